@@ -1,0 +1,1 @@
+"""Opaque claim configs of the API group resource.nvidia.com."""

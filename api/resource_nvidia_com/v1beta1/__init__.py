@@ -1,0 +1,1 @@
+"""Version v1beta1 of the claim configs."""

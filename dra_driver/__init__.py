@@ -1,0 +1,1 @@
+"""Kubernetes DRA driver for NVIDIA GPUs."""

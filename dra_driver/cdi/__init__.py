@@ -1,0 +1,1 @@
+"""Devices and edits to CDI specs."""

@@ -1,0 +1,86 @@
+"""The parts of a CDI spec that this driver writes, as frozen values.
+
+Field meanings and rules: Container Device Interface, SPEC.md. Comes from cdi/driver_root.py and
+sharing/, goes to cdi/spec.py, which checks and serialises. Paths of the host are as the container
+runtime sees them, paths of the container as the container sees them.
+"""
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNode:
+    """A device node in the container. With `type` and `major` no node on the host is needed."""
+
+    path: str
+    host_path: str | None = None
+    type: str | None = None
+    major: int | None = None
+    minor: int | None = None
+    file_mode: int | None = None
+    permissions: str | None = None
+    gid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A bind mount into the container."""
+
+    host_path: str
+    container_path: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    """An OCI hook; `path` is resolved on the host."""
+
+    hook_name: str
+    path: str
+    args: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edits:
+    """Container edits. `env` entries are `NAME=value`."""
+
+    env: tuple[str, ...] = ()
+    device_nodes: tuple[DeviceNode, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    additional_gids: tuple[int, ...] = ()
+
+    def __add__(self, other: "Edits") -> "Edits":
+        """Return the edits of both, self's first; what stands twice is kept once."""
+        return Edits(
+            env=_union(self.env, other.env),
+            device_nodes=_union(self.device_nodes, other.device_nodes),
+            mounts=_union(self.mounts, other.mounts),
+            hooks=_union(self.hooks, other.hooks),
+            additional_gids=_union(self.additional_gids, other.additional_gids),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecDevice:
+    """One named device of a spec."""
+
+    name: str
+    edits: Edits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """One CDI spec file: `kind` is vendor/class, such as `k8s.gpu.nvidia.com/claim`."""
+
+    kind: str
+    devices: tuple[SpecDevice, ...]
+    edits: Edits = field(default_factory=Edits)
+
+
+def _union(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(first + second))

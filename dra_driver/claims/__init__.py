@@ -1,0 +1,1 @@
+"""ResourceClaims: allocation to devices and configs, prepare and unprepare."""

@@ -1,0 +1,1 @@
+"""The kubelet asks, we answer: registration and DRA services."""
