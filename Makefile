@@ -1,0 +1,39 @@
+# The tasks of this project. Each is a script in hack/ that makes its own preparations.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test unit e2e check format generate lock bench clean
+
+help: ## show this list
+	@awk -F':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## make .venv from requirements.lock
+	@hack/setup
+
+demo: setup ## see it work: DEMO=NAME or DEMO=all picks demos, KEEP=1 leaves it running
+	@.venv/bin/python hack/demo $(if $(DEMO),--demo $(DEMO)) $(if $(KEEP),--keep)
+
+test: setup ## run all tests; end-to-end tests need root
+	@hack/test all
+
+unit: setup ## run the tests that need no cluster
+	@hack/test unit
+
+e2e: setup ## run the end-to-end tests on a real local cluster
+	@hack/test e2e
+
+check: setup ## linters, types, import contracts, lengths, generated code
+	@hack/check
+
+format: setup ## format the code and mend what the linter can
+	@.venv/bin/ruff format && .venv/bin/ruff check --fix-only
+
+generate: setup ## write generated code
+	@hack/generate
+
+lock: setup ## write requirements.lock from pyproject.toml
+	@hack/lock
+
+bench: setup ## measure prepare and unprepare; ARGS are passed on
+	@.venv/bin/python hack/bench/prepare $(ARGS)
+
+clean: ## remove what the other tasks made in this folder
+	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
