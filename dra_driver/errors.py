@@ -6,7 +6,7 @@
     ├── ConflictError    someone else holds the device or the claim
     ├── TransientError   may pass by itself: wait and retry inside the call
     ├── StateError       a file of our own on disk is damaged or cannot be written
-    └── SetupError       this node or this command line is not usable: ends the command with status 1
+    └── SetupError       node or command line is not usable: ends the command with status 1
 
 The message is read by the person who reads a pod's events: first the cause, then what to do.
 Errors are caught in three places only: the gRPC method, a worker's loop, and main().

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 ALLOWED = Path(__file__).parent.parent / "tests" / "allowed-skips.txt"
 
@@ -21,7 +21,7 @@ def main(folder: str) -> int:
     refused = 0
     for report in sorted(Path(folder).glob("*.xml")):
         # The reports were written by our own pytest a moment ago.
-        for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314
+        for case in ET.parse(report).iter("testcase"):  # noqa: S314
             skip = case.find("skipped")
             if skip is None:
                 continue

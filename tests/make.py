@@ -1,4 +1,4 @@
-"""Builders of domain values for tests: each gives a complete, plausible value; override what matters."""
+"""Builders of domain values for tests: complete, plausible values; override what matters."""
 
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, PciAddress
 

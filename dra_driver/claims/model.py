@@ -1,7 +1,7 @@
 """ResourceClaims as this driver needs them, parsed from the API's JSON, and what it answers.
 
-In: the dict of a resource.k8s.io/v1 ResourceClaim. Out: frozen values that hold only what belongs to
-this driver; results and configs of other drivers are left out (a claim may mix drivers).
+In: the dict of a resource.k8s.io/v1 ResourceClaim. Out: frozen values that hold only what belongs
+to this driver; results and configs of other drivers are left out (a claim may mix drivers).
 Rules: KEP-4381 and the API reference of resource.k8s.io/v1.
 """
 

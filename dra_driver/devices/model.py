@@ -13,7 +13,7 @@ GpuUuid = NewType("GpuUuid", str)
 """`GPU-xxxxxxxx-…`, as nvmlDeviceGetUUID gives it."""
 
 PciAddress = NewType("PciAddress", str)
-"""`0000:65:00.0`: four-digit domain, lower case, as the kernel writes it in /sys/bus/pci/devices."""
+"""`0000:65:00.0`: four-digit domain, lower case, as in /sys/bus/pci/devices."""
 
 
 class MigMode(StrEnum):
