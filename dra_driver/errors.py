@@ -5,6 +5,13 @@
     ├── DeviceError      hardware or its driver says no
     ├── ConflictError    someone else holds the device or the claim
     ├── TransientError   may pass by itself: wait and retry inside the call
+    │   └── UnavailableError  the API server is away, busy or slow; may say when to come back
+    ├── ApiError         the API server answered and said no; carries the HTTP status
+    │   ├── AccessError       401, 403: who we are is not known, or may not do this
+    │   ├── NotFoundError     404: this object does not exist (never: its API is not served)
+    │   ├── StaleError        409: the object changed or exists already; read it again
+    │   ├── GoneError         410: this resourceVersion is too old; list again
+    │   └── InvalidError      400, 413, 422: the object breaks a rule; the same again will not pass
     ├── StateError       a file of our own on disk is damaged or cannot be written
     └── SetupError       node or command line is not usable: ends the command with status 1
 
@@ -31,6 +38,46 @@ class ConflictError(DriverError):
 
 class TransientError(DriverError):
     """The cause may pass by itself, so the same call can succeed later."""
+
+
+class UnavailableError(TransientError):
+    """The API server could not be reached, was too busy, or failed by itself.
+
+    Attributes:
+        retry_after: seconds the server asked to wait (its Retry-After header), if it said so.
+    """
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ApiError(DriverError):
+    """The API server refused a request. `status` is the HTTP status code."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class AccessError(ApiError):
+    """The API server does not accept the credentials, or they lack a permission (401, 403)."""
+
+
+class NotFoundError(ApiError):
+    """The named object does not exist (404 with a Status of reason NotFound)."""
+
+
+class StaleError(ApiError):
+    """The object was changed by someone else, or exists already (409)."""
+
+
+class GoneError(ApiError):
+    """The resourceVersion is older than what the server remembers (410)."""
+
+
+class InvalidError(ApiError):
+    """The object or the request breaks a rule of the API (400, 413, 422)."""
 
 
 class StateError(DriverError):
