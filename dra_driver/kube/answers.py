@@ -1,0 +1,138 @@
+"""What an HTTP answer of the API server means: an object, or one of our errors.
+
+In: the request, the HTTP status, the body's bytes and the Retry-After header. Out: the decoded
+object, or an exception whose text says the cause first and then what to do, because it may end in
+a pod's events. Rule: Kubernetes API conventions, "Response Status Kind"; a 404 counts as "this
+object does not exist" only with a Status of reason NotFound, since a server without the API
+answers a bare 404.
+"""
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from dra_driver.errors import (
+    AccessError,
+    ApiError,
+    DriverError,
+    GoneError,
+    InvalidError,
+    NotFoundError,
+    StaleError,
+    UnavailableError,
+)
+from dra_driver.kube.resource import Call
+
+_LONGEST_TEXT = 1024
+"""Characters of a server's message that are kept: enough for a field error, no whole HTML page."""
+
+_RETRY_AFTER_CAP = 300.0
+"""Seconds of Retry-After that are believed; a proxy's mistake must not stop us for a day."""
+
+_BUSY = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
+
+_REFUSALS: Mapping[int, type[ApiError]] = {
+    HTTPStatus.BAD_REQUEST: InvalidError,
+    HTTPStatus.UNAUTHORIZED: AccessError,
+    HTTPStatus.FORBIDDEN: AccessError,
+    HTTPStatus.NOT_FOUND: NotFoundError,
+    HTTPStatus.CONFLICT: StaleError,
+    HTTPStatus.GONE: GoneError,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: InvalidError,
+    HTTPStatus.UNPROCESSABLE_ENTITY: InvalidError,
+}
+
+
+def decode(call: Call, body: bytes) -> dict[str, object]:
+    """Return the JSON object of a successful answer.
+
+    Raises:
+        UnavailableError: the body is no JSON object: something other than an API server answered.
+    """
+    try:
+        value = json.loads(body)
+    except ValueError as error:
+        raise UnavailableError(
+            f"cannot {call}: the answer is not JSON; check that the configured address is the "
+            "Kubernetes API server and not a proxy's page"
+        ) from error
+    if not isinstance(value, dict):
+        raise UnavailableError(f"cannot {call}: the answer is JSON but no object")
+    return value
+
+
+def error_for(
+    call: Call, status: int, body: bytes, *, retry_after: str | None = None
+) -> DriverError:
+    """Return the error that stands for an unsuccessful answer."""
+    answer = _status_object(body)
+    return _error(call, status, answer, retry_after)
+
+
+def error_in_watch(call: Call, answer: Mapping[str, object]) -> DriverError:
+    """Return the error for a Status object that came as a watch event of type ERROR."""
+    code = answer.get("code")
+    status = code if isinstance(code, int) else HTTPStatus.INTERNAL_SERVER_ERROR
+    return _error(call, status, answer, None)
+
+
+def _error(
+    call: Call, status: int, answer: Mapping[str, object], retry_after: str | None
+) -> DriverError:
+    said = str(answer.get("message") or "").strip()[:_LONGEST_TEXT] or _phrase(status)
+    if status in _BUSY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        trouble = "is busy" if status in _BUSY else "failed"
+        return UnavailableError(
+            f"cannot {call}: the API server {trouble} ({status}: {said})",
+            retry_after=_seconds(retry_after, answer),
+        )
+    if status == HTTPStatus.NOT_FOUND and answer.get("reason") != "NotFound":
+        return ApiError(
+            f"cannot {call}: the API server does not serve {call.resource.api_version}; "
+            "this driver needs Kubernetes 1.34 or newer with DynamicResourceAllocation on",
+            status=status,
+        )
+    return _REFUSALS.get(status, ApiError)(
+        f"cannot {call}: {_advice(call, status, said)}", status=status
+    )
+
+
+def _advice(call: Call, status: int, said: str) -> str:
+    """Return the server's words, with what to do where it is not the object that is at fault."""
+    if status == HTTPStatus.UNAUTHORIZED:
+        return (
+            f"the API server does not accept this driver's credentials ({said}); check that its "
+            "ServiceAccount token or kubeconfig is mounted and not expired"
+        )
+    if status == HTTPStatus.FORBIDDEN:
+        return (
+            f"{said}; if RBAC denied it, grant the verb {call.verb!r} on {call.resource} to this "
+            "driver's ServiceAccount"
+        )
+    return said
+
+
+def _status_object(body: bytes) -> Mapping[str, object]:
+    """Read the body as a Status object; anything else becomes one that only has a message."""
+    try:
+        value = json.loads(body)
+    except ValueError:
+        return {"message": body[:_LONGEST_TEXT].decode(errors="replace")}
+    return value if isinstance(value, dict) else {}
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "no reason given"
+
+
+def _seconds(header: str | None, answer: Mapping[str, object]) -> float | None:
+    """Read Retry-After as whole seconds (the only form the API server uses), else the Status."""
+    details = answer.get("details")
+    in_status = details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    for text in (header, in_status):
+        if isinstance(text, int) or (isinstance(text, str) and text.isascii() and text.isdigit()):
+            return min(float(text), _RETRY_AFTER_CAP)
+    return None

@@ -1,0 +1,360 @@
+"""The one door to the `kubernetes` package: requests to the API server as dicts.
+
+In: where the API server is and who we are, from a pod's environment or a kubeconfig. Out: decoded
+JSON objects, or errors of our own tree. The package gives kubeconfig, TLS, proxies and its urllib3
+pool; the generated API classes are left alone, because their models drop every field they do not
+know (and a read-modify-write of a claim would erase what a newer driver wrote), and cost 80 MiB
+and half a second. There is no client-side rate limit: the API server has its own (API Priority and
+Fairness), and its Retry-After is handed on. Every call has a timeout.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from importlib.metadata import version
+from pathlib import Path
+from typing import Protocol, Self
+from urllib.parse import urlencode
+
+import urllib3
+import yaml
+from kubernetes.client.configuration import Configuration
+from kubernetes.client.rest import RESTClientObject
+from kubernetes.config import ConfigException, kube_config
+
+from dra_driver.errors import AccessError, SetupError, UnavailableError
+from dra_driver.kube.answers import decode, error_for
+from dra_driver.kube.resource import NODES, RESOURCE_CLAIMS, Call, Resource
+from dra_driver.kube.stream import WatchStream
+from dra_driver.kube.token import TokenFile
+
+SERVICE_ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where the kubelet mounts `token` and `ca.crt` (KEP-1205)."""
+
+_CONNECT_SECONDS = 5.0
+_POOL_SIZE = 32
+"""Kept-alive connections: every worker of the kubelet's service, the watch, and some room."""
+
+_WATCH_IDLE_SECONDS = 120.0
+"""The API server sends a bookmark about every minute: a silence this long is a dead connection."""
+
+JsonObject = dict[str, object]
+
+
+class Credentials(Protocol):
+    """Who we are: the value of the Authorization header."""
+
+    def header(self) -> str | None:
+        """Return the header's value; None when a client certificate or nothing is used."""
+        ...
+
+    def expire(self) -> None:
+        """Note that the server refused the last value."""
+        ...
+
+
+class KubeClient:
+    """Speaks to one API server; safe to use from many threads.
+
+    Every method takes `timeout`, in seconds, for connecting and for each wait for bytes. All raise:
+
+    - UnavailableError: not reachable, timed out, 408, 429 or 5xx; try again
+    - AccessError: 401 or 403
+    - NotFoundError, StaleError (409), GoneError (410), InvalidError (400, 413, 422)
+    - ApiError: any other refusal
+    """
+
+    def __init__(self, configuration: Configuration, credentials: Credentials) -> None:
+        """Use an address and TLS settings of the `kubernetes` package. Nothing is sent yet."""
+        configuration.connection_pool_maxsize = _POOL_SIZE
+        configuration.keep_alive = True
+        self._server = configuration.host.rstrip("/")
+        self._pool: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
+        self._credentials = credentials
+        self._headers = {
+            "Accept": "application/json",
+            "User-Agent": f"dra-driver/{version('dra-driver')}",
+        }
+
+    @classmethod
+    def in_cluster(
+        cls, environment: Mapping[str, str], *, directory: Path = SERVICE_ACCOUNT_DIRECTORY
+    ) -> Self:
+        """Use the ServiceAccount that the kubelet mounted into this pod.
+
+        Raises:
+            SetupError: this process does not run in a pod, or its pod has no token mounted.
+        """
+        host = environment.get("KUBERNETES_SERVICE_HOST", "")
+        port = environment.get("KUBERNETES_SERVICE_PORT", "")
+        if not (host and port):
+            raise SetupError(
+                "this is no pod (KUBERNETES_SERVICE_HOST is not set): "
+                "name a kubeconfig with --kubeconfig"
+            )
+        authority = directory / "ca.crt"
+        if not authority.is_file():
+            raise SetupError(
+                f"{authority} does not exist: is the ServiceAccount token mounted into this pod?"
+            )
+        tokens = TokenFile(directory / "token", clock=time.monotonic)
+        tokens.token()
+        address = f"[{host}]" if ":" in host else host
+        # no_proxy: the API server of one's own cluster is never behind an HTTP proxy.
+        configuration = Configuration(
+            host=f"https://{address}:{port}", ssl_ca_cert=str(authority), no_proxy="*"
+        )
+        return cls(configuration, _FileToken(tokens))
+
+    @classmethod
+    def from_kubeconfig(cls, path: Path, *, context: str | None = None) -> Self:
+        """Use a kubeconfig file; `context` defaults to its current context.
+
+        Raises:
+            SetupError: the file cannot be read or is no usable kubeconfig.
+        """
+        configuration = Configuration(host="")
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            kube_config.load_kube_config(  # type: ignore[no-untyped-call]
+                config_file=str(path),
+                context=context,
+                client_configuration=configuration,
+                persist_config=False,
+            )
+            token_file = _token_file(content, context)
+        except (OSError, UnicodeDecodeError) as error:
+            raise SetupError(f"cannot read the kubeconfig: {error}") from error
+        except (ConfigException, yaml.YAMLError, LookupError, TypeError, ValueError) as error:
+            raise SetupError(f"{path} is no usable kubeconfig: {error}") from error
+        if not configuration.host:
+            raise SetupError(f"{path} is no usable kubeconfig: its cluster names no server")
+        if token_file is None:
+            return cls(configuration, _ConfiguredToken(configuration))
+        # The package reads tokenFile once and never again; a bound token would be dead in an hour.
+        return cls(
+            configuration,
+            _FileToken(TokenFile(path.parent / token_file, clock=time.monotonic)),
+        )
+
+    def get_claim(self, namespace: str, name: str, *, timeout: float) -> JsonObject:
+        """Return one ResourceClaim."""
+        return self.get(RESOURCE_CLAIMS, name, namespace=namespace, timeout=timeout)
+
+    def get_node(self, name: str, *, timeout: float) -> JsonObject:
+        """Return one Node."""
+        return self.get(NODES, name, timeout=timeout)
+
+    def get(
+        self, resource: Resource, name: str, *, namespace: str | None = None, timeout: float
+    ) -> JsonObject:
+        """Return one object."""
+        call = Call(verb="get", resource=resource, name=name, namespace=namespace)
+        return self._ask("GET", call, timeout=timeout)
+
+    def list(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        query: Mapping[str, str] | None = None,
+        timeout: float,
+    ) -> JsonObject:
+        """Return a collection as the List object it comes in, with `items` and its metadata."""
+        call = Call(verb="list", resource=resource, namespace=namespace)
+        return self._ask("GET", call, query=query, timeout=timeout)
+
+    def create(
+        self,
+        resource: Resource,
+        body: Mapping[str, object],
+        *,
+        namespace: str | None = None,
+        timeout: float,
+    ) -> JsonObject:
+        """Create an object and return what the server stored, which may lack fields."""
+        call = Call(verb="create", resource=resource, namespace=namespace)
+        return self._ask("POST", call, body=body, timeout=timeout)
+
+    def update(
+        self,
+        resource: Resource,
+        name: str,
+        body: Mapping[str, object],
+        *,
+        namespace: str | None = None,
+        timeout: float,
+    ) -> JsonObject:
+        """Replace an object and return what the server stored, which may lack fields.
+
+        With `metadata.resourceVersion` in the body a change made in between is a StaleError.
+        """
+        call = Call(verb="update", resource=resource, name=name, namespace=namespace)
+        return self._ask("PUT", call, body=body, timeout=timeout)
+
+    def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str | None = None,
+        preconditions: Mapping[str, str] | None = None,
+        timeout: float,
+    ) -> None:
+        """Delete an object; `preconditions` (uid, resourceVersion) that do not hold: StaleError."""
+        call = Call(verb="delete", resource=resource, name=name, namespace=namespace)
+        options: JsonObject = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if preconditions:
+            options["preconditions"] = dict(preconditions)
+        self._ask("DELETE", call, body=options, timeout=timeout)
+
+    def watch(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        query: Mapping[str, str],
+    ) -> WatchStream:
+        """Open a watch and return its events as they come.
+
+        `query` holds resourceVersion, selectors and timeoutSeconds; bookmarks are always asked for.
+        """
+        call = Call(verb="watch", resource=resource, namespace=namespace)
+        asked = {**query, "watch": "1", "allowWatchBookmarks": "true"}
+        response = self._send("GET", call, query=asked, timeout=_WATCH_IDLE_SECONDS, stream=True)
+        return WatchStream(call, response)
+
+    def close(self) -> None:
+        """Close the kept-alive connections."""
+        self._pool.clear()
+
+    def _ask(
+        self,
+        method: str,
+        call: Call,
+        *,
+        body: Mapping[str, object] | None = None,
+        query: Mapping[str, str] | None = None,
+        timeout: float,
+    ) -> JsonObject:
+        response = self._send(method, call, body=body, query=query, timeout=timeout)
+        return decode(call, response.data)
+
+    def _send(
+        self,
+        method: str,
+        call: Call,
+        *,
+        body: Mapping[str, object] | None = None,
+        query: Mapping[str, str] | None = None,
+        timeout: float,
+        stream: bool = False,
+    ) -> urllib3.BaseHTTPResponse:
+        """Send a request, once more after a 401 with a token that was read anew."""
+        url = self._server + call.path + (f"?{urlencode(query)}" if query else "")
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        wait = urllib3.Timeout(connect=min(_CONNECT_SECONDS, timeout), read=timeout)
+
+        def attempt() -> urllib3.BaseHTTPResponse:
+            return self._pool.request(
+                method,
+                url,
+                body=data,
+                headers=self._all_headers(has_body=data is not None),
+                timeout=wait,
+                retries=False,
+                preload_content=not stream,
+            )
+
+        response = _reach(call, attempt, again=method == "GET")
+        if response.status == HTTPStatus.UNAUTHORIZED:
+            response.drain_conn()
+            self._credentials.expire()
+            response = _reach(call, attempt, again=method == "GET")
+        if not HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
+            raise error_for(
+                call,
+                response.status,
+                response.data,
+                retry_after=response.headers.get("Retry-After"),
+            )
+        return response
+
+    def _all_headers(self, *, has_body: bool) -> dict[str, str]:
+        headers = dict(self._headers)
+        try:
+            authorization = self._credentials.header()
+        except SetupError as error:
+            raise AccessError(str(error), status=HTTPStatus.UNAUTHORIZED) from error
+        if authorization:
+            headers["Authorization"] = authorization
+        if has_body:
+            headers["Content-Type"] = "application/json"
+        return headers
+
+
+def _reach(
+    call: Call, attempt: Callable[[], urllib3.BaseHTTPResponse], *, again: bool
+) -> urllib3.BaseHTTPResponse:
+    """Send a request; a read is sent again when a kept-alive connection turns out to be closed."""
+    try:
+        try:
+            return attempt()
+        except urllib3.exceptions.ProtocolError:
+            if not again:
+                raise
+            return attempt()
+    except urllib3.exceptions.TimeoutError as error:
+        raise UnavailableError(
+            f"cannot {call}: the API server did not answer in time ({error}); "
+            "check that this node reaches the API server"
+        ) from error
+    except urllib3.exceptions.SSLError as error:
+        raise UnavailableError(
+            f"cannot {call}: TLS with the API server failed ({error}); "
+            "check the certificate authority of the ServiceAccount or kubeconfig"
+        ) from error
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise UnavailableError(
+            f"cannot {call}: the API server is not reachable ({error}); it may be restarting"
+        ) from error
+
+
+class _FileToken:
+    """Credentials that are a token in a file."""
+
+    def __init__(self, tokens: TokenFile) -> None:
+        self._tokens = tokens
+
+    def header(self) -> str | None:
+        return f"Bearer {self._tokens.token()}"
+
+    def expire(self) -> None:
+        self._tokens.expire()
+
+
+class _ConfiguredToken:
+    """Credentials as the `kubernetes` package knows them: inline, from an exec plugin, or none."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+
+    def header(self) -> str | None:
+        # Calls the package's refresh hook, which runs an exec plugin again once its token expired.
+        return self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+
+    def expire(self) -> None:
+        """Nothing to forget: expiry is the package's own affair here."""
+
+
+def _token_file(content: object, context: str | None) -> str | None:
+    """Return the `tokenFile` of a kubeconfig's user, unless an inline token comes first."""
+    if not isinstance(content, dict):
+        raise TypeError("it is not a mapping")
+    name = context or content["current-context"]
+    contexts = {entry["name"]: entry["context"] for entry in content.get("contexts") or ()}
+    users = {entry["name"]: entry["user"] for entry in content.get("users") or ()}
+    user = users.get(contexts[name].get("user")) or {}
+    file = None if user.get("token") else user.get("tokenFile")
+    return None if file is None else str(file)

@@ -1,0 +1,75 @@
+"""The kinds of API objects this driver speaks about, and one request as a value.
+
+In: group, version and plural of a kind. Out: URL paths, and the words that name a request in an
+error text ("get resourceclaims default/web"). Rule: Kubernetes API conventions, "Resource URIs".
+Nothing here talks to a server.
+"""
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """A kind as the API server's URLs name it. The core group is the empty string."""
+
+    group: str
+    version: str
+    plural: str
+    namespaced: bool = False
+
+    def __str__(self) -> str:
+        """Name the kind as RBAC rules and kubectl do: `resourceclaims.resource.k8s.io`."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def api_version(self) -> str:
+        """Return the kind's `apiVersion`, such as `resource.k8s.io/v1` or `v1`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, name: str | None = None, *, namespace: str | None = None) -> str:
+        """Return the URL path of one object, or of the collection when `name` is None.
+
+        A namespaced kind without a namespace means the collection over all namespaces.
+        """
+        root = f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
+        if self.namespaced and namespace is not None:
+            root += f"/namespaces/{quote(namespace, safe='')}"
+        path = f"{root}/{self.plural}"
+        return path if name is None else f"{path}/{quote(name, safe='')}"
+
+
+NODES = Resource(group="", version="v1", plural="nodes")
+RESOURCE_CLAIMS = Resource(
+    group="resource.k8s.io", version="v1", plural="resourceclaims", namespaced=True
+)
+RESOURCE_SLICES = Resource(group="resource.k8s.io", version="v1", plural="resourceslices")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request: what is asked of which object. `verb` is an RBAC verb."""
+
+    verb: str
+    resource: Resource
+    name: str | None = None
+    namespace: str | None = None
+    subresource: str | None = None
+
+    def __str__(self) -> str:
+        """Say the request in words a log or a pod event can carry."""
+        plural = self.resource.plural
+        if self.subresource:
+            plural += f"/{self.subresource}"
+        words = [self.verb, plural]
+        if self.name:
+            words.append(f"{self.namespace}/{self.name}" if self.namespace else self.name)
+        elif self.namespace:
+            words.append(f"in namespace {self.namespace}")
+        return " ".join(words)
+
+    @property
+    def path(self) -> str:
+        """Return the URL path of the request, without a query."""
+        path = self.resource.path(self.name, namespace=self.namespace)
+        return f"{path}/{self.subresource}" if self.subresource else path

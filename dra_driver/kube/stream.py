@@ -1,0 +1,81 @@
+"""The events of one watch request, as they come in.
+
+In: a streaming HTTP response whose body is one JSON object per line. Out: events {type, object}.
+Rule: Kubernetes API concepts, "Efficient detection of changes": the server ends a watch whenever
+it likes, and reports an expired resourceVersion as an event of type ERROR. Another thread may
+close the stream at any moment; the reader then simply ends.
+"""
+
+import json
+from collections.abc import Iterator
+
+import urllib3
+
+from dra_driver.errors import UnavailableError
+from dra_driver.kube.answers import error_in_watch
+from dra_driver.kube.resource import Call
+
+_CHUNK = 65536
+
+
+class WatchStream:
+    """Iterate to get events; `close()` from any thread ends the iteration at once."""
+
+    def __init__(self, call: Call, response: urllib3.BaseHTTPResponse) -> None:
+        """Take over a response whose headers were read and whose body was not."""
+        self._call = call
+        self._response = response
+        self._closed = False
+
+    def __iter__(self) -> Iterator[dict[str, object]]:
+        """Yield each event until the server or `close()` ends the stream.
+
+        Raises:
+            GoneError: the resourceVersion is too old; list again.
+            ApiError, UnavailableError: as the server's Status object says, or the connection broke.
+        """
+        try:
+            for line in self._lines():
+                yield self._event(line)
+        finally:
+            self._response.close()
+
+    def close(self) -> None:
+        """End the stream: a reader blocked in another thread wakes up and stops."""
+        self._closed = True
+        try:
+            self._response.shutdown()
+        except (OSError, RuntimeError, ValueError):
+            # It ended by itself in the meantime.
+            return
+
+    def _lines(self) -> Iterator[bytes]:
+        rest = b""
+        try:
+            for chunk in self._response.stream(_CHUNK):
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    if self._closed:
+                        return
+                    if line:
+                        yield line
+        except urllib3.exceptions.ReadTimeoutError:
+            # Silence for longer than bookmarks are apart: start a new watch, which is cheap.
+            return
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
+            # A response that is shut down while it is read fails in several ways.
+            if not self._closed:
+                raise UnavailableError(
+                    f"cannot {self._call}: the stream broke ({error})"
+                ) from error
+
+    def _event(self, line: bytes) -> dict[str, object]:
+        try:
+            event = json.loads(line)
+        except ValueError as error:
+            raise UnavailableError(f"cannot {self._call}: an event is not JSON") from error
+        if not (isinstance(event, dict) and isinstance(event.get("object"), dict)):
+            raise UnavailableError(f"cannot {self._call}: an event has no object")
+        if event.get("type") == "ERROR":
+            raise error_in_watch(self._call, event["object"])
+        return event

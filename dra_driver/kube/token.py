@@ -1,0 +1,62 @@
+"""A bearer token in a file that someone else renews.
+
+In: the path of a projected ServiceAccount token, or a kubeconfig's `tokenFile`. Out: the token's
+text.
+Rule: bound tokens live about an hour and the kubelet replaces the file before they end, so the
+file is read again at least once a minute, as client-go does, and at once after an answer 401. The
+token itself never appears in a log or an error.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from dra_driver.errors import SetupError
+
+REREAD_SECONDS = 60.0
+"""How long a token that was read is used before the file is looked at again."""
+
+
+class TokenFile:
+    """Gives the current token; safe to use from many threads."""
+
+    def __init__(self, path: Path, *, clock: Callable[[], float]) -> None:
+        """Remember where the token is. `clock` is monotonic, in seconds. Nothing is read yet."""
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._token: str | None = None
+        self._read_at = 0.0
+
+    def token(self) -> str:
+        """Return the token, from memory when it was read less than a minute ago.
+
+        A file that cannot be read just now (it is being replaced) is no reason to forget a token
+        that may still be good.
+
+        Raises:
+            SetupError: the file cannot be read or is empty, and no token is known.
+        """
+        with self._lock:
+            if self._token is None or self._clock() - self._read_at >= REREAD_SECONDS:
+                self._read()
+            if self._token is None:
+                raise SetupError(
+                    f"no token in {self._path}: is the ServiceAccount token mounted "
+                    "(automountServiceAccountToken), and readable?"
+                )
+            return self._token
+
+    def expire(self) -> None:
+        """Read the file again at the next use: the server did not accept what we had."""
+        with self._lock:
+            self._read_at = self._clock() - REREAD_SECONDS
+
+    def _read(self) -> None:
+        try:
+            text = self._path.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            return
+        if text:
+            self._token = text
+            self._read_at = self._clock()
