@@ -1,0 +1,242 @@
+"""A CDI spec as data: checked against every rule a container runtime applies, then laid out.
+
+In: a `Spec` (cdi/model.py). Out: the dict that cdi/store.py writes. The rules are those of the
+Container Device Interface, SPEC.md, and of its Go library, which containerd and CRI-O load files
+with: a loader refuses unknown fields, and one bad entry makes it drop the whole file, so a claim
+would fail at container start with "unresolvable CDI devices". Hence nothing is written unchecked.
+The lowest version that covers what the spec uses is declared, because a runtime refuses versions
+newer than itself. No file is touched here.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from dra_driver.cdi.model import DeviceNode, Edits, Hook, Mount, Spec
+from dra_driver.errors import StateError
+
+VENDOR = "k8s.gpu.nvidia.com"
+CLASS = "claim"
+KIND = f"{VENDOR}/{CLASS}"
+
+_VENDOR_OR_CLASS = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_DEVICE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+_NODE_TYPES = ("b", "c", "u", "p")
+_HOOK_NAMES = (
+    "prestart",
+    "createRuntime",
+    "createContainer",
+    "startContainer",
+    "poststart",
+    "poststop",
+)
+_UINT32_MAX = 2**32 - 1
+_INT64_MAX = 2**63 - 1
+
+
+def claim_device_name(uid: str, device: str, share_id: str | None = None) -> str:
+    """Return the CDI device name of one allocated device of a claim.
+
+    A device that may be allocated to several requests of one claim is told apart by its share.
+    """
+    return f"{uid}-{device}" if share_id is None else f"{uid}-{device}-{share_id}"
+
+
+def claim_device_id(uid: str, device: str, share_id: str | None = None) -> str:
+    """Return the fully qualified CDI name, `vendor/class=name`, that the kubelet is told."""
+    return f"{KIND}={claim_device_name(uid, device, share_id)}"
+
+
+def render(spec: Spec) -> dict[str, object]:
+    """Check a spec and return it as the CDI JSON object, its entries in a fixed order.
+
+    Device nodes and mounts are sorted by path depth, then path, so that a mount never hides one
+    below it and equal content gives equal bytes. Env and hooks keep their order: it has a meaning.
+
+    Raises:
+        StateError: a rule of CDI is broken; the text names the entry and the rule.
+    """
+    problem = next(_problems(spec), None)
+    if problem is not None:
+        raise StateError(f"CDI spec {spec.kind} cannot be written: {problem}")
+    document: dict[str, object] = {
+        "cdiVersion": minimum_version(spec),
+        "kind": spec.kind,
+        "devices": [
+            {"name": device.name, "containerEdits": _edits(device.edits)}
+            for device in sorted(spec.devices, key=lambda device: device.name)
+        ],
+    }
+    if _is_empty(spec.edits):
+        return document
+    return document | {"containerEdits": _edits(spec.edits)}
+
+
+def minimum_version(spec: Spec) -> str:
+    """Return the lowest CDI version that has every feature the spec uses."""
+    every = [spec.edits, *(device.edits for device in spec.devices)]
+    if any(gid for edits in every for gid in edits.additional_gids):
+        return "0.7.0"
+    if "." in spec.kind.partition("/")[2]:
+        return "0.6.0"
+    starts_with_digit = any(device.name[:1].isdigit() for device in spec.devices)
+    if starts_with_digit or any(node.host_path for edits in every for node in edits.device_nodes):
+        return "0.5.0"
+    return "0.3.0"
+
+
+def _problems(spec: Spec) -> Iterator[str]:
+    yield from _kind_problems(spec.kind)
+    if not spec.devices:
+        yield "it has no device, and a spec needs at least one"
+    for name, times in Counter(device.name for device in spec.devices).items():
+        if times > 1:
+            yield f"device {name!r} stands in it {times} times, names must be unique"
+    for device in spec.devices:
+        if not _DEVICE_NAME.fullmatch(device.name):
+            yield (
+                f"device name {device.name!r} may hold letters, digits and _ - . : only,"
+                " and starts and ends with a letter or digit"
+            )
+        if _is_empty(device.edits):
+            yield f"device {device.name!r} has no container edits"
+        for problem in _edit_problems(device.edits):
+            yield f"device {device.name!r}: {problem}"
+    for problem in _edit_problems(spec.edits):
+        yield f"common edits: {problem}"
+
+
+def _kind_problems(kind: str) -> Iterator[str]:
+    vendor, slash, class_name = kind.partition("/")
+    if not slash:
+        yield f"kind {kind!r} is not of the form vendor/class"
+        return
+    for what, name, longest in (("vendor", vendor, 253), ("class", class_name, 63)):
+        # The released Go parser, 1.1.0, panics on a name of one letter and takes its runtime along.
+        if not 2 <= len(name) <= longest:
+            yield f"{what} {name!r} must have 2 to {longest} characters"
+        elif not _VENDOR_OR_CLASS.fullmatch(name):
+            yield (
+                f"{what} {name!r} may hold letters, digits and _ - . only,"
+                " starts with a letter and ends with a letter or digit"
+            )
+
+
+def _edit_problems(edits: Edits) -> Iterator[str]:
+    yield from _env_problems(edits.env)
+    for node in edits.device_nodes:
+        for problem in _node_problems(node):
+            yield f"device node {node.path!r}: {problem}"
+    for mount in edits.mounts:
+        if not (_is_absolute(mount.host_path) and _is_absolute(mount.container_path)):
+            yield (
+                f"mount {mount.host_path!r} to {mount.container_path!r}:"
+                " both need to be absolute paths"
+            )
+    for hook in edits.hooks:
+        for problem in _hook_problems(hook):
+            yield f"hook {hook.hook_name!r}: {problem}"
+    for gid in edits.additional_gids:
+        if not 0 <= gid <= _UINT32_MAX:
+            yield f"additional group id {gid} is not a 32-bit unsigned number"
+
+
+def _env_problems(env: tuple[str, ...]) -> Iterator[str]:
+    for entry in env:
+        # The second test: execve cannot carry a NUL, and no loader strips it.
+        if entry.find("=") < 1 or "\0" in entry:
+            yield f"env {entry!r} is not of the form NAME=value"
+
+
+def _hook_problems(hook: Hook) -> Iterator[str]:
+    if hook.hook_name not in _HOOK_NAMES:
+        yield f"the name is none of {', '.join(_HOOK_NAMES)}"
+    if not _is_absolute(hook.path):
+        yield f"path {hook.path!r} is not absolute"
+    yield from _env_problems(hook.env)
+
+
+def _node_problems(node: DeviceNode) -> Iterator[str]:
+    if not _is_absolute(node.path):
+        yield "the path is not absolute"
+    if node.host_path is not None and not _is_absolute(node.host_path):
+        yield f"host path {node.host_path!r} is not absolute"
+    if node.type is not None and node.type not in _NODE_TYPES:
+        yield f"type {node.type!r} is none of {', '.join(_NODE_TYPES)}"
+    if node.permissions is not None and set(node.permissions) - set("rwm"):
+        yield f"permissions {node.permissions!r} may hold the letters r, w and m only"
+    limits = {"major": _INT64_MAX, "minor": _INT64_MAX, "file_mode": _UINT32_MAX}
+    for field, largest in (limits | {"gid": _UINT32_MAX}).items():
+        value = getattr(node, field)
+        if value is not None and not 0 <= value <= largest:
+            yield f"{field} {value} is not between 0 and {largest}"
+
+
+def _is_absolute(path: str) -> bool:
+    return path.startswith("/") and "\0" not in path
+
+
+def _is_empty(edits: Edits) -> bool:
+    # Group 0 is ignored by the loader, so edits that hold nothing else count as empty there.
+    return not (
+        edits.env or edits.device_nodes or edits.mounts or edits.hooks or any(edits.additional_gids)
+    )
+
+
+def _edits(edits: Edits) -> dict[str, object]:
+    nodes = sorted(edits.device_nodes, key=lambda node: _depth_first(node.path))
+    mounts = sorted(edits.mounts, key=lambda mount: _depth_first(mount.container_path))
+    return _without_empty(
+        {
+            "env": list(edits.env),
+            "deviceNodes": [_node(node) for node in nodes],
+            "mounts": [_mount(mount) for mount in mounts],
+            "hooks": [_hook(hook) for hook in edits.hooks],
+            "additionalGids": sorted({gid for gid in edits.additional_gids if gid}),
+        }
+    )
+
+
+def _depth_first(path: str) -> tuple[int, str]:
+    return path.count("/"), path
+
+
+def _node(node: DeviceNode) -> dict[str, object]:
+    # Zero is what a loader takes for an absent number, so a minor of 0 may be left out or written.
+    return _without_empty(
+        {
+            "path": node.path,
+            "hostPath": node.host_path,
+            "type": node.type,
+            "major": node.major,
+            "minor": node.minor,
+            "fileMode": node.file_mode,
+            "permissions": node.permissions,
+            "gid": node.gid,
+        }
+    )
+
+
+def _mount(mount: Mount) -> dict[str, object]:
+    return _without_empty(
+        {
+            "hostPath": mount.host_path,
+            "containerPath": mount.container_path,
+            "options": list(mount.options),
+        }
+    )
+
+
+def _hook(hook: Hook) -> dict[str, object]:
+    return _without_empty(
+        {
+            "hookName": hook.hook_name,
+            "path": hook.path,
+            "args": list(hook.args),
+            "env": list(hook.env),
+        }
+    )
+
+
+def _without_empty(fields: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if value not in (None, [], "")}

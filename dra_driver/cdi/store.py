@@ -1,0 +1,180 @@
+"""The CDI spec files of claims: one JSON file per claim, written whole or not at all.
+
+In: a claim's UID and its `Spec`. Out: `<root>/k8s.gpu.nvidia.com-claim_<uid>.json`, the name that
+the CDI library gives transient specs. Files are derived: claims/ can write each again.
+
+A container runtime watches the folder for Rename, Remove and Write events, and does not look again
+by itself. So a new file is made under a temporary name in the very same folder and renamed there;
+one renamed in from elsewhere, or linked, is never noticed. Only names that end in .json or .yaml
+are loaded, and two files of equal rank that name one device make it vanish.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import mkstemp
+
+from dra_driver.cdi.model import Spec
+from dra_driver.cdi.spec import CLASS, VENDOR, render
+from dra_driver.errors import StateError
+
+_PREFIX = f"{VENDOR}-{CLASS}_"
+_SUFFIX = ".json"
+_PEER_SUFFIX = ".yaml"  # NVIDIA's own driver names the same devices in a file of this ending
+_TEMPORARY_SUFFIX = ".tmp"
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_RENAME_ATTEMPTS = 3
+_ENTRY_NESTING = 2  # a mount is an object with a list of options in it
+
+
+class SpecStore:
+    """The spec files of this driver's claims in one CDI folder, usually /var/run/cdi.
+
+    Calls for different claims may run at the same time; calls for one claim are serialised by the
+    caller. Every call but `delete_leftovers` touches only the file of its claim.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def write(self, uid: str, spec: Spec) -> None:
+        """Write the spec of a claim, durably. A file that holds these bytes already is left alone.
+
+        Raises:
+            StateError: the spec breaks a rule of CDI, or the file cannot be written.
+        """
+        path = self._path(uid)
+        content = _serialise(render(spec))
+        try:
+            self._root.mkdir(mode=0o755, parents=True, exist_ok=True)
+            if _read(path) != content:
+                self._replace(path, content)
+            path.with_name(path.stem + _PEER_SUFFIX).unlink(missing_ok=True)
+        except OSError as error:
+            raise StateError(
+                f"CDI spec {path} cannot be written: {error.strerror};"
+                " check that the CDI folder is mounted, writable and not full"
+            ) from error
+
+    def exists(self, uid: str) -> bool:
+        """Tell whether a spec file of this driver exists for the claim."""
+        return self._path(uid).is_file()
+
+    def delete(self, uid: str) -> None:
+        """Delete the spec file of a claim; one that is absent is fine.
+
+        Raises:
+            StateError: the file is there and cannot be deleted.
+        """
+        path = self._path(uid)
+        try:
+            path.unlink(missing_ok=True)
+            path.with_name(path.stem + _PEER_SUFFIX).unlink(missing_ok=True)
+        except OSError as error:
+            raise StateError(f"CDI spec {path} cannot be deleted: {error.strerror}") from error
+
+    def uids(self) -> set[str]:
+        """Return the UIDs of all claims that have a spec file. An absent folder holds none."""
+        return {
+            name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+            for name in self._names()
+            if name.endswith(_SUFFIX)
+        }
+
+    def delete_leftovers(self) -> int:
+        """Delete temporary files that a killed driver left behind; return how many there were.
+
+        Meant for the start of the driver. A second driver that is writing at that moment notices
+        that its temporary file has gone and writes it again.
+        """
+        leftovers = [name for name in self._names() if name.endswith(_TEMPORARY_SUFFIX)]
+        for name in leftovers:
+            with suppress(OSError):
+                (self._root / name).unlink(missing_ok=True)
+        return len(leftovers)
+
+    def _names(self) -> Iterator[str]:
+        try:
+            with os.scandir(self._root) as entries:
+                yield from (entry.name for entry in entries if entry.name.startswith(_PREFIX))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StateError(f"CDI folder {self._root} cannot be read: {error.strerror}") from error
+
+    def _path(self, uid: str) -> Path:
+        if not _UID.fullmatch(uid):
+            raise StateError(f"claim UID {uid!r} cannot be part of a file name")
+        return self._root / f"{_PREFIX}{uid}{_SUFFIX}"
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        for attempt in range(1, _RENAME_ATTEMPTS + 1):
+            temporary = self._write_temporary(path, content)
+            try:
+                temporary.replace(path)
+            except FileNotFoundError:
+                # Another driver's delete_leftovers took it, as it starts during a rolling update.
+                if attempt == _RENAME_ATTEMPTS:
+                    raise
+            except OSError:
+                temporary.unlink(missing_ok=True)
+                raise
+            else:
+                break
+        _sync_folder(self._root)
+
+    def _write_temporary(self, path: Path, content: bytes) -> Path:
+        descriptor, name = mkstemp(prefix=f"{path.stem}.", suffix=_TEMPORARY_SUFFIX, dir=self._root)
+        temporary = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                os.fchmod(file.fileno(), 0o644)  # mkstemp gives 0600; rootless runtimes read too
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        return temporary
+
+
+def _serialise(document: dict[str, object]) -> bytes:
+    """Return JSON with one device node, mount or hook per line, for people who open the file."""
+    return (_layout(document, "\n") + "\n").encode()
+
+
+def _layout(value: object, newline: str) -> str:
+    if _nesting(value) <= _ENTRY_NESTING:
+        return json.dumps(value)
+    deeper = newline + " "
+    if isinstance(value, dict):
+        members = (f"{json.dumps(key)}: {_layout(member, deeper)}" for key, member in value.items())
+        return "{" + deeper + f",{deeper}".join(members) + newline + "}"
+    if isinstance(value, list):
+        return "[" + deeper + f",{deeper}".join(_layout(m, deeper) for m in value) + newline + "]"
+    return json.dumps(value)
+
+
+def _nesting(value: object) -> int:
+    members = value.values() if isinstance(value, dict) else value
+    if not isinstance(members, Iterable) or isinstance(members, str):
+        return 0
+    return 1 + max((_nesting(member) for member in members), default=0)
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,195 @@
+"""The rules a container runtime applies to a CDI spec, each broken once."""
+
+from dataclasses import replace
+
+import pytest
+
+from dra_driver.cdi.model import DeviceNode, Edits, Hook, Mount, Spec, SpecDevice
+from dra_driver.cdi.spec import (
+    KIND,
+    claim_device_id,
+    claim_device_name,
+    minimum_version,
+    render,
+)
+from dra_driver.errors import StateError
+
+SOME_EDITS = Edits(env=("A=b",))
+
+
+def spec(*edits: Edits, common: Edits | None = None, kind: str = KIND) -> Spec:
+    devices = tuple(
+        SpecDevice(name=f"gpu-{number}", edits=one)
+        for number, one in enumerate(edits or (SOME_EDITS,))
+    )
+    return Spec(kind=kind, devices=devices, edits=common or Edits())
+
+
+def node(**changes: object) -> DeviceNode:
+    return replace(DeviceNode(path="/dev/nvidia0"), **changes)  # type: ignore[arg-type]
+
+
+def test_a_whole_gpu_is_laid_out_as_the_cdi_fields_say() -> None:
+    device = Edits(
+        device_nodes=(
+            node(
+                host_path="/root/dev/nvidia0",
+                type="c",
+                major=195,
+                minor=0,
+                file_mode=0o666,
+                permissions="rwm",
+            ),
+        ),
+        hooks=(Hook(hook_name="createContainer", path="/hook", args=("hook", "do"), env=("A=",)),),
+        additional_gids=(44,),
+    )
+    common = Edits(
+        env=("NVIDIA_VISIBLE_DEVICES=void",),
+        mounts=(Mount(host_path="/h", container_path="/c", options=("ro",)),),
+    )
+
+    assert render(spec(device, common=common)) == {
+        "cdiVersion": "0.7.0",
+        "kind": "k8s.gpu.nvidia.com/claim",
+        "devices": [
+            {
+                "name": "gpu-0",
+                "containerEdits": {
+                    "deviceNodes": [
+                        {
+                            "path": "/dev/nvidia0",
+                            "hostPath": "/root/dev/nvidia0",
+                            "type": "c",
+                            "major": 195,
+                            "minor": 0,
+                            "fileMode": 438,
+                            "permissions": "rwm",
+                        }
+                    ],
+                    "hooks": [
+                        {
+                            "hookName": "createContainer",
+                            "path": "/hook",
+                            "args": ["hook", "do"],
+                            "env": ["A="],
+                        }
+                    ],
+                    "additionalGids": [44],
+                },
+            }
+        ],
+        "containerEdits": {
+            "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+            "mounts": [{"hostPath": "/h", "containerPath": "/c", "options": ["ro"]}],
+        },
+    }
+
+
+def test_empty_common_edits_are_left_out() -> None:
+    assert "containerEdits" not in render(spec())
+
+
+def test_mounts_and_nodes_are_sorted_by_depth_then_path_and_env_is_not() -> None:
+    edits = Edits(
+        env=("B=1", "A=2"),
+        device_nodes=(node(path="/dev/dri/card0"), node(path="/dev/b"), node(path="/dev/a")),
+        mounts=tuple(
+            Mount(host_path="/h", container_path=path, options=()) for path in ("/a/b", "/b", "/a")
+        ),
+    )
+    [device] = render(spec(edits))["devices"]  # type: ignore[misc]
+    edited = device["containerEdits"]  # type: ignore[has-type]
+
+    assert edited["env"] == ["B=1", "A=2"]
+    assert [entry["path"] for entry in edited["deviceNodes"]] == [
+        "/dev/a",
+        "/dev/b",
+        "/dev/dri/card0",
+    ]
+    assert [entry["containerPath"] for entry in edited["mounts"]] == ["/a", "/b", "/a/b"]
+
+
+@pytest.mark.parametrize(
+    ("one", "version"),
+    [
+        (spec(), "0.3.0"),
+        (spec(Edits(device_nodes=(node(type="c", major=1),))), "0.3.0"),
+        (spec(Edits(device_nodes=(node(host_path="/x"),))), "0.5.0"),
+        (Spec(kind=KIND, devices=(SpecDevice(name="0a", edits=SOME_EDITS),)), "0.5.0"),
+        (spec(kind="vendor.com/class.sub"), "0.6.0"),
+        (spec(kind="vendor.com/class"), "0.3.0"),
+        (spec(common=Edits(additional_gids=(44,))), "0.7.0"),
+        (spec(replace(SOME_EDITS, additional_gids=(44,))), "0.7.0"),
+        (spec(replace(SOME_EDITS, additional_gids=(0,))), "0.3.0"),
+    ],
+)
+def test_the_lowest_sufficient_version_is_declared(one: Spec, version: str) -> None:
+    assert minimum_version(one) == version
+
+
+def test_group_zero_is_not_written_because_a_loader_ignores_it() -> None:
+    assert "additionalGids" not in str(render(spec(replace(SOME_EDITS, additional_gids=(0,)))))
+
+
+@pytest.mark.parametrize(
+    ("broken", "problem"),
+    [
+        (Spec(kind=KIND, devices=()), "needs at least one"),
+        (
+            Spec(kind=KIND, devices=(SpecDevice(name="a", edits=SOME_EDITS),) * 2),
+            "'a' stands in it 2 times",
+        ),
+        (spec(kind="nvidia.com"), "not of the form vendor/class"),
+        (spec(kind="v/claim"), "vendor 'v' must have 2 to 253 characters"),
+        (spec(kind="vendor/c"), "class 'c' must have 2 to 63 characters"),
+        (spec(kind="1vendor/class"), "vendor '1vendor' may hold"),
+        (spec(kind="vendor/class-"), "class 'class-' may hold"),
+        (spec(kind="vendor/class/more"), "class 'class/more' may hold"),
+        (Spec(kind=KIND, devices=(SpecDevice(name="1g+me", edits=SOME_EDITS),)), "'1g+me' may"),
+        (Spec(kind=KIND, devices=(SpecDevice(name="", edits=SOME_EDITS),)), "name '' may hold"),
+        (Spec(kind=KIND, devices=(SpecDevice(name="a\n", edits=SOME_EDITS),)), "may hold"),
+        (spec(Edits()), "'gpu-0' has no container edits"),
+        (spec(Edits(additional_gids=(0,))), "'gpu-0' has no container edits"),
+        (spec(Edits(env=("NOVALUE",))), "env 'NOVALUE' is not of the form NAME=value"),
+        (spec(Edits(env=("=x",))), "env '=x'"),
+        (spec(common=Edits(env=("A=\0",))), "common edits: env"),
+        (spec(Edits(device_nodes=(node(path=""),))), "device node '': the path is not absolute"),
+        (spec(Edits(device_nodes=(node(host_path=""),))), "host path '' is not absolute"),
+        (spec(Edits(device_nodes=(node(type="x"),))), "type 'x' is none of b, c, u, p"),
+        (spec(Edits(device_nodes=(node(permissions="rwx"),))), "permissions 'rwx'"),
+        (spec(Edits(device_nodes=(node(major=-1),))), "major -1 is not between"),
+        (spec(Edits(device_nodes=(node(file_mode=2**32),))), "file_mode 4294967296"),
+        (
+            spec(Edits(mounts=(Mount(host_path="", container_path="/c", options=()),))),
+            "mount '' to '/c'",
+        ),
+        (
+            spec(Edits(mounts=(Mount(host_path="/h", container_path="c", options=()),))),
+            "mount '/h' to 'c'",
+        ),
+        (
+            spec(Edits(hooks=(Hook(hook_name="later", path="/h"),))),
+            "hook 'later': the name is none",
+        ),
+        (spec(Edits(hooks=(Hook(hook_name="prestart", path=""),))), "path '' is not absolute"),
+        (
+            spec(Edits(hooks=(Hook(hook_name="prestart", path="/h", env=("A",)),))),
+            "hook 'prestart': env 'A'",
+        ),
+        (spec(Edits(env=("A=",), additional_gids=(-1,))), "group id -1"),
+    ],
+)
+def test_a_broken_rule_is_named(broken: Spec, problem: str) -> None:
+    with pytest.raises(StateError, match="cannot be written") as caught:
+        render(broken)
+
+    assert problem in str(caught.value)
+
+
+def test_claim_devices_are_named_as_the_peer_names_them() -> None:
+    uid = "5c8f0b6a-0000-4000-8000-000000000000"
+
+    assert claim_device_name(uid, "gpu-0") == f"{uid}-gpu-0"
+    assert claim_device_id(uid, "gpu-0") == f"k8s.gpu.nvidia.com/claim={uid}-gpu-0"
+    assert claim_device_id(uid, "gpu-0", "s1") == f"k8s.gpu.nvidia.com/claim={uid}-gpu-0-s1"
