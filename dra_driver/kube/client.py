@@ -305,6 +305,11 @@ def _reach(
             if not again:
                 raise
             return attempt()
+    except urllib3.exceptions.NewConnectionError as error:
+        # In urllib3's tree a refused connection is a timeout; it is none to a reader.
+        raise UnavailableError(
+            f"cannot {call}: the API server is not reachable ({error}); it may be restarting"
+        ) from error
     except urllib3.exceptions.TimeoutError as error:
         raise UnavailableError(
             f"cannot {call}: the API server did not answer in time ({error}); "
@@ -317,7 +322,7 @@ def _reach(
         ) from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise UnavailableError(
-            f"cannot {call}: the API server is not reachable ({error}); it may be restarting"
+            f"cannot {call}: the connection to the API server broke ({error}); it may be restarting"
         ) from error
 
 

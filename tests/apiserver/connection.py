@@ -1,0 +1,350 @@
+"""HTTP connections of the contract tests' API server: one request in, one answer or a stream out.
+
+In: HTTP/1.1 requests. Out: answers as the real API server gives them, Status objects for refusals,
+and chunked watch streams with bookmarks. Faults that a test asked for come before everything else.
+"""
+
+import contextlib
+import json
+import socket
+import ssl
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlsplit
+
+from apiserver.kinds import Kind, Target, target_of
+from apiserver.store import Object, Refusal, Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One request in the log; `verb` is an RBAC verb, `status` what was answered."""
+
+    verb: str
+    plural: str
+    name: str | None
+    query: dict[str, str]
+    headers: dict[str, str]
+    status: int
+
+
+@dataclass(kw_only=True)
+class Fault:
+    """Something to do to the next `times` requests of a verb on a kind (None matches every one)."""
+
+    verb: str | None = None
+    plural: str | None = None
+    status: int | None = None
+    message: str = "injected"
+    retry_after: int | None = None
+    delay: float = 0.0
+    hang_up: bool = False
+    times: float = 1
+
+    def covers(self, verb: str, plural: str) -> bool:
+        return self.times > 0 and self.verb in {None, verb} and self.plural in {None, plural}
+
+
+class Api(Protocol):
+    """What a connection needs of the server it belongs to."""
+
+    token: str | None
+    tls: tuple[Path, Path] | None
+    bookmark_seconds: float
+    store: Store
+    watch_epoch: int
+
+    def take_fault(self, verb: str, plural: str) -> Fault | None: ...
+
+    def note(self, entry: Seen) -> None: ...
+
+
+class Connections(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+    allow_reuse_address = True
+
+    def __init__(self, address: tuple[str, int], api: Api) -> None:
+        self.api = api
+        self._open: set[socket.socket] = set()
+        self._context: ssl.SSLContext | None = None
+        if api.tls:
+            self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._context.load_cert_chain(*api.tls)
+        super().__init__(address, Connection)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        # TLS handshakes happen here, in the connection's own thread.
+        if self._context:
+            try:
+                request = self._context.wrap_socket(request, server_side=True)
+            except OSError:
+                request.close()
+                return
+        self._open.add(request)
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._open.discard(request)
+
+    def hang_up_all(self) -> None:
+        for connection in tuple(self._open):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news."""
+
+
+class Connection(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+    server: Connections
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """Say nothing on stderr; the log is in memory."""
+
+    def do_GET(self) -> None:
+        self._handle()
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - names of http.server
+
+    def _handle(self) -> None:
+        self.api = self.server.api
+        length = int(self.headers.get("Content-Length") or 0)
+        self.raw = self.rfile.read(length)
+        url = urlsplit(self.path)
+        self.query = dict(parse_qsl(url.query))
+        target = target_of(url.path)
+        self.verb = self._verb(target)
+        self.target = target
+        try:
+            self._serve(target)
+        except Refusal as refusal:
+            self._refuse(refusal)
+
+    def _verb(self, target: Target | None) -> str:
+        if self.command == "GET":
+            if target is not None and target.name is None:
+                return "watch" if self.query.get("watch") in {"1", "true"} else "list"
+            return "get"
+        if self.command == "DELETE" and target is not None and target.name is None:
+            return "deletecollection"
+        return {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}[
+            self.command
+        ]
+
+    def _serve(self, target: Target | None) -> None:
+        if self._fault(target):
+            return
+        token = self.api.token
+        if token is not None and self.headers.get("Authorization") != f"Bearer {token}":
+            raise Refusal(401, "Unauthorized", "Unauthorized")
+        if target is None:
+            self._answer(404, b"404 page not found\n", content_type="text/plain")
+        elif self.verb == "watch":
+            self._watch(target)
+        else:
+            self._answer_object(*self._do(target))
+
+    def _fault(self, target: Target | None) -> bool:
+        """Do to this request what a test asked for; say whether that was the answer."""
+        fault = self.api.take_fault(self.verb, target.kind.plural if target else "")
+        if fault is None:
+            return False
+        time.sleep(fault.delay)
+        if fault.hang_up:
+            self.close_connection = True
+            self._note(0)
+            return True
+        if fault.status is None:
+            return False
+        headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
+        self._refuse(Refusal(fault.status, "Injected", fault.message), headers)
+        return True
+
+    def _do(self, target: Target) -> tuple[int, Object]:
+        namespace = target.namespace or ("default" if target.kind.namespaced else "")
+        store, name = self.api.store, target.name or ""
+        if self.verb in {"list", "deletecollection"}:
+            return 200, self._collection(target)
+        if self.verb == "create":
+            return 201, store.create(target.kind, namespace, self._body(), keep_status=False)
+        if self.verb == "delete":
+            preconditions = self._body().get("preconditions") if self.raw else None
+            return 200, store.delete(target.kind, namespace, name, preconditions)
+        if self.verb == "get":
+            return 200, store.get(target.kind, namespace, name)
+        body = self._body()
+        if self.verb == "patch":
+            if self.headers.get("Content-Type") != "application/merge-patch+json":
+                raise Refusal(415, "UnsupportedMediaType", "only merge patches are served")
+            body = _merge(store.get(target.kind, namespace, name), body)
+        status_only = target.subresource == "status"
+        return 200, store.update(target.kind, namespace, name, body, status_only=status_only)
+
+    def _collection(self, target: Target) -> Object:
+        items, version = self.api.store.list(target.kind, target.namespace)
+        items = self._selected(items)
+        if self.verb == "deletecollection":
+            for item in items:
+                meta = item["metadata"]
+                self.api.store.delete(target.kind, meta.get("namespace", ""), meta["name"])
+        return _list_object(target.kind, items, version)
+
+    def _body(self) -> Object:
+        try:
+            body = json.loads(self.raw)
+        except ValueError as error:
+            raise Refusal(400, "BadRequest", f"the body is not JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise Refusal(400, "BadRequest", "the body is no object")
+        return body
+
+    def _selected(self, items: Iterable[Object]) -> list[Object]:
+        wanted = [
+            term.partition("=")[::2]
+            for term in self.query.get("fieldSelector", "").split(",")
+            if term
+        ]
+        return [item for item in items if all(_field(item, key) == value for key, value in wanted)]
+
+    def _watch(self, target: Target) -> None:
+        """Stream events until the client leaves, timeoutSeconds pass, or a test cuts the watch."""
+        store, epoch = self.api.store, self.api.watch_epoch
+        end = time.monotonic() + float(self.query.get("timeoutSeconds", "1800"))
+        bookmarks = self.query.get("allowWatchBookmarks") in {"1", "true"}
+        version = int(self.query.get("resourceVersion") or 0)
+        self._note(200)
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.flush()
+        if version == 0:
+            items, version = store.list(target.kind, target.namespace)
+            for item in self._selected(items):
+                self._send_event("ADDED", item)
+        next_bookmark = time.monotonic() + self.api.bookmark_seconds
+        while time.monotonic() < end and epoch == self.api.watch_epoch:
+            with store.changed:
+                if store.version <= version:
+                    store.changed.wait(min(next_bookmark, end) - time.monotonic())
+                try:
+                    events = list(store.events_after(version, target.kind))
+                except Refusal as refusal:
+                    self._send_event("ERROR", _status_object(refusal))
+                    break
+                version = store.version
+            for event in events:
+                inside = target.namespace in {None, event.object["metadata"].get("namespace")}
+                if inside and self._selected([event.object]):
+                    self._send_event(event.type, event.object)
+            if bookmarks and time.monotonic() >= next_bookmark:
+                next_bookmark += self.api.bookmark_seconds
+                self._send_event("BOOKMARK", _bookmark(target.kind, version))
+        self.wfile.write(b"0\r\n\r\n")
+        self.wfile.flush()
+
+    def _send_event(self, kind: str, item: Object) -> None:
+        line = json.dumps({"type": kind, "object": item}).encode() + b"\n"
+        self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+        self.wfile.flush()
+
+    def _refuse(self, refusal: Refusal, headers: dict[str, str] | None = None) -> None:
+        self._answer_object(refusal.code, _status_object(refusal), headers)
+
+    def _answer_object(
+        self, status: int, body: Object, headers: dict[str, str] | None = None
+    ) -> None:
+        self._answer(status, json.dumps(body).encode(), headers=headers)
+
+    def _answer(
+        self,
+        status: int,
+        body: bytes,
+        *,
+        content_type: str = "application/json",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        self._note(status)
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        self.wfile.flush()
+
+    def _note(self, status: int) -> None:
+        self.api.note(
+            Seen(
+                verb=self.verb,
+                plural=self.target.kind.plural if self.target else "",
+                name=self.target.name if self.target else None,
+                query=self.query,
+                headers=dict(self.headers.items()),
+                status=status,
+            )
+        )
+
+
+def _field(item: Object, path: str) -> str:
+    value: Any = item
+    for part in path.split("."):
+        value = value.get(part, {}) if isinstance(value, dict) else {}
+    return value if isinstance(value, str) else ""
+
+
+def _merge(old: Any, patch: Any) -> Any:
+    """Apply a JSON merge patch (RFC 7386)."""
+    if not (isinstance(patch, dict) and isinstance(old, dict)):
+        return patch
+    merged = dict(old)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merge(merged.get(key, {}), value)
+    return merged
+
+
+def _list_object(kind: Kind, items: list[Object], version: int) -> Object:
+    for item in items:
+        # The real API server leaves these out of list items.
+        item.pop("apiVersion", None)
+        item.pop("kind", None)
+    return {
+        "apiVersion": kind.api_version,
+        "kind": f"{kind.kind}List",
+        "metadata": {"resourceVersion": str(version)},
+        "items": items,
+    }
+
+
+def _bookmark(kind: Kind, version: int) -> Object:
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {"resourceVersion": str(version)},
+    }
+
+
+def _status_object(refusal: Refusal) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Status",
+        "metadata": {},
+        "status": "Failure",
+        "message": refusal.message,
+        "reason": refusal.reason,
+        "details": refusal.details,
+        "code": refusal.code,
+    }

@@ -1,0 +1,271 @@
+"""The client against an API server over real HTTP and TLS."""
+# ruff: noqa: S105, S106 - the tokens belong to servers that live as long as one test
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from apiserver.server import ApiServer
+from dra_driver.errors import (
+    AccessError,
+    ApiError,
+    InvalidError,
+    NotFoundError,
+    SetupError,
+    StaleError,
+    UnavailableError,
+)
+from dra_driver.kube.client import KubeClient
+from dra_driver.kube.resource import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+
+CLAIM = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaim",
+    "metadata": {"namespace": "default", "name": "web", "uid": "claim-1"},
+    "spec": {"devices": {}, "fieldOfAnotherRelease": {"kept": True}},
+    "status": {"allocation": {"devices": {"results": []}}},
+}
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        running.put(CLAIM, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+        yield running
+
+
+@pytest.fixture
+def client(server: ApiServer, tmp_path: Path) -> Iterator[KubeClient]:
+    made = KubeClient.from_kubeconfig(server.write_kubeconfig(tmp_path / "kubeconfig"))
+    yield made
+    made.close()
+
+
+def test_a_claim_comes_as_a_dict_with_every_field_it_has(client: KubeClient) -> None:
+    claim = client.get_claim("default", "web", timeout=5)
+    assert claim["metadata"]["uid"] == "claim-1"  # type: ignore[index]
+    assert claim["spec"] == CLAIM["spec"]
+    assert claim["status"] == CLAIM["status"]
+
+
+def test_a_missing_claim_is_not_found(client: KubeClient) -> None:
+    with pytest.raises(NotFoundError, match=r"get resourceclaims default/gone.*not found"):
+        client.get_claim("default", "gone", timeout=5)
+
+
+def test_an_api_that_is_not_served_is_not_mistaken_for_a_missing_object(
+    client: KubeClient,
+) -> None:
+    old = Resource(group="resource.k8s.io", version="v1alpha9", plural="resourceclaims")
+    with pytest.raises(ApiError, match=r"does not serve resource.k8s.io/v1alpha9") as caught:
+        client.get(old, "web", timeout=5)
+    assert not isinstance(caught.value, NotFoundError)
+
+
+def test_requests_say_who_sends_them(server: ApiServer, client: KubeClient) -> None:
+    client.get_node("n1", timeout=5)
+    (seen,) = server.seen("get", "nodes")
+    assert seen.headers["User-Agent"].startswith("dra-driver/")
+
+
+def test_a_missing_permission_is_named_with_its_verb_and_resource(
+    server: ApiServer, client: KubeClient
+) -> None:
+    server.fail("get", status=403, message="user cannot get resource")
+    with pytest.raises(AccessError) as caught:
+        client.get_claim("default", "web", timeout=5)
+    assert "grant the verb 'get' on resourceclaims.resource.k8s.io" in str(caught.value)
+    assert caught.value.status == 403
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_a_busy_or_failing_server_is_unavailable(
+    server: ApiServer, client: KubeClient, status: int
+) -> None:
+    server.fail("get", status=status, retry_after=7)
+    with pytest.raises(UnavailableError) as caught:
+        client.get_node("n1", timeout=5)
+    assert caught.value.retry_after == 7
+    assert len(server.seen("get")) == 1
+
+
+def test_a_server_that_is_down_is_unavailable_and_then_found_again(
+    server: ApiServer, client: KubeClient
+) -> None:
+    client.get_node("n1", timeout=5)
+    server.stop()
+    with pytest.raises(UnavailableError, match="not reachable"):
+        client.get_node("n1", timeout=5)
+    server.start()
+    assert client.get_node("n1", timeout=5)["kind"] == "Node"
+
+
+def test_a_read_survives_a_kept_alive_connection_that_the_server_closed(
+    server: ApiServer, client: KubeClient
+) -> None:
+    client.get_node("n1", timeout=5)
+    server.fail("get", hang_up=True)
+    assert client.get_node("n1", timeout=5)["kind"] == "Node"
+
+
+def test_a_write_is_not_sent_twice(server: ApiServer, client: KubeClient) -> None:
+    server.fail("create", hang_up=True)
+    with pytest.raises(UnavailableError):
+        client.create(NODES, {"metadata": {"name": "n2"}}, timeout=5)
+    assert len(server.seen("create")) == 1
+
+
+def test_a_slow_server_ends_in_a_timeout(server: ApiServer, client: KubeClient) -> None:
+    server.fail("get", delay=2)
+    with pytest.raises(UnavailableError, match="did not answer in time"):
+        client.get_node("n1", timeout=0.1)
+
+
+def test_writing_over_a_newer_object_is_stale(client: KubeClient) -> None:
+    node = client.get_node("n1", timeout=5)
+    client.update(NODES, "n1", node | {"spec": {"unschedulable": True}}, timeout=5)
+    with pytest.raises(StaleError, match="has been modified"):
+        client.update(NODES, "n1", node | {"spec": {}}, timeout=5)
+
+
+def test_a_broken_object_is_invalid_and_its_field_is_named(client: KubeClient) -> None:
+    slice_without_driver = {
+        "metadata": {"name": "s"},
+        "spec": {"nodeName": "n1", "pool": {"name": "n1", "resourceSliceCount": 1}},
+    }
+    with pytest.raises(InvalidError, match=r"spec.driver: Invalid value"):
+        client.create(RESOURCE_SLICES, slice_without_driver, timeout=5)
+
+
+def test_deleting_with_another_uid_is_refused(server: ApiServer, client: KubeClient) -> None:
+    with pytest.raises(StaleError):
+        client.delete(
+            RESOURCE_CLAIMS, "web", namespace="default", preconditions={"uid": "x"}, timeout=5
+        )
+    client.delete(
+        RESOURCE_CLAIMS, "web", namespace="default", preconditions={"uid": "claim-1"}, timeout=5
+    )
+    assert server.objects("resourceclaims") == []
+
+
+def test_a_list_has_items_and_a_resource_version(client: KubeClient) -> None:
+    answer = client.list(RESOURCE_CLAIMS, timeout=5)
+    assert [item["metadata"]["name"] for item in answer["items"]] == ["web"]  # type: ignore[attr-defined]
+    assert answer["metadata"]["resourceVersion"]  # type: ignore[index]
+
+
+def test_many_threads_share_one_client(server: ApiServer, client: KubeClient) -> None:
+    answers: list[object] = []
+    threads = [
+        threading.Thread(
+            target=lambda: answers.append(client.get_claim("default", "web", timeout=5))
+        )
+        for _ in range(16)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 16
+
+
+class TestCredentials:
+    def test_a_renewed_token_is_read_again_after_a_401(self, tmp_path: Path) -> None:
+        file = tmp_path / "token"
+        file.write_text("first\n")
+        with ApiServer(token="first") as server:
+            server.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+            config = server.write_kubeconfig(tmp_path / "kubeconfig", tokenFile=str(file))
+            client = KubeClient.from_kubeconfig(config)
+            client.get_node("n1", timeout=5)
+            file.write_text("second\n")
+            server.token = "second"
+            assert client.get_node("n1", timeout=5)["kind"] == "Node"
+            client.close()
+
+    def test_a_refused_token_is_an_access_error_that_does_not_show_it(self, tmp_path: Path) -> None:
+        with ApiServer(token="right") as server:
+            config = server.write_kubeconfig(tmp_path / "kubeconfig", token="very-secret")
+            client = KubeClient.from_kubeconfig(config)
+            with pytest.raises(AccessError, match="does not accept") as caught:
+                client.get_node("n1", timeout=5)
+            client.close()
+        assert "very-secret" not in str(caught.value)
+
+    def test_a_pod_uses_its_mounted_service_account_over_tls(
+        self, tmp_path: Path, certificate: tuple[Path, Path]
+    ) -> None:
+        (tmp_path / "token").write_text("pod-token")
+        shutil.copy(certificate[0], tmp_path / "ca.crt")
+        with ApiServer(token="pod-token", tls=certificate) as server:
+            server.put(CLAIM)
+            environment = {
+                "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+                "KUBERNETES_SERVICE_PORT": str(server.port),
+            }
+            client = KubeClient.in_cluster(environment, directory=tmp_path)
+            assert client.get_claim("default", "web", timeout=5)["kind"] == "ResourceClaim"
+            client.close()
+
+    def test_a_server_with_another_certificate_is_not_spoken_to(
+        self, tmp_path: Path, certificate: tuple[Path, Path]
+    ) -> None:
+        (tmp_path / "token").write_text("pod-token")
+        other = _certificate(tmp_path / "other")
+        shutil.copy(other[0], tmp_path / "ca.crt")
+        with ApiServer(tls=certificate) as server:
+            environment = {
+                "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+                "KUBERNETES_SERVICE_PORT": str(server.port),
+            }
+            client = KubeClient.in_cluster(environment, directory=tmp_path)
+            with pytest.raises(UnavailableError, match="TLS with the API server failed"):
+                client.get_claim("default", "web", timeout=5)
+            assert server.log == []
+            client.close()
+
+    def test_outside_a_pod_the_error_says_to_name_a_kubeconfig(self, tmp_path: Path) -> None:
+        with pytest.raises(SetupError, match="--kubeconfig"):
+            KubeClient.in_cluster({}, directory=tmp_path)
+
+    @pytest.mark.parametrize(
+        "content",
+        ["", "[]", "{", "kind: Config", "current-context: a\ncontexts: []", "current-context: 3"],
+    )
+    def test_a_file_that_is_no_kubeconfig_is_refused(self, tmp_path: Path, content: str) -> None:
+        path = tmp_path / "kubeconfig"
+        path.write_text(content)
+        with pytest.raises(SetupError, match="kubeconfig"):
+            KubeClient.from_kubeconfig(path)
+
+    def test_a_kubeconfig_that_does_not_exist_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(SetupError, match="nowhere"):
+            KubeClient.from_kubeconfig(tmp_path / "nowhere")
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A self-signed certificate for 127.0.0.1 and its key."""
+    return _certificate(tmp_path / "server")
+
+
+def _certificate(stem: Path) -> tuple[Path, Path]:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the test's certificate, and is not installed")
+    authority, key = stem.with_suffix(".crt"), stem.with_suffix(".key")
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += [
+        "-nodes",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=test",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+    ]
+    subprocess.run([*command, "-out", authority, "-keyout", key], check=True, capture_output=True)
+    return authority, key
