@@ -1,0 +1,17 @@
+"""`python hack/demo [--demo NAME|all] [--keep] [--down]`: see the driver work, without a GPU.
+
+First the node half (simulated GPUs, the driver, two claims), which needs nothing but this folder;
+beside it the binaries of a Kubernetes cluster are fetched. Then a real one-node cluster, on which
+the demos of manifests/demos/ run. Ends with `demo: ok` and status 0, or with the reason why not.
+"""
+
+import sys
+from pathlib import Path
+
+# Python put this folder on its path; the modules that the demo shares lie one folder up.
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
+
+from show import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,138 @@
+"""The node half of the way: GPUs → ResourceSlice → claim → CDI spec → answer to the kubelet.
+
+No cluster is needed: the API server is the one of the contract tests, and the calls of the kubelet
+are made by hand. Simulated GPUs and the driver are the same as in the cluster.
+"""
+
+import json
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+
+from screen import Screen
+from testbed.api import Api, Object
+from testbed.claims import allocation, claim
+from testbed.commands import wait_until
+from testbed.driver import DriverProcess, Place
+from testbed.fake_api import fake_api
+from testbed.kubelet import ClaimName, KubeletClient, register
+from testbed.machine import SimulatedMachine
+
+NODE = "demo-node"
+NAMESPACE = "default"
+SHOWN = 3
+"""How many entries of a long list in a CDI spec are printed."""
+
+
+def show(screen: Screen, folder: Path, profile: str) -> None:
+    """Run the node half in an empty `folder`, and leave nothing running."""
+    with ExitStack() as stack:
+        machine = SimulatedMachine(folder / "gpus", profile)
+        stack.callback(machine.down)
+        machine.up()
+        screen.step(f"simulated machine: {profile}, as a driver root in {machine.root}")
+        node: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+        api, kubeconfig = stack.enter_context(fake_api(folder, [node]))
+        place = _place(folder, kubeconfig, machine)
+        driver = DriverProcess(place, folder / "driver.log")
+        stack.callback(driver.stop)
+        driver.start()
+        info = register(place.registry)
+        screen.step(f"driver registered: {info.name} offers {', '.join(info.supported_versions)}")
+        devices = _published(api)
+        screen.step(f"published: {len(devices)} devices in the pool {NODE}")
+        screen.table(("DEVICE", "PRODUCT", "MEMORY", "UUID"), [_row(device) for device in devices])
+        kubelet = stack.enter_context(KubeletClient(info.endpoint))
+        _prepare(screen, api, kubelet, place, [device["name"] for device in devices])
+
+
+def _place(folder: Path, kubeconfig: Path, machine: SimulatedMachine) -> Place:
+    place = Place(
+        node=NODE,
+        kubeconfig=kubeconfig,
+        plugins=folder / "plugins",
+        registry=folder / "registry",
+        cdi_root=folder / "cdi",
+        driver_root=machine.root,
+    )
+    for path in (place.plugins, place.registry, place.cdi_root):
+        path.mkdir()
+    return place
+
+
+def _published(api: Api) -> list[Object]:
+    """Wait for the driver's slices and return their devices."""
+
+    def look() -> list[Object]:
+        return [
+            device
+            for found in api.all("ResourceSlice")
+            for device in found["spec"].get("devices", [])
+        ]
+
+    return wait_until(look, "the driver to publish its GPUs", timeout=30)
+
+
+def _row(device: Object) -> tuple[str, str, str, str]:
+    attributes = device["attributes"]
+    name, uuid = attributes["productName"]["string"], attributes["uuid"]["string"]
+    return device["name"], name, device["capacity"]["memory"]["value"], uuid
+
+
+def _prepare(
+    screen: Screen, api: Api, kubelet: KubeletClient, place: Place, devices: list[str]
+) -> None:
+    """Prepare two claims in one call as the kubelet does, show what comes of it, and undo it."""
+    wanted = {"training": devices[:1], "inference": devices[1:2]}
+    claims = [_allocated(api, name, given) for name, given in wanted.items()]
+    answer = kubelet.prepare(*claims)
+    screen.step("two claims prepared; the kubelet is answered:")
+    for one in claims:
+        for device in answer.claims[one.uid].devices:
+            ids = ", ".join(device.cdi_device_ids)
+            screen.text(f"{one.name}: {device.pool_name}/{device.device_name}, inject {ids}")
+    spec = next(place.cdi_root.glob(f"*{claims[0].uid}*"))
+    screen.step(f"the CDI spec of '{claims[0].name}' for the container runtime, shortened:")
+    screen.text(_shortened(spec))
+    kubelet.unprepare(*claims)
+    left = [*place.records(), *place.cdi_files()]
+    screen.step(f"both unprepared; left over: {', '.join(left) or 'nothing'}")
+
+
+def _allocated(api: Api, name: str, devices: list[str]) -> ClaimName:
+    """Create a claim and give it devices, which is the scheduler's part in a cluster."""
+    metadata = api.create(claim(name), NAMESPACE)["metadata"]
+    status = {"status": allocation(NODE, *devices)}
+    api.patch("ResourceClaim", name, status, NAMESPACE, part="/status")
+    return ClaimName(uid=metadata["uid"], namespace=NAMESPACE, name=name)
+
+
+def _shortened(path: Path) -> str:
+    """Return a CDI spec with one line per entry, and long lists cut."""
+    spec: Object = json.loads(path.read_text())
+    lines = [f"{path.name}: CDI {spec['cdiVersion']}, kind {spec['kind']}"]
+    for device in spec["devices"]:
+        lines += [f"device {device['name']}", *_edits(device["containerEdits"])]
+    lines += ["for every container of the claim", *_edits(spec.get("containerEdits", {}))]
+    return "\n".join(lines)
+
+
+def _edits(edits: Object) -> list[str]:
+    nodes = (
+        f"device node {node['path']}" + (f" from {node['hostPath']}" if "hostPath" in node else "")
+        for node in edits.get("deviceNodes", [])
+    )
+    mounts = (f"mount {mount['containerPath']}" for mount in edits.get("mounts", []))
+    hooks = (
+        f"hook {' '.join(hook.get('args', [hook['path']]))}" for hook in edits.get("hooks", [])
+    )
+    env = (f"env {entry}" for entry in edits.get("env", []))
+    return [*_cut(env), *_cut(nodes), *_cut(mounts), *_cut(hooks)]
+
+
+def _cut(entries: Iterable[str]) -> list[str]:
+    lines = [f"  {entry}" for entry in entries]
+    if len(lines) <= SHOWN + 1:
+        return lines
+    kind = lines[0].split()[0]
+    return [*lines[:SHOWN], f"  … and {len(lines) - SHOWN} more of kind {kind}"]

@@ -1,0 +1,42 @@
+"""What the demo prints: headings with the time since the start, tables, indented text."""
+
+import sys
+import textwrap
+import time
+from collections.abc import Sequence
+
+
+class Screen:
+    """Prints to standard output at once, so that lines appear when they are true."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        # Bold only where somebody watches.
+        self._bold, self._plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("", "")
+
+    def part(self, title: str) -> None:
+        """Begin a part of the demo."""
+        self._print(f"\n{self._bold}== {title}{self._plain}")
+
+    def step(self, text: str) -> None:
+        """Say what was done, with the seconds since the start."""
+        self._print(f"[{time.monotonic() - self._start:5.1f} s] {text}")
+
+    def text(self, block: str, indent: str = "    ") -> None:
+        """Print a block of text, indented."""
+        self._print(textwrap.indent(block.rstrip(), indent))
+
+    def line(self, text: str = "") -> None:
+        """Print a line as it is."""
+        self._print(text)
+
+    def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print rows in aligned columns."""
+        lines = [heads, *rows]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+        for line in lines:
+            cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            self._print("    " + "  ".join(cells).rstrip())
+
+    def _print(self, text: str) -> None:
+        print(text, flush=True)

@@ -1,0 +1,175 @@
+"""The demo's course: what comes after what, what is left out and why, and how it all ends.
+
+Everything that was started is torn down again, also after a failure and after Ctrl-C. `--keep`
+leaves the cluster running with the last demo on it, and `--down` ends that.
+"""
+
+import argparse
+import fcntl
+import os
+import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import demos
+import node_half
+from cluster_half import run_demos
+from fetch import BinariesMissingError, Fetch
+from screen import Screen
+from testbed.commands import TestbedError
+from testbed.node import GpuNode
+
+NAME = "demo"
+PROFILE = "h100x8"
+DEFAULT_DEMOS = ("whole-gpu", "shared-gpu")
+HOME = Path("/var/lib/dra-demo")
+KEPT_TOKEN_SECONDS = 7 * 24 * 3600
+"""Nobody renews the token of a driver that was left running, so it gets a long life."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the demo; return the exit status."""
+    options = _options(words)
+    signal.signal(signal.SIGTERM, _interrupt)
+    screen = Screen()
+    try:
+        chosen = [demos.load(name) for name in _names(options.demo)]
+        if options.down:
+            return _end_kept(screen)
+        return _show(screen, chosen, keep=options.keep)
+    except TestbedError as error:
+        screen.line(f"\ndemo: FAILED: {error}")
+        return 1
+    except KeyboardInterrupt:
+        screen.line("\ndemo: interrupted; everything was torn down")
+        return 130
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="hack/demo", description="See the driver work, without a GPU."
+    )
+    parser.add_argument(
+        "--demo",
+        metavar="NAME|all",
+        help=f"which demos to run: {', '.join(demos.names())} (default: {' '.join(DEFAULT_DEMOS)})",
+    )
+    parser.add_argument("--keep", action="store_true", help="leave the cluster running")
+    parser.add_argument("--down", action="store_true", help="end what --keep left running")
+    return parser.parse_args(words)
+
+
+def _names(demo: str | None) -> Sequence[str]:
+    if demo is None:
+        return DEFAULT_DEMOS
+    return demos.names() if demo == "all" else (demo,)
+
+
+def _show(screen: Screen, chosen: Sequence[demos.Demo], *, keep: bool) -> int:
+    if os.geteuid() != 0:
+        _node_half(screen)
+        screen.line("\nThe cluster half was left out: a kubelet needs root.")
+        screen.line("Run 'sudo make demo' for pods on a real Kubernetes node.")
+        return 0
+    with _alone(screen), Fetch() as fetch:
+        _node_half(screen)
+        screen.part("Binaries of a real Kubernetes cluster")
+        try:
+            fetch.follow(screen)
+        except BinariesMissingError as error:
+            screen.line(f"\nThe cluster half was left out: {error}")
+            return 1 if os.environ.get("CI") else 0
+        return _cluster_half(screen, chosen, keep=keep)
+
+
+def _node_half(screen: Screen) -> None:
+    screen.part("The node half: GPUs, driver, claims, CDI")
+    # Unix socket paths are short, so this is no place for a long TMPDIR.
+    with tempfile.TemporaryDirectory(prefix="dra-demo-", dir="/tmp") as folder:
+        node_half.show(screen, Path(folder), PROFILE)
+
+
+def _cluster_half(screen: Screen, chosen: Sequence[demos.Demo], *, keep: bool) -> int:
+    screen.part("A real Kubernetes node")
+    node = _gpu_node(keep=keep)
+    node.clear()
+    kept = False
+    try:
+        node.up(screen.step, detached=keep)
+        failed = run_demos(screen, node.cluster, chosen, keep_last=keep)
+        if keep:
+            (node.folder / "kept").touch()
+            kept = True
+            _tell_how_to_use(screen, node)
+    finally:
+        if not kept:
+            _tear_down(screen, node)
+    if failed:
+        screen.line(f"\ndemo: FAILED: {', '.join(failed)}")
+        return 1
+    screen.line("\ndemo: ok")
+    return 0
+
+
+def _gpu_node(*, keep: bool = False) -> GpuNode:
+    life = KEPT_TOKEN_SECONDS if keep else 3600
+    return GpuNode(NAME, HOME / NAME, profile=PROFILE, token_life=life)
+
+
+def _tear_down(screen: Screen, node: GpuNode) -> None:
+    # A second Ctrl-C must not leave half a cluster behind.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    screen.part("Tearing down")
+    node.down()
+    screen.step("cluster, driver and simulated machine are gone")
+
+
+def _tell_how_to_use(screen: Screen, node: GpuNode) -> None:
+    screen.part("Left running")
+    env, log = node.cluster.env, node.driver.log
+    screen.line(f"""\
+    export KUBECONFIG={env["KUBECONFIG"]}
+    alias kubectl={env["KUBECTL"]}
+    kubectl get resourceslices,resourceclaims -A
+    kubectl apply -f manifests/demos/{DEFAULT_DEMOS[0]}/demo.yaml
+
+    The driver's log:        tail -f {log}
+    The cluster's parts:     python3 hack/cluster status --name {NAME}
+    Make a GPU sick:         .venv/bin/dra-driver simulate fault --root {node.machine.root} --help
+    End all of it:           .venv/bin/python hack/demo --down""")
+
+
+def _end_kept(screen: Screen) -> int:
+    if os.geteuid() != 0:
+        raise TestbedError("only root can end it: run 'sudo .venv/bin/python hack/demo --down'")
+    with _alone(screen, may_be_kept=True):
+        _gpu_node().clear()
+    screen.step("nothing is left of the demo")
+    return 0
+
+
+@contextmanager
+def _alone(screen: Screen, *, may_be_kept: bool = False) -> Iterator[None]:
+    """Hold the one place that a cluster demo has.
+
+    Raises:
+        TestbedError: Another demo runs, or one was left running by `--keep`.
+    """
+    HOME.mkdir(parents=True, exist_ok=True)
+    with (HOME / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise TestbedError("another demo is running on this machine") from error
+        if (HOME / NAME / "kept").exists() and not may_be_kept:
+            screen.line("A demo was left running with --keep.")
+            raise TestbedError("end it first: .venv/bin/python hack/demo --down")
+        yield
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,5 @@
+"""One real node to try the driver on: local cluster, simulated GPUs, the driver as a host process.
+
+Used by hack/demo, hack/bench and the end-to-end tests. Everything in here works through the doors
+that a user has: the commands `hack/cluster` and `dra-driver`, `kubectl`, and the Kubernetes API.
+"""

@@ -1,0 +1,29 @@
+"""ResourceClaims and their allocations, where no scheduler makes them."""
+
+from testbed.api import Object
+from testbed.driver import DRIVER_NAME
+
+
+def claim(name: str, *, device_class: str = DRIVER_NAME, **request: object) -> Object:
+    """Return a claim of one request named `gpu`; keywords go into its `exactly`."""
+    exactly = {"deviceClassName": device_class, **request}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
+
+
+def allocation(node: str, *devices: str, admin_access: bool = False) -> Object:
+    """Return the `status` a scheduler writes when it gives devices of a node to such a claim."""
+    result: Object = {"request": "gpu", "driver": DRIVER_NAME, "pool": node}
+    if admin_access:
+        result["adminAccess"] = True
+    selector = {"key": "metadata.name", "operator": "In", "values": [node]}
+    return {
+        "allocation": {
+            "devices": {"results": [result | {"device": device} for device in devices]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [selector]}]},
+        }
+    }

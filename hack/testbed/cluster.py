@@ -1,0 +1,95 @@
+"""The local cluster, through its own command `hack/cluster`."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from testbed.api import Api
+from testbed.commands import REPOSITORY, run
+
+COMMAND = REPOSITORY / "hack" / "cluster"
+
+
+class Cluster:
+    """One named cluster of hack/cluster. `up` first, then the rest."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._env: dict[str, str] = {}
+        self._api: Api | None = None
+
+    def up(self) -> None:
+        """Bring the cluster up; its node is Ready afterwards.
+
+        Raises:
+            TestbedError: It could not be; the text is what hack/cluster said.
+        """
+        self._do("up", timeout=1800)
+        self.attach()
+
+    def attach(self) -> None:
+        """Read where everything of a running cluster is."""
+        self._env = json.loads(self._do("env", "--json"))
+        self._api = None
+
+    def down(self) -> None:
+        """Remove the cluster and everything that runs on it."""
+        self._do("down", timeout=180)
+
+    def start(self, component: str) -> None:
+        """Start a component that was stopped, such as `kubelet`."""
+        self._do("start", component)
+
+    def stop(self, component: str, *, signal: str = "TERM") -> None:
+        """Stop a component of the cluster."""
+        self._do("stop", component, "--signal", signal)
+
+    def log(self, component: str) -> str:
+        """Return what a component has logged."""
+        return self._do("logs", component)
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """What `hack/cluster env` says, by name of the variable."""
+        return self._env
+
+    @property
+    def node(self) -> str:
+        """The node's name."""
+        return self._env["NODE_NAME"]
+
+    @property
+    def cdi_root(self) -> Path:
+        """Where the container runtime reads the driver's CDI specs."""
+        return Path(self._env["CDI_ROOT"])
+
+    @property
+    def plugins(self) -> Path:
+        """The kubelet's folder for what belongs to drivers."""
+        return Path(self._env["KUBELET_PLUGINS_DIR"])
+
+    @property
+    def registry(self) -> Path:
+        """The folder in which the kubelet looks for new drivers' sockets."""
+        return Path(self._env["KUBELET_REGISTRY_DIR"])
+
+    @property
+    def api(self) -> Api:
+        """The API, as the cluster's administrator."""
+        if self._api is None:
+            self._api = Api.from_kubeconfig(Path(self._env["KUBECONFIG"]))
+        return self._api
+
+    def kubectl(self, *words: str | Path, stdin: str | None = None, timeout: float = 60) -> str:
+        """Run kubectl as the cluster's administrator and return what it printed."""
+        program = (self._env["KUBECTL"], "--kubeconfig", self._env["KUBECONFIG"])
+        return run((*program, *words), stdin=stdin, timeout=timeout)
+
+    def ctr(self, *words: str) -> str:
+        """Run containerd's ctr in the kubelet's namespace."""
+        program = (self._env["CTR"], "--address", self._env["CONTAINERD_ADDRESS"])
+        return run((*program, "--namespace", "k8s.io", *words))
+
+    def _do(self, verb: str, *words: str, timeout: float = 120) -> str:
+        return run((sys.executable, COMMAND, verb, "--name", self.name, *words), timeout=timeout)

@@ -1,0 +1,71 @@
+"""Runs programs and says well what went wrong with them."""
+
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+T = TypeVar("T")
+
+
+class TestbedError(Exception):
+    """Something outside the driver did not work; the text says what."""
+
+    __test__ = False  # not a test, whatever pytest thinks of the name
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    timeout: float = 120,
+    stdin: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> str:
+    """Run a program and return its standard output.
+
+    Raises:
+        TestbedError: It failed, is missing or took longer than `timeout` seconds. The text holds
+            what it said.
+    """
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(
+            words,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=env,
+            check=False,
+            cwd=REPOSITORY,
+        )
+    except FileNotFoundError as error:
+        raise TestbedError(f"{words[0]} is missing") from error
+    except subprocess.TimeoutExpired as error:
+        raise TestbedError(f"no end within {timeout:.0f} s: {shlex.join(words)}") from error
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip())[-3000:]
+        raise TestbedError(f"status {done.returncode} of {shlex.join(words)}:\n{said}")
+    return done.stdout
+
+
+def wait_until(
+    look: Callable[[], T | None], what: str, *, timeout: float, interval: float = 0.25
+) -> T:
+    """Call `look` until it returns something true, and return that.
+
+    Raises:
+        TestbedError: Nothing true came within `timeout` seconds.
+    """
+    end = time.monotonic() + timeout
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() >= end:
+            raise TestbedError(f"waited {timeout:.0f} s in vain for {what}")
+        time.sleep(interval)

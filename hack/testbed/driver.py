@@ -1,0 +1,166 @@
+"""The driver as a process of this host: started, stopped, killed, and its log read."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.api import Object
+from testbed.commands import TestbedError, wait_until
+from testbed.machine import DRIVER
+
+DRIVER_NAME = "gpu.nvidia.com"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The paths and names that a driver is started with."""
+
+    node: str
+    kubeconfig: Path
+    plugins: Path
+    registry: Path
+    cdi_root: Path
+    driver_root: Path
+
+    def env(self) -> dict[str, str]:
+        """The driver's environment, as the DaemonSet of the manifests would set it."""
+        return {
+            "NODE_NAME": self.node,
+            "NAMESPACE": "dra-driver",
+            "KUBECONFIG": str(self.kubeconfig),
+            "KUBELET_PLUGINS_DIRECTORY_PATH": str(self.plugins),
+            "KUBELET_REGISTRAR_DIRECTORY_PATH": str(self.registry),
+            "CDI_ROOT": str(self.cdi_root),
+            "NVIDIA_DRIVER_ROOT": str(self.driver_root),
+            "DRIVER_ROOT_CTR_PATH": str(self.driver_root),
+            "SYS_ROOT": str(self.driver_root / "sys"),
+            "PROC_ROOT": str(self.driver_root / "proc"),
+            "LOG_FORMAT": "json",
+        }
+
+    @property
+    def data(self) -> Path:
+        """The driver's own folder, with its socket and its records."""
+        return self.plugins / DRIVER_NAME
+
+    def records(self) -> list[str]:
+        """The names of the claims' records on disk."""
+        return sorted(path.name for path in self.data.glob("claims/*"))
+
+    def cdi_files(self) -> list[str]:
+        """The names of the driver's CDI specs."""
+        return sorted(path.name for path in self.cdi_root.glob("k8s.gpu.nvidia.com-*"))
+
+
+class DriverProcess:
+    """One driver; may be started again after it has ended. `log` gets all lives' output."""
+
+    def __init__(self, place: Place, log: Path, extra_env: Mapping[str, str] | None = None) -> None:
+        self.place = place
+        self.log = log
+        self._env = place.env() | dict(extra_env or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    @property
+    def pid(self) -> int:
+        """The process id of the present or last life."""
+        if self._process is None:
+            raise TestbedError("the driver was never started")
+        return self._process.pid
+
+    def start(self, *, detached: bool = False) -> None:
+        """Start the driver. A detached one outlives this program and its terminal."""
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
+        env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [DRIVER, "kubelet-plugin"],
+                env=env | self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=detached,
+            )
+
+    def wait_log(self, event: str, *, timeout: float = 30) -> Object:
+        """Wait for a log line of this life with the given event text; return its facts.
+
+        Raises:
+            TestbedError: The driver ended, or the line did not come in time.
+        """
+
+        def look() -> Object | None:
+            line = next((one for one in self.events() if one.get("event") == event), None)
+            if line is None and not self.running():
+                raise TestbedError(f"the driver ended before '{event}':\n{self.tail()}")
+            return line
+
+        try:
+            return wait_until(look, f"the driver's log line '{event}'", timeout=timeout)
+        except TestbedError as error:
+            raise TestbedError(f"{error}\n{self.tail()}") from error
+
+    def events(self) -> list[Object]:
+        """The log lines of this life as facts; lines that are no JSON are left out."""
+        if not self.log.exists():
+            return []
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            lines = log.read().splitlines()
+        return [json.loads(line) for line in lines if line.startswith(b"{")]
+
+    def tail(self, lines: int = 25) -> str:
+        """The end of the log."""
+        if not self.log.exists():
+            return "(no log)"
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self, *, timeout: float = 30) -> int:
+        """Send SIGTERM, wait, and return the exit status; kill after `timeout` seconds."""
+        return self._end(signal.SIGTERM, timeout)
+
+    def kill(self) -> None:
+        """Send SIGKILL and wait until the process is gone."""
+        self._end(signal.SIGKILL, 30)
+
+    def _end(self, number: signal.Signals, timeout: float) -> int:
+        if self._process is None:
+            return 0
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10)
+            raise TestbedError(
+                f"the driver did not end within {timeout:.0f} s of SIGTERM:\n{self.tail()}"
+            ) from None
+
+
+def resident_memory(pid: int) -> tuple[int, int]:
+    """Return a process's resident memory now and at its peak, in bytes (VmRSS, VmHWM)."""
+    status = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
+    now, peak = (int(status[field].split()[0]) * 1024 for field in ("VmRSS", "VmHWM"))
+    return now, peak
+
+
+def wait_for_socket(path: Path, *, timeout: float = 30) -> float:
+    """Wait until a socket is there; return the monotonic time at which it was seen, in seconds."""
+
+    def look() -> float | None:
+        return time.monotonic() if path.is_socket() else None
+
+    return wait_until(look, f"the socket {path}", timeout=timeout, interval=0.005)

@@ -1,0 +1,43 @@
+"""Finds a process again that an earlier program started, and ends it.
+
+A process id alone may have been given to another process since, so its start time is kept with it
+(field 22 of /proc/PID/stat, in clock ticks since boot; proc(5)).
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+GRACE_SECONDS = 15
+
+
+def write_pid_file(path: Path, pid: int) -> None:
+    """Note a running process."""
+    path.write_text(f"{pid} {_start_time(pid)}\n")
+
+
+def end_process(path: Path) -> None:
+    """End the noted process if it is still that one: SIGTERM, and SIGKILL after some seconds."""
+    try:
+        pid, started = (int(word) for word in path.read_text().split())
+    except (FileNotFoundError, ValueError):
+        return
+    end = time.monotonic() + GRACE_SECONDS
+    number = signal.SIGTERM
+    while _start_time(pid) == started:
+        os.kill(pid, number)
+        time.sleep(0.2)
+        if time.monotonic() > end:
+            number = signal.SIGKILL
+    path.unlink(missing_ok=True)
+
+
+def _start_time(pid: int) -> int | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name, in parentheses, may hold anything; what follows it is regular.
+    state, *rest = stat.rpartition(")")[2].split()
+    return None if state == "Z" else int(rest[18])

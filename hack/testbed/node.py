@@ -1,0 +1,116 @@
+"""A node with GPUs: a local cluster, a simulated machine, and the driver under its own identity."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from testbed.cluster import Cluster
+from testbed.commands import REPOSITORY, wait_until
+from testbed.credentials import NodeCredentials
+from testbed.driver import DRIVER_NAME, DriverProcess, Place
+from testbed.leftovers import end_process, write_pid_file
+from testbed.machine import SimulatedMachine
+
+MANIFESTS = REPOSITORY / "manifests"
+INSTALLED = ("namespace.yaml", "rbac.yaml", "admission.yaml")
+"""What is applied of manifests/. Not the DaemonSet: here the driver is a process of the host."""
+
+
+class GpuNode:
+    """Everything that has to be up for a pod to get a GPU.
+
+    `folder` holds what is not the cluster's own; `down` removes it.
+    """
+
+    def __init__(
+        self, name: str, folder: Path, *, profile: str = "h100x8", token_life: int = 3600
+    ) -> None:
+        self.cluster = Cluster(name)
+        self.folder = folder
+        self.machine = SimulatedMachine(folder / "gpus", profile)
+        self._token_life = token_life
+        self._pid_file = folder / "driver.pid"
+        self._undo: list[Callable[[], None]] = []
+
+    def up(self, tell: Callable[[str], None], *, detached: bool = False) -> None:
+        """Bring everything up, in order, and tell of each step. `down` undoes what was done so far.
+
+        A detached driver outlives this program, as the rest does anyway.
+
+        Raises:
+            TestbedError: Something could not be had.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._undo.append(self.cluster.down)
+        self.cluster.up()
+        tell(f"cluster up: node {self.cluster.node} is Ready")
+        self._undo.append(self.machine.down)
+        self.machine.up()
+        tell(f"simulated machine: {self.machine.profile}")
+        self.install()
+        tell("manifests applied: DeviceClass, ServiceAccount, RBAC, admission policy")
+        self.start_driver(detached=detached)
+        tell("driver up, as the ServiceAccount dra-driver with a token bound to the node")
+
+    def install(self) -> None:
+        """Apply the manifests that a driver needs."""
+        for name in INSTALLED:
+            self.cluster.kubectl("apply", "-f", MANIFESTS / name)
+        self.cluster.kubectl("apply", "-k", REPOSITORY / "deviceclasses")
+
+    def start_driver(self, *, detached: bool = False) -> None:
+        """Start the driver and wait until it has published its GPUs."""
+        self.credentials = NodeCredentials(self.cluster, self.folder, life=self._token_life)
+        self.credentials.create()
+        self._undo.append(self.credentials.stop)
+        self.place = Place(
+            node=self.cluster.node,
+            kubeconfig=self.credentials.kubeconfig,
+            plugins=self.cluster.plugins,
+            registry=self.cluster.registry,
+            cdi_root=self.cluster.cdi_root,
+            driver_root=self.machine.root,
+        )
+        self.driver = DriverProcess(self.place, self.folder / "driver.log")
+        self._undo.append(self._stop_driver)
+        self.driver.start(detached=detached)
+        write_pid_file(self._pid_file, self.driver.pid)
+        self.wait_published()
+
+    def wait_published(self, *, timeout: float = 30) -> int:
+        """Wait until the driver's slices hold devices; return how many."""
+        return wait_until(
+            lambda: len(self.devices()), "the driver to publish its GPUs", timeout=timeout
+        )
+
+    def devices(self) -> list[str]:
+        """The names of all devices in the driver's slices."""
+        return [
+            device["name"]
+            for one in self.cluster.api.all("ResourceSlice")
+            if one["spec"]["driver"] == DRIVER_NAME
+            for device in one["spec"].get("devices", [])
+        ]
+
+    def down(self) -> None:
+        """Undo everything that was brought up, the last first; a failure does not stop it."""
+        failures = []
+        while self._undo:
+            try:
+                self._undo.pop()()
+            except Exception as error:  # noqa: BLE001  # the rest has to go too
+                failures.append(error)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if failures:
+            raise ExceptionGroup("not everything could be torn down", failures)
+
+    def clear(self) -> None:
+        """Remove what an earlier program left of a node of this name, however it ended."""
+        end_process(self._pid_file)
+        if self.machine.root.exists():
+            self.machine.down()
+        self.cluster.down()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _stop_driver(self) -> None:
+        self.driver.stop()

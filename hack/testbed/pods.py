@@ -1,0 +1,94 @@
+"""What containers see: the GPUs that `nvidia-smi -L` lists inside them."""
+
+import re
+from collections.abc import Sequence
+
+from testbed.api import Api, Object
+from testbed.cluster import Cluster
+from testbed.commands import TestbedError, wait_until
+
+GPU_LINE = re.compile(r"^GPU (?P<index>\d+): (?P<name>.+) \(UUID: (?P<uuid>GPU-[0-9a-f-]+)\)$")
+
+
+def gpus_seen(cluster: Cluster, pod: str, container: str, namespace: str) -> tuple[str, ...]:
+    """Return the UUIDs that `nvidia-smi -L` lists in a running container, in its order.
+
+    Raises:
+        TestbedError: It failed there, or printed something else than GPUs.
+    """
+    command = ("exec", "--namespace", namespace, pod, "--container", container)
+    return parse_gpu_list(cluster.kubectl(*command, "--", "nvidia-smi", "-L"))
+
+
+def parse_gpu_list(text: str) -> tuple[str, ...]:
+    """Return the UUIDs in the output of `nvidia-smi -L`."""
+    if text.strip() == "No devices found.":
+        return ()
+    lines = [GPU_LINE.match(line) for line in text.strip().splitlines()]
+    if not all(lines):
+        raise TestbedError(f"nvidia-smi -L printed:\n{text}")
+    return tuple(line["uuid"] for line in lines if line)
+
+
+def wait_running(
+    api: Api, namespace: str, names: Sequence[str] = (), *, timeout: float = 60
+) -> list[Object]:
+    """Wait until all containers of the named pods (or of all pods) are ready; return the pods.
+
+    Raises:
+        TestbedError: They were not in time. The text says why, as the pods' events do.
+    """
+
+    def ready() -> list[Object] | None:
+        pods = _chosen(api, namespace, names)
+        return pods if pods and all(is_ready(pod) for pod in pods) else None
+
+    try:
+        return wait_until(ready, f"pods in {namespace} to run", timeout=timeout)
+    except TestbedError as error:
+        reasons = "\n".join(explain(api, pod) for pod in _chosen(api, namespace, names))
+        raise TestbedError(f"{error}\n{reasons}") from error
+
+
+def wait_gone(api: Api, namespace: str, names: Sequence[str] = (), *, timeout: float = 60) -> None:
+    """Wait until the named pods (or all pods) of a namespace are gone."""
+
+    def gone() -> bool:
+        left = {pod["metadata"]["name"] for pod in api.all("Pod", namespace)}
+        return not (left & set(names) if names else left)
+
+    wait_until(gone, f"pods in {namespace} to go: {', '.join(names)}", timeout=timeout)
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether the pod runs and all its containers are ready."""
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def explain(api: Api, pod: Object) -> str:
+    """Return the pod's phase, its containers' states and its warnings, for a person to read."""
+    name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    lines = [f"pod {name}: {pod.get('status', {}).get('phase', 'unknown')}"]
+    for status in pod.get("status", {}).get("containerStatuses", []):
+        for state, facts in status.get("state", {}).items():
+            lines.append(f"  container {status['name']}: {state} {_reason(facts)}".rstrip())
+    events = api.all("Event", namespace, fieldSelector=f"involvedObject.name={name}")
+    lines += [
+        f"  {event.get('reason')}: {event.get('message', '').strip()}"
+        for event in events
+        if event.get("type") == "Warning"
+    ]
+    return "\n".join(lines)
+
+
+def _reason(facts: Object) -> str:
+    return " ".join(str(facts[field]) for field in ("reason", "message") if facts.get(field))
+
+
+def _chosen(api: Api, namespace: str, names: Sequence[str]) -> list[Object]:
+    pods = api.all("Pod", namespace)
+    if not names:
+        return pods
+    chosen = [pod for pod in pods if pod["metadata"]["name"] in names]
+    return chosen if len(chosen) == len(names) else []
