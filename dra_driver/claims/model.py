@@ -8,7 +8,9 @@ Rules: KEP-4381 and the API reference of resource.k8s.io/v1.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType
+from typing import Any, NewType
+
+from dra_driver.errors import ConfigError
 
 ClaimUid = NewType("ClaimUid", str)
 
@@ -34,11 +36,15 @@ class ConfigSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpaqueConfig:
-    """One opaque config for this driver. No `requests` means all requests of the claim."""
+    """One opaque config for this driver. No `requests` means all requests of the claim.
+
+    `origin` says to a person where it was written.
+    """
 
     source: ConfigSource
     requests: tuple[str, ...]
-    parameters: Mapping[str, object]
+    parameters: object
+    origin: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +56,11 @@ class Result:
     device: str
     admin_access: bool = False
     share_id: str | None = None
+
+    @property
+    def base_request(self) -> str:
+        """The request's name without a sub-request, as a pod's containers refer to it."""
+        return self.request.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,3 +94,88 @@ class PreparedDevice:
     device_name: str
     cdi_device_ids: tuple[str, ...]
     share_id: str | None = None
+
+
+def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
+    """Return what a ResourceClaim object holds for `driver`.
+
+    Raises:
+        ConfigError: the claim has no allocation, or the object is no ResourceClaim.
+    """
+    try:
+        metadata = claim["metadata"]
+        ref = ClaimRef(
+            uid=ClaimUid(metadata["uid"]), namespace=metadata["namespace"], name=metadata["name"]
+        )
+        status = claim.get("status") or {}
+        allocation = status.get("allocation")
+        if allocation is None:
+            raise ConfigError(
+                f"claim {ref} is not allocated: its devices were given back; delete and recreate "
+                "the pod if this stays"
+            )
+        devices = allocation.get("devices") or {}
+        return Claim(
+            ref=ref,
+            results=tuple(
+                _result(entry)
+                for entry in devices.get("results") or ()
+                if entry["driver"] == driver
+            ),
+            configs=_configs(devices.get("config") or (), driver),
+            pods=tuple(
+                ConsumerPod(name=pod["name"], uid=pod["uid"])
+                for pod in status.get("reservedFor") or ()
+                if pod["resource"] == "pods"
+            ),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"what the API server sent is no resource.k8s.io/v1 ResourceClaim: {error!r}; "
+            "this driver needs Kubernetes 1.34 or newer"
+        ) from error
+
+
+def _result(entry: Mapping[str, Any]) -> Result:
+    return Result(
+        request=entry["request"],
+        pool=entry["pool"],
+        device=entry["device"],
+        admin_access=bool(entry.get("adminAccess")),
+        share_id=entry.get("shareID"),
+    )
+
+
+def _configs(entries: tuple[Mapping[str, Any], ...], driver: str) -> tuple[OpaqueConfig, ...]:
+    """Return this driver's configs, classes first: what comes later overrides."""
+    found: dict[ConfigSource, list[OpaqueConfig]] = {source: [] for source in ConfigSource}
+    of_claim = 0
+    for entry in entries:
+        source = _source(entry.get("source"))
+        requests = tuple(entry.get("requests") or ())
+        if source is ConfigSource.CLAIM:
+            # The scheduler copies all configs of the claim in their order, other drivers' too.
+            origin = f"spec.devices.config[{of_claim}] of the claim"
+            of_claim += 1
+        else:
+            origin = f"config of the DeviceClass of request {', '.join(requests) or '(all)'}"
+        # An entry without `opaque` is of a kind that does not exist yet: nothing says it is ours.
+        opaque = entry.get("opaque")
+        if opaque and opaque["driver"] == driver:
+            config = OpaqueConfig(
+                source=source,
+                requests=requests,
+                parameters=opaque.get("parameters"),
+                origin=origin,
+            )
+            found[source].append(config)
+    return tuple(found[ConfigSource.CLASS] + found[ConfigSource.CLAIM])
+
+
+def _source(value: object) -> ConfigSource:
+    try:
+        return ConfigSource(str(value))
+    except ValueError as error:
+        raise ConfigError(
+            f"invalid config source: {value}: want {' or '.join(ConfigSource)}"
+        ) from error

@@ -1,0 +1,128 @@
+"""Locks per claim and per GPU, between threads and between processes.
+
+Two driver processes live side by side in a rolling update, so a lock between threads is not enough.
+The second half of each lock is a byte range of one file, at an offset that follows from the lock's
+name: an open-file-description lock (fcntl(2), F_OFD_SETLK). The kernel drops it when its process
+dies, and unlike a lock file for each claim it leaves nothing behind that would have to be removed.
+
+Threads of one process queue on the thread lock and wake at once; only a lock held by another
+process is polled, because Linux has no such lock call with a time limit.
+"""
+
+import errno
+import fcntl
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from pathlib import Path
+
+from dra_driver.errors import ConflictError, StateError
+
+_FIRST_POLL = 0.001
+_LONGEST_POLL = 0.05
+
+
+class NodeLocks:
+    """Named locks on one file. `clock` is monotonic, in seconds; deadlines are its values."""
+
+    def __init__(self, file: Path, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._threads: dict[str, tuple[threading.Lock, int]] = {}
+        try:
+            self._file = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StateError(
+                f"cannot open the lock file {file}: {error.strerror}; check the permissions of the "
+                "driver's directory on the node"
+            ) from error
+
+    def close(self) -> None:
+        """Let go of the file, and with it of every lock. Nothing may use the locks afterwards."""
+        os.close(self._file)
+
+    @contextmanager
+    def claim(self, uid: str, deadline: float) -> Iterator[None]:
+        """Hold the claim: one call at a time works on it.
+
+        Raises:
+            ConflictError: it is still held at the deadline.
+        """
+        with self._hold(f"claim/{uid}", f"another call for claim UID {uid}", deadline):
+            yield
+
+    @contextmanager
+    def gpus(self, uuids: Iterable[str], deadline: float) -> Iterator[None]:
+        """Hold physical GPUs, in sorted order, so that two callers never wait for each other.
+
+        Raises:
+            ConflictError: one is still held at the deadline.
+        """
+        with ExitStack() as stack:
+            for uuid in sorted(set(uuids)):
+                holder = f"another claim's call for {uuid}"
+                stack.enter_context(self._hold(f"gpu/{uuid}", holder, deadline))
+            yield
+
+    @contextmanager
+    def _hold(self, name: str, holder: str, deadline: float) -> Iterator[None]:
+        lock = self._enter(name)
+        try:
+            if not lock.acquire(timeout=max(0.0, deadline - self._clock())):
+                raise _busy(holder)
+            try:
+                self._lock_range(name, holder, deadline)
+                try:
+                    yield
+                finally:
+                    self._set(fcntl.F_UNLCK, name)
+            finally:
+                lock.release()
+        finally:
+            self._leave(name)
+
+    def _enter(self, name: str) -> threading.Lock:
+        with self._guard:
+            lock, users = self._threads.get(name) or (threading.Lock(), 0)
+            self._threads[name] = (lock, users + 1)
+            return lock
+
+    def _leave(self, name: str) -> None:
+        with self._guard:
+            lock, users = self._threads[name]
+            if users == 1:
+                del self._threads[name]
+            else:
+                self._threads[name] = (lock, users - 1)
+
+    def _lock_range(self, name: str, holder: str, deadline: float) -> None:
+        pause = _FIRST_POLL
+        while not self._set(fcntl.F_WRLCK, name):
+            left = deadline - self._clock()
+            if left <= 0:
+                raise _busy(f"{holder} in another process of this driver")
+            threading.Event().wait(min(pause, left))
+            pause = min(2 * pause, _LONGEST_POLL)
+
+    def _set(self, kind: int, name: str) -> bool:
+        """Lock or unlock the range of `name`; False when another process has it."""
+        # 62 bits of a hash: two names of one node do not meet.
+        offset = int.from_bytes(sha256(name.encode()).digest()[:8]) >> 2
+        flock = struct.pack("hhqqi4x", kind, os.SEEK_SET, offset, 1, 0)
+        try:
+            fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, flock)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise StateError(
+                f"cannot lock on the driver's directory: {error.strerror}; it must be on a local "
+                "file system"
+            ) from error
+        return True
+
+
+def _busy(holder: str) -> ConflictError:
+    return ConflictError(f"{holder} is still running; this call is tried again by itself")

@@ -1,0 +1,169 @@
+"""The record of one claim: what was prepared for it, as bytes on disk and back. Pure.
+
+A record is a JSON envelope on one line: `{"version":1,"sha256":"…","payload":{…}}`. The checksum is
+over the payload's bytes as they are stored, not over a model of them, so a new field never makes an
+old record wrong; readers skip payload fields that they do not know. A record holds everything that
+Unprepare needs, because the claim object may be gone from the API server by then.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any
+
+from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
+from dra_driver.devices.model import GpuUuid
+from dra_driver.errors import StateError
+from dra_driver.sharing.base import Plan
+
+_VERSION = 1
+
+_ENVELOPE = re.compile(
+    rb'\{"version":([0-9]{1,9}),"sha256":"([0-9a-f]{64})","payload":(\{.*\})\}\n', re.DOTALL
+)
+
+
+class RecordState(StrEnum):
+    """How far a claim has come."""
+
+    PREPARING = "preparing"
+    """Hardware may have been changed: the record was written before."""
+
+    PREPARED = "prepared"
+    """The kubelet has, or will get, its answer."""
+
+    RELEASED = "released"
+    """Unprepared, but some of the plans could not be undone yet. It holds no device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRecord:
+    """One prepared device. The name can come to mean another card; the UUID cannot."""
+
+    name: str
+    uuid: GpuUuid
+    pool: str
+    request_names: tuple[str, ...]
+    cdi_device_ids: tuple[str, ...]
+    admin_access: bool = False
+    share_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One claim on this node. `plans` holds only plans that change hardware.
+
+    `boot_id` is the kernel's: what a record of another boot says of hardware is no longer true.
+    """
+
+    ref: ClaimRef
+    boot_id: str
+    state: RecordState
+    devices: tuple[DeviceRecord, ...]
+    plans: tuple[Plan, ...] = ()
+
+    @property
+    def held_gpus(self) -> tuple[GpuUuid, ...]:
+        """The GPUs this claim keeps others away from, each once, sorted."""
+        return tuple(sorted({device.uuid for device in self.devices if not device.admin_access}))
+
+    @property
+    def answer(self) -> tuple[PreparedDevice, ...]:
+        """What the kubelet is told."""
+        return tuple(
+            PreparedDevice(
+                request_names=device.request_names,
+                pool_name=device.pool,
+                device_name=device.name,
+                cdi_device_ids=device.cdi_device_ids,
+                share_id=device.share_id,
+            )
+            for device in self.devices
+        )
+
+
+def encode(record: Record) -> bytes:
+    """Return the bytes of a record; the same record gives the same bytes."""
+    payload = json.dumps(
+        {
+            "claim": {
+                "uid": record.ref.uid,
+                "namespace": record.ref.namespace,
+                "name": record.ref.name,
+            },
+            "bootID": record.boot_id,
+            "state": record.state,
+            "devices": [_device_json(device) for device in record.devices],
+            "plans": [
+                {"strategy": plan.strategy, "gpus": plan.gpus, "changes": plan.changes}
+                for plan in record.plans
+            ],
+        },
+        separators=(",", ":"),
+    ).encode()
+    digest = sha256(payload).hexdigest().encode()
+    return b'{"version":%d,"sha256":"%s","payload":%s}\n' % (_VERSION, digest, payload)
+
+
+def decode(data: bytes) -> Record:
+    """Return the record that `encode` made these bytes of, by this version or a former one.
+
+    Raises:
+        StateError: the bytes are damaged, or of a version that is not known here.
+    """
+    match = _ENVELOPE.fullmatch(data)
+    if match is None:
+        raise StateError("it is cut off or no record at all")
+    version, digest, payload = int(match[1]), match[2].decode(), match[3]
+    if sha256(payload).hexdigest() != digest:
+        raise StateError("its checksum does not match its content")
+    if version != _VERSION:
+        raise StateError(f"it has version {version}, and this driver reads version {_VERSION}")
+    try:
+        return _record(json.loads(payload))
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(f"its content is not that of a record: {error!r}") from error
+
+
+def _device_json(device: DeviceRecord) -> dict[str, object]:
+    return {
+        "name": device.name,
+        "uuid": device.uuid,
+        "pool": device.pool,
+        "requests": device.request_names,
+        "cdiDeviceIDs": device.cdi_device_ids,
+        "adminAccess": device.admin_access,
+        "shareID": device.share_id,
+    }
+
+
+def _record(payload: Mapping[str, Any]) -> Record:
+    claim = payload["claim"]
+    return Record(
+        ref=ClaimRef(uid=ClaimUid(claim["uid"]), namespace=claim["namespace"], name=claim["name"]),
+        boot_id=payload["bootID"],
+        state=RecordState(payload["state"]),
+        devices=tuple(
+            DeviceRecord(
+                name=device["name"],
+                uuid=GpuUuid(device["uuid"]),
+                pool=device["pool"],
+                request_names=tuple(device["requests"]),
+                cdi_device_ids=tuple(device["cdiDeviceIDs"]),
+                admin_access=device["adminAccess"],
+                share_id=device["shareID"],
+            )
+            for device in payload["devices"]
+        ),
+        plans=tuple(
+            Plan(
+                strategy=plan["strategy"],
+                gpus=tuple(GpuUuid(uuid) for uuid in plan["gpus"]),
+                changes=plan["changes"],
+            )
+            for plan in payload["plans"]
+        ),
+    )

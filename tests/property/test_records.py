@@ -1,0 +1,72 @@
+"""Records on disk: what comes back is what was written, or nothing; never something else."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import make
+from dra_driver.claims.model import ClaimRef, ClaimUid
+from dra_driver.claims.record import DeviceRecord, Record, RecordState, decode, encode
+from dra_driver.devices.model import GpuUuid
+from dra_driver.errors import StateError
+from dra_driver.sharing.base import Plan
+
+text = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+names = st.lists(text, max_size=3).map(tuple)
+json_values: st.SearchStrategy[Any] = st.dictionaries(
+    text, st.none() | st.booleans() | st.integers() | text, max_size=3
+)
+devices = st.builds(
+    DeviceRecord,
+    name=text,
+    uuid=text.map(GpuUuid),
+    pool=text,
+    request_names=names,
+    cdi_device_ids=names,
+    admin_access=st.booleans(),
+    share_id=st.none() | text,
+)
+plans = st.builds(
+    Plan,
+    strategy=text,
+    gpus=st.lists(text.map(GpuUuid), max_size=2).map(tuple),
+    changes=json_values,
+)
+records = st.builds(
+    Record,
+    ref=st.builds(ClaimRef, uid=text.map(ClaimUid), namespace=text, name=text),
+    boot_id=text,
+    state=st.sampled_from(RecordState),
+    devices=st.lists(devices, max_size=3).map(tuple),
+    plans=st.lists(plans, max_size=2).map(tuple),
+)
+
+
+@given(records)
+def test_a_record_comes_back_as_it_was(record: Record) -> None:
+    assert decode(encode(record)) == record
+
+
+@given(records, st.data())
+def test_a_record_cut_off_anywhere_is_refused(record: Record, data: st.DataObject) -> None:
+    whole = encode(record)
+    length = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(StateError):
+        decode(whole[:length])
+
+
+@given(st.data())
+def test_a_record_with_any_flipped_bit_is_refused(data: st.DataObject) -> None:
+    whole = bytearray(encode(make.record(make.gpu(0), make.gpu(5))))
+    bit = data.draw(st.integers(0, len(whole) * 8 - 1))
+    whole[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(StateError):
+        decode(bytes(whole))
+
+
+@given(st.binary(max_size=400))
+def test_arbitrary_bytes_are_no_record(data: bytes) -> None:
+    with pytest.raises(StateError):
+        decode(data)

@@ -1,0 +1,225 @@
+import json
+from typing import Any
+
+import pytest
+
+from resource_nvidia_com.decode import (
+    DuplicateKeys,
+    InvalidConfigError,
+    decode,
+    decode_stored,
+    keep_duplicates,
+)
+from resource_nvidia_com.v1beta1.gpu import GpuConfig
+from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
+from resource_nvidia_com.v1beta1.sharing import Interval, SharingStrategy
+from resource_nvidia_com.v1beta1.vfio import BackendPolicy, VfioDeviceConfig
+
+VERSION = "resource.nvidia.com/v1beta1"
+
+
+def parameters(kind: str = "GpuConfig", **fields: Any) -> dict[str, Any]:
+    return {"apiVersion": VERSION, "kind": kind, **fields}
+
+
+def refusal(value: object) -> str:
+    with pytest.raises(InvalidConfigError) as caught:
+        decode(value)
+    return str(caught.value)
+
+
+def gpu_refusal(**sharing: Any) -> str:
+    return refusal(parameters(sharing=sharing))
+
+
+def test_a_config_without_sharing_is_accepted() -> None:
+    assert decode(parameters()) == GpuConfig()
+    assert decode(parameters(sharing=None)).normalise() == GpuConfig()
+
+
+def test_all_kinds_are_told_apart() -> None:
+    assert isinstance(decode(parameters("MigDeviceConfig")), MigDeviceConfig)
+    assert isinstance(decode(parameters("VfioDeviceConfig")), VfioDeviceConfig)
+
+
+def test_every_field_of_a_gpu_config_is_read() -> None:
+    mps = {
+        "defaultActiveThreadPercentage": 50,
+        "defaultPinnedDeviceMemoryLimit": "10Gi",
+        "defaultPerDevicePinnedMemoryLimit": {"0": "8Gi", "GPU-1": 10737418240},
+        "multiUser": True,
+    }
+    config = decode(parameters(sharing={"strategy": "MPS", "mpsConfig": mps}))
+    assert isinstance(config, GpuConfig)
+    assert config.sharing is not None
+    read = config.sharing.mps_config
+    assert read is not None
+    assert read.default_active_thread_percentage == 50
+    assert read.default_pinned_device_memory_limit == "10Gi"
+    assert read.default_per_device_pinned_memory_limit == {"0": "8Gi", "GPU-1": "10737418240"}
+    assert read.multi_user is True
+
+
+@pytest.mark.parametrize("settings", [None, {}, {"interval": None}, {"interval": "Default"}])
+def test_time_slicing_without_an_interval_means_the_default_one(settings: object) -> None:
+    sharing = {"strategy": "TimeSlicing", "timeSlicingConfig": settings}
+    config = decode(parameters(sharing=sharing)).normalise()
+    assert isinstance(config, GpuConfig)
+    assert config.sharing is not None
+    assert config.sharing.strategy is SharingStrategy.TIME_SLICING
+    assert config.sharing.time_slicing_config is not None
+    assert config.sharing.time_slicing_config.interval is Interval.DEFAULT
+
+
+@pytest.mark.parametrize("kind", ["GpuConfig", "MigDeviceConfig"])
+def test_mps_without_settings_gets_empty_ones(kind: str) -> None:
+    config = decode(parameters(kind, sharing={"strategy": "MPS"})).normalise()
+    assert isinstance(config, GpuConfig | MigDeviceConfig)
+    assert config.sharing is not None
+    assert config.sharing.mps_config is not None
+
+
+def test_a_mig_device_accepts_time_slicing() -> None:
+    config = decode(parameters("MigDeviceConfig", sharing={"strategy": "TimeSlicing"}))
+    assert config.normalise() == config
+
+
+def test_iommu_settings_have_defaults() -> None:
+    config = decode(parameters("VfioDeviceConfig", iommu={"backendPolicy": ""})).normalise()
+    assert isinstance(config, VfioDeviceConfig)
+    assert config.iommu is not None
+    assert config.iommu.backend_policy is BackendPolicy.LEGACY_ONLY
+    assert config.iommu.enable_api_device is False
+
+
+def test_a_misspelt_field_is_refused_with_the_right_one() -> None:
+    assert gpu_refusal(stratgy="MPS") == (
+        'missing field "sharing.strategy": one of TimeSlicing, MPS; '
+        'unknown field "sharing.stratgy": did you mean "strategy"? '
+        "allowed here: strategy, timeSlicingConfig, mpsConfig"
+    )
+    assert 'did you mean "multiUser"?' in gpu_refusal(strategy="MPS", mpsConfig={"multiuser": True})
+
+
+def test_a_python_name_is_no_field() -> None:
+    assert 'unknown field "api_version"' in refusal(parameters(api_version=VERSION))
+
+
+def test_a_mig_device_has_no_time_slice_settings() -> None:
+    text = refusal(
+        parameters("MigDeviceConfig", sharing={"strategy": "TimeSlicing", "timeSlicingConfig": {}})
+    )
+    assert text.startswith('unknown field "sharing.timeSlicingConfig"')
+
+
+@pytest.mark.parametrize(
+    ("sharing", "text"),
+    [
+        (
+            {"strategy": "Foo"},
+            (
+                "sharing.strategy: unknown GPU sharing strategy: Foo, "
+                "supported GPU sharing strategies: TimeSlicing, MPS"
+            ),
+        ),
+        (
+            {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Forever"}},
+            (
+                "unknown time-slice interval: Forever, "
+                "supported time-slice intervals: Default, Short, Medium, Long"
+            ),
+        ),
+        (
+            {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": -1}},
+            "active thread percentage must not be negative",
+        ),
+        (
+            {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 101}},
+            "active thread percentage must not be greater than 100",
+        ),
+        (
+            {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": "50"}},
+            'sharing.mpsConfig.defaultActiveThreadPercentage: want a valid integer, got "50"',
+        ),
+        (
+            {"strategy": "MPS", "mpsConfig": {"multiUser": "yes"}},
+            'sharing.mpsConfig.multiUser: want a valid boolean, got "yes"',
+        ),
+        (
+            {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "1M"}},
+            "invalid limit: default value set too low: 1M",
+        ),
+        (
+            {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "lots"}},
+            '"lots" is not a quantity',
+        ),
+        (
+            {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": True}},
+            "sharing.mpsConfig.defaultPinnedDeviceMemoryLimit: want a valid string, got true",
+        ),
+        (
+            {"strategy": "MPS", "mpsConfig": {"defaultPerDevicePinnedMemoryLimit": {"0": "1k"}}},
+            "invalid limit: value set too low: 0: 1k",
+        ),
+        (
+            {"strategy": "MPS", "mpsConfig": {"defaultPerDevicePinnedMemoryLimit": {"x": "1Gi"}}},
+            "invalid device: unable to parse key as an integer: x",
+        ),
+        (
+            {"strategy": "TimeSlicing", "mpsConfig": {}},
+            "cannot use MpsConfig with the 'TimeSlicing' strategy",
+        ),
+        (
+            {"strategy": "MPS", "timeSlicingConfig": {}},
+            "cannot use TimeSlicingConfig with the 'MPS' strategy",
+        ),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_is_allowed(
+    sharing: dict[str, object], text: str
+) -> None:
+    assert text in refusal(parameters(sharing=sharing))
+
+
+def test_a_part_of_the_wrong_shape_is_refused() -> None:
+    assert refusal(parameters(sharing=3)) == "sharing: want a JSON object, got 3"
+    assert refusal("GpuConfig") == "a config must be a JSON object with apiVersion and kind"
+
+
+def test_version_and_kind_are_needed_and_known() -> None:
+    assert refusal({"kind": "GpuConfig"}) == f'missing field "apiVersion": want {VERSION}'
+    assert refusal({"apiVersion": "resource.nvidia.com/v1", "kind": "GpuConfig"}) == (
+        f'unknown apiVersion "resource.nvidia.com/v1": want {VERSION}'
+    )
+    kinds = "one of GpuConfig, MigDeviceConfig, VfioDeviceConfig"
+    assert refusal({"apiVersion": VERSION}) == f'missing field "kind": {kinds}'
+    assert refusal(parameters("MigDeviceConfg")) == (
+        f'unknown kind "MigDeviceConfg": did you mean "MigDeviceConfig"? {kinds}'
+    )
+
+
+def test_a_key_written_twice_is_refused() -> None:
+    text = (
+        f'{{"apiVersion":"{VERSION}","kind":"GpuConfig",'
+        '"sharing":{"strategy":"MPS","strategy":"TimeSlicing"}}'
+    )
+    value = json.loads(text, object_pairs_hook=keep_duplicates)
+    assert value["sharing"] == {"strategy": "TimeSlicing"}
+    assert isinstance(value["sharing"], DuplicateKeys)
+    assert refusal(value) == 'duplicate field "sharing.strategy"'
+    in_a_list = json.loads('{"a":[{"b":1,"b":2}]}', object_pairs_hook=keep_duplicates)
+    assert refusal(in_a_list) == 'duplicate field "a.0.b"'
+
+
+def test_a_stored_config_of_a_newer_version_is_read() -> None:
+    stored = parameters(sharing={"strategy": "MPS", "fromTheFuture": 1}, also=2)
+    config = decode_stored(stored)
+    assert isinstance(config, GpuConfig)
+    assert config.sharing is not None
+    assert config.sharing.strategy is SharingStrategy.MPS
+    with pytest.raises(InvalidConfigError):
+        decode_stored(parameters(sharing={"strategy": "Foo"}))
+
+
+def test_a_long_value_is_cut_in_the_error() -> None:
+    assert len(refusal(parameters(sharing="x" * 9000))) < 200

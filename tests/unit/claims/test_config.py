@@ -1,0 +1,110 @@
+from typing import Any
+
+import pytest
+
+import make
+from dra_driver.claims.config import DeviceKind, group_by_config
+from dra_driver.claims.model import Claim, parse_claim
+from dra_driver.errors import ConfigError
+from resource_nvidia_com.v1beta1.gpu import GpuConfig
+from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
+
+GPUS = {f"gpu-{minor}": DeviceKind.GPU for minor in range(8)}
+TIME_SLICING = {"sharing": {"strategy": "TimeSlicing"}}
+MPS = {"sharing": {"strategy": "MPS"}}
+
+
+def claim(*requests: str, configs: list[dict[str, Any]] | None = None) -> Claim:
+    """A claim whose requests got gpu-0, gpu-1 ... in their order."""
+    value = make.claim_object(
+        *(f"gpu-{index}" for index in range(len(requests))), configs=configs or []
+    )
+    results = value["status"]["allocation"]["devices"]["results"]
+    for result, request in zip(results, requests, strict=True):
+        result["request"] = request
+    return parse_claim(value, "gpu.nvidia.com")
+
+
+def strategies(value: Claim, kinds: dict[str, DeviceKind] = GPUS) -> dict[str, str | None]:
+    """The strategy that holds for each device."""
+    found: dict[str, str | None] = {}
+    for group in group_by_config(value, kinds):
+        assert isinstance(group.config, GpuConfig | MigDeviceConfig)
+        sharing = group.config.sharing
+        for result in group.results:
+            found[result.device] = str(sharing.strategy) if sharing else None
+    return found
+
+
+def test_without_configs_all_devices_stand_under_the_default() -> None:
+    (group,) = group_by_config(claim("a", "b"), GPUS)
+    assert group.config == GpuConfig()
+    assert [result.device for result in group.results] == ["gpu-0", "gpu-1"]
+
+
+def test_a_claim_config_overrides_a_class_config() -> None:
+    configs = [make.config(**MPS), make.config("a", source="FromClass", **TIME_SLICING)]
+    assert strategies(claim("a", configs=configs)) == {"gpu-0": "MPS"}
+
+
+def test_of_two_claim_configs_the_later_one_holds() -> None:
+    configs = [make.config("a", **MPS), make.config(**TIME_SLICING)]
+    assert strategies(claim("a", configs=configs)) == {"gpu-0": "TimeSlicing"}
+
+
+def test_a_config_holds_for_the_requests_it_names() -> None:
+    configs = [make.config("b", **MPS)]
+    assert strategies(claim("a", "b", configs=configs)) == {"gpu-0": None, "gpu-1": "MPS"}
+
+
+def test_a_config_that_names_a_request_covers_its_sub_requests() -> None:
+    assert strategies(claim("a/large", configs=[make.config("a", **MPS)])) == {"gpu-0": "MPS"}
+    assert strategies(claim("a/large", configs=[make.config("a/large", **MPS)])) == {"gpu-0": "MPS"}
+    assert strategies(claim("a/large", configs=[make.config("a/small", **MPS)])) == {"gpu-0": None}
+    assert strategies(claim("ab", configs=[make.config("a", **MPS)])) == {"gpu-0": None}
+
+
+def test_devices_of_the_same_config_are_one_group() -> None:
+    configs = [make.config("a", "b", **MPS), make.config("c", **MPS)]
+    groups = group_by_config(claim("a", "b", "c", configs=configs), GPUS)
+    assert [[result.request for result in group.results] for group in groups] == [["a", "b"], ["c"]]
+
+
+def test_a_config_of_another_kind_for_all_requests_is_passed_over() -> None:
+    configs = [make.config(**MPS), make.config(kind="MigDeviceConfig", **TIME_SLICING)]
+    kinds = {"gpu-0": DeviceKind.GPU, "gpu-1": DeviceKind.MIG}
+    found = strategies(claim("a", "b", configs=configs), kinds)
+    assert found == {"gpu-0": "MPS", "gpu-1": "TimeSlicing"}
+
+
+def test_a_config_of_another_kind_for_the_request_is_an_error_that_names_both() -> None:
+    configs = [make.config("a", kind="MigDeviceConfig")]
+    with pytest.raises(ConfigError) as caught:
+        group_by_config(claim("a", configs=configs), GPUS)
+    assert str(caught.value) == (
+        'cannot apply MigDeviceConfig to device "gpu-0" of type "gpu" (request: a): '
+        "spec.devices.config[0] of the claim names that request; write a GpuConfig there, "
+        "or another request"
+    )
+
+
+def test_a_later_config_that_fits_hides_an_earlier_one_that_does_not() -> None:
+    configs = [make.config("a", kind="MigDeviceConfig"), make.config("a", **MPS)]
+    assert strategies(claim("a", configs=configs)) == {"gpu-0": "MPS"}
+
+
+def test_a_wrong_config_is_refused_even_where_it_holds_for_nothing() -> None:
+    configs = [make.config(), make.config("z", sharin={})]
+    with pytest.raises(ConfigError, match=r"spec\.devices\.config\[1\] of the claim: unknown"):
+        group_by_config(claim("a", configs=configs), GPUS)
+
+
+def test_a_vfio_config_is_refused_with_the_reason() -> None:
+    with pytest.raises(ConfigError, match="VfioDeviceConfig is not supported"):
+        group_by_config(claim("a", configs=[make.config(kind="VfioDeviceConfig")]), GPUS)
+
+
+def test_devices_with_admin_access_stand_in_no_group() -> None:
+    value = make.claim_object("gpu-0", "gpu-1", configs=[make.config(**MPS)])
+    value["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
+    assert strategies(parse_claim(value, "gpu.nvidia.com")) == {"gpu-1": "MPS"}

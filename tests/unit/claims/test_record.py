@@ -1,0 +1,71 @@
+import json
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+import make
+from dra_driver.claims.model import PreparedDevice
+from dra_driver.claims.record import DeviceRecord, decode, encode
+from dra_driver.errors import StateError
+from dra_driver.sharing.base import Plan
+
+GOLDEN = Path(__file__).parents[2] / "data" / "records"
+PLAN = Plan(strategy="TimeSlicing", gpus=(make.gpu(0).uuid,), changes={"interval": "Long"})
+RECORD = make.record(make.gpu(0), make.gpu(5), plans=(PLAN,))
+
+
+def sealed(payload: bytes, version: int = 1) -> bytes:
+    digest = sha256(payload).hexdigest().encode()
+    return b'{"version":%d,"sha256":"%s","payload":%s}\n' % (version, digest, payload)
+
+
+def test_a_record_of_version_1_is_read_and_written_as_ever() -> None:
+    golden = (GOLDEN / "v1.json").read_bytes()
+    assert decode(golden) == RECORD
+    assert encode(RECORD) == golden
+
+
+def test_a_record_is_one_json_document() -> None:
+    assert json.loads(encode(RECORD))["payload"]["claim"]["name"] == "claim"
+
+
+def test_fields_of_a_newer_version_are_passed_over() -> None:
+    payload = json.loads(encode(RECORD))["payload"]
+    payload["new"] = {"a": 1}
+    payload["devices"][0]["new"] = [1]
+    assert decode(sealed(json.dumps(payload, indent=1).encode())) == RECORD
+
+
+def test_a_version_that_is_not_known_is_refused() -> None:
+    with pytest.raises(StateError, match="it has version 7, and this driver reads version 1"):
+        decode(sealed(b"{}", version=7))
+
+
+def test_sound_bytes_with_a_wrong_content_are_refused() -> None:
+    with pytest.raises(StateError, match="its content is not that of a record"):
+        decode(sealed(b'{"claim":{}}'))
+
+
+def test_a_record_gives_the_kubelets_answer() -> None:
+    assert make.record(make.gpu(3)).answer == (
+        PreparedDevice(
+            request_names=("gpu",),
+            pool_name="node-1",
+            device_name="gpu-3",
+            cdi_device_ids=("k8s.gpu.nvidia.com/claim=11111111-0000-4000-8000-000000000000-gpu-3",),
+        ),
+    )
+
+
+def test_a_device_with_admin_access_is_not_held() -> None:
+    seen = DeviceRecord(
+        name="gpu-1",
+        uuid=make.gpu(1).uuid,
+        pool="node-1",
+        request_names=("a",),
+        cdi_device_ids=("x",),
+        admin_access=True,
+    )
+    record = make.record(devices=(*make.record(make.gpu(2), make.gpu(0)).devices, seen))
+    assert record.held_gpus == (make.gpu(0).uuid, make.gpu(2).uuid)
