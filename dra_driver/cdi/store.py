@@ -12,7 +12,7 @@ are loaded, and two files of equal rank that name one device make it vanish.
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import mkstemp
@@ -27,7 +27,6 @@ _PEER_SUFFIX = ".yaml"  # NVIDIA's own driver names the same devices in a file o
 _TEMPORARY_SUFFIX = ".tmp"
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _RENAME_ATTEMPTS = 3
-_ENTRY_NESTING = 2  # a mount is an object with a list of options in it
 
 
 class SpecStore:
@@ -147,22 +146,18 @@ def _serialise(document: dict[str, object]) -> bytes:
 
 
 def _layout(value: object, newline: str) -> str:
-    if _nesting(value) <= _ENTRY_NESTING:
-        return json.dumps(value)
     deeper = newline + " "
-    if isinstance(value, dict):
+    if isinstance(value, dict) and any(_holds_objects(member) for member in value.values()):
         members = (f"{json.dumps(key)}: {_layout(member, deeper)}" for key, member in value.items())
         return "{" + deeper + f",{deeper}".join(members) + newline + "}"
-    if isinstance(value, list):
+    if isinstance(value, list) and _holds_objects(value):
         return "[" + deeper + f",{deeper}".join(_layout(m, deeper) for m in value) + newline + "]"
     return json.dumps(value)
 
 
-def _nesting(value: object) -> int:
-    members = value.values() if isinstance(value, dict) else value
-    if not isinstance(members, Iterable) or isinstance(members, str):
-        return 0
-    return 1 + max((_nesting(member) for member in members), default=0)
+def _holds_objects(value: object) -> bool:
+    """Tell an object, or a list of objects, from a list of plain values."""
+    return isinstance(value, dict) or (isinstance(value, list) and isinstance(value[0], dict))
 
 
 def _read(path: Path) -> bytes | None:

@@ -1,0 +1,117 @@
+"""What specs are filled with, ready for prepare: the common part kept, a GPU's part made anew.
+
+In: the roots and the configured hook program. Out: edits. Finding the driver's files costs some ten
+milliseconds, so they are kept until something shows that they may have changed: a folder they are
+in, a control node, the hook program, or simply their age. A GPU's nodes are looked at each time.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.cdi.common import common_edits
+from dra_driver.cdi.driver_root import find_driver_files, watched_paths
+from dra_driver.cdi.gpu import gpu_edits
+from dra_driver.cdi.hooks import HookProgram, find_hook_program
+from dra_driver.cdi.model import Edits
+from dra_driver.cdi.nodes import CONTROL_NODES
+from dra_driver.cdi.roots import Roots
+from dra_driver.devices.model import Gpu
+
+# Configuration files in folders that are not watched are noticed after this time.
+_MOST_SECONDS = 300.0
+
+_Signature = tuple[tuple[int, ...] | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    edits: Edits
+    hook_program: HookProgram | None
+    watched: tuple[Path, ...]
+    signature: _Signature
+    until: float
+
+
+class CdiContent:
+    """Container edits of this node. Calls may come from any thread."""
+
+    def __init__(
+        self,
+        roots: Roots,
+        *,
+        hook_path: str | None,
+        kernel_release: str,
+        clock: Callable[[], float],
+    ) -> None:
+        """Take where to look; nothing is looked at yet.
+
+        Args:
+            roots: driver root, dev root and the rest.
+            hook_path: host path of nvidia-cdi-hook; None or empty: look in the usual places.
+            kernel_release: as uname(2) gives it.
+            clock: monotonic seconds.
+        """
+        self._roots = roots
+        self._hook_path = hook_path or None
+        self._kernel_release = kernel_release
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: _Kept | None = None
+
+    def common_edits(self) -> Edits:
+        """Return what all GPUs of the node share.
+
+        Raises:
+            DeviceError: the driver's files, a control node or the hook program are not usable.
+        """
+        return self._current().edits
+
+    def gpu_edits(self, gpu: Gpu) -> Edits:
+        """Return what a container gets for this GPU, beside the common edits.
+
+        Raises:
+            DeviceError: the GPU's device node is missing or not usable.
+        """
+        return gpu_edits(gpu, self._roots, self._current().hook_program)
+
+    def _current(self) -> _Kept:
+        with self._lock:
+            kept = self._kept
+            if (
+                kept is None
+                or self._clock() >= kept.until
+                or _signature(kept.watched) != kept.signature
+            ):
+                kept = self._kept = self._look()
+            return kept
+
+    def _look(self) -> _Kept:
+        files = find_driver_files(self._roots, kernel_release=self._kernel_release)
+        hook_program = find_hook_program(self._roots, self._hook_path)
+        watched = (
+            *watched_paths(self._roots, files),
+            *(self._roots.dev / name for name in CONTROL_NODES),
+        )
+        return _Kept(
+            edits=common_edits(files, self._roots, hook_program),
+            hook_program=hook_program,
+            watched=watched,
+            signature=_signature(watched),
+            until=self._clock() + _MOST_SECONDS,
+        )
+
+
+def _signature(paths: tuple[Path, ...]) -> _Signature:
+    return tuple(_mark(path) for path in paths)
+
+
+def _mark(path: Path) -> tuple[int, ...] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    if path.is_dir():
+        return status.st_dev, status.st_ino, status.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_rdev, status.st_mode, status.st_gid

@@ -1,0 +1,188 @@
+"""The files of the NVIDIA driver that every container with a GPU gets.
+
+In: the roots (cdi/roots.py). Out: `DriverFiles`: libraries with their links, programs, firmware,
+configuration and sockets, each with its path inside the driver root. What belongs to it is what
+`nvidia-ctk cdi generate` lists, found anew and never from a fixed list where a pattern will do.
+One entry of that list is left out on purpose: a host's own /tmp/nvidia-mps. A claim's MPS domain
+owns that path, and the host's daemon is not to be reached from pods.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.cdi.driver_libraries import DriverLibraries, find_driver_libraries
+from dra_driver.cdi.roots import Roots
+from dra_driver.devices import rooted
+from dra_driver.errors import DeviceError
+
+PROGRAM_FOLDERS = (
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+)
+_FALLBACK_PROGRAM_FOLDERS = (
+    "/usr/lib/nvidia/current",  # Debian, where update-alternatives has not been run
+    "/opt/bin",
+)
+_PROGRAMS = (
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
+    "nvidia-xconfig",
+)
+_SOCKETS = ("nvidia-persistenced/socket", "nvidia-fabricmanager/socket")
+_RUN_FOLDERS = ("/run", "/var/run")
+_CONFIG_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
+# By the container's folder: names to look for in the config folders.
+_CONFIGS = {
+    "/usr/share": (
+        "glvnd/egl_vendor.d/10_nvidia.json",
+        "egl/egl_external_platform.d/15_nvidia_gbm.json",
+        "egl/egl_external_platform.d/10_nvidia_wayland.json",
+        "egl/egl_external_platform.d/09_nvidia_wayland2.json",
+        "egl/egl_external_platform.d/20_nvidia_xcb.json",
+        "egl/egl_external_platform.d/20_nvidia_xlib.json",
+        "nvidia/nvoptix.bin",
+        "X11/xorg.conf.d/10-nvidia.conf",
+        "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
+    ),
+    "/etc": (
+        "OpenCL/vendors/nvidia.icd",
+        "vulkan/icd.d/nvidia_icd.json",
+        "vulkan/icd.d/nvidia_icd.x86_64.json",
+        "vulkan/icd.d/nvidia_icd.aarch64.json",
+        "vulkan/icd.d/nvidia_layers.json",
+        "vulkan/implicit_layer.d/nvidia_layers.json",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFile:
+    """A file for containers. `source` is inside the driver root and no link."""
+
+    source: str
+    container_path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFiles:
+    """Everything of the driver that containers share, but for device nodes."""
+
+    libraries: DriverLibraries
+    programs: tuple[DriverFile, ...]
+    firmware: tuple[DriverFile, ...]
+    configs: tuple[DriverFile, ...]
+    sockets: tuple[DriverFile, ...]
+
+
+def find_driver_files(roots: Roots, *, kernel_release: str) -> DriverFiles:
+    """Look at the driver root.
+
+    Args:
+        roots: where to look.
+        kernel_release: as uname(2) gives it; firmware may be kept per kernel.
+
+    Raises:
+        DeviceError: there is no driver under the root, or it cannot be read.
+    """
+    try:
+        libraries = find_driver_libraries(roots.driver)
+        return DriverFiles(
+            libraries=libraries,
+            programs=tuple(_programs(roots.driver)),
+            firmware=tuple(_firmware(roots, libraries.version, kernel_release)),
+            configs=tuple(_configs(roots.driver)),
+            sockets=tuple(_sockets(roots.driver)),
+        )
+    except OSError as error:
+        raise DeviceError(
+            f"the NVIDIA driver's files under {roots.driver} cannot be read: {error.strerror}"
+            f" ({error.filename}); check the mount of the driver root"
+        ) from error
+
+
+def watched_paths(roots: Roots, files: DriverFiles) -> tuple[Path, ...]:
+    """Return the folders whose change means that the driver's files have to be looked for again."""
+    inside = (
+        *files.libraries.folders,
+        *PROGRAM_FOLDERS,
+        *(f"{run}/{os.path.dirname(socket)}" for run in _RUN_FOLDERS for socket in _SOCKETS),  # noqa: PTH120
+        *(os.path.dirname(firmware.container_path) for firmware in files.firmware[:1]),  # noqa: PTH120
+    )
+    return tuple(rooted.outside(roots.driver, path) for path in dict.fromkeys(inside))
+
+
+def _programs(root: Path) -> Iterator[DriverFile]:
+    for name in _PROGRAMS:
+        for folder in (*PROGRAM_FOLDERS, *_FALLBACK_PROGRAM_FOLDERS):
+            source = rooted.resolve(root, f"{folder}/{name}")
+            if source is not None and _is_executable(rooted.outside(root, source)):
+                # Containers find programs by PATH, which has none of the fallback folders.
+                shown = folder if folder in PROGRAM_FOLDERS else "/usr/bin"
+                yield DriverFile(source=source, container_path=f"{shown}/{name}")
+                break
+
+
+def _firmware(roots: Roots, version: str, kernel_release: str) -> Iterator[DriverFile]:
+    for folder in _firmware_folders(roots.sys, kernel_release):
+        found = list(rooted.matches(roots.driver, f"{folder}/nvidia/{version}", "gsp*.bin"))
+        for path in found:
+            source = rooted.resolve(roots.driver, path)
+            if source is not None:
+                name = path.rpartition("/")[2]
+                shown = f"{folder}/nvidia/{version}/{name}"
+                yield DriverFile(source=source, container_path=shown)
+        if found:
+            return
+
+
+def _firmware_folders(sys: Path, kernel_release: str) -> Iterable[str]:
+    """Return the kernel's firmware search path, in its order (drivers/base/firmware_loader)."""
+    try:
+        chosen = (sys / "module/firmware_class/parameters/path").read_text().strip()
+    except OSError:
+        chosen = ""
+    return (
+        *([chosen] if chosen.startswith("/") else []),
+        f"/lib/firmware/updates/{kernel_release}",
+        "/lib/firmware/updates",
+        f"/lib/firmware/{kernel_release}",
+        "/lib/firmware",
+    )
+
+
+def _configs(root: Path) -> Iterator[DriverFile]:
+    for shown, names in _CONFIGS.items():
+        # GKE keeps the vulkan folder at the top of the driver root.
+        folders = (*_CONFIG_FOLDERS, "") if shown == "/etc" else _CONFIG_FOLDERS
+        for name in names:
+            for folder in folders:
+                source = rooted.resolve(root, f"{folder}/{name}")
+                if source is not None and rooted.outside(root, source).is_file():
+                    yield DriverFile(source=source, container_path=f"{shown}/{name}")
+                    break
+
+
+def _sockets(root: Path) -> Iterator[DriverFile]:
+    for name in _SOCKETS:
+        for folder in _RUN_FOLDERS:
+            source = rooted.resolve(root, f"{folder}/{name}")
+            if source is not None and not rooted.outside(root, source).is_dir():
+                yield DriverFile(source=source, container_path=f"{folder}/{name}")
+                break
+
+
+def _is_executable(path: Path) -> bool:
+    mode = path.stat().st_mode
+    return stat.S_ISREG(mode) and bool(mode & 0o111)

@@ -1,0 +1,66 @@
+"""What a container gets for one whole GPU: its nodes, and nothing of any other GPU.
+
+In: a GPU of the inventory. Out: edits with /dev/nvidia<minor> and, for graphics, the DRM nodes that
+/sys lists under the GPU's PCI address, with their by-path names. As nvidia-ctk does for a device.
+"""
+
+import os
+
+from dra_driver.cdi.hooks import HookProgram
+from dra_driver.cdi.model import Edits
+from dra_driver.cdi.nodes import node_edits
+from dra_driver.cdi.roots import Roots
+from dra_driver.devices.model import Gpu
+from dra_driver.errors import DeviceError
+
+_BY_PATH = "dri/by-path"
+
+
+def gpu_edits(gpu: Gpu, roots: Roots, hook_program: HookProgram | None) -> Edits:
+    """Return the edits for a whole GPU.
+
+    Raises:
+        DeviceError: the GPU's device node is missing or not usable.
+    """
+    name = f"nvidia{gpu.minor}"
+    edits = node_edits(roots, name)
+    if edits is None:
+        raise DeviceError(
+            f"device node {roots.node_on_host(name)} of GPU {gpu.uuid} is missing;"
+            f" make it with nvidia-modprobe -c {gpu.minor}, or start nvidia-persistenced"
+        )
+    found = {drm: node_edits(roots, f"dri/{drm}") for drm in _drm_names(gpu, roots)}
+    present = {drm: drm_edits for drm, drm_edits in found.items() if drm_edits is not None}
+    for drm_edits in present.values():
+        edits += drm_edits
+    return edits + _by_path(roots, frozenset(present), hook_program)
+
+
+def _drm_names(gpu: Gpu, roots: Roots) -> list[str]:
+    folder = roots.sys / "bus/pci/devices" / gpu.pci_address / "drm"
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208 (names are what is wanted)
+    except OSError:
+        return []  # a compute-only kernel driver has no DRM part
+
+
+def _by_path(roots: Roots, names: frozenset[str], hook_program: HookProgram | None) -> Edits:
+    """Give the chosen DRM nodes their names by PCI address, as links or as nodes of their own."""
+    folder = roots.dev / _BY_PATH
+    try:
+        links = {link.name: str(link.readlink()) for link in sorted(folder.iterdir())}
+    except OSError:
+        return Edits()
+    chosen = {
+        f"{_BY_PATH}/{link}": target
+        for link, target in links.items()
+        if target.rpartition("/")[2] in names
+    }
+    if hook_program is not None:
+        pairs = ((target, f"/dev/{link}") for link, target in chosen.items())
+        return Edits(hooks=hook_program.links(pairs))
+    edits = Edits()
+    for link, target in chosen.items():
+        # The same node under a second name does what the link would do.
+        edits += node_edits(roots, f"dri/{target.rpartition('/')[2]}", shown=link) or Edits()
+    return edits

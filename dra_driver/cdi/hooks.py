@@ -1,0 +1,108 @@
+"""NVIDIA's CDI hook program: whether the node has it, and the OCI hooks that call it.
+
+In: the configured path, or the node's usual places. Out: `HookProgram`, which makes the hooks. With
+it a container's own links, loader cache and compatibility libraries are set up at its creation;
+without it specs are hookless (cdi/common.py). The arguments are those of `nvidia-ctk cdi generate`.
+A hook's path is the container runtime's, on the host.
+"""
+
+import mmap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from dra_driver.cdi.model import Hook
+from dra_driver.cdi.roots import Roots
+from dra_driver.devices import rooted
+from dra_driver.errors import DeviceError
+
+CREATE_SYMLINKS = "create-symlinks"
+ENABLE_CUDA_COMPAT = "enable-cuda-compat"
+UPDATE_LOADER_CACHE = "update-ldcache"
+DISABLE_NODE_MODIFICATION = "disable-device-node-modification"
+UPDATE_APPLICATION_PROFILE = "update-application-profile"
+
+_COMMANDS = (
+    CREATE_SYMLINKS,
+    ENABLE_CUDA_COMPAT,
+    UPDATE_LOADER_CACHE,
+    DISABLE_NODE_MODIFICATION,
+    UPDATE_APPLICATION_PROFILE,
+)
+# What every release has had since the driver of NVIDIA needs it; taken for granted unseen.
+_LONG_KNOWN = frozenset(_COMMANDS[:-1])
+_TOOLKIT = "nvidia-ctk"
+_USUAL_PLACES = (
+    "/usr/bin/nvidia-cdi-hook",
+    "/usr/local/bin/nvidia-cdi-hook",
+    "/usr/local/nvidia/toolkit/nvidia-cdi-hook",  # GPU Operator
+    "/usr/bin/nvidia-ctk",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookProgram:
+    """A hook program at a host path, and the commands that it knows."""
+
+    path: str
+    commands: frozenset[str]
+
+    def hooks(self, command: str, *args: str) -> tuple[Hook, ...]:
+        """Return the hook that runs a command, or nothing if this program does not know it."""
+        if command not in self.commands:
+            return ()
+        name = PurePosixPath(self.path).name
+        prefix = (name, "hook") if name == _TOOLKIT else (name,)
+        return (
+            Hook(
+                hook_name="createContainer",
+                path=self.path,
+                args=(*prefix, command, *args),
+                env=("NVIDIA_CTK_DEBUG=false",),
+            ),
+        )
+
+    def links(self, links: Iterable[tuple[str, str]]) -> tuple[Hook, ...]:
+        """Return the hook that makes links, given as (link text, path in the container)."""
+        args = [arg for target, path in links for arg in ("--link", f"{target}::{path}")]
+        return self.hooks(CREATE_SYMLINKS, *args) if args else ()
+
+
+def find_hook_program(roots: Roots, configured: str | None) -> HookProgram | None:
+    """Find the program on the node; None means hookless.
+
+    The host's files can be looked at only where the driver root is the host's own `/`. Elsewhere a
+    configured path is taken on trust, and an unconfigured one is not searched: what a driver
+    container holds may need libraries that the host lacks.
+
+    Raises:
+        DeviceError: a path was configured, and the node has no such file.
+    """
+    host_is_visible = roots.driver_on_host == "/"
+    if not host_is_visible:
+        return HookProgram(path=configured, commands=_LONG_KNOWN) if configured else None
+    for path in (configured,) if configured else _USUAL_PLACES:
+        found = rooted.resolve(roots.driver, path)
+        if found is not None and rooted.outside(roots.driver, found).is_file():
+            return HookProgram(
+                path=path, commands=_known_commands(rooted.outside(roots.driver, found))
+            )
+    if configured:
+        raise DeviceError(
+            f"the CDI hook program {configured} is not on this node; correct"
+            " --nvidia-cdi-hook-path, or leave it empty to do without the hook program"
+        )
+    return None
+
+
+def _known_commands(program: Path) -> frozenset[str]:
+    """Return the commands whose names stand in the program.
+
+    A release that does not know a command may refuse it, and the container with it. The program is
+    one Go binary with its texts inside; running it is no way, as it is built for the host.
+    """
+    try:
+        with program.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as text:
+            return frozenset(command for command in _COMMANDS if text.find(command.encode()) >= 0)
+    except (OSError, ValueError):  # unreadable, or empty
+        return _LONG_KNOWN

@@ -1,0 +1,80 @@
+"""Paths under a driver root, followed as a process that is chrooted there would follow them.
+
+The driver root may be the host's `/` seen at /driver-root, or a driver container's tree. Its
+symbolic links are often absolute (Debian's /etc/alternatives, for one), so plain resolution would
+leave the root and find this process's own files. In and out: paths as written inside the root.
+"""
+
+import errno
+import fnmatch
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_MOST_LINKS = 40  # the kernel's own limit, path_resolution(7)
+
+
+def outside(root: Path, path: str) -> Path:
+    """Return where this process finds the absolute path `path` of the root."""
+    return root / path.lstrip("/")
+
+
+def resolve(root: Path, path: str) -> str | None:
+    """Return the path with every symbolic link followed inside the root; None if it leads nowhere.
+
+    Raises:
+        OSError: the file system fails in another way than by not having the file.
+    """
+    to_do = _parts(path)
+    done: list[str] = []
+    links = 0
+    while to_do:
+        part = to_do.pop()
+        if part == "..":
+            del done[-1:]
+            continue
+        done.append(part)
+        target = _link_target(root.joinpath(*done))
+        if target is None:
+            return None
+        if target:
+            links += 1
+            if links > _MOST_LINKS:
+                return None
+            del done[0 if target.startswith("/") else -1 :]
+            to_do += _parts(target)
+    return "/" + "/".join(done)
+
+
+def matches(root: Path, folder: str, pattern: str) -> Iterator[str]:
+    """Yield what a folder of the root has under names that match a glob pattern, sorted by name.
+
+    An absent or unreadable folder has nothing. The folder's part of each path is resolved, the last
+    part is not, so that a link can be told from its target.
+    """
+    inside = resolve(root, folder)
+    if inside is None:
+        return
+    try:
+        names = os.listdir(outside(root, inside))  # noqa: PTH208 (names are what is wanted)
+    except OSError:
+        return
+    for name in sorted(fnmatch.filter(names, pattern)):
+        yield f"{inside.rstrip('/')}/{name}"
+
+
+def _parts(path: str) -> list[str]:
+    """Return the components, the first one last."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def _link_target(path: Path) -> str | None:
+    """Return what a link says, an empty text for anything else that is there, None for nothing."""
+    try:
+        return str(path.readlink())
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return ""
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES):
+            return None
+        raise
