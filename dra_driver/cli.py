@@ -1,0 +1,156 @@
+"""The command `dra-driver`: finds the sub-command, parses its settings, reports errors on one line.
+
+In: the command line. Out: an exit status: 0 done, 1 it failed (an error of our own tree), 2 the
+command line or the environment is wrong. Each sub-command is a settings model with a `cli_cmd`;
+its module is imported only when it is asked for, because start-up time is the sum of imports.
+"""
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from dra_driver.errors import DriverError
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from pydantic_settings import BaseSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Where a sub-command lives, and what it does in one line."""
+
+    module: str
+    model: str
+    summary: str
+
+
+COMMANDS: Mapping[str, Command] = MappingProxyType(
+    {
+        "kubelet-plugin": Command(
+            module="dra_driver.app",
+            model="KubeletPlugin",
+            summary="run the driver on a node",
+        ),
+        "inspect": Command(
+            module="dra_driver.inspect",
+            model="Inspect",
+            summary="show this node's GPUs and what the driver would publish",
+        ),
+        "simulate": Command(
+            module="dra_driver.simulator.cli",
+            model="Simulate",
+            summary="simulate GPUs on a machine without any",
+        ),
+    }
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one sub-command and return the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(words[0] if words else "", words[1:])
+    except DriverError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has had enough. Nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(name: str, rest: list[str]) -> int:
+    if name in ("", "-h", "--help", "help"):
+        print(usage(), file=sys.stdout if name else sys.stderr)
+        return 0 if name else 2
+    if name in ("-V", "--version", "version"):
+        print(f"dra-driver {metadata.version('dra-driver')}")
+        return 0
+    if name not in COMMANDS:
+        print(f"error: {_unknown(name)}", file=sys.stderr)
+        return 2
+    return run(COMMANDS[name], rest)
+
+
+def run(command: Command, words: list[str]) -> int:
+    """Parse a sub-command's settings and run it.
+
+    Raises:
+        DriverError: the sub-command failed.
+    """
+    from pydantic import ValidationError
+    from pydantic_settings import CliApp, SettingsError
+
+    model: type[BaseSettings] = getattr(importlib.import_module(command.module), command.model)
+    try:
+        CliApp.run(model, cli_args=words)
+    except ValidationError as error:
+        if error.title != model.__name__:
+            raise  # not about the command line
+        for line in settings_errors(error):
+            print(f"error: {line}", file=sys.stderr)
+        return 2
+    except SettingsError as error:
+        print(f"error: {_wrong_words(str(error), model)}", file=sys.stderr)
+        return 2
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    return 0
+
+
+def usage() -> str:
+    """Return the text of `dra-driver --help`."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join(
+        (
+            "usage: dra-driver COMMAND [options]",
+            "",
+            "Kubernetes DRA driver for NVIDIA GPUs.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "`dra-driver COMMAND --help` lists its options and their environment variables.",
+            "`dra-driver --version` prints the version.",
+        )
+    )
+
+
+def settings_errors(error: "ValidationError") -> list[str]:
+    """Return one line for each setting that is wrong: which, why, and what was given."""
+    return [_setting_error(fault) for fault in error.errors(include_url=False)]
+
+
+def _setting_error(fault: Mapping[str, object]) -> str:
+    location = fault["loc"]
+    field = str(location[0]) if isinstance(location, tuple) and location else ""
+    where = f"--{field.replace('_', '-')} (or {field.upper()})" if field else "settings"
+    if fault["type"] == "missing":
+        return f"{where} is missing"
+    reason = str(fault["msg"]).removeprefix("Value error, ")
+    given = "" if fault["type"] == "value_error" else f", not {fault['input']!r}"
+    return f"{where}: {reason[:1].lower()}{reason[1:]}{given}"
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(COMMANDS)}"
+    return f"unknown command {name!r}: {hint}"
+
+
+def _wrong_words(text: str, model: "type[BaseSettings]") -> str:
+    text = text.removeprefix("error parsing CLI: ")
+    flags = ["--" + field.replace("_", "-") for field in model.model_fields]
+    unknown = next((word for word in text.split() if word.startswith("--")), "")
+    near = difflib.get_close_matches(unknown.partition("=")[0], flags, n=1)
+    return f"{text}: did you mean {near[0]}?" if near and near[0] not in text else text

@@ -1,0 +1,112 @@
+"""The driver as the kubelet meets it: both sockets, in the right order, kept alive.
+
+In: the services and the sockets' paths. Out: a running plugin. The DRA socket listens before the
+registration socket appears, since the kubelet may call at once; on the way down the registration
+socket goes first, since its removal is what deregisters a driver. Registration has a server of its
+own: a kubelet waits one second for GetInfo, whatever the claims are doing. A socket whose file was
+wiped (a kubelet root that was cleaned) is made anew.
+"""
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import SetupError
+from dra_driver.kubelet.registration import RegistrationService
+from dra_driver.kubelet.service import ClaimCalls, DraPluginV1, DraPluginV1Beta1
+from dra_driver.kubelet.sockets import SocketPaths, SocketServer
+
+CLAIM_WORKERS = 32
+"""Calls of the kubelet, one per pod, that run at once; each may wait for 40 s."""
+
+REGISTRATION_WORKERS = 2
+
+OLD_CALLS_SECONDS = 45.0
+"""What running calls get when their socket is made anew: as long as a kubelet waits."""
+
+log = structlog.get_logger()
+
+
+class KubeletPlugin:
+    """Both gRPC servers and the thread that watches their sockets."""
+
+    def __init__(
+        self,
+        calls: ClaimCalls,
+        paths: SocketPaths,
+        *,
+        on_status: Callable[[bool], None],
+        check_seconds: float = 2.0,
+    ) -> None:
+        """Take the calls, where to serve, and whom to tell what the kubelet said of us."""
+        self._paths = paths
+        self._calls = calls
+        self._check_seconds = check_seconds
+        self._service = SocketServer(
+            paths.service,
+            (DraPluginV1(calls).attach, DraPluginV1Beta1(calls).attach),
+            name="claim-call",
+            workers=CLAIM_WORKERS,
+        )
+        self._registration = SocketServer(
+            paths.registration,
+            (RegistrationService(paths.service, on_status).attach,),
+            name="registration",
+            workers=REGISTRATION_WORKERS,
+        )
+        self._stopping = threading.Event()
+        self.thread = threading.Thread(target=self._watch, name="socket-watch", daemon=True)
+
+    def start(self) -> None:
+        """Serve, then appear to the kubelet.
+
+        Raises:
+            SetupError: a socket cannot be made.
+        """
+        self._service.start()
+        try:
+            self._registration.start()
+        except SetupError:
+            self._service.stop(0)
+            raise
+        log.info(
+            "sockets opened",
+            driver=DRIVER_NAME,
+            service=str(self._paths.service),
+            registration=str(self._paths.registration),
+        )
+        self.thread.start()
+
+    def stop(self, grace: float) -> tuple[str, ...]:
+        """Deregister, refuse new calls, let running ones finish for up to `grace` seconds.
+
+        Returns the claims that were still being worked on then; what is prepared stays prepared.
+        """
+        self._stopping.set()
+        if self.thread.is_alive():
+            self.thread.join(timeout=grace)
+        self._registration.stop(0)
+        self._service.stop(grace).wait(timeout=grace + 1)
+        log.info("sockets closed", driver=DRIVER_NAME)
+        return self._calls.running()
+
+    def _watch(self) -> None:
+        told = ""
+        while not self._stopping.wait(self._check_seconds):
+            try:
+                self._renew_missing()
+                told = ""
+            except SetupError as error:
+                # The folder may be back at the next look; one line per cause is enough.
+                if str(error) != told:
+                    log.warning("socket not made anew", error=str(error))
+                told = str(error)
+
+    def _renew_missing(self) -> None:
+        # The order is that of the start: a kubelet that registers anew calls the service at once.
+        for server in (self._service, self._registration):
+            if server.is_missing():
+                server.renew(OLD_CALLS_SECONDS)
+                log.warning("socket made anew", socket=str(server.path), reason="file was removed")

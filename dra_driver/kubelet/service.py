@@ -1,0 +1,272 @@
+"""The DRA service: the kubelet's two calls, answered claim by claim.
+
+In: NodePrepareResources and NodeUnprepareResources in versions v1 and v1beta1. Out: exactly one
+answer for each claim UID of the call, since the kubelet fails the whole call otherwise. A claim's
+failure, even a bug's, stays that claim's text and is never a gRPC error. Claims of one call are
+worked on side by side, so that one that waits does not use up the time of the others. The kubelet
+waits 45 s and comes back only 60 to 90 s after a failure, so most of that time is given to the
+work.
+(k8s.io/kubernetes pkg/kubelet/cm/dra/manager.go.)
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent import futures
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+import structlog
+
+from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
+from dra_driver.errors import DriverError
+from dra_driver.kubelet.protos import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2
+from dra_driver.kubelet.protos import dra_v1beta1_pb2_grpc as dra_v1beta1_rpc
+from dra_driver.ops.metrics import Metrics, Operation
+
+MAX_WORK_SECONDS = 40.0
+"""The kubelet gives 45 s; the rest is for the answer's way back."""
+
+WORK_SHARE = 8 / 9
+"""Of a caller's time the work gets this share: 40 of the kubelet's 45 seconds."""
+
+PARALLEL_CLAIMS = 8
+"""Claims of one call that are worked on at once; a pod rarely has more."""
+
+LATE_ANSWER_SECONDS = 1.0
+"""How long after the deadline a call still waits for its claims' own, better, error texts."""
+
+DONE = {Operation.PREPARE: "claim prepared", Operation.UNPREPARE: "claim unprepared"}
+FAILED = {Operation.PREPARE: "claim not prepared", Operation.UNPREPARE: "claim not unprepared"}
+
+log = structlog.get_logger()
+
+
+class Claims(Protocol):
+    """What prepares and unprepares one claim; both may be repeated and may run side by side."""
+
+    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[PreparedDevice, ...]:
+        """Make the claim's devices ready. Raises DriverError, whose text is the user's text."""
+
+    def unprepare(self, ref: ClaimRef, *, deadline: float) -> None:
+        """Undo it. An unknown claim is fine. Raises DriverError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The outcome for one claim: devices, or an error text for the pod's event."""
+
+    devices: tuple[PreparedDevice, ...] = ()
+    error: str = ""
+
+
+Work = Callable[[ClaimRef, float], tuple[PreparedDevice, ...]]
+
+
+class ClaimCalls:
+    """Both calls, whatever version they came in."""
+
+    def __init__(self, claims: Claims, metrics: Metrics, *, clock: Callable[[], float]) -> None:
+        """Take the work's owner, the metrics, and the monotonic clock that deadlines are on."""
+        self._claims = claims
+        self._metrics = metrics
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._running: list[str] = []
+
+    def running(self) -> tuple[str, ...]:
+        """Return the claims being worked on, for the log when the driver has to leave them."""
+        with self._lock:
+            return tuple(self._running)
+
+    def prepare(self, refs: Iterable[ClaimRef], seconds: float | None) -> Mapping[ClaimUid, Answer]:
+        """Prepare each claim once. `seconds` is what the caller will wait; None means no limit."""
+        return self._answer(refs, seconds, Operation.PREPARE, self._prepare)
+
+    def unprepare(
+        self, refs: Iterable[ClaimRef], seconds: float | None
+    ) -> Mapping[ClaimUid, Answer]:
+        """Unprepare each claim once."""
+        return self._answer(refs, seconds, Operation.UNPREPARE, self._unprepare)
+
+    def _prepare(self, ref: ClaimRef, deadline: float) -> tuple[PreparedDevice, ...]:
+        return self._claims.prepare(ref, deadline=deadline)
+
+    def _unprepare(self, ref: ClaimRef, deadline: float) -> tuple[PreparedDevice, ...]:
+        self._claims.unprepare(ref, deadline=deadline)
+        return ()
+
+    def _answer(
+        self, refs: Iterable[ClaimRef], seconds: float | None, operation: Operation, work: Work
+    ) -> Mapping[ClaimUid, Answer]:
+        # A claim that is named twice is worked on once; the answer is a map by UID anyway.
+        claims = {ref.uid: ref for ref in refs}
+        if seconds is not None and seconds <= 0:
+            # The caller gave up while its call stood in line. Work begun now could outlive the
+            # unprepare that may follow, so nothing is begun.
+            log.warning(
+                "call skipped", operation=operation, claims=[str(ref) for ref in claims.values()]
+            )
+            return {uid: Answer(error="the call had ended before its turn came") for uid in claims}
+        limit = MAX_WORK_SECONDS if seconds is None else min(MAX_WORK_SECONDS, seconds * WORK_SHARE)
+        deadline = self._clock() + limit
+        if len(claims) <= 1:
+            return {
+                uid: self._answer_one(ref, deadline, operation, work) for uid, ref in claims.items()
+            }
+        pool = futures.ThreadPoolExecutor(
+            min(len(claims), PARALLEL_CLAIMS), thread_name_prefix=f"{operation}-claim"
+        )
+        pending = {
+            uid: pool.submit(self._answer_one, ref, deadline, operation, work)
+            for uid, ref in claims.items()
+        }
+        futures.wait(pending.values(), timeout=limit + LATE_ANSWER_SECONDS)
+        # Whoever is not done goes on alone: work that was begun must end in a consistent state.
+        pool.shutdown(wait=False, cancel_futures=True)
+        late = Answer(
+            error=f"the claim was not {operation}d within {limit:.0f} s: the driver goes on with "
+            f"what it began, and the kubelet asks again"
+        )
+        return {
+            uid: future.result() if future.done() and not future.cancelled() else late
+            for uid, future in pending.items()
+        }
+
+    def _answer_one(
+        self, ref: ClaimRef, deadline: float, operation: Operation, work: Work
+    ) -> Answer:
+        # Whatever the work binds, such as the claim's pods, is on this claim's lines alone.
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(claim=str(ref), uid=ref.uid)
+        with self._lock:
+            self._running.append(str(ref))
+        try:
+            with self._metrics.request(operation):
+                return self._attempt(ref, deadline, operation, work)
+        finally:
+            with self._lock:
+                self._running.remove(str(ref))
+            structlog.contextvars.clear_contextvars()
+
+    def _attempt(self, ref: ClaimRef, deadline: float, operation: Operation, work: Work) -> Answer:
+        start = self._clock()
+        try:
+            devices = work(ref, deadline)
+        except DriverError as error:
+            log.warning(
+                FAILED[operation],
+                error=str(error),
+                kind=type(error).__name__,
+                seconds=self._since(start),
+            )
+            self._metrics.request_failed(operation)
+            return Answer(error=str(error) or type(error).__name__)
+        except Exception as error:
+            # A bug, but of one claim only: the kubelet must hear of the others all the same.
+            log.exception(FAILED[operation], seconds=self._since(start))
+            self._metrics.request_failed(operation)
+            return Answer(
+                error=f"internal error: {type(error).__name__}: {error}: this is a fault of the "
+                f"driver; its log holds the traceback"
+            )
+        self._metrics.request_succeeded(operation, self._clock() - start)
+        facts = {"devices": [device.device_name for device in devices]} if devices else {}
+        log.info(DONE[operation], seconds=self._since(start), **facts)
+        return Answer(devices=devices)
+
+    def _since(self, start: float) -> float:
+        return round(self._clock() - start, 4)
+
+
+class DraPluginV1(dra_v1_pb2_grpc.DRAPluginServicer):
+    """k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin, which kubelets since 1.34 speak."""
+
+    def __init__(self, calls: ClaimCalls) -> None:
+        self._calls = calls
+
+    def attach(self, server: grpc.Server) -> None:
+        """Add this service to a server that has not started."""
+        dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+
+    def NodePrepareResources(  # noqa: N802
+        self, request: dra_v1_pb2.NodePrepareResourcesRequest, context: grpc.ServicerContext
+    ) -> dra_v1_pb2.NodePrepareResourcesResponse:
+        """Answer devices or an error for each claim."""
+        answers = self._calls.prepare(_refs(request.claims), _seconds(context))
+        response = dra_v1_pb2.NodePrepareResourcesResponse()
+        for uid, answer in answers.items():
+            entry = response.claims[uid]
+            entry.error = answer.error
+            for device in answer.devices:
+                entry.devices.add(
+                    request_names=device.request_names,
+                    pool_name=device.pool_name,
+                    device_name=device.device_name,
+                    cdi_device_ids=device.cdi_device_ids,
+                    share_id=device.share_id,
+                )
+        return response
+
+    def NodeUnprepareResources(  # noqa: N802
+        self, request: dra_v1_pb2.NodeUnprepareResourcesRequest, context: grpc.ServicerContext
+    ) -> dra_v1_pb2.NodeUnprepareResourcesResponse:
+        """Answer an empty entry or an error for each claim."""
+        answers = self._calls.unprepare(_refs(request.claims), _seconds(context))
+        response = dra_v1_pb2.NodeUnprepareResourcesResponse()
+        for uid, answer in answers.items():
+            response.claims[uid].error = answer.error
+        return response
+
+
+class DraPluginV1Beta1(dra_v1beta1_rpc.DRAPluginServicer):
+    """k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin: the same without share ids."""
+
+    def __init__(self, calls: ClaimCalls) -> None:
+        self._calls = calls
+
+    def attach(self, server: grpc.Server) -> None:
+        """Add this service to a server that has not started."""
+        dra_v1beta1_rpc.add_DRAPluginServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+
+    def NodePrepareResources(  # noqa: N802
+        self, request: dra_v1beta1_pb2.NodePrepareResourcesRequest, context: grpc.ServicerContext
+    ) -> dra_v1beta1_pb2.NodePrepareResourcesResponse:
+        """Answer devices or an error for each claim."""
+        answers = self._calls.prepare(_refs(request.claims), _seconds(context))
+        response = dra_v1beta1_pb2.NodePrepareResourcesResponse()
+        for uid, answer in answers.items():
+            entry = response.claims[uid]
+            entry.error = answer.error
+            for device in answer.devices:
+                entry.devices.add(
+                    request_names=device.request_names,
+                    pool_name=device.pool_name,
+                    device_name=device.device_name,
+                    cdi_device_ids=device.cdi_device_ids,
+                )
+        return response
+
+    def NodeUnprepareResources(  # noqa: N802
+        self, request: dra_v1beta1_pb2.NodeUnprepareResourcesRequest, context: grpc.ServicerContext
+    ) -> dra_v1beta1_pb2.NodeUnprepareResourcesResponse:
+        """Answer an empty entry or an error for each claim."""
+        answers = self._calls.unprepare(_refs(request.claims), _seconds(context))
+        response = dra_v1beta1_pb2.NodeUnprepareResourcesResponse()
+        for uid, answer in answers.items():
+            response.claims[uid].error = answer.error
+        return response
+
+
+def _refs(
+    claims: Iterable[dra_v1_pb2.Claim] | Iterable[dra_v1beta1_pb2.Claim],
+) -> tuple[ClaimRef, ...]:
+    return tuple(
+        ClaimRef(uid=ClaimUid(claim.uid), namespace=claim.namespace, name=claim.name)
+        for claim in claims
+    )
+
+
+def _seconds(context: grpc.ServicerContext) -> float | None:
+    """Return what is left of the caller's patience; a caller that is gone has none."""
+    return context.time_remaining() if context.is_active() else 0.0

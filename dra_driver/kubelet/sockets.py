@@ -1,0 +1,196 @@
+"""The driver's unix sockets: where they are, and gRPC servers that appear there whole.
+
+In: the kubelet's two plugin folders. Out: `SocketPaths`, and a `SocketServer` per socket. Rules:
+the kubelet watches `plugins_registry` and connects as soon as a socket appears, so a socket is
+bound under a hidden name, listens, gets its permissions, and is then renamed into place; hidden
+names are ignored by the kubelet, and a stale socket of an earlier life is replaced in the same
+step. Only a socket that is still our own is ever removed. A path of a unix socket holds 107 bytes.
+(k8s.io/kubernetes pkg/kubelet/pluginmanager/pluginwatcher; unix(7).)
+"""
+
+import base64
+import hashlib
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Callable, Sequence
+from concurrent import futures
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import SetupError
+
+MAX_SOCKET_PATH_BYTES = 107
+"""sun_path has 108 bytes, and one is the closing NUL (unix(7))."""
+
+Attach = Callable[[grpc.Server], None]
+"""Adds one service to a server, before the server starts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SocketPaths:
+    """Where this driver meets the kubelet; the kubelet sees the same paths."""
+
+    data_directory: Path
+    service: Path
+    registration: Path
+
+
+def socket_paths(*, plugins: Path, registrar: Path, pod_uid: str = "") -> SocketPaths:
+    """Return the sockets' paths below the kubelet's `plugins` and `plugins_registry` folders.
+
+    With a `pod_uid` two instances can serve side by side during a rolling update (kubelet 1.33 and
+    newer): every instance then has sockets of its own, named as Kubernetes' kubeletplugin names
+    them, hashed where the plain name would be too long.
+
+    Raises:
+        SetupError: a path is longer than a unix socket's may be.
+    """
+    data = plugins / DRIVER_NAME
+    names: tuple[str, ...] = (f"{DRIVER_NAME}-reg.sock",)
+    service = data / "dra.sock"
+    if pod_uid:
+        service = data / f"dra-{pod_uid}.sock"
+        names = _rolling_registration_names(pod_uid)
+    fitting = [name for name in names if _fits(registrar / name)]
+    registration = registrar / (fitting[0] if fitting else names[-1])
+    for path, setting in (
+        (service, "--kubelet-plugins-directory-path"),
+        (registration, "--kubelet-registrar-directory-path"),
+    ):
+        if not _fits(path):
+            raise SetupError(
+                f"socket path {path} has {len(os.fsencode(path))} bytes, and a unix socket's path "
+                f"holds {MAX_SOCKET_PATH_BYTES}: choose a shorter {setting}"
+            )
+    return SocketPaths(data_directory=data, service=service, registration=registration)
+
+
+def _rolling_registration_names(pod_uid: str) -> tuple[str, str, str]:
+    def short(text: str, size: int) -> str:
+        digest = hashlib.sha256(text.encode()).digest()[:size]
+        return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+    return (
+        f"{DRIVER_NAME}-{pod_uid}-reg.sock",
+        f"{DRIVER_NAME}-{short(pod_uid, 8)}-reg.sock",
+        f"dra-{short(DRIVER_NAME + chr(0) + pod_uid, 16)}-reg.sock",
+    )
+
+
+def _fits(path: Path) -> bool:
+    return len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """Tells our socket file from one that another process put at the same path."""
+
+    device: int
+    inode: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> "_Identity | None":
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            return None
+        return cls(status.st_dev, status.st_ino, status.st_mtime_ns)
+
+
+class SocketServer:
+    """One gRPC server on one unix socket, which can be brought back when its file is removed."""
+
+    def __init__(self, path: Path, services: Sequence[Attach], *, name: str, workers: int) -> None:
+        """Take what is needed; nothing happens before `start`.
+
+        Args:
+            path: The socket, at most 107 bytes.
+            services: What to serve.
+            name: Prefix of the worker threads' names.
+            workers: How many calls run at once; threads are made as calls come.
+        """
+        self.path = path
+        self._services = tuple(services)
+        self._name = name
+        self._workers = workers
+        self._server: grpc.Server | None = None
+        self._identity: _Identity | None = None
+
+    def start(self) -> None:
+        """Listen, then let the socket appear with mode 0600. Replaces a stale socket.
+
+        Raises:
+            SetupError: the folder cannot be made or written, or the path is no socket's.
+        """
+        try:
+            # Like the kubelet's own folders; what is inside is for root alone.
+            self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._refuse_other_files()
+            # Never longer than the name it stands in for, so that it fits where that one fits.
+            hidden = self.path.with_name(f".{secrets.token_hex(3)}")
+            server = self._listen(hidden)
+            hidden.chmod(0o600)
+            identity = _Identity.of(hidden)
+            hidden.replace(self.path)
+        except OSError as error:
+            raise SetupError(
+                f"socket {self.path} cannot be made: {error.strerror or error}: the folder must be "
+                f"the kubelet's, mounted at the same path and writable"
+            ) from error
+        self._server, self._identity = server, identity
+
+    def _refuse_other_files(self) -> None:
+        try:
+            mode = self.path.lstat().st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISSOCK(mode):
+            raise SetupError(f"{self.path} is in the way and is no socket: remove it")
+
+    def _listen(self, path: Path) -> grpc.Server:
+        pool = futures.ThreadPoolExecutor(self._workers, thread_name_prefix=self._name)
+        server = grpc.server(pool)
+        for attach in self._services:
+            attach(server)
+        try:
+            server.add_insecure_port(f"unix:{path}")
+        except RuntimeError as error:
+            raise SetupError(f"socket {self.path} cannot be bound: {error}") from error
+        server.start()
+        return server
+
+    def is_missing(self) -> bool:
+        """Say whether the socket's file is gone. One of another process in its place is not."""
+        return self._server is not None and not self.path.is_socket()
+
+    def is_ours(self) -> bool:
+        """Say whether the file at the path is the socket that this server made."""
+        return self._identity is not None and _Identity.of(self.path) == self._identity
+
+    def renew(self, grace: float) -> None:
+        """Serve on a new socket at the same path; the old one's calls get `grace` seconds."""
+        old = self._server
+        self.start()
+        if old is not None:
+            old.stop(grace)
+
+    def stop(self, grace: float) -> threading.Event:
+        """Remove the socket if it is ours, refuse new calls, give running ones `grace` seconds.
+
+        Returns an event that is set when all calls have ended. Stopping twice is fine.
+        """
+        if self.is_ours():
+            self.path.unlink(missing_ok=True)
+        self._identity = None
+        server, self._server = self._server, None
+        if server is None:
+            done = threading.Event()
+            done.set()
+            return done
+        return server.stop(grace)

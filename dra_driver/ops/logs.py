@@ -1,0 +1,93 @@
+"""Logging: one JSON object per line, or aligned text on a terminal.
+
+In: structlog events of this project, and whatever libraries send to the standard library's
+logging. Out: lines on one stream, with timestamp (UTC, RFC 3339), level and event first. One place
+sets it up, once, at the start of a command.
+"""
+
+import json
+import logging
+import os
+from enum import StrEnum
+from typing import TextIO
+
+import structlog
+from structlog.types import Processor
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+class LogFormat(StrEnum):
+    """How a line looks. AUTO is CONSOLE on a terminal and JSON elsewhere."""
+
+    AUTO = "auto"
+    JSON = "json"
+    CONSOLE = "console"
+
+
+class LogLevel(StrEnum):
+    """The least severe lines that are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def configure_logs(*, level: LogLevel, form: LogFormat, stream: TextIO) -> None:
+    """Send structlog's and the standard library's lines to `stream`."""
+    if form is LogFormat.AUTO:
+        form = LogFormat.CONSOLE if stream.isatty() else LogFormat.JSON
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    render = _console(stream) if form is LogFormat.CONSOLE else _json()
+    structlog.configure(
+        processors=[*shared, *render],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        # Loggers are made at import time, before the command line is known.
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
+        )
+    )
+    # Libraries tell of their own inner life at debug; only what is amiss belongs here.
+    logging.basicConfig(level=max(_LEVELS[level], logging.WARNING), handlers=[handler], force=True)
+    logging.captureWarnings(capture=True)
+
+
+def _json() -> list[Processor]:
+    return [
+        structlog.processors.format_exc_info,
+        _first("timestamp", "level", "event"),
+        structlog.processors.JSONRenderer(serializer=_dump),
+    ]
+
+
+def _dump(event: object, **_: object) -> str:
+    # Paths, exceptions and enums are written as people write them.
+    return json.dumps(event, default=str, ensure_ascii=False)
+
+
+def _first(*keys: str) -> Processor:
+    def order(
+        _logger: object, _method: str, event: structlog.types.EventDict
+    ) -> structlog.types.EventDict:
+        head = {key: event[key] for key in keys if key in event}
+        return {**head, **event}
+
+    return order
+
+
+def _console(stream: TextIO) -> list[Processor]:
+    colors = stream.isatty() and not os.environ.get("NO_COLOR")
+    # structlog would load rich for tracebacks where it is installed; a node agent needs no paint.
+    plain = structlog.dev.plain_traceback
+    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]

@@ -1,0 +1,224 @@
+"""Every metric of the driver, declared in one place; the only door to prometheus_client.
+
+In: what happened, told by the parts that did it, and functions that are asked at each scrape. Out:
+the Prometheus text format. Names, labels and buckets of NVIDIA's own driver are kept, so that its
+dashboards and alerts work; smaller and larger buckets are added to its durations. Every series
+exists from the start with zero, so that a rate sees the first event. The registry belongs to the
+object, never to the process.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+
+class Operation(StrEnum):
+    """What the kubelet asks for, claim by claim."""
+
+    PREPARE = "prepare"
+    UNPREPARE = "unprepare"
+
+
+class DeviceType(StrEnum):
+    """The peer's device types; its VFIO devices are not among ours, and stay zero."""
+
+    GPU = "gpu"
+    MIG = "mig"
+    VFIO = "vfio"
+    UNKNOWN = "unknown"
+
+
+class SliceWrite(StrEnum):
+    """What was done to a ResourceSlice."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+# 0.05 x 2^0 to 2^8 are the peer's. Ours go down to where a prepare is, and up to a kubelet's 45 s.
+_SECONDS = (0.003125, 0.00625, 0.0125, 0.025, *(0.05 * 2**n for n in range(9)), 25.6, 51.2)
+
+_PREPARE_ERRORS = ("lock_acquire", "prepare_devices", "publish_resources")
+_UNPREPARE_ERRORS = ("lock_acquire", "unprepare_devices", "publish_resources")
+
+
+class Metrics:
+    """The driver's metrics. Safe to use from any thread."""
+
+    def __init__(self, *, driver: str, node: str, version: str) -> None:
+        """Declare everything, with zero where nothing happened yet."""
+        self._driver, self._node = driver, node
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._declare_requests()
+        self._declare_node()
+        build = self._gauge("nvidia_dra_build_info", "Version of the driver.", "version")
+        build.labels(driver, version).set(1)
+
+    def _declare_requests(self) -> None:
+        labels = ("driver", "operation")
+        self._requests = Counter(
+            "nvidia_dra_requests",
+            "Claims prepared or unprepared with success.",
+            labels,
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "nvidia_dra_request_duration_seconds",
+            "Time to prepare or unprepare one claim with success.",
+            labels,
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._inflight = Gauge(
+            "nvidia_dra_requests_inflight",
+            "Claims being prepared or unprepared now.",
+            labels,
+            registry=self._registry,
+        )
+        self._errors = {
+            Operation.PREPARE: self._error_counter(Operation.PREPARE, _PREPARE_ERRORS),
+            Operation.UNPREPARE: self._error_counter(Operation.UNPREPARE, _UNPREPARE_ERRORS),
+        }
+        for operation in Operation:
+            self._requests.labels(self._driver, operation)
+            self._seconds.labels(self._driver, operation)
+            self._inflight.labels(self._driver, operation)
+
+    def _error_counter(self, operation: Operation, types: tuple[str, ...]) -> Counter:
+        counter = Counter(
+            f"nvidia_dra_node_{operation}_errors",
+            f"Claims that could not be {operation}d, by stage.",
+            ("driver", "error_type"),
+            registry=self._registry,
+        )
+        for error_type in types:
+            counter.labels(self._driver, error_type)
+        return counter
+
+    def _declare_node(self) -> None:
+        self._registered = self._gauge(
+            "nvidia_dra_kubelet_registered", "1 once the kubelet has taken the driver in, else 0."
+        )
+        self._gpus = self._gauge(
+            "nvidia_dra_gpus",
+            "GPUs that the NVIDIA driver counts, by whether they answer.",
+            "state",
+        )
+        self._publish_time = self._gauge(
+            "nvidia_dra_last_publish_timestamp_seconds",
+            "When the API server last held just what this node has; 0 when never.",
+        )
+        self._published = self._gauge("nvidia_dra_published_devices", "Devices last published.")
+        self._slices = self._gauge("nvidia_dra_published_slices", "ResourceSlices last published.")
+        self._writes = Counter(
+            "nvidia_dra_slice_writes",
+            "ResourceSlices written to the API server.",
+            ("driver", "operation"),
+            registry=self._registry,
+        )
+        self._publish_errors = Counter(
+            "nvidia_dra_publish_errors",
+            "Attempts to publish that failed.",
+            ("driver",),
+            registry=self._registry,
+        )
+        self._quarantined = self._gauge(
+            "nvidia_dra_quarantined_records", "Damaged claim records that were put aside."
+        )
+        for gauge in (self._registered, self._publish_time, self._published, self._slices):
+            gauge.labels(self._driver)
+        self._quarantined.labels(self._driver)
+        self._publish_errors.labels(self._driver)
+        for write in SliceWrite:
+            self._writes.labels(self._driver, write)
+        for state in ("ok", "sick"):
+            self._gpus.labels(self._driver, state)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, ("driver", *labels), registry=self._registry)
+
+    @contextmanager
+    def request(self, operation: Operation) -> Iterator[None]:
+        """Count one claim as being worked on."""
+        with self._inflight.labels(self._driver, operation).track_inprogress():
+            yield
+
+    def request_succeeded(self, operation: Operation, seconds: float) -> None:
+        """Count one claim that was done."""
+        self._requests.labels(self._driver, operation).inc()
+        self._seconds.labels(self._driver, operation).observe(seconds)
+
+    def request_failed(self, operation: Operation) -> None:
+        """Count one claim that was not."""
+        self._errors[operation].labels(self._driver, f"{operation}_devices").inc()
+
+    def registered(self, yes: bool) -> None:
+        """Take note of the kubelet's word on the registration."""
+        self._registered.labels(self._driver).set(int(yes))
+
+    def gpus(self, *, ok: int, sick: int) -> None:
+        """Take note of one look at the machine."""
+        self._gpus.labels(self._driver, "ok").set(ok)
+        self._gpus.labels(self._driver, "sick").set(sick)
+
+    def published(self, *, slices: int, devices: int) -> None:
+        """Take note that the API server now holds these."""
+        self._slices.labels(self._driver).set(slices)
+        self._published.labels(self._driver).set(devices)
+        self._publish_time.labels(self._driver).set_to_current_time()
+
+    def slice_written(self, write: SliceWrite) -> None:
+        """Count one write to the API server."""
+        self._writes.labels(self._driver, write).inc()
+
+    def publish_failed(self) -> None:
+        """Count one failed attempt."""
+        self._publish_errors.labels(self._driver).inc()
+
+    def watch_prepared(self, count: Callable[[], Mapping[DeviceType, int]]) -> None:
+        """Ask `count` at each scrape how many devices are prepared, by type."""
+        self._registry.register(_PreparedDevices(self._driver, self._node, count))
+
+    def watch_quarantined(self, count: Callable[[], int]) -> None:
+        """Ask `count` at each scrape how many records are in quarantine."""
+        self._quarantined.labels(self._driver).set_function(count)
+
+    def render(self) -> tuple[bytes, str]:
+        """Return all metrics in the Prometheus text format, and its content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+
+class _PreparedDevices(Collector):
+    """nvidia_dra_prepared_devices, read from the records at each scrape, so it is never stale."""
+
+    def __init__(
+        self, driver: str, node: str, count: Callable[[], Mapping[DeviceType, int]]
+    ) -> None:
+        self._driver, self._node, self._count = driver, node, count
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        yield self._family()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = self._family()
+        counts = self._count()
+        for device_type in DeviceType:
+            family.add_metric(
+                (self._node, self._driver, device_type), float(counts.get(device_type, 0))
+            )
+        yield family
+
+    def _family(self) -> GaugeMetricFamily:
+        return GaugeMetricFamily(
+            "nvidia_dra_prepared_devices",
+            "Devices prepared for claims on this node.",
+            labels=("node", "driver", "device_type"),
+        )

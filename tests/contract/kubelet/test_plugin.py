@@ -1,0 +1,350 @@
+"""The plugin over real gRPC on real unix sockets, asked as a kubelet asks."""
+
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from dra_driver.claims.model import ClaimRef, PreparedDevice
+from dra_driver.errors import SetupError, TransientError
+from dra_driver.kubelet.plugin import KubeletPlugin
+from dra_driver.kubelet.service import ClaimCalls
+from dra_driver.kubelet.sockets import SocketPaths, SocketServer, socket_paths
+from dra_driver.ops.metrics import Metrics
+from kubelet_client import KubeletClient
+
+CLAIM = ("ns", "one", "uid-1")
+OTHER = ("ns", "two", "uid-2")
+
+
+class Claims:
+    """Prepares at once, or does what the test put into `before`."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[ClaimRef], None] = lambda _: None
+        self.prepared: list[str] = []
+        self.unprepared: list[str] = []
+
+    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[PreparedDevice, ...]:
+        self.before(ref)
+        self.prepared.append(ref.uid)
+        return (
+            PreparedDevice(
+                request_names=("gpu",),
+                pool_name="node-1",
+                device_name="gpu-0",
+                cdi_device_ids=(f"k8s.gpu.nvidia.com/claim={ref.uid}-gpu-0",),
+                share_id="s-1",
+            ),
+        )
+
+    def unprepare(self, ref: ClaimRef, *, deadline: float) -> None:
+        self.before(ref)
+        self.unprepared.append(ref.uid)
+
+
+class Running:
+    """A plugin with everything around it, on sockets below a short path."""
+
+    def __init__(self, root: Path) -> None:
+        self.claims = Claims()
+        self.statuses: list[bool] = []
+        self.paths: SocketPaths = socket_paths(
+            plugins=root / "plugins", registrar=root / "plugins_registry"
+        )
+        self.calls = ClaimCalls(
+            self.claims, Metrics(driver="d", node="n", version="1"), clock=lambda: 0.0
+        )
+        self.plugin = KubeletPlugin(
+            self.calls, self.paths, on_status=self.statuses.append, check_seconds=0.05
+        )
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    running = Running(tmp_path)
+    running.plugin.start()
+    yield running
+    running.plugin.stop(5)
+
+
+@pytest.fixture
+def kubelet(running: Running) -> Iterator[KubeletClient]:
+    with KubeletClient(running.paths.registration.parent) as kubelet:
+        yield kubelet
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    tick = threading.Event()
+    for _ in range(600):
+        if condition():
+            return
+        tick.wait(0.05)
+    pytest.fail("never came true")
+
+
+def test_a_kubelet_learns_name_endpoint_and_versions(
+    running: Running, kubelet: KubeletClient
+) -> None:
+    info = kubelet.register()
+    assert (info.type, info.name) == ("DRAPlugin", "gpu.nvidia.com")
+    assert info.endpoint == str(running.paths.service)
+    assert list(info.supported_versions) == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+    assert running.statuses == [True]
+
+
+def test_a_refused_registration_is_answered_with_an_error_and_can_be_tried_again(
+    running: Running, kubelet: KubeletClient
+) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        kubelet.register(accept=False, reason="plugin validation failed")
+    assert "plugin validation failed" in refused.value.details()
+    assert kubelet.register().name == "gpu.nvidia.com"
+    assert running.statuses == [False, True]
+
+
+def test_prepare_answers_devices_in_v1(kubelet: KubeletClient) -> None:
+    kubelet.register()
+    (device,) = kubelet.prepare(CLAIM)["uid-1"].devices
+    assert list(device.request_names) == ["gpu"]
+    assert (device.pool_name, device.device_name, device.share_id) == ("node-1", "gpu-0", "s-1")
+    assert list(device.cdi_device_ids) == ["k8s.gpu.nvidia.com/claim=uid-1-gpu-0"]
+
+
+def test_prepare_answers_devices_in_v1beta1(kubelet: KubeletClient) -> None:
+    kubelet.register()
+    (device,) = kubelet.prepare(CLAIM, version="v1beta1")["uid-1"].devices
+    assert (device.pool_name, device.device_name) == ("node-1", "gpu-0")
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_unprepare_answers_an_entry_for_each_claim(kubelet: KubeletClient, version: str) -> None:
+    kubelet.register()
+    answers = kubelet.unprepare(CLAIM, OTHER, CLAIM, version=version)
+    assert {uid: entry.error for uid, entry in answers.items()} == {"uid-1": "", "uid-2": ""}
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_a_failed_claim_and_a_prepared_one_share_an_answer(
+    running: Running, kubelet: KubeletClient, version: str
+) -> None:
+    def fail_first(ref: ClaimRef) -> None:
+        if ref.uid == "uid-1":
+            raise TransientError("the API server does not answer: the kubelet tries again")
+
+    running.claims.before = fail_first
+    kubelet.register()
+    answers = kubelet.prepare(CLAIM, OTHER, version=version)
+    assert answers["uid-1"].error == "the API server does not answer: the kubelet tries again"
+    assert not answers["uid-1"].devices
+    assert len(answers["uid-2"].devices) == 1
+
+
+def test_calls_of_ten_pods_run_side_by_side(running: Running, kubelet: KubeletClient) -> None:
+    meeting = threading.Barrier(10, timeout=30)
+    running.claims.before = lambda _: meeting.wait()
+    kubelet.register()
+    pods = [
+        threading.Thread(target=kubelet.prepare, args=(("ns", f"c{n}", f"uid-{n}"),))
+        for n in range(10)
+    ]
+    for pod in pods:
+        pod.start()
+    for pod in pods:
+        pod.join()
+    assert sorted(running.claims.prepared) == sorted(f"uid-{n}" for n in range(10))
+
+
+def test_a_cancelled_call_ends_in_peace_and_its_retry_is_answered(
+    running: Running, kubelet: KubeletClient
+) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def hold(_: ClaimRef) -> None:
+        entered.set()
+        release.wait(30)
+
+    running.claims.before = hold
+    kubelet.register()
+    with pytest.raises(grpc.RpcError) as late:
+        kubelet.prepare(CLAIM, timeout=0.5)
+    assert late.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert entered.wait(30)
+    running.claims.before = lambda _: None
+    # The first attempt still runs while the second one comes.
+    assert len(kubelet.prepare(CLAIM)["uid-1"].devices) == 1
+    release.set()
+    eventually(lambda: running.calls.running() == ())
+
+
+def test_get_info_is_answered_while_every_claim_worker_is_busy(
+    running: Running, kubelet: KubeletClient
+) -> None:
+    release = threading.Event()
+    running.claims.before = lambda _: release.wait(60)
+    kubelet.register()
+    pods = [
+        threading.Thread(target=kubelet.prepare, args=(("ns", f"c{n}", f"uid-{n}"),))
+        for n in range(40)
+    ]
+    for pod in pods:
+        pod.start()
+    try:
+        eventually(lambda: len(running.calls.running()) == 32)
+        assert kubelet.register().name == "gpu.nvidia.com"
+    finally:
+        release.set()
+        for pod in pods:
+            pod.join()
+
+
+def test_the_service_socket_listens_before_the_registration_socket_appears(
+    running: Running, kubelet: KubeletClient
+) -> None:
+    kubelet.register()
+    assert kubelet.prepare() == {}
+    assert running.paths.service.is_socket()
+
+
+def test_sockets_are_for_root_alone(running: Running) -> None:
+    for path in (running.paths.service, running.paths.registration):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_stopping_removes_both_sockets_and_nothing_else(running: Running) -> None:
+    kept = running.paths.data_directory / "claims"
+    kept.mkdir()
+    assert running.plugin.stop(5) == ()
+    assert list(running.paths.registration.parent.iterdir()) == []
+    assert list(running.paths.data_directory.iterdir()) == [kept]
+
+
+def test_stopping_lets_a_running_call_finish(running: Running, kubelet: KubeletClient) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def hold(_: ClaimRef) -> None:
+        entered.set()
+        release.wait(30)
+
+    running.claims.before = hold
+    kubelet.register()
+    answers: list[object] = []
+    pod = threading.Thread(target=lambda: answers.append(kubelet.prepare(CLAIM)))
+    pod.start()
+    assert entered.wait(30)
+    stopped = threading.Thread(target=running.plugin.stop, args=(30,))
+    stopped.start()
+    eventually(lambda: not running.paths.service.exists())
+    release.set()
+    pod.join()
+    stopped.join()
+    assert len(answers) == 1
+
+
+def test_stopping_names_the_claims_it_had_to_leave(
+    running: Running, kubelet: KubeletClient
+) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def hold(_: ClaimRef) -> None:
+        entered.set()
+        release.wait(30)
+
+    running.claims.before = hold
+    kubelet.register()
+
+    def prepare() -> None:
+        with pytest.raises(grpc.RpcError):
+            kubelet.prepare(CLAIM)
+
+    pod = threading.Thread(target=prepare)
+    pod.start()
+    assert entered.wait(30)
+    assert running.plugin.stop(0.1) == ("ns/one",)
+    release.set()
+    pod.join()
+
+
+def test_a_stale_socket_of_an_earlier_life_is_replaced(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    for path in (running.paths.service, running.paths.registration):
+        path.parent.mkdir(parents=True)
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(str(path))
+    running.plugin.start()
+    with KubeletClient(running.paths.registration.parent) as kubelet:
+        kubelet.register()
+        assert kubelet.prepare() == {}
+    running.plugin.stop(5)
+    assert list(running.paths.registration.parent.iterdir()) == []
+
+
+def test_something_else_at_the_sockets_path_is_left_alone_and_named(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    running.paths.registration.parent.mkdir(parents=True)
+    running.paths.registration.write_text("precious")
+    with pytest.raises(SetupError, match="is in the way and is no socket"):
+        running.plugin.start()
+    assert running.paths.registration.read_text() == "precious"
+    assert not running.paths.service.exists()
+
+
+def test_wiped_sockets_come_back_and_the_kubelet_can_register_again(
+    running: Running, kubelet: KubeletClient
+) -> None:
+    kubelet.register()
+    running.paths.registration.unlink()
+    running.paths.service.unlink()
+    running.paths.data_directory.rmdir()
+    running.paths.registration.parent.rmdir()
+    eventually(running.paths.registration.is_socket)
+    assert running.paths.service.is_socket()
+    with KubeletClient(kubelet.registrar) as again:
+        again.register()
+        assert again.prepare() == {}
+
+
+def test_a_call_under_way_survives_the_loss_of_its_socket(
+    running: Running, kubelet: KubeletClient
+) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def hold(_: ClaimRef) -> None:
+        entered.set()
+        release.wait(30)
+
+    running.claims.before = hold
+    kubelet.register()
+    answers: list[object] = []
+    pod = threading.Thread(target=lambda: answers.append(kubelet.prepare(CLAIM)))
+    pod.start()
+    assert entered.wait(30)
+    running.paths.service.unlink()
+    eventually(running.paths.service.is_socket)
+    release.set()
+    pod.join()
+    assert len(answers) == 1
+
+
+def test_a_socket_that_another_instance_took_over_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "dra.sock"
+    older = SocketServer(path, (), name="older", workers=1)
+    newer = SocketServer(path, (), name="newer", workers=1)
+    older.start()
+    newer.start()
+    assert not older.is_missing()
+    older.stop(0).wait(5)
+    assert path.is_socket()
+    newer.stop(0).wait(5)
+    assert not path.exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    server = SocketServer(tmp_path / "file" / "dra.sock", (), name="x", workers=1)
+    with pytest.raises(SetupError, match=r"file/dra\.sock cannot be made"):
+        server.start()

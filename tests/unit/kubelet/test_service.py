@@ -1,0 +1,167 @@
+"""Answers to the kubelet, claim by claim, without gRPC."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
+from dra_driver.errors import ConflictError
+from dra_driver.kubelet.service import ClaimCalls
+from dra_driver.ops.metrics import Metrics
+
+DEVICE = PreparedDevice(
+    request_names=("gpu",), pool_name="n", device_name="gpu-0", cdi_device_ids=("a/b=c",)
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class RecordedClaims:
+    """Claims whose outcome the test gives; keeps what was asked."""
+
+    def __init__(self, outcome: Callable[[ClaimRef], tuple[PreparedDevice, ...]]) -> None:
+        self.outcome = outcome
+        self.asked: list[tuple[str, float]] = []
+
+    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[PreparedDevice, ...]:
+        self.asked.append((ref.uid, deadline))
+        return self.outcome(ref)
+
+    def unprepare(self, ref: ClaimRef, *, deadline: float) -> None:
+        self.asked.append((ref.uid, deadline))
+        self.outcome(ref)
+
+
+def ref(uid: str) -> ClaimRef:
+    return ClaimRef(uid=ClaimUid(uid), namespace="ns", name=f"claim-{uid}")
+
+
+def calls(claims: RecordedClaims, clock: Callable[[], float] | None = None) -> ClaimCalls:
+    return ClaimCalls(claims, metrics(), clock=clock or Clock())
+
+
+def metrics() -> Metrics:
+    return Metrics(driver="gpu.nvidia.com", node="n", version="1")
+
+
+def succeed(_: ClaimRef) -> tuple[PreparedDevice, ...]:
+    return (DEVICE,)
+
+
+def test_every_claim_of_a_call_has_an_answer() -> None:
+    answers = calls(RecordedClaims(succeed)).prepare([ref("a"), ref("b"), ref("c")], 45)
+    assert {uid: answer.devices for uid, answer in answers.items()} == dict.fromkeys(
+        "abc", (DEVICE,)
+    )
+
+
+def test_a_call_without_claims_has_no_answers() -> None:
+    assert calls(RecordedClaims(succeed)).prepare([], 45) == {}
+
+
+def test_a_claim_named_twice_is_prepared_once() -> None:
+    claims = RecordedClaims(succeed)
+    answers = calls(claims).prepare([ref("a"), ref("a")], 45)
+    assert list(answers) == ["a"]
+    assert len(claims.asked) == 1
+
+
+@pytest.mark.parametrize("operation", ["prepare", "unprepare"])
+def test_a_claims_failure_stays_that_claims(operation: str) -> None:
+    def outcome(claim: ClaimRef) -> tuple[PreparedDevice, ...]:
+        if claim.uid == "bad":
+            raise ConflictError("gpu-0 is held by ns/other: wait for its pod to end")
+        return (DEVICE,)
+
+    answers = getattr(calls(RecordedClaims(outcome)), operation)([ref("bad"), ref("good")], 45)
+    assert answers["bad"].error == "gpu-0 is held by ns/other: wait for its pod to end"
+    assert answers["good"].error == ""
+
+
+def test_a_fault_of_ours_becomes_the_claims_error_text() -> None:
+    def outcome(claim: ClaimRef) -> tuple[PreparedDevice, ...]:
+        raise KeyError("gpu-7")
+
+    answer = calls(RecordedClaims(outcome)).prepare([ref("a")], 45)[ClaimUid("a")]
+    assert "internal error: KeyError: 'gpu-7'" in answer.error
+
+
+def test_an_error_without_words_is_still_an_error() -> None:
+    def outcome(claim: ClaimRef) -> tuple[PreparedDevice, ...]:
+        raise ConflictError
+
+    answer = calls(RecordedClaims(outcome)).prepare([ref("a")], 45)[ClaimUid("a")]
+    assert answer.error == "ConflictError"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "granted"), [(45.0, 40.0), (None, 40.0), (9.0, 8.0), (1e12, 40.0)]
+)
+def test_the_work_gets_most_of_the_callers_time_and_at_most_forty_seconds(
+    seconds: float | None, granted: float
+) -> None:
+    claims = RecordedClaims(succeed)
+    calls(claims).prepare([ref("a")], seconds)
+    assert claims.asked == [("a", pytest.approx(1000.0 + granted))]
+
+
+def test_a_call_whose_caller_is_gone_begins_nothing() -> None:
+    claims = RecordedClaims(succeed)
+    answers = calls(claims).prepare([ref("a"), ref("b")], 0.0)
+    assert claims.asked == []
+    assert all("ended before its turn" in answer.error for answer in answers.values())
+
+
+def test_claims_of_one_call_are_prepared_side_by_side() -> None:
+    # Each waits for the other: one after the other would never end.
+    meeting = threading.Barrier(2, timeout=30)
+
+    def outcome(claim: ClaimRef) -> tuple[PreparedDevice, ...]:
+        meeting.wait()
+        return (DEVICE,)
+
+    answers = calls(RecordedClaims(outcome)).prepare([ref("a"), ref("b")], 45)
+    assert not any(answer.error for answer in answers.values())
+
+
+def test_a_claim_that_overstays_does_not_keep_the_others_answers_back() -> None:
+    release = threading.Event()
+
+    def outcome(claim: ClaimRef) -> tuple[PreparedDevice, ...]:
+        if claim.uid == "slow":
+            release.wait(30)
+        return (DEVICE,)
+
+    service = calls(RecordedClaims(outcome))
+    try:
+        answers = service.prepare([ref("slow"), ref("quick")], 0.01)
+        assert answers["quick"].devices == (DEVICE,)
+        assert "not prepared within" in answers["slow"].error
+        assert service.running() == ("ns/claim-slow",)
+    finally:
+        release.set()
+
+
+def test_counts_tell_successes_from_failures() -> None:
+    counted = metrics()
+
+    def outcome(claim: ClaimRef) -> tuple[PreparedDevice, ...]:
+        if claim.uid == "bad":
+            raise ConflictError("no")
+        return (DEVICE,)
+
+    service = ClaimCalls(RecordedClaims(outcome), counted, clock=Clock())
+    service.prepare([ref("bad"), ref("good")], 45)
+    text = counted.render()[0].decode()
+    labels = 'driver="gpu.nvidia.com"'
+    assert f'nvidia_dra_requests_total{{{labels},operation="prepare"}} 1.0' in text
+    assert f'nvidia_dra_requests_inflight{{{labels},operation="prepare"}} 0.0' in text
+    errors = f'nvidia_dra_node_prepare_errors_total{{{labels},error_type="prepare_devices"}} 1.0'
+    assert errors in text
