@@ -1,0 +1,266 @@
+"""`dra-driver simulate`: make, change, look at and remove a simulated machine.
+
+In: the command line. Out: a driver root (see `driver_root`), a changed state, or a report on
+stdout. Errors are raised and shown by the caller as one line.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+import pydantic
+from pydantic_settings import (
+    BaseSettings,
+    CliApp,
+    CliPositionalArg,
+    CliSubCommand,
+    SettingsConfigDict,
+)
+
+from dra_driver.errors import SetupError
+from dra_driver.simulator import driver_root
+from dra_driver.simulator import profile as profiles
+from dra_driver.simulator.device_nodes import NodeKind
+from dra_driver.simulator.driver_root import Options, UserspaceChoice
+from dra_driver.simulator.machine import GpuStatus, Machine
+from dra_driver.simulator.state import FOR_EVER
+
+DEFAULT_ROOT = Path("/run/nvidia/driver")
+_COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive-process"}
+_TIME_SLICES = {0: "default", 1: "short", 2: "medium", 3: "long"}
+_ROOT = pydantic.Field(DEFAULT_ROOT, description="the driver root, a folder")
+_GPU = pydantic.Field("", description="index, UUID, PCI address or minor:N")
+
+
+class Up(pydantic.BaseModel):
+    """Make a simulated machine; if it is there already, leave it."""
+
+    profile: str = pydantic.Field(
+        "a100x8", description="name of a shipped profile, or the path of a YAML file"
+    )
+    root: Path = _ROOT
+    seed: str | None = pydantic.Field(
+        None, description="makes UUIDs and serial numbers; give each node its own"
+    )
+    nodes: NodeKind | None = pydantic.Field(
+        None, description="real device nodes or plain files; by default real where possible"
+    )
+    userspace: UserspaceChoice = pydantic.Field(
+        "auto", description="NVIDIA's own user-space files, stand-ins, or the first where possible"
+    )
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        options = Options(seed=self.seed, nodes=self.nodes, userspace=self.userspace)
+        machine = Machine.create(self.root, self.profile, options)
+        _print(f"{machine.description.profile.name}: {len(machine.gpus)} GPUs in {self.root}")
+        _print(f"driver {machine.description.driver_version}; {machine.description.userspace}")
+        if machine.description.nodes.note:
+            _print(machine.description.nodes.note)
+        _print(f"try: LD_LIBRARY_PATH={machine.library_folder} {machine.nvidia_smi} -L")
+
+
+class Down(pydantic.BaseModel):
+    """Remove a simulated machine."""
+
+    root: Path = _ROOT
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        gone = driver_root.down(self.root)
+        _print(f"removed {self.root}" if gone else f"{self.root}: nothing there")
+
+
+class Status(pydantic.BaseModel):
+    """Show the GPUs of a simulated machine and what they are set to."""
+
+    root: Path = _ROOT
+    output: Literal["table", "json"] = "table"
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        machine = Machine(self.root)
+        rows = sorted(machine.status(), key=lambda status: status.gpu.pci)
+        _print(_as_json(machine, rows) if self.output == "json" else _as_table(machine, rows))
+
+
+class Profiles(pydantic.BaseModel):
+    """List the shipped profiles."""
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        short = {name: alias for alias, name in profiles.ALIASES.items()}
+        for name in profiles.names():
+            _print(f"{name:<20} {short.get(name, ''):<8} {profiles.load(name).description}")
+
+
+class Fault(pydantic.BaseModel):
+    """Inject a fault, or take faults back.
+
+    lose and restore: a GPU falls off the bus and comes back. fail and slow: an NVML function fails
+    or takes longer. hide: an NVML function is missing. unload and load: the kernel driver.
+    remove and add: a GPU is pulled and put back. clear: forget failing, slow and hidden functions.
+    """
+
+    kind: CliPositionalArg[
+        Literal[
+            "lose", "restore", "fail", "slow", "hide", "unload", "load", "remove", "add", "clear"
+        ]
+    ]
+    root: Path = _ROOT
+    gpu: str = _GPU
+    function: str = pydantic.Field("*", description="NVML function, * for all")
+    code: int = pydantic.Field(999, description="NVML return code of a failing function")
+    times: int = pydantic.Field(FOR_EVER, description="how often; -1 for ever")
+    delay_ms: int = pydantic.Field(1000, ge=0, description="how much longer a slow call takes")
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        machine = Machine(self.root)
+        uuid = machine.find(self.gpu).uuid if self.gpu else None
+        match self.kind:
+            case "fail":
+                machine.fail_call(self.function, self.code, uuid=uuid, times=self.times)
+            case "slow":
+                machine.slow_call(self.function, self.delay_ms, uuid=uuid, times=self.times)
+            case "hide":
+                machine.hide_function(self.function)
+            case "clear":
+                machine.clear_faults(None if self.function == "*" else self.function)
+            case "unload":
+                machine.unload_driver()
+            case "load":
+                machine.load_driver()
+            case _:
+                self._change_gpu(machine, uuid)
+        _print(f"{self.kind}: done")
+
+    def _change_gpu(self, machine: Machine, uuid: str | None) -> None:
+        if uuid is None:
+            raise SetupError(f"fault {self.kind} needs --gpu: an index, UUID, PCI address, minor:N")
+        change = {
+            "lose": machine.lose_gpu,
+            "restore": machine.restore_gpu,
+            "remove": machine.remove_gpu,
+            "add": machine.add_gpu,
+        }
+        change[self.kind](uuid)
+
+
+class Event(pydantic.BaseModel):
+    """Raise an XID event on a GPU."""
+
+    root: Path = _ROOT
+    gpu: str = pydantic.Field(description="index, UUID, PCI address or minor:N")
+    xid: int = pydantic.Field(ge=0, description="the XID, for instance 79")
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        machine = Machine(self.root)
+        gpu = machine.find(self.gpu)
+        machine.emit_xid(gpu.uuid, self.xid)
+        _print(f"XID {self.xid} on {gpu.uuid}")
+
+
+class Boot(pydantic.BaseModel):
+    """Restart the machine: a new boot id; what a reboot forgets is forgotten."""
+
+    root: Path = _ROOT
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        machine = Machine(self.root)
+        machine.reboot()
+        _print(f"boot id {machine.boot_id}")
+
+
+class Simulate(BaseSettings):
+    """Simulate GPUs on a machine without any."""
+
+    model_config = SettingsConfigDict(
+        cli_prog_name="dra-driver simulate",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        nested_model_default_partial_update=False,
+    )
+
+    up: CliSubCommand[Up]
+    down: CliSubCommand[Down]
+    status: CliSubCommand[Status]
+    profiles: CliSubCommand[Profiles]
+    fault: CliSubCommand[Fault]
+    event: CliSubCommand[Event]
+    boot: CliSubCommand[Boot]
+
+    def cli_cmd(self) -> None:
+        """Run the chosen sub-command."""
+        CliApp.run_subcommand(self)
+
+
+def _as_table(machine: Machine, rows: list[GpuStatus]) -> str:
+    lines = [
+        (
+            f"{machine.description.profile.name}: driver {machine.description.driver_version}, "
+            f"{machine.description.userspace}"
+        ),
+        (
+            f"{'INDEX':<6}{'MINOR':<6}{'PCI':<14}{'UUID':<42}{'STATE':<9}{'COMPUTE':<19}"
+            f"{'SLICE':<9}NAME"
+        ),
+    ]
+    index = 0
+    for row in rows:
+        gpu = row.gpu
+        lines.append(
+            f"{index if row.present else '-':<6}{gpu.minor:<6}{gpu.pci:<14}{gpu.uuid:<42}"
+            f"{_state_word(row):<9}{_word(_COMPUTE_MODES, row.compute_mode):<19}"
+            f"{_word(_TIME_SLICES, row.time_slice):<9}{gpu.card.name}"
+        )
+        index += row.present
+    for fault in machine.faults():
+        slots = "all GPUs" if fault.slot < 0 else machine.gpus[fault.slot].uuid
+        times = "for ever" if fault.times < 0 else f"{fault.times} times"
+        what = f"returns {fault.code}" if fault.code else f"takes {fault.delay_ms} ms longer"
+        lines.append(f"fault: {fault.function} on {slots} {what}, {times}")
+    return "\n".join(lines)
+
+
+def _as_json(machine: Machine, rows: list[GpuStatus]) -> str:
+    gpus = [
+        {
+            "uuid": row.gpu.uuid,
+            "name": row.gpu.card.name,
+            "pciBusID": row.gpu.pci,
+            "minor": row.gpu.minor,
+            "state": _state_word(row),
+            "computeMode": row.compute_mode,
+            "timeSlice": row.time_slice,
+            "persistenceMode": row.persistence_mode,
+        }
+        for row in rows
+    ]
+    content = {
+        "profile": machine.description.profile.name,
+        "driverVersion": machine.description.driver_version,
+        "userspace": machine.description.userspace,
+        "library": str(machine.library),
+        "bootID": machine.boot_id,
+        "gpus": gpus,
+    }
+    return json.dumps(content, indent=2)
+
+
+def _state_word(status: GpuStatus) -> str:
+    if not status.present:
+        return "removed"
+    return "lost" if status.lost else "ok"
+
+
+def _word(words: dict[int, str], value: int | None) -> str:
+    return "-" if value is None else words.get(value, str(value))
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + os.linesep)

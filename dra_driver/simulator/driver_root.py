@@ -1,0 +1,312 @@
+"""Builds and removes a driver root: the files a node with NVIDIA's driver has, for a simulated one.
+
+In: a folder, a profile, and how real it shall be. Out: in that folder the NVML library and its
+state file, the user-space files, device nodes, /proc and /sys files, firmware, and a marker file
+that says what it is. It is built aside and renamed, so it is there whole or not at all. Only a
+folder with the marker is ever removed.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from dra_driver.errors import SetupError, StateError
+from dra_driver.simulator import build, device_nodes, hardware, procfs, state, sysfs, userspace
+from dra_driver.simulator import profile as profiles
+from dra_driver.simulator.device_nodes import NodeKind, NodePlan
+from dra_driver.simulator.hardware import SimulatedGpu
+from dra_driver.simulator.profile import Profile
+from dra_driver.simulator.userspace import Userspace
+
+MARKER = ".simulated-machine.json"
+_MARKER_FORMAT = 1
+# What the GSP firmware files are called for the two families of cards.
+_FIRMWARE = ("gsp_ga10x.bin", "gsp_tu10x.bin")
+
+UserspaceChoice = Literal["auto", "real", "stand-in"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a driver root is made.
+
+    Attributes:
+        seed: makes UUIDs and serial numbers; the profile's name by default.
+        nodes: real device nodes or plain files; None for real ones where possible.
+        userspace: NVIDIA's files, stand-ins, or the first where possible.
+        cache: folder for compiled and downloaded files; the user's cache folder by default.
+        environment: where HOME, PATH and CC are looked up.
+    """
+
+    seed: str | None = None
+    nodes: NodeKind | None = None
+    userspace: UserspaceChoice = "auto"
+    cache: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What the marker file says of a driver root."""
+
+    profile: Profile
+    seed: str
+    driver_version: str
+    nodes: NodePlan
+    userspace: str
+
+    @property
+    def gpus(self) -> list[SimulatedGpu]:
+        """The machine's GPUs, by slot."""
+        return hardware.gpus_of(self.profile, self.seed)
+
+    def to_json(self) -> str:
+        """Write the marker's text."""
+        nodes = {
+            "kind": self.nodes.kind.value,
+            "uvm_major": self.nodes.uvm_major,
+            "caps_major": self.nodes.caps_major,
+            "drm": self.nodes.drm,
+            "note": self.nodes.note,
+        }
+        content = {
+            "format": _MARKER_FORMAT,
+            "seed": self.seed,
+            "driver_version": self.driver_version,
+            "nodes": nodes,
+            "userspace": self.userspace,
+            "profile": profiles.dump(self.profile),
+        }
+        return json.dumps(content, indent=1) + "\n"
+
+
+def describe(root: Path) -> Description:
+    """Read the marker of a driver root.
+
+    Raises:
+        SetupError: the folder is no simulated driver root.
+        StateError: its marker is damaged or of another format.
+    """
+    try:
+        content = json.loads((root / MARKER).read_text())
+        if content["format"] != _MARKER_FORMAT:
+            raise StateError(f"{root} was made by another version of the simulator; make it anew")
+        return Description(
+            profile=profiles.parse(content["profile"], origin=f"of {root}"),
+            seed=content["seed"],
+            driver_version=content["driver_version"],
+            nodes=NodePlan(**{**content["nodes"], "kind": NodeKind(content["nodes"]["kind"])}),
+            userspace=content["userspace"],
+        )
+    except FileNotFoundError as cause:
+        raise SetupError(
+            f"{root} holds no simulated machine; make one with "
+            f"`dra-driver simulate up --root {root}`"
+        ) from cause
+    except (ValueError, KeyError, TypeError) as cause:
+        raise StateError(f"the marker {root / MARKER} is damaged: {cause}") from cause
+
+
+def up(root: Path, profile: Profile, options: Options) -> Description:
+    """Make the driver root, or leave it when it already is this machine.
+
+    Raises:
+        SetupError: the folder is in use for something else, or a file cannot be had or made.
+    """
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(root.parent):
+        if (root / MARKER).exists():
+            return _refresh(root, profile, options)
+        if root.exists() and (not root.is_dir() or any(root.iterdir())):
+            raise SetupError(
+                f"{root} exists and is not a simulated machine; give a new or an empty folder"
+            )
+        staging = Path(tempfile.mkdtemp(dir=root.parent, prefix=f".{root.name}."))
+        try:
+            staging.chmod(0o755)
+            description = _build(staging, profile, options)
+            staging.rename(root)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+        return description
+
+
+def down(root: Path) -> bool:
+    """Remove a driver root; False when there is none.
+
+    Raises:
+        SetupError: the folder is something else, or something is mounted below it.
+    """
+    if not root.exists():
+        return False
+    with _locked(root.parent):
+        if not (root / MARKER).exists():
+            if root.is_dir() and not any(root.iterdir()):
+                return False
+            raise SetupError(f"{root} is not a simulated machine; nothing was removed")
+        if mounts := _mounts_below(root):
+            raise SetupError(
+                f"{mounts[0]} is a mount below {root}; unmount it first, removing would go into it"
+            )
+        aside = Path(tempfile.mkdtemp(dir=root.parent, prefix=f".{root.name}."))
+        root.rename(aside)
+        shutil.rmtree(aside)
+    return True
+
+
+def add_gpu(root: Path, description: Description, gpu: SimulatedGpu) -> None:
+    """Make the files of one GPU."""
+    cpus = description.profile.cpus_per_numa_node
+    procfs.add_gpu(root / "proc", gpu, description.driver_version)
+    sysfs.add_gpu(root / "sys", gpu, cpus, drm=description.nodes.drm)
+    device_nodes.make_gpu_nodes(root / "dev", gpu, description.nodes)
+
+
+def remove_gpu(root: Path, gpu: SimulatedGpu) -> None:
+    """Remove the files of one GPU."""
+    device_nodes.remove_gpu_nodes(root / "dev", gpu)
+    procfs.remove_gpu(root / "proc", gpu)
+    sysfs.remove_gpu(root / "sys", gpu)
+
+
+def _refresh(root: Path, profile: Profile, options: Options) -> Description:
+    """Check that a driver root is the wanted machine, and renew its library if it is older."""
+    found = describe(root)
+    if found.profile != profile or found.seed != (options.seed or profile.name):
+        raise SetupError(
+            f"{root} already is the machine {found.profile.name!r} (seed {found.seed!r}); remove "
+            f"it first with `dra-driver simulate down --root {root}`"
+        )
+    with state.State(state.find(root / userspace.library_folder())):
+        pass  # a state of another layout is an error here, not in every NVML call
+    _install_library(root, profile, found.driver_version, options)
+    return found
+
+
+def _build(root: Path, profile: Profile, options: Options) -> Description:
+    files = _userspace(profile, options)
+    version = files.version or profile.driver_version
+    _install_userspace(root, files)
+    _install_library(root, profile, version, options)
+    for name in _FIRMWARE:
+        firmware = root / "lib/firmware/nvidia" / version / name
+        firmware.parent.mkdir(parents=True, exist_ok=True)
+        firmware.write_text(f"stand-in of the GPU simulator for {name} {version}\n")
+    for folder in ("dev", "run", "tmp"):
+        (root / folder).mkdir()
+    (root / "tmp").chmod(0o1777)
+    host_devices = Path("/proc/devices")
+    nodes = device_nodes.plan(
+        options.nodes, root, host_devices.read_text() if host_devices.exists() else ""
+    )
+    description = Description(
+        profile=profile,
+        seed=options.seed or profile.name,
+        driver_version=version,
+        nodes=nodes,
+        userspace=files.note,
+    )
+    device_nodes.make_control_nodes(root / "dev", nodes)
+    procfs.write_driver(root / "proc", version, platform.machine(), nodes)
+    procfs.write_boot_id(root / "proc", str(uuid.uuid4()))
+    sysfs.write_driver(root / "sys", version)
+    for gpu in description.gpus:
+        add_gpu(root, description, gpu)
+    _write_state(root, description)
+    (root / MARKER).write_text(description.to_json())
+    return description
+
+
+def _write_state(root: Path, description: Description) -> None:
+    profile, version = description.profile, description.driver_version
+    major, _, minor = profile.cuda_version.partition(".")
+    folder = userspace.library_folder()
+    state.create(
+        root / folder / f"{state.FILE_PREFIX}{version}",
+        state.Driver(
+            version=version,
+            cuda_version=1000 * int(major) + 10 * int(minor),
+            library_folder=folder,
+        ),
+        [hardware.facts_of(gpu, profile, version) for gpu in description.gpus],
+    )
+
+
+def _userspace(profile: Profile, options: Options) -> Userspace:
+    cache = options.cache or build.cache_folder(options.environment)
+    if options.userspace == "stand-in":
+        why = "as asked for"
+    else:
+        try:
+            return userspace.real(cache, options.environment)
+        except SetupError as error:
+            if options.userspace == "real":
+                raise
+            why = f"NVIDIA's own files cannot be had here ({error})"
+    return userspace.stand_ins(cache, options.environment, profile.driver_version, why)
+
+
+def _install_userspace(root: Path, files: Userspace) -> None:
+    for place, source in files.files.items():
+        target = root / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)  # they are 200 MB and never written
+        except OSError:
+            shutil.copy2(source, target)
+    for place, text in files.links.items():
+        link = root / place
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(text)
+
+
+def _install_library(root: Path, profile: Profile, version: str, options: Options) -> None:
+    """Put the NVML library in place, by rename: processes that use the old one keep it."""
+    cache = options.cache or build.cache_folder(options.environment)
+    built = build.compile_library(cache, options.environment, without=profile.missing_functions)
+    folder = root / userspace.library_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"libnvidia-ml.so.{version}"
+    content = built.read_bytes()
+    if not target.exists() or target.read_bytes() != content:
+        temporary = folder / f".libnvidia-ml.{os.getpid()}"
+        temporary.write_bytes(content)
+        temporary.chmod(0o755)
+        temporary.rename(target)
+    for link, text in (
+        (build.SONAME, target.name),
+        ("libnvidia-ml.so", build.SONAME),
+    ):
+        if not (folder / link).is_symlink():
+            (folder / link).symlink_to(text)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Let one process at a time make or remove driver roots in a folder."""
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)
+
+
+def _mounts_below(root: Path) -> list[str]:
+    inside = f"{root.resolve()}/"
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    places = [line.split()[4].replace("\\040", " ") for line in lines]
+    return [place for place in places if f"{place}/".startswith(inside)]

@@ -1,0 +1,244 @@
+"""From a profile to the GPUs of one machine: addresses, made-up identities, and NVML's facts.
+
+In: a profile and a seed, so that two machines of one profile have different UUIDs. Out: one
+`SimulatedGpu` per slot, in the profile's order, and the `GpuFacts` that go into the state file.
+The same profile and seed always give the same identities.
+"""
+
+import hashlib
+import uuid
+from dataclasses import dataclass
+
+from dra_driver.simulator import profile as profiles
+from dra_driver.simulator.layout import Fact, Text
+from dra_driver.simulator.profile import Card, Profile
+from dra_driver.simulator.state import GpuFacts, Link
+
+NVIDIA_VENDOR = 0x10DE
+_MIB = 1024**2
+_LINK_TO_SWITCH = 1
+_FABRIC_COMPLETED = 3
+# XID, ECC single and double bit, performance state, clock; datacenter cards add MIG changes.
+_EVENTS = 0x1 | 0x2 | 0x4 | 0x8 | 0x10
+_EVENT_MIG = 0x100
+_BANKS_PER_GIB = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedGpu:
+    """One GPU of a machine.
+
+    `pci` is the kernel's address, lower case with a four-digit domain; `bridges` are the PCI
+    bridges above it, root port first.
+    """
+
+    slot: int
+    uuid: str
+    serial: str
+    pci: str
+    bridges: tuple[str, ...]
+    minor: int
+    numa_node: int
+    module_id: int | None
+    card: Card
+
+    @property
+    def root_bus(self) -> str:
+        """The PCIe root above the GPU, as in /sys: "domain:bus"."""
+        return (self.bridges[0] if self.bridges else self.pci)[:7]
+
+    @property
+    def nvml_bus_id(self) -> str:
+        """The address as NVML writes it: upper case with an eight-digit domain."""
+        return f"0000{self.pci}".upper()
+
+
+def gpus_of(profile: Profile, seed: str) -> list[SimulatedGpu]:
+    """List the profile's GPUs with their identities."""
+    return [
+        SimulatedGpu(
+            slot=slot,
+            uuid=gpu.uuid or f"GPU-{uuid.UUID(bytes=_digest(seed, gpu.pci)[:16], version=4)}",
+            serial=gpu.serial or _serial(seed, gpu.pci, profile.card_of(gpu)),
+            pci=gpu.pci,
+            bridges=tuple(gpu.bridges),
+            minor=gpu.minor,
+            numa_node=gpu.numa_node,
+            module_id=gpu.module_id,
+            card=profile.card_of(gpu),
+        )
+        for slot, gpu in enumerate(profile.gpus)
+    ]
+
+
+def facts_of(gpu: SimulatedGpu, profile: Profile, driver_version: str) -> GpuFacts:
+    """List everything NVML says of a GPU."""
+    card = gpu.card
+    facts = _address_facts(gpu, profile) | _memory_facts(card) | _mode_facts(card)
+    facts |= _sensor_facts(card)
+    fabric = profile.nvswitch is not None and profile.nvswitch.fabric and card.nvlink is not None
+    if fabric:
+        facts |= {
+            Fact.FABRIC_STATE: _FABRIC_COMPLETED,
+            Fact.FABRIC_STATUS: 0,
+            Fact.FABRIC_CLIQUE: 0,
+            Fact.FABRIC_HEALTH: 0,
+        }
+    return GpuFacts(facts=facts, texts=_texts(gpu, driver_version), links=_links(card, profile))
+
+
+def _digest(seed: str, pci: str) -> bytes:
+    return hashlib.sha256(f"{seed}/{pci}".encode()).digest()
+
+
+def _serial(seed: str, pci: str, card: Card) -> str:
+    if not card.serial_number:
+        return ""
+    return f"16{int.from_bytes(_digest(seed, pci)[16:24]) % 10**11:011d}"
+
+
+def _address_facts(gpu: SimulatedGpu, profile: Profile) -> dict[Fact, int]:
+    domain, bus, device = gpu.pci.partition(".")[0].split(":")
+    ids = NVIDIA_VENDOR
+    facts = {
+        Fact.MINOR: gpu.minor,
+        Fact.PCI_DOMAIN: int(domain, 16),
+        Fact.PCI_BUS: int(bus, 16),
+        Fact.PCI_DEVICE: int(device, 16),
+        Fact.PCI_DEVICE_ID: int(gpu.card.device_id, 16) << 16 | ids,
+        Fact.PCI_SUBSYSTEM_ID: int(gpu.card.subsystem_id, 16) << 16 | ids,
+        Fact.PCIE_ROOT: int(gpu.root_bus.replace(":", ""), 16),
+        Fact.HOST_NUMA_NODE: gpu.numa_node,
+        Fact.CPU_FIRST: max(gpu.numa_node, 0) * profile.cpus_per_numa_node,
+        Fact.CPU_COUNT: profile.cpus_per_numa_node,
+        Fact.BOARD_ID: int(bus, 16) << 8,
+        Fact.MULTI_GPU_BOARD: 0,
+    }
+    if len(gpu.bridges) > 1:  # below the root port there is a switch; its address names it
+        facts[Fact.PCIE_SWITCH] = int(gpu.bridges[1].translate({ord(c): None for c in ":."}), 16)
+    if gpu.module_id is not None:
+        facts[Fact.MODULE_ID] = gpu.module_id
+    return facts
+
+
+def _memory_facts(card: Card) -> dict[Fact, int]:
+    facts = {
+        Fact.MEMORY_TOTAL: card.memory.total_mib * _MIB,
+        Fact.MEMORY_RESERVED: card.memory.reserved_mib * _MIB,
+        Fact.MEMORY_USED: 0,
+        Fact.BAR1_TOTAL: card.memory.bar1_mib * _MIB,
+        Fact.BAR1_USED: _MIB,
+    }
+    if card.memory.bus_bits is not None:
+        facts[Fact.MEMORY_BUS_WIDTH] = card.memory.bus_bits
+    if card.ecc is not None:
+        facts |= {Fact.ECC_CURRENT: int(card.ecc), Fact.ECC_PENDING: int(card.ecc)}
+        facts |= {Fact.ECC_CORRECTED: 0, Fact.ECC_UNCORRECTED: 0}
+    if card.row_remapping:
+        facts |= {
+            Fact.ROWS_CORRECTABLE: 0,
+            Fact.ROWS_UNCORRECTABLE: 0,
+            Fact.ROWS_PENDING: 0,
+            Fact.ROWS_FAILED: 0,
+            Fact.ROW_BANKS: card.memory.total_mib // 1024 * _BANKS_PER_GIB,
+        }
+    elif card.ecc is not None:
+        facts[Fact.RETIRED_PAGES] = 0
+    return facts
+
+
+def _mode_facts(card: Card) -> dict[Fact, int]:
+    major, minor = card.compute_capability.split(".")
+    facts = {
+        Fact.BRAND: profiles.BRANDS[card.brand],
+        Fact.ARCHITECTURE: profiles.ARCHITECTURES[card.architecture],
+        Fact.COMPUTE_MAJOR: int(major),
+        Fact.COMPUTE_MINOR: int(minor),
+        Fact.CORES: card.cores,
+        Fact.VIRTUALIZATION_MODE: 0,
+        Fact.PERSISTENCE_MODE: 0,
+        Fact.COMPUTE_MODE: 0,
+        Fact.DISPLAY_MODE: 0,
+        Fact.DISPLAY_ACTIVE: 0,
+        Fact.EVENT_TYPES: _EVENTS | (_EVENT_MIG if card.mig else 0),
+        Fact.RECOVERY_ACTION: 0,
+    }
+    if card.time_slicing:
+        facts[Fact.TIME_SLICE] = 0
+    if card.addressing_mode is not None:
+        facts[Fact.ADDRESSING_MODE] = profiles.ADDRESSING_MODES[card.addressing_mode]
+    if card.mig is not None:
+        facts |= {Fact.MIG_CURRENT: 0, Fact.MIG_PENDING: 0}
+        facts[Fact.MIG_MAX_DEVICES] = card.mig.max_devices
+    return facts
+
+
+def _sensor_facts(card: Card) -> dict[Fact, int]:
+    facts = {
+        Fact.TEMPERATURE: card.temperature.idle,
+        Fact.TEMPERATURE_SHUTDOWN: card.temperature.shutdown,
+        Fact.TEMPERATURE_SLOWDOWN: card.temperature.slowdown,
+        Fact.TEMPERATURE_MAX: card.temperature.maximum,
+        Fact.POWER_USAGE: card.power.idle * 1000,
+        Fact.POWER_LIMIT: card.power.default * 1000,
+        Fact.POWER_DEFAULT: card.power.default * 1000,
+        Fact.POWER_MIN: card.power.minimum * 1000,
+        Fact.POWER_MAX: card.power.maximum * 1000,
+        Fact.CLOCK_GRAPHICS: card.idle_clocks.graphics,
+        Fact.CLOCK_SM: card.idle_clocks.graphics,
+        Fact.CLOCK_MEMORY: card.idle_clocks.memory,
+        Fact.CLOCK_VIDEO: card.idle_clocks.video,
+        Fact.MAX_CLOCK_GRAPHICS: card.clocks.graphics,
+        Fact.MAX_CLOCK_SM: card.clocks.graphics,
+        Fact.MAX_CLOCK_MEMORY: card.clocks.memory,
+        Fact.MAX_CLOCK_VIDEO: card.clocks.video,
+        Fact.PCIE_GENERATION: card.pcie_generation,
+        Fact.PCIE_GENERATION_MAX: card.pcie_generation,
+        Fact.PCIE_WIDTH: card.pcie_width,
+        Fact.PCIE_WIDTH_MAX: card.pcie_width,
+        Fact.PERFORMANCE_STATE: 0 if card.temperature.memory is not None else 8,
+        Fact.UTILIZATION_GPU: 0,
+        Fact.UTILIZATION_MEMORY: 0,
+    }
+    if card.temperature.memory is not None:
+        facts[Fact.TEMPERATURE_MEMORY] = card.temperature.memory
+    if card.temperature.memory_maximum is not None:
+        facts[Fact.TEMPERATURE_MEMORY_MAX] = card.temperature.memory_maximum
+    if card.fan_percent is not None:
+        facts[Fact.FAN_SPEED] = card.fan_percent
+    return facts
+
+
+def _texts(gpu: SimulatedGpu, driver_version: str) -> dict[Text, str]:
+    card = gpu.card
+    inforom = card.inforom
+    texts = {
+        Text.UUID: gpu.uuid,
+        Text.NAME: card.name,
+        Text.SERIAL: gpu.serial,
+        Text.PCI_BUS_ID: gpu.nvml_bus_id,
+        Text.BOARD_PART_NUMBER: card.board_part_number,
+        Text.VBIOS: card.vbios,
+        Text.GSP_FIRMWARE: driver_version if card.gsp_firmware else None,
+        Text.INFOROM_IMAGE: inforom.image if inforom else None,
+        Text.INFOROM_OEM: inforom.oem if inforom else None,
+        Text.INFOROM_ECC: inforom.ecc if inforom else None,
+        Text.INFOROM_POWER: inforom.power if inforom else None,
+    }
+    return {text: value for text, value in texts.items() if value}
+
+
+def _links(card: Card, profile: Profile) -> list[Link]:
+    """Spread the card's links over the machine's switches; without switches they are unused."""
+    if card.nvlink is None or profile.nvswitch is None:
+        return []
+    switches = profile.nvswitch.addresses
+    return [
+        Link(
+            kind=_LINK_TO_SWITCH,
+            version=card.nvlink.version,
+            remote_device_id=int(profile.nvswitch.device_id, 16) << 16 | NVIDIA_VENDOR,
+            remote_bus_id=f"0000{switches[number % len(switches)]}".upper(),
+        )
+        for number in range(card.nvlink.links)
+    ]

@@ -1,0 +1,170 @@
+"""The simulated machine's shared state, byte for byte as the C library maps it.
+
+In: nothing. Out: ctypes structures and the enumerations that index into them. `nvml/state.h` is
+the same layout in C; a test compares the two through the library's `nvmlSimulatorLayout`.
+
+A number is one signed 64-bit word, `ABSENT` when the card does not have the fact (NVML then
+answers NOT_SUPPORTED). A text is a NUL-terminated string, empty when absent.
+"""
+
+import ctypes
+import enum
+from typing import ClassVar
+
+MAGIC = b"NVMLSIM"
+LAYOUT_VERSION = 1
+STATE_OFFSET = 4096
+MAX_GPUS = 32
+MAX_FAULTS = 64
+MAX_EVENTS = 256
+MAX_LINKS = 36
+TEXT_SIZE = 96
+PATH_SIZE = 256
+VERSION_SIZE = 80
+ABSENT = -(2**63)
+
+
+Fact = enum.IntEnum(
+    "Fact",
+    """
+    MINOR BRAND ARCHITECTURE COMPUTE_MAJOR COMPUTE_MINOR
+    PCI_DOMAIN PCI_BUS PCI_DEVICE PCI_DEVICE_ID PCI_SUBSYSTEM_ID
+    PCIE_ROOT PCIE_SWITCH HOST_NUMA_NODE NUMA_NODE CPU_FIRST CPU_COUNT
+    MEMORY_TOTAL MEMORY_RESERVED MEMORY_USED BAR1_TOTAL BAR1_USED
+    ADDRESSING_MODE MODULE_ID BOARD_ID MULTI_GPU_BOARD VIRTUALIZATION_MODE
+    ECC_CURRENT ECC_PENDING PERSISTENCE_MODE COMPUTE_MODE TIME_SLICE
+    MIG_CURRENT MIG_PENDING MIG_MAX_DEVICES
+    FABRIC_STATE FABRIC_STATUS FABRIC_CLIQUE FABRIC_HEALTH C2C_MODE
+    EVENT_TYPES RECOVERY_ACTION
+    TEMPERATURE TEMPERATURE_MEMORY TEMPERATURE_SHUTDOWN TEMPERATURE_SLOWDOWN
+    TEMPERATURE_MAX TEMPERATURE_MEMORY_MAX
+    POWER_USAGE POWER_LIMIT POWER_DEFAULT POWER_MIN POWER_MAX
+    CLOCK_GRAPHICS CLOCK_SM CLOCK_MEMORY CLOCK_VIDEO
+    MAX_CLOCK_GRAPHICS MAX_CLOCK_SM MAX_CLOCK_MEMORY MAX_CLOCK_VIDEO
+    PCIE_GENERATION PCIE_GENERATION_MAX PCIE_WIDTH PCIE_WIDTH_MAX
+    FAN_SPEED PERFORMANCE_STATE UTILIZATION_GPU UTILIZATION_MEMORY
+    CORES MEMORY_BUS_WIDTH DISPLAY_MODE DISPLAY_ACTIVE
+    ECC_CORRECTED ECC_UNCORRECTED RETIRED_PAGES
+    ROWS_CORRECTABLE ROWS_UNCORRECTABLE ROWS_PENDING ROWS_FAILED ROW_BANKS
+    """,
+    start=0,
+)
+
+Text = enum.IntEnum(
+    "Text",
+    """
+    UUID NAME SERIAL BOARD_PART_NUMBER VBIOS PCI_BUS_ID
+    INFOROM_IMAGE INFOROM_OEM INFOROM_ECC INFOROM_POWER GSP_FIRMWARE
+    """,
+    start=0,
+)
+
+
+class TextRecord(ctypes.Structure):
+    """One text of a GPU."""
+
+    _fields_: ClassVar = [("value", ctypes.c_char * TEXT_SIZE)]
+    value: bytes
+
+
+class LinkRecord(ctypes.Structure):
+    """One NVLink of a GPU."""
+
+    _fields_: ClassVar = [
+        ("present", ctypes.c_uint32),
+        ("active", ctypes.c_uint32),
+        ("kind", ctypes.c_uint32),
+        ("version", ctypes.c_uint32),
+        ("remote_device_id", ctypes.c_uint32),
+        ("remote_bus_id", ctypes.c_char * 28),
+    ]
+
+
+class GpuRecord(ctypes.Structure):
+    """One slot of the machine."""
+
+    _fields_: ClassVar = [
+        ("present", ctypes.c_uint32),
+        ("lost", ctypes.c_uint32),
+        ("facts", ctypes.c_int64 * len(Fact)),
+        ("texts", TextRecord * len(Text)),
+        ("fabric_cluster", ctypes.c_uint8 * 16),
+        ("links", LinkRecord * MAX_LINKS),
+    ]
+
+
+class FaultRecord(ctypes.Structure):
+    """One injected fault; `active` is written last."""
+
+    _fields_: ClassVar = [
+        ("function", ctypes.c_char * 64),
+        ("slot", ctypes.c_int32),
+        ("code", ctypes.c_int32),
+        ("remaining", ctypes.c_int64),
+        ("delay_ms", ctypes.c_uint32),
+        ("active", ctypes.c_uint32),
+    ]
+
+
+class EventRecord(ctypes.Structure):
+    """One event of the ring; event number n lies at n modulo MAX_EVENTS."""
+
+    _fields_: ClassVar = [
+        ("sequence", ctypes.c_uint64),
+        ("type", ctypes.c_uint64),
+        ("data", ctypes.c_uint64),
+        ("slot", ctypes.c_uint32),
+        ("gpu_instance", ctypes.c_uint32),
+        ("compute_instance", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    ]
+
+
+class StateRecord(ctypes.Structure):
+    """The whole machine."""
+
+    _fields_: ClassVar = [
+        ("magic", ctypes.c_char * 8),
+        ("layout_version", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("gpu_count", ctypes.c_uint32),
+        ("driver_loaded", ctypes.c_uint32),
+        ("cuda_driver_version", ctypes.c_uint32),
+        ("change", ctypes.c_uint32),
+        ("next_event", ctypes.c_uint64),
+        ("driver_version", ctypes.c_char * VERSION_SIZE),
+        ("nvml_version", ctypes.c_char * VERSION_SIZE),
+        ("library_folder", ctypes.c_char * PATH_SIZE),
+        ("faults", FaultRecord * MAX_FAULTS),
+        ("events", EventRecord * MAX_EVENTS),
+        ("gpus", GpuRecord * MAX_GPUS),
+    ]
+
+
+# Names as nvmlSimulatorLayout prints them.
+STRUCTURES: dict[str, type[ctypes.Structure]] = {
+    "sim_state": StateRecord,
+    "sim_gpu": GpuRecord,
+    "sim_fault": FaultRecord,
+    "sim_event": EventRecord,
+    "sim_link": LinkRecord,
+}
+
+
+def describe() -> dict[str, tuple[int, ...]]:
+    """Describe this module's layout as `nvmlSimulatorLayout` describes the library's.
+
+    Returns:
+        `structure` → (size,), `structure.field` → (offset, size), `fact.NAME` → (number,),
+        `text.NAME` → (number,). Sizes and offsets in bytes.
+    """
+    lines: dict[str, tuple[int, ...]] = {}
+    for name, structure in STRUCTURES.items():
+        lines[name] = (ctypes.sizeof(structure),)
+        for field, *_ in structure._fields_:
+            if field != "reserved":
+                place = getattr(structure, field)
+                lines[f"{name}.{field}"] = (place.offset, place.size)
+    lines |= {f"fact.{fact.name}": (fact.value,) for fact in Fact}
+    lines |= {f"text.{text.name}": (text.value,) for text in Text}
+    return lines

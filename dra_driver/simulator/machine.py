@@ -1,0 +1,281 @@
+"""A simulated machine from Python: where its files are, what its GPUs are set to, and its faults.
+
+In: a driver root made by `create` or by `dra-driver simulate up`. Out: paths to give to a driver,
+and methods that change the machine while others use it. Every change goes through the state file,
+so it is seen at once by all processes, except which GPUs there are: NVML lists them at nvmlInit.
+"""
+
+import shutil
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from dra_driver.errors import SetupError
+from dra_driver.simulator import build, device_nodes, driver_root, procfs, state, userspace
+from dra_driver.simulator import profile as profiles
+from dra_driver.simulator.driver_root import Description, Options
+from dra_driver.simulator.hardware import SimulatedGpu
+from dra_driver.simulator.layout import Fact
+from dra_driver.simulator.profile import Profile
+from dra_driver.simulator.state import EVENT_XID, FOR_EVER, Fault, State
+
+FUNCTION_NOT_FOUND = 13
+# Emptied by a reboot, relative to the driver root.
+_VOLATILE_FOLDERS = ("run", "tmp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuStatus:
+    """One GPU as it is now. Modes are NVML's numbers, None when the card has no such mode."""
+
+    gpu: SimulatedGpu
+    present: bool
+    lost: bool
+    compute_mode: int | None
+    time_slice: int | None
+    persistence_mode: int | None
+
+
+class Machine:
+    """One simulated machine.
+
+    Raises:
+        SetupError: the folder holds none.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.driver_root = root
+        self.description: Description = driver_root.describe(root)
+
+    @classmethod
+    def create(cls, root: Path, profile: Profile | str, options: Options | None = None) -> Self:
+        """Make a machine in a new or empty folder; with the same profile there, keep it.
+
+        Args:
+            root: the driver root to make.
+            profile: a profile, or the name, alias or path of one.
+            options: how to make it. By default with stand-ins for NVIDIA's files, which takes no
+                network.
+
+        Raises:
+            SetupError: see `driver_root.up`.
+            ConfigError: no such profile.
+        """
+        loaded = profiles.load(profile) if isinstance(profile, str) else profile
+        driver_root.up(root, loaded, options or Options(userspace="stand-in"))
+        return cls(root)
+
+    def destroy(self) -> None:
+        """Remove the driver root."""
+        driver_root.down(self.driver_root)
+
+    # Where things are
+
+    @property
+    def library_folder(self) -> Path:
+        """The folder of the driver's libraries; for LD_LIBRARY_PATH."""
+        return self.driver_root / userspace.library_folder()
+
+    @property
+    def library(self) -> Path:
+        """The NVML library; give it to ctypes.CDLL."""
+        return self.library_folder / build.SONAME
+
+    @property
+    def nvidia_smi(self) -> Path:
+        """The program nvidia-smi: NVIDIA's own or the stand-in."""
+        return self.driver_root / "usr/bin/nvidia-smi"
+
+    @property
+    def dev_root(self) -> Path:
+        """The folder that holds `dev`."""
+        return self.driver_root
+
+    @property
+    def proc_root(self) -> Path:
+        """The folder to use in place of /proc."""
+        return self.driver_root / "proc"
+
+    @property
+    def sys_root(self) -> Path:
+        """The folder to use in place of /sys."""
+        return self.driver_root / "sys"
+
+    @property
+    def state_file(self) -> Path:
+        """The state shared by all processes."""
+        return state.find(self.library_folder)
+
+    @property
+    def boot_id(self) -> str:
+        """The identity of this boot."""
+        return procfs.read_boot_id(self.proc_root)
+
+    @property
+    def gpus(self) -> list[SimulatedGpu]:
+        """The machine's GPUs by slot, pulled ones included."""
+        return self.description.gpus
+
+    # What it is set to
+
+    def status(self) -> list[GpuStatus]:
+        """Return every GPU as it is now, by slot."""
+        with self._state() as now:
+            return [
+                GpuStatus(
+                    gpu=gpu,
+                    present=now.present(gpu.slot),
+                    lost=now.lost(gpu.slot),
+                    compute_mode=now.fact(gpu.slot, Fact.COMPUTE_MODE),
+                    time_slice=now.fact(gpu.slot, Fact.TIME_SLICE),
+                    persistence_mode=now.fact(gpu.slot, Fact.PERSISTENCE_MODE),
+                )
+                for gpu in self.gpus
+            ]
+
+    def compute_mode(self, uuid: str) -> int | None:
+        """Return a GPU's compute mode: 0 default, 2 prohibited, 3 exclusive process."""
+        return self._fact(uuid, Fact.COMPUTE_MODE)
+
+    def time_slice(self, uuid: str) -> int | None:
+        """Return a GPU's time-slice: 0 default, 1 short, 2 medium, 3 long."""
+        return self._fact(uuid, Fact.TIME_SLICE)
+
+    def set_fact(self, uuid: str, fact: Fact, value: int | None) -> None:
+        """Set any number NVML reports of a GPU; None makes it NOT_SUPPORTED."""
+        with self._state() as now:
+            now.set_fact(now.slot_of(uuid), fact, value)
+
+    # Faults
+
+    def faults(self) -> list[Fault]:
+        """Return the injected faults that still strike."""
+        with self._state() as now:
+            return now.faults()
+
+    def lose_gpu(self, uuid: str) -> None:
+        """Let a GPU fall off the bus: every call on it answers GPU_IS_LOST."""
+        self._set_lost(uuid, lost=True)
+
+    def restore_gpu(self, uuid: str) -> None:
+        """Bring a lost GPU back."""
+        self._set_lost(uuid, lost=False)
+
+    def fail_call(
+        self, function: str, code: int, *, uuid: str | None = None, times: int = FOR_EVER
+    ) -> None:
+        """Let calls of an NVML function fail.
+
+        Args:
+            function: name as exported, for instance nvmlDeviceGetMemoryInfo_v2, or "*" for all.
+            code: the NVML return code.
+            uuid: only on this GPU; None for all.
+            times: how often, FOR_EVER by default.
+        """
+        self._inject(uuid, Fault(function=function, code=code, times=times))
+
+    def hide_function(self, function: str) -> None:
+        """Let an NVML function answer FUNCTION_NOT_FOUND, as pynvml reports a missing symbol.
+
+        To have the symbol really missing, name it under `missing_functions` in the profile.
+        """
+        self._inject(None, Fault(function=function, code=FUNCTION_NOT_FOUND))
+
+    def slow_call(
+        self, function: str, milliseconds: int, *, uuid: str | None = None, times: int = FOR_EVER
+    ) -> None:
+        """Let calls of an NVML function take that much longer."""
+        self._inject(uuid, Fault(function=function, delay_ms=milliseconds, times=times))
+
+    def clear_faults(self, function: str | None = None) -> None:
+        """Take back the faults of one function, or all. Lost GPUs stay lost."""
+        with self._state() as now:
+            now.clear_faults(function)
+
+    def unload_driver(self) -> None:
+        """Unload the kernel driver: nvmlInit answers DRIVER_NOT_LOADED."""
+        with self._state() as now:
+            now.set_driver_loaded(loaded=False)
+
+    def load_driver(self) -> None:
+        """Load the kernel driver again."""
+        with self._state() as now:
+            now.set_driver_loaded(loaded=True)
+
+    def remove_gpu(self, uuid: str) -> None:
+        """Pull a GPU: its device node and /proc and /sys files go, open handles answer lost."""
+        with self._state() as now:
+            slot = now.slot_of(uuid)
+            driver_root.remove_gpu(self.driver_root, self.gpus[slot])
+            now.set_present(slot, present=False)
+
+    def add_gpu(self, uuid: str) -> None:
+        """Put a pulled GPU back."""
+        with self._state() as now:
+            slot = now.slot_of(uuid)
+            driver_root.add_gpu(self.driver_root, self.description, self.gpus[slot])
+            now.set_present(slot, present=True)
+
+    def emit_xid(self, uuid: str, xid: int) -> None:
+        """Raise an XID event on a GPU."""
+        self.emit_event(uuid, EVENT_XID, xid)
+
+    def emit_event(self, uuid: str, event_type: int, data: int = 0) -> None:
+        """Raise an event on a GPU; `event_type` is one of NVML's event bits."""
+        with self._state() as now:
+            now.emit_event(now.slot_of(uuid), event_type=event_type, data=data)
+
+    def reboot(self, boot_id: str | None = None) -> None:
+        """Restart the machine: a new boot id, volatile settings, faults and run files gone."""
+        with self._state() as now:
+            now.reset_volatile()
+            present = [gpu for gpu in self.gpus if now.present(gpu.slot)]
+        dev = self.driver_root / "dev"
+        device_nodes.make_control_nodes(dev, self.description.nodes)
+        for gpu in present:
+            device_nodes.make_gpu_nodes(dev, gpu, self.description.nodes)
+        for name in _VOLATILE_FOLDERS:
+            for path in (self.driver_root / name).iterdir():
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        procfs.write_boot_id(self.proc_root, boot_id or str(uuid.uuid4()))
+
+    def find(self, which: str) -> SimulatedGpu:
+        """Return a GPU by UUID, PCI address, `minor:N`, or index in PCI order.
+
+        Raises:
+            SetupError: no GPU matches.
+        """
+        in_order = sorted(self.gpus, key=lambda gpu: gpu.pci)
+        for index, gpu in enumerate(in_order):
+            if which.lower() in {gpu.uuid.lower(), gpu.pci, f"minor:{gpu.minor}", str(index)}:
+                return gpu
+        known = "; ".join(f"{index}: {gpu.uuid}" for index, gpu in enumerate(in_order))
+        raise SetupError(
+            f"no simulated GPU is {which!r}; name one by index, UUID, PCI address or minor:N "
+            f"({known})"
+        )
+
+    def _state(self) -> State:
+        return State(self.state_file)
+
+    def _fact(self, uuid: str, fact: Fact) -> int | None:
+        with self._state() as now:
+            return now.fact(now.slot_of(uuid), fact)
+
+    def _set_lost(self, uuid: str, *, lost: bool) -> None:
+        with self._state() as now:
+            now.set_lost(now.slot_of(uuid), lost)
+
+    def _inject(self, uuid: str | None, fault: Fault) -> None:
+        with self._state() as now:
+            slot = state.ANY_GPU if uuid is None else now.slot_of(uuid)
+            now.add_fault(
+                Fault(
+                    function=fault.function,
+                    slot=slot,
+                    code=fault.code,
+                    times=fault.times,
+                    delay_ms=fault.delay_ms,
+                )
+            )

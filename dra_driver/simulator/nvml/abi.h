@@ -1,0 +1,115 @@
+/*
+ * The part of NVML's binary interface that the simulator speaks: return codes, handles and the
+ * structures callers pass by pointer. Only numbers, sizes and the order of fields matter here;
+ * they are those of NVML 12 and 13, and tests compare the sizes with the Python binding's.
+ *
+ * A structure that carries a version number holds (its size | number << 24) in its first word.
+ */
+#ifndef SIMULATOR_ABI_H
+#define SIMULATOR_ABI_H
+
+#define NVML_EXPORT __attribute__((visibility("default")))
+
+typedef enum {
+    NVML_SUCCESS = 0,
+    NVML_ERROR_UNINITIALIZED = 1,
+    NVML_ERROR_INVALID_ARGUMENT = 2,
+    NVML_ERROR_NOT_SUPPORTED = 3,
+    NVML_ERROR_NO_PERMISSION = 4,
+    NVML_ERROR_NOT_FOUND = 6,
+    NVML_ERROR_INSUFFICIENT_SIZE = 7,
+    NVML_ERROR_DRIVER_NOT_LOADED = 9,
+    NVML_ERROR_TIMEOUT = 10,
+    NVML_ERROR_LIBRARY_NOT_FOUND = 12,
+    NVML_ERROR_FUNCTION_NOT_FOUND = 13,
+    NVML_ERROR_GPU_IS_LOST = 15,
+    NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18,
+    NVML_ERROR_MEMORY = 20,
+    NVML_ERROR_NO_DATA = 21,
+    NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
+    NVML_ERROR_UNKNOWN = 999
+} nvmlReturn_t;
+
+typedef struct sim_device *nvmlDevice_t;
+typedef struct sim_event_set *nvmlEventSet_t;
+
+#define NVML_VERSION_OF(type, number) ((unsigned int)(sizeof(type) | ((number) << 24)))
+
+typedef struct {
+    char busIdLegacy[16];
+    unsigned int domain, bus, device;
+    unsigned int pciDeviceId, pciSubSystemId;
+    char busId[32];
+} nvmlPciInfo_t;
+
+typedef struct { unsigned long long total, free, used; } nvmlMemory_t;
+typedef struct {
+    unsigned int version;
+    unsigned long long total, reserved, free, used;
+} nvmlMemory_v2_t;
+typedef struct { unsigned long long total, free, used; } nvmlBAR1Memory_t;
+
+typedef struct { unsigned int version, value; } nvmlDeviceAddressingMode_t;
+typedef struct { unsigned int isC2cEnabled; } nvmlC2cModeInfo_v1_t;
+typedef struct { unsigned int gpu, memory; } nvmlUtilization_t;
+typedef struct { unsigned int max, high, partial, low, none; } nvmlRowRemapperHistogram_t;
+typedef struct { unsigned long long l1, l2, device, registers; } nvmlEccErrorCounts_t;
+typedef struct { unsigned long long referenceTime, violationTime; } nvmlViolationTime_t;
+
+typedef struct {
+    unsigned char clusterUuid[16];
+    int status;
+    unsigned int cliqueId;
+    unsigned char state;
+} nvmlGpuFabricInfo_t;
+
+typedef struct {
+    unsigned int version;
+    unsigned char clusterUuid[16];
+    int status;
+    unsigned int cliqueId;
+    unsigned char state;
+    unsigned int healthMask;
+} nvmlGpuFabricInfo_v2_t;
+
+typedef struct {
+    unsigned int version;
+    unsigned char clusterUuid[16];
+    int status;
+    unsigned int cliqueId;
+    unsigned char state;
+    unsigned int healthMask;
+    unsigned char healthSummary;
+} nvmlGpuFabricInfo_v3_t;
+
+typedef struct {
+    nvmlDevice_t device;
+    unsigned long long eventType, eventData;
+    unsigned int gpuInstanceId, computeInstanceId;
+} nvmlEventData_t;
+
+typedef union {
+    double dVal;
+    unsigned int uiVal;
+    unsigned long ulVal;
+    unsigned long long ullVal;
+    signed long long sllVal;
+    int siVal;
+    unsigned short usVal;
+} nvmlValue_t;
+
+typedef struct {
+    unsigned int fieldId, scopeId;
+    long long timestamp, latencyUsec;
+    unsigned int valueType;
+    nvmlReturn_t nvmlReturn;
+    nvmlValue_t value;
+} nvmlFieldValue_t;
+
+typedef struct {
+    unsigned int pid;
+    unsigned long long usedGpuMemory;
+    unsigned int gpuInstanceId, computeInstanceId;
+} nvmlProcessInfo_t;
+
+#endif

@@ -1,0 +1,262 @@
+/*
+ * A process's session with the simulated machine: finds the state file, maps it, and decides at
+ * nvmlInit which GPUs this process sees.
+ *
+ * The state file is NVML_SIMULATOR_STATE or lies beside this library as
+ * libnvidia-simulator.so.<driver version>: a name that container tools take for a driver library,
+ * so that it travels into containers with the rest. It is mapped read-only where it cannot be
+ * written; setters then answer NO_PERMISSION.
+ *
+ * A GPU is seen when its device node is there, as with the real driver, which opens it. The
+ * folder of the nodes is NVML_SIMULATOR_DEV; or <driver root>/dev when this library lies in its
+ * place below a driver root that has nodes; or /dev, as in a container.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "simulator.h"
+
+#define NVIDIA_MAJOR 195
+#define NVIDIA_CONTROL_MINOR 255
+
+static pthread_mutex_t session_lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int references;
+static struct sim_state *mapped;
+static bool mapped_writable;
+static dev_t mapped_device;
+static ino_t mapped_inode;
+static char state_path[PATH_MAX];
+static struct sim_device devices[SIM_MAX_GPUS];
+static unsigned int visible[SIM_MAX_GPUS];
+static unsigned int visible_count;
+static char own_path[PATH_MAX];
+
+/* Taken when the library is loaded: a relative path would mean another file after a chdir. */
+__attribute__((constructor)) static void remember_own_path(void)
+{
+    Dl_info info;
+    if (dladdr((void *)remember_own_path, &info) == 0 || info.dli_fname == NULL ||
+        realpath(info.dli_fname, own_path) == NULL)
+        own_path[0] = '\0';
+    for (unsigned int slot = 0; slot < SIM_MAX_GPUS; slot++)
+        devices[slot].slot = slot;
+}
+
+struct sim_state *sim_state(void) { return atomic_load(&references) > 0 ? mapped : NULL; }
+bool sim_writable(void) { return mapped_writable; }
+const char *sim_state_path(void) { return state_path; }
+unsigned int sim_visible_count(void) { return visible_count; }
+
+nvmlDevice_t sim_visible(unsigned int index)
+{
+    return index < visible_count ? &devices[visible[index]] : NULL;
+}
+
+nvmlDevice_t sim_device_in_slot(unsigned int slot)
+{
+    return slot < SIM_MAX_GPUS ? &devices[slot] : NULL;
+}
+
+/* The index of a handle, or -1 when it is none of ours. */
+int sim_index_of(nvmlDevice_t device)
+{
+    for (unsigned int index = 0; index < visible_count; index++)
+        if (&devices[visible[index]] == device)
+            return (int)index;
+    return -1;
+}
+
+/* The folder of this library, with a trailing slash cut off; empty when unknown. */
+static void own_folder(char *folder)
+{
+    snprintf(folder, PATH_MAX, "%s", own_path);
+    char *slash = strrchr(folder, '/');
+    if (slash != NULL)
+        *slash = '\0';
+}
+
+static bool find_state(char *path)
+{
+    const char *chosen = getenv("NVML_SIMULATOR_STATE");
+    if (chosen != NULL && chosen[0] != '\0') {
+        snprintf(path, PATH_MAX, "%s", chosen);
+        return true;
+    }
+    char folder[PATH_MAX], pattern[PATH_MAX + 32];
+    own_folder(folder);
+    snprintf(pattern, sizeof pattern, "%s/libnvidia-simulator.so.*", folder);
+    glob_t found;
+    bool any = false;
+    if (glob(pattern, 0, NULL, &found) != 0)
+        return false;
+    /* The longest name is the versioned file; ldconfig may have put a link .so.1 beside it. */
+    size_t longest = 0;
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        if (strlen(found.gl_pathv[i]) > longest) {
+            longest = strlen(found.gl_pathv[i]);
+            snprintf(path, PATH_MAX, "%s", found.gl_pathv[i]);
+            any = true;
+        }
+    globfree(&found);
+    return any;
+}
+
+static nvmlReturn_t check_state(const struct sim_state *state, off_t file_size)
+{
+    if (memcmp(state->magic, SIM_MAGIC, sizeof state->magic) != 0 ||
+        state->layout_version != SIM_LAYOUT_VERSION || state->size != sizeof *state ||
+        file_size < (off_t)(SIM_STATE_OFFSET + sizeof *state))
+        return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
+    return NVML_SUCCESS;
+}
+
+/* Maps the state file. An earlier mapping is left in place: another thread may still read it. */
+static nvmlReturn_t map_state(void)
+{
+    if (!find_state(state_path))
+        return NVML_ERROR_DRIVER_NOT_LOADED;
+    bool writable = true;
+    int file = open(state_path, O_RDWR | O_CLOEXEC);
+    if (file < 0) {
+        writable = false;
+        file = open(state_path, O_RDONLY | O_CLOEXEC);
+    }
+    if (file < 0)
+        return NVML_ERROR_DRIVER_NOT_LOADED;
+    struct stat facts;
+    if (fstat(file, &facts) != 0 || facts.st_size < (off_t)(SIM_STATE_OFFSET + sizeof *mapped)) {
+        close(file);
+        return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
+    }
+    if (mapped != NULL && facts.st_dev == mapped_device && facts.st_ino == mapped_inode &&
+        writable == mapped_writable) {
+        close(file);
+        return check_state(mapped, facts.st_size);
+    }
+    int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+    void *address =
+        mmap(NULL, sizeof *mapped, protection, MAP_SHARED, file, SIM_STATE_OFFSET);
+    close(file);
+    if (address == MAP_FAILED)
+        return NVML_ERROR_MEMORY;
+    mapped = address;
+    mapped_writable = writable;
+    mapped_device = facts.st_dev;
+    mapped_inode = facts.st_ino;
+    return check_state(mapped, facts.st_size);
+}
+
+/* A node counts when it is the right device, or a plain file standing in for it. */
+static bool node_exists(const char *folder, const char *name, unsigned int minor_number)
+{
+    char path[PATH_MAX + 32];
+    struct stat facts;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (stat(path, &facts) != 0)
+        return false;
+    if (S_ISCHR(facts.st_mode))
+        return facts.st_rdev == makedev(NVIDIA_MAJOR, minor_number);
+    return S_ISREG(facts.st_mode);
+}
+
+/* Writes the folder of the device nodes for this process; see the head of this file. */
+static void find_device_folder(char *folder)
+{
+    const char *chosen = getenv("NVML_SIMULATOR_DEV");
+    if (chosen != NULL && chosen[0] != '\0') {
+        snprintf(folder, PATH_MAX, "%s", chosen);
+        return;
+    }
+    char own[PATH_MAX];
+    own_folder(own);
+    size_t whole = strlen(own);
+    size_t below = strnlen(mapped->library_folder, SIM_PATH_SIZE);
+    if (below > 0 && whole > below + 1 && own[whole - below - 1] == '/' &&
+        strncmp(own + whole - below, mapped->library_folder, below) == 0) {
+        snprintf(folder, PATH_MAX, "%.*s/dev", (int)(whole - below - 1), own);
+        if (node_exists(folder, "nvidiactl", NVIDIA_CONTROL_MINOR))
+            return;
+    }
+    snprintf(folder, PATH_MAX, "/dev");
+}
+
+static int64_t bus_order(unsigned int slot)
+{
+    const int64_t *facts = mapped->gpus[slot].facts;
+    return facts[FACT_PCI_DOMAIN] << 32 | facts[FACT_PCI_BUS] << 8 | facts[FACT_PCI_DEVICE];
+}
+
+/* Fills the list of visible GPUs, in PCI order. */
+static nvmlReturn_t enumerate(void)
+{
+    char folder[PATH_MAX], name[32];
+    find_device_folder(folder);
+    if (!node_exists(folder, "nvidiactl", NVIDIA_CONTROL_MINOR))
+        return NVML_ERROR_DRIVER_NOT_LOADED;
+    visible_count = 0;
+    for (unsigned int slot = 0; slot < mapped->gpu_count && slot < SIM_MAX_GPUS; slot++) {
+        const struct sim_gpu *gpu = &mapped->gpus[slot];
+        unsigned int minor_number = (unsigned int)gpu->facts[FACT_MINOR];
+        snprintf(name, sizeof name, "nvidia%u", minor_number);
+        if (!gpu->present || !node_exists(folder, name, minor_number))
+            continue;
+        unsigned int place = visible_count++;
+        for (; place > 0 && bus_order(visible[place - 1]) > bus_order(slot); place--)
+            visible[place] = visible[place - 1];
+        visible[place] = slot;
+    }
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t start_session(void)
+{
+    SIM_TRY(map_state());
+    if (!mapped->driver_loaded)
+        return NVML_ERROR_DRIVER_NOT_LOADED;
+    return enumerate();
+}
+
+NVML_EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
+{
+    (void)flags; /* NO_GPUS and NO_ATTACH only make the real one cheaper */
+    pthread_mutex_lock(&session_lock);
+    nvmlReturn_t result = NVML_SUCCESS;
+    if (atomic_load(&references) == 0)
+        result = start_session();
+    if (result == NVML_SUCCESS) {
+        atomic_fetch_add(&references, 1);
+        result = sim_fault(__func__, -1);
+        if (result != NVML_SUCCESS)
+            atomic_fetch_sub(&references, 1);
+    }
+    pthread_mutex_unlock(&session_lock);
+    return result;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+
+NVML_EXPORT nvmlReturn_t nvmlInit(void) { return nvmlInitWithFlags(0); }
+
+NVML_EXPORT nvmlReturn_t nvmlShutdown(void)
+{
+    pthread_mutex_lock(&session_lock);
+    nvmlReturn_t result = NVML_SUCCESS;
+    if (atomic_load(&references) == 0)
+        result = NVML_ERROR_UNINITIALIZED;
+    else if (atomic_fetch_sub(&references, 1) == 1)
+        sim_release_event_sets();
+    pthread_mutex_unlock(&session_lock);
+    return result;
+}

@@ -1,0 +1,124 @@
+/*
+ * The simulated machine as it lies in the shared state file.
+ *
+ * The file begins with one page (SIM_STATE_OFFSET bytes) that makes it a loadable, empty ELF
+ * object, so that tools which read the sonames of driver libraries accept it. The structure below
+ * follows. Every process maps it MAP_SHARED; writers hold an exclusive flock on the file. Readers
+ * take no lock: every value that changes after creation is one aligned word.
+ *
+ * The same layout is written and read by dra_driver/simulator/layout.py; nvmlSimulatorLayout()
+ * prints what the C compiler made of it, and a test compares the two.
+ */
+#ifndef SIMULATOR_STATE_H
+#define SIMULATOR_STATE_H
+
+#include <stdint.h>
+
+#define SIM_MAGIC "NVMLSIM"
+#define SIM_LAYOUT_VERSION 1u
+#define SIM_STATE_OFFSET 4096
+
+#define SIM_MAX_GPUS 32
+#define SIM_MAX_FAULTS 64
+#define SIM_MAX_EVENTS 256
+#define SIM_MAX_LINKS 36
+#define SIM_TEXT_SIZE 96
+#define SIM_PATH_SIZE 256
+
+/* A fact that this card does not have: its getter answers NVML_ERROR_NOT_SUPPORTED. */
+#define SIM_ABSENT INT64_MIN
+
+/* Numbers, one word each. Units: bytes, milliwatts, MHz, degrees Celsius. */
+#define SIM_FACTS(X) \
+    X(MINOR) X(BRAND) X(ARCHITECTURE) X(COMPUTE_MAJOR) X(COMPUTE_MINOR) \
+    X(PCI_DOMAIN) X(PCI_BUS) X(PCI_DEVICE) X(PCI_DEVICE_ID) X(PCI_SUBSYSTEM_ID) \
+    X(PCIE_ROOT) X(PCIE_SWITCH) X(HOST_NUMA_NODE) X(NUMA_NODE) X(CPU_FIRST) X(CPU_COUNT) \
+    X(MEMORY_TOTAL) X(MEMORY_RESERVED) X(MEMORY_USED) X(BAR1_TOTAL) X(BAR1_USED) \
+    X(ADDRESSING_MODE) X(MODULE_ID) X(BOARD_ID) X(MULTI_GPU_BOARD) X(VIRTUALIZATION_MODE) \
+    X(ECC_CURRENT) X(ECC_PENDING) X(PERSISTENCE_MODE) X(COMPUTE_MODE) X(TIME_SLICE) \
+    X(MIG_CURRENT) X(MIG_PENDING) X(MIG_MAX_DEVICES) \
+    X(FABRIC_STATE) X(FABRIC_STATUS) X(FABRIC_CLIQUE) X(FABRIC_HEALTH) X(C2C_MODE) \
+    X(EVENT_TYPES) X(RECOVERY_ACTION) \
+    X(TEMPERATURE) X(TEMPERATURE_MEMORY) X(TEMPERATURE_SHUTDOWN) X(TEMPERATURE_SLOWDOWN) \
+    X(TEMPERATURE_MAX) X(TEMPERATURE_MEMORY_MAX) \
+    X(POWER_USAGE) X(POWER_LIMIT) X(POWER_DEFAULT) X(POWER_MIN) X(POWER_MAX) \
+    X(CLOCK_GRAPHICS) X(CLOCK_SM) X(CLOCK_MEMORY) X(CLOCK_VIDEO) \
+    X(MAX_CLOCK_GRAPHICS) X(MAX_CLOCK_SM) X(MAX_CLOCK_MEMORY) X(MAX_CLOCK_VIDEO) \
+    X(PCIE_GENERATION) X(PCIE_GENERATION_MAX) X(PCIE_WIDTH) X(PCIE_WIDTH_MAX) \
+    X(FAN_SPEED) X(PERFORMANCE_STATE) X(UTILIZATION_GPU) X(UTILIZATION_MEMORY) \
+    X(CORES) X(MEMORY_BUS_WIDTH) X(DISPLAY_MODE) X(DISPLAY_ACTIVE) \
+    X(ECC_CORRECTED) X(ECC_UNCORRECTED) X(RETIRED_PAGES) \
+    X(ROWS_CORRECTABLE) X(ROWS_UNCORRECTABLE) X(ROWS_PENDING) X(ROWS_FAILED) X(ROW_BANKS)
+
+/* Texts, NUL-terminated; an empty one is absent. */
+#define SIM_TEXTS(X) \
+    X(UUID) X(NAME) X(SERIAL) X(BOARD_PART_NUMBER) X(VBIOS) X(PCI_BUS_ID) \
+    X(INFOROM_IMAGE) X(INFOROM_OEM) X(INFOROM_ECC) X(INFOROM_POWER) X(GSP_FIRMWARE)
+
+#define SIM_ENUM_FACT(name) FACT_##name,
+#define SIM_ENUM_TEXT(name) TEXT_##name,
+enum sim_fact { SIM_FACTS(SIM_ENUM_FACT) FACT_COUNT };
+enum sim_text { SIM_TEXTS(SIM_ENUM_TEXT) TEXT_COUNT };
+
+/* One NVLink. kind: 0 GPU, 1 switch (as nvmlDeviceGetNvLinkRemoteDeviceType counts). */
+struct sim_link {
+    uint32_t present;
+    uint32_t active;
+    uint32_t kind;
+    uint32_t version;
+    uint32_t remote_device_id;
+    char remote_bus_id[28];
+};
+
+struct sim_gpu {
+    uint32_t present; /* 0: the slot is empty or the card was pulled out */
+    uint32_t lost;    /* 1: fallen off the bus, every call answers GPU_IS_LOST */
+    int64_t facts[FACT_COUNT];
+    char texts[TEXT_COUNT][SIM_TEXT_SIZE];
+    uint8_t fabric_cluster[16];
+    struct sim_link links[SIM_MAX_LINKS];
+};
+
+/*
+ * A fault: calls of `function` ("*": of any) on GPU `slot` (-1: on any, and calls without a GPU)
+ * first sleep delay_ms and then, unless code is 0, return it. `remaining` counts down; below zero
+ * the fault stays. `active` is written last.
+ */
+struct sim_fault {
+    char function[64];
+    int32_t slot;
+    int32_t code;
+    int64_t remaining;
+    uint32_t delay_ms;
+    uint32_t active;
+};
+
+/* An event; number `sequence` lies at events[sequence % SIM_MAX_EVENTS]. */
+struct sim_event {
+    uint64_t sequence;
+    uint64_t type;
+    uint64_t data;
+    uint32_t slot;
+    uint32_t gpu_instance;
+    uint32_t compute_instance;
+    uint32_t reserved;
+};
+
+struct sim_state {
+    char magic[8];
+    uint32_t layout_version;
+    uint32_t size;
+    uint32_t gpu_count;
+    uint32_t driver_loaded;
+    uint32_t cuda_driver_version; /* 1000 * major + 10 * minor */
+    uint32_t change;              /* a futex: counts events and losses, wakes event waiters */
+    uint64_t next_event;
+    char driver_version[80];
+    char nvml_version[80];
+    char library_folder[SIM_PATH_SIZE]; /* folder of the library, relative to the driver root */
+    struct sim_fault faults[SIM_MAX_FAULTS];
+    struct sim_event events[SIM_MAX_EVENTS];
+    struct sim_gpu gpus[SIM_MAX_GPUS];
+};
+
+#endif

@@ -1,0 +1,330 @@
+"""Profiles: a simulated machine as a YAML file.
+
+In: the name of a shipped profile, a short alias of it, or a path to a file. Out: a validated
+`Profile`. A profile lists GPUs, each of a card; cards are described in files of their own
+(`cards/`), or in the profile itself under `cards`, which is where captures of real nodes have
+them. Unknown keys are errors: a misspelt fact would silently be absent.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import pydantic
+import yaml
+
+from dra_driver.errors import ConfigError
+
+PROFILES = Path(__file__).with_name("profiles")
+CARDS = Path(__file__).with_name("cards")
+
+ALIASES = {
+    "a100x8": "a100-sxm4-40gb-x8",
+    "h100x8": "h100-80gb-x8",
+    "h200x8": "h200-x8",
+    "t4x4": "t4-x4",
+    "l4x2": "l4-x2",
+}
+
+BRANDS = {
+    "unknown": 0, "quadro": 1, "tesla": 2, "nvs": 3, "grid": 4, "geforce": 5, "titan": 6,
+    "quadro-rtx": 12, "nvidia-rtx": 13, "nvidia": 14, "geforce-rtx": 15, "titan-rtx": 16,
+}  # fmt: skip
+ARCHITECTURES = {
+    "kepler": 2, "maxwell": 3, "pascal": 4, "volta": 5, "turing": 6, "ampere": 7, "ada": 8,
+    "hopper": 9, "blackwell": 10, "rubin": 13,
+}  # fmt: skip
+ADDRESSING_MODES = {"none": 0, "hmm": 1, "ats": 2}
+
+PciAddress = Annotated[
+    str, pydantic.StringConstraints(pattern=r"^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$")
+]
+HexWord = Annotated[str, pydantic.StringConstraints(pattern=r"^0x[0-9a-f]{4}$")]
+Version = Annotated[str, pydantic.StringConstraints(pattern=r"^\d+\.\d+(\.\d+)?$")]
+Positive = Annotated[int, pydantic.Field(gt=0)]
+Count = Annotated[int, pydantic.Field(ge=0)]
+# The facts' texts lie in fields of 96 bytes.
+ShortText = Annotated[str, pydantic.StringConstraints(min_length=1, max_length=90)]
+
+
+class _Part(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+
+class Memory(_Part):
+    """Memory in MiB, as nvidia-smi shows it."""
+
+    total_mib: Positive
+    reserved_mib: Count = 0
+    bar1_mib: Positive = 256
+    bus_bits: Positive | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _reserve_fits(self) -> Self:
+        if self.reserved_mib >= self.total_mib:
+            raise ValueError("reserved_mib must be less than total_mib")
+        return self
+
+
+class Power(_Part):
+    """Power in watts: drawn at rest, the default limit, and the range of limits."""
+
+    idle: Positive
+    default: Positive
+    minimum: Positive
+    maximum: Positive
+
+
+class Clocks(_Part):
+    """Clocks in MHz."""
+
+    graphics: Positive
+    memory: Positive
+    video: Positive
+
+
+class Temperature(_Part):
+    """Temperatures in degrees Celsius: at rest, and the thresholds."""
+
+    idle: Positive
+    memory: Positive | None = None
+    shutdown: Positive
+    slowdown: Positive
+    maximum: Positive
+    memory_maximum: Positive | None = None
+
+
+class Inforom(_Part):
+    """Versions of the objects in the card's InfoROM."""
+
+    image: ShortText
+    oem: ShortText
+    ecc: ShortText
+    power: ShortText | None = None
+
+
+class NvLink(_Part):
+    """NVLink ports of a card and their generation."""
+
+    links: Annotated[int, pydantic.Field(gt=0, le=36)]
+    version: Positive
+
+
+class MigProfile(_Part):
+    """One GPU instance profile.
+
+    `id` is the number NVML's create calls take, `index` the enumeration it is queried by. `size`
+    and `starts` are in memory slices. What a card's documentation does not say is left out.
+    """
+
+    id: Count
+    index: Count
+    name: ShortText
+    slices: Positive
+    instances: Positive
+    size: Positive
+    starts: list[Count]
+    memory_mib: Positive | None = None
+    multiprocessors: Positive | None = None
+    copy_engines: Count | None = None
+    decoders: Count | None = None
+
+
+class Mig(_Part):
+    """What a card can do with MIG. `reset_to_switch`: Ampere needs a reset to change the mode."""
+
+    memory_slices: Positive
+    max_devices: Positive
+    reset_to_switch: bool
+    profiles: list[MigProfile]
+
+    @pydantic.model_validator(mode="after")
+    def _placements_fit(self) -> Self:
+        for profile in self.profiles:
+            for start in profile.starts:
+                if start + profile.size > self.memory_slices:
+                    raise ValueError(
+                        f"{profile.name} at {start} of size {profile.size} ends beyond the card's "
+                        f"{self.memory_slices} memory slices"
+                    )
+        return self
+
+
+class Card(_Part):
+    """What all cards of one product have in common."""
+
+    name: ShortText
+    brand: str
+    architecture: str
+    compute_capability: Annotated[str, pydantic.StringConstraints(pattern=r"^\d+\.\d+$")]
+    device_id: HexWord
+    subsystem_id: HexWord
+    memory: Memory
+    power: Power
+    idle_clocks: Clocks
+    clocks: Clocks
+    temperature: Temperature
+    cores: Positive
+    pcie_generation: Positive
+    pcie_width: Positive = 16
+    board_part_number: ShortText | None = None
+    vbios: ShortText | None = None
+    inforom: Inforom | None = None
+    serial_number: bool = True
+    ecc: bool | None = None
+    row_remapping: bool = False
+    fan_percent: Count | None = None
+    gsp_firmware: bool = False
+    time_slicing: bool = True
+    addressing_mode: Literal["none", "hmm", "ats"] | None = None
+    nvlink: NvLink | None = None
+    mig: Mig | None = None
+
+    @pydantic.field_validator("brand")
+    @classmethod
+    def _known_brand(cls, value: str) -> str:
+        return _one_of(value, BRANDS)
+
+    @pydantic.field_validator("architecture")
+    @classmethod
+    def _known_architecture(cls, value: str) -> str:
+        return _one_of(value, ARCHITECTURES)
+
+
+class NvSwitch(_Part):
+    """The switches all NVLinks of the machine lead to."""
+
+    device_id: HexWord
+    addresses: Annotated[list[PciAddress], pydantic.Field(min_length=1)]
+    fabric: bool = False
+
+
+class Gpu(_Part):
+    """One GPU in the machine.
+
+    `bridges` are the PCI bridges above it, the root port first; the PCIe root is the root port's
+    bus. `numa_node` -1 means the machine has none. UUID and serial number are made up from the
+    machine's name and the address unless given.
+    """
+
+    card: str
+    pci: PciAddress
+    minor: Annotated[int, pydantic.Field(ge=0, lt=255)]
+    numa_node: Annotated[int, pydantic.Field(ge=-1)] = -1
+    bridges: list[PciAddress] = []
+    module_id: Positive | None = None
+    uuid: (
+        Annotated[
+            str,
+            pydantic.StringConstraints(pattern=r"^GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"),
+        ]
+        | None
+    ) = None
+    serial: ShortText | None = None
+
+
+class Profile(_Part):
+    """A machine: its driver, its CPUs as far as GPUs care, and its GPUs in any order."""
+
+    name: Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
+    description: str = ""
+    driver_version: Version
+    cuda_version: Annotated[str, pydantic.StringConstraints(pattern=r"^\d+\.\d$")]
+    cpus_per_numa_node: Positive = 16
+    missing_functions: list[str] = []
+    nvswitch: NvSwitch | None = None
+    cards: dict[str, Card] = {}
+    gpus: Annotated[list[Gpu], pydantic.Field(max_length=32)]
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for field in ("pci", "minor", "uuid"):
+            values = [v for gpu in self.gpus if (v := getattr(gpu, field)) is not None]
+            if doubled := {value for value in values if values.count(value) > 1}:
+                raise ValueError(f"two GPUs have the same {field}: {sorted(doubled)}")
+        for gpu in self.gpus:
+            if gpu.card not in self.cards:
+                raise ValueError(f"GPU {gpu.pci}: no card {gpu.card!r}; {_known_cards(self.cards)}")
+        return self
+
+    def card_of(self, gpu: Gpu) -> Card:
+        """Return the card of one of this profile's GPUs."""
+        return self.cards[gpu.card]
+
+
+def _one_of(value: str, allowed: Iterable[str]) -> str:
+    if value not in allowed:
+        raise ValueError(f"{value!r} is none of {', '.join(sorted(allowed))}")
+    return value
+
+
+def _known_cards(own: Iterable[str]) -> str:
+    return "known are " + ", ".join(sorted({*own, *(path.stem for path in CARDS.glob("*.yaml"))}))
+
+
+def names() -> list[str]:
+    """Return the names of the shipped profiles, sorted."""
+    return sorted(path.stem for path in PROFILES.glob("*.yaml"))
+
+
+def load(name: str) -> Profile:
+    """Load a shipped profile by name or alias, or any file by its path.
+
+    Raises:
+        ConfigError: there is no such profile, or it is not valid; says where and what is allowed.
+    """
+    wanted = ALIASES.get(name, name)
+    path = Path(wanted) if re.search(r"/|\.ya?ml$", wanted) else PROFILES / f"{wanted}.yaml"
+    if not path.is_file():
+        known = ", ".join([*names(), *sorted(ALIASES)])
+        raise ConfigError(f"no profile {name!r}; give the path of a YAML file or one of {known}")
+    return parse(path.read_text(), origin=str(path))
+
+
+def parse(text: str, *, origin: str) -> Profile:
+    """Read a profile from YAML; `origin` names it in errors.
+
+    Raises:
+        ConfigError: the text is not YAML, or not a profile.
+    """
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as cause:
+        raise ConfigError(f"profile {origin} is not YAML: {cause}") from cause
+    if not isinstance(content, dict):
+        raise ConfigError(f"profile {origin} must be a mapping, not {type(content).__name__}")
+    content = {"name": Path(origin).stem, **content}
+    try:
+        content["cards"] = {**_shipped_cards(content), **(content.get("cards") or {})}
+        return Profile.model_validate(content)
+    except pydantic.ValidationError as cause:
+        raise ConfigError(f"profile {origin}: {_problems(cause)}") from cause
+
+
+def dump(profile: Profile) -> str:
+    """Write a profile as YAML that `parse` reads back to an equal one."""
+    return yaml.safe_dump(
+        profile.model_dump(mode="json", exclude_defaults=True), sort_keys=False, width=100
+    )
+
+
+def _shipped_cards(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the descriptions of those cards that the profile names and does not describe."""
+    gpus = content.get("gpus")
+    own = content.get("cards") or {}
+    wanted = {gpu.get("card") for gpu in gpus if isinstance(gpu, dict)} if gpus else set()
+    return {
+        path.stem: yaml.safe_load(path.read_text())
+        for path in sorted(CARDS.glob("*.yaml"))
+        if path.stem in wanted and path.stem not in own
+    }
+
+
+def _problems(error: pydantic.ValidationError) -> str:
+    texts = []
+    for problem in error.errors():
+        place = ".".join(str(part) for part in problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ")
+        texts.append(f"{place}: {message}" if place else message)
+    return "; ".join(texts)

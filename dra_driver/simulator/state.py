@@ -1,0 +1,377 @@
+"""The state file of a simulated machine, read and written from Python.
+
+In: a path, and what a caller wants changed. Out: the same bytes the C library has mapped in every
+process, so a change is seen at once by running drivers, nvidia-smi and containers.
+
+Writers hold an exclusive flock on the file and never replace it: containers have this very inode
+bind-mounted. Event waiters sleep on a futex, which every event and every loss wakes.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import mmap
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dra_driver.errors import SetupError, StateError
+from dra_driver.simulator import elf, layout
+from dra_driver.simulator.layout import Fact, Text
+
+FILE_PREFIX = "libnvidia-simulator.so."
+FOR_EVER = -1
+ANY_GPU = -1
+NOT_A_MIG_INSTANCE = 0xFFFFFFFF
+EVENT_XID = 0x8
+
+_SIZE = ctypes.sizeof(layout.StateRecord)
+_FUTEX_WAKE = 1
+_FUTEX_CALL = {"x86_64": 202, "aarch64": 98}
+_EVERYONE = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What an injected fault does.
+
+    Attributes:
+        function: NVML function name as exported, or "*" for all.
+        slot: the GPU's slot, or ANY_GPU.
+        code: NVML return code; 0 only delays.
+        times: how often it strikes, or FOR_EVER.
+        delay_ms: milliseconds to sleep before the answer.
+    """
+
+    function: str = "*"
+    slot: int = ANY_GPU
+    code: int = 0
+    times: int = FOR_EVER
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One NVLink. `kind`: 0 the peer is a GPU, 1 a switch."""
+
+    kind: int
+    version: int
+    remote_device_id: int
+    remote_bus_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFacts:
+    """Everything the state knows of one GPU. Facts not named are absent."""
+
+    facts: dict[Fact, int]
+    texts: dict[Text, str]
+    links: Sequence[Link] = ()
+    fabric_cluster: bytes = bytes(16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """Versions the driver reports, and its library folder relative to the driver root.
+
+    `cuda_version` is 1000 * major + 10 * minor.
+    """
+
+    version: str
+    cuda_version: int
+    library_folder: str
+
+
+def create(path: Path, driver: Driver, gpus: Sequence[GpuFacts]) -> None:
+    """Write a new state file with a loaded driver and all `gpus` present.
+
+    Raises:
+        SetupError: more GPUs than the layout has slots, or a text too long for its field.
+    """
+    if len(gpus) > layout.MAX_GPUS:
+        raise SetupError(
+            f"the machine has {len(gpus)} GPUs; the simulator holds at most {layout.MAX_GPUS}"
+        )
+    record = layout.StateRecord()
+    record.magic = layout.MAGIC
+    record.layout_version = layout.LAYOUT_VERSION
+    record.size = _SIZE
+    record.gpu_count = len(gpus)
+    record.driver_loaded = 1
+    record.cuda_driver_version = driver.cuda_version
+    record.driver_version = _field(driver.version, layout.VERSION_SIZE)
+    # NVML's own version is the CUDA major version in front of the driver's.
+    record.nvml_version = _field(
+        f"{driver.cuda_version // 1000}.{driver.version}", layout.VERSION_SIZE
+    )
+    record.library_folder = _field(driver.library_folder, layout.PATH_SIZE)
+    for slot, gpu in enumerate(gpus):
+        _fill(record.gpus[slot], gpu)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(elf.library_page("libnvidia-simulator.so.1") + bytes(record))
+    temporary.rename(path)
+
+
+def find(folder: Path) -> Path:
+    """Return the state file in a driver's library folder.
+
+    Raises:
+        SetupError: there is none.
+    """
+    found = [path for path in folder.glob(f"{FILE_PREFIX}*") if not path.is_symlink()]
+    if not found:
+        raise SetupError(f"no simulated machine in {folder}: no file {FILE_PREFIX}*")
+    return max(found, key=lambda path: len(path.name))
+
+
+def _field(text: str, size: int) -> bytes:
+    data = text.encode()
+    if len(data) >= size:
+        raise SetupError(f"the text {text!r} is too long: {len(data)} bytes, at most {size - 1}")
+    return data
+
+
+def _fill(record: layout.GpuRecord, gpu: GpuFacts) -> None:
+    record.present = 1
+    for fact in Fact:
+        record.facts[fact] = gpu.facts.get(fact, layout.ABSENT)
+    for text, value in gpu.texts.items():
+        record.texts[text].value = _field(value, layout.TEXT_SIZE)
+    record.fabric_cluster[:] = gpu.fabric_cluster
+    for number, link in enumerate(gpu.links):
+        place = record.links[number]
+        place.present = place.active = 1
+        place.kind = link.kind
+        place.version = link.version
+        place.remote_device_id = link.remote_device_id
+        place.remote_bus_id = link.remote_bus_id.encode()
+
+
+class State:
+    """An open state file. Use as a context manager; reads and writes go to the shared mapping.
+
+    Raises:
+        StateError: the file is missing, short, or of another layout.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as cause:
+            raise StateError(
+                f"cannot open the simulated machine's state {path}: {cause.strerror}"
+            ) from cause
+        try:
+            self._map = mmap.mmap(self._file, _SIZE, offset=layout.STATE_OFFSET)
+        except ValueError as cause:
+            os.close(self._file)
+            raise StateError(f"the state file {path} is too short to be a machine") from cause
+        self._record = layout.StateRecord.from_buffer(self._map)
+        if self._record.magic != layout.MAGIC or (
+            (self._record.layout_version, self._record.size) != (layout.LAYOUT_VERSION, _SIZE)
+        ):
+            found = self._record.layout_version
+            self.close()
+            raise StateError(
+                f"{path} is not a machine of this simulator (layout {found}, this one has "
+                f"{layout.LAYOUT_VERSION}); make it anew with `simulate down` and `simulate up`"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unmap and close the file."""
+        if hasattr(self, "_record"):
+            del self._record
+            self._map.close()
+            os.close(self._file)
+
+    # Reading
+
+    @property
+    def driver_version(self) -> str:
+        """The driver's version, for instance 535.261.03."""
+        return bytes(self._record.driver_version).decode()
+
+    @property
+    def driver_loaded(self) -> bool:
+        """Whether nvmlInit finds a driver."""
+        return bool(self._record.driver_loaded)
+
+    @property
+    def slots(self) -> range:
+        """The slots of the machine, empty ones included."""
+        return range(self._record.gpu_count)
+
+    def slot_of(self, uuid: str) -> int:
+        """Return the slot of the GPU with that UUID.
+
+        Raises:
+            SetupError: no GPU of this machine has it.
+        """
+        for slot in self.slots:
+            if self.text(slot, Text.UUID).lower() == uuid.lower():
+                return slot
+        known = ", ".join(self.text(slot, Text.UUID) for slot in self.slots)
+        raise SetupError(f"no simulated GPU has the UUID {uuid!r}; there are {known}")
+
+    def fact(self, slot: int, fact: Fact) -> int | None:
+        """Return a number of a GPU, None when the card does not have it."""
+        value = int(self._record.gpus[slot].facts[fact])
+        return None if value == layout.ABSENT else value
+
+    def text(self, slot: int, text: Text) -> str:
+        """Return a text of a GPU, empty when the card does not have it."""
+        return bytes(self._record.gpus[slot].texts[text].value).decode()
+
+    def present(self, slot: int) -> bool:
+        """Whether the card is in the machine."""
+        return bool(self._record.gpus[slot].present)
+
+    def lost(self, slot: int) -> bool:
+        """Whether the card has fallen off the bus."""
+        return bool(self._record.gpus[slot].lost)
+
+    def faults(self) -> list[Fault]:
+        """Return the faults that still strike."""
+        return [
+            Fault(
+                function=bytes(record.function).decode(),
+                slot=record.slot,
+                code=record.code,
+                times=record.remaining,
+                delay_ms=record.delay_ms,
+            )
+            for record in self._record.faults
+            if record.active and record.remaining != 0
+        ]
+
+    # Writing
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[layout.StateRecord]:
+        """Hold the writers' lock and give the raw record."""
+        # A descriptor of its own: flock belongs to the open file, which threads would share.
+        file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield self._record
+        finally:
+            os.close(file)
+
+    def set_fact(self, slot: int, fact: Fact, value: int | None) -> None:
+        """Set a number of a GPU; None takes the fact away."""
+        with self.locked() as record:
+            record.gpus[slot].facts[fact] = layout.ABSENT if value is None else value
+
+    def set_present(self, slot: int, present: bool) -> None:
+        """Put a card in or pull it out."""
+        with self.locked() as record:
+            record.gpus[slot].present = int(present)
+            self._wake(record)
+
+    def set_lost(self, slot: int, lost: bool) -> None:
+        """Let a card fall off the bus, or bring it back."""
+        with self.locked() as record:
+            record.gpus[slot].lost = int(lost)
+            self._wake(record)
+
+    def set_driver_loaded(self, loaded: bool) -> None:
+        """Load or unload the driver, as nvmlInit sees it."""
+        with self.locked() as record:
+            record.driver_loaded = int(loaded)
+
+    def add_fault(self, fault: Fault) -> None:
+        """Inject a fault.
+
+        Raises:
+            SetupError: all places for faults are taken, or the function's name is too long.
+        """
+        function = _field(fault.function, 64)
+        with self.locked() as record:
+            for place in record.faults:
+                if place.active and place.remaining != 0:
+                    continue
+                place.active = 0
+                place.function = function
+                place.slot = fault.slot
+                place.code = fault.code
+                place.remaining = fault.times
+                place.delay_ms = fault.delay_ms
+                place.active = 1
+                return
+        raise SetupError(
+            f"all {layout.MAX_FAULTS} places for faults are taken; clear some with "
+            "`simulate fault clear`"
+        )
+
+    def clear_faults(self, function: str | None = None) -> None:
+        """Remove the faults of one function, or all."""
+        with self.locked() as record:
+            for place in record.faults:
+                if function is None or bytes(place.function).decode() == function:
+                    place.active = 0
+
+    def emit_event(
+        self,
+        slot: int,
+        *,
+        event_type: int,
+        data: int,
+        gpu_instance: int = NOT_A_MIG_INSTANCE,
+        compute_instance: int = NOT_A_MIG_INSTANCE,
+    ) -> None:
+        """Append an event and wake everyone who waits for one."""
+        with self.locked() as record:
+            number = record.next_event
+            event = record.events[number % layout.MAX_EVENTS]
+            event.sequence = number
+            event.type = event_type
+            event.data = data
+            event.slot = slot
+            event.gpu_instance = gpu_instance
+            event.compute_instance = compute_instance
+            record.next_event = number + 1
+            self._wake(record)
+
+    def reset_volatile(self) -> None:
+        """Forget what a reboot forgets: modes that are not kept, losses, faults and events."""
+        with self.locked() as record:
+            for slot in range(record.gpu_count):
+                gpu = record.gpus[slot]
+                gpu.lost = 0
+                for fact in (Fact.COMPUTE_MODE, Fact.TIME_SLICE, Fact.PERSISTENCE_MODE):
+                    if gpu.facts[fact] != layout.ABSENT:
+                        gpu.facts[fact] = 0
+                # A MIG mode that was pending becomes current; ECC likewise.
+                gpu.facts[Fact.MIG_CURRENT] = gpu.facts[Fact.MIG_PENDING]
+                gpu.facts[Fact.ECC_CURRENT] = gpu.facts[Fact.ECC_PENDING]
+            for place in record.faults:
+                place.active = 0
+            record.driver_loaded = 1
+            self._wake(record)
+
+    def _wake(self, record: layout.StateRecord) -> None:
+        record.change = (record.change + 1) % 2**32
+        number = _FUTEX_CALL.get(platform.machine())
+        if number is None:
+            return  # waiters look again every second
+        address = ctypes.addressof(record) + layout.StateRecord.change.offset
+        ctypes.CDLL(None, use_errno=True).syscall(
+            ctypes.c_long(number), ctypes.c_void_p(address), ctypes.c_int(_FUTEX_WAKE),
+            ctypes.c_int(_EVERYONE), None, None, ctypes.c_int(0),
+        )  # fmt: skip

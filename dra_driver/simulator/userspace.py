@@ -1,0 +1,162 @@
+"""NVIDIA's user-space driver files for a simulated driver root.
+
+In: a cache folder and this machine's own Debian package sources. Out: a `Userspace`: the driver's
+version and its files by their place in a driver root. The real ones come from the non-free part of
+the archive this machine already uses, downloaded and unpacked, never installed. Where they cannot
+be had, stand-ins with the right sonames take their place.
+"""
+
+import contextlib
+import fcntl
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.errors import SetupError
+from dra_driver.simulator import apt_source, build
+
+PACKAGES = (
+    "nvidia-smi", "nvidia-cuda-mps", "libcuda1", "libnvidia-ptxjitcompiler1", "libnvidia-nvvm4",
+    "libnvidia-cfg1", "libnvcuvid1", "libnvidia-encode1", "nvidia-persistenced",
+)  # fmt: skip
+# What the packages' libraries are called, for stand-ins: soname and the link without a number.
+_SONAMES = (
+    "libcuda.so.1", "libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4", "libnvidia-cfg.so.1",
+    "libnvcuvid.so.1", "libnvidia-encode.so.1",
+)  # fmt: skip
+_PLAIN_LINKS = ("libcuda.so", "libnvcuvid.so", "libnvidia-encode.so")
+# The real packages keep nvidia-smi aside and let a symlink choose; containers get the path where
+# the file itself lies, so here it lies on the search path.
+_MOVED = {"usr/lib/nvidia/current/nvidia-smi": "usr/bin/nvidia-smi"}
+_WANTED = re.compile(r"^usr/(bin|sbin)/nvidia-|^usr/lib/[^/]+/nvidia/current/lib.*\.so")
+_DOWNLOAD_SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Userspace:
+    """Driver files.
+
+    Attributes:
+        real: whether they are NVIDIA's.
+        version: the driver version in their names; empty for stand-ins, which take any.
+        files: place in the driver root → file to put there.
+        links: place in the driver root → text of the symlink.
+        note: for the user: where they are from, or why they are not real.
+    """
+
+    real: bool
+    version: str
+    files: Mapping[str, Path]
+    links: Mapping[str, str]
+    note: str
+
+
+def library_folder() -> str:
+    """Return where Debian keeps the driver's libraries, relative to the root."""
+    return f"usr/lib/{platform.machine()}-linux-gnu/nvidia/current"
+
+
+def real(cache: Path, environment: Mapping[str, str], apt: Path = Path("/etc/apt")) -> Userspace:
+    """Return NVIDIA's files from the cache, downloaded first if they are not there.
+
+    Raises:
+        SetupError: this machine cannot get them; says why.
+    """
+    kept = cache / f"userspace-{platform.machine()}"
+    cache.mkdir(parents=True, exist_ok=True)
+    with _only_one(cache / "userspace.lock"):
+        if not kept.exists():
+            _download(kept, environment, apt)
+    files, links = {}, {}
+    for path in sorted(kept.rglob("*")):
+        place = str(path.relative_to(kept))
+        if not _WANTED.match(_MOVED.get(place, place)) or "libnvidia-ml." in place:
+            continue
+        if path.is_symlink():
+            links[place] = str(path.readlink())
+        elif path.is_file():
+            files[_MOVED.get(place, place)] = path
+    version = _version(files)
+    return Userspace(
+        real=True, version=version, files=files, links=links, note=f"NVIDIA's own files, {version}"
+    )
+
+
+def stand_ins(
+    cache: Path, environment: Mapping[str, str], driver_version: str, why: str
+) -> Userspace:
+    """Return empty libraries with the right sonames, and a small nvidia-smi of our own.
+
+    Raises:
+        SetupError: no C compiler.
+    """
+    files: dict[str, Path] = {}
+    links: dict[str, str] = {}
+    folder = library_folder()
+    for soname in _SONAMES:
+        stem = soname.rpartition(".so.")[0]
+        name = f"{stem}.so.{driver_version}"
+        files[f"{folder}/{name}"] = build.compile_stand_in(soname, cache, environment)
+        links[f"{folder}/{soname}"] = name
+        if f"{stem}.so" in _PLAIN_LINKS:
+            links[f"{folder}/{stem}.so"] = soname
+    files["usr/bin/nvidia-smi"] = build.compile_program("nvidia-smi.c", cache, environment)
+    return Userspace(real=False, version="", files=files, links=links, note=f"stand-ins: {why}")
+
+
+def _version(files: Mapping[str, Path]) -> str:
+    for place in files:
+        if found := re.search(r"/libcuda\.so\.(\d+\.[\d.]+)$", place):
+            return found[1]
+    raise SetupError("the downloaded packages hold no libcuda.so.<version>; empty the cache")
+
+
+def _download(kept: Path, environment: Mapping[str, str], apt: Path) -> None:
+    """Download the packages and leave their unpacked content as `kept`, whole or not at all."""
+    for tool in ("apt-get", "dpkg-deb"):
+        if shutil.which(tool, path=environment.get("PATH")) is None:
+            raise SetupError(f"this machine has no {tool}")
+    with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".userspace-") as folder:
+        work = Path(folder)
+        options = apt_source.options(work, apt)
+        for command in (["update"], ["download", *PACKAGES]):
+            _run(["apt-get", "-qq", *options, *command], work, environment)
+        for package in sorted(work.glob("*.deb")):
+            _run(["dpkg-deb", "-x", str(package), "unpacked"], work, environment)
+        (work / "unpacked").rename(kept)
+
+
+def _run(command: list[str], folder: Path, environment: Mapping[str, str]) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**environment, "LC_ALL": "C"},
+            capture_output=True,
+            text=True,
+            timeout=_DOWNLOAD_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as cause:
+        raise SetupError(f"{command[0]} took longer than {_DOWNLOAD_SECONDS} s") from cause
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("E:")]
+        reason = "; ".join(lines) or done.stderr.strip()[-500:]
+        raise SetupError(f"{' '.join(command[:1])} failed (status {done.returncode}): {reason}")
+
+
+@contextlib.contextmanager
+def _only_one(lock: Path) -> Iterator[None]:
+    """Hold a lock between processes; a second one waits and then finds the work done."""
+    file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)

@@ -1,0 +1,23 @@
+"""The state file's layout in Python against what the C compiler made of it."""
+
+import ctypes
+import os
+from pathlib import Path
+
+import pynvml
+
+from dra_driver.simulator import build, layout
+
+
+def test_python_and_c_agree_on_the_layout_of_the_state(tmp_path: Path) -> None:
+    library = ctypes.CDLL(str(build.compile_library(tmp_path, os.environ)))
+    text = ctypes.create_string_buffer(1 << 16)
+    used = library.nvmlSimulatorLayout(text, len(text))
+    assert used < len(text)
+    lines = [line.split() for line in text.value.decode().splitlines()]
+    in_c = {name: tuple(map(int, numbers)) for name, *numbers in lines}
+    assert in_c == layout.describe()
+
+
+def test_events_of_the_state_are_numbered_as_nvml_numbers_them() -> None:
+    assert pynvml.nvmlEventTypeXidCriticalError == 0x8
