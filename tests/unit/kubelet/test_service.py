@@ -147,6 +147,8 @@ def test_a_claim_that_overstays_does_not_keep_the_others_answers_back() -> None:
         assert service.running() == ("ns/claim-slow",)
     finally:
         release.set()
+        while service.running():
+            threading.Event().wait(0.01)
 
 
 def test_counts_tell_successes_from_failures() -> None:

@@ -1,0 +1,114 @@
+"""The command line: which sub-command, and errors on one line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dra_driver import cli
+
+MODULE = """
+from pydantic import BaseModel
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from dra_driver.errors import DeviceError
+
+class Probe(BaseSettings):
+    model_config = SettingsConfigDict(
+        cli_kebab_case=True, cli_exit_on_error=False, cli_implicit_flags=True
+    )
+    node_name: str
+    probe_port: int = 1
+    fail: bool = False
+
+    def cli_cmd(self) -> None:
+        if self.fail:
+            raise DeviceError("GPU 3 is lost: reset it")
+        print(f"probed {self.node_name}")
+"""
+
+
+@pytest.fixture
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "probe_command.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("NODE_NAME", raising=False)
+    command = cli.Command(module="probe_command", model="Probe", summary="probe")
+    monkeypatch.setattr(cli, "COMMANDS", {"probe": command})
+    monkeypatch.delitem(sys.modules, "probe_command", raising=False)
+
+
+@pytest.mark.usefixtures("probe")
+def test_a_sub_command_gets_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["probe", "--node-name", "n1"]) == 0
+    assert capsys.readouterr().out == "probed n1\n"
+
+
+@pytest.mark.usefixtures("probe")
+def test_an_error_of_the_driver_is_one_line_and_status_1(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["probe", "--node-name", "n1", "--fail"]) == 1
+    assert capsys.readouterr().err == "error: GPU 3 is lost: reset it\n"
+
+
+@pytest.mark.usefixtures("probe")
+def test_each_wrong_setting_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["probe", "--probe-port", "many"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "error: --node-name (or NODE_NAME) is missing",
+        (
+            "error: --probe-port (or PROBE_PORT): input should be a valid integer, unable to parse "
+            "string as an integer, not 'many'"
+        ),
+    ]
+
+
+@pytest.mark.usefixtures("probe")
+def test_a_misspelt_flag_is_corrected(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["probe", "--node-name", "n1", "--prob-port", "2"]) == 2
+    assert "did you mean --probe-port?" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("probe")
+def test_help_of_a_sub_command_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["probe", "--help"]) == 0
+    assert "--probe-port" in capsys.readouterr().out
+
+
+def test_an_unknown_command_is_corrected(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inpsect"]) == 2
+    assert capsys.readouterr().err == "error: unknown command 'inpsect': did you mean 'inspect'?\n"
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in cli.COMMANDS)
+
+
+def test_no_command_shows_the_help_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert "usage: dra-driver" in capsys.readouterr().err
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dra_driver", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.startswith("dra-driver ")
+
+
+def test_asking_for_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from dra_driver import cli; cli.main(['--help']); "
+        "sys.exit(bool({'pydantic', 'grpc', 'kubernetes', 'pynvml'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode == 0
