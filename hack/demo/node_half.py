@@ -95,8 +95,7 @@ def _prepare(
     screen.step(f"the CDI spec of '{claims[0].name}' for the container runtime, shortened:")
     screen.text(_shortened(spec))
     kubelet.unprepare(*claims)
-    left = [*place.records(), *place.cdi_files()]
-    screen.step(f"both unprepared; left over: {', '.join(left) or 'nothing'}")
+    screen.step(f"both unprepared; left over: {', '.join(place.left_over()) or 'nothing'}")
 
 
 def _allocated(api: Api, name: str, devices: list[str]) -> ClaimName:

@@ -53,14 +53,14 @@ class Api:
         self._connections = threading.local()
 
     @classmethod
-    def from_kubeconfig(cls, path: Path) -> "Api":
-        """Read the current context of a kubeconfig. Exec plugins are not known."""
+    def from_kubeconfig(cls, path: Path, *, token: str | None = None) -> "Api":
+        """Read the current context of a kubeconfig; `token` takes the place of the one in it."""
         config = yaml.safe_load(path.read_text())
         context = _named(config["contexts"], config["current-context"])["context"]
         cluster = _named(config["clusters"], context["cluster"])["cluster"]
         user = _named(config["users"], context["user"])["user"]
-        token = user.get("token")
-        if "tokenFile" in user:
+        token = token or user.get("token")
+        if not token and "tokenFile" in user:
             token = Path(user["tokenFile"]).read_text().strip()
         if not cluster["server"].startswith("https:"):
             return cls(cluster["server"], None, token)

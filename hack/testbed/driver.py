@@ -31,7 +31,6 @@ class Place:
         """The driver's environment, as the DaemonSet of the manifests would set it."""
         return {
             "NODE_NAME": self.node,
-            "NAMESPACE": "dra-driver",
             "KUBECONFIG": str(self.kubeconfig),
             "KUBELET_PLUGINS_DIRECTORY_PATH": str(self.plugins),
             "KUBELET_REGISTRAR_DIRECTORY_PATH": str(self.registry),
@@ -50,7 +49,15 @@ class Place:
 
     def records(self) -> list[str]:
         """The names of the claims' records on disk."""
-        return sorted(path.name for path in self.data.glob("claims/*"))
+        return sorted(path.name for path in self.data.glob("claims/*.json"))
+
+    def marks(self) -> list[str]:
+        """The GPUs that claims hold on disk, as `GPU UUID/claim UID`."""
+        return sorted(f"{path.parent.name}/{path.name}" for path in self.data.glob("gpus/*/*"))
+
+    def left_over(self) -> list[str]:
+        """Everything on disk that belongs to a claim; nothing is left when no claim is prepared."""
+        return [*self.records(), *self.marks(), *self.cdi_files()]
 
     def cdi_files(self) -> list[str]:
         """The names of the driver's CDI specs."""
@@ -105,6 +112,10 @@ class DriverProcess:
             return wait_until(look, f"the driver's log line '{event}'", timeout=timeout)
         except TestbedError as error:
             raise TestbedError(f"{error}\n{self.tail()}") from error
+
+    def wait_registered(self, *, timeout: float = 30) -> None:
+        """Wait until the kubelet has accepted this life of the driver."""
+        self.wait_log("driver registered with the kubelet", timeout=timeout)
 
     def events(self) -> list[Object]:
         """The log lines of this life as facts; lines that are no JSON are left out."""

@@ -1,0 +1,60 @@
+"""One node with eight simulated GPUs for all end-to-end tests, and a scene of its own for each.
+
+Without what they need (root, the cluster's binaries) the tests are skipped with the reason; with
+E2E_REQUIRED=1 they fail instead.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.append(str(REPOSITORY / "hack"))
+
+from testbed.commands import TestbedError, run  # noqa: E402
+from testbed.node import GpuNode  # noqa: E402
+
+from e2e.scene import Scene  # noqa: E402
+
+
+def missing() -> str:
+    """Return what these tests lack on this machine, or nothing."""
+    if os.geteuid() != 0:
+        return "a kubelet needs root"
+    try:
+        run((sys.executable, REPOSITORY / "hack" / "cluster", "fetch"), timeout=1800)
+    except TestbedError as error:
+        return f"the cluster's binaries could not be had: {error}"
+    return ""
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
+    if reason := missing():
+        if os.environ.get("E2E_REQUIRED") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    # Short lives, so that the driver meets renewed tokens during the tests.
+    node = GpuNode("e2e", tmp_path_factory.mktemp("node"), token_life=600)
+    node.clear()
+    try:
+        node.up(print)
+        node.credentials.keep_fresh()
+        Scene.prepare(node)
+        yield node
+    finally:
+        node.down()
+
+
+@pytest.fixture
+def scene(node: GpuNode, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """Pods and claims of one test; afterwards all are deleted, and nothing may be left of them."""
+    scene = Scene(node)
+    before = request.session.testsfailed
+    yield scene
+    if request.session.testsfailed > before:
+        sys.stdout.write(scene.explain())
+    scene.end()

@@ -1,0 +1,222 @@
+"""What a test puts on the cluster and asks of it; at the end it checks that nothing is left.
+
+All scenes share a namespace, since making one takes longer than most tests.
+"""
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+
+from testbed.api import Api, Object
+from testbed.commands import wait_until
+from testbed.driver import DRIVER_NAME
+from testbed.node import GpuNode
+from testbed.pods import explain, gpus_seen, wait_gone, wait_running
+
+NAMESPACE = "e2e"
+IMAGE = "registry.local/gpu-test:1"
+STAY = "trap 'exit 0' TERM; sleep 99999 & wait"
+
+_numbers = itertools.count(1)
+
+
+class Scene:
+    """Pods and claims of one test. Names that tests use get a number, so that none comes twice."""
+
+    def __init__(self, node: GpuNode) -> None:
+        self.node = node
+        self.api: Api = node.cluster.api
+        self._number = next(_numbers)
+        self._made: list[Object] = []
+        self._slices = slice_facts(self.api)
+
+    @staticmethod
+    def prepare(node: GpuNode) -> None:
+        """Make the namespace of all scenes, and wait until pods can be made in it."""
+        api = node.cluster.api
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        wait_until(
+            lambda: api.find("ServiceAccount", "default", NAMESPACE),
+            "the namespace's ServiceAccount",
+            timeout=30,
+        )
+
+    def name(self, name: str) -> str:
+        """The name in the cluster of what this scene calls `name`."""
+        return f"{name}-{self._number}"
+
+    # Making things
+
+    def claim(self, name: str = "claim", **request: object) -> str:
+        """Make a ResourceClaim for `request`; return its name."""
+        return self._create("ResourceClaim", name, {"spec": claim_spec(**request)})
+
+    def template(self, name: str = "template", **request: object) -> str:
+        """Make a ResourceClaimTemplate; return its name."""
+        return self._create(
+            "ResourceClaimTemplate", name, {"spec": {"spec": claim_spec(**request)}}
+        )
+
+    def pod(
+        self,
+        name: str = "pod",
+        *,
+        claims: Sequence[str] = (),
+        templates: Sequence[str] = (),
+        containers: Sequence[str] = ("ctr",),
+        limits: Mapping[str, int] | None = None,
+    ) -> str:
+        """Make a pod all of whose containers have all of its claims; return its name."""
+        sources = [{"resourceClaimName": claim} for claim in claims]
+        sources += [{"resourceClaimTemplateName": template} for template in templates]
+        entries = [{"name": f"gpus-{number}", **one} for number, one in enumerate(sources)]
+        resources: Object = {"claims": [{"name": entry["name"]} for entry in entries]}
+        if limits:
+            resources["limits"] = {resource: str(count) for resource, count in limits.items()}
+        spec = {
+            "terminationGracePeriodSeconds": 1,
+            "resourceClaims": entries,
+            "containers": [container(one, resources) for one in containers],
+        }
+        return self._create("Pod", name, {"spec": spec})
+
+    def delete(self, *pods: str) -> None:
+        """Delete pods and wait until they are gone."""
+        for pod in pods:
+            self.api.delete("Pod", pod, NAMESPACE)
+        wait_gone(self.api, NAMESPACE, pods)
+
+    def again(self) -> None:
+        """Make everything once more, after it was deleted: same names, new objects."""
+        for thing in self._made:
+            self.api.create(thing, NAMESPACE)
+
+    # Asking
+
+    def running(self, *pods: str, timeout: float = 60) -> list[Object]:
+        """Wait until the pods run; return them as the API has them."""
+        return wait_running(self.api, NAMESPACE, pods, timeout=timeout)
+
+    def gpus(self, pod: str, ctr: str = "ctr") -> tuple[str, ...]:
+        """The UUIDs that `nvidia-smi -L` lists in a container."""
+        return gpus_seen(self.node.cluster, pod, ctr, NAMESPACE)
+
+    def run_in(self, pod: str, *command: str) -> str:
+        """Run a program in a pod's container and return what it printed."""
+        return self.node.cluster.kubectl("exec", "--namespace", NAMESPACE, pod, "--", *command)
+
+    def container_ids(self, *pods: str) -> dict[str, str]:
+        """The ids of the pods' containers; a container that was restarted has another."""
+        ids = {}
+        for pod in pods:
+            for status in self.api.get("Pod", pod, NAMESPACE)["status"]["containerStatuses"]:
+                ids[f"{pod}/{status['name']}"] = f"{status['containerID']}#{status['restartCount']}"
+        return ids
+
+    def unschedulable(self, pod: str) -> str:
+        """Wait until the scheduler has found no place for the pod; return its words."""
+
+        def look() -> str | None:
+            for one in self.api.get("Pod", pod, NAMESPACE)["status"].get("conditions", []):
+                if one["type"] == "PodScheduled" and one.get("reason") == "Unschedulable":
+                    return str(one["message"])
+            return None
+
+        return wait_until(look, f"{pod} to be unschedulable", timeout=30)
+
+    def warning(self, pod: str, reason: str, *, timeout: float = 30) -> str:
+        """Wait for a pod's warning event with the given reason; return its message."""
+
+        def look() -> str | None:
+            selector = f"involvedObject.name={pod},reason={reason}"
+            events = self.api.all("Event", NAMESPACE, fieldSelector=selector)
+            return events[-1]["message"] if events else None
+
+        return wait_until(look, f"the event {reason} of {pod}", timeout=timeout)
+
+    def published(self, *, timeout: float = 30) -> None:
+        """Wait until exactly the devices are published that were when the scene began."""
+
+        def same() -> bool:
+            return devices(slice_facts(self.api)) == devices(self._slices)
+
+        wait_until(same, "the driver's slices to be as before", timeout=timeout)
+
+    def rewritten(self) -> None:
+        """Accept that slices were written since the scene began, but not that devices changed."""
+        self.published()
+        self._slices = slice_facts(self.api)
+
+    # The end
+
+    def end(self) -> None:
+        """Delete what the scene made, and check that nothing is left on the cluster or the node."""
+        for thing in reversed(self._made):
+            self.api.delete(thing["kind"], thing["metadata"]["name"], NAMESPACE)
+        pods = [thing["metadata"]["name"] for thing in self._made if thing["kind"] == "Pod"]
+        wait_gone(self.api, NAMESPACE, pods)
+        wait_until(
+            lambda: not self.api.all("ResourceClaim", NAMESPACE), "all claims to go", timeout=60
+        )
+        assert self.node.place.left_over() == []
+        assert slice_facts(self.api) == self._slices
+
+    def explain(self) -> str:
+        """Say how the scene's pods are, and what the driver said last."""
+        pods = self.api.all("Pod", NAMESPACE)
+        return "\n".join([*(explain(self.api, pod) for pod in pods), self.node.driver.tail(60)])
+
+    def _create(self, kind: str, name: str, body: Mapping[str, object]) -> str:
+        version = "v1" if kind == "Pod" else "resource.k8s.io/v1"
+        full = self.name(name)
+        metadata = {"name": full}
+        thing = {"apiVersion": version, "kind": kind, "metadata": metadata, **body}
+        self.api.create(thing, NAMESPACE)
+        self._made.append(thing)
+        return full
+
+
+def claim_spec(**request: object) -> Object:
+    """The spec of a claim with one request, named `gpu`, for whole GPUs."""
+    exactly = {"deviceClassName": DRIVER_NAME, **request}
+    return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+
+
+def cel(expression: str) -> list[Object]:
+    """The selectors of a request with one CEL expression."""
+    return [{"cel": {"expression": expression}}]
+
+
+def container(name: str, resources: Object) -> Object:
+    """A container that stays until it is told to end."""
+    return {
+        "name": name,
+        "image": IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["bash", "-c", STAY],
+        "resources": resources,
+    }
+
+
+def slice_facts(api: Api) -> list[Object]:
+    """The driver's ResourceSlices, with all that tells whether one was written again."""
+    facts = [
+        {
+            "name": one["metadata"]["name"],
+            "uid": one["metadata"]["uid"],
+            "resourceVersion": one["metadata"]["resourceVersion"],
+            "spec": one["spec"],
+        }
+        for one in api.all("ResourceSlice")
+        if one["spec"]["driver"] == DRIVER_NAME
+    ]
+    return sorted(facts, key=lambda fact: str(fact["name"]))
+
+
+def devices(slices: Sequence[Object]) -> list[str]:
+    """The devices of slices, each as JSON, in the order of their names."""
+    return sorted(
+        json.dumps(device, sort_keys=True)
+        for one in slices
+        for device in one["spec"].get("devices", [])
+    )

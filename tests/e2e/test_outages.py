@@ -1,0 +1,199 @@
+"""The driver, the kubelet, the API server or files go away under running pods, and come back.
+
+Running containers never notice; what starts or ends meanwhile is made good afterwards.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from testbed.commands import wait_until
+from testbed.driver import DRIVER_NAME
+
+from e2e.scene import NAMESPACE, Scene
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(autouse=True)
+def everything_back_up(scene: Scene) -> Iterator[None]:
+    """Start what a failed test left stopped, since the tests after it need it."""
+    yield
+    scene.node.cluster.up()
+    if not scene.node.driver.running():
+        scene.node.driver.start()
+        scene.node.driver.wait_registered()
+
+
+def test_ten_rounds_of_pods_leave_nothing_behind(scene: Scene) -> None:
+    template = scene.template()
+    for round_number in range(10):
+        pod = scene.pod(f"round{round_number}", templates=[template])
+        scene.running(pod)
+        assert len(scene.gpus(pod)) == 1
+        scene.delete(pod)
+    assert scene.node.place.left_over() == []
+
+
+def test_pods_outlive_a_killed_driver_and_go_after_its_restart(scene: Scene) -> None:
+    template = scene.template()
+    one, two = (scene.pod(name, templates=[template]) for name in ("one", "two"))
+    scene.running(one, two)
+    containers, gpus = scene.container_ids(one, two), (scene.gpus(one), scene.gpus(two))
+
+    scene.node.driver.kill()
+    assert (scene.gpus(one), scene.gpus(two)) == gpus
+    scene.node.driver.start()
+    scene.node.driver.wait_registered()
+
+    assert scene.container_ids(one, two) == containers
+    assert (scene.gpus(one), scene.gpus(two)) == gpus
+    three = scene.pod("three", templates=[template])
+    scene.running(three)
+    assert scene.gpus(three) not in gpus
+    scene.delete(one, two, three)
+
+
+def test_a_pod_deleted_while_the_driver_is_down_goes_when_it_is_back(scene: Scene) -> None:
+    pod = scene.pod(templates=[scene.template()])
+    scene.running(pod)
+    scene.node.driver.kill()
+    scene.api.delete("Pod", pod, NAMESPACE)
+    scene.node.driver.start()
+    scene.delete(pod)
+    assert scene.node.place.left_over() == []
+
+
+def test_a_stopped_driver_takes_its_sockets_along_and_leaves_claims_prepared(scene: Scene) -> None:
+    place = scene.node.place
+    pod = scene.pod(templates=[scene.template()])
+    scene.running(pod)
+    prepared = place.left_over()
+    assert scene.node.driver.stop() == 0
+    assert [*place.registry.glob("*.sock"), *place.data.glob("*.sock")] == []
+    assert place.left_over() == prepared
+    scene.node.driver.start()
+    scene.node.driver.wait_registered()
+
+
+def test_pods_outlive_a_kubelet_restart(scene: Scene) -> None:
+    template = scene.template()
+    pod = scene.pod(templates=[template])
+    scene.running(pod)
+    containers, gpus = scene.container_ids(pod), scene.gpus(pod)
+
+    scene.node.cluster.stop("kubelet")
+    scene.node.cluster.start("kubelet")
+    # A starting kubelet deletes all ResourceSlices of its node.
+    new = scene.pod("new", templates=[template])
+    scene.running(new, timeout=90)
+
+    scene.running(pod)
+    assert scene.container_ids(pod) == containers
+    assert scene.gpus(pod) == gpus
+    assert scene.gpus(new) != gpus
+    scene.rewritten()
+
+
+def test_slices_deleted_by_hand_come_back(scene: Scene) -> None:
+    for one in scene.api.all("ResourceSlice"):
+        if one["spec"]["driver"] == DRIVER_NAME:
+            scene.api.delete("ResourceSlice", one["metadata"]["name"])
+    scene.rewritten()
+
+
+def test_slices_changed_by_hand_are_mended(scene: Scene) -> None:
+    (name,) = (
+        one["metadata"]["name"]
+        for one in scene.api.all("ResourceSlice")
+        if one["spec"]["driver"] == DRIVER_NAME
+    )
+    scene.api.patch("ResourceSlice", name, {"spec": {"devices": None}})
+    scene.rewritten()
+
+
+def test_a_container_restarts_after_the_cdi_folder_was_emptied(scene: Scene) -> None:
+    place = scene.node.place
+    pod = scene.pod(templates=[scene.template()])
+    scene.running(pod)
+    gpus, prepared = scene.gpus(pod), place.left_over()
+
+    scene.node.driver.stop()
+    for path in place.cdi_root.iterdir():
+        path.unlink()
+    scene.node.driver.start()
+    wait_until(lambda: place.left_over() == prepared, "the CDI spec to be back", timeout=30)
+    scene.run_in(pod, "bash", "-c", "kill 1")
+
+    def restarted() -> bool:
+        (status,) = scene.api.get("Pod", pod, NAMESPACE)["status"]["containerStatuses"]
+        return bool(status["restartCount"] == 1 and status["ready"])
+
+    wait_until(restarted, "the container to be restarted", timeout=60)
+    assert scene.gpus(pod) == gpus
+
+
+def test_a_pod_that_starts_while_the_driver_is_down_runs_once_it_is_up(scene: Scene) -> None:
+    scene.node.driver.stop()
+    pod = scene.pod(templates=[scene.template()])
+    message = scene.warning(pod, "FailedPrepareDynamicResources")
+    assert f"DRA driver {DRIVER_NAME} is not registered" in message
+    scene.node.driver.start()
+    scene.running(pod)
+    assert len(scene.gpus(pod)) == 1
+
+
+def test_pods_and_driver_outlive_an_outage_of_the_api_server(scene: Scene) -> None:
+    template = scene.template()
+    pod = scene.pod(templates=[template])
+    scene.running(pod)
+    containers, gpus = scene.container_ids(pod), scene.gpus(pod)
+
+    scene.node.cluster.stop("kube-apiserver", signal="KILL")
+    time.sleep(30)  # the outage itself: longer than watches, leases and first retries last
+    assert scene.node.driver.running()
+    scene.node.cluster.start("kube-apiserver")
+
+    new = scene.pod("new", templates=[template])
+    scene.running(new, timeout=120)
+    assert scene.container_ids(pod) == containers
+    assert scene.gpus(pod) == gpus
+    assert scene.gpus(new) != gpus
+    scene.published()
+
+
+def test_a_driver_that_starts_without_an_api_server_serves_once_it_is_there(scene: Scene) -> None:
+    scene.node.cluster.stop("kube-apiserver")
+    scene.node.driver.stop()
+    scene.node.driver.start()
+    scene.node.driver.wait_registered()
+    scene.node.cluster.start("kube-apiserver")
+    pod = scene.pod(templates=[scene.template()])
+    scene.running(pod, timeout=120)
+    assert len(scene.gpus(pod)) == 1
+
+
+def test_a_claim_made_anew_under_its_old_name_is_another_claim(scene: Scene) -> None:
+    claim = scene.claim()
+    pod = scene.pod(claims=[claim])
+    scene.running(pod)
+    old = scene.api.get("ResourceClaim", claim, NAMESPACE)["metadata"]["uid"]
+
+    # The kubelet learns of the deletion only when the new pod and claim are there already.
+    scene.node.cluster.stop("kubelet")
+    scene.api.delete("Pod", pod, NAMESPACE, grace=0)
+    scene.api.delete("ResourceClaim", claim, NAMESPACE)
+    wait_until(
+        lambda: scene.api.find("ResourceClaim", claim, NAMESPACE) is None,
+        "the old claim to go",
+        timeout=30,
+    )
+    scene.again()
+    scene.node.cluster.start("kubelet")
+
+    scene.running(pod, timeout=180)
+    new = scene.api.get("ResourceClaim", claim, NAMESPACE)["metadata"]["uid"]
+    assert len(scene.gpus(pod)) == 1
+    assert old not in "".join(scene.node.place.left_over())
+    assert scene.node.place.records() == [f"{new}.json"]
+    scene.rewritten()

@@ -1,0 +1,136 @@
+"""Pods get whole GPUs: the ways to ask, and who sees what."""
+
+import pytest
+from testbed.commands import wait_until
+
+from e2e.scene import NAMESPACE, Scene, cel
+
+pytestmark = pytest.mark.e2e
+
+ALL = 8
+"""GPUs of the simulated machine."""
+
+
+def test_a_pod_sees_the_one_gpu_it_was_given(scene: Scene) -> None:
+    pod = scene.pod(templates=[scene.template()])
+    scene.running(pod)
+    (uuid,) = scene.gpus(pod)
+    assert uuid in all_uuids(scene)
+    nodes = [name for name in scene.run_in(pod, "ls", "/dev").split() if name.startswith("nvidia")]
+    numbered = [name for name in nodes if name.removeprefix("nvidia").isdigit()]
+    assert len(numbered) == 1
+    assert "nvidiactl" in nodes
+
+
+def test_two_pods_of_a_template_get_different_gpus(scene: Scene) -> None:
+    template = scene.template()
+    pods = [scene.pod(name, templates=[template]) for name in ("one", "two")]
+    scene.running(*pods)
+    one, two = (scene.gpus(pod) for pod in pods)
+    assert len(one) == len(two) == 1
+    assert one != two
+
+
+def test_two_containers_of_a_claim_see_the_same_gpu(scene: Scene) -> None:
+    pod = scene.pod(templates=[scene.template()], containers=("ctr0", "ctr1"))
+    scene.running(pod)
+    assert len(scene.gpus(pod, "ctr0")) == 1
+    assert scene.gpus(pod, "ctr0") == scene.gpus(pod, "ctr1")
+
+
+def test_a_claim_of_two_pods_is_freed_after_the_last(scene: Scene) -> None:
+    claim = scene.claim()
+    one, two = (scene.pod(name, claims=[claim]) for name in ("one", "two"))
+    scene.running(one, two)
+    gpu = scene.gpus(one)
+    assert len(gpu) == 1
+    assert scene.gpus(two) == gpu
+    prepared = scene.node.place.left_over()
+
+    scene.delete(one)
+    assert scene.node.place.left_over() == prepared
+    assert scene.gpus(two) == gpu
+
+    scene.delete(two)
+    assert scene.node.place.left_over() == []
+    wait_until(
+        lambda: "allocation" not in scene.api.get("ResourceClaim", claim, NAMESPACE)["status"],
+        "the claim to lose its allocation",
+        timeout=30,
+    )
+
+
+def test_two_claims_of_a_pod_give_two_gpus(scene: Scene) -> None:
+    pod = scene.pod(claims=[scene.claim("one"), scene.claim("two")])
+    scene.running(pod)
+    assert len(set(scene.gpus(pod))) == 2
+
+
+def test_a_claim_with_a_count_gives_that_many_gpus(scene: Scene) -> None:
+    pod = scene.pod(templates=[scene.template(count=2)])
+    scene.running(pod)
+    assert len(set(scene.gpus(pod))) == 2
+
+
+def test_a_limit_of_nvidia_com_gpu_gives_that_many_gpus(scene: Scene) -> None:
+    pod = scene.pod(limits={"nvidia.com/gpu": 2})
+    scene.running(pod)
+    assert len(set(scene.gpus(pod))) == 2
+    (claim,) = scene.api.all("ResourceClaim", NAMESPACE)
+    assert claim["metadata"]["annotations"]["resource.kubernetes.io/extended-resource-claim"]
+
+
+def test_a_pod_too_many_waits_until_a_gpu_is_free(scene: Scene) -> None:
+    template = scene.template()
+    pods = [scene.pod(f"pod{number}", templates=[template]) for number in range(ALL)]
+    scene.running(*pods, timeout=120)
+    given = {pod: scene.gpus(pod) for pod in pods}
+    assert {uuid for uuids in given.values() for uuid in uuids} == all_uuids(scene)
+
+    late = scene.pod("late", templates=[template])
+    assert "cannot allocate all claims" in scene.unschedulable(late)
+
+    scene.delete(pods[3])
+    scene.running(late)
+    assert scene.gpus(late) == given[pods[3]]
+
+
+def test_a_selector_that_matches_picks_the_gpu(scene: Scene) -> None:
+    wanted = max(all_uuids(scene))
+    template = scene.template(
+        selectors=cel(
+            'device.attributes["gpu.nvidia.com"].architecture == "Hopper" && '
+            'device.attributes["gpu.nvidia.com"].productName.lowerAscii().contains("h100") && '
+            f'device.attributes["gpu.nvidia.com"].uuid == "{wanted}"'
+        )
+    )
+    pod = scene.pod(templates=[template])
+    scene.running(pod)
+    assert scene.gpus(pod) == (wanted,)
+
+
+def test_a_selector_on_memory_and_version_matches(scene: Scene) -> None:
+    template = scene.template(
+        selectors=cel(
+            'device.attributes["gpu.nvidia.com"].driverVersion.compareTo(semver("470.0.0")) > 0 && '
+            'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("70Gi")) >= 0'
+        )
+    )
+    pod = scene.pod(templates=[template])
+    scene.running(pod)
+    assert len(scene.gpus(pod)) == 1
+
+
+def test_a_selector_that_matches_nothing_leaves_the_pod_pending(scene: Scene) -> None:
+    selectors = cel('device.attributes["gpu.nvidia.com"].architecture == "Voodoo"')
+    pod = scene.pod(templates=[scene.template(selectors=selectors)])
+    assert "cannot allocate all claims" in scene.unschedulable(pod)
+
+
+def all_uuids(scene: Scene) -> set[str]:
+    """The UUIDs of all GPUs that the driver has published."""
+    return {
+        device["attributes"]["uuid"]["string"]
+        for one in scene.api.all("ResourceSlice")
+        for device in one["spec"]["devices"]
+    }
