@@ -8,6 +8,7 @@ GPUs without root), and then /proc/devices says the major number.
 """
 
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -17,8 +18,8 @@ from dra_driver.errors import DeviceError
 
 _ANYONE = 0o006
 _ALL_PERMISSIONS = "rwm"
-# By node name: the driver's name in /proc/devices and the minor number (Documentation/admin-guide/
-# devices.txt for 195; nvidia-uvm's own source for the rest). `nvidia<N>` is minor N.
+# By node name: the driver's name in /proc/devices and the minor number (devices.txt of the kernel's
+# admin guide for 195, nvidia-uvm's source for the rest). The number in any other name is its minor.
 _CONTROL_NODES = {
     "nvidiactl": ("nvidia", 255),
     "nvidia-modeset": ("nvidia", 254),
@@ -27,7 +28,12 @@ _CONTROL_NODES = {
 }
 CONTROL_NODES = tuple(_CONTROL_NODES)
 # What the kernel module registered as, by release: nvidia-frontend until 560.
-_DRIVER_NAMES = {"nvidia": ("nvidia", "nvidia-frontend"), "nvidia-uvm": ("nvidia-uvm",)}
+_DRIVER_NAMES = {
+    "nvidia": ("nvidia", "nvidia-frontend"),
+    "nvidia-uvm": ("nvidia-uvm",),
+    "drm": ("drm",),
+}
+_NUMBERED = re.compile(r"(?:nvidia|(?P<drm>dri/(?:card|renderD)))(?P<minor>[0-9]+)")
 
 
 def node_edits(roots: Roots, name: str, *, shown: str | None = None) -> Edits | None:
@@ -80,15 +86,15 @@ def _numbers(proc: Path, path: Path, name: str, status: os.stat_result) -> tuple
 
 
 def _known_numbers(proc: Path, name: str) -> tuple[int, int] | None:
-    suffix = name.removeprefix("nvidia")
-    driver, minor = (
-        ("nvidia", int(suffix)) if suffix.isdecimal() else _CONTROL_NODES.get(name, ("", 0))
-    )
-    for registered in _DRIVER_NAMES.get(driver, ()):
-        major = character_major(proc, registered)
-        if major is not None:
-            return major, minor
-    return None
+    if name in _CONTROL_NODES:
+        driver, minor = _CONTROL_NODES[name]
+    elif match := _NUMBERED.fullmatch(name):
+        driver, minor = ("drm" if match["drm"] else "nvidia"), int(match["minor"])
+    else:
+        return None
+    majors = (character_major(proc, registered) for registered in _DRIVER_NAMES[driver])
+    major = next((major for major in majors if major is not None), None)
+    return None if major is None else (major, minor)
 
 
 def character_major(proc: Path, driver: str) -> int | None:

@@ -8,7 +8,10 @@ two paths. In: settings. Out: paths to look at, and host paths to write down.
 from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.errors import SetupError
+
 _CONTROL_NODE = "nvidiactl"
+_USUAL_VIEW = Path("/driver-root")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,28 +50,32 @@ def find_roots(
 
     Args:
         driver_root: the driver root on the host, `/` or a driver container's tree.
-        container_driver_root: where this process sees it; absent or not a folder means the same
-            path, as for a process on the host itself.
-        dev_root: the folder with the device nodes, seen alike by process and runtime. Without it,
-            it is the driver root's `dev` if that has NVIDIA's control node, else /dev.
+        container_driver_root: where this process sees it. Without it, /driver-root if that is a
+            folder, else the same path, as for a process on the host itself.
+        dev_root: the root, on the host, whose `dev` has the device nodes. Without it, the driver
+            root if that has NVIDIA's control node, else `/`.
         proc_root: the folder that is mounted as /proc.
         sys_root: the folder that is mounted as /sys.
+
+    Raises:
+        SetupError: the container's driver root was given and is not there.
     """
-    seen = driver_root
-    if container_driver_root is not None and container_driver_root.is_dir():
-        seen = container_driver_root
-    if dev_root is not None:
-        dev, dev_on_host = dev_root, str(dev_root)
-    elif (seen / "dev" / _CONTROL_NODE).exists():
-        dev, dev_on_host = seen / "dev", str(driver_root / "dev")
-    else:
-        # GPU Operator's driver container, for one, has no nodes of its own.
-        dev, dev_on_host = Path("/dev"), "/dev"
+    seen = container_driver_root or _USUAL_VIEW
+    if not seen.is_dir():
+        if container_driver_root is not None:
+            raise SetupError(
+                f"--container-driver-root {container_driver_root} is not a folder;"
+                f" mount the host's {driver_root} there, or leave the setting out"
+            )
+        seen = driver_root
+    if dev_root is None:
+        # A driver container of GPU Operator, for one, has no nodes of its own.
+        dev_root = driver_root if (seen / "dev" / _CONTROL_NODE).exists() else Path("/")
     return Roots(
         driver=seen,
         driver_on_host=str(driver_root),
-        dev=dev,
-        dev_on_host=dev_on_host,
+        dev=(seen if dev_root == driver_root else dev_root) / "dev",
+        dev_on_host=str(dev_root / "dev"),
         proc=proc_root,
         sys=sys_root,
     )

@@ -157,7 +157,9 @@ def _layout(value: object, newline: str) -> str:
 
 def _holds_objects(value: object) -> bool:
     """Tell an object, or a list of objects, from a list of plain values."""
-    return isinstance(value, dict) or (isinstance(value, list) and isinstance(value[0], dict))
+    return isinstance(value, dict) or (
+        isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+    )
 
 
 def _read(path: Path) -> bytes | None:

@@ -59,10 +59,12 @@ class Inventory:
     """Everything one look at the machine found. GPUs are in order of PCI address.
 
     `driver_version` is NVML's text, such as `535.261.03`; `cuda_version` is (major, minor).
-    Both are None only when the driver could not be asked at all, and then there are no GPUs.
+    Both are None only when the driver could not be asked at all; then there are no GPUs, and
+    `problem` says why, for people.
     """
 
     driver_version: str | None
     cuda_version: tuple[int, int] | None
     gpus: tuple[Gpu, ...] = ()
     sick: tuple[SickGpu, ...] = ()
+    problem: str | None = None

@@ -1,0 +1,67 @@
+"""One look at the machine: NVML's facts and /sys's put together.
+
+In: an open NVML library, the PCI bus. Out: an `Inventory`. A GPU that cannot be described becomes a
+`SickGpu` with the reason, and never hides another. GPUs are in order of PCI address, so that equal
+machines give equal inventories whatever order NVML counts in.
+"""
+
+from dataclasses import fields
+from typing import Protocol
+
+from dra_driver.devices.model import Gpu, Inventory, SickGpu
+from dra_driver.devices.nvml import NvmlFacts
+from dra_driver.devices.pci import PciBus
+from dra_driver.errors import DeviceError
+
+# The display part of a DGX Station; it cannot compute, and NVIDIA's tools leave it out too.
+_DISPLAY_ONLY = ("DGX Display", "NVIDIA DGX Display")
+
+
+class Nvml(Protocol):
+    """What discovery asks of an NVML library; see devices/nvml.py."""
+
+    def driver_version(self) -> str:
+        """Return the version of the kernel driver."""
+
+    def cuda_version(self) -> tuple[int, int]:
+        """Return the highest CUDA version, as (major, minor)."""
+
+    def gpu_count(self) -> int:
+        """Return how many GPUs there are."""
+
+    def gpu_facts(self, index: int) -> NvmlFacts:
+        """Return the facts of one GPU, or raise DeviceError."""
+
+
+def discover(nvml: Nvml, pci: PciBus) -> Inventory:
+    """Look at all GPUs once.
+
+    Raises:
+        DeviceError: the driver as a whole cannot be asked.
+    """
+    gpus: list[Gpu] = []
+    sick: list[SickGpu] = []
+    for index in range(nvml.gpu_count()):
+        try:
+            facts = nvml.gpu_facts(index)
+        except DeviceError as error:
+            sick.append(SickGpu(index=index, reason=str(error)))
+        else:
+            if facts.product_name not in _DISPLAY_ONLY:
+                gpus.append(_gpu(index, facts, pci))
+    return Inventory(
+        driver_version=nvml.driver_version(),
+        cuda_version=nvml.cuda_version(),
+        gpus=tuple(sorted(gpus, key=lambda gpu: gpu.pci_address)),
+        sick=tuple(sick),
+    )
+
+
+def _gpu(index: int, facts: NvmlFacts, pci: PciBus) -> Gpu:
+    place = pci.facts(facts.pci_address)
+    return Gpu(
+        index=index,
+        pcie_root=place.pcie_root,
+        numa_node=place.numa_node,
+        **{field.name: getattr(facts, field.name) for field in fields(facts)},
+    )

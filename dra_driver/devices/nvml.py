@@ -1,0 +1,267 @@
+"""NVML: the only door to pynvml.
+
+In: the path of a libnvidia-ml.so.1. Out: the driver's versions and, per GPU, what NVML says of it.
+NVML's answers for facts a card does not have become None; every other refusal becomes a
+`DeviceError` with NVML's own words and what to do. nvmlInit fixes which GPUs a process sees, so a
+change of hardware needs `close` and `open`; who decides that is devices/session.py.
+
+pynvml keeps one library per process in a module variable. It is set here, from an absolute path,
+so that LD_LIBRARY_PATH does not matter; of two `NvmlLibrary` only one can be open at a time.
+"""
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import pynvml
+
+from dra_driver.devices import libraries, rooted
+from dra_driver.devices.model import GpuUuid, MigMode, PciAddress
+from dra_driver.errors import DeviceError
+
+T = TypeVar("T")
+
+LIBRARY = "libnvidia-ml.so.1"
+
+# As go-nvlib spells them, because these texts are attribute values that claims select by.
+_BRANDS = MappingProxyType(
+    {
+        pynvml.NVML_BRAND_QUADRO: "Quadro",
+        pynvml.NVML_BRAND_TESLA: "Tesla",
+        pynvml.NVML_BRAND_NVS: "NVS",
+        pynvml.NVML_BRAND_GRID: "Grid",
+        pynvml.NVML_BRAND_GEFORCE: "GeForce",
+        pynvml.NVML_BRAND_TITAN: "Titan",
+        pynvml.NVML_BRAND_NVIDIA_VAPPS: "NvidiaVApps",
+        pynvml.NVML_BRAND_NVIDIA_VPC: "NvidiaVPC",
+        pynvml.NVML_BRAND_NVIDIA_VCS: "NvidiaVCS",
+        pynvml.NVML_BRAND_NVIDIA_VWS: "NvidiaVWS",
+        pynvml.NVML_BRAND_NVIDIA_CLOUD_GAMING: "NvidiaCloudGaming",
+        pynvml.NVML_BRAND_QUADRO_RTX: "QuadroRTX",
+        pynvml.NVML_BRAND_NVIDIA_RTX: "NvidiaRTX",
+        pynvml.NVML_BRAND_NVIDIA: "Nvidia",
+        pynvml.NVML_BRAND_GEFORCE_RTX: "GeForceRTX",
+        pynvml.NVML_BRAND_TITAN_RTX: "TitanRTX",
+    }
+)
+_ARCHITECTURES = MappingProxyType(
+    {
+        pynvml.NVML_DEVICE_ARCH_KEPLER: "Kepler",
+        pynvml.NVML_DEVICE_ARCH_MAXWELL: "Maxwell",
+        pynvml.NVML_DEVICE_ARCH_PASCAL: "Pascal",
+        pynvml.NVML_DEVICE_ARCH_VOLTA: "Volta",
+        pynvml.NVML_DEVICE_ARCH_TURING: "Turing",
+        pynvml.NVML_DEVICE_ARCH_AMPERE: "Ampere",
+        pynvml.NVML_DEVICE_ARCH_ADA: "Ada Lovelace",
+        pynvml.NVML_DEVICE_ARCH_HOPPER: "Hopper",
+        pynvml.NVML_DEVICE_ARCH_BLACKWELL: "Blackwell",
+        13: "Rubin",  # NVML_DEVICE_ARCH_RUBIN is missing in older pynvml
+    }
+)
+_ADDRESSING_MODES = MappingProxyType({0: "None", 1: "HMM", 2: "ATS"})
+_UNKNOWN = "Unknown"
+
+_ABSENT_FACT = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    }
+)
+# NVML's code: the cause in words, and what to do. NVML's own words are put between the two.
+_ADVICE = MappingProxyType(
+    {
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
+            "the NVIDIA kernel driver is not loaded",
+            "load it (modprobe nvidia); if that fails, see dmesg",
+        ),
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+            "the NVIDIA kernel driver and its libraries have different versions",
+            "reload the kernel driver, or reboot the node, to complete the upgrade",
+        ),
+        pynvml.NVML_ERROR_NO_PERMISSION: (
+            "this process may not use the NVIDIA driver",
+            "run the driver's container privileged, with the node's /dev",
+        ),
+        pynvml.NVML_ERROR_GPU_IS_LOST: (
+            "the GPU has fallen off the bus or is otherwise out of reach",
+            "see dmesg for NVRM and Xid lines; the node has to be rebooted",
+        ),
+        pynvml.NVML_ERROR_RESET_REQUIRED: (
+            "the GPU needs a reset",
+            "drain the node and reset the GPU (nvidia-smi --gpu-reset), or reboot",
+        ),
+        pynvml.NVML_ERROR_INSUFFICIENT_POWER: (
+            "the GPU's external power is not connected",
+            "check the power cables of the GPU",
+        ),
+        pynvml.NVML_ERROR_IRQ_ISSUE: (
+            "the kernel found an interrupt problem with the GPU",
+            "see dmesg; the firmware settings of the server may have to change",
+        ),
+        pynvml.NVML_ERROR_CORRUPTED_INFOROM: (
+            "the GPU's infoROM is corrupted",
+            "have the GPU replaced",
+        ),
+    }
+)
+_OTHER_ADVICE = "see dmesg for NVRM lines, and whether nvidia-smi works on the node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlFacts:
+    """What NVML says of one GPU. Memory in bytes; see `Gpu` for the fields."""
+
+    minor: int
+    uuid: GpuUuid
+    pci_address: PciAddress
+    product_name: str
+    brand: str
+    architecture: str
+    cuda_compute_capability: tuple[int, int]
+    memory_bytes: int | None
+    mig_mode: MigMode
+    addressing_mode: str | None
+
+
+def find_library(driver_root: Path) -> Path:
+    """Return the path of the NVML library under a driver root, its links followed.
+
+    Raises:
+        DeviceError: there is none.
+    """
+    for path in libraries.locate(driver_root, LIBRARY):
+        return rooted.outside(driver_root, path)
+    raise DeviceError(
+        f"{LIBRARY} not found under {driver_root} (looked in"
+        f" {', '.join(libraries.LIBRARY_FOLDERS)} and {libraries.CACHE});"
+        " install the NVIDIA driver, or point --nvidia-driver-root at where it is"
+    )
+
+
+class NvmlLibrary:
+    """One NVML library of this process. Calls may come from any thread; they run one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        self._is_open = False
+
+    def open(self) -> None:
+        """Load and initialise the library; one that is open already stays as it is.
+
+        Raises:
+            DeviceError: it cannot be loaded, or finds no driver. The call can be repeated.
+        """
+        with self._lock:
+            if self._is_open:
+                return
+            try:
+                library = ctypes.CDLL(str(self.path))
+            except OSError as error:
+                raise DeviceError(
+                    f"{self.path} cannot be loaded: {error};"
+                    " check that the driver fits this machine's architecture"
+                ) from error
+            pynvml.nvmlLib = library
+            pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 (of the library before)
+            with _nvml_errors():
+                pynvml.nvmlInit()
+            self._is_open = True
+
+    def close(self) -> None:
+        """Shut the library down. One that is closed already, or that fails to, is fine."""
+        with self._lock:
+            if self._is_open:
+                self._is_open = False
+                try:
+                    pynvml.nvmlShutdown()
+                except pynvml.NVMLError:
+                    return  # the driver has gone already; there is nothing left to release
+
+    def driver_version(self) -> str:
+        """Return the version of the kernel driver, such as `535.261.03`."""
+        with self._lock, _nvml_errors():
+            return str(pynvml.nvmlSystemGetDriverVersion())
+
+    def cuda_version(self) -> tuple[int, int]:
+        """Return the highest CUDA version the driver supports, as (major, minor)."""
+        with self._lock, _nvml_errors():
+            version = int(pynvml.nvmlSystemGetCudaDriverVersion())
+        return version // 1000, version % 1000 // 10
+
+    def gpu_count(self) -> int:
+        """Return how many GPUs NVML counts, lost ones included."""
+        with self._lock, _nvml_errors():
+            return int(pynvml.nvmlDeviceGetCount())
+
+    def gpu_facts(self, index: int) -> NvmlFacts:
+        """Return what NVML says of the GPU at a position.
+
+        Raises:
+            DeviceError: a fact without which the GPU cannot be given out is refused.
+        """
+        with self._lock, _nvml_errors():
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+            memory = _optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
+            return NvmlFacts(
+                minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
+                uuid=GpuUuid(pynvml.nvmlDeviceGetUUID(handle)),
+                pci_address=_pci_address(pynvml.nvmlDeviceGetPciInfo(handle).busId),
+                product_name=str(pynvml.nvmlDeviceGetName(handle)),
+                brand=_name(_BRANDS, _optional(pynvml.nvmlDeviceGetBrand, handle)),
+                architecture=_name(
+                    _ARCHITECTURES, _optional(pynvml.nvmlDeviceGetArchitecture, handle)
+                ),
+                cuda_compute_capability=(int(major), int(minor)),
+                memory_bytes=None if memory is None else int(memory.total),
+                mig_mode=_mig_mode(handle),
+                addressing_mode=_addressing_mode(handle),
+            )
+
+
+def _mig_mode(handle: object) -> MigMode:
+    modes = _optional(pynvml.nvmlDeviceGetMigMode, handle)
+    if modes is None:
+        return MigMode.UNSUPPORTED
+    current, _pending = modes
+    return MigMode.ENABLED if current == pynvml.NVML_DEVICE_MIG_ENABLE else MigMode.DISABLED
+
+
+def _addressing_mode(handle: object) -> str | None:
+    mode = _optional(pynvml.nvmlDeviceGetAddressingMode, handle)
+    return None if mode is None else _ADDRESSING_MODES.get(mode)
+
+
+def _pci_address(bus_id: str) -> PciAddress:
+    """Return NVML's address, whose domain has eight digits, as the kernel writes it."""
+    domain, _, rest = bus_id.lower().partition(":")
+    return PciAddress(f"{int(domain, 16):04x}:{rest}")
+
+
+def _name(names: MappingProxyType[int, str], value: int | None) -> str:
+    return _UNKNOWN if value is None else names.get(value, _UNKNOWN)
+
+
+def _optional(call: Callable[[Any], T], handle: object) -> T | None:
+    try:
+        return call(handle)
+    except pynvml.NVMLError as error:
+        if error.value in _ABSENT_FACT:
+            return None
+        raise
+
+
+@contextmanager
+def _nvml_errors() -> Iterator[None]:
+    try:
+        yield
+    except pynvml.NVMLError as error:
+        cause, advice = _ADVICE.get(error.value, ("NVML refused", _OTHER_ADVICE))
+        raise DeviceError(f"{cause} (NVML: {error}); {advice}") from error

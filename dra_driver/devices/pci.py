@@ -1,0 +1,50 @@
+"""What /sys knows of a GPU and NVML does not: its PCIe root and its NUMA node.
+
+In: a PCI address. Out: the name of the root complex, as Kubernetes' standard attribute
+resource.kubernetes.io/pcieRoot wants it, and the NUMA node. Both come from the kernel's device
+tree (Documentation/ABI/testing/sysfs-bus-pci) and may be missing in virtual machines.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.devices.model import PciAddress
+
+_ROOT = re.compile(r"(?:^|/)devices/(pci[0-9a-f]{4,}:[0-9a-f]{2})/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciFacts:
+    """A device's place: `pcie_root` such as `pci0000:64`, `numa_node` counted from 0."""
+
+    pcie_root: str | None
+    numa_node: int | None
+
+
+class PciBus:
+    """The PCI devices under a sys root."""
+
+    def __init__(self, sys_root: Path) -> None:
+        self._devices = sys_root / "bus" / "pci" / "devices"
+
+    def facts(self, address: PciAddress) -> PciFacts:
+        """Return what is known of a device; a device that is not there has no facts."""
+        device = self._devices / address
+        return PciFacts(pcie_root=_pcie_root(device), numa_node=_numa_node(device))
+
+
+def _pcie_root(device: Path) -> str | None:
+    try:
+        match = _ROOT.search(str(device.readlink()))
+    except OSError:
+        return None
+    return match[1] if match else None
+
+
+def _numa_node(device: Path) -> int | None:
+    try:
+        node = int((device / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None  # the kernel says -1 for "no node"

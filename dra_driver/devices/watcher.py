@@ -1,0 +1,123 @@
+"""The inventory, kept current by a thread of its own.
+
+In: a way to look (devices/session.py). Out: the latest `Inventory`, at once and for any thread, and
+a call for each change. A driver that is missing or does not answer is no reason to stop: the
+inventory is then empty and says why, the cause is logged once, and looks go on with back-off, so
+that a node whose driver is installed later needs no restart.
+"""
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from dra_driver.devices.model import Inventory
+from dra_driver.errors import DriverError
+
+log = structlog.get_logger()
+
+_FIRST_RETRY_SECONDS = 1.0
+_NOTHING_YET = Inventory(
+    driver_version=None, cuda_version=None, problem="the GPUs of this node are being looked for"
+)
+
+
+class InventoryWatcher:
+    """Looks for GPUs again and again.
+
+    Errors of our own tree are expected of `look` and handled. Anything else, and whatever
+    `on_change` raises, ends the thread through threading.excepthook: it is a fault in the program.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], Inventory],
+        *,
+        rescan_seconds: float,
+        on_change: Callable[[Inventory], None],
+    ) -> None:
+        """Take how and how often to look; `start` begins.
+
+        Args:
+            look: returns what is there, or raises `DriverError`; may block, on the thread.
+            rescan_seconds: time from the end of a look to the next; also the longest back-off.
+            on_change: called on the thread after the first look and after each that differs.
+        """
+        self._look = look
+        self._rescan_seconds = rescan_seconds
+        self._on_change = on_change
+        self._current = _NOTHING_YET
+        self._wanted = threading.Event()
+        self._stopping = threading.Event()
+        self._looked = threading.Event()
+        # Not waited for at exit: a call into NVML may hang with its GPU.
+        self._thread = threading.Thread(target=self._run, name="inventory", daemon=True)
+
+    def current(self) -> Inventory:
+        """Return the latest inventory. Never blocks."""
+        return self._current
+
+    def wait_until_looked(self, timeout: float) -> bool:
+        """Wait until the first look is over; return whether it is."""
+        return self._looked.wait(timeout)
+
+    def start(self) -> None:
+        """Begin to look. A watcher is started once."""
+        self._thread.start()
+
+    def rescan(self) -> None:
+        """Ask for a look now, without waiting for it."""
+        self._wanted.set()
+
+    def stop(self, timeout: float) -> bool:
+        """End the thread, waiting at most `timeout` seconds; return whether it has ended."""
+        self._stopping.set()
+        self._wanted.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        retry_seconds = _FIRST_RETRY_SECONDS
+        while not self._stopping.is_set():
+            self._wanted.clear()
+            inventory = self._look_once()
+            if self._stopping.is_set():
+                return
+            self._take(inventory)
+            if inventory.problem is None:
+                retry_seconds = _FIRST_RETRY_SECONDS
+                self._wanted.wait(self._rescan_seconds)
+            else:
+                self._wanted.wait(min(retry_seconds, self._rescan_seconds))
+                retry_seconds = min(2 * retry_seconds, self._rescan_seconds)
+
+    def _look_once(self) -> Inventory:
+        try:
+            return self._look()
+        except DriverError as error:
+            return Inventory(driver_version=None, cuda_version=None, problem=str(error))
+
+    def _take(self, inventory: Inventory) -> None:
+        before, is_first = self._current, not self._looked.is_set()
+        self._current = inventory
+        self._looked.set()
+        if is_first or inventory != before:
+            _log_change(before, inventory)
+            self._on_change(inventory)
+
+
+def _log_change(before: Inventory, now: Inventory) -> None:
+    if now.problem is not None:
+        log.warning("gpus not available", cause=now.problem)
+        return
+    log.info(
+        "gpus found",
+        gpus=len(now.gpus),
+        sick=len(now.sick),
+        driver_version=now.driver_version,
+        gone=sorted({gpu.uuid for gpu in before.gpus} - {gpu.uuid for gpu in now.gpus}),
+    )
+    for gpu in now.sick:
+        if gpu not in before.sick:
+            log.error("gpu cannot be described", index=gpu.index, cause=gpu.reason)

@@ -1,0 +1,244 @@
+"""The real pynvml over simulated GPUs: what the inventory says, and how it survives faults."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dra_driver.devices.discovery import discover
+from dra_driver.devices.model import MigMode
+from dra_driver.devices.nvml import NvmlLibrary, find_library
+from dra_driver.devices.pci import PciBus
+from dra_driver.devices.session import DriverSession
+from dra_driver.errors import DeviceError
+from dra_driver.simulator.machine import Machine
+
+NOT_SUPPORTED = 3
+NO_PERMISSION = 4
+UNKNOWN = 999
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine.create(tmp_path / "h100", "h100x8")
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Machine:
+    return Machine.create(tmp_path / "mixed", "mixed")
+
+
+def session_on(machine: Machine) -> DriverSession:
+    return DriverSession(
+        driver_root=machine.driver_root,
+        dev=machine.dev_root / "dev",
+        proc_root=machine.proc_root,
+        sys_root=machine.sys_root,
+    )
+
+
+@pytest.fixture
+def session(machine: Machine) -> Iterator[DriverSession]:
+    session = session_on(machine)
+    yield session
+    session.close()
+
+
+def test_every_gpu_is_found_with_the_identity_and_place_it_has(
+    machine: Machine, session: DriverSession
+) -> None:
+    inventory = session.look()
+
+    expected = sorted(machine.gpus, key=lambda gpu: gpu.pci)
+    assert [gpu.pci_address for gpu in inventory.gpus] == [gpu.pci for gpu in expected]
+    assert [gpu.uuid for gpu in inventory.gpus] == [gpu.uuid for gpu in expected]
+    assert [gpu.minor for gpu in inventory.gpus] == [gpu.minor for gpu in expected]
+    assert [gpu.numa_node for gpu in inventory.gpus] == [gpu.numa_node for gpu in expected]
+    assert [gpu.pcie_root for gpu in inventory.gpus] == [f"pci{gpu.root_bus}" for gpu in expected]
+    assert inventory.sick == ()
+    assert inventory.problem is None
+
+
+def test_an_h100_is_described_as_claims_select_it(machine: Machine, session: DriverSession) -> None:
+    inventory = session.look()
+    gpu = inventory.gpus[0]
+
+    assert gpu.product_name == "NVIDIA H100 80GB HBM3"
+    assert (gpu.brand, gpu.architecture) == ("Nvidia", "Hopper")
+    assert gpu.cuda_compute_capability == (9, 0)
+    assert gpu.memory_bytes == 81559 * 1024**2
+    assert gpu.mig_mode is MigMode.DISABLED
+    assert inventory.driver_version == machine.description.driver_version
+    assert inventory.cuda_version is not None
+
+
+def test_cards_of_several_kinds_each_have_what_they_have(mixed: Machine) -> None:
+    session = session_on(mixed)
+    try:
+        gpus = session.look().gpus
+    finally:
+        session.close()
+
+    assert {gpu.architecture for gpu in gpus} >= {"Ampere", "Ada Lovelace", "Turing", "Pascal"}
+    assert {gpu.mig_mode for gpu in gpus if gpu.architecture in ("Turing", "Pascal")} == {
+        MigMode.UNSUPPORTED
+    }
+
+
+def test_a_lost_gpu_does_not_hide_the_others(machine: Machine, session: DriverSession) -> None:
+    lost = machine.gpus[3]
+    session.look()
+    machine.lose_gpu(lost.uuid)
+    inventory = session.look()
+
+    assert {gpu.uuid for gpu in inventory.gpus} == {gpu.uuid for gpu in machine.gpus} - {lost.uuid}
+    [sick] = inventory.sick
+    assert "fallen off the bus" in sick.reason
+    assert "NVML: GPU is lost" in sick.reason
+
+
+def test_a_lost_gpu_that_comes_back_is_found_again(
+    machine: Machine, session: DriverSession
+) -> None:
+    machine.lose_gpu(machine.gpus[3].uuid)
+    session.look()
+    machine.restore_gpu(machine.gpus[3].uuid)
+
+    assert len(session.look().gpus) == len(machine.gpus)
+
+
+@pytest.mark.parametrize(
+    "function",
+    ["nvmlDeviceGetUUID", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetPciInfo_v3"],
+)
+def test_a_gpu_without_an_identity_is_sick(
+    machine: Machine, session: DriverSession, function: str
+) -> None:
+    machine.fail_call(function, UNKNOWN, uuid=machine.gpus[0].uuid)
+    inventory = session.look()
+
+    assert len(inventory.gpus) == len(machine.gpus) - 1
+    assert "NVML: Unknown Error" in inventory.sick[0].reason
+
+
+@pytest.mark.parametrize(
+    ("function", "field", "absent"),
+    [
+        ("nvmlDeviceGetMemoryInfo", "memory_bytes", None),
+        ("nvmlDeviceGetAddressingMode", "addressing_mode", None),
+        ("nvmlDeviceGetBrand", "brand", "Unknown"),
+        ("nvmlDeviceGetArchitecture", "architecture", "Unknown"),
+        ("nvmlDeviceGetMigMode", "mig_mode", MigMode.UNSUPPORTED),
+    ],
+)
+def test_a_fact_that_a_card_lacks_is_absent_and_no_fault(
+    machine: Machine, session: DriverSession, function: str, field: str, absent: object
+) -> None:
+    machine.fail_call(function, NOT_SUPPORTED)
+    not_supported = session.look()
+    machine.clear_faults()
+    machine.hide_function(function)
+    hidden = session.look()
+
+    for inventory in (not_supported, hidden):
+        assert {getattr(gpu, field) for gpu in inventory.gpus} == {absent}
+        assert inventory.sick == ()
+
+
+def test_a_driver_that_is_not_loaded_is_said_so_and_found_once_it_is(
+    machine: Machine, session: DriverSession
+) -> None:
+    machine.unload_driver()
+    with pytest.raises(DeviceError, match="kernel driver is not loaded"):
+        session.look()
+    machine.load_driver()
+
+    assert len(session.look().gpus) == len(machine.gpus)
+
+
+def test_a_driver_installed_later_is_found(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    session = DriverSession(
+        driver_root=root, dev=root / "dev", proc_root=root / "proc", sys_root=root / "sys"
+    )
+    with pytest.raises(DeviceError, match=r"libnvidia-ml\.so\.1 not found under"):
+        session.look()
+    Machine.create(root, "t4x4")
+
+    assert len(session.look().gpus) == 4
+    session.close()
+
+
+def test_a_pulled_gpu_goes_and_one_put_back_comes(machine: Machine, session: DriverSession) -> None:
+    pulled = machine.gpus[2]
+    before = session.look()
+    machine.remove_gpu(pulled.uuid)
+    without = session.look()
+    machine.add_gpu(pulled.uuid)
+
+    assert {gpu.uuid for gpu in without.gpus} == {gpu.uuid for gpu in before.gpus} - {pulled.uuid}
+    assert without.sick == ()
+    assert session.look() == before
+
+
+def test_a_stale_library_is_opened_anew_before_anything_is_given_up(
+    machine: Machine, session: DriverSession
+) -> None:
+    before = session.look()
+    machine.fail_call("nvmlDeviceGetCount_v2", UNKNOWN, times=1)
+
+    assert session.look() == before
+
+
+def test_two_looks_at_an_unchanged_machine_are_equal(session: DriverSession) -> None:
+    assert session.look() == session.look()
+
+
+def test_another_machine_can_be_opened_in_the_same_process(
+    machine: Machine, mixed: Machine, session: DriverSession
+) -> None:
+    session.look()
+    session.close()
+    other = session_on(mixed)
+
+    assert {gpu.uuid for gpu in other.look().gpus} == {gpu.uuid for gpu in mixed.gpus}
+    other.close()
+
+
+def test_the_library_is_found_by_its_real_name(machine: Machine) -> None:
+    path = find_library(machine.driver_root)
+
+    assert path.is_absolute()
+    assert not path.is_symlink()
+    assert path.samefile(machine.library)
+
+
+def test_missing_rights_are_said_so(machine: Machine) -> None:
+    library = NvmlLibrary(find_library(machine.driver_root))
+    machine.fail_call("nvmlSystemGetDriverVersion", NO_PERMISSION)
+    library.open()
+    try:
+        with pytest.raises(DeviceError, match="may not use the NVIDIA driver"):
+            discover(library, PciBus(machine.sys_root))
+    finally:
+        library.close()
+
+
+def test_a_library_for_another_machine_is_said_so(tmp_path: Path) -> None:
+    folder = tmp_path / "usr/lib64"
+    folder.mkdir(parents=True)
+    (folder / "libnvidia-ml.so.1").write_bytes(b"\x7fELF, but not really")
+
+    with pytest.raises(DeviceError, match="cannot be loaded"):
+        NvmlLibrary(find_library(tmp_path)).open()
+
+
+def test_open_and_close_can_be_repeated(machine: Machine) -> None:
+    library = NvmlLibrary(find_library(machine.driver_root))
+    for _ in range(2):
+        library.open()
+        library.open()
+        assert library.gpu_count() == len(machine.gpus)
+        library.close()
+        library.close()
