@@ -37,7 +37,8 @@ def fake_api(folder: Path, objects: list[Object]) -> Iterator[tuple[Api, Path]]:
         def written() -> bool:
             if server.poll() is not None:
                 raise TestbedError(f"the API server ended:\n{log.read_text()}")
-            return kubeconfig.exists()
+            # Its first line comes when it serves and the kubeconfig is written.
+            return "http" in log.read_text()
 
         wait_until(written, "the contract tests' API server", timeout=20, interval=0.05)
         yield Api.from_kubeconfig(kubeconfig), kubeconfig

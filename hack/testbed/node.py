@@ -40,6 +40,12 @@ class GpuNode:
         Raises:
             TestbedError: Something could not be had.
         """
+        self.up_to_driver(tell)
+        self.start_driver(detached=detached)
+        tell("driver up, as the ServiceAccount dra-driver with a token bound to the node")
+
+    def up_to_driver(self, tell: Callable[[str], None]) -> None:
+        """Bring up everything but the driver, whose `credentials` are there afterwards."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._undo.append(self.cluster.down)
         self.cluster.up()
@@ -49,8 +55,9 @@ class GpuNode:
         tell(f"simulated machine: {self.machine.profile}")
         self.install()
         tell("manifests applied: DeviceClass, ServiceAccount, RBAC, admission policy")
-        self.start_driver(detached=detached)
-        tell("driver up, as the ServiceAccount dra-driver with a token bound to the node")
+        self.credentials = NodeCredentials(self.cluster, self.folder, life=self._token_life)
+        self.credentials.create()
+        self._undo.append(self.credentials.stop)
 
     def install(self) -> None:
         """Apply the manifests that a driver needs."""
@@ -60,9 +67,6 @@ class GpuNode:
 
     def start_driver(self, *, detached: bool = False) -> None:
         """Start the driver and wait until it has published its GPUs."""
-        self.credentials = NodeCredentials(self.cluster, self.folder, life=self._token_life)
-        self.credentials.create()
-        self._undo.append(self.credentials.stop)
         self.place = Place(
             node=self.cluster.node,
             kubeconfig=self.credentials.kubeconfig,

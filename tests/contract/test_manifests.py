@@ -31,6 +31,7 @@ def only(kind: str, *paths: Path) -> Object:
 
 def plugin_container() -> Object:
     pod = only("DaemonSet", MANIFESTS / "daemonset.yaml")["spec"]["template"]["spec"]
+    container: Object
     (container,) = pod["containers"]
     return container
 

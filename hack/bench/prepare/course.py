@@ -1,0 +1,220 @@
+"""The benchmark's course: starts, yardsticks, then prepare and unprepare for each case."""
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from stage import Stage, fake_stage, real_stage
+from testbed.api import Api, Object
+from testbed.commands import TestbedError, wait_until
+from testbed.driver import DriverProcess, resident_memory
+from testbed.kubelet import ClaimName, KubeletClient, register
+from timings import Summary, at_once, fsync_1kb, percentile, summary, timed
+
+MIB = 1024 * 1024
+FOLDER = "/var/tmp"  # noqa: S108  # a real disk, where /tmp may be memory
+STARTS = 5
+WARM_UP = 5
+"""Rounds before those that count: connections are made and caches filled only once."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Measure, print JSON, return the exit status."""
+    options = _options(words)
+    if options.apiserver == "real" and os.geteuid() != 0:
+        sys.stderr.write("error: a real cluster needs root; use --apiserver fake without\n")
+        return 1
+    stage_of = real_stage if options.apiserver == "real" else fake_stage
+    try:
+        # Unix socket paths are short, so this is no place for a long TMPDIR.
+        with (
+            tempfile.TemporaryDirectory(prefix="dra-bench-", dir=options.folder) as folder,
+            stage_of(Path(folder)) as stage,
+        ):
+            result = _measure(stage, options)
+    except TestbedError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    text = json.dumps(result, indent=2)
+    print(text)
+    if options.output:
+        options.output.write_text(text + "\n")
+    return 0
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    def numbers(text: str) -> list[int]:
+        return [int(word) for word in text.split(",")]
+
+    parser = argparse.ArgumentParser(prog="hack/bench/prepare", description=__doc__)
+    parser.add_argument("--apiserver", choices=("real", "fake"), default="real")
+    parser.add_argument(
+        "--callers", type=numbers, default=[1, 8], help="calls at once, at most 8 (default: 1,8)"
+    )
+    parser.add_argument(
+        "--prepared",
+        type=numbers,
+        default=[0, 100, 500, 1000],
+        help="claims prepared beforehand (default: 0,100,500,1000)",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=200, help="prepares of each caller in each case"
+    )
+    parser.add_argument("--folder", default=FOLDER, help=f"where to work (default: {FOLDER})")
+    parser.add_argument("--output", type=Path, help="write the JSON to this file, too")
+    return parser.parse_args(words)
+
+
+def _measure(stage: Stage, options: argparse.Namespace) -> Object:
+    driver = DriverProcess(stage.place, Path(options.folder) / f"dra-bench-{os.getpid()}.log")
+    try:
+        _say(f"starting the driver {STARTS} times")
+        starts = [_start(driver) for _ in range(STARTS)]
+        driver.start()
+        with KubeletClient(register(stage.place.registry).endpoint) as kubelet:
+            devices = _devices(stage.api)
+            idle, _ = resident_memory(driver.pid)
+            yardsticks = _yardsticks(stage, kubelet, devices[0], options.rounds)
+        cases = list(_cases(stage, driver, devices, options))
+        _, peak = resident_memory(driver.pid)
+    finally:
+        driver.stop()
+        driver.log.unlink(missing_ok=True)
+    return {
+        "machine": {
+            "cpus": os.cpu_count(),
+            "kernel": platform.release(),
+            "python": platform.python_version(),
+        },
+        "apiserver": options.apiserver,
+        "start_to_registered_s": {
+            "p50": round(percentile(starts, 0.5), 3),
+            "worst": round(max(starts), 3),
+        },
+        "resident_memory_mib": {"idle": round(idle / MIB, 1), "peak": round(peak / MIB, 1)},
+        "yardsticks": yardsticks,
+        "cases": cases,
+        "ratios": _ratios(cases, yardsticks),
+    }
+
+
+def _start(driver: DriverProcess) -> float:
+    """Start and stop the driver; return the seconds from start to registered."""
+    began = time.perf_counter()
+    driver.start()
+    register(driver.place.registry)
+    took = time.perf_counter() - began
+    driver.stop()
+    return took
+
+
+def _devices(api: Api) -> list[str]:
+    def published() -> list[str]:
+        slices = api.all("ResourceSlice")
+        return [one["name"] for found in slices for one in found["spec"].get("devices", [])]
+
+    return wait_until(published, "the driver to publish its GPUs", timeout=30)
+
+
+def _yardsticks(stage: Stage, kubelet: KubeletClient, device: str, rounds: int) -> Object:
+    """Measure what no driver of this kind can do without, on this machine, in this run."""
+    claim = stage.exclusive(device)
+    api = Api.from_kubeconfig(stage.place.kubeconfig)
+
+    def get() -> object:
+        return api.get("ResourceClaim", claim.name, claim.namespace)
+
+    def sample(action: Callable[[], object]) -> Summary:
+        for _ in range(WARM_UP):
+            action()
+        return summary([timed(action) for _ in range(rounds)])
+
+    return {
+        "empty_grpc_call": sample(kubelet.prepare),
+        "api_get": sample(get),
+        "fsync_1kb": summary([fsync_1kb(stage.place.plugins) for _ in range(rounds)]),
+    }
+
+
+def _cases(
+    stage: Stage, driver: DriverProcess, devices: Sequence[str], options: argparse.Namespace
+) -> Iterator[Object]:
+    endpoint = str(stage.place.data / "dra.sock")
+    standing: list[ClaimName] = []
+    with KubeletClient(endpoint) as kubelet:
+        for prepared in sorted(options.prepared):
+            _say(f"preparing claims until {prepared} stand there")
+            gpus = itertools.cycle(devices)
+            while len(standing) < prepared:
+                standing.append(stage.standing(next(gpus)))
+                kubelet.prepare(standing[-1])
+            for callers in options.callers:
+                _say(f"measuring {callers} callers with {prepared} claims prepared")
+                times = _case(stage, endpoint, devices[:callers], options.rounds)
+                memory, _ = resident_memory(driver.pid)
+                yield {
+                    "callers": callers,
+                    "prepared": prepared,
+                    **times,
+                    "resident_memory_mib": round(memory / MIB, 1),
+                }
+
+
+def _case(stage: Stage, endpoint: str, devices: Sequence[str], rounds: int) -> Object:
+    """Let one caller per device prepare, prepare again and unprepare a claim, all at once."""
+    with _callers(endpoint, len(devices)) as kubelets:
+        steps = []
+        for kubelet, device in zip(kubelets, devices, strict=True):
+            claim = stage.exclusive(device)
+            steps.append(_steps(kubelet, claim))
+        at_once(steps, WARM_UP)
+        prepare, again, unprepare = at_once(steps, rounds)
+    return {
+        "prepare": summary(prepare),
+        "prepare_again": summary(again),
+        "unprepare": summary(unprepare),
+    }
+
+
+def _steps(kubelet: KubeletClient, claim: ClaimName) -> list[Callable[[], object]]:
+    def prepare() -> object:
+        return kubelet.prepare(claim)
+
+    return [prepare, prepare, lambda: kubelet.unprepare(claim)]
+
+
+@contextmanager
+def _callers(endpoint: str, count: int) -> Iterator[list[KubeletClient]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(KubeletClient(endpoint)) for _ in range(count)]
+
+
+def _ratios(cases: Sequence[Object], yardsticks: Object) -> Object:
+    """Say what carries over to other machines: how measurements of this run relate."""
+    alone = {case["prepared"]: case for case in cases if case["callers"] == 1}
+    if not alone:
+        return {}
+    fewest, most = alone[min(alone)], alone[max(alone)]
+    floor = sum(yardsticks[name]["p50_ms"] for name in yardsticks)
+    return {
+        "prepare_to_yardsticks": round(fewest["prepare"]["p50_ms"] / floor, 2),
+        f"prepare_with_{max(alone)}_to_{min(alone)}_prepared": round(
+            most["prepare"]["p50_ms"] / fewest["prepare"]["p50_ms"], 2
+        ),
+        f"unprepare_with_{max(alone)}_to_{min(alone)}_prepared": round(
+            most["unprepare"]["p50_ms"] / fewest["unprepare"]["p50_ms"], 2
+        ),
+    }
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"bench: {text}\n")
+    sys.stderr.flush()

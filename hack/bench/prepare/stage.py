@@ -1,0 +1,106 @@
+"""What the benchmark runs on: an API server, simulated GPUs, and the claims to prepare.
+
+Claims that are measured hold a GPU each, exclusively. Claims that only stand there, to see whether
+their number matters, ask for admin access: any number of those may hold the same GPUs, so that 1000
+prepared claims fit on eight of them. Their records and CDI specs are like any other claim's.
+"""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from testbed.api import Api, Object
+from testbed.claims import allocation, claim
+from testbed.driver import Place
+from testbed.fake_api import fake_api
+from testbed.kubelet import ClaimName
+from testbed.machine import SimulatedMachine
+from testbed.node import GpuNode
+
+NAMESPACE = "bench"
+NODE = "bench-node"
+PROFILE = "h100x8"
+QUIET = ("kubelet", "kube-scheduler", "kube-controller-manager")
+"""Parts of the cluster that would only disturb: nobody else is to act on claims or take time."""
+
+
+@dataclass(kw_only=True)
+class Stage:
+    """Where claims are made and the driver is started."""
+
+    api: Api
+    place: Place
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def exclusive(self, device: str) -> ClaimName:
+        """Make a claim that was given a whole GPU."""
+        return self._make(device, admin_access=False)
+
+    def standing(self, device: str) -> ClaimName:
+        """Make a claim that was given admin access to a GPU."""
+        return self._make(device, admin_access=True)
+
+    def _make(self, device: str, *, admin_access: bool) -> ClaimName:
+        name = f"claim-{next(self._numbers)}"
+        request: Object = {"adminAccess": True} if admin_access else {}
+        uid = self.api.create(claim(name, **request), NAMESPACE)["metadata"]["uid"]
+        status = allocation(self.place.node, device, admin_access=admin_access)
+        status["reservedFor"] = [{"resource": "pods", "name": name, "uid": uid}]
+        self.api.patch("ResourceClaim", name, {"status": status}, NAMESPACE, part="/status")
+        return ClaimName(uid=uid, namespace=NAMESPACE, name=name)
+
+
+@contextmanager
+def fake_stage(folder: Path) -> Iterator[Stage]:
+    """A stage with the contract tests' API server; needs no root."""
+    machine = SimulatedMachine(folder / "gpus", PROFILE)
+    node: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+    machine.up()
+    try:
+        with fake_api(folder, [node]) as (api, kubeconfig):
+            yield Stage(api=api, place=_place(folder, NODE, kubeconfig, machine.root))
+    finally:
+        machine.down()
+
+
+@contextmanager
+def real_stage(folder: Path) -> Iterator[Stage]:
+    """A stage on a real cluster of which only API server and etcd go on running.
+
+    The driver has folders of its own, not the kubelet's, and the identity it has in a pod.
+    """
+    node = GpuNode("bench", folder / "node", profile=PROFILE, token_life=6 * 3600)
+    node.clear()
+    try:
+        node.up_to_driver(lambda _: None)
+        for component in QUIET:
+            node.cluster.stop(component)
+        labels = {"resource.kubernetes.io/admin-access": "true"}
+        node.cluster.api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {"name": NAMESPACE, "labels": labels},
+            }
+        )
+        kubeconfig = node.credentials.kubeconfig
+        place = _place(folder, node.cluster.node, kubeconfig, node.machine.root)
+        yield Stage(api=node.cluster.api, place=place)
+    finally:
+        node.down()
+
+
+def _place(folder: Path, node: str, kubeconfig: Path, driver_root: Path) -> Place:
+    place = Place(
+        node=node,
+        kubeconfig=kubeconfig,
+        plugins=folder / "plugins",
+        registry=folder / "registry",
+        cdi_root=folder / "cdi",
+        driver_root=driver_root,
+    )
+    for path in (place.plugins, place.registry, place.cdi_root):
+        path.mkdir()
+    return place

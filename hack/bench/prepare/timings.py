@@ -1,0 +1,79 @@
+"""Durations and what is said of them: milliseconds, as median and 99th percentile."""
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+Summary = dict[str, float | int]
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Return how long `action` took, in milliseconds."""
+    began = time.perf_counter()
+    action()
+    return (time.perf_counter() - began) * 1000
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least this share of all values does not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def summary(values: Sequence[float]) -> Summary:
+    """Return the values' median and 99th percentile, and how many there are."""
+    return {
+        "p50_ms": round(percentile(values, 0.5), 3),
+        "p99_ms": round(percentile(values, 0.99), 3),
+        "samples": len(values),
+    }
+
+
+def at_once(
+    steps: Sequence[Sequence[Callable[[], object]]], rounds: int, *, timeout: float = 120
+) -> list[list[float]]:
+    """Time steps that several callers make at the same moment, round after round.
+
+    `steps[caller][step]` are actions. All callers begin a step together; a caller that is done
+    waits for the others.
+
+    Returns:
+        For each step, the milliseconds of all callers in all rounds.
+    """
+    barrier = threading.Barrier(len(steps), timeout=timeout)
+
+    def caller(actions: Sequence[Callable[[], object]]) -> list[list[float]]:
+        times: list[list[float]] = [[] for _ in actions]
+        try:
+            for _ in range(rounds):
+                for action, step in zip(actions, times, strict=True):
+                    barrier.wait()
+                    step.append(timed(action))
+        except BaseException:
+            barrier.abort()  # or the others would wait in vain
+            raise
+        return times
+
+    with ThreadPoolExecutor(len(steps), thread_name_prefix="caller") as pool:
+        done = [task.result() for task in [pool.submit(caller, actions) for actions in steps]]
+    return [[value for times in done for value in times[step]] for step in range(len(steps[0]))]
+
+
+def fsync_1kb(folder: Path) -> float:
+    """Return the milliseconds that 1 kB in a new file takes to be on the disk of `folder`."""
+    path = folder / "fsync-yardstick"
+    data = os.urandom(1024)
+
+    def write() -> None:
+        with path.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    took = timed(write)
+    path.unlink()
+    return took
