@@ -110,8 +110,8 @@ class Settings(BaseSettings):
     )
     nvidia_dev_root: Path | None = Field(
         None,
-        description="Root above the device nodes' dev folder, as the host sees it; unset: the "
-        "driver root if it has dev/nvidiactl, else /.",
+        description="Folder with the device nodes, for this process and the container runtime "
+        "alike; unset: the driver root's dev if it has nvidiactl, else /dev.",
     )
     nvidia_cdi_hook_path: str = Field(
         "",

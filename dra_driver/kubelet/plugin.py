@@ -16,7 +16,7 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.kubelet.registration import RegistrationService
 from dra_driver.kubelet.service import ClaimCalls, DraPluginV1, DraPluginV1Beta1
-from dra_driver.kubelet.sockets import SocketPaths, SocketServer
+from dra_driver.kubelet.sockets import SocketPaths, SocketServer, remove_dead_sockets
 
 CLAIM_WORKERS = 32
 """Calls of the kubelet, one per pod, that run at once; each may wait for 40 s."""
@@ -65,6 +65,8 @@ class KubeletPlugin:
         Raises:
             SetupError: a socket cannot be made.
         """
+        for dead in remove_dead_sockets(self._paths):
+            log.info("dead socket removed", socket=str(dead))
         self._service.start()
         try:
             self._registration.start()

@@ -12,6 +12,7 @@ import base64
 import hashlib
 import os
 import secrets
+import socket
 import stat
 import threading
 from collections.abc import Callable, Sequence
@@ -84,6 +85,33 @@ def _rolling_registration_names(pod_uid: str) -> tuple[str, str, str]:
 
 def _fits(path: Path) -> bool:
     return len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES
+
+
+def remove_dead_sockets(paths: SocketPaths) -> tuple[Path, ...]:
+    """Remove this driver's sockets on which nobody listens, and return which they were.
+
+    A driver that was killed, or whose node lost power, leaves its sockets behind. With names of
+    their own in each pod nobody would replace them, and the kubelet would try them for ever. Our
+    sockets appear only once they listen, so one that refuses a connection is dead.
+    """
+    registrations = paths.registration.parent.glob(f"{DRIVER_NAME}*-reg.sock")
+    services = paths.service.parent.glob("dra*.sock")
+    dead = tuple(sorted(path for path in (*registrations, *services) if _is_dead(path)))
+    for path in dead:
+        path.unlink(missing_ok=True)
+    return dead
+
+
+def _is_dead(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # a full backlog belongs to somebody who listens
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return path.is_socket()
+        except OSError:
+            return False
+    return False
 
 
 @dataclass(frozen=True, slots=True)

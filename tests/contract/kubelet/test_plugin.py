@@ -13,7 +13,7 @@ from dra_driver.claims.model import ClaimRef, PreparedDevice
 from dra_driver.errors import SetupError, TransientError
 from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.service import ClaimCalls
-from dra_driver.kubelet.sockets import SocketPaths, SocketServer, socket_paths
+from dra_driver.kubelet.sockets import SocketPaths, SocketServer, remove_dead_sockets, socket_paths
 from dra_driver.ops.metrics import Metrics
 from kubelet_client import KubeletClient
 
@@ -267,6 +267,7 @@ def test_stopping_names_the_claims_it_had_to_leave(
     assert running.plugin.stop(0.1) == ("ns/one",)
     release.set()
     pod.join()
+    eventually(lambda: running.calls.running() == ())
 
 
 def test_a_stale_socket_of_an_earlier_life_is_replaced(tmp_path: Path) -> None:
@@ -281,6 +282,30 @@ def test_a_stale_socket_of_an_earlier_life_is_replaced(tmp_path: Path) -> None:
         assert kubelet.prepare() == {}
     running.plugin.stop(5)
     assert list(running.paths.registration.parent.iterdir()) == []
+
+
+def test_dead_sockets_of_killed_pods_are_removed_and_live_ones_stay(tmp_path: Path) -> None:
+    older = socket_paths(plugins=tmp_path / "p", registrar=tmp_path / "r", pod_uid="older")
+    living = socket_paths(plugins=tmp_path / "p", registrar=tmp_path / "r", pod_uid="living")
+    ours = socket_paths(plugins=tmp_path / "p", registrar=tmp_path / "r", pod_uid="ours")
+    for path in (older.service, older.registration):
+        path.parent.mkdir(parents=True)
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(str(path))
+    foreign = ours.registration.with_name("other.example.com-reg.sock")
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(foreign))
+    neighbours = [
+        SocketServer(path, (), name="living", workers=1)
+        for path in (living.service, living.registration)
+    ]
+    for neighbour in neighbours:
+        neighbour.start()
+    assert remove_dead_sockets(ours) == (older.service, older.registration)
+    for neighbour in neighbours:
+        assert neighbour.path.is_socket()
+        neighbour.stop(0).wait(5)
+    assert foreign.is_socket()
 
 
 def test_something_else_at_the_sockets_path_is_left_alone_and_named(tmp_path: Path) -> None:
