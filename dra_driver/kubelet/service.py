@@ -4,8 +4,7 @@ In: NodePrepareResources and NodeUnprepareResources in versions v1 and v1beta1. 
 answer for each claim UID of the call, since the kubelet fails the whole call otherwise. A claim's
 failure, even a bug's, stays that claim's text and is never a gRPC error. Claims of one call are
 worked on side by side, so that one that waits does not use up the time of the others. The kubelet
-waits 45 s and comes back only 60 to 90 s after a failure, so most of that time is given to the
-work.
+waits 45 s and comes back only 60 to 90 s after a failure, so the work gets nearly all of it.
 (k8s.io/kubernetes pkg/kubelet/cm/dra/manager.go.)
 """
 
@@ -24,19 +23,15 @@ from dra_driver.kubelet.protos import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_p
 from dra_driver.kubelet.protos import dra_v1beta1_pb2_grpc as dra_v1beta1_rpc
 from dra_driver.ops.metrics import Metrics, Operation
 
-MAX_WORK_SECONDS = 40.0
-"""The kubelet gives 45 s; the rest is for the answer's way back."""
-
-WORK_SHARE = 8 / 9
-"""Of a caller's time the work gets this share: 40 of the kubelet's 45 seconds."""
+KUBELET_SECONDS = 45.0
+"""What the kubelet waits for an answer; the most that any caller's deadline counts for."""
 
 PARALLEL_CLAIMS = 8
 """Claims of one call that are worked on at once; a pod rarely has more."""
 
-LATE_ANSWER_SECONDS = 1.0
-"""How long after the deadline a call still waits for its claims' own, better, error texts."""
+ANSWER_SECONDS = 2.0
+"""Of the caller's time, what is kept for the answer when a claim does not keep to its deadline."""
 
-DONE = {Operation.PREPARE: "claim prepared", Operation.UNPREPARE: "claim unprepared"}
 FAILED = {Operation.PREPARE: "claim not prepared", Operation.UNPREPARE: "claim not unprepared"}
 
 log = structlog.get_logger()
@@ -46,7 +41,10 @@ class Claims(Protocol):
     """What prepares and unprepares one claim; both may be repeated and may run side by side."""
 
     def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[PreparedDevice, ...]:
-        """Make the claim's devices ready. Raises DriverError, whose text is the user's text."""
+        """Make the claim's devices ready. Raises DriverError, whose text is the user's text.
+
+        `deadline` is when the caller stops listening; the work ends early enough to answer.
+        """
 
     def unprepare(self, ref: ClaimRef, *, deadline: float) -> None:
         """Undo it. An unknown claim is fine. Raises DriverError."""
@@ -108,7 +106,7 @@ class ClaimCalls:
                 "call skipped", operation=operation, claims=[str(ref) for ref in claims.values()]
             )
             return {uid: Answer(error="the call had ended before its turn came") for uid in claims}
-        limit = MAX_WORK_SECONDS if seconds is None else min(MAX_WORK_SECONDS, seconds * WORK_SHARE)
+        limit = KUBELET_SECONDS if seconds is None else min(KUBELET_SECONDS, seconds)
         deadline = self._clock() + limit
         if len(claims) <= 1:
             return {
@@ -121,7 +119,7 @@ class ClaimCalls:
             uid: pool.submit(self._answer_one, ref, deadline, operation, work)
             for uid, ref in claims.items()
         }
-        futures.wait(pending.values(), timeout=limit + LATE_ANSWER_SECONDS)
+        futures.wait(pending.values(), timeout=limit - min(ANSWER_SECONDS, limit / 10))
         # Whoever is not done goes on alone: work that was begun must end in a consistent state.
         pool.shutdown(wait=False, cancel_futures=True)
         late = Answer(
@@ -138,7 +136,7 @@ class ClaimCalls:
     ) -> Answer:
         # Whatever the work binds, such as the claim's pods, is on this claim's lines alone.
         structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(claim=str(ref), uid=ref.uid)
+        structlog.contextvars.bind_contextvars(claim=str(ref), claim_uid=ref.uid)
         with self._lock:
             self._running.append(str(ref))
         try:
@@ -171,8 +169,8 @@ class ClaimCalls:
                 f"driver; its log holds the traceback"
             )
         self._metrics.request_succeeded(operation, self._clock() - start)
-        facts = {"devices": [device.device_name for device in devices]} if devices else {}
-        log.info(DONE[operation], seconds=self._since(start), **facts)
+        # What changed was told by whoever changed it; a repeated call changes nothing.
+        log.debug("claim answered", operation=operation, seconds=self._since(start))
         return Answer(devices=devices)
 
     def _since(self, start: float) -> float:
