@@ -1,0 +1,120 @@
+"""What the demo runner and the benchmark make of what they saw."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+HACK = Path(__file__).resolve().parents[3] / "hack"
+sys.path += [str(HACK), str(HACK / "demo"), str(HACK / "bench" / "prepare")]
+
+import demos  # noqa: E402
+import timings  # noqa: E402
+from testbed.commands import TestbedError, run, wait_until  # noqa: E402
+from testbed.leftovers import end_process, write_pid_file  # noqa: E402
+from testbed.pods import parse_gpu_list  # noqa: E402
+
+A, B = "GPU-00000000-0000-4000-8000-00000000000a", "GPU-00000000-0000-4000-8000-00000000000b"
+
+DEMO = demos.Demo(
+    name="example",
+    manifest=Path("demo.yaml"),
+    namespace="example",
+    gpus={"pod1/ctr": 1, "pod2/ctr": 1},
+)
+
+
+def test_the_list_of_gpus_gives_uuids_in_order() -> None:
+    text = f"GPU 0: NVIDIA H100 80GB HBM3 (UUID: {A})\nGPU 1: Tesla T4 (UUID: {B})\n"
+    assert parse_gpu_list(text) == (A, B)
+
+
+def test_a_container_without_gpus_has_none() -> None:
+    assert parse_gpu_list("No devices found.\n") == ()
+
+
+def test_what_is_no_list_of_gpus_is_an_error_that_shows_it() -> None:
+    with pytest.raises(TestbedError, match="Mismatch in versions"):
+        parse_gpu_list("Mismatch in versions between nvidia-smi and NVML.")
+
+
+def test_a_demo_that_saw_what_it_should_has_no_complaints() -> None:
+    assert demos.complaints(DEMO, {"pod1/ctr": (A,), "pod2/ctr": (B,)}) == []
+
+
+def test_a_missing_gpu_is_complained_of() -> None:
+    (complaint,) = demos.complaints(DEMO, {"pod1/ctr": (A,), "pod2/ctr": ()})
+    assert complaint == "pod2/ctr sees 0 GPUs instead of 1"
+
+
+def test_equal_groups_must_see_the_same() -> None:
+    demo = demos.Demo(
+        name=DEMO.name,
+        manifest=DEMO.manifest,
+        namespace=DEMO.namespace,
+        gpus=DEMO.gpus,
+        equal=(("pod1/ctr", "pod2/ctr"),),
+    )
+    assert demos.complaints(demo, {"pod1/ctr": (A,), "pod2/ctr": (A,)}) == []
+    assert demos.complaints(demo, {"pod1/ctr": (A,), "pod2/ctr": (B,)})
+
+
+def test_disjoint_groups_must_not_overlap() -> None:
+    demo = demos.Demo(
+        name=DEMO.name,
+        manifest=DEMO.manifest,
+        namespace=DEMO.namespace,
+        gpus=DEMO.gpus,
+        disjoint=(("pod1/ctr", "pod2/ctr"),),
+    )
+    assert demos.complaints(demo, {"pod1/ctr": (A,), "pod2/ctr": (B,)}) == []
+    (complaint,) = demos.complaints(demo, {"pod1/ctr": (A,), "pod2/ctr": (A,)})
+    assert A in complaint
+
+
+def test_an_unknown_demo_names_those_that_are() -> None:
+    with pytest.raises(TestbedError, match="whole-gpu"):
+        demos.load("no-such-demo")
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    values = [float(number) for number in range(1, 101)]
+    assert timings.percentile(values, 0.5) == 50
+    assert timings.percentile(values, 0.99) == 99
+    assert timings.percentile([7.0], 0.99) == 7.0
+
+
+def test_callers_do_each_step_in_every_round() -> None:
+    done: list[str] = []
+    steps = [[lambda: done.append("a"), lambda: done.append("b")] for _ in range(3)]
+    first, second = timings.at_once(steps, 4)
+    assert len(first) == len(second) == 3 * 4
+    assert done.count("a") == done.count("b") == 3 * 4
+
+
+def test_a_caller_that_fails_ends_the_measurement() -> None:
+    def fail() -> None:
+        raise RuntimeError("no such claim")
+
+    with pytest.raises(RuntimeError, match="no such claim"):
+        timings.at_once([[fail], [lambda: None]], 1, timeout=10)
+
+
+def test_a_failed_program_says_what_it_said() -> None:
+    with pytest.raises(TestbedError, match="not today"):
+        run(("sh", "-c", "echo not today >&2; exit 3"))
+
+
+def test_waiting_in_vain_says_for_what() -> None:
+    with pytest.raises(TestbedError, match="for a sign"):
+        wait_until(lambda: None, "a sign", timeout=0)
+
+
+def test_a_process_id_that_was_given_away_is_left_alone(tmp_path: Path) -> None:
+    noted = tmp_path / "driver.pid"
+    write_pid_file(noted, os.getpid())
+    pid, started = noted.read_text().split()
+    noted.write_text(f"{pid} {int(started) - 1}\n")
+    end_process(noted)  # or this test would end here
+    assert not noted.exists()
