@@ -53,8 +53,6 @@ typedef struct { unsigned int version, value; } nvmlDeviceAddressingMode_t;
 typedef struct { unsigned int isC2cEnabled; } nvmlC2cModeInfo_v1_t;
 typedef struct { unsigned int gpu, memory; } nvmlUtilization_t;
 typedef struct { unsigned int max, high, partial, low, none; } nvmlRowRemapperHistogram_t;
-typedef struct { unsigned long long l1, l2, device, registers; } nvmlEccErrorCounts_t;
-typedef struct { unsigned long long referenceTime, violationTime; } nvmlViolationTime_t;
 
 typedef struct {
     unsigned char clusterUuid[16];

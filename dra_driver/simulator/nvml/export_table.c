@@ -13,27 +13,74 @@
 #include "simulator.h"
 
 #define TABLE_ENTRIES 512
-#define SET_TIME_SLICE 192 /* nvidia-smi 535: (device, two words: 0 and the slice) */
+
+/* Entries as nvidia-smi 535 calls them. */
+#define COMMON_ANCESTOR 23 /* (bus id, bus id, level): for the topology matrix */
+#define SET_TIME_SLICE 192 /* (device, policy) */
+#define LIST_POLICIES 193  /* (device, list of policies) */
+
+enum { POLICY_TIME_SLICE = 0 };
+
+struct policy {
+    uint32_t id;
+    uint32_t value;
+};
+
+struct policy_list {
+    uint32_t count;
+    struct policy policies[32];
+};
 
 typedef nvmlReturn_t (*table_entry)(void *, void *, void *, void *);
 
-static nvmlReturn_t set_time_slice(nvmlDevice_t device, const uint32_t *argument)
+static nvmlReturn_t set_policy(nvmlDevice_t device, const struct policy *policy)
 {
     SIM_ENTER(device);
-    SIM_REQUIRE(argument != NULL);
+    SIM_REQUIRE(policy != NULL && policy->id == POLICY_TIME_SLICE && policy->value <= 3);
     if (gpu->facts[FACT_MIG_CURRENT] == 1)
         return NVML_ERROR_NOT_SUPPORTED;
-    SIM_REQUIRE(argument[1] <= 3);
-    return sim_write_fact(gpu, FACT_TIME_SLICE, argument[1]);
+    return sim_write_fact(gpu, FACT_TIME_SLICE, policy->value);
+}
+
+static nvmlReturn_t list_policies(nvmlDevice_t device, struct policy_list *list)
+{
+    SIM_ENTER(device);
+    SIM_REQUIRE(list != NULL);
+    if (gpu->facts[FACT_TIME_SLICE] == SIM_ABSENT)
+        return NVML_ERROR_NOT_SUPPORTED;
+    list->count = 1;
+    list->policies[0].id = POLICY_TIME_SLICE;
+    list->policies[0].value = (uint32_t)gpu->facts[FACT_TIME_SLICE];
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t common_ancestor(const char *bus_id, const char *other_bus_id, uint32_t *level)
+{
+    nvmlDevice_t device, other;
+    SIM_TRY(sim_enter(__func__));
+    SIM_REQUIRE(bus_id != NULL && other_bus_id != NULL && level != NULL);
+    SIM_TRY(sim_find_by_bus_id(bus_id, &device));
+    SIM_TRY(sim_find_by_bus_id(other_bus_id, &other));
+    const struct sim_gpu *gpus = sim_state()->gpus;
+    /* The table counts the levels 0, 1, 2 ... that NVML's public calls number 10, 20, 30 ... */
+    *level = (uint32_t)sim_common_ancestor(&gpus[device->slot], &gpus[other->slot]) / 10 - 1;
+    return NVML_SUCCESS;
 }
 
 static nvmlReturn_t call(unsigned int number, void *a, void *b, void *c, void *d)
 {
     if (getenv("NVML_SIMULATOR_TRACE") != NULL)
         fprintf(stderr, "nvml simulator: table entry %u (%p, %p, %p, %p)\n", number, a, b, c, d);
-    if (number == SET_TIME_SLICE)
-        return set_time_slice((nvmlDevice_t)a, b);
-    return NVML_ERROR_NOT_SUPPORTED;
+    switch (number) {
+    case COMMON_ANCESTOR:
+        return common_ancestor(a, b, c);
+    case SET_TIME_SLICE:
+        return set_policy(a, b);
+    case LIST_POLICIES:
+        return list_policies(a, b);
+    default:
+        return NVML_ERROR_NOT_SUPPORTED;
+    }
 }
 
 /* Functions entry_1 ... entry_511, each with its number in its body. */
@@ -42,7 +89,7 @@ static nvmlReturn_t call(unsigned int number, void *a, void *b, void *c, void *d
     {                                                                         \
         return call(0##n, a, b, c, d);                                        \
     }
-#define NAME(n) entry_##n,
+#define NAME(n) {entry_##n},
 #define EIGHT(X, n) X(n##0) X(n##1) X(n##2) X(n##3) X(n##4) X(n##5) X(n##6) X(n##7)
 #define SIXTY_FOUR(X, n) \
     EIGHT(X, n##0) EIGHT(X, n##1) EIGHT(X, n##2) EIGHT(X, n##3) \
@@ -54,13 +101,16 @@ static nvmlReturn_t call(unsigned int number, void *a, void *b, void *c, void *d
 /* The numbers are octal, digit by digit: entry_300 is number 0300, which is 192. */
 ALL(ENTRY)
 
-static const table_entry entries[TABLE_ENTRIES] = {ALL(NAME)};
-
-/* Entry 0 is never called: its word holds the size. */
+/* Word 0 is never called: it holds the size. */
 static union {
-    size_t size;
     table_entry entry;
-} table[TABLE_ENTRIES];
+    size_t size;
+} table[TABLE_ENTRIES] = {ALL(NAME)};
+
+__attribute__((constructor)) static void write_table_size(void)
+{
+    table[0].size = sizeof table;
+}
 
 NVML_EXPORT nvmlReturn_t nvmlInternalGetExportTable(const void **out, const void *id)
 {
@@ -72,9 +122,6 @@ NVML_EXPORT nvmlReturn_t nvmlInternalGetExportTable(const void **out, const void
             fprintf(stderr, "%02x", bytes[i]);
         fprintf(stderr, "\n");
     }
-    for (unsigned int i = 1; i < TABLE_ENTRIES; i++)
-        table[i].entry = entries[i];
-    table[0].size = sizeof table;
     *out = table;
     return NVML_SUCCESS;
 }

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <time.h>
@@ -40,10 +41,18 @@ static bool concerns(const struct sim_fault *fault, const char *function, int sl
             strncmp(fault->function, function, sizeof fault->function) == 0);
 }
 
+/* With NVML_SIMULATOR_TRACE set every call is written to stderr. */
+static void trace(const char *function, int slot)
+{
+    if (getenv("NVML_SIMULATOR_TRACE") != NULL)
+        fprintf(stderr, "nvml simulator: %s on slot %d\n", function, slot);
+}
+
 /* The answer injected for this call, or SUCCESS; sleeps first when the fault says so. */
 nvmlReturn_t sim_fault(const char *function, int slot)
 {
     struct sim_state *state = sim_state();
+    trace(function, slot);
     for (unsigned int i = 0; i < SIM_MAX_FAULTS; i++) {
         struct sim_fault *fault = &state->faults[i];
         if (__atomic_load_n(&fault->active, __ATOMIC_ACQUIRE) == 0 ||

@@ -12,7 +12,6 @@ SIM_STRING(nvmlDeviceGetUUID, TEXT_UUID)
 SIM_STRING(nvmlDeviceGetSerial, TEXT_SERIAL)
 SIM_STRING(nvmlDeviceGetBoardPartNumber, TEXT_BOARD_PART_NUMBER)
 SIM_STRING(nvmlDeviceGetVbiosVersion, TEXT_VBIOS)
-SIM_STRING(nvmlDeviceGetInforomImageVersion, TEXT_INFOROM_IMAGE)
 
 SIM_NUMBER(nvmlDeviceGetMinorNumber, FACT_MINOR)
 SIM_NUMBER(nvmlDeviceGetBrand, FACT_BRAND)

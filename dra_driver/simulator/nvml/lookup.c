@@ -97,23 +97,34 @@ static bool parse_bus_id(const char *text, unsigned int *domain, unsigned int *b
            text[used] == '\0';
 }
 
-static nvmlReturn_t by_bus_id(const char *name, const char *text, nvmlDevice_t *device)
+/* Finds the visible GPU at an address: INVALID_ARGUMENT if that is none, NOT_FOUND if empty. */
+nvmlReturn_t sim_find_by_bus_id(const char *text, nvmlDevice_t *device)
 {
-    struct sim_state *state = sim_state();
-    if (state == NULL)
-        return NVML_ERROR_UNINITIALIZED;
     unsigned int domain, bus, slot_number;
-    SIM_REQUIRE(text != NULL && device != NULL);
     SIM_REQUIRE(parse_bus_id(text, &domain, &bus, &slot_number));
     for (unsigned int index = 0; index < sim_visible_count(); index++) {
         nvmlDevice_t candidate = sim_visible(index);
-        const int64_t *facts = state->gpus[candidate->slot].facts;
+        const int64_t *facts = sim_state()->gpus[candidate->slot].facts;
         if (facts[FACT_PCI_DOMAIN] == domain && facts[FACT_PCI_BUS] == bus &&
-            facts[FACT_PCI_DEVICE] == slot_number)
-            return hand_out(name, candidate, device);
+            facts[FACT_PCI_DEVICE] == slot_number) {
+            *device = candidate;
+            return NVML_SUCCESS;
+        }
     }
-    SIM_TRY(sim_fault(name, -1));
     return NVML_ERROR_NOT_FOUND;
+}
+
+static nvmlReturn_t by_bus_id(const char *name, const char *text, nvmlDevice_t *device)
+{
+    if (sim_state() == NULL)
+        return NVML_ERROR_UNINITIALIZED;
+    SIM_REQUIRE(text != NULL && device != NULL);
+    nvmlDevice_t found;
+    nvmlReturn_t result = sim_find_by_bus_id(text, &found);
+    if (result == NVML_SUCCESS)
+        return hand_out(name, found, device);
+    SIM_TRY(sim_fault(name, -1));
+    return result;
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *device)
