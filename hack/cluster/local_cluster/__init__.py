@@ -1,0 +1,1 @@
+"""A real one-node Kubernetes cluster on one machine, with the standard library alone."""

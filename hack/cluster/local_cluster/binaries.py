@@ -1,0 +1,230 @@
+"""Where the cluster's programs come from.
+
+In come versions; out comes one folder per group of programs. Sources, in this order:
+`$KUBE_BIN_DIR`, the cache, the official release downloads, and last what this machine can
+make itself: Kubernetes and containerd compiled from Go modules, the rest out of Debian
+packages. A folder in the cache is complete when its marker is there: the folder is filled
+under another name and renamed last, so an interrupted fetch is never taken for a whole one.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from local_cluster import build, debian
+from local_cluster.errors import BinariesUnavailableError, ClusterError, SourceError
+from local_cluster.progress import Progress
+from local_cluster.release import Downloads, assets
+from local_cluster.toolchain import find_go, required_go
+from local_cluster.versions import CONTAINERD_GO_MOD, GO_MOD_FILES, Versions
+
+BIN_DIR_ENV = "KUBE_BIN_DIR"
+MARKER = "complete.json"
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "runc": ("runc",),
+    "etcd": ("etcd",),
+    "cni": ("bridge", "host-local", "loopback"),
+    "busybox": ("busybox",),
+    "containerd": build.CONTAINERD_PROGRAMS,
+    # Last, because it may take minutes and everything else is then already there.
+    "kubernetes": build.KUBERNETES_PROGRAMS,
+}
+DEBIAN_FILES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "runc": ("runc", {"usr/sbin/runc": "runc"}),
+    "etcd": ("etcd-server", {"usr/bin/etcd": "etcd"}),
+    "cni": (
+        "containernetworking-plugins",
+        {f"usr/lib/cni/{name}": name for name in ("bridge", "host-local", "loopback")},
+    ),
+    "busybox": ("busybox-static", {"bin/busybox": "busybox"}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binaries:
+    """The folder of each group of programs."""
+
+    folders: Mapping[str, Path]
+
+    def path(self, program: str) -> Path:
+        """Where a program is."""
+        for group, programs in GROUPS.items():
+            if program in programs:
+                return self.folders[group] / program
+        raise ClusterError(f"no group of programs holds {program}")
+
+    @property
+    def search_path(self) -> str:
+        """The folders as a PATH: containerd finds its shim and runc there."""
+        return os.pathsep.join(dict.fromkeys(str(folder) for folder in self.folders.values()))
+
+
+@dataclass(slots=True, kw_only=True)
+class Store:
+    """Finds programs, and fetches what is missing into the cache."""
+
+    cache: Path
+    env: Mapping[str, str]
+    progress: Progress
+    downloads: Downloads = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.downloads = Downloads(progress=self.progress)
+
+    def present(self, versions: Versions) -> Binaries | None:
+        """What is there without fetching anything; None when something is missing."""
+        folders = {group: self._find(group, versions) for group in GROUPS}
+        found = {group: folder for group, folder in folders.items() if folder is not None}
+        return Binaries(folders=found) if len(found) == len(GROUPS) else None
+
+    def fetch(self, versions: Versions, groups: Iterable[str] = GROUPS) -> Binaries:
+        """Groups of programs, fetched or compiled where they are missing.
+
+        Raises:
+            BinariesUnavailableError: no source has one of the groups; says what each answered.
+        """
+        folders: dict[str, Path] = {}
+        for group in groups:
+            folder = self._find(group, versions)
+            if folder is None:
+                with self._locked():
+                    # Another fetch may have brought it while this one waited.
+                    folder = self._find(group, versions) or self._bring(group, versions)
+            folders[group] = folder
+        return Binaries(folders=folders)
+
+    def cached_folder(self, group: str, versions: Versions) -> Path:
+        """Where the cache keeps a group, by version and architecture."""
+        version = {
+            "kubernetes": versions.kubernetes,
+            "containerd": versions.containerd,
+            "etcd": versions.etcd,
+            "runc": versions.runc,
+            "cni": versions.cni_plugins,
+        }.get(group, "any")
+        return self.cache / f"{group}-{version}-{versions.arch}"
+
+    def _find(self, group: str, versions: Versions) -> Path | None:
+        given = self.env.get(BIN_DIR_ENV)
+        if given and all(os.access(Path(given) / name, os.X_OK) for name in GROUPS[group]):
+            return Path(given).resolve()
+        folder = self.cached_folder(group, versions)
+        return folder if is_complete(folder) else None
+
+    def _bring(self, group: str, versions: Versions) -> Path:
+        refusals: list[str] = []
+        for name, source in self._sources(group, versions):
+            self.cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=f".{group}.", dir=self.cache) as scratch:
+                folder = Path(scratch) / group
+                folder.mkdir()
+                try:
+                    source(folder)
+                    _check_runs(folder, GROUPS[group])
+                except SourceError as error:
+                    refusals.append(f"{name}: {error}")
+                    self.progress.say(f"{group}: not from {name} ({error})")
+                    continue
+                self.progress.say(f"{group}: from {name}")
+                return _keep(folder, self.cached_folder(group, versions), name)
+        listed = "".join(f"\n  - {refusal}" for refusal in refusals)
+        raise BinariesUnavailableError(
+            f"no source has {', '.join(GROUPS[group])}:{listed}\n"
+            f"Put the programs of Kubernetes {versions.kubernetes} into a folder and name it by "
+            f"{BIN_DIR_ENV}, or give this machine access to the downloads, to Debian packages "
+            "and to a Go module proxy (GOPROXY)."
+        )
+
+    def _sources(
+        self, group: str, versions: Versions
+    ) -> Iterator[tuple[str, Callable[[Path], None]]]:
+        published = assets(group, versions, self.env) if group != "busybox" else []
+        if published:
+
+            def download(folder: Path) -> None:
+                for asset in published:
+                    self.downloads.fetch(asset, folder)
+
+            yield "the release downloads", download
+        if group in ("kubernetes", "containerd"):
+            yield "Go modules", lambda folder: self._compile(group, versions, folder)
+        else:
+            package, files = DEBIAN_FILES[group]
+
+            def unpack(folder: Path) -> None:
+                debian.extract(package, files, folder, self.cache)
+
+            yield f"Debian's package {package}", unpack
+
+    def _compile(self, group: str, versions: Versions, folder: Path) -> None:
+        kubernetes = group == "kubernetes"
+        go_mod = GO_MOD_FILES[versions.minor] if kubernetes else CONTAINERD_GO_MOD
+        go = find_go(required_go(go_mod), self.cache, self.env, self.progress)
+        compile_group = build.compile_kubernetes if kubernetes else build.compile_containerd
+        compile_group(go, versions, folder, self.progress)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.cache.mkdir(parents=True, exist_ok=True)
+        with (self.cache / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.progress.say("another fetch is at work: waiting for it")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def default_cache(env: Mapping[str, str]) -> Path:
+    """The folder for fetched and compiled programs, as the XDG base directories have it."""
+    base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or "/root") / ".cache")
+    return Path(base) / "dra-driver" / "cluster"
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a folder of the cache holds every file its marker lists, at its size."""
+    try:
+        files = json.loads((folder / MARKER).read_text())["files"]
+        return all(
+            (folder / name).stat().st_size == size and os.access(folder / name, os.X_OK)
+            for name, size in files.items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _keep(folder: Path, target: Path, source: str) -> Path:
+    """Mark a filled folder complete and rename it to its place in the cache."""
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    (folder / MARKER).write_text(json.dumps({"source": source, "files": sizes}, indent=1))
+    # What is in the way is incomplete, or it would have been used.
+    shutil.rmtree(target, ignore_errors=True)
+    folder.rename(target)
+    return target
+
+
+def _check_runs(folder: Path, programs: tuple[str, ...]) -> None:
+    """Refuse programs that do not start here, such as those of another processor."""
+    for name in programs:
+        try:
+            done = subprocess.run(
+                [folder / name, "--help"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=60,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise SourceError(f"{name} does not run on this machine: {error}") from error
+        # Most answer a status of their own (a CNI plugin wants its order in the environment);
+        # the loader answers 127 when a shared library is missing, a crash ends by a signal.
+        if done.returncode == 127 or done.returncode < 0:
+            why = done.stderr.decode(errors="replace").strip() or f"status {done.returncode}"
+            raise SourceError(f"{name} does not run on this machine: {why}")

@@ -1,0 +1,195 @@
+"""Kubernetes and containerd compiled from Go modules, with progress.
+
+In come the go.mod and go.sum files under hack/cluster/go, which pin every module by
+version and checksum; out come static executables. The network is the Go module proxy
+alone. `go build -v` names each package it has compiled; counted against the packages
+that `go list` says are to be compiled, that is how far the build is.
+"""
+
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from local_cluster.errors import SourceError
+from local_cluster.progress import Progress, duration, remaining
+from local_cluster.toolchain import Go
+from local_cluster.versions import CONTAINERD_GO_MOD, GO_MOD_FILES, Versions
+
+KUBERNETES_PROGRAMS = (
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+    "kubectl",
+)
+CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
+# What a whole cold build takes in CPU time, for the first estimate.
+KUBERNETES_CPU_S = 960.0
+CONTAINERD_CPU_S = 240.0
+MODULE_CACHE = "the Go module cache"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run of `go build`: what, out of which go.mod, and what it takes at first guess."""
+
+    title: str
+    go_mod: Path
+    packages: tuple[str, ...]
+    ldflags: str
+    guess_s: float
+
+
+def kubernetes_job(versions: Versions, cores: int) -> Job:
+    """All Kubernetes programs as one executable that acts as the name it is called by."""
+    major, minor = versions.minor.split(".")
+    # The API server derives the APIs and feature gates it serves from its own version.
+    variables = {
+        "gitVersion": f"v{versions.kubernetes}",
+        "gitMajor": major,
+        "gitMinor": minor,
+        "gitTreeState": "clean",
+    }
+    flags = [f"-X k8s.io/component-base/version.{key}={value}" for key, value in variables.items()]
+    return Job(
+        title=f"kubernetes {versions.kubernetes}",
+        go_mod=GO_MOD_FILES[versions.minor],
+        packages=(".",),
+        ldflags=" ".join(["-s -w", *flags]),
+        guess_s=KUBERNETES_CPU_S / cores,
+    )
+
+
+def containerd_job(versions: Versions, cores: int) -> Job:
+    """containerd, its runc shim and ctr."""
+    package = "github.com/containerd/containerd/v2"
+    return Job(
+        title=f"containerd {versions.containerd}",
+        go_mod=CONTAINERD_GO_MOD,
+        packages=tuple(f"{package}/cmd/{name}" for name in CONTAINERD_PROGRAMS),
+        ldflags=f"-s -w -X {package}/version.Version=v{versions.containerd}",
+        guess_s=CONTAINERD_CPU_S / cores,
+    )
+
+
+def compile_kubernetes(go: Go, versions: Versions, folder: Path, progress: Progress) -> None:
+    """Compile Kubernetes into a folder, each program a link to the one executable."""
+    out = folder / "kubernetes"
+    _build(go, kubernetes_job(versions, _cores()), out, progress)
+    for name in KUBERNETES_PROGRAMS:
+        (folder / name).symlink_to(out.name)
+
+
+def compile_containerd(go: Go, versions: Versions, folder: Path, progress: Progress) -> None:
+    """Compile containerd, its shim and ctr into a folder."""
+    # With several packages, -o names a folder, recognised by its trailing slash.
+    _build(go, containerd_job(versions, _cores()), folder, progress)
+
+
+def _cores() -> int:
+    done = subprocess.run(["nproc"], capture_output=True, text=True, check=False)
+    return int(done.stdout) if done.stdout.strip().isdigit() else 1
+
+
+def _build(go: Go, job: Job, out: Path, progress: Progress) -> None:
+    """Run one job.
+
+    Raises:
+        SourceError: the module proxy did not deliver, or the compiler failed.
+    """
+    started = time.monotonic()
+    progress.say(
+        f"{job.title}: compiling from Go modules; about {duration(job.guess_s)} the first time, "
+        "the result is kept"
+    )
+    stale = _packages_to_compile(go, job, progress)
+    total, done = len(stale), 0
+
+    def count(line: str) -> None:
+        nonlocal done
+        if line not in stale:
+            return
+        done += 1
+        elapsed = time.monotonic() - started
+        left = remaining(done, total, elapsed, job.guess_s)
+        progress.update(
+            f"{job.title}: compiled {done} of {total} packages in {duration(elapsed)}, "
+            f"about {duration(left)} left"
+        )
+
+    target = f"{out}/" if out.is_dir() else str(out)
+    command = ["build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", job.ldflags, "-o", target]
+    _run_go(go, job, [*command, *job.packages], on_line=count)
+    progress.say(f"{job.title}: compiled in {duration(time.monotonic() - started)}")
+
+
+def _packages_to_compile(go: Go, job: Job, progress: Progress) -> set[str]:
+    """The import paths that the build has to compile; fetches the modules on the way."""
+    modules = 0
+
+    def count(line: str) -> None:
+        nonlocal modules
+        if line.startswith("go: downloading "):
+            modules += 1
+            name = line.removeprefix("go: downloading ").split(" ")[0]
+            progress.update(f"{job.title}: fetched {modules} Go modules, now {name}")
+
+    form = "{{if .Stale}}{{.ImportPath}}{{end}}"
+    flags = ["-trimpath", "-buildvcs=false", "-ldflags", job.ldflags]
+    output = _run_go(go, job, ["list", *flags, "-deps", "-f", form, *job.packages], on_line=count)
+    return {line for line in output if line}
+
+
+def _run_go(go: Go, job: Job, command: list[str], on_line: Callable[[str], None]) -> list[str]:
+    """Run go, handing each line of its stderr to a function; its stdout as lines."""
+    verb, *rest = command
+    nice = [shutil.which("nice") or "nice"]
+    full = [*nice, str(go.command), verb, f"-modfile={job.go_mod.name}", "-mod=readonly", *rest]
+    tail: deque[str] = deque(maxlen=15)
+    output: list[str] = []
+    with subprocess.Popen(
+        full,
+        cwd=job.go_mod.parent,
+        env=dict(go.env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        if process.stdout is None or process.stderr is None:
+            raise SourceError("go was started without pipes")
+        reader = threading.Thread(
+            target=_collect, args=(process.stdout, output), name="go-stdout", daemon=True
+        )
+        reader.start()
+        try:
+            for line in process.stderr:
+                tail.append(line.rstrip())
+                on_line(line.strip())
+        except BaseException:
+            process.terminate()
+            raise
+        reader.join(timeout=60)
+        status = process.wait(timeout=60)
+    if status != 0:
+        raise SourceError(_failure(job, verb, list(tail)))
+    return output
+
+
+def _collect(stream: IO[str], into: list[str]) -> None:
+    into.extend(line.rstrip("\n") for line in stream)
+
+
+def _failure(job: Job, verb: str, tail: list[str]) -> str:
+    text = "\n".join(tail)
+    if re.search(r"dial tcp|no such host|i/o timeout|connection refused|proxyconnect", text):
+        last = next((line for line in reversed(tail) if line), "")
+        return f"the Go module proxy cannot be reached (GOPROXY sets it): {last}"
+    return f"{job.title}: go {verb} failed:\n{text}"

@@ -1,0 +1,298 @@
+"""The command line: python3 hack/cluster COMMAND.
+
+Exit status: 0 done · 1 a failure, or `status` finds something unhealthy · 2 a wrong command
+line · 3 no source has the programs · 4 root is needed.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from local_cluster import components, teardown
+from local_cluster.binaries import Binaries, Store, default_cache
+from local_cluster.errors import BinariesUnavailableError, ClusterError, NotRootError
+from local_cluster.image import TEST_IMAGE, gpu_test_image, sandbox_image, write_archive
+from local_cluster.kubelet_view import become
+from local_cluster.lifecycle import Node, obtain
+from local_cluster.processes import started_at
+from local_cluster.progress import Progress
+from local_cluster.state import (
+    DEFAULT_ROOT,
+    ROOT_ENV,
+    Cluster,
+    all_folders,
+    load,
+    locked,
+    state_folder,
+)
+from local_cluster.versions import DEFAULT_MINOR, arch_of_this_machine, resolve
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command; its exit status."""
+    if arguments[:1] == ["kubelet-view"]:
+        # How this program starts a kubelet; not for people.
+        become(Path(arguments[1]), arguments[2:])
+    options = _parser().parse_args(arguments)
+    progress = Progress(stream=sys.stderr)
+    try:
+        status: int = options.run(options, progress)
+    except ClusterError as error:
+        progress.say(f"hack/cluster {options.command}: {error}")
+        return error.exit_status
+    except OSError as error:
+        # The machine refused something (a mount, a bridge, a full disk): errno and path say what.
+        progress.say(f"hack/cluster {options.command}: {error}")
+        return 1
+    except KeyboardInterrupt:
+        progress.say(f"hack/cluster {options.command}: interrupted")
+        return 130
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python3 hack/cluster",
+        description="A real one-node Kubernetes on this machine.",
+        epilog="Exit status 3: no source has the programs; 4: root is needed.",
+    )
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--name", default="dra", help="which cluster (default: dra)")
+    root = os.environ.get(ROOT_ENV, str(DEFAULT_ROOT))
+    common.add_argument(
+        "--root", type=Path, default=Path(root), help=f"folder of all clusters (default: {root})"
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, parents=[common], help=text, description=text)
+        command.set_defaults(run=globals()[f"_{name}"])
+        return command
+
+    up = add("up", "bring a cluster up and wait until pods can be made")
+    down = add("down", "remove a cluster: processes, mounts, network, cgroups, files")
+    down.add_argument("--all", action="store_true", help="every cluster on this machine")
+    status = add("status", "show the components; exit status 1 when one is not healthy")
+    status.add_argument("--json", action="store_true")
+    env = add("env", "print the cluster's addresses and paths as shell exports")
+    env.add_argument("--json", action="store_true")
+    for verb in ("start", "stop", "restart"):
+        command = add(verb, f"{verb} one component")
+        command.add_argument("component", choices=components.NAMES)
+        if verb != "start":
+            command.add_argument(
+                "--signal", default="TERM", help="TERM (default), KILL … sent to stop it"
+            )
+    fetch = add("fetch", "get or compile the programs, without starting anything")
+    for command in (up, fetch):
+        command.add_argument(
+            "--version", help=f"Kubernetes version, 1.37 or 1.36 (default: {DEFAULT_MINOR})"
+        )
+    up.add_argument("--sync-frequency", help="how often the kubelet retries pods (default: 5s)")
+    up.add_argument("--feature-gates", help="NAME=true|false,… for every component")
+    up.add_argument("--runtime-config", help="APIs to switch, as kube-apiserver takes them")
+    image = add("image", "make the test image; give it to the cluster, or write it to a file")
+    image.add_argument("--tag", action="append", help=f"image name (default: {TEST_IMAGE})")
+    image.add_argument("--output", type=Path, help="write an OCI archive, need no cluster")
+    logs = add("logs", "print a component's log")
+    logs.add_argument("component", choices=components.NAMES)
+    return parser
+
+
+def _store(progress: Progress) -> Store:
+    return Store(cache=default_cache(os.environ), env=os.environ, progress=progress)
+
+
+def _need_root() -> None:
+    if os.geteuid() != 0:
+        raise NotRootError("a kubelet needs root: run this as root (sudo)")
+
+
+def _existing(options: argparse.Namespace) -> Cluster:
+    cluster = load(state_folder(options.name, options.root))
+    if cluster is None:
+        name = options.name
+        raise ClusterError(f"there is no cluster {name}; `up --name {name}` makes it")
+    return cluster
+
+
+def _node(cluster: Cluster, binaries: Binaries, progress: Progress) -> Node:
+    return Node(cluster=cluster, binaries=binaries, env=os.environ, progress=progress)
+
+
+def _existing_node(options: argparse.Namespace, progress: Progress) -> Node:
+    cluster = _existing(options)
+    binaries = _store(progress).present(resolve(cluster.options.kubernetes))
+    if binaries is None:
+        raise BinariesUnavailableError("the cluster's programs are gone; `fetch` gets them again")
+    return _node(cluster, binaries, progress)
+
+
+def _up(options: argparse.Namespace, progress: Progress) -> int:
+    _need_root()
+    folder = state_folder(options.name, options.root)
+    known = load(folder)
+    version = options.version or (known.options.kubernetes if known else DEFAULT_MINOR)
+    versions = resolve(version)
+    binaries = _store(progress).fetch(versions)
+    asked = {
+        "kubernetes": versions.kubernetes,
+        "sync_frequency": options.sync_frequency,
+        "feature_gates": options.feature_gates,
+        "runtime_config": options.runtime_config,
+    }
+    wanted = {key: value for key, value in asked.items() if value is not None}
+    cluster = obtain(options.name, folder, wanted)
+    with locked(cluster.ident):
+        _node(cluster, binaries, progress).up()
+    progress.say(f'use it: eval "$(python3 hack/cluster env --name {cluster.name})"')
+    return 0
+
+
+def _down(options: argparse.Namespace, progress: Progress) -> int:
+    _need_root()
+    if options.all:
+        for folder in all_folders(options.root.resolve()):
+            teardown.down(folder, progress)
+    elif not teardown.down(state_folder(options.name, options.root), progress):
+        progress.say(f"there is no cluster {options.name}: nothing to do")
+    return 0
+
+
+def _status(options: argparse.Namespace, progress: Progress) -> int:
+    node = _existing_node(options, progress)
+    rows = [
+        _row(node, name, component)
+        for name, component in components.components(node.cluster, node.binaries).items()
+    ]
+    if options.json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+    else:
+        print(f"cluster {node.cluster.name}, Kubernetes {node.cluster.options.kubernetes}")
+        print(f"{'COMPONENT':<25}{'PID':<9}{'UP SINCE':<27}HEALTHY")
+        for row in rows:
+            health = "yes" if row.healthy else "no"
+            print(f"{row.component:<25}{row.pid or '-':<9}{row.since or '-':<27}{health}")
+    return 0 if all(row.healthy for row in rows) else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One component in `status`: its pid and start (UTC) while it runs."""
+
+    component: str
+    pid: int | None
+    since: str | None
+    healthy: bool
+
+
+def _row(node: Node, name: str, component: components.Component) -> Row:
+    process = node.service(name).process()
+    if process is None:
+        return Row(component=name, pid=None, since=None, healthy=False)
+    since = datetime.fromtimestamp(started_at(process), UTC).isoformat(timespec="seconds")
+    return Row(component=name, pid=process.pid, since=since, healthy=component.healthy())
+
+
+def _env(options: argparse.Namespace, progress: Progress) -> int:
+    node = _existing_node(options, progress)
+    values = environment(node.cluster, node.binaries)
+    if options.json:
+        print(json.dumps(values, indent=1))
+    else:
+        print("\n".join(f"export {name}={shlex.quote(value)}" for name, value in values.items()))
+    return 0
+
+
+def environment(cluster: Cluster, binaries: Binaries) -> dict[str, str]:
+    """What a driver, a test or a person needs to know of a cluster, as variables."""
+    values = {
+        "KUBECONFIG": cluster.kubeconfig,
+        "KUBE_APISERVER": cluster.apiserver_url,
+        "KUBE_CA_FILE": cluster.pki / "ca.crt",
+        "NODE_NAME": cluster.node_name,
+        "KUBELET_ROOT": cluster.kubelet_root,
+        "KUBELET_PLUGINS_DIR": cluster.kubelet_root / "plugins",
+        "KUBELET_REGISTRY_DIR": cluster.kubelet_root / "plugins_registry",
+        "CDI_ROOT": cluster.cdi_dirs[1],
+        "CDI_STATIC_ROOT": cluster.cdi_dirs[0],
+        "CONTAINERD_ADDRESS": cluster.containerd_address,
+        "KUBECTL": binaries.path("kubectl"),
+        "CTR": binaries.path("ctr"),
+        "CLUSTER_NAME": cluster.name,
+        "CLUSTER_STATE": cluster.state,
+        "CLUSTER_LOGS": cluster.logs,
+        "CLUSTER_KUBERNETES_VERSION": cluster.options.kubernetes,
+        "TEST_IMAGE": TEST_IMAGE,
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+def _start(options: argparse.Namespace, progress: Progress) -> int:
+    _need_root()
+    node = _existing_node(options, progress)
+    with locked(node.cluster.ident):
+        node.prepare()
+        node.start(options.component)
+        node.wait_healthy(options.component)
+    return 0
+
+
+def _stop(options: argparse.Namespace, progress: Progress) -> int:
+    _need_root()
+    node = _existing_node(options, progress)
+    with locked(node.cluster.ident):
+        node.stop(options.component, _signal(options.signal))
+    return 0
+
+
+def _restart(options: argparse.Namespace, progress: Progress) -> int:
+    return _stop(options, progress) or _start(options, progress)
+
+
+def _signal(text: str) -> signal.Signals:
+    name = text.upper()
+    try:
+        return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
+    except KeyError as error:
+        raise ClusterError(f"there is no signal {text}; use TERM, KILL, STOP …") from error
+
+
+def _fetch(options: argparse.Namespace, progress: Progress) -> int:
+    binaries = _store(progress).fetch(resolve(options.version or DEFAULT_MINOR))
+    for group, folder in binaries.folders.items():
+        print(f"{group:<12}{folder}")
+    return 0
+
+
+def _image(options: argparse.Namespace, progress: Progress) -> int:
+    names = tuple(options.tag or [TEST_IMAGE])
+    if options.output:
+        binaries = _store(progress).fetch(resolve(DEFAULT_MINOR), ["busybox"])
+        busybox = binaries.path("busybox")
+        images = [gpu_test_image(busybox, names), sandbox_image(busybox)]
+        write_archive(images, options.output, arch_of_this_machine())
+    else:
+        _need_root()
+        node = _existing_node(options, progress)
+        with locked(node.cluster.ident):
+            node.import_images(names)
+    progress.say(f"image {', '.join(names)}: {options.output or 'imported'}")
+    return 0
+
+
+def _logs(options: argparse.Namespace, progress: Progress) -> int:
+    log = _existing(options).logs / f"{options.component}.log"
+    try:
+        print(log.read_text(errors="replace"), end="")
+    except FileNotFoundError:
+        progress.say(f"{options.component} has not been started yet")
+        return 1
+    return 0

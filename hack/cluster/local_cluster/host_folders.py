@@ -1,0 +1,37 @@
+"""The two folders outside any state folder that must exist, so that something can cover them.
+
+The kubelet's fixed paths are covered in its own mount namespace (kubelet_view), and a cover
+needs a folder below it. Whichever cluster makes one notes it; the last cluster to go removes
+what was noted, if it is empty.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+from local_cluster.kubelet_view import HOST_FOLDERS
+from local_cluster.state import RUN, locked
+
+NOTE = "made-on-this-machine"
+
+
+def ensure_host_folders() -> None:
+    """Make the folders that the kubelet's view covers, noting what was not there."""
+    with locked("host-folders"):
+        note = RUN / NOTE
+        for folder in HOST_FOLDERS:
+            missing = [one for one in (folder, *folder.parents) if not one.exists()]
+            if missing:
+                folder.mkdir(parents=True)
+                with note.open("a") as lines:
+                    lines.writelines(f"{one}\n" for one in missing)
+
+
+def remove_host_folders() -> None:
+    """Remove the noted folders, deepest first, as far as they are empty."""
+    with locked("host-folders"):
+        note = RUN / NOTE
+        if note.exists():
+            for line in sorted(note.read_text().splitlines(), key=len, reverse=True):
+                with suppress(OSError):
+                    Path(line).rmdir()
+            note.unlink()

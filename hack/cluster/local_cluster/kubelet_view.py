@@ -1,0 +1,60 @@
+"""The kubelet's own view of a few paths of the machine that it cannot be told to leave alone.
+
+In come a state folder and the kubelet's command line. In a mount namespace of its own, this
+process lays folders and files of the state folder over what the kubelet has fixed paths for,
+then becomes the kubelet, under the same pid:
+
+- /var/lib/kubelet holds the device plugins' sockets whatever --root-dir says, and a starting
+  kubelet empties that folder: another kubelet of this machine would lose its plugins;
+- /var/log/containers gets a link for each container;
+- kernel.panic, vm.overcommit_memory … are set for the whole machine at every start.
+
+The kubelet's root folder is a shared mount, so volumes it mounts there reach containerd.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from local_cluster import mounts
+
+HOST_FOLDERS = (Path("/var/lib/kubelet"), Path("/var/log/containers"))
+SYSCTLS = (
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+)
+
+
+def cover(state: Path) -> None:
+    """Lay the cluster's own folders and files over the machine's, in this namespace only."""
+    mounts.unshare_mounts()
+    for folder in HOST_FOLDERS:
+        own = state / "host" / folder.relative_to("/")
+        own.mkdir(parents=True, exist_ok=True)
+        _cover(own, folder)
+    for name in SYSCTLS:
+        real = Path("/proc/sys") / name
+        if not real.exists():
+            continue
+        own = state / "host" / "sysctl" / name
+        own.parent.mkdir(parents=True, exist_ok=True)
+        if not own.exists():
+            own.write_text(real.read_text())
+        _cover(own, real)
+
+
+def _cover(own: Path, path: Path) -> None:
+    # A slave first: on a shared mount the cover would show in the whole machine.
+    mounts.mount(None, mounts.holding(path).point, mounts.MS_SLAVE)
+    mounts.mount(own, path, mounts.MS_BIND)
+
+
+def become(state: Path, command: Sequence[str]) -> NoReturn:
+    """Cover the machine's paths and turn this process into the kubelet."""
+    cover(state)
+    os.execv(command[0], list(command))  # noqa: S606 - this process is to become the kubelet

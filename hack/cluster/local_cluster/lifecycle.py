@@ -1,0 +1,221 @@
+"""A cluster from nothing to Ready, and its components one by one.
+
+`up` is idempotent and writes the cluster's record before it makes anything, so whatever is
+interrupted can be brought up again or taken down. Components start as soon as what they need
+answers; the images are imported while the API server starts.
+"""
+
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from local_cluster import cgroups, configs, image, mounts, network
+from local_cluster.binaries import Binaries
+from local_cluster.certs import write_pki
+from local_cluster.components import Component, components, get
+from local_cluster.errors import ClusterError
+from local_cluster.host_folders import ensure_host_folders
+from local_cluster.processes import Service, wait_until
+from local_cluster.progress import Progress
+from local_cluster.state import Cluster, Options, all_folders, load, locked
+from local_cluster.versions import arch_of_this_machine
+
+# The API server of a cold machine with two busy cores has been seen to need a minute.
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 60.0
+NODE_FOLDERS = ("config", "kubelet", "containerd", "logs", "pids", "runc", "shims", "etcd")
+
+
+def obtain(name: str, folder: Path, wanted: Mapping[str, str]) -> Cluster:
+    """The cluster in a folder: its record, or a new one with addresses of its own.
+
+    `wanted` holds the options that were asked for explicitly, by field name of `Options`.
+
+    Raises:
+        ClusterError: the cluster is there with other options than those asked for.
+    """
+    # One at a time on the whole machine, so that no two get the same port or subnet.
+    with locked("addresses"):
+        found = load(folder)
+        if found is None:
+            others = [load(other) for other in all_folders(folder.parent) if other != folder]
+            known = [other for other in others if other is not None]
+            found = Cluster(
+                name=name,
+                state=folder,
+                subnet=network.free_subnet(other.subnet for other in known),
+                ports=network.free_ports(
+                    port for other in known for port in asdict(other.ports).values()
+                ),
+                options=Options(**wanted),
+            )
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        has = asdict(found.options)
+        for key, value in wanted.items():
+            if has[key] != value:
+                raise ClusterError(
+                    f"cluster {name} is there with {key} {has[key] or 'unset'}, not "
+                    f"{value or 'unset'}; run `down --name {name}` first, or use another name"
+                )
+        found.save()
+    return found
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """A cluster's record with its programs: what `up`, `start` and the rest act on."""
+
+    cluster: Cluster
+    binaries: Binaries
+    env: Mapping[str, str]
+    progress: Progress
+
+    def up(self) -> None:
+        """Bring everything up that is not; returns when pods can be made.
+
+        Raises:
+            ClusterError: a component did not start; its last log lines are in the text.
+        """
+        began = time.monotonic()
+        cluster = self.cluster
+        self.prepare()
+        self.start("etcd")
+        self.start("containerd")
+        self.wait_healthy("etcd")
+        self.start("kube-apiserver")
+        problems: list[ClusterError] = []
+        importing = threading.Thread(
+            target=self._import_aside, args=(problems,), name="import-images", daemon=True
+        )
+        importing.start()
+        self.wait_healthy("kube-apiserver")
+        for name in ("kube-controller-manager", "kube-scheduler"):
+            self.start(name)
+        importing.join(timeout=START_TIMEOUT_S)
+        if problems:
+            raise problems[0]
+        self.start("kubelet")
+        for name in ("kube-controller-manager", "kube-scheduler", "kubelet"):
+            self.wait_healthy(name)
+        self._wait(self._node_ready, f"node {cluster.node_name} is not Ready", "kubelet")
+        # Without its ServiceAccount, a pod made now would be refused.
+        self._wait(
+            self._account_present,
+            "the ServiceAccount `default` is missing",
+            "kube-controller-manager",
+        )
+        self.progress.say(
+            f"cluster {cluster.name}: Kubernetes {cluster.options.kubernetes} is ready after "
+            f"{time.monotonic() - began:.1f} s, node {cluster.node_name}"
+        )
+
+    def prepare(self) -> None:
+        """Make what components need before they start: bridge, cgroups, files."""
+        cluster = self.cluster
+        for name in NODE_FOLDERS:
+            (cluster.state / name).mkdir(mode=0o755, exist_ok=True)
+        network.create_bridge(cluster)
+        cgroups.create(cluster.cgroup)
+        mounts.share(cluster.kubelet_root)
+        write_pki(cluster)
+        configs.write_configs(cluster, self.binaries)
+
+    def start(self, name: str) -> None:
+        """Start a component, unless it runs."""
+        component = self._component(name)
+        service = self.service(name)
+        if service.process() is None:
+            if name == "kubelet":
+                ensure_host_folders()
+            service.start(component.argv, self._component_env())
+            self.progress.say(f"{name}: started")
+
+    def stop(self, name: str, with_signal: int) -> None:
+        """Stop a component by a signal and wait until it is gone."""
+        self._component(name)
+        if self.service(name).stop(with_signal, STOP_TIMEOUT_S):
+            self.progress.say(f"{name}: stopped")
+
+    def wait_healthy(self, name: str) -> None:
+        """Wait until a component answers.
+
+        Raises:
+            ClusterError: it ended, or did not answer in time.
+        """
+        component = self._component(name)
+        self._wait(component.healthy, f"{name} does not answer", name)
+
+    def service(self, name: str) -> Service:
+        """The process of a component."""
+        return Service(name=name, state=self.cluster.state)
+
+    def import_images(self, names: tuple[str, ...] = (image.TEST_IMAGE,)) -> None:
+        """Make the sandbox image and the test image, and give them to containerd."""
+        busybox = self.binaries.path("busybox")
+        images = [image.gpu_test_image(busybox, names), image.sandbox_image(busybox)]
+        archive = self.cluster.state / "images.tar"
+        image.write_archive(images, archive, arch_of_this_machine())
+        snapshotter = configs.snapshotter(self.cluster.state)
+        command = [
+            *(str(self.binaries.path("ctr")), "--address", str(self.cluster.containerd_address)),
+            *("--namespace", "k8s.io", "images", "import", "--local"),
+            *("--snapshotter", snapshotter, str(archive)),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        archive.unlink()
+        if done.returncode != 0:
+            raise ClusterError(f"containerd refused the images: {done.stderr.strip()}")
+
+    def _import_aside(self, problems: list[ClusterError]) -> None:
+        try:
+            self.wait_healthy("containerd")
+            self.import_images()
+        except ClusterError as error:
+            problems.append(error)
+
+    def _component(self, name: str) -> Component:
+        known = components(self.cluster, self.binaries)
+        if name not in known:
+            raise ClusterError(f"there is no component {name}; choose one of {', '.join(known)}")
+        return known[name]
+
+    def _component_env(self) -> dict[str, str]:
+        # Proxies are for the internet; components talk to this machine alone.
+        kept = {k: v for k, v in self.env.items() if not k.lower().endswith("_proxy")}
+        kept["PATH"] = f"{self.binaries.search_path}:{kept.get('PATH', os.defpath)}"
+        return kept
+
+    def _wait(self, condition: Callable[[], bool], complaint: str, name: str) -> None:
+        service = self.service(name)
+        ended = False
+
+        def settled() -> bool:
+            nonlocal ended
+            ended = service.process() is None
+            return ended or condition()
+
+        if not wait_until(settled, START_TIMEOUT_S, poll_s=0.2) or ended:
+            why = f"{name} ended" if ended else f"{complaint} after {START_TIMEOUT_S:.0f} s"
+            raise ClusterError(
+                f"{why}. The end of {service.log}:\n{service.last_words()}\n"
+                f"Remove what is there with `down --name {self.cluster.name}`."
+            )
+
+    def _node_ready(self) -> bool:
+        node = self._object(f"/api/v1/nodes/{self.cluster.node_name}")
+        status = node.get("status")
+        conditions = status.get("conditions", []) if isinstance(status, dict) else []
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    def _account_present(self) -> bool:
+        return bool(self._object("/api/v1/namespaces/default/serviceaccounts/default"))
+
+    def _object(self, path: str) -> dict[str, object]:
+        body = get(self.cluster, self.cluster.ports.apiserver, path)
+        found = json.loads(body) if body else {}
+        return found if isinstance(found, dict) else {}

