@@ -6,7 +6,6 @@ chapters 4 and 5. Anything that is not a well-formed ELF file simply has no SONA
 hold other files too.
 """
 
-import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,7 +59,7 @@ def read_soname(path: Path) -> str | None:
     with path.open("rb") as file:
         try:
             return _soname(file)
-        except (struct.error, KeyError, ValueError, OverflowError):
+        except (struct.error, LookupError, ValueError, OverflowError):
             return None
 
 
@@ -80,7 +79,8 @@ def _soname(file: BinaryIO) -> str | None:
                 offset = _file_offset(segments, tags[_DT_STRTAB]) + tags[_DT_SONAME]
                 name, end, _ = _read(file, offset, _LONGEST_NAME + 1).partition(b"\0")
                 # A name with a slash would lead out of the folder the library is put in.
-                return os.fsdecode(name) if end and name and b"/" not in name else None
+                plausible = end and name and name.isascii() and b"/" not in name
+                return name.decode("ascii") if plausible else None
     return None
 
 
@@ -112,5 +112,8 @@ def _file_offset(segments: list[_Segment], address: int) -> int:
 
 
 def _read(file: BinaryIO, offset: int, size: int) -> bytes:
-    file.seek(offset)
+    try:
+        file.seek(offset)
+    except OSError as error:  # EINVAL: beyond any file, so the header is damaged
+        raise ValueError(offset) from error
     return file.read(size)

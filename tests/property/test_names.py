@@ -1,0 +1,37 @@
+"""Device names, for any minor number the kernel can give."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.cdi.spec import claim_device_id, claim_device_name
+from dra_driver.devices.names import gpu_name
+
+DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+CDI_DEVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
+MINORS = st.integers(min_value=0, max_value=2**20 - 1)
+
+
+@given(MINORS)
+def test_a_device_name_is_a_dns_label(minor: int) -> None:
+    name = gpu_name(minor)
+
+    assert DNS_LABEL.fullmatch(name)
+    assert len(name) <= 63
+
+
+@given(MINORS, MINORS)
+def test_different_gpus_have_different_names(one: int, other: int) -> None:
+    assert (gpu_name(one) == gpu_name(other)) == (one == other)
+
+
+@given(st.uuids(), MINORS, st.none() | st.uuids().map(str))
+def test_a_claims_cdi_name_is_one_that_runtimes_parse(
+    uid: object, minor: int, share_id: str | None
+) -> None:
+    name = claim_device_name(str(uid), gpu_name(minor), share_id)
+    kind, separator, device = claim_device_id(str(uid), gpu_name(minor), share_id).partition("=")
+
+    assert CDI_DEVICE.fullmatch(name)
+    assert (kind, separator, device) == ("k8s.gpu.nvidia.com/claim", "=", name)

@@ -1,0 +1,195 @@
+"""What containers get in common, with and without the hook program, and when it is found anew."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import driver_tree
+import make
+from dra_driver.cdi.content import CdiContent
+from dra_driver.cdi.model import Edits
+from dra_driver.cdi.roots import Roots
+from dra_driver.errors import DeviceError
+
+VERSION = "550.54.15"
+FOLDER = "/usr/lib/x86_64-linux-gnu"
+ALIASES = "/usr/local/nvidia/lib64"
+
+
+def content(
+    root: Path, *, hook_path: str = "", clock: Callable[[], float] = lambda: 0.0
+) -> CdiContent:
+    roots = Roots(
+        driver=root,
+        driver_on_host="/host",
+        dev=root / "dev",
+        dev_on_host="/dev",
+        proc=root / "proc",
+        sys=root / "sys",
+    )
+    return CdiContent(roots, hook_path=hook_path, kernel_release="6.8.0", clock=clock)
+
+
+def mounts(edits: Edits) -> dict[str, str]:
+    return {mount.container_path: mount.host_path for mount in edits.mounts}
+
+
+def test_nvidias_older_runtime_is_told_to_keep_out(driver_root: Path) -> None:
+    assert content(driver_root).common_edits().env == (
+        f"NVIDIA_CTK_LIBCUDA_DIR={FOLDER}",
+        "NVIDIA_VISIBLE_DEVICES=void",
+    )
+
+
+def test_control_nodes_that_exist_are_given(driver_root: Path) -> None:
+    nodes = content(driver_root).common_edits().device_nodes
+
+    assert [node.path for node in nodes] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+
+
+def test_with_the_hook_program_files_stand_at_their_place_and_hooks_do_the_rest(
+    driver_root: Path,
+) -> None:
+    edits = content(driver_root, hook_path="/opt/nvidia-cdi-hook").common_edits()
+
+    assert mounts(edits) == {
+        f"{FOLDER}/libcuda.so.{VERSION}": f"/host{FOLDER}/libcuda.so.{VERSION}",
+        f"{FOLDER}/libnvidia-ml.so.{VERSION}": f"/host{FOLDER}/libnvidia-ml.so.{VERSION}",
+        "/usr/bin/nvidia-smi": "/host/usr/bin/nvidia-smi",
+    }
+    assert [hook.args[1] for hook in edits.hooks] == [
+        "create-symlinks",
+        "enable-cuda-compat",
+        "update-ldcache",
+        "disable-device-node-modification",
+    ]
+    links, compat, cache, _ = edits.hooks
+    assert links.args[2:] == (
+        "--link",
+        f"libcuda.so.1::{FOLDER}/libcuda.so",
+        "--link",
+        f"libcuda.so.{VERSION}::{FOLDER}/libcuda.so.1",
+        "--link",
+        f"libnvidia-ml.so.{VERSION}::{FOLDER}/libnvidia-ml.so.1",
+    )
+    assert compat.args[2:] == (f"--host-driver-version={VERSION}",)
+    assert cache.args[2:] == ("--folder", FOLDER)
+
+
+def test_hookless_libraries_also_stand_where_cuda_images_search(driver_root: Path) -> None:
+    edits = content(driver_root).common_edits()
+    cuda = f"/host{FOLDER}/libcuda.so.{VERSION}"
+
+    assert edits.hooks == ()
+    for path in (
+        f"{FOLDER}/libcuda.so.{VERSION}",
+        f"{ALIASES}/libcuda.so.1",
+        f"{ALIASES}/libcuda.so",
+        f"{FOLDER}/libcuda.so.1",
+        f"{FOLDER}/libcuda.so",
+    ):
+        assert mounts(edits)[path] == cuda
+
+
+def test_hookless_files_that_are_no_libraries_keep_their_name(driver_root: Path) -> None:
+    name = f"libnvidia-simulator.so.{VERSION}"
+    (driver_root / FOLDER[1:] / name).write_bytes(b"state")
+    edits = content(driver_root).common_edits()
+
+    assert mounts(edits)[f"{ALIASES}/{name}"] == f"/host{FOLDER}/{name}"
+
+
+def test_hookless_links_outside_the_library_folders_are_mounts_of_their_own(
+    driver_root: Path,
+) -> None:
+    allocator = driver_root / f"{FOLDER[1:]}/libnvidia-allocator.so.{VERSION}"
+    allocator.write_bytes(driver_tree.elf("libnvidia-allocator.so.1"))
+    edits = content(driver_root).common_edits()
+
+    target = f"/host{FOLDER}/libnvidia-allocator.so.{VERSION}"
+    assert mounts(edits)[f"{FOLDER}/gbm/nvidia-drm_gbm.so"] == target
+    assert f"{ALIASES}/nvidia-drm_gbm.so" not in mounts(edits)
+
+
+def test_no_container_path_is_mounted_twice(driver_root: Path) -> None:
+    edits = content(driver_root).common_edits()
+
+    assert len(mounts(edits)) == len(edits.mounts)
+
+
+def test_files_are_read_only_and_sockets_are_not(driver_root: Path) -> None:
+    socket = driver_root / "run/nvidia-persistenced/socket"
+    socket.parent.mkdir(parents=True)
+    socket.touch()
+    edits = content(driver_root).common_edits()
+
+    options = {mount.container_path: mount.options for mount in edits.mounts}
+    assert options["/usr/bin/nvidia-smi"] == ("ro", "nosuid", "nodev", "rbind", "rprivate")
+    assert options["/run/nvidia-persistenced/socket"] == (
+        "nosuid",
+        "nodev",
+        "rbind",
+        "rprivate",
+        "noexec",
+    )
+
+
+def test_an_unchanged_driver_is_looked_for_once(driver_root: Path) -> None:
+    kept = content(driver_root)
+
+    assert kept.common_edits() is kept.common_edits()
+
+
+def test_an_upgraded_driver_is_noticed_at_once(driver_root: Path) -> None:
+    kept = content(driver_root)
+    kept.common_edits()
+    folder = driver_root / FOLDER[1:]
+    for stem in ("libcuda", "libnvidia-ml"):
+        (folder / f"{stem}.so.{VERSION}").rename(folder / f"{stem}.so.560.1.2")
+        (folder / f"{stem}.so.1").unlink()
+        (folder / f"{stem}.so.1").symlink_to(f"{stem}.so.560.1.2")
+
+    assert f"{FOLDER}/libcuda.so.560.1.2" in mounts(kept.common_edits())
+
+
+def test_a_control_node_made_later_is_noticed_at_once(driver_root: Path) -> None:
+    kept = content(driver_root)
+    kept.common_edits()
+    (driver_root / "dev/nvidia-modeset").touch()
+
+    paths = [node.path for node in kept.common_edits().device_nodes]
+    assert "/dev/nvidia-modeset" in paths
+
+
+def test_what_is_not_watched_is_noticed_after_a_while(driver_root: Path) -> None:
+    now = [0.0]
+    kept = content(driver_root, clock=lambda: now[0])
+    kept.common_edits()
+    config = driver_root / "etc/vulkan/icd.d/nvidia_icd.json"
+    config.parent.mkdir(parents=True)
+    config.touch()
+    now[0] = 300.0
+
+    assert "/etc/vulkan/icd.d/nvidia_icd.json" in mounts(kept.common_edits())
+
+
+def test_a_driver_installed_later_is_found(tmp_path: Path) -> None:
+    root = tmp_path / "later"
+    root.mkdir()
+    kept = content(root)
+    with pytest.raises(DeviceError, match="no NVIDIA driver libraries"):
+        kept.common_edits()
+    driver_tree.driver_root(root)
+
+    assert kept.common_edits().mounts
+
+
+def test_a_gpus_part_is_looked_at_each_time(driver_root: Path) -> None:
+    kept = content(driver_root)
+    before = kept.gpu_edits(make.gpu(1))
+    (driver_root / "dev/nvidia1").unlink()
+
+    assert [node.path for node in before.device_nodes] == ["/dev/nvidia1"]
+    with pytest.raises(DeviceError, match="is missing"):
+        kept.gpu_edits(make.gpu(1))
