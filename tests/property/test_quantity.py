@@ -1,0 +1,51 @@
+"""Quantities: canonical text loses nothing and is a fixed point."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.kube.quantity import Format, Quantity
+
+quantities = st.builds(
+    Quantity,
+    st.integers(min_value=-(2**63 - 1) * 10**9, max_value=(2**63 - 1) * 10**9),
+    st.sampled_from(Format),
+)
+texts = st.from_regex(
+    r"\A[+-]?([0-9]{1,30}(\.[0-9]{0,12})?|\.[0-9]{1,12})([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?\Z"
+)
+
+
+@given(quantities)
+def test_canonical_text_reads_back_as_the_same_value(quantity: Quantity) -> None:
+    assert Quantity.parse(str(quantity)) == quantity
+
+
+@given(texts)
+def test_canonical_text_is_a_fixed_point(text: str) -> None:
+    once = str(Quantity.parse(text))
+    assert str(Quantity.parse(once)) == once
+
+
+@given(st.integers(min_value=0, max_value=2**63 - 1))
+def test_bytes_survive_being_written(count: int) -> None:
+    assert Quantity.parse(str(Quantity.of_bytes(count))).nanos == count * 10**9
+
+
+@given(quantities, quantities)
+def test_order_is_the_order_of_values(one: Quantity, other: Quantity) -> None:
+    assert (one < other) == (one.nanos < other.nanos)
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_read_or_refused_with_a_value_error(text: str) -> None:
+    try:
+        Quantity.parse(text)
+    except ValueError as error:
+        assert repr(text) in str(error)  # noqa: PT017 - both outcomes are right
+
+
+@given(texts, st.sampled_from([" ", "\n", "_", "x", "+"]))
+def test_nothing_may_follow_a_quantity(text: str, more: str) -> None:
+    with pytest.raises(ValueError, match="is no quantity"):
+        Quantity.parse(text + more)
