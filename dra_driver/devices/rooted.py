@@ -50,8 +50,8 @@ def matches(root: Path, folder: str, pattern: str) -> Iterator[str]:
     """Yield what a folder of the root has under names that match a glob pattern, sorted by name.
 
     An absent or unreadable folder has nothing, and names that are not ASCII are passed over: no
-    driver has such files, and JSON cannot carry every name that Linux allows. The folder's part of each path is resolved, the last
-    part is not, so that a link can be told from its target.
+    driver has such files, and JSON cannot carry every name that Linux allows. The folder's part of
+    each path is resolved, the last part is not, so that a link can be told from its target.
     """
     inside = resolve(root, folder)
     if inside is None:
@@ -60,8 +60,9 @@ def matches(root: Path, folder: str, pattern: str) -> Iterator[str]:
         names = os.listdir(outside(root, inside))  # noqa: PTH208 (names are what is wanted)
     except OSError:
         return
-    for name in sorted(fnmatch.filter(filter(str.isascii, names), pattern)):
-        yield f"{inside.rstrip('/')}/{name}"
+    for name in sorted(fnmatch.filter(names, pattern)):
+        if name.isascii():
+            yield f"{inside.rstrip('/')}/{name}"
 
 
 def _parts(path: str) -> list[str]:

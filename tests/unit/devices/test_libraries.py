@@ -1,0 +1,111 @@
+"""Where libraries are searched, and in which order."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from dra_driver.devices.libraries import locate
+from dra_driver.devices.nvml import find_library
+from dra_driver.errors import DeviceError
+
+
+def add(root: Path, path: str) -> None:
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+
+
+def write_cache(root: Path, *entries: tuple[str, str, int], before: bytes = b"") -> None:
+    """Write /etc/ld.so.cache in glibc's format from names, paths and flags."""
+    strings = b""
+    table = b""
+    start = 48 + 24 * len(entries)
+    for name, path, flags in entries:
+        at = start + len(strings)
+        strings += name.encode() + b"\0" + path.encode() + b"\0"
+        table += struct.pack("=iIIIQ", flags, at, at + len(name) + 1, 0, 0)
+    head = b"glibc-ld.so.cache1.1" + struct.pack("=II", len(entries), len(strings)) + bytes(20)
+    cache = root / "etc/ld.so.cache"
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    cache.write_bytes(before + head + table + strings)
+
+
+X86_64 = 0x0303
+I386 = 0x0803
+
+
+def test_known_folders_are_searched_in_order_and_each_file_counts_once(tmp_path: Path) -> None:
+    add(tmp_path, "/usr/lib/x86_64-linux-gnu/libcuda.so.1")
+    add(tmp_path, "/usr/lib64/libcuda.so.1")
+    (tmp_path / "lib64").symlink_to("usr/lib64")
+
+    assert locate(tmp_path, "libcuda.so.*") == (
+        "/usr/lib64/libcuda.so.1",
+        "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+    )
+
+
+def test_the_loaders_cache_is_asked_when_no_folder_has_the_library(tmp_path: Path) -> None:
+    add(tmp_path, "/opt/nvidia/libcuda.so.1")
+    add(tmp_path, "/opt/nvidia32/libcuda.so.1")
+    write_cache(
+        tmp_path,
+        ("libcuda.so.1", "/opt/nvidia32/libcuda.so.1", I386),
+        ("libcuda.so.1", "/opt/nvidia/libcuda.so.1", X86_64),
+        ("libother.so.1", "/opt/nvidia/libother.so.1", X86_64),
+        before=b"ld.so-1.7.0\0",
+    )
+
+    assert locate(tmp_path, "libcuda.so.*") == ("/opt/nvidia/libcuda.so.1",)
+
+
+def test_the_loaders_cache_is_not_asked_when_a_folder_has_it(tmp_path: Path) -> None:
+    add(tmp_path, "/usr/lib64/libcuda.so.1")
+    add(tmp_path, "/opt/nvidia/libcuda.so.1")
+    write_cache(tmp_path, ("libcuda.so.1", "/opt/nvidia/libcuda.so.1", X86_64))
+
+    assert locate(tmp_path, "libcuda.so.1") == ("/usr/lib64/libcuda.so.1",)
+
+
+def test_a_cache_entry_whose_file_has_gone_is_passed_over(tmp_path: Path) -> None:
+    write_cache(tmp_path, ("libcuda.so.1", "/opt/nvidia/libcuda.so.1", X86_64))
+
+    assert locate(tmp_path, "libcuda.so.1") == ()
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"glibc-ld.so.cache1.1\xff\xff\xff\xff"])
+def test_a_damaged_cache_has_nothing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/ld.so.cache").write_bytes(content)
+
+    assert locate(tmp_path, "*") == ()
+
+
+def test_a_truncated_cache_has_what_is_left(tmp_path: Path) -> None:
+    add(tmp_path, "/opt/libcuda.so.1")
+    write_cache(tmp_path, ("libcuda.so.1", "/opt/libcuda.so.1", X86_64))
+    cache = tmp_path / "etc/ld.so.cache"
+    cache.write_bytes(cache.read_bytes()[:60])
+
+    assert locate(tmp_path, "libcuda.so.1") == ()
+
+
+def test_the_nvml_library_is_found_in_a_driver_container(tmp_path: Path) -> None:
+    add(tmp_path, "/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.1")
+
+    assert find_library(tmp_path) == (
+        tmp_path / "usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.1"
+    )
+
+
+def test_a_missing_nvml_library_says_where_it_was_looked_for_and_what_to_do(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(DeviceError) as caught:
+        find_library(tmp_path)
+
+    text = str(caught.value)
+    assert f"libnvidia-ml.so.1 not found under {tmp_path}" in text
+    assert "/usr/lib64" in text
+    assert "--nvidia-driver-root" in text
