@@ -219,6 +219,8 @@ def _as_table(machine: Machine, rows: list[GpuStatus]) -> str:
             f"{_word(_TIME_SLICES, row.time_slice):<9}{gpu.card.name}"
         )
         index += row.present
+    if not machine.driver_loaded:
+        lines.append("fault: the driver is not loaded")
     for fault in machine.faults():
         slots = "all GPUs" if fault.slot < 0 else machine.gpus[fault.slot].uuid
         times = "for ever" if fault.times < 0 else f"{fault.times} times"
@@ -246,6 +248,7 @@ def _as_json(machine: Machine, rows: list[GpuStatus]) -> str:
         "driverVersion": machine.description.driver_version,
         "userspace": machine.description.userspace,
         "library": str(machine.library),
+        "driverLoaded": machine.driver_loaded,
         "bootID": machine.boot_id,
         "gpus": gpus,
     }

@@ -5,6 +5,7 @@ and methods that change the machine while others use it. Every change goes throu
 so it is seen at once by all processes, except which GPUs there are: NVML lists them at nvmlInit.
 """
 
+import itertools
 import shutil
 import uuid
 from dataclasses import dataclass
@@ -193,6 +194,12 @@ class Machine:
         with self._state() as now:
             now.clear_faults(function)
 
+    @property
+    def driver_loaded(self) -> bool:
+        """Whether nvmlInit finds a driver."""
+        with self._state() as now:
+            return now.driver_loaded
+
     def unload_driver(self) -> None:
         """Unload the kernel driver: nvmlInit answers DRIVER_NOT_LOADED."""
         with self._state() as now:
@@ -241,19 +248,21 @@ class Machine:
         procfs.write_boot_id(self.proc_root, boot_id or str(uuid.uuid4()))
 
     def find(self, which: str) -> SimulatedGpu:
-        """Return a GPU by UUID, PCI address, `minor:N`, or index in PCI order.
+        """Return a GPU by UUID, PCI address, `minor:N`, or index as NVML counts them now.
 
         Raises:
             SetupError: no GPU matches.
         """
-        in_order = sorted(self.gpus, key=lambda gpu: gpu.pci)
-        for index, gpu in enumerate(in_order):
+        in_order = sorted(self.status(), key=lambda status: status.gpu.pci)
+        indices = itertools.count()
+        known = []
+        for gpu, index in [(s.gpu, next(indices) if s.present else None) for s in in_order]:
             if which.lower() in {gpu.uuid.lower(), gpu.pci, f"minor:{gpu.minor}", str(index)}:
                 return gpu
-        known = "; ".join(f"{index}: {gpu.uuid}" for index, gpu in enumerate(in_order))
+            known.append(gpu.uuid if index is None else f"{index} {gpu.uuid}")
         raise SetupError(
             f"no simulated GPU is {which!r}; name one by index, UUID, PCI address or minor:N "
-            f"({known})"
+            f"(there are {', '.join(known)})"
         )
 
     def _state(self) -> State:

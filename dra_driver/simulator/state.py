@@ -113,6 +113,7 @@ def create(path: Path, driver: Driver, gpus: Sequence[GpuFacts]) -> None:
         _fill(record.gpus[slot], gpu)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(elf.library_page("libnvidia-simulator.so.1") + bytes(record))
+    temporary.chmod(0o644)  # who may write it may change settings, as root may on a real node
     temporary.rename(path)
 
 
@@ -161,22 +162,24 @@ class State:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as cause:
             raise StateError(
                 f"cannot open the simulated machine's state {path}: {cause.strerror}"
             ) from cause
         try:
-            self._map = mmap.mmap(self._file, _SIZE, offset=layout.STATE_OFFSET)
+            # The record keeps the mapping alive; it is unmapped with the last reference.
+            self._record = layout.StateRecord.from_buffer(
+                mmap.mmap(file, _SIZE, offset=layout.STATE_OFFSET)
+            )
         except ValueError as cause:
-            os.close(self._file)
             raise StateError(f"the state file {path} is too short to be a machine") from cause
-        self._record = layout.StateRecord.from_buffer(self._map)
+        finally:
+            os.close(file)
         if self._record.magic != layout.MAGIC or (
             (self._record.layout_version, self._record.size) != (layout.LAYOUT_VERSION, _SIZE)
         ):
             found = self._record.layout_version
-            self.close()
             raise StateError(
                 f"{path} is not a machine of this simulator (layout {found}, this one has "
                 f"{layout.LAYOUT_VERSION}); make it anew with `simulate down` and `simulate up`"
@@ -194,11 +197,9 @@ class State:
         self.close()
 
     def close(self) -> None:
-        """Unmap and close the file."""
+        """Let go of the file; the object cannot be used after."""
         if hasattr(self, "_record"):
             del self._record
-            self._map.close()
-            os.close(self._file)
 
     # Reading
 

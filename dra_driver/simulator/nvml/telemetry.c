@@ -45,8 +45,9 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPcieReplayCounter(nvmlDevice_t device, uns
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, unsigned int counter,
                                                      unsigned int *kilobytes_per_second)
 {
+    SIM_TRY(constant(__func__, device, 0, kilobytes_per_second));
     SIM_REQUIRE(counter <= 1);
-    return constant(__func__, device, 0, kilobytes_per_second);
+    return NVML_SUCCESS;
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, unsigned int *mode)
@@ -140,9 +141,10 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device,
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, unsigned int domain,
                                             unsigned int kind, unsigned int *megahertz)
 {
-    SIM_REQUIRE(kind <= 3);
     enum sim_fact first = kind == 0 ? FACT_CLOCK_GRAPHICS : FACT_MAX_CLOCK_GRAPHICS;
-    return clock_of(__func__, device, first, domain, megahertz);
+    SIM_TRY(clock_of(__func__, device, first, domain, megahertz));
+    SIM_REQUIRE(kind <= 3);
+    return NVML_SUCCESS;
 }
 
 /* Why clocks are as they are: 0x1, the GPU is idle. */
@@ -179,8 +181,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device,
     NVML_EXPORT nvmlReturn_t symbol(nvmlDevice_t device, unsigned int *percent,           \
                                     unsigned int *period)                                 \
     {                                                                                     \
-        SIM_REQUIRE(period != NULL);                                                      \
         SIM_TRY(constant(__func__, device, 0, percent));                                  \
+        SIM_REQUIRE(period != NULL);                                                      \
         *period = 167000;                                                                 \
         return NVML_SUCCESS;                                                              \
     }

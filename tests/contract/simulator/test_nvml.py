@@ -1,0 +1,483 @@
+"""The simulated NVML as the real pynvml sees it."""
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from dra_driver.simulator import profile as profiles
+from dra_driver.simulator.device_nodes import NodeKind
+from dra_driver.simulator.layout import Fact
+from dra_driver.simulator.machine import Machine
+
+
+def handles() -> list[object]:
+    return [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+
+
+def uuids() -> list[str]:
+    return [pynvml.nvmlDeviceGetUUID(handle) for handle in handles()]
+
+
+MakeMachine = Callable[..., Machine]
+Nvml = Callable[[Machine], contextlib.AbstractContextManager[None]]
+
+
+def restarted() -> None:
+    pynvml.nvmlShutdown()
+    pynvml.nvmlInit()
+
+
+@pytest.mark.parametrize("name", profiles.names())
+def test_every_shipped_profile_answers_every_fact(
+    name: str, make_machine: MakeMachine, nvml: Nvml
+) -> None:
+    machine = make_machine(name)
+    in_order = sorted(machine.gpus, key=lambda gpu: gpu.pci)
+    with nvml(machine):
+        assert pynvml.nvmlSystemGetDriverVersion() == machine.description.driver_version
+        assert pynvml.nvmlSystemGetCudaDriverVersion() == 12020
+        assert pynvml.nvmlDeviceGetCount() == len(in_order)
+        for index, gpu in enumerate(in_order):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            card = gpu.card
+            assert pynvml.nvmlDeviceGetIndex(handle) == index
+            assert pynvml.nvmlDeviceGetMinorNumber(handle) == gpu.minor
+            assert pynvml.nvmlDeviceGetUUID(handle) == gpu.uuid
+            assert pynvml.nvmlDeviceGetName(handle) == card.name
+            assert pynvml.nvmlDeviceGetSerial(handle) == gpu.serial
+            assert pynvml.nvmlDeviceGetBoardPartNumber(handle) == card.board_part_number
+            assert pynvml.nvmlDeviceGetBrand(handle) == profiles.BRANDS[card.brand]
+            assert (
+                pynvml.nvmlDeviceGetArchitecture(handle)
+                == profiles.ARCHITECTURES[card.architecture]
+            )
+            assert (
+                "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+                == card.compute_capability
+            )
+            pci = pynvml.nvmlDeviceGetPciInfo(handle)
+            assert pci.busId == gpu.nvml_bus_id
+            assert pci.busIdLegacy == gpu.pci.upper()
+            assert pci.pciDeviceId == int(card.device_id, 16) << 16 | 0x10DE
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            second = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+            assert memory.total == second.total == card.memory.total_mib << 20
+            assert memory.used == second.reserved + second.used == card.memory.reserved_mib << 20
+            assert memory.free + memory.used == memory.total
+            assert pynvml.nvmlDeviceGetBAR1MemoryInfo(handle).bar1Total == (
+                card.memory.bar1_mib << 20
+            )
+            assert pynvml.nvmlDeviceGetEccMode(handle) == [1, 1]
+            assert pynvml.nvmlDeviceGetVirtualizationMode(handle) == 0
+
+
+def test_minor_numbers_are_not_indices(session: Machine) -> None:
+    minors = [pynvml.nvmlDeviceGetMinorNumber(handle) for handle in handles()]
+    assert sorted(minors) == list(range(8))
+    assert minors != list(range(8))
+
+
+def test_a_gpu_is_found_by_uuid_serial_and_every_form_of_its_address(session: Machine) -> None:
+    gpu = session.gpus[3]
+    for handle in (
+        pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid),
+        pynvml.nvmlDeviceGetHandleBySerial(gpu.serial),
+        pynvml.nvmlDeviceGetHandleByPciBusId(gpu.nvml_bus_id),
+        pynvml.nvmlDeviceGetHandleByPciBusId(gpu.pci),
+        pynvml.nvmlDeviceGetHandleByPciBusId(gpu.pci[5:]),
+    ):
+        assert pynvml.nvmlDeviceGetMinorNumber(handle) == gpu.minor
+
+
+@pytest.mark.parametrize(
+    ("lookup", "argument", "error"),
+    [
+        (pynvml.nvmlDeviceGetHandleByIndex, 8, pynvml.NVML_ERROR_INVALID_ARGUMENT),
+        (pynvml.nvmlDeviceGetHandleByUUID, "GPU-none", pynvml.NVML_ERROR_NOT_FOUND),
+        (pynvml.nvmlDeviceGetHandleByUUID, "MIG-none", pynvml.NVML_ERROR_NOT_FOUND),
+        (pynvml.nvmlDeviceGetHandleByPciBusId, "0000:ff:00.0", pynvml.NVML_ERROR_NOT_FOUND),
+        (pynvml.nvmlDeviceGetHandleByPciBusId, "nonsense", pynvml.NVML_ERROR_INVALID_ARGUMENT),
+    ],
+)
+def test_a_lookup_that_finds_nothing_says_why(
+    session: Machine, lookup: Callable[[object], object], argument: object, error: int
+) -> None:
+    with pytest.raises(pynvml.NVMLError) as raised:
+        lookup(argument)
+    assert raised.value.value == error
+
+
+def test_nothing_works_before_init_and_after_the_last_shutdown(session: Machine) -> None:
+    handle = handles()[0]
+    pynvml.nvmlInit()  # counted: one of two shutdowns leaves it usable
+    pynvml.nvmlShutdown()
+    assert pynvml.nvmlDeviceGetCount() == 8
+    pynvml.nvmlShutdown()
+    for call in (
+        pynvml.nvmlDeviceGetCount,
+        pynvml.nvmlShutdown,
+        lambda: pynvml.nvmlDeviceGetHandleByIndex(99),
+        lambda: pynvml.nvmlDeviceGetName(handle),
+    ):
+        with pytest.raises(pynvml.NVMLError_Uninitialized):
+            call()
+
+
+def test_bad_arguments_are_refused_and_do_not_crash(session: Machine) -> None:
+    library = pynvml.nvmlLib
+    handle = handles()[0]
+    short = ctypes.create_string_buffer(4)
+    stray = ctypes.create_string_buffer(64)  # an address that is no handle
+    assert library.nvmlDeviceGetName(handle, None, 96) == pynvml.NVML_ERROR_INVALID_ARGUMENT
+    assert library.nvmlDeviceGetName(handle, short, 4) == pynvml.NVML_ERROR_INSUFFICIENT_SIZE
+    assert library.nvmlDeviceGetName(None, stray, 64) == pynvml.NVML_ERROR_INVALID_ARGUMENT
+    assert library.nvmlDeviceGetName(stray, stray, 64) == pynvml.NVML_ERROR_INVALID_ARGUMENT
+    assert library.nvmlDeviceGetCount_v2(None) == pynvml.NVML_ERROR_INVALID_ARGUMENT
+    assert library.nvmlDeviceGetMinorNumber(handle, None) == pynvml.NVML_ERROR_INVALID_ARGUMENT
+    memory = pynvml.c_nvmlMemory_v2_t()
+    memory.version = 7
+    assert (
+        library.nvmlDeviceGetMemoryInfo_v2(handle, ctypes.byref(memory))
+        == pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+    )
+
+
+def test_structures_have_the_sizes_of_the_binding(session: Machine) -> None:
+    # A structure that is written beyond the binding's size would hit the guard behind it.
+    handle = handles()[0]
+    for name, structure in (
+        ("nvmlDeviceGetPciInfo_v3", pynvml.nvmlPciInfo_t),
+        ("nvmlDeviceGetMemoryInfo", pynvml.c_nvmlMemory_t),
+        ("nvmlDeviceGetBAR1MemoryInfo", pynvml.c_nvmlBAR1Memory_t),
+        ("nvmlDeviceGetUtilizationRates", pynvml.c_nvmlUtilization_t),
+        ("nvmlDeviceGetRowRemapperHistogram", pynvml.c_nvmlRowRemapperHistogramValues),
+    ):
+        size = ctypes.sizeof(structure)
+        buffer = ctypes.create_string_buffer(b"\xa5" * (size + 64), size + 64)
+        assert getattr(pynvml.nvmlLib, name)(handle, buffer) == pynvml.NVML_SUCCESS
+        assert buffer.raw[size:] == b"\xa5" * 64, name
+
+
+def test_fabric_and_links_of_an_nvswitch_machine(make_machine: MakeMachine, nvml: Nvml) -> None:
+    with nvml(make_machine("h100x8")):
+        handle = handles()[0]
+        info = pynvml.c_nvmlGpuFabricInfo_v2_t()
+        pynvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+        assert (info.state, info.status, info.cliqueId) == (3, 0, 0)
+        states = [pynvml.nvmlDeviceGetNvLinkState(handle, link) for link in range(18)]
+        assert states == [1] * 18
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            pynvml.nvmlDeviceGetNvLinkState(handle, 18)
+        with pytest.raises(pynvml.NVMLError_InvalidArgument):
+            pynvml.nvmlDeviceGetNvLinkState(handle, 99)
+        assert pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, 0).busId == "00000000:07:00.0"
+        assert pynvml.nvmlDeviceGetModuleId(handle) == 2
+
+
+def test_a_card_without_a_feature_says_not_supported(make_machine: MakeMachine, nvml: Nvml) -> None:
+    with nvml(make_machine("mixed")):
+        tesla = handles()[-1]
+        assert pynvml.nvmlDeviceGetName(tesla) == "Tesla P4"
+        for call in (
+            pynvml.nvmlDeviceGetMigMode,
+            pynvml.nvmlDeviceGetModuleId,
+            pynvml.nvmlDeviceGetRemappedRows,
+            lambda handle: pynvml.nvmlDeviceGetNvLinkState(handle, 0),
+        ):
+            with pytest.raises(pynvml.NVMLError_NotSupported):
+                call(tesla)
+        assert pynvml.nvmlDeviceGetMaxMigDeviceCount(tesla) == 0
+
+
+def test_mig_is_off_and_there_are_no_mig_devices(session: Machine) -> None:
+    handle = handles()[0]
+    assert pynvml.nvmlDeviceGetMigMode(handle) == [0, 0]
+    assert pynvml.nvmlDeviceIsMigDeviceHandle(handle).value == 0
+    with pytest.raises(pynvml.NVMLError_NotFound):
+        pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, 0)
+
+
+def test_two_processes_share_what_is_set(session: Machine) -> None:
+    handle = handles()[2]
+    uuid = pynvml.nvmlDeviceGetUUID(handle)
+    program = (
+        "import ctypes, pynvml, sys\n"
+        "pynvml.nvmlLib = ctypes.CDLL(sys.argv[1]); pynvml.nvmlInit()\n"
+        "handle = pynvml.nvmlDeviceGetHandleByUUID(sys.argv[2])\n"
+        "print(pynvml.nvmlDeviceGetComputeMode(handle))\n"
+        "pynvml.nvmlDeviceSetComputeMode(handle, 0)\n"
+    )
+    pynvml.nvmlDeviceSetComputeMode(handle, pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(session.library), uuid],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.strip() == "3"
+    assert session.compute_mode(uuid) == 0
+    assert pynvml.nvmlDeviceGetComputeMode(handle) == 0
+
+
+def test_who_may_not_write_the_state_may_not_set() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become someone else")
+    program = (
+        "import ctypes, os, sys\n"
+        "library = ctypes.CDLL(sys.argv[1]); os.setgid(65534); os.setuid(65534)\n"
+        "assert library.nvmlInitWithFlags(0) == 0\n"
+        "handle = ctypes.c_void_p()\n"
+        "assert library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0\n"
+        "print(library.nvmlDeviceSetComputeMode(handle, 3))\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # the other user must get this far
+        machine = Machine.create(Path(folder) / "root", "t4x4")
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(machine.library)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert done.stderr == ""
+    assert int(done.stdout) == pynvml.NVML_ERROR_NO_PERMISSION
+
+
+def test_exclusive_thread_is_gone_and_other_modes_are_kept(session: Machine) -> None:
+    handle = handles()[0]
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        pynvml.nvmlDeviceSetComputeMode(handle, 1)
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlDeviceSetComputeMode(handle, 4)
+    pynvml.nvmlDeviceSetPersistenceMode(handle, 1)
+    assert pynvml.nvmlDeviceGetPersistenceMode(handle) == 1
+
+
+def test_a_lost_gpu_answers_lost_and_the_others_go_on(session: Machine) -> None:
+    handle = handles()[1]
+    uuid = pynvml.nvmlDeviceGetUUID(handle)
+    session.lose_gpu(uuid)
+    for call in (
+        lambda: pynvml.nvmlDeviceGetName(handle),
+        lambda: pynvml.nvmlDeviceGetHandleByIndex(1),
+        lambda: pynvml.nvmlDeviceGetHandleByUUID(uuid),
+    ):
+        with pytest.raises(pynvml.NVMLError_GpuIsLost):
+            call()
+    assert pynvml.nvmlDeviceGetCount() == 8
+    assert pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+    session.restore_gpu(uuid)
+    assert pynvml.nvmlDeviceGetUUID(handle) == uuid
+
+
+def test_a_failing_call_fails_as_often_as_asked_on_that_gpu_only(session: Machine) -> None:
+    first, second = handles()[:2]
+    session.fail_call(
+        "nvmlDeviceGetMemoryInfo_v2",
+        pynvml.NVML_ERROR_UNKNOWN,
+        uuid=pynvml.nvmlDeviceGetUUID(first),
+        times=2,
+    )
+    version = pynvml.nvmlMemory_v2
+    assert pynvml.nvmlDeviceGetMemoryInfo(second, version=version)
+    for _ in range(2):
+        with pytest.raises(pynvml.NVMLError_Unknown):
+            pynvml.nvmlDeviceGetMemoryInfo(first, version=version)
+    assert pynvml.nvmlDeviceGetMemoryInfo(first, version=version)
+    assert session.faults() == []
+
+
+def test_faults_can_be_taken_back(session: Machine) -> None:
+    session.fail_call("*", pynvml.NVML_ERROR_UNKNOWN)
+    with pytest.raises(pynvml.NVMLError_Unknown):
+        pynvml.nvmlDeviceGetCount()
+    session.clear_faults()
+    assert pynvml.nvmlDeviceGetCount() == 8
+
+
+def test_a_hidden_function_looks_missing_to_the_binding(session: Machine) -> None:
+    session.hide_function("nvmlDeviceGetModuleId")
+    with pytest.raises(pynvml.NVMLError_FunctionNotFound):
+        pynvml.nvmlDeviceGetModuleId(handles()[0])
+
+
+def test_a_function_the_profile_leaves_out_has_no_symbol(
+    make_machine: MakeMachine,
+    nvml: Nvml,
+) -> None:
+    profile = profiles.load("t4x4").model_copy(
+        update={"missing_functions": ["nvmlDeviceGetNumaNodeId"]}
+    )
+    with nvml(make_machine(profile)):
+        assert not hasattr(pynvml.nvmlLib, "nvmlDeviceGetNumaNodeId")
+        with pytest.raises(pynvml.NVMLError_FunctionNotFound):
+            pynvml.nvmlDeviceGetNumaNodeId(handles()[0])
+
+
+def test_a_slow_call_answers_all_the_same(session: Machine) -> None:
+    session.slow_call("nvmlDeviceGetName", 1, times=1)
+    assert pynvml.nvmlDeviceGetName(handles()[0])
+    assert session.faults() == []
+
+
+def test_an_unloaded_driver_refuses_new_sessions(session: Machine) -> None:
+    session.unload_driver()
+    pynvml.nvmlShutdown()
+    with pytest.raises(pynvml.NVMLError_DriverNotLoaded):
+        pynvml.nvmlInit()
+    session.load_driver()
+    pynvml.nvmlInit()
+    assert pynvml.nvmlDeviceGetCount() == 8
+
+
+def test_a_failing_init_leaves_the_library_uninitialised(session: Machine) -> None:
+    pynvml.nvmlShutdown()
+    session.fail_call("nvmlInitWithFlags", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, times=1)
+    with pytest.raises(pynvml.NVMLError_LibRmVersionMismatch):
+        pynvml.nvmlInit()
+    with pytest.raises(pynvml.NVMLError_Uninitialized):
+        pynvml.nvmlDeviceGetCount()
+    pynvml.nvmlInit()
+
+
+def test_a_pulled_gpu_is_lost_now_and_gone_after_the_next_init(session: Machine) -> None:
+    before = uuids()
+    handle = handles()[4]
+    session.remove_gpu(before[4])
+    with pytest.raises(pynvml.NVMLError_GpuIsLost):
+        pynvml.nvmlDeviceGetName(handle)
+    assert pynvml.nvmlDeviceGetCount() == 8
+    restarted()
+    assert uuids() == [uuid for uuid in before if uuid != before[4]]
+    session.add_gpu(before[4])
+    restarted()
+    assert uuids() == before
+
+
+def test_without_nvidiactl_there_is_no_driver(session: Machine) -> None:
+    (session.dev_root / "dev/nvidiactl").unlink()
+    pynvml.nvmlShutdown()
+    with pytest.raises(pynvml.NVMLError_DriverNotLoaded):
+        pynvml.nvmlInit()
+
+
+def test_the_visible_gpus_are_those_with_device_nodes(
+    session: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    dev = tmp_path / "container-dev"
+    dev.mkdir()
+    for name in ("nvidiactl", "nvidia6", "nvidia1", "nvidia9"):
+        (dev / name).touch()
+    monkeypatch.setenv("NVML_SIMULATOR_DEV", str(dev))
+    restarted()
+    by_minor = {gpu.minor: gpu.uuid for gpu in session.gpus}
+    # PCI order: minor 1 lies at 4e, minor 6 at 87.
+    assert uuids() == [by_minor[1], by_minor[6]]
+    assert [pynvml.nvmlDeviceGetIndex(handle) for handle in handles()] == [0, 1]
+
+
+def test_without_permission_to_make_nodes_plain_files_do(
+    make_machine: MakeMachine,
+    nvml: Nvml,
+) -> None:
+    machine = make_machine("l4x2", nodes=NodeKind.PLACEHOLDER)
+    assert (machine.dev_root / "dev/nvidia0").is_file()
+    with nvml(machine):
+        assert pynvml.nvmlDeviceGetCount() == 2
+
+
+def test_an_xid_reaches_those_who_registered_for_it(session: Machine) -> None:
+    first, second = handles()[:2]
+    session.emit_xid(pynvml.nvmlDeviceGetUUID(first), 31)  # before anyone listens
+    events = pynvml.nvmlEventSetCreate()
+    pynvml.nvmlDeviceRegisterEvents(first, pynvml.nvmlEventTypeXidCriticalError, events)
+    session.emit_xid(pynvml.nvmlDeviceGetUUID(second), 48)  # not registered
+    session.emit_event(pynvml.nvmlDeviceGetUUID(first), pynvml.nvmlEventTypeClock)  # not asked for
+    session.emit_xid(pynvml.nvmlDeviceGetUUID(first), 79)
+    event = pynvml.nvmlEventSetWait_v2(events, 10_000)
+    assert (event.eventType, event.eventData) == (pynvml.nvmlEventTypeXidCriticalError, 79)
+    assert pynvml.nvmlDeviceGetUUID(event.device) == pynvml.nvmlDeviceGetUUID(first)
+    assert (event.gpuInstanceId, event.computeInstanceId) == (0xFFFFFFFF, 0xFFFFFFFF)
+    with pytest.raises(pynvml.NVMLError_Timeout):
+        pynvml.nvmlEventSetWait_v2(events, 0)
+    pynvml.nvmlEventSetFree(events)
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlEventSetWait_v2(events, 0)
+
+
+def test_a_waiting_thread_is_woken_by_an_event_and_by_a_loss(session: Machine) -> None:
+    handle = handles()[0]
+    uuid = pynvml.nvmlDeviceGetUUID(handle)
+    events = pynvml.nvmlEventSetCreate()
+    pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+    seen: list[object] = []
+
+    def wait() -> None:
+        for _ in range(2):
+            try:
+                seen.append(pynvml.nvmlEventSetWait_v2(events, 60_000).eventData)
+            except pynvml.NVMLError as error:
+                seen.append(error.value)
+
+    waiter = threading.Thread(target=wait, name="event waiter")
+    waiter.start()
+    session.emit_xid(uuid, 94)
+    session.lose_gpu(uuid)
+    waiter.join(timeout=60)
+    assert seen == [94, pynvml.NVML_ERROR_GPU_IS_LOST]
+
+
+def test_more_events_than_the_ring_holds_lose_only_the_oldest(session: Machine) -> None:
+    handle = handles()[0]
+    uuid = pynvml.nvmlDeviceGetUUID(handle)
+    events = pynvml.nvmlEventSetCreate()
+    pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
+    for number in range(300):
+        session.emit_xid(uuid, number)
+    got = [pynvml.nvmlEventSetWait_v2(events, 1000).eventData for _ in range(256)]
+    assert got == list(range(44, 300))
+    with pytest.raises(pynvml.NVMLError_Timeout):
+        pynvml.nvmlEventSetWait_v2(events, 0)
+
+
+def test_event_types_a_card_lacks_cannot_be_registered(session: Machine) -> None:
+    handle = handles()[0]
+    session.set_fact(pynvml.nvmlDeviceGetUUID(handle), Fact.EVENT_TYPES, 0x8)
+    assert pynvml.nvmlDeviceGetSupportedEventTypes(handle) == 0x8
+    events = pynvml.nvmlEventSetCreate()
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        pynvml.nvmlDeviceRegisterEvents(handle, 0xC, events)
+
+
+def test_many_threads_may_call_at_once(session: Machine) -> None:
+    expected = uuids()
+    wrong: list[object] = []
+
+    def work(index: int) -> None:
+        for number in range(200):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            if pynvml.nvmlDeviceGetUUID(handle) != expected[index]:
+                wrong.append(index)
+            if number % 50 == 0:
+                pynvml.nvmlDeviceSetComputeMode(handle, 3)
+
+    threads = [
+        threading.Thread(target=work, args=(index,), name=f"caller {index}") for index in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert not wrong
+    assert [session.compute_mode(uuid) for uuid in expected] == [3] * 8
