@@ -35,7 +35,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "kubelet-plugin": Command(
             module="dra_driver.app",
-            model="KubeletPlugin",
+            model="KubeletPluginCommand",
             summary="run the driver on a node",
         ),
         "inspect": Command(
@@ -87,6 +87,9 @@ def run(command: Command, words: list[str]) -> int:
     Raises:
         DriverError: the sub-command failed.
     """
+    # structlog would load rich, for coloured tracebacks, wherever some other package brought it
+    # along: 5 MiB and 30 ms that a node agent has no use for. None makes the import fail.
+    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     from pydantic import ValidationError
     from pydantic_settings import CliApp, SettingsError
 

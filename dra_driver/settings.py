@@ -105,13 +105,13 @@ class Settings(BaseSettings):
     container_driver_root: Path | None = Field(
         None,
         validation_alias=AliasChoices("container_driver_root", "driver_root_ctr_path"),
-        description="The same root as this process sees it; unset: /driver-root if that exists, "
-        "else --nvidia-driver-root.",
+        description="The same root as this process sees it, in a container mounted at "
+        "/driver-root; unset: at the same path.",
     )
     nvidia_dev_root: Path | None = Field(
         None,
-        description="Folder with the device nodes, for this process and the container runtime "
-        "alike; unset: the driver root's dev if it has nvidiactl, else /dev.",
+        description="Folder that holds dev with the device nodes, for this process and the "
+        "container runtime alike; unset: the driver root if it has dev/nvidiactl, else /.",
     )
     nvidia_cdi_hook_path: str = Field(
         "",
@@ -178,7 +178,12 @@ class Settings(BaseSettings):
                 raise ValueError(f"feature gate {name}={value}: give true or false")
         return text
 
-    @field_validator("nvidia_driver_root", "cdi_root", "kubelet_registrar_directory_path")
+    @field_validator(
+        "nvidia_driver_root",
+        "cdi_root",
+        "kubelet_registrar_directory_path",
+        "kubelet_plugins_directory_path",
+    )
     @classmethod
     def _check_absolute(cls, path: Path) -> Path:
         if not path.is_absolute():
