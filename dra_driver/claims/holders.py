@@ -7,6 +7,7 @@ holds a GPU has a mark. A mark alone proves nothing: its record decides, and a m
 that holds the GPU is a trace of a crash. Callers hold the GPU's lock (claims/locks.py).
 """
 
+import os
 import re
 from pathlib import Path
 
@@ -46,10 +47,10 @@ class GpuHolders:
         mark = self._folder(gpu) / check_uid(uid)
         try:
             try:
-                mark.touch(mode=0o600)
+                _make(mark)
             except FileNotFoundError:
                 mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                mark.touch(mode=0o600)
+                _make(mark)
         except OSError as error:
             raise _failed(gpu, error) from error
 
@@ -81,6 +82,10 @@ class GpuHolders:
         if _GPU.fullmatch(gpu) is None:
             raise StateError(f"{gpu[:120]!r} is no GPU UUID")
         return self._root / gpu
+
+
+def _make(mark: Path) -> None:
+    os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def _failed(gpu: str, error: OSError) -> StateError:

@@ -96,6 +96,12 @@ class PreparedDevice:
     share_id: str | None = None
 
 
+def uid_of(claim: Mapping[str, Any]) -> str | None:
+    """Return the UID of a ResourceClaim object."""
+    metadata = claim.get("metadata")
+    return metadata.get("uid") if isinstance(metadata, Mapping) else None
+
+
 def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
     """Return what a ResourceClaim object holds for `driver`.
 

@@ -1,0 +1,65 @@
+"""What claims/ needs from the rest of the driver, as protocols."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from dra_driver.cdi.model import Edits, Spec
+from dra_driver.devices.model import Gpu, Inventory
+
+
+class ClaimReader(Protocol):
+    """Reads ResourceClaims from the API server (kube/client.py)."""
+
+    def get_claim(self, namespace: str, name: str, *, timeout: float) -> Mapping[str, Any]:
+        """Return one resource.k8s.io/v1 ResourceClaim; give up after `timeout` seconds.
+
+        Raises:
+            NotFoundError: there is no such claim.
+            TransientError: the API server cannot be reached or is too busy.
+            DriverError: anything else it said.
+        """
+        ...
+
+
+class InventorySource(Protocol):
+    """Knows the GPUs of this node (devices/watcher.py)."""
+
+    def current(self) -> Inventory:
+        """Return what the latest look found, without waiting."""
+        ...
+
+
+class EditsSource(Protocol):
+    """Makes container edits (cdi/content.py)."""
+
+    def common_edits(self) -> Edits:
+        """Return what every container with a GPU gets."""
+        ...
+
+    def gpu_edits(self, gpu: Gpu) -> Edits:
+        """Return what a container gets for this GPU."""
+        ...
+
+
+class SpecFiles(Protocol):
+    """Keeps one CDI spec for each claim (cdi/store.py)."""
+
+    def write(self, uid: str, spec: Spec) -> None:
+        """Write the claim's spec, whole or not at all; nothing when it is there already."""
+        ...
+
+    def exists(self, uid: str) -> bool:
+        """Tell whether the claim has a spec."""
+        ...
+
+    def delete(self, uid: str) -> None:
+        """Remove the claim's spec; none is fine."""
+        ...
+
+    def uids(self) -> set[str]:
+        """Return the claims that have a spec."""
+        ...
+
+    def delete_leftovers(self) -> int:
+        """Remove what a killed process was writing; return how many files that were."""
+        ...

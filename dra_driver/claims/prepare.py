@@ -1,0 +1,325 @@
+"""Prepare and unprepare: what the kubelet asks of a claim, and what it is told.
+
+In: a claim as the kubelet names it, and how long the kubelet waits. Out: the devices with their CDI
+ids, or an error for the person who reads the pod's events. The kubelet comes back only 60 to 90 s
+after a failure, so whatever may pass is waited for inside the call: an API server that is away, a
+driver that is starting, a GPU whose former claim the kubelet unprepares in a moment.
+
+The kubelet repeats Prepare for claims that are in use (after its restart, for a new sandbox): the
+answer is then the same and nothing is touched. Unprepare needs no API server, and a claim that is
+not known is unprepared. Steps on disk and hardware are in claims/prepared.py.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from dra_driver.claims.checkpoint import check_uid
+from dra_driver.claims.config import group_by_config
+from dra_driver.claims.gpus import allocated_gpus, kind_of
+from dra_driver.claims.locks import NodeLocks
+from dra_driver.claims.model import Claim, ClaimRef, ClaimUid, PreparedDevice, parse_claim, uid_of
+from dra_driver.claims.ports import ClaimReader, InventorySource
+from dra_driver.claims.prepared import PreparedClaims
+from dra_driver.claims.record import DeviceRecord, Record
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import (
+    ConfigError,
+    ConflictError,
+    DeviceError,
+    DriverError,
+    NotFoundError,
+    TransientError,
+    UnavailableError,
+)
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a call waits for what may pass. All in seconds."""
+
+    longest: float = 40.0
+    """The kubelet ends a call after 45 s."""
+
+    margin: float = 1.0
+    """Kept of the caller's time, to answer in."""
+
+    first_pause: float = 0.05
+    longest_pause: float = 1.0
+
+    repeat_timeout: float = 2.0
+    """For the API server, when the answer is known already."""
+
+
+class ClaimPreparer:
+    """Prepares and unprepares claims. Calls may come from many threads, also for the same claim.
+
+    Args:
+        claims: reads claims from the API server.
+        inventory: the GPUs of this node.
+        prepared: the claims prepared so far.
+        locks: per claim and per GPU.
+        pool: the name of this node's pool in its ResourceSlices.
+        clock: monotonic, in seconds; deadlines are its values.
+        patience: how long to wait for what may pass.
+    """
+
+    def __init__(  # noqa: PLR0913 (the one place where all parts meet)
+        self,
+        *,
+        claims: ClaimReader,
+        inventory: InventorySource,
+        prepared: PreparedClaims,
+        locks: NodeLocks,
+        pool: str,
+        clock: Callable[[], float],
+        patience: Patience = Patience(),
+    ) -> None:
+        self._claims = claims
+        self._inventory = inventory
+        self._prepared = prepared
+        self._locks = locks
+        self._pool = pool
+        self._clock = clock
+        self._patience = patience
+        self._changed = threading.Condition()
+        self._unwanted: dict[ClaimUid, int] = {}
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End all waiting: calls that wait now fail, later ones do not wait."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[PreparedDevice, ...]:
+        """Return the claim's devices, ready for containers.
+
+        Raises:
+            DriverError: why not, in words for the pod's events. A later call can succeed.
+        """
+        uid = check_uid(ref.uid)
+        end = self._end(deadline)
+        with self._locks.claim(uid, end):
+            return self._patiently(uid, end, lambda: self._attempt(ref, end))
+
+    def unprepare(self, ref: ClaimRef, *, deadline: float) -> None:
+        """Take back what was prepared for the claim; nothing is fine.
+
+        Raises:
+            ConflictError: other calls for the claim or its GPUs went on until the deadline.
+            StateError: the record cannot be deleted.
+        """
+        try:
+            uid = check_uid(ref.uid)
+        except ConfigError as error:
+            log.warning("claim never prepared", claim=str(ref), reason=str(error))
+            return
+        end = self._end(deadline)
+        with self._wanting_no_more(uid), self._locks.claim(uid, end):
+            record = self._prepared.records.read(uid)
+            if record is None:
+                self._prepared.delete_spec(uid)
+                self._prepared.records.delete(uid)
+            else:
+                self._release(record, end)
+
+    def discard(self, record: Record, *, deadline: float) -> bool:
+        """Unprepare a claim if its record still is this one; tell whether it was.
+
+        Raises:
+            ConflictError: other calls for the claim or its GPUs went on until the deadline.
+            StateError: the record cannot be deleted.
+        """
+        with self._locks.claim(record.ref.uid, deadline):
+            if self._prepared.records.read(record.ref.uid) != record:
+                return False
+            self._release(record, deadline)
+            return True
+
+    def _release(self, record: Record, end: float) -> None:
+        with self._locks.gpus(record.held_gpus, end):
+            self._prepared.release(record)
+        with self._changed:
+            self._changed.notify_all()
+        log.info("claim unprepared", **_facts(record))
+
+    def _end(self, deadline: float) -> float:
+        patience = self._patience
+        return min(deadline - patience.margin, self._clock() + patience.longest)
+
+    @contextmanager
+    def _wanting_no_more(self, uid: ClaimUid) -> Iterator[None]:
+        """Let a Prepare that waits for something give up: the claim's pod is gone."""
+        with self._changed:
+            self._unwanted[uid] = self._unwanted.get(uid, 0) + 1
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._unwanted[uid] -= 1
+                if not self._unwanted[uid]:
+                    del self._unwanted[uid]
+
+    def _patiently(
+        self, uid: ClaimUid, end: float, attempt: Callable[[], tuple[PreparedDevice, ...]]
+    ) -> tuple[PreparedDevice, ...]:
+        """Repeat the attempt while its error may pass and there is time."""
+        start = self._clock()
+        pause = self._patience.first_pause
+        while True:
+            try:
+                return attempt()
+            except TransientError as error:
+                if not self._wait(uid, end, max(pause, _asked_pause(error))):
+                    waited = self._clock() - start
+                    raise TransientError(
+                        f"{error}; waited {waited:.0f} s, it is tried again by itself"
+                    ) from error
+                log.debug("prepare retried", claim_uid=uid, reason=str(error))
+                pause = min(2 * pause, self._patience.longest_pause)
+
+    def _wait(self, uid: ClaimUid, end: float, pause: float) -> bool:
+        """Wait until something changed or `pause` is over; False when there is no point in it."""
+        with self._changed:
+            left = end - self._clock()
+            if left <= 0 or self._stopping or uid in self._unwanted:
+                return False
+            self._changed.wait(min(pause, left))
+            return not self._stopping and uid not in self._unwanted
+
+    def _attempt(self, ref: ClaimRef, end: float) -> tuple[PreparedDevice, ...]:
+        record = self._prepared.records.read(ref.uid)
+        known = record if record and self._prepared.is_prepared(record) else None
+        try:
+            claim = self._read(ref, end, known)
+        except ConfigError:
+            raise
+        except DriverError as error:
+            if known is None or isinstance(error, NotFoundError | ConflictError):
+                raise
+            # A sandbox is made again while the API server is away: containers need not notice.
+            log.warning("claim answered from record", claim=str(ref), reason=str(error))
+            return self._again(known, end)
+        if known and _allocation(claim) == _recorded(known):
+            return self._again(known, end)
+        return self._prepare(claim, record, end)
+
+    def _read(self, ref: ClaimRef, end: float, known: Record | None) -> Claim:
+        timeout = max(0.1, end - self._clock())
+        if known:
+            timeout = min(timeout, self._patience.repeat_timeout)
+        try:
+            found = self._claims.get_claim(ref.namespace, ref.name, timeout=timeout)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"claim {ref} no longer exists; delete the pod if it does not end by itself",
+                status=error.status,
+            ) from error
+        uid = uid_of(found)
+        if uid != ref.uid:
+            raise ConflictError(
+                f"claim {ref} was replaced: its UID is {uid} now, and the pod was given UID "
+                f"{ref.uid}; delete the pod so that it gets the new claim"
+            )
+        claim = parse_claim(found, DRIVER_NAME)
+        structlog.contextvars.bind_contextvars(pods=[pod.name for pod in claim.pods])
+        return claim
+
+    def _again(self, record: Record, end: float) -> tuple[PreparedDevice, ...]:
+        """Answer as before. The CDI spec may be gone: /var/run/cdi is no lasting place."""
+        uid = record.ref.uid
+        try:
+            with self._locks.gpus(record.held_gpus, end):
+                self._prepared.restore(record)
+        except (DeviceError, TransientError) as error:
+            if not self._prepared.has_spec(uid):
+                raise
+            log.warning("spec left as it was", claim=str(record.ref), reason=str(error))
+        return record.answer
+
+    def _prepare(
+        self, claim: Claim, former: Record | None, end: float
+    ) -> tuple[PreparedDevice, ...]:
+        # Configs first: their authors should not have to wait for hardware to hear of a mistake.
+        kinds = {result.device: kind_of(result.device) for result in claim.results}
+        groups = group_by_config(claim, kinds)
+        gpus = allocated_gpus(claim.results, self._pool, self._inventory.current())
+        draft = self._prepared.draft(claim, gpus, groups)
+        if former:
+            # Of another boot, broken off by a crash, or of an allocation that is no more.
+            self._release(former, end)
+        if not draft.devices:
+            return ()
+        with self._locks.gpus(draft.held_gpus, end):
+            rival = self._prepared.rival(draft)
+            if rival is None:
+                self._prepared.commit(draft)
+        if rival is not None:
+            raise self._conflict(*rival, end)
+        log.info("claim prepared", **_facts(draft))
+        return draft.answer
+
+    def _conflict(self, device: DeviceRecord, holder: Record, end: float) -> DriverError:
+        """Return the error for a device that another claim holds: final, or one that may pass."""
+        reason = why_gone(self._claims, holder, timeout=max(0.1, end - self._clock()))
+        if reason is None:
+            return ConflictError(
+                f'requested device "{device.name}" is already allocated to different claim '
+                f"{holder.ref} (UID {holder.ref.uid}), which is prepared on this node; delete the "
+                "pods of one of the two claims"
+            )
+        return TransientError(
+            f'device "{device.name}" is still prepared for claim {holder.ref} '
+            f"(UID {holder.ref.uid}), which {reason}; it is free when the kubelet has ended that "
+            "claim's containers"
+        )
+
+
+def why_gone(claims: ClaimReader, record: Record, *, timeout: float) -> str | None:
+    """Return why a recorded claim has no right to its devices any more, or None when it has.
+
+    Raises:
+        TransientError: the API server does not say.
+        DriverError: it refuses to say.
+    """
+    try:
+        found = claims.get_claim(record.ref.namespace, record.ref.name, timeout=timeout)
+    except NotFoundError:
+        return "no longer exists"
+    uid = uid_of(found)
+    if uid != record.ref.uid:
+        return f"was replaced by one of UID {uid}"
+    try:
+        claim = parse_claim(found, DRIVER_NAME)
+    except ConfigError:
+        return "is no longer allocated"
+    return None if _allocation(claim) == _recorded(record) else "was allocated anew"
+
+
+def _allocation(claim: Claim) -> set[tuple[str, str, str | None, bool]]:
+    return {(one.pool, one.device, one.share_id, one.admin_access) for one in claim.results}
+
+
+def _recorded(record: Record) -> set[tuple[str, str, str | None, bool]]:
+    return {(one.pool, one.name, one.share_id, one.admin_access) for one in record.devices}
+
+
+def _facts(record: Record) -> dict[str, object]:
+    """Return what a log line says of a claim."""
+    return {
+        "claim": str(record.ref),
+        "claim_uid": record.ref.uid,
+        "devices": [device.name for device in record.devices],
+    }
+
+
+def _asked_pause(error: TransientError) -> float:
+    """Return the seconds that a busy API server asked for."""
+    return (error.retry_after or 0.0) if isinstance(error, UnavailableError) else 0.0

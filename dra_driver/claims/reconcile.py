@@ -1,0 +1,209 @@
+"""Brings records, CDI specs and the API server's claims back in line, at start and now and then.
+
+On this node: half-done preparations are taken back, missing or outdated CDI specs written, specs
+without a record deleted. Against the API server: a claim that no longer exists, was replaced, or
+lost its devices is unprepared, in case the kubelet never does it (its state was lost, or the node
+was replaced under its name). Not at once: the kubelet ends a deleted pod's containers first, and
+looks for leftovers every 60 s, so a claim must be seen gone for a while. An API server that does
+not answer is no reason to unprepare anything.
+
+Every step takes the claim's lock, as the kubelet's calls do, and gives way to them.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from dra_driver.claims.locks import NodeLocks
+from dra_driver.claims.model import ClaimUid
+from dra_driver.claims.ports import ClaimReader
+from dra_driver.claims.prepare import ClaimPreparer, why_gone
+from dra_driver.claims.prepared import PreparedClaims
+from dra_driver.claims.record import Record, RecordState
+from dra_driver.errors import ConflictError, DriverError
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often to look. All in seconds."""
+
+    period: float = 600.0
+    """Between looks when all is well."""
+
+    retry: float = 10.0
+    """Until claims are looked at again that could not be finished, or are seen gone."""
+
+    grace: float = 90.0
+    """How long a claim must have been gone before it is unprepared."""
+
+    lock_timeout: float = 1.0
+    """How long to wait for a claim that the kubelet is busy with."""
+
+    request_timeout: float = 20.0
+    """For one request to the API server."""
+
+
+class Reconciler:
+    """A thread that keeps prepared claims in line. `clock` is monotonic, in seconds."""
+
+    def __init__(
+        self,
+        *,
+        claims: ClaimReader,
+        prepared: PreparedClaims,
+        preparer: ClaimPreparer,
+        locks: NodeLocks,
+        clock: Callable[[], float],
+        pace: Pace = Pace(),
+    ) -> None:
+        self._claims = claims
+        self._prepared = prepared
+        self._preparer = preparer
+        self._locks = locks
+        self._clock = clock
+        self._pace = pace
+        self._gone_since: dict[ClaimUid, float] = {}
+        self._said: dict[ClaimUid, str] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="claim-reconciler", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; it looks at once."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """Tell the thread to end and wait for it, at most `timeout` seconds."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def mend(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
+        """Bring records, hardware and CDI specs on this node in line; return what is not yet.
+
+        Raises:
+            StateError: the driver's directory or the CDI folder cannot be read.
+        """
+        if only is None:
+            only = self._prepared.records.uids() | self._prepared.specified()
+        return {uid for uid in sorted(only) if not self._done(uid, self._mend_claim)}
+
+    def compare(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
+        """Unprepare claims that are gone from the API server; return those to be asked for again.
+
+        Raises:
+            StateError: the driver's directory cannot be read.
+        """
+        uids = self._prepared.records.uids()
+        self._gone_since = {uid: at for uid, at in self._gone_since.items() if uid in uids}
+        todo = sorted(uids if only is None else uids.intersection(only))
+        return {uid for uid in todo if not self._done(uid, self._compare_claim)}
+
+    def _run(self) -> None:
+        self._prepared.delete_leftovers()
+        rounds = [_Round(self.mend, self._pace.period), _Round(self.compare, self._pace.period)]
+        while not self._stop.is_set():
+            for one in rounds:
+                one.run_when_due(self._clock, self._pace.retry)
+            due = min(one.due for one in rounds)
+            self._stop.wait(max(0.0, due - self._clock()))
+
+    def _done(self, uid: ClaimUid, work: Callable[[ClaimUid], bool]) -> bool:
+        """Do the work for one claim; one claim's trouble is not another's."""
+        if self._stop.is_set():
+            return False
+        try:
+            done = work(uid)
+        except ConflictError:
+            return False  # the kubelet is busy with it
+        except DriverError as error:
+            if self._said.get(uid) != str(error):
+                log.warning("claim not reconciled", claim_uid=uid, reason=str(error))
+            self._said[uid] = str(error)
+            return False
+        self._said.pop(uid, None)
+        return done
+
+    def _mend_claim(self, uid: ClaimUid) -> bool:
+        deadline = self._clock() + self._pace.lock_timeout
+        with self._locks.claim(uid, deadline):
+            record = self._prepared.records.read(uid)
+            if record is None:
+                if self._prepared.has_spec(uid):
+                    log.info("spec without a claim deleted", claim_uid=uid)
+                self._prepared.delete_spec(uid)
+                self._prepared.records.delete(uid)
+                return True
+            if not self._prepared.is_of_this_boot(record):
+                # Nothing runs with it. The kubelet prepares the claim again or unprepares it.
+                self._prepared.delete_spec(uid)
+                return True
+            with self._locks.gpus(record.held_gpus, deadline):
+                return self._mend_record(record)
+
+    def _mend_record(self, record: Record) -> bool:
+        match record.state:
+            case RecordState.PREPARED:
+                self._prepared.restore(record)
+                return True
+            case RecordState.RELEASED if self._prepared.rival(record):
+                return False  # another claim has the GPU now
+            case RecordState.PREPARING | RecordState.RELEASED:
+                log.info("preparation taken back", claim=str(record.ref), state=record.state)
+                self._prepared.release(record)
+                return self._prepared.records.read(record.ref.uid) is None
+
+    def _compare_claim(self, uid: ClaimUid) -> bool:
+        with self._locks.claim(uid, self._clock() + self._pace.lock_timeout):
+            record = self._prepared.records.read(uid)
+        if record is None or record.state is RecordState.RELEASED:
+            return True
+        reason = why_gone(self._claims, record, timeout=self._pace.request_timeout)
+        if reason is None:
+            self._gone_since.pop(uid, None)
+            return True
+        since = self._gone_since.setdefault(uid, self._clock())
+        if self._clock() - since < self._pace.grace:
+            return False
+        deadline = self._clock() + self._pace.lock_timeout
+        if self._preparer.discard(record, deadline=deadline):
+            log.warning(
+                "claim unprepared without the kubelet", claim=str(record.ref), reason=reason
+            )
+        del self._gone_since[uid]
+        return True
+
+
+class _Round:
+    """A look at all claims now and then, and at those that were not finished soon again."""
+
+    def __init__(
+        self, look: Callable[[Iterable[ClaimUid] | None], set[ClaimUid]], period: float
+    ) -> None:
+        self._look = look
+        self._period = period
+        self._next_full = self._next_retry = -math.inf
+        self._left: set[ClaimUid] = set()
+
+    @property
+    def due(self) -> float:
+        """When the next look is, on the clock."""
+        return min(self._next_full, self._next_retry)
+
+    def run_when_due(self, clock: Callable[[], float], retry: float) -> None:
+        now = clock()
+        if now < self.due:
+            return
+        full = now >= self._next_full
+        try:
+            self._left = self._look(None if full else self._left)
+            if full:
+                self._next_full = now + self._period
+            self._next_retry = now + retry if self._left else math.inf
+        except DriverError as error:
+            log.warning("reconcile failed", reason=str(error))
+            self._next_full = self._next_retry = now + retry

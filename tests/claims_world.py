@@ -1,0 +1,190 @@
+"""A node for the tests of claims/: real files, locks and CDI specs; an API server that is a dict.
+
+The only strategy beside Exclusive is "MPS", played by files: `hardware/<GPU UUID>` holds what it
+has set on that GPU. Everything is below one directory, so that another process can go on with it.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import make
+from dra_driver.cdi.model import DeviceNode, Edits
+from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.locks import NodeLocks
+from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
+from dra_driver.claims.prepare import ClaimPreparer, Patience
+from dra_driver.claims.prepared import NodeParts, PreparedClaims
+from dra_driver.claims.reconcile import Pace, Reconciler
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory
+from dra_driver.errors import DeviceError, NotFoundError
+from dra_driver.sharing.base import EXCLUSIVE, Group, Plan
+from dra_driver.sharing.exclusive import Exclusive
+from resource_nvidia_com.v1beta1.sharing import SharingStrategy
+
+FAST = Patience(longest=10.0, margin=0.0, first_pause=0.001, longest_pause=0.005)
+MPS = make.config(sharing={"strategy": "MPS"})
+CONFIGS: dict[str, list[dict[str, Any]]] = {"exclusive": [], "sharing": [MPS]}
+
+
+class Api:
+    """ResourceClaims by namespace and name. `trouble` is called before each answer."""
+
+    def __init__(self) -> None:
+        self.claims: dict[tuple[str, str], dict[str, Any]] = {}
+        self.asked: list[str] = []
+        self.trouble: Callable[[str], None] = lambda _: None
+
+    def get_claim(self, namespace: str, name: str, *, timeout: float) -> dict[str, Any]:
+        assert timeout > 0
+        self.asked.append(name)
+        self.trouble(name)
+        if (namespace, name) not in self.claims:
+            raise NotFoundError(f'resourceclaims "{name}" not found', status=404)
+        return deepcopy(self.claims[namespace, name])
+
+    def add(self, *devices: str, **facts: Any) -> ClaimRef:
+        claim = make.claim_object(*devices, **facts)
+        metadata = claim["metadata"]
+        self.claims[metadata["namespace"], metadata["name"]] = claim
+        return ClaimRef(
+            uid=ClaimUid(metadata["uid"]), namespace=metadata["namespace"], name=metadata["name"]
+        )
+
+    def results(self, ref: ClaimRef) -> list[dict[str, Any]]:
+        """The allocation results of a claim, to be changed."""
+        claim = self.claims[ref.namespace, ref.name]
+        found: list[dict[str, Any]] = claim["status"]["allocation"]["devices"]["results"]
+        return found
+
+
+class Machine:
+    """GPUs, and the edits for them: one device node each."""
+
+    def __init__(self, *gpus: Gpu) -> None:
+        self.inventory = make.inventory(*gpus)
+        self.on_edits: Callable[[Gpu], None] = lambda _: None
+
+    def current(self) -> Inventory:
+        return self.inventory
+
+    def common_edits(self) -> Edits:
+        return Edits(env=("NVIDIA_VISIBLE_DEVICES=void",))
+
+    def gpu_edits(self, gpu: Gpu) -> Edits:
+        self.on_edits(gpu)
+        return Edits(device_nodes=(DeviceNode(path=f"/dev/nvidia{gpu.minor}"),))
+
+
+class FileSharing:
+    """A strategy that changes hardware: a file for each GPU."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.refuse_apply = False
+        self.refuse_undo = False
+        self.applied = 0
+
+    def plan(self, group: Group) -> Plan:
+        gpus = tuple(gpu.uuid for gpu in group.gpus)
+        return Plan(strategy="MPS", gpus=gpus, changes={"claim": group.claim})
+
+    def apply(self, plan: Plan) -> Edits:
+        self._folder.mkdir(exist_ok=True)
+        for uuid in plan.gpus:
+            (self._folder / uuid).write_text(str(plan.changes["claim"]))
+            if self.refuse_apply:
+                raise DeviceError("the GPU refused")
+        self.applied += 1
+        return Edits(env=(f"MPS={plan.changes['claim']}",))
+
+    def undo(self, plan: Plan) -> None:
+        if self.refuse_undo:
+            raise DeviceError("the GPU refused")
+        for uuid in plan.gpus:
+            (self._folder / uuid).unlink(missing_ok=True)
+
+
+class World:
+    """A node. Two worlds on one directory are two driver processes, or one before and after."""
+
+    def __init__(
+        self,
+        root: Path,
+        *gpus: Gpu,
+        boot_id: str = "boot-1",
+        api: Api | None = None,
+        step: Callable[[str], None] = lambda _: None,
+        patience: Patience = FAST,
+    ) -> None:
+        self.root = root
+        self.api = api or Api()
+        self.machine = Machine(*(gpus or tuple(make.gpu(minor) for minor in range(8))))
+        self.specs = SpecStore(root / "cdi")
+        self.sharing = FileSharing(root / "hardware")
+        parts = NodeParts(
+            inventory=self.machine,
+            edits=self.machine,
+            specs=self.specs,
+            strategies={EXCLUSIVE: Exclusive(), str(SharingStrategy.MPS): self.sharing},
+        )
+        self.plugin = root / "plugin"
+        self.prepared = PreparedClaims(self.plugin, parts, boot_id=boot_id, step=step)
+        self.locks = NodeLocks(self.plugin / "locks", time.monotonic)
+        self.preparer = ClaimPreparer(
+            claims=self.api,
+            inventory=self.machine,
+            prepared=self.prepared,
+            locks=self.locks,
+            pool="node-1",
+            clock=time.monotonic,
+            patience=patience,
+        )
+
+    def close(self) -> None:
+        self.locks.close()
+
+    def reconciler(self, pace: Pace, clock: Callable[[], float] = time.monotonic) -> Reconciler:
+        return Reconciler(
+            claims=self.api,
+            prepared=self.prepared,
+            preparer=self.preparer,
+            locks=self.locks,
+            clock=clock,
+            pace=pace,
+        )
+
+    def prepare(self, ref: ClaimRef, seconds: float = 10.0) -> tuple[PreparedDevice, ...]:
+        return self.preparer.prepare(ref, deadline=time.monotonic() + seconds)
+
+    def unprepare(self, ref: ClaimRef, seconds: float = 10.0) -> None:
+        self.preparer.unprepare(ref, deadline=time.monotonic() + seconds)
+
+    def spec(self, ref: ClaimRef) -> dict[str, Any]:
+        """The claim's CDI spec as a runtime reads it."""
+        text = (self.root / "cdi" / f"k8s.gpu.nvidia.com-claim_{ref.uid}.json").read_text()
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def nodes(self, ref: ClaimRef) -> list[str]:
+        """The paths of the device nodes in the claim's CDI spec."""
+        return [
+            node["path"]
+            for device in self.spec(ref)["devices"]
+            for node in device["containerEdits"]["deviceNodes"]
+        ]
+
+    def left(self) -> list[str]:
+        """What claims have left on disk."""
+        folders = [self.plugin / "claims", self.plugin / "gpus", self.root / "cdi"]
+        folders.append(self.root / "hardware")
+        files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+        return sorted(str(path.relative_to(self.root)) for path in files)
+
+    def set_on(self, uuid: GpuUuid) -> str | None:
+        """What the strategy has set on a GPU."""
+        path = self.root / "hardware" / uuid
+        return path.read_text() if path.exists() else None
