@@ -1,0 +1,213 @@
+"""The files of a simulated driver root, and how it is made and removed."""
+
+import ctypes
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dra_driver.errors import SetupError, StateError
+from dra_driver.simulator import driver_root
+from dra_driver.simulator.device_nodes import NodeKind
+from dra_driver.simulator.driver_root import Options
+from dra_driver.simulator.layout import Fact
+from dra_driver.simulator.machine import Machine
+
+MakeMachine = Callable[..., Machine]
+
+
+def test_every_library_has_its_version_and_its_links(machine: Machine) -> None:
+    version = machine.description.driver_version
+    versioned = sorted(machine.library_folder.glob(f"*.so.{version}"))
+    assert {path.name.partition(".so.")[0] for path in versioned} >= {
+        "libcuda", "libnvidia-ml", "libnvidia-simulator", "libnvidia-ptxjitcompiler",
+    }  # fmt: skip
+    assert (machine.library_folder / "libcuda.so").resolve().name == f"libcuda.so.{version}"
+    assert machine.library.resolve().name == f"libnvidia-ml.so.{version}"
+
+
+def test_every_versioned_library_can_be_loaded(machine: Machine) -> None:
+    for path in machine.library_folder.glob(f"*.so.{machine.description.driver_version}"):
+        ctypes.CDLL(str(path))  # the state file too: it is a valid, empty ELF object
+
+
+def test_ldconfig_accepts_the_library_folder(machine: Machine, tmp_path: Path) -> None:
+    cache = tmp_path / "ld.so.cache"
+    done = subprocess.run(
+        ["/sbin/ldconfig", "-f", "/dev/null", "-C", str(cache), str(machine.library_folder)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    listed = subprocess.run(
+        ["/sbin/ldconfig", "-C", str(cache), "-p"], capture_output=True, text=True, check=True
+    )
+    assert "libnvidia-simulator.so.1" in listed.stdout
+    # ldconfig put a link libnvidia-simulator.so.1 there; the library still finds the state.
+    assert machine.state_file.name.endswith(machine.description.driver_version)
+
+
+def test_device_nodes_have_the_drivers_numbers(machine: Machine) -> None:
+    if machine.description.nodes.kind is not NodeKind.DEVICE:
+        pytest.skip(machine.description.nodes.note)
+    for name, major, minor in (
+        ("nvidia5", 195, 5),
+        ("nvidiactl", 195, 255),
+        ("nvidia-modeset", 195, 254),
+        ("nvidia-uvm-tools", machine.description.nodes.uvm_major, 1),
+    ):
+        status = (machine.dev_root / "dev" / name).stat()
+        assert stat.S_ISCHR(status.st_mode)
+        assert (os.major(status.st_rdev), os.minor(status.st_rdev)) == (major, minor)
+        assert stat.S_IMODE(status.st_mode) == 0o666
+    devices = (machine.proc_root / "devices").read_text()
+    assert f"\n{machine.description.nodes.uvm_major} nvidia-uvm\n" in devices
+
+
+def test_sys_tells_the_pcie_root_and_numa_node_of_every_gpu(machine: Machine) -> None:
+    for gpu in machine.gpus:
+        link = machine.sys_root / "bus/pci/devices" / gpu.pci
+        target = str(link.resolve().relative_to(machine.sys_root.resolve()))
+        assert re.match(rf"devices/pci{gpu.root_bus}/.*/{gpu.pci}$", target)
+        assert (link / "numa_node").read_text() == f"{gpu.numa_node}\n"
+        assert (link / "vendor").read_text() == "0x10de\n"
+        assert (link / "driver").resolve().name == "nvidia"
+
+
+def test_drm_names_and_nodes_belong_together(machine: Machine) -> None:
+    if not machine.description.nodes.drm:
+        pytest.skip("this machine has a DRM driver of its own")
+    gpu = machine.gpus[0]
+    names = {path.name for path in (machine.sys_root / f"bus/pci/devices/{gpu.pci}/drm").iterdir()}
+    assert names == {"card1", "renderD128"}
+    link = machine.dev_root / f"dev/dri/by-path/pci-{gpu.pci}-render"
+    assert str(link.readlink()) == "../renderD128"
+    assert link.exists()
+
+
+def test_proc_names_the_driver_and_every_gpu(machine: Machine) -> None:
+    nvidia = machine.proc_root / "driver/nvidia"
+    assert machine.description.driver_version in (nvidia / "version").read_text()
+    assert {path.name for path in (nvidia / "gpus").iterdir()} == {gpu.pci for gpu in machine.gpus}
+    information = (nvidia / "gpus" / machine.gpus[0].pci / "information").read_text()
+    assert f"Device Minor: \t {machine.gpus[0].minor}" in re.sub(" +\t", " \t", information)
+
+
+def test_a_pulled_gpu_leaves_no_file_behind(machine: Machine) -> None:
+    gpu = machine.gpus[3]
+    machine.remove_gpu(gpu.uuid)
+    left = [
+        path
+        for path in machine.driver_root.rglob("*")
+        if path.name in {gpu.pci, f"nvidia{gpu.minor}"} or gpu.pci in path.name
+    ]
+    assert left == []
+    machine.add_gpu(gpu.uuid)
+    assert (machine.dev_root / f"dev/nvidia{gpu.minor}").exists()
+    assert (machine.sys_root / "bus/pci/devices" / gpu.pci / "numa_node").exists()
+
+
+def test_a_reboot_gives_a_new_boot_id_and_forgets_settings(machine: Machine) -> None:
+    before, gpu = machine.boot_id, machine.gpus[0]
+    machine.set_fact(gpu.uuid, Fact.COMPUTE_MODE, 3)
+    machine.set_fact(gpu.uuid, Fact.TIME_SLICE, 2)
+    machine.lose_gpu(gpu.uuid)
+    machine.unload_driver()
+    (machine.driver_root / "run/left").mkdir()
+    (machine.driver_root / "tmp/left").touch()
+    machine.reboot()
+    assert machine.boot_id != before
+    assert (machine.compute_mode(gpu.uuid), machine.time_slice(gpu.uuid)) == (0, 0)
+    assert not machine.status()[0].lost
+    assert machine.driver_loaded
+    assert list((machine.driver_root / "run").iterdir()) == []
+    assert list((machine.driver_root / "tmp").iterdir()) == []
+
+
+def test_a_pulled_gpu_stays_pulled_over_a_reboot(machine: Machine) -> None:
+    gpu = machine.gpus[0]
+    machine.remove_gpu(gpu.uuid)
+    machine.reboot()
+    assert not machine.status()[0].present
+    assert not (machine.dev_root / f"dev/nvidia{gpu.minor}").exists()
+
+
+def test_up_twice_keeps_the_machine_as_it_is(make_machine: MakeMachine) -> None:
+    first = make_machine("t4x4")
+    first.lose_gpu(first.gpus[0].uuid)
+    inode = first.state_file.stat().st_ino
+    second = make_machine("t4x4")
+    assert second.state_file.stat().st_ino == inode
+    assert second.status()[0].lost
+
+
+def test_another_profile_in_the_same_folder_is_refused(make_machine: MakeMachine) -> None:
+    make_machine("t4x4")
+    with pytest.raises(SetupError, match=r"already is the machine 't4-x4'.*simulate down"):
+        make_machine("l4x2")
+
+
+def test_two_machines_of_one_profile_differ_by_their_seed(make_machine: MakeMachine) -> None:
+    one = make_machine("t4x4", "one", seed="node-1")
+    other = make_machine("t4x4", "other", seed="node-2")
+    assert {gpu.uuid for gpu in one.gpus}.isdisjoint(gpu.uuid for gpu in other.gpus)
+    again = make_machine("t4x4", "again", seed="node-1")
+    assert [gpu.uuid for gpu in again.gpus] == [gpu.uuid for gpu in one.gpus]
+
+
+def test_a_folder_with_other_files_is_neither_filled_nor_removed(tmp_path: Path) -> None:
+    root = tmp_path / "precious"
+    root.mkdir()
+    (root / "thesis.txt").touch()
+    with pytest.raises(SetupError, match="is not a simulated machine"):
+        Machine.create(root, "t4x4")
+    with pytest.raises(SetupError, match="nothing was removed"):
+        driver_root.down(root)
+    assert [path.name for path in root.iterdir()] == ["thesis.txt"]
+
+
+def test_down_removes_everything_and_a_second_down_nothing(machine: Machine) -> None:
+    root = machine.driver_root
+    assert driver_root.down(root)
+    assert not driver_root.down(root)
+    assert list(root.parent.iterdir()) == []
+
+
+def test_a_failing_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="no C compiler was found"):
+        Machine.create(
+            tmp_path / "root",
+            "t4x4",
+            Options(userspace="stand-in", environment={"PATH": ""}, cache=tmp_path / "cache"),
+        )
+    assert not (tmp_path / "root").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == []
+
+
+def test_down_refuses_while_something_is_mounted_below(machine: Machine) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount")
+    place = machine.driver_root / "run"
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("cannot mount here")
+    try:
+        with pytest.raises(SetupError, match="is a mount below"):
+            machine.destroy()
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+    machine.destroy()
+
+
+def test_a_damaged_marker_or_state_is_named(machine: Machine) -> None:
+    (machine.driver_root / driver_root.MARKER).write_text("{")
+    with pytest.raises(StateError, match="is damaged"):
+        Machine(machine.driver_root)
+    machine.state_file.write_bytes(b"\x7fELF")
+    with pytest.raises(StateError, match="too short"):
+        machine.compute_mode(machine.gpus[0].uuid)

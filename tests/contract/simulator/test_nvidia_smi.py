@@ -1,0 +1,185 @@
+"""NVIDIA's own nvidia-smi on a simulated machine, on the host and in a container's place."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dra_driver.errors import SetupError
+from dra_driver.simulator import build, userspace
+from dra_driver.simulator.machine import Machine
+
+MakeMachine = Callable[..., Machine]
+
+
+@pytest.fixture(scope="module")
+def real_files() -> None:
+    """Skips when NVIDIA's files cannot be had; in CI (the variable CI is set) that is a failure."""
+    try:
+        userspace.real(build.cache_folder(os.environ), os.environ)
+    except SetupError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"NVIDIA's nvidia-smi cannot be had: {error}")
+
+
+@pytest.fixture
+def machine(make_machine: MakeMachine, real_files: None) -> Machine:
+    return make_machine("a100x8", userspace="real")
+
+
+def smi(machine: Machine, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {"LD_LIBRARY_PATH": str(machine.library_folder), "PATH": os.environ["PATH"]}
+    return subprocess.run(
+        [str(machine.nvidia_smi), *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def in_order(machine: Machine) -> list[str]:
+    return [gpu.uuid for gpu in sorted(machine.gpus, key=lambda gpu: gpu.pci)]
+
+
+def test_it_lists_the_gpus(machine: Machine) -> None:
+    assert smi(machine, "-L").stdout.splitlines() == [
+        f"GPU {index}: NVIDIA A100-SXM4-40GB (UUID: {uuid})"
+        for index, uuid in enumerate(in_order(machine))
+    ]
+
+
+def test_its_table_shows_no_error(machine: Machine) -> None:
+    done = smi(machine)
+    assert done.returncode == 0
+    assert done.stdout.count("NVIDIA A100-SXM4-40GB") == 8
+    assert f"Driver Version: {machine.description.driver_version}" in done.stdout
+    assert "ERR!" not in done.stdout
+    assert "mismatch" not in done.stdout.lower()
+
+
+def test_its_full_report_misses_no_function(machine: Machine) -> None:
+    done = smi(machine, "-q")
+    assert done.returncode == 0
+    assert "Not Found" not in done.stdout
+    assert "Unknown Error" not in done.stdout
+    assert smi(machine, "-q", "-x").stdout.count("<gpu id=") == 8
+
+
+def test_it_answers_queries(machine: Machine) -> None:
+    done = smi(
+        machine, "--query-gpu=index,uuid,memory.total,compute_mode", "--format=csv,noheader,nounits"
+    )
+    assert done.stdout.splitlines()[7] == f"7, {in_order(machine)[7]}, 40960, Default"
+
+
+def test_it_sets_the_compute_mode(machine: Machine) -> None:
+    uuid = in_order(machine)[5]
+    assert smi(machine, "-i", uuid, "-c", "EXCLUSIVE_PROCESS").returncode == 0
+    assert machine.compute_mode(uuid) == 3
+    assert smi(machine, "-i", uuid, "-c", "DEFAULT").returncode == 0
+    assert machine.compute_mode(uuid) == 0
+
+
+def test_it_sets_and_shows_time_slices(machine: Machine) -> None:
+    uuid = in_order(machine)[2]
+    for number, word in enumerate(("Default", "Short", "Medium", "Long")):
+        done = smi(machine, "compute-policy", "-i", uuid, f"--set-timeslice={number}")
+        assert done.returncode == 0, done.stdout
+        assert machine.time_slice(uuid) == number
+        assert word in smi(machine, "compute-policy", "-l", "-i", uuid).stdout
+
+
+def test_a_card_without_time_slices_says_so(make_machine: MakeMachine, real_files: None) -> None:
+    machine = make_machine("mixed", userspace="real")
+    done = smi(machine, "compute-policy", "-i", "3", "--set-timeslice=1")
+    assert done.returncode == 3
+    assert "Not Supported" in done.stdout
+
+
+def test_it_draws_the_topology(machine: Machine) -> None:
+    rows = smi(machine, "topo", "-m").stdout.splitlines()
+    assert rows[1].split()[:3] == ["GPU0", "X", "NV12"]
+
+
+def test_it_reports_a_lost_gpu_and_an_unloaded_driver(machine: Machine) -> None:
+    machine.lose_gpu(in_order(machine)[1])
+    listed = smi(machine, "-L")
+    assert "GPU is lost" in listed.stdout
+    assert in_order(machine)[7] in listed.stdout
+    machine.unload_driver()
+    assert "couldn't communicate with the NVIDIA driver" in smi(machine, "-L").stdout
+
+
+def libraries_of(program: Path) -> list[Path]:
+    """The loader and the libraries a program needs, as ldd finds them on this machine."""
+    done = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True)
+    return [
+        Path(word)
+        for line in done.stdout.splitlines()
+        for word in line.split()
+        if word.startswith("/")
+    ]
+
+
+@pytest.mark.parametrize("place", ["as-on-the-host", "hookless"])
+def test_in_a_container_it_shows_the_gpus_whose_nodes_are_there(
+    machine: Machine, place: str, tmp_path: Path
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to change the root folder")
+    inside = tmp_path / "container"
+    if place == "hookless":
+        folder, names = "usr/local/nvidia/lib64", ("libnvidia-ml.so.1",)
+    else:
+        version = machine.description.driver_version
+        folder, names = userspace.library_folder(), (f"libnvidia-ml.so.{version}",)
+    (inside / folder).mkdir(parents=True)
+    for name in names:
+        shutil.copy(machine.library, inside / folder / name)
+    if place != "hookless":
+        (inside / folder / "libnvidia-ml.so.1").symlink_to(names[0])
+    os.link(machine.state_file, inside / folder / machine.state_file.name)  # the live state
+    for path in [machine.nvidia_smi, *libraries_of(machine.nvidia_smi)]:
+        target = inside / ("usr/bin" if path == machine.nvidia_smi else str(path.parent)[1:])
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target / path.name)
+    (inside / "dev").mkdir()
+    gpu = machine.gpus[2]
+    for name in ("nvidiactl", f"nvidia{gpu.minor}"):
+        status = (machine.dev_root / "dev" / name).stat()
+        os.mknod(inside / "dev" / name, status.st_mode, status.st_rdev)
+
+    def run(*words: str) -> str:
+        return subprocess.run(
+            ["chroot", str(inside), "/usr/bin/nvidia-smi", *words],
+            env={"LD_LIBRARY_PATH": f"/{folder}", "PATH": os.environ["PATH"]},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        ).stdout
+
+    assert run("-L") == f"GPU 0: {gpu.card.name} (UUID: {gpu.uuid})\n"
+    machine.lose_gpu(gpu.uuid)
+    assert "GPU is lost" in run("-L")
+
+
+def test_the_stand_in_says_that_it_is_one_and_does_what_the_driver_needs(
+    make_machine: MakeMachine,
+) -> None:
+    machine = make_machine("t4x4", userspace="stand-in")
+    uuids = in_order(machine)
+    listed = smi(machine, "-L")
+    assert "stand-in" in listed.stderr
+    assert listed.stdout.splitlines()[3] == f"GPU 3: Tesla T4 (UUID: {uuids[3]})"
+    assert smi(machine, "compute-policy", "-i", uuids[1], "--set-timeslice=2").returncode == 0
+    assert machine.time_slice(uuids[1]) == 2
+    assert smi(machine, "-i", "2", "-c", "EXCLUSIVE_PROCESS").returncode == 0
+    assert machine.compute_mode(uuids[2]) == 3
+    assert smi(machine, "--frobnicate").returncode == 2
