@@ -94,6 +94,7 @@ class Store:
         for group in groups:
             folder = self._find(group, versions)
             if folder is None:
+                self._warn_of_incomplete(group)
                 with self._locked():
                     # Another fetch may have brought it while this one waited.
                     folder = self._find(group, versions) or self._bring(group, versions)
@@ -179,7 +180,22 @@ class Store:
             except BlockingIOError:
                 self.progress.say("another fetch is at work: waiting for it")
                 fcntl.flock(lock, fcntl.LOCK_EX)
+            # Whoever was killed while it held the lock left its folder behind.
+            for group in GROUPS:
+                for folder in self.cache.glob(f".{group}.*"):
+                    shutil.rmtree(folder, ignore_errors=True)
             yield
+
+    def _warn_of_incomplete(self, group: str) -> None:
+        """Say why a folder that was named is not used, when it holds a part of the group."""
+        given = self.env.get(BIN_DIR_ENV)
+        missing = [name for name in GROUPS[group] if not (given and (Path(given) / name).exists())]
+        if given and len(missing) < len(GROUPS[group]):
+            self.progress.say(
+                f"{group}: {BIN_DIR_ENV} is not used, it lacks {', '.join(missing)}"
+                if missing
+                else f"{group}: {BIN_DIR_ENV} is not used, its programs are not executable"
+            )
 
 
 def default_cache(env: Mapping[str, str]) -> Path:

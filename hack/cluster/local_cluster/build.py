@@ -6,8 +6,10 @@ alone. `go build -v` names each package it has compiled; counted against the pac
 that `go list` says are to be compiled, that is how far the build is.
 """
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -94,8 +96,8 @@ def compile_containerd(go: Go, versions: Versions, folder: Path, progress: Progr
 
 
 def _cores() -> int:
-    done = subprocess.run(["nproc"], capture_output=True, text=True, check=False)
-    return int(done.stdout) if done.stdout.strip().isdigit() else 1
+    # Those that this process may use, which in a container can be fewer than the machine has.
+    return max(1, len(os.sched_getaffinity(0)))
 
 
 def _build(go: Go, job: Job, out: Path, progress: Progress) -> None:
@@ -162,6 +164,7 @@ def _run_go(go: Go, job: Job, command: list[str], on_line: Callable[[str], None]
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        process_group=0,
     ) as process:
         if process.stdout is None or process.stderr is None:
             raise SourceError("go was started without pipes")
@@ -174,7 +177,8 @@ def _run_go(go: Go, job: Job, command: list[str], on_line: Callable[[str], None]
                 tail.append(line.rstrip())
                 on_line(line.strip())
         except BaseException:
-            process.terminate()
+            # go leaves its compilers behind when it alone is ended.
+            os.killpg(process.pid, signal.SIGKILL)
             raise
         reader.join(timeout=60)
         status = process.wait(timeout=60)

@@ -120,11 +120,20 @@ def kubeconfig(cluster: Cluster, identity: str) -> str:
 def _authority(folder: Path, name: str) -> None:
     key = folder / f"{name}.key"
     _key(key)
-    _openssl(
-        *("req", "-x509", "-new", "-key", str(key), "-out", str(folder / f"{name}.crt")),
-        *("-days", VALID_DAYS, "-subj", f"/CN=local-cluster-{name}"),
-        *("-addext", "keyUsage=critical,keyCertSign,cRLSign,digitalSignature"),
+    # Our own configuration: what extensions the machine's openssl.cnf adds differs.
+    config, partial = folder / f"{name}.cnf", folder / f".{name}.crt"
+    config.write_text(
+        "[req]\ndistinguished_name=name\nx509_extensions=ca\n[name]\n[ca]\n"
+        "basicConstraints=critical,CA:TRUE\n"
+        "keyUsage=critical,keyCertSign,cRLSign,digitalSignature\n"
+        "subjectKeyIdentifier=hash\n"
     )
+    _openssl(
+        *("req", "-x509", "-new", "-key", str(key), "-out", str(partial)),
+        *("-days", VALID_DAYS, "-subj", f"/CN=local-cluster-{name}", "-config", str(config)),
+    )
+    partial.replace(folder / f"{name}.crt")
+    config.unlink()
 
 
 def issue(folder: Path, authority: str, identity: Identity) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 
 from local_cluster import components, teardown
 from local_cluster.binaries import Binaries, Store, default_cache
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str]) -> int:
         become(Path(arguments[1]), arguments[2:])
     options = _parser().parse_args(arguments)
     progress = Progress(stream=sys.stderr)
+    # Ended politely, a command clears up as after Ctrl-C: a compiler must not go on alone.
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         status: int = options.run(options, progress)
     except ClusterError as error:
@@ -55,6 +58,10 @@ def main(arguments: Sequence[str]) -> int:
         progress.say(f"hack/cluster {options.command}: interrupted")
         return 130
     return status
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -223,7 +230,9 @@ def environment(cluster: Cluster, binaries: Binaries) -> dict[str, str]:
         "KUBELET_REGISTRY_DIR": cluster.kubelet_root / "plugins_registry",
         "CDI_ROOT": cluster.cdi_dirs[1],
         "CDI_STATIC_ROOT": cluster.cdi_dirs[0],
+        # ctr reads these two by itself.
         "CONTAINERD_ADDRESS": cluster.containerd_address,
+        "CONTAINERD_NAMESPACE": "k8s.io",
         "KUBECTL": binaries.path("kubectl"),
         "CTR": binaries.path("ctr"),
         "CLUSTER_NAME": cluster.name,

@@ -94,6 +94,7 @@ class Service:
                 start_new_session=True,
             )
         # The child outlives this command on purpose; this keeps Python from warning of it.
+        # One that ended is a zombie until this command ends, which `running` takes for gone.
         child.returncode = 0
         current = running(child.pid)
         if current is None:
@@ -142,19 +143,11 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, poll_s: float = 
     """Ask again and again until a condition holds; False when time is up."""
     end = time.monotonic() + timeout_s
     while True:
-        reap()
         if condition():
             return True
         if time.monotonic() >= end:
             return False
         time.sleep(poll_s)
-
-
-def reap() -> None:
-    """Take note of children that ended, so that they are no zombies."""
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 def owned(state: Path, cgroup_folders: Iterable[Path] = ()) -> list[Running]:

@@ -16,6 +16,7 @@ from local_cluster.progress import Progress
 from local_cluster.state import RUN, Cluster, Options, Ports, all_folders, load, locked
 
 VETH_S = 10.0
+FOLDER_S = 5.0
 KILL_S = 30.0
 # Where the CNI library keeps the results of pods' networks, by the name of the network.
 CNI_RESULTS = Path("/var/lib/cni/results")
@@ -40,13 +41,23 @@ def down(folder: Path, progress: Progress) -> bool:
         if left:
             raise ClusterError(f"cgroups still in use: {', '.join(map(str, left))}; retry")
         _remove_shim_sockets(folder)
-        if folder.exists():
-            shutil.rmtree(folder)
+        _remove_folder(folder)
         (RUN / cluster.ident).unlink(missing_ok=True)
     _remove_shared(folder.parent)
     if known:
         progress.say(f"cluster {cluster.name}: removed")
     return known
+
+
+def _remove_folder(folder: Path) -> None:
+    """Delete the state folder, again when someone (a driver, a test) still wrote into it."""
+
+    def gone() -> bool:
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+
+    if not wait_until(gone, FOLDER_S):
+        raise ClusterError(f"{folder} cannot be removed: does something still write there?")
 
 
 def _record(folder: Path) -> Cluster:

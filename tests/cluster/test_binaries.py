@@ -1,0 +1,181 @@
+"""Where programs are found, in which order, and when a folder of the cache counts."""
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from local_cluster.binaries import GROUPS, MARKER, Store, default_cache, is_complete
+from local_cluster.errors import BinariesUnavailableError
+from local_cluster.progress import Progress
+from local_cluster.versions import resolve
+
+from cluster.file_server import FileServer
+
+VERSIONS = resolve("1.37")
+PROGRAM = b"#!/bin/sh\necho hello\n"
+HERE = Path(__file__).resolve().parents[2] / "hack" / "cluster"
+
+
+def store(cache: Path, **env: str) -> Store:
+    return Store(cache=cache, env=env, progress=Progress(stream=io.StringIO()))
+
+
+def fill(folder: Path, names: tuple[str, ...], content: bytes = PROGRAM) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_bytes(content)
+        (folder / name).chmod(0o755)
+
+
+def mark(folder: Path) -> None:
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+    (folder / MARKER).write_text(json.dumps({"source": "test", "files": sizes}))
+
+
+def serve_kubernetes(server: FileServer, content: bytes = PROGRAM) -> None:
+    folder = f"/v{VERSIONS.kubernetes}/bin/linux/{VERSIONS.arch}"
+    for name in GROUPS["kubernetes"]:
+        server.files[f"{folder}/{name}"] = content
+        server.files[f"{folder}/{name}.sha256"] = hashlib.sha256(content).hexdigest().encode()
+
+
+def test_a_folder_without_its_marker_is_not_complete(tmp_path: Path) -> None:
+    fill(tmp_path / "runc", ("runc",))
+    assert not is_complete(tmp_path / "runc")
+    mark(tmp_path / "runc")
+    assert is_complete(tmp_path / "runc")
+
+
+@pytest.mark.parametrize("damage", ["shorter", "gone", "not executable", "marker"])
+def test_a_damaged_folder_is_not_complete(tmp_path: Path, damage: str) -> None:
+    fill(tmp_path, ("runc",))
+    mark(tmp_path)
+    program = tmp_path / "runc"
+    if damage == "shorter":
+        program.write_bytes(PROGRAM[:5])
+    elif damage == "gone":
+        program.unlink()
+    elif damage == "not executable":
+        program.chmod(0o644)
+    else:
+        (tmp_path / MARKER).write_text('{"files": [')
+    assert not is_complete(tmp_path)
+
+
+def test_the_named_folder_goes_before_the_cache(tmp_path: Path) -> None:
+    given, cache = tmp_path / "given", tmp_path / "cache"
+    fill(given, tuple(name for names in GROUPS.values() for name in names))
+    found = store(cache, KUBE_BIN_DIR=str(given)).fetch(VERSIONS)
+    assert found.path("kubelet") == given / "kubelet"
+    assert not cache.exists()
+
+
+def test_a_named_folder_that_lacks_a_program_is_passed_over(tmp_path: Path) -> None:
+    given, cache = tmp_path / "given", tmp_path / "cache"
+    fill(given, ("kubelet", "runc"))
+    kept = store(cache).cached_folder("kubernetes", VERSIONS)
+    fill(kept, GROUPS["kubernetes"])
+    mark(kept)
+    found = store(cache, KUBE_BIN_DIR=str(given)).fetch(VERSIONS, ["runc", "kubernetes"])
+    assert found.path("runc") == given / "runc"
+    assert found.path("kubelet") == kept / "kubelet"
+
+
+def test_what_was_downloaded_is_taken_from_the_cache_the_next_time(
+    server: FileServer, tmp_path: Path
+) -> None:
+    serve_kubernetes(server)
+    env = {"KUBE_RELEASE_URL": server.url}
+    first = store(tmp_path, **env).fetch(VERSIONS, ["kubernetes"])
+    asked = len(server.asked)
+    again = store(tmp_path, **env).fetch(VERSIONS, ["kubernetes"])
+    assert first == again
+    assert len(server.asked) == asked == 10
+    assert again.path("kubectl").read_bytes() == PROGRAM
+
+
+def test_versions_do_not_share_a_folder(tmp_path: Path) -> None:
+    folders = {store(tmp_path).cached_folder("kubernetes", resolve(v)) for v in ("1.36", "1.37")}
+    assert len(folders) == 2
+
+
+def test_without_any_source_the_message_says_what_each_answered(
+    server: FileServer, tmp_path: Path
+) -> None:
+    # The server has nothing; there is neither Go nor Python's package index here.
+    nowhere = {
+        "KUBE_RELEASE_URL": server.url,
+        "GITHUB_RELEASE_URL": server.url,
+        "PATH": str(tmp_path),
+        "HOME": str(tmp_path),
+        "PIP_NO_INDEX": "1",
+        "GOPROXY": "off",
+        "GOMODCACHE": str(tmp_path / "modules"),
+        "GOCACHE": str(tmp_path / "build"),
+    }
+    with pytest.raises(BinariesUnavailableError) as caught:
+        store(tmp_path / "cache", **nowhere).fetch(VERSIONS, ["kubernetes"])
+    text = str(caught.value)
+    assert "answered 404" in text
+    assert "Go modules" in text
+    assert "KUBE_BIN_DIR" in text
+    assert caught.value.exit_status == 3
+    assert not list((tmp_path / "cache").glob("kubernetes-*"))
+
+
+def test_a_program_that_does_not_start_is_refused(server: FileServer, tmp_path: Path) -> None:
+    serve_kubernetes(server, content=b"\x7fELF of another processor")
+    env = {
+        "KUBE_RELEASE_URL": server.url,
+        "PATH": str(tmp_path),
+        "PIP_NO_INDEX": "1",
+        "GOPROXY": "off",
+        "GOMODCACHE": str(tmp_path / "modules"),
+        "GOCACHE": str(tmp_path / "build"),
+    }
+    with pytest.raises(BinariesUnavailableError, match="does not run on this machine"):
+        store(tmp_path / "cache", **env).fetch(VERSIONS, ["kubernetes"])
+
+
+def test_two_fetches_at_once_download_once(server: FileServer, tmp_path: Path) -> None:
+    serve_kubernetes(server)
+    code = (
+        "import io, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
+        "from local_cluster.binaries import Store; from local_cluster.progress import Progress;"
+        "from local_cluster.versions import resolve;"
+        "s = Store(cache=Path(sys.argv[2]), env={'KUBE_RELEASE_URL': sys.argv[3]},"
+        " progress=Progress(stream=io.StringIO()));"
+        "s.fetch(resolve('1.37'), ['kubernetes'])"
+    )
+    command = [sys.executable, "-c", code, str(HERE), str(tmp_path), server.url]
+    fetches = [subprocess.Popen(command) for _ in range(3)]
+    assert [fetch.wait(timeout=60) for fetch in fetches] == [0, 0, 0]
+    assert len(server.asked) == 10
+    assert is_complete(store(tmp_path).cached_folder("kubernetes", VERSIONS))
+
+
+def test_what_a_killed_fetch_left_is_removed_by_the_next(
+    server: FileServer, tmp_path: Path
+) -> None:
+    serve_kubernetes(server)
+    left = tmp_path / ".kubernetes.abc"
+    fill(left, ("kubelet",))
+    store(tmp_path, KUBE_RELEASE_URL=server.url).fetch(VERSIONS, ["kubernetes"])
+    assert not left.exists()
+
+
+def test_the_cache_follows_the_xdg_base_directories() -> None:
+    assert default_cache({"XDG_CACHE_HOME": "/x"}) == Path("/x/dra-driver/cluster")
+    assert default_cache({"HOME": "/home/a"}) == Path("/home/a/.cache/dra-driver/cluster")
+
+
+def test_programs_of_one_group_lie_in_one_folder_of_the_search_path(tmp_path: Path) -> None:
+    fill(tmp_path, tuple(name for names in GROUPS.values() for name in names))
+    found = store(tmp_path / "cache", KUBE_BIN_DIR=str(tmp_path)).present(VERSIONS)
+    assert found is not None
+    assert found.search_path.split(os.pathsep) == [str(tmp_path)]

@@ -1,0 +1,135 @@
+"""Names, addresses and records of clusters."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from local_cluster import network
+from local_cluster.errors import ClusterError
+from local_cluster.network import PORT_RANGE, free_ports, free_subnet
+from local_cluster.processes import Service
+from local_cluster.progress import duration, remaining
+from local_cluster.state import Cluster, Options, Ports, load, state_folder
+from local_cluster.versions import GO_MOD_FILES, resolve
+
+PORTS = Ports(**{name: 20000 + n for n, name in enumerate(Ports.__dataclass_fields__)})
+
+
+def cluster(name: str, state: Path) -> Cluster:
+    options = Options(kubernetes="1.37.1")
+    return Cluster(name=name, state=state, subnet=3, ports=PORTS, options=options)
+
+
+def values(ports: Ports) -> list[int]:
+    return [getattr(ports, name) for name in Ports.__dataclass_fields__]
+
+
+def test_ports_are_distinct_and_below_those_of_outgoing_connections() -> None:
+    found = values(free_ports([]))
+    assert len(set(found)) == len(found)
+    assert all(port in PORT_RANGE for port in found)
+
+
+def test_a_port_in_use_or_given_to_another_cluster_is_not_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        others = range(port + 1, port + 20)
+        monkeypatch.setattr(network, "PORT_RANGE", range(port, port + 200))
+        found = values(free_ports(others))
+    assert port not in found
+    assert not set(found) & set(others)
+
+
+def test_a_subnet_of_another_cluster_is_not_chosen() -> None:
+    first = free_subnet([])
+    assert free_subnet([first]) != first
+
+
+def test_the_node_has_the_first_address_of_its_pods_network(tmp_path: Path) -> None:
+    made = cluster("dra", tmp_path)
+    assert (made.node_ip, made.pod_cidr) == ("10.213.3.1", "10.213.3.0/24")
+
+
+def test_clusters_of_one_name_under_two_roots_share_no_name(tmp_path: Path) -> None:
+    one, two = cluster("dra", tmp_path / "a"), cluster("dra", tmp_path / "b")
+    assert one.bridge != two.bridge
+    assert one.cgroup != two.cgroup
+    assert one.network_name != two.network_name
+    assert len(one.bridge) <= 15
+
+
+def test_a_record_is_read_back_as_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("local_cluster.state.RUN", tmp_path / "run")
+    state = tmp_path / "dra"
+    state.mkdir()
+    made = cluster("dra", state)
+    made.save()
+    assert load(state) == made
+    assert (tmp_path / "run" / made.ident).resolve() == state
+
+
+def test_a_folder_without_a_record_is_no_cluster(tmp_path: Path) -> None:
+    assert load(tmp_path) is None
+
+
+def test_a_damaged_record_says_so(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text('{"name": "dra"')
+    with pytest.raises(ClusterError, match="damaged"):
+        load(tmp_path)
+
+
+def test_a_folder_too_deep_for_the_kubelets_sockets_is_refused() -> None:
+    with pytest.raises(ClusterError, match="too long by"):
+        state_folder("dra", Path("/var/lib/" + "x" * 60))
+    assert state_folder("dra", Path("/var/lib/dra-cluster")).name == "dra"
+
+
+@pytest.mark.parametrize("name", ["", "Dra", "../up", "a" * 21, "-a", "a b"])
+def test_a_bad_name_is_refused(name: str) -> None:
+    with pytest.raises(ClusterError, match="no name for a cluster"):
+        state_folder(name, Path("/var/lib"))
+
+
+@pytest.mark.parametrize("minor", sorted(GO_MOD_FILES))
+def test_a_minor_version_stands_for_its_pinned_patch_release(minor: str) -> None:
+    versions = resolve(minor)
+    assert versions.minor == minor
+    assert resolve(f"v{versions.kubernetes}") == versions
+
+
+@pytest.mark.parametrize("version", ["1.12", "1.37.99", "new"])
+def test_an_unknown_version_is_refused_with_those_that_are_known(version: str) -> None:
+    with pytest.raises(ClusterError, match=r"choose one of .*1\.37\."):
+        resolve(version)
+
+
+def test_the_record_of_an_ended_process_is_not_taken_for_a_running_one(tmp_path: Path) -> None:
+    service = Service(name="sleeper", state=tmp_path)
+    started = service.start(["/bin/sleep", "60"], {})
+    assert service.process() == started
+    # The same pid with another start time is another process.
+    record = tmp_path / "pids" / "sleeper.json"
+    record.write_text(record.read_text().replace(str(started.started), "1"))
+    assert service.process() is None
+    record.write_text(record.read_text().replace('"started": 1', f'"started": {started.started}'))
+    assert service.stop(9, timeout_s=10)
+    assert service.process() is None
+    assert not service.stop(9, timeout_s=10)
+
+
+def test_durations_read_as_people_say_them() -> None:
+    said = [duration(seconds) for seconds in (0.2, 59, 60, 250, 3780)]
+    assert said == ["0 s", "59 s", "1 min 0 s", "4 min 10 s", "1 h 3 min"]
+
+
+def test_the_estimate_starts_with_the_guess_and_follows_the_pace() -> None:
+    assert remaining(0, 100, elapsed_s=0, guess_s=480) == 480
+    assert remaining(50, 100, elapsed_s=60, guess_s=480) == 60
+    assert remaining(100, 100, elapsed_s=60, guess_s=480) == 0
+    assert remaining(0, 0, elapsed_s=1, guess_s=480) == 0
