@@ -11,7 +11,6 @@ send Prepare to one and Unprepare to the other. Callers hold the claim's lock (c
 
 import os
 import re
-from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -105,15 +104,15 @@ class RecordStore:
     def delete(self, uid: ClaimUid) -> None:
         """Remove the claim's record and what a crash may have left beside it. None is fine.
 
+        Not synced: a record that a power cut brings back is of a former boot and binds nobody.
+
         Raises:
             StateError: the disk cannot be written.
         """
         path = self._path(uid)
         try:
             self._temporary(uid).unlink(missing_ok=True)
-            with suppress(FileNotFoundError):
-                path.unlink()
-                self._sync()
+            path.unlink(missing_ok=True)
         except OSError as error:
             raise _failed("delete", path, error) from error
 

@@ -88,6 +88,7 @@ class ClaimPreparer:
         self._clock = clock
         self._patience = patience
         self._changed = threading.Condition()
+        self._released = 0
         self._unwanted: dict[ClaimUid, int] = {}
         self._stopping = False
 
@@ -146,6 +147,7 @@ class ClaimPreparer:
         with self._locks.gpus(record.held_gpus, end):
             self._prepared.release(record)
         with self._changed:
+            self._released += 1
             self._changed.notify_all()
         log.info("claim unprepared", **_facts(record))
 
@@ -174,10 +176,11 @@ class ClaimPreparer:
         start = self._clock()
         pause = self._patience.first_pause
         while True:
+            seen = self._released
             try:
                 return attempt()
             except TransientError as error:
-                if not self._wait(uid, end, max(pause, _asked_pause(error))):
+                if not self._wait(uid, end, max(pause, _asked_pause(error)), seen):
                     waited = self._clock() - start
                     raise TransientError(
                         f"{error}; waited {waited:.0f} s, it is tried again by itself"
@@ -185,14 +188,18 @@ class ClaimPreparer:
                 log.debug("prepare retried", claim_uid=uid, reason=str(error))
                 pause = min(2 * pause, self._patience.longest_pause)
 
-    def _wait(self, uid: ClaimUid, end: float, pause: float) -> bool:
-        """Wait until something changed or `pause` is over; False when there is no point in it."""
+    def _wait(self, uid: ClaimUid, end: float, pause: float, seen: int) -> bool:
+        """Wait until a GPU came free or `pause` is over; False when there is no point in it."""
+
+        def hopeless() -> bool:
+            return self._stopping or uid in self._unwanted
+
         with self._changed:
             left = end - self._clock()
-            if left <= 0 or self._stopping or uid in self._unwanted:
+            if left <= 0 or hopeless():
                 return False
-            self._changed.wait(min(pause, left))
-            return not self._stopping and uid not in self._unwanted
+            self._changed.wait_for(lambda: hopeless() or self._released != seen, min(pause, left))
+            return not hopeless()
 
     def _attempt(self, ref: ClaimRef, end: float) -> tuple[PreparedDevice, ...]:
         record = self._prepared.records.read(ref.uid)
