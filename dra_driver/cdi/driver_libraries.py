@@ -106,8 +106,8 @@ def _driver_version(root: Path) -> str:
         if versions:
             return max(versions, key=lambda text: [int(part) for part in text.split(".")])
     raise DeviceError(
-        f"no NVIDIA driver libraries under {root}: neither libcuda.so.1 nor libnvidia-ml.so.1 is in"
-        f" {', '.join(libraries.LIBRARY_FOLDERS[1:3])} or the other library folders;"
+        f"no NVIDIA driver libraries under {root}: neither libcuda.so.1 nor libnvidia-ml.so.1"
+        f" (looked in {libraries.SEARCHED});"
         " install the NVIDIA driver, or point --nvidia-driver-root at where it is"
     )
 

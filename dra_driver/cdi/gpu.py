@@ -5,6 +5,8 @@ In: a GPU of the inventory. Out: edits with /dev/nvidia<minor> and, for graphics
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 
 from dra_driver.cdi.hooks import HookProgram
 from dra_driver.cdi.model import Edits
@@ -33,7 +35,7 @@ def gpu_edits(gpu: Gpu, roots: Roots, hook_program: HookProgram | None) -> Edits
     present = {drm: drm_edits for drm, drm_edits in found.items() if drm_edits is not None}
     for drm_edits in present.values():
         edits += drm_edits
-    return edits + _by_path(roots, frozenset(present), hook_program)
+    return edits + _by_path(gpu, roots, frozenset(present), hook_program)
 
 
 def _drm_names(gpu: Gpu, roots: Roots) -> list[str]:
@@ -44,16 +46,13 @@ def _drm_names(gpu: Gpu, roots: Roots) -> list[str]:
         return []  # a compute-only kernel driver has no DRM part
 
 
-def _by_path(roots: Roots, names: frozenset[str], hook_program: HookProgram | None) -> Edits:
+def _by_path(
+    gpu: Gpu, roots: Roots, names: frozenset[str], hook_program: HookProgram | None
+) -> Edits:
     """Give the chosen DRM nodes their names by PCI address, as links or as nodes of their own."""
-    folder = roots.dev / _BY_PATH
-    try:
-        links = {link.name: str(link.readlink()) for link in sorted(folder.iterdir())}
-    except OSError:
-        return Edits()
     chosen = {
-        f"{_BY_PATH}/{link}": target
-        for link, target in links.items()
+        link: target
+        for link, target in _by_path_links(gpu, roots)
         if target.rpartition("/")[2] in names
     }
     if hook_program is not None:
@@ -64,3 +63,16 @@ def _by_path(roots: Roots, names: frozenset[str], hook_program: HookProgram | No
         # The same node under a second name does what the link would do.
         edits += node_edits(roots, f"dri/{target.rpartition('/')[2]}", shown=link) or Edits()
     return edits
+
+
+def _by_path_links(gpu: Gpu, roots: Roots) -> Iterator[tuple[str, str]]:
+    """Yield name below /dev and text of the links that udev made for the GPU."""
+    folder = roots.dev / _BY_PATH
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 (names are what is wanted)
+    except OSError:
+        return
+    for name in names:
+        if name.startswith(f"pci-{gpu.pci_address}-"):
+            with suppress(OSError):  # gone meanwhile, or no link
+                yield f"{_BY_PATH}/{name}", str((folder / name).readlink())

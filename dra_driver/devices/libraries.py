@@ -28,7 +28,10 @@ LIBRARY_FOLDERS = (
     "/lib/aarch64-linux-gnu/nvidia/current",
 )
 
-CACHE = "/etc/ld.so.cache"
+SEARCHED = f"{', '.join(LIBRARY_FOLDERS[1:3])} and other library folders, and /etc/ld.so.cache"
+"""Where libraries are looked for, in words."""
+
+_CACHE = "/etc/ld.so.cache"
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 _CACHE_HEADER = struct.Struct("=II")  # number of entries, length of the strings; after the magic
 _CACHE_HEADER_SIZE = 48
@@ -56,7 +59,7 @@ def _existing(root: Path, paths: Iterator[str]) -> tuple[str, ...]:
 
 def _cached(root: Path) -> Iterator[tuple[str, str]]:
     """Yield name and path of each 64-bit library in the root's loader cache, if it can be read."""
-    path = rooted.resolve(root, CACHE)
+    path = rooted.resolve(root, _CACHE)
     if path is None:
         return
     try:

@@ -138,8 +138,7 @@ def find_library(driver_root: Path) -> Path:
     for path in libraries.locate(driver_root, LIBRARY):
         return rooted.outside(driver_root, path)
     raise DeviceError(
-        f"{LIBRARY} not found under {driver_root} (looked in"
-        f" {', '.join(libraries.LIBRARY_FOLDERS)} and {libraries.CACHE});"
+        f"{LIBRARY} not found under {driver_root} (looked in {libraries.SEARCHED});"
         " install the NVIDIA driver, or point --nvidia-driver-root at where it is"
     )
 
