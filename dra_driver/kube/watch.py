@@ -1,0 +1,210 @@
+"""List, then watch, for ever: every change of a selection of objects, told to one callback.
+
+In: a kind and its selectors. Out: `Listed` once at the start and after each gap, `Changed` for
+every event after it. Rules: Kubernetes API concepts, "Efficient detection of changes": begin at a
+list's resourceVersion, follow bookmarks, list again after 410 Gone, begin anew when the server
+ends the stream. A refusal (403, 429, 5xx) is retried with exponential back-off; the stream is
+closed at once on stop(). The client library's own informer does neither.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from dra_driver.errors import ApiError, DriverError, GoneError, UnavailableError
+from dra_driver.kube.backoff import Backoff
+from dra_driver.kube.resource import Resource
+
+log = structlog.get_logger()
+
+_LIST_SECONDS = 30.0
+_SERVER_SECONDS = 300
+"""How long the server is asked to keep a stream open; client-go asks for 5 to 10 minutes."""
+
+_HEALTHY_SECONDS = 10.0
+"""A stream that lived this long was no failure, even if nothing happened in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """All selected objects: the start, or what is there after a gap in the watch."""
+
+    items: tuple[dict[str, object], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """One event; `type` is ADDED, MODIFIED or DELETED."""
+
+    type: str
+    object: dict[str, object]
+
+
+class EventStream(Protocol):
+    """The events {type, object} of one watch request."""
+
+    def __iter__(self) -> Iterator[dict[str, object]]:
+        """Yield events until the stream ends; raise GoneError when its version is too old."""
+        ...
+
+    def close(self) -> None:
+        """End the iteration, from any thread."""
+        ...
+
+
+class WatchApi(Protocol):
+    """What a watch needs of the API server's client."""
+
+    def list(
+        self, resource: Resource, *, query: Mapping[str, str], timeout: float
+    ) -> dict[str, object]:
+        """Return a collection."""
+        ...
+
+    def watch(self, resource: Resource, *, query: Mapping[str, str]) -> EventStream:
+        """Open a stream of events."""
+        ...
+
+
+class Watch:
+    """Follows one selection on a thread of its own.
+
+    Errors of our own tree are expected and retried. Whatever `tell` raises ends the thread through
+    threading.excepthook: it is a fault in the program.
+    """
+
+    def __init__(
+        self,
+        api: WatchApi,
+        resource: Resource,
+        *,
+        selectors: Mapping[str, str],
+        tell: Callable[[Listed | Changed], None],
+        clock: Callable[[], float],
+        random: Callable[[], float],
+    ) -> None:
+        """Take what to follow; `start` begins.
+
+        Args:
+            api: the client.
+            resource: the kind.
+            selectors: `fieldSelector` and `labelSelector`, as query parameters.
+            tell: called on the thread, in order; must not block.
+            clock: monotonic seconds.
+            random: numbers in [0, 1), for jitter.
+        """
+        self._api = api
+        self._resource = resource
+        self._selectors = dict(selectors)
+        self._tell = tell
+        self._clock = clock
+        self._backoff = Backoff(first=0.5, most=30.0, random=random)
+        self._random = random
+        self._version: str | None = None
+        self._trouble: str | None = None
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._stream: EventStream | None = None
+        self._thread = threading.Thread(
+            target=self._run, name=f"watch-{resource.plural}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin to follow. A watch is started once."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> bool:
+        """Close the stream and end the thread within `timeout` seconds; return whether it ended."""
+        self._stopping.set()
+        with self._lock:
+            if self._stream is not None:
+                self._stream.close()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            wait = self._turn()
+            if wait > 0:
+                self._stopping.wait(wait)
+
+    def _turn(self) -> float:
+        """List if needed and follow one stream to its end; return seconds to wait then."""
+        try:
+            if self._version is None:
+                self._list()
+            return self._follow()
+        except GoneError:
+            # Ordinary after a long break; back-off all the same, in case listing does not help.
+            self._version = None
+            return self._backoff.delay()
+        except DriverError as error:
+            if isinstance(error, ApiError):
+                self._version = None
+            if self._stopping.is_set():
+                return 0
+            self._note_trouble(error)
+            asked = error.retry_after if isinstance(error, UnavailableError) else None
+            return max(asked or 0.0, self._backoff.delay())
+
+    def _list(self) -> None:
+        answer = self._api.list(self._resource, query=self._selectors, timeout=_LIST_SECONDS)
+        items, meta = answer.get("items"), answer.get("metadata")
+        version = meta.get("resourceVersion") if isinstance(meta, dict) else None
+        if not isinstance(version, str):
+            raise UnavailableError(f"the list of {self._resource} has no resourceVersion")
+        found = items if isinstance(items, list) else []
+        self._tell(Listed(items=tuple(item for item in found if isinstance(item, dict))))
+        self._version = version
+
+    def _follow(self) -> float:
+        """Tell the events of one stream; return seconds to wait before the next."""
+        seconds = int(_SERVER_SECONDS * (1 + self._random()))
+        query = self._selectors | {
+            "resourceVersion": self._version or "",
+            "timeoutSeconds": str(seconds),
+        }
+        began = self._clock()
+        stream = self._api.watch(self._resource, query=query)
+        with self._lock:
+            self._stream = stream
+            if self._stopping.is_set():
+                stream.close()
+        self._note_recovery()
+        lively = False
+        try:
+            for event in stream:
+                lively = True
+                self._backoff.reset()
+                self._take(event)
+        finally:
+            with self._lock:
+                self._stream = None
+        if lively or self._clock() - began >= _HEALTHY_SECONDS:
+            self._backoff.reset()
+            return 0
+        return self._backoff.delay()
+
+    def _take(self, event: dict[str, object]) -> None:
+        told, kind = event.get("object"), event.get("type")
+        meta = told.get("metadata") if isinstance(told, dict) else None
+        version = meta.get("resourceVersion") if isinstance(meta, dict) else None
+        if isinstance(version, str):
+            self._version = version
+        if isinstance(told, dict) and kind in {"ADDED", "MODIFIED", "DELETED"}:
+            self._tell(Changed(type=str(kind), object=told))
+
+    def _note_trouble(self, error: DriverError) -> None:
+        """Say each cause once, not each time it comes back."""
+        if str(error) != self._trouble:
+            self._trouble = str(error)
+            log.warning("watch interrupted", resource=str(self._resource), error=self._trouble)
+
+    def _note_recovery(self) -> None:
+        if self._trouble is not None:
+            self._trouble = None
+            log.info("watch resumed", resource=str(self._resource))
