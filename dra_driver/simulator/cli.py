@@ -27,7 +27,8 @@ from dra_driver.simulator.driver_root import Options, UserspaceChoice
 from dra_driver.simulator.machine import GpuStatus, Machine
 from dra_driver.simulator.state import FOR_EVER
 
-DEFAULT_ROOT = Path("/run/nvidia/driver")
+# Not below /run: it is a small tmpfs, and device nodes do not work on it.
+DEFAULT_ROOT = Path("/var/lib/dra-driver/simulated-root")
 _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive-process"}
 _TIME_SLICES = {0: "default", 1: "short", 2: "medium", 3: "long"}
 _ROOT = pydantic.Field(DEFAULT_ROOT, description="the driver root, a folder")

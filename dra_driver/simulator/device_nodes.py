@@ -118,7 +118,10 @@ def remove_gpu_nodes(dev: Path, gpu: SimulatedGpu) -> None:
 def drm_names(gpu: SimulatedGpu) -> list[tuple[str, int, str]]:
     """List a GPU's DRM nodes: name, minor number, purpose. card0 is the server's own display."""
     card, render = gpu.slot + 1, _FIRST_RENDER_MINOR + gpu.slot
-    return [(f"card{card}", card, "card"), (f"renderD{render}", render, "render")]
+    return [
+        (f"card{card}", card, "card"),
+        (f"renderD{render}", render, "render"),  # codespell:ignore renderd
+    ]
 
 
 def _make(path: Path, major: int, minor: int, kind: NodeKind, mode: int = 0o666) -> None:

@@ -182,10 +182,13 @@ def remove_gpu(root: Path, gpu: SimulatedGpu) -> None:
 def _refresh(root: Path, profile: Profile, options: Options) -> Description:
     """Check that a driver root is the wanted machine, and renew its library if it is older."""
     found = describe(root)
-    if found.profile != profile or found.seed != (options.seed or profile.name):
+    seed = options.seed or profile.name
+    if found.profile != profile or found.seed != seed:
+        same = (found.profile.name, found.seed) == (profile.name, seed)
         raise SetupError(
-            f"{root} already is the machine {found.profile.name!r} (seed {found.seed!r}); remove "
-            f"it first with `dra-driver simulate down --root {root}`"
+            f"{root} already is the machine {found.profile.name!r} (seed {found.seed!r})"
+            f"{', made from another text of that profile' if same else ''}; remove it first with "
+            f"`dra-driver simulate down --root {root}`"
         )
     with state.State(state.find(root / userspace.library_folder())):
         pass  # a state of another layout is an error here, not in every NVML call

@@ -134,17 +134,17 @@ def test_in_a_container_it_shows_the_gpus_whose_nodes_are_there(
     if os.geteuid() != 0:
         pytest.skip("needs root to change the root folder")
     inside = tmp_path / "container"
-    if place == "hookless":
-        folder, names = "usr/local/nvidia/lib64", ("libnvidia-ml.so.1",)
+    if place == "hookless":  # every library under its soname, in the folder CUDA images search
+        folder, library = "usr/local/nvidia/lib64", "libnvidia-ml.so.1"
+        state = "libnvidia-simulator.so.1"
     else:
-        version = machine.description.driver_version
-        folder, names = userspace.library_folder(), (f"libnvidia-ml.so.{version}",)
+        folder, library = userspace.library_folder(), machine.library.resolve().name
+        state = machine.state_file.name
     (inside / folder).mkdir(parents=True)
-    for name in names:
-        shutil.copy(machine.library, inside / folder / name)
-    if place != "hookless":
-        (inside / folder / "libnvidia-ml.so.1").symlink_to(names[0])
-    os.link(machine.state_file, inside / folder / machine.state_file.name)  # the live state
+    shutil.copy(machine.library, inside / folder / library)
+    if library != machine.library.name:
+        (inside / folder / machine.library.name).symlink_to(library)
+    os.link(machine.state_file, inside / folder / state)  # as a bind mount: the same, live file
     for path in [machine.nvidia_smi, *libraries_of(machine.nvidia_smi)]:
         target = inside / ("usr/bin" if path == machine.nvidia_smi else str(path.parent)[1:])
         target.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,119 @@
+"""Device node plans, /proc tables, compiled sources and package sources."""
+
+from pathlib import Path
+
+import pytest
+
+from dra_driver.errors import SetupError
+from dra_driver.simulator import apt_source, build, device_nodes, procfs
+from dra_driver.simulator.apt_source import Source
+from dra_driver.simulator.device_nodes import NodeKind
+
+HOST = "Character devices:\n  1 mem\n254 ndctl\n253 dimmctl\n\nBlock devices:\n252 virtblk\n"
+
+
+def test_dynamic_majors_avoid_those_in_use_on_the_host(tmp_path: Path) -> None:
+    plan = device_nodes.plan(NodeKind.PLACEHOLDER, tmp_path, HOST)
+    assert (plan.uvm_major, plan.caps_major) == (252, 251)
+    assert plan.drm
+
+
+def test_a_real_driver_on_the_host_forbids_real_nodes(tmp_path: Path) -> None:
+    host = f"Character devices:\n195 nvidia\n226 drm\n{HOST}"
+    plan = device_nodes.plan(None, tmp_path, host)
+    assert plan.kind is NodeKind.PLACEHOLDER
+    assert "real NVIDIA driver" in plan.note
+    assert not plan.drm
+    with pytest.raises(SetupError, match="real NVIDIA driver"):
+        device_nodes.plan(NodeKind.DEVICE, tmp_path, host)
+
+
+def test_mig_minors_are_numbered_as_on_a_real_node() -> None:
+    lines = dict(line.split() for line in procfs.mig_minors().splitlines())
+    assert (lines["config"], lines["monitor"]) == ("1", "2")
+    assert lines["gpu0/gi9/access"] == "84"  # as on a real node
+    assert lines["gpu0/gi9/ci0/access"] == "85"
+    assert len(set(lines.values())) == len(lines)
+
+
+def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path) -> None:
+    for environment in ({"PATH": str(tmp_path)}, {"PATH": str(tmp_path), "CC": "my-cc"}):
+        with pytest.raises(SetupError, match="apt-get install gcc"):
+            build.compile_library(tmp_path, environment)
+
+
+def test_a_compiler_that_fails_is_quoted_and_nothing_is_kept(tmp_path: Path) -> None:
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\necho 'no space left' >&2\nexit 4\n")
+    compiler.chmod(0o755)
+    with pytest.raises(SetupError, match=r"exit status 4.*no space left"):
+        build.compile_library(tmp_path / "cache", {"PATH": f"{tmp_path}:/bin:/usr/bin"})
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_the_cache_folder_follows_the_users_settings() -> None:
+    home = build.cache_folder({"HOME": "/home/ada"})
+    assert home == Path("/home/ada/.cache/dra-driver/simulator")
+    chosen = build.cache_folder({"HOME": "/home/ada", "XDG_CACHE_HOME": "/big"})
+    assert chosen == Path("/big/dra-driver/simulator")
+
+
+def test_both_formats_of_package_sources_are_read(tmp_path: Path) -> None:
+    parts = tmp_path / "sources.list.d"
+    parts.mkdir()
+    (tmp_path / "sources.list").write_text(
+        "# deb http://old.example/debian buster main\n"
+        "deb [arch=amd64 signed-by=/k.gpg] http://one.example/debian bookworm main # ours\n"
+        "deb-src http://one.example/debian bookworm main\n"
+    )
+    (parts / "two.sources").write_text(
+        "Types: deb deb-src\nURIs: http://two.example/debian\nSuites: trixie trixie-updates\n"
+        "Components: main\nSigned-By: /usr/share/keyrings/two.gpg\n\n"
+        "Types: deb\nEnabled: no\nURIs: http://off.example/debian\nSuites: x\nComponents: main\n"
+    )
+    assert list(apt_source.sources(tmp_path)) == [
+        Source(
+            uri="http://one.example/debian",
+            suites=("bookworm",),
+            components=("main",),
+            signed_by="/k.gpg",
+        ),
+        Source(
+            uri="http://two.example/debian",
+            suites=("trixie", "trixie-updates"),
+            components=("main",),
+            signed_by="/usr/share/keyrings/two.gpg",
+        ),
+    ]
+
+
+def test_the_main_archive_is_chosen_and_not_security_or_strangers() -> None:
+    def source(uri: str, suite: str, component: str = "main") -> Source:
+        return Source(uri=uri, suites=(suite,), components=(component,), signed_by="")
+
+    main = source("http://mirror.example/debian", "bookworm")
+    assert (
+        apt_source.debian_archive(
+            [
+                source("http://mirror.example/debian-security", "bookworm-security"),
+                source("https://packages.example/apt", "stable"),
+                main,
+            ]
+        )
+        == main
+    )
+    with pytest.raises(SetupError, match="no Debian archive"):
+        apt_source.debian_archive([])
+
+
+def test_apt_is_told_to_use_nothing_of_the_machines_own_state(tmp_path: Path) -> None:
+    apt, work = tmp_path / "apt", tmp_path / "work"
+    apt.mkdir()
+    work.mkdir()
+    (apt / "sources.list").write_text("deb http://one.example/debian bookworm main\n")
+    options = apt_source.options(work, apt)
+    assert f"Dir::State::Lists={work}/lists" in options
+    assert "Dir::Etc::SourceParts=/dev/null" in options
+    written = (work / "debian.sources").read_text()
+    assert "Components: contrib non-free\n" in written
+    assert "Suites: bookworm\n" in written

@@ -1,0 +1,106 @@
+"""Profiles: what is shipped is sound, and what is wrong is said."""
+
+from pathlib import Path
+
+import pytest
+
+from dra_driver.errors import ConfigError
+from dra_driver.simulator import hardware, profile
+
+L4 = '{card: l4, pci: "0000:00:03.0", minor: 0}'
+
+
+def parse(text: str) -> profile.Profile:
+    return profile.parse(text, origin="test.yaml")
+
+
+def machine(gpus: str = L4, more: str = "") -> str:
+    return f'driver_version: 535.261.03\ncuda_version: "12.2"\ngpus: [{gpus}]\n{more}'
+
+
+@pytest.mark.parametrize("name", [*profile.names(), *profile.ALIASES])
+def test_every_shipped_profile_and_alias_loads(name: str) -> None:
+    assert profile.load(name).gpus
+
+
+@pytest.mark.parametrize(
+    ("alias", "card", "count"),
+    [
+        ("a100x8", "NVIDIA A100-SXM4-40GB", 8),
+        ("h100x8", "NVIDIA H100 80GB HBM3", 8),
+        ("h200x8", "NVIDIA H200", 8),
+        ("t4x4", "Tesla T4", 4),
+        ("l4x2", "NVIDIA L4", 2),
+    ],
+)
+def test_an_alias_says_what_it_holds(alias: str, card: str, count: int) -> None:
+    loaded = profile.load(alias)
+    assert [loaded.card_of(gpu).name for gpu in loaded.gpus] == [card] * count
+
+
+def test_the_mixed_node_has_four_kinds_of_card() -> None:
+    loaded = profile.load("mixed")
+    assert len({gpu.card for gpu in loaded.gpus}) == 4
+
+
+@pytest.mark.parametrize("name", profile.names())
+def test_identities_are_unique_and_always_the_same(name: str) -> None:
+    loaded = profile.load(name)
+    gpus = hardware.gpus_of(loaded, "seed")
+    assert gpus == hardware.gpus_of(loaded, "seed")
+    for identity in ("uuid", "serial", "pci", "minor"):
+        assert len({getattr(gpu, identity) for gpu in gpus}) == len(gpus)
+
+
+def test_a_profile_may_be_a_file_anywhere(tmp_path: Path) -> None:
+    path = tmp_path / "my-node.yaml"
+    path.write_text(machine())
+    assert profile.load(str(path)).name == "my-node"
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"no profile 'b300x8'.*h100-80gb-x8.*t4x4"):
+        profile.load("b300x8")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- a list", "must be a mapping, not list"),
+        ("a: [", "is not YAML"),
+        ("gpus: []", "driver_version: Field required"),
+        (machine(f"{L4}, {L4}"), "two GPUs have the same pci"),
+        (machine('{card: l4, pci: "0000:00:03.0", minor: 255}'), "gpus.0.minor: Input should be"),
+        (machine('{card: l4, pci: "00:03.0", minor: 0}'), "gpus.0.pci: String should match"),
+        (machine('{card: l40, pci: "0000:00:03.0", minor: 0}'), "no card 'l40'; known are"),
+        (machine('{card: l4, pci: "0000:00:03.0", minr: 0}'), "gpus.0.minr: Extra inputs"),
+        (machine(more="cards: {l4: {name: My L4}}"), "cards.l4.brand: Field required"),
+        (machine(more="driver: 1"), "driver: Extra inputs are not permitted"),
+        ("driver_version: 1.2\ngpus: [l4]", "gpus.0: Input should be a valid dictionary"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse(text)
+    assert message in str(raised.value)
+    assert "test.yaml" in str(raised.value)
+
+
+def test_a_mig_placement_beyond_the_card_is_refused() -> None:
+    card = profile.load("a100x8").cards["a100-sxm4-40gb"].model_dump(exclude_none=True)
+    card["mig"]["profiles"][0]["starts"] = [8]
+    with pytest.raises(ValueError, match=r"1g\.5gb at 8 of size 1 ends beyond"):
+        profile.Card.model_validate(card)
+
+
+def test_a_card_of_the_profile_itself_goes_before_a_shipped_one() -> None:
+    shipped = profile.load("l4x2").cards["l4"]
+    own = shipped.model_copy(update={"name": "NVIDIA L4 (mine)"})
+    loaded = profile.load("l4x2").model_copy(update={"cards": {"l4": own}})
+    assert profile.parse(profile.dump(loaded), origin="dumped").cards["l4"].name == own.name
+
+
+def test_the_root_of_a_gpu_without_bridges_is_its_own_bus() -> None:
+    gpus = hardware.gpus_of(profile.load("l4x2"), "seed")
+    assert {gpu.root_bus for gpu in gpus} == {"0000:00"}
+    assert hardware.gpus_of(profile.load("a100x8"), "seed")[2].root_bus == "0000:40"

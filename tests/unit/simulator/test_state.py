@@ -1,0 +1,120 @@
+"""The state file, from Python alone."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from dra_driver.errors import SetupError, StateError
+from dra_driver.simulator import layout, state
+from dra_driver.simulator.layout import Fact, Text
+from dra_driver.simulator.state import Driver, Fault, GpuFacts, State
+
+DRIVER = Driver(version="535.261.03", cuda_version=12020, library_folder="usr/lib")
+
+
+def gpu(uuid: str) -> GpuFacts:
+    return GpuFacts(facts={Fact.MINOR: 3, Fact.COMPUTE_MODE: 0}, texts={Text.UUID: uuid})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "libnvidia-simulator.so.535.261.03"
+    state.create(path, DRIVER, [gpu("GPU-a"), gpu("GPU-b")])
+    return path
+
+
+def test_what_was_created_is_read_back(path: Path) -> None:
+    with State(path) as now:
+        assert now.driver_version == "535.261.03"
+        assert now.driver_loaded
+        assert list(now.slots) == [0, 1]
+        assert now.slot_of("gpu-B") == 1
+        assert now.fact(1, Fact.MINOR) == 3
+        assert now.fact(1, Fact.FAN_SPEED) is None
+        assert now.text(0, Text.SERIAL) == ""
+        assert now.present(0)
+        assert not now.lost(0)
+
+
+def test_changes_are_seen_through_another_mapping(path: Path) -> None:
+    with State(path) as one, State(path) as other:
+        one.set_fact(0, Fact.COMPUTE_MODE, 3)
+        one.set_fact(0, Fact.MINOR, None)
+        one.set_lost(1, lost=True)
+        one.set_present(0, present=False)
+        one.set_driver_loaded(loaded=False)
+        assert other.fact(0, Fact.COMPUTE_MODE) == 3
+        assert other.fact(0, Fact.MINOR) is None
+        assert other.lost(1)
+        assert not other.present(0)
+        assert not other.driver_loaded
+
+
+def test_an_unknown_uuid_is_an_error_that_lists_the_known(path: Path) -> None:
+    with State(path) as now, pytest.raises(SetupError, match="GPU-a, GPU-b"):
+        now.slot_of("GPU-c")
+
+
+def test_places_of_spent_and_cleared_faults_are_used_again(path: Path) -> None:
+    with State(path) as now:
+        for number in range(layout.MAX_FAULTS):
+            now.add_fault(Fault(function=f"nvml{number}", code=3, times=0 if number == 7 else -1))
+        now.add_fault(Fault(function="nvmlLast", code=3))
+        with pytest.raises(SetupError, match="places for faults are taken"):
+            now.add_fault(Fault(function="nvmlOneTooMany", code=3))
+        now.clear_faults("nvml5")
+        now.add_fault(Fault(function="nvmlAfter", slot=1, code=15, times=2, delay_ms=9))
+        assert Fault(function="nvmlAfter", slot=1, code=15, times=2, delay_ms=9) in now.faults()
+        now.clear_faults()
+        assert now.faults() == []
+
+
+def test_a_function_name_that_does_not_fit_is_refused(path: Path) -> None:
+    with State(path) as now, pytest.raises(SetupError, match="too long"):
+        now.add_fault(Fault(function="n" * 64))
+
+
+def test_writers_do_not_lose_each_others_changes(path: Path) -> None:
+    def add() -> None:
+        with State(path) as now:
+            for _ in range(50):
+                now.emit_event(0, event_type=8, data=1)
+
+    threads = [threading.Thread(target=add, name=f"writer {n}") for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    with State(path) as now, now.locked() as record:
+        assert record.next_event == 200
+
+
+def test_a_reboot_makes_pending_modes_current(path: Path) -> None:
+    with State(path) as now:
+        now.set_fact(0, Fact.ECC_CURRENT, 1)
+        now.set_fact(0, Fact.ECC_PENDING, 0)
+        now.set_fact(0, Fact.COMPUTE_MODE, 3)
+        now.reset_volatile()
+        assert (now.fact(0, Fact.ECC_CURRENT), now.fact(0, Fact.COMPUTE_MODE)) == (0, 0)
+        assert now.fact(0, Fact.TIME_SLICE) is None
+
+
+def test_a_machine_with_too_many_gpus_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="33 GPUs; the simulator holds at most 32"):
+        state.create(tmp_path / "state", DRIVER, [gpu(f"GPU-{n}") for n in range(33)])
+
+
+def test_a_file_of_another_layout_is_refused(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[layout.STATE_OFFSET + layout.StateRecord.layout_version.offset] = 99
+    path.write_bytes(bytes(content))
+    with pytest.raises(StateError, match=r"layout 99.*simulate up"):
+        State(path)
+
+
+def test_a_missing_file_is_an_error_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="gone: No such file"):
+        State(tmp_path / "gone")
+    with pytest.raises(SetupError, match="no simulated machine"):
+        state.find(tmp_path)
