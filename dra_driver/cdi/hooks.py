@@ -99,10 +99,12 @@ def _known_commands(program: Path) -> frozenset[str]:
     """Return the commands whose names stand in the program.
 
     A release that does not know a command may refuse it, and the container with it. The program is
-    one Go binary with its texts inside; running it is no way, as it is built for the host.
+    one Go binary with its texts inside; running it is no way, as it is built for the host. What has
+    none of the names is a script around the program, as GPU Operator installs it.
     """
     try:
         with program.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as text:
-            return frozenset(command for command in _COMMANDS if text.find(command.encode()) >= 0)
+            known = frozenset(command for command in _COMMANDS if text.find(command.encode()) >= 0)
     except (OSError, ValueError):  # unreadable, or empty
         return _LONG_KNOWN
+    return known or _LONG_KNOWN

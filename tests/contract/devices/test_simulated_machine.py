@@ -11,6 +11,7 @@ from dra_driver.devices.nvml import NvmlLibrary, find_library
 from dra_driver.devices.pci import PciBus
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import DeviceError
+from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
 
 NOT_SUPPORTED = 3
@@ -242,3 +243,33 @@ def test_open_and_close_can_be_repeated(machine: Machine) -> None:
         assert library.gpu_count() == len(machine.gpus)
         library.close()
         library.close()
+
+
+@pytest.mark.parametrize(
+    ("fact", "value", "field", "name"),
+    [
+        (Fact.BRAND, 2, "brand", "Tesla"),
+        (Fact.BRAND, 15, "brand", "GeForceRTX"),
+        (Fact.BRAND, 99, "brand", "Unknown"),
+        (Fact.ARCHITECTURE, 8, "architecture", "Ada Lovelace"),
+        (Fact.ARCHITECTURE, 13, "architecture", "Rubin"),
+        (Fact.ARCHITECTURE, 99, "architecture", "Unknown"),
+        (Fact.ADDRESSING_MODE, 2, "addressing_mode", "ATS"),
+        (Fact.ADDRESSING_MODE, 99, "addressing_mode", None),
+        (Fact.MIG_CURRENT, 1, "mig_mode", MigMode.ENABLED),
+    ],
+)
+def test_numbers_of_nvml_become_the_texts_that_claims_select_by(
+    machine: Machine, session: DriverSession, fact: Fact, value: int, field: str, name: str | None
+) -> None:
+    machine.set_fact(machine.gpus[0].uuid, fact, value)
+    inventory = session.look()
+
+    [gpu] = [gpu for gpu in inventory.gpus if gpu.uuid == machine.gpus[0].uuid]
+    assert getattr(gpu, field) == name
+
+
+def test_a_gpu_in_mig_mode_stays_in_the_inventory(machine: Machine, session: DriverSession) -> None:
+    machine.set_fact(machine.gpus[0].uuid, Fact.MIG_CURRENT, 1)
+
+    assert len(session.look().gpus) == len(machine.gpus)

@@ -1,0 +1,276 @@
+"""`dra-driver inspect`: what this node has, and what the driver would publish and inject.
+
+In: settings, the driver root and NVML; no cluster. Out: on stdout a table for people, or YAML or
+JSON for programs; with `--cdi` the CDI spec that a claim of all GPUs would get. Nothing is changed.
+It looks the way the driver looks, so what is missing here is missing there.
+"""
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import AliasChoices, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from dra_driver.cdi.content import CdiContent
+from dra_driver.cdi.model import Edits, Spec, SpecDevice
+from dra_driver.cdi.roots import Roots, find_roots
+from dra_driver.cdi.spec import KIND, render
+from dra_driver.devices.model import Gpu, Inventory
+from dra_driver.devices.names import gpu_name
+from dra_driver.devices.session import DriverSession
+from dra_driver.errors import DeviceError, SetupError
+from dra_driver.slices.project import Projection, projection
+
+_GIB = 1024**3
+_COLUMNS = ("NAME", "PRODUCT", "UUID", "PCI", "NUMA", "MEMORY", "MIG")
+
+
+class Inspect(BaseSettings):
+    """Show this node's GPUs and what the driver would publish of them."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="ignore",
+        env_prefix="inspect_",  # for what is not a setting of the driver, and has no alias
+        env_ignore_empty=True,
+        populate_by_name=True,
+        cli_prog_name="dra-driver inspect",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_show_env_vars=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        cli_exit_on_error=False,
+    )
+
+    output: Literal["table", "yaml", "json"] = Field(
+        "table", description="Form of what is printed."
+    )
+    cdi: bool = Field(
+        False,
+        description="Print the CDI spec that a claim of all GPUs would get instead.",
+    )
+    nvidia_driver_root: Path = Field(
+        Path("/"),
+        validation_alias=AliasChoices("nvidia_driver_root", "host_driver_root"),
+        description="Root of the NVIDIA driver's installation, as the host sees it.",
+    )
+    container_driver_root: Path | None = Field(
+        None,
+        validation_alias=AliasChoices("container_driver_root", "driver_root_ctr_path"),
+        description="The same root as this process sees it; unset: /driver-root if that exists, "
+        "else --nvidia-driver-root.",
+    )
+    nvidia_dev_root: Path | None = Field(
+        None,
+        validation_alias="nvidia_dev_root",
+        description="Root above the device nodes' dev folder, as the host sees it; unset: the "
+        "driver root if it has dev/nvidiactl, else /.",
+    )
+    nvidia_cdi_hook_path: str = Field(
+        "",
+        validation_alias="nvidia_cdi_hook_path",
+        description="nvidia-cdi-hook as the host sees it; unset: looked for.",
+    )
+    sys_root: Path = Field(
+        Path("/sys"), validation_alias="sys_root", description="Where sysfs is mounted."
+    )
+    proc_root: Path = Field(
+        Path("/proc"), validation_alias="proc_root", description="Where procfs is mounted."
+    )
+
+    def cli_cmd(self) -> None:
+        """Look and print.
+
+        Raises:
+            DriverError: there is no driver, or it does not answer.
+        """
+        roots = find_roots(
+            driver_root=self.nvidia_driver_root,
+            container_driver_root=self.container_driver_root,
+            dev_root=self.nvidia_dev_root,
+            proc_root=self.proc_root,
+            sys_root=self.sys_root,
+        )
+        inventory = look(roots)
+        edits, problems = edits_of(
+            inventory.gpus,
+            CdiContent(
+                roots,
+                hook_path=self.nvidia_cdi_hook_path,
+                kernel_release=platform.release(),
+                clock=time.monotonic,
+            ),
+        )
+        if self.cdi:
+            sys.stdout.write(spec_text(edits, problems, self.output))
+        elif self.output == "table":
+            sys.stdout.write(table(inventory, problems))
+        else:
+            sys.stdout.write(_dump(report(inventory, problems), self.output))
+
+
+def look(roots: Roots) -> Inventory:
+    """Look at the GPUs once.
+
+    Raises:
+        DeviceError: there is no driver, or it does not answer.
+    """
+    session = DriverSession(
+        driver_root=roots.driver, dev=roots.dev, proc_root=roots.proc, sys_root=roots.sys
+    )
+    try:
+        return session.look()
+    finally:
+        session.close()
+
+
+def edits_of(gpus: Sequence[Gpu], content: CdiContent) -> tuple[dict[str, Edits], dict[str, str]]:
+    """Return the edits of each GPU by device name, and why others have none.
+
+    The edits that all share stand under the empty name.
+    """
+    edits: dict[str, Edits] = {}
+    problems: dict[str, str] = {}
+    for name, gpu in [("", None), *((str(gpu_name(gpu.minor)), gpu) for gpu in gpus)]:
+        try:
+            edits[name] = content.common_edits() if gpu is None else content.gpu_edits(gpu)
+        except DeviceError as error:
+            problems[name] = str(error)
+    return edits, problems
+
+
+def spec_text(edits: Mapping[str, Edits], problems: Mapping[str, str], output: str) -> str:
+    """Return the spec of a claim of all GPUs, as JSON, or as YAML with problems as comments.
+
+    Raises:
+        SetupError: no GPU can be given to a container.
+        StateError: the spec breaks a rule of CDI.
+    """
+    devices = tuple(SpecDevice(name=name, edits=part) for name, part in edits.items() if name)
+    if "" not in edits or not devices:
+        raise SetupError("; ".join(problems.values()) or "this node has no GPU")
+    document = render(Spec(kind=KIND, devices=devices, edits=edits[""]))
+    if output == "json":
+        return _dump(document, output)
+    comments = [f"# {name} is left out: {problem}\n" for name, problem in problems.items()]
+    return "".join(comments) + _dump(document, "yaml")
+
+
+def report(inventory: Inventory, problems: Mapping[str, str]) -> dict[str, object]:
+    """Return what was found, and as `devices` what would be published, for programs."""
+    published = projection(inventory)
+    return {
+        "driver": {
+            "version": inventory.driver_version,
+            "cudaVersion": _dotted(inventory.cuda_version),
+        },
+        "gpus": [_facts(gpu, problems) for gpu in inventory.gpus],
+        "sick": [{"index": gpu.index, "reason": gpu.reason} for gpu in inventory.sick],
+        "withheld": [{"index": gpu.index, "reason": gpu.reason} for gpu in published.withheld],
+        "devices": list(published.devices),
+    }
+
+
+def table(inventory: Inventory, problems: Mapping[str, str]) -> str:
+    """Return what was found and what would be published, for people."""
+    published = projection(inventory)
+    lines = [f"driver {inventory.driver_version}, CUDA {_dotted(inventory.cuda_version)}", ""]
+    if inventory.gpus:
+        lines += _aligned([_COLUMNS, *map(_row, inventory.gpus)])
+    else:
+        lines += ["no usable GPU"]
+    faults = [
+        *(f"not published: GPU {gpu.index}: {gpu.reason}" for gpu in published.withheld),
+        *(
+            f"left out: {each.attribute} of {each.device}: {each.reason}"
+            for each in published.omitted
+        ),
+        *(
+            f"cannot be prepared: {name or 'any GPU'}: {problem}"
+            for name, problem in problems.items()
+        ),
+    ]
+    if faults:
+        lines += ["", *faults]
+    return "\n".join((*lines, "", *_published(published))) + "\n"
+
+
+def _row(gpu: Gpu) -> tuple[str, ...]:
+    return (
+        str(gpu_name(gpu.minor)),
+        gpu.product_name,
+        gpu.uuid,
+        gpu.pci_address,
+        "-" if gpu.numa_node is None else str(gpu.numa_node),
+        "-" if gpu.memory_bytes is None else f"{gpu.memory_bytes / _GIB:.1f} GiB",
+        gpu.mig_mode,
+    )
+
+
+def _facts(gpu: Gpu, problems: Mapping[str, str]) -> dict[str, object]:
+    name = str(gpu_name(gpu.minor))
+    return {
+        "name": name,
+        "index": gpu.index,
+        "minor": gpu.minor,
+        "uuid": gpu.uuid,
+        "pciAddress": gpu.pci_address,
+        "pcieRoot": gpu.pcie_root,
+        "numaNode": gpu.numa_node,
+        "productName": gpu.product_name,
+        "brand": gpu.brand,
+        "architecture": gpu.architecture,
+        "cudaComputeCapability": _dotted(gpu.cuda_compute_capability),
+        "memoryBytes": gpu.memory_bytes,
+        "migMode": str(gpu.mig_mode),
+        "addressingMode": gpu.addressing_mode,
+        "problem": problems.get(name, problems.get("")),
+    }
+
+
+def _published(published: Projection) -> Iterable[str]:
+    """Yield what all devices have in common on one line, then what each has beside it."""
+    devices = published.devices
+    values = [_values(device) for device in devices]
+    yield f"would publish {len(devices)} {'device' if len(devices) == 1 else 'devices'}"
+    if len(devices) > 1:
+        shared = [each for each in values[0] if all(each in other for other in values)]
+        yield f"  all: {', '.join(shared)}"
+        values = [[each for each in own if each not in shared] for own in values]
+    for device, own in zip(devices, values, strict=True):
+        yield f"  {device['name']}: {', '.join(own)}"
+
+
+def _values(device: Mapping[str, Any]) -> list[str]:
+    """Return a device's attributes and capacities as `name=value`."""
+    attributes = device.get("attributes", {}).items()
+    # An attribute is an object with one member, which names its type.
+    found = [f"{name}={next(iter(value.values()))}" for name, value in attributes]
+    return found + [
+        f"{name}={capacity['value']}" for name, capacity in device.get("capacity", {}).items()
+    ]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _dotted(version: tuple[int, int] | None) -> str | None:
+    return None if version is None else f"{version[0]}.{version[1]}"
+
+
+def _dump(document: object, output: str) -> str:
+    if output == "json":
+        return json.dumps(document, indent=2) + "\n"
+    return yaml.safe_dump(document, sort_keys=False, width=100, allow_unicode=True)

@@ -1,0 +1,92 @@
+"""`dra-driver inspect` over a simulated machine, as people run it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dra_driver.cli import main
+from dra_driver.simulator.machine import Machine
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine.create(tmp_path / "root", "mixed")
+
+
+def words(machine: Machine, *more: str) -> list[str]:
+    return [
+        "inspect",
+        f"--nvidia-driver-root={machine.driver_root}",
+        f"--container-driver-root={machine.driver_root}",
+        f"--sys-root={machine.sys_root}",
+        f"--proc-root={machine.proc_root}",
+        *more,
+    ]
+
+
+def test_a_table_names_every_gpu(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words(machine)) == 0
+
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    for gpu in machine.gpus:
+        assert gpu.uuid in shown.out
+    assert f"would publish {len(machine.gpus)} devices" in shown.out
+
+
+@pytest.mark.parametrize(("output", "parse"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_programs_get_gpus_and_devices(
+    machine: Machine, capsys: pytest.CaptureFixture[str], output: str, parse: object
+) -> None:
+    assert main(words(machine, f"--output={output}")) == 0
+
+    found = parse(capsys.readouterr().out)  # type: ignore[operator]
+    assert {gpu["uuid"] for gpu in found["gpus"]} == {gpu.uuid for gpu in machine.gpus}
+    assert {device["name"] for device in found["devices"]} == {
+        f"gpu-{gpu.minor}" for gpu in machine.gpus
+    }
+    assert {gpu["problem"] for gpu in found["gpus"]} == {None}
+
+
+def test_a_lost_gpu_is_shown_with_the_reason(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.lose_gpu(machine.gpus[0].uuid)
+
+    assert main(words(machine)) == 0
+    shown = capsys.readouterr().out
+    assert "not published: GPU 0: the GPU has fallen off the bus" in shown
+    assert machine.gpus[1].uuid in shown
+
+
+def test_a_spec_has_every_gpu(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words(machine, "--cdi", "--output=json")) == 0
+
+    spec = json.loads(capsys.readouterr().out)
+    assert {device["name"] for device in spec["devices"]} == {
+        f"gpu-{gpu.minor}" for gpu in machine.gpus
+    }
+
+
+def test_nodes_that_are_missing_are_named(
+    machine: Machine, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "other/dev").mkdir(parents=True)
+
+    assert main(words(machine, "--cdi", f"--nvidia-dev-root={tmp_path / 'other'}")) == 1
+    error = capsys.readouterr().err
+    for gpu in machine.gpus:
+        assert f"{tmp_path}/other/dev/nvidia{gpu.minor} of GPU {gpu.uuid} is missing" in error
+
+
+def test_without_driver_there_is_one_line_and_status_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", f"--nvidia-driver-root={tmp_path}"]) == 1
+
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    [line] = shown.err.splitlines()
+    assert line.startswith(f"error: libnvidia-ml.so.1 not found under {tmp_path}")

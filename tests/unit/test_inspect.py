@@ -1,0 +1,109 @@
+"""What `dra-driver inspect` prints of an inventory."""
+
+import json
+
+import pytest
+import yaml
+
+import make
+from dra_driver.cdi.model import DeviceNode, Edits
+from dra_driver.devices.model import Inventory, MigMode, SickGpu
+from dra_driver.errors import SetupError
+from dra_driver.inspect import report, spec_text, table
+
+EDITS = {
+    "": Edits(env=("NVIDIA_VISIBLE_DEVICES=void",)),
+    "gpu-0": Edits(device_nodes=(DeviceNode(path="/dev/nvidia0"),)),
+}
+
+
+def test_a_table_has_one_aligned_row_for_each_gpu() -> None:
+    lines = table(make.inventory(make.gpu(0), make.gpu(10)), {}).splitlines()
+
+    header, first, second = lines[2:5]
+    assert header.split() == ["NAME", "PRODUCT", "UUID", "PCI", "NUMA", "MEMORY", "MIG"]
+    assert first.startswith("gpu-0   NVIDIA H100 80GB HBM3")
+    assert second.startswith("gpu-10  NVIDIA H100 80GB HBM3")
+    assert header.index("MEMORY") == first.index("80.0 GiB") == second.index("80.0 GiB")
+
+
+def test_facts_a_card_lacks_are_dashes() -> None:
+    bare = make.gpu(0, numa_node=None, memory_bytes=None)
+    row = table(make.inventory(bare), {}).splitlines()[3]
+
+    assert row.split()[-3:] == ["-", "-", "disabled"]
+
+
+def test_what_devices_share_is_said_once() -> None:
+    text = table(make.inventory(), {})
+
+    assert text.count("driverVersion=535.261.3") == 1
+    assert "  all: type=gpu, productName=NVIDIA H100 80GB HBM3, brand=Nvidia" in text
+    assert f"  gpu-1: uuid={make.gpu(1).uuid}" in text
+    assert "memory=80Gi" in text
+
+
+def test_one_device_is_said_in_full() -> None:
+    text = table(make.inventory(make.gpu(0)), {})
+
+    assert "would publish 1 device\n" in text
+    assert "all:" not in text
+
+
+def test_gpus_that_are_not_published_are_listed_with_the_reason() -> None:
+    inventory = make.inventory(
+        make.gpu(0), make.gpu(1, mig_mode=MigMode.ENABLED), sick=(SickGpu(index=7, reason="lost"),)
+    )
+    text = table(inventory, {"gpu-0": "its device node is missing"})
+
+    assert "not published: GPU 7: lost" in text
+    assert "not published: GPU 1: MIG mode is on" in text
+    assert "cannot be prepared: gpu-0: its device node is missing" in text
+
+
+def test_a_machine_without_gpus_says_so() -> None:
+    text = table(Inventory(driver_version="550.54.15", cuda_version=(12, 4)), {})
+
+    assert "driver 550.54.15, CUDA 12.4" in text
+    assert "no usable GPU" in text
+    assert "would publish 0 devices" in text
+
+
+def test_a_report_has_facts_problems_and_the_devices_as_published() -> None:
+    found = report(
+        make.inventory(make.gpu(0), sick=(SickGpu(index=7, reason="lost"),)),
+        {"gpu-0": "its device node is missing"},
+    )
+
+    assert json.loads(json.dumps(found)) == found
+    assert found["driver"] == {"version": "535.261.03", "cudaVersion": "12.2"}
+    assert found["sick"] == found["withheld"] == [{"index": 7, "reason": "lost"}]
+    [gpu] = found["gpus"]  # type: ignore[misc]
+    assert gpu["uuid"] == make.gpu(0).uuid  # type: ignore[has-type]
+    assert gpu["problem"] == "its device node is missing"  # type: ignore[has-type]
+    [device] = found["devices"]  # type: ignore[misc]
+    assert device["name"] == "gpu-0"  # type: ignore[has-type]
+
+
+def test_a_spec_is_yaml_with_what_is_left_out_as_comments() -> None:
+    text = spec_text(EDITS, {"gpu-1": "its device node is missing"}, "table")
+
+    assert text.startswith("# gpu-1 is left out: its device node is missing\n")
+    spec = yaml.safe_load(text)
+    assert [device["name"] for device in spec["devices"]] == ["gpu-0"]
+    assert spec["containerEdits"] == {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
+
+
+def test_a_spec_can_be_json() -> None:
+    spec = json.loads(spec_text(EDITS, {"gpu-1": "its device node is missing"}, "json"))
+
+    assert spec["kind"] == "k8s.gpu.nvidia.com/claim"
+
+
+def test_no_usable_gpu_is_no_spec() -> None:
+    with pytest.raises(SetupError, match="its device node is missing"):
+        spec_text({"": EDITS[""]}, {"gpu-0": "its device node is missing"}, "yaml")
+    with pytest.raises(SetupError, match="this node has no GPU"):
+        spec_text({"": EDITS[""]}, {}, "yaml")
+    with pytest.raises(SetupError, match="no driver libraries"):
+        spec_text({"gpu-0": EDITS["gpu-0"]}, {"": "no driver libraries"}, "yaml")
