@@ -76,23 +76,33 @@ def find_hook_program(roots: Roots, configured: str | None) -> HookProgram | Non
     container holds may need libraries that the host lacks.
 
     Raises:
-        DeviceError: a path was configured, and the node has no such file.
+        DeviceError: a path was configured and the node has no such file, or cannot be read.
     """
     host_is_visible = roots.driver_on_host == "/"
     if not host_is_visible:
         return HookProgram(path=configured, commands=_LONG_KNOWN) if configured else None
     for path in (configured,) if configured else _USUAL_PLACES:
-        found = rooted.resolve(roots.driver, path)
-        if found is not None and rooted.outside(roots.driver, found).is_file():
-            return HookProgram(
-                path=path, commands=_known_commands(rooted.outside(roots.driver, found))
-            )
+        program = _file(roots, path)
+        if program is not None:
+            return HookProgram(path=path, commands=_known_commands(program))
     if configured:
         raise DeviceError(
             f"the CDI hook program {configured} is not on this node; correct"
             " --nvidia-cdi-hook-path, or leave it empty to do without the hook program"
         )
     return None
+
+
+def _file(roots: Roots, path: str) -> Path | None:
+    try:
+        inside = rooted.resolve(roots.driver, path)
+        found = None if inside is None else rooted.outside(roots.driver, inside)
+        return found if found is not None and found.is_file() else None
+    except OSError as error:
+        raise DeviceError(
+            f"the CDI hook program cannot be looked for at {error.filename}: {error.strerror};"
+            " check the mount of the driver root"
+        ) from error
 
 
 def _known_commands(program: Path) -> frozenset[str]:

@@ -133,14 +133,21 @@ def find_library(driver_root: Path) -> Path:
     """Return the path of the NVML library under a driver root, its links followed.
 
     Raises:
-        DeviceError: there is none.
+        DeviceError: there is none, or the root cannot be read.
     """
-    for path in libraries.locate(driver_root, LIBRARY):
-        return rooted.outside(driver_root, path)
-    raise DeviceError(
-        f"{LIBRARY} not found under {driver_root} (looked in {libraries.SEARCHED});"
-        " install the NVIDIA driver, or point --nvidia-driver-root at where it is"
-    )
+    try:
+        found = libraries.locate(driver_root, LIBRARY)
+    except OSError as error:
+        raise DeviceError(
+            f"{LIBRARY} cannot be looked for under {driver_root}: {error.strerror}"
+            f" ({error.filename}); check the mount of the driver root"
+        ) from error
+    if not found:
+        raise DeviceError(
+            f"{LIBRARY} not found under {driver_root} (looked in {libraries.SEARCHED});"
+            " install the NVIDIA driver, or point --nvidia-driver-root at where it is"
+        )
+    return rooted.outside(driver_root, found[0])
 
 
 class NvmlLibrary:

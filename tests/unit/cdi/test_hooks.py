@@ -93,3 +93,8 @@ def test_no_links_are_no_hook() -> None:
     program = HookProgram(path="/usr/bin/nvidia-ctk", commands=frozenset({"create-symlinks"}))
 
     assert program.links([]) == ()
+
+
+def test_a_host_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="File name too long"):
+        find_hook_program(host_seen_at(tmp_path), "/" + "x" * 300)
