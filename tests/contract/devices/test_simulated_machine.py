@@ -1,15 +1,17 @@
 """The real pynvml over simulated GPUs: what the inventory says, and how it survives faults."""
 
+import queue
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dra_driver.devices.discovery import discover
-from dra_driver.devices.model import MigMode
+from dra_driver.devices.model import Inventory, MigMode
 from dra_driver.devices.nvml import NvmlLibrary, find_library
 from dra_driver.devices.pci import PciBus
 from dra_driver.devices.session import DriverSession
+from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import DeviceError
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
@@ -273,3 +275,23 @@ def test_a_gpu_in_mig_mode_stays_in_the_inventory(machine: Machine, session: Dri
     machine.set_fact(machine.gpus[0].uuid, Fact.MIG_CURRENT, 1)
 
     assert len(session.look().gpus) == len(machine.gpus)
+
+
+def test_the_watcher_reports_a_gpu_that_is_pulled_and_put_back(
+    machine: Machine, session: DriverSession
+) -> None:
+    changes: queue.Queue[Inventory] = queue.Queue()
+    watcher = InventoryWatcher(session.look, rescan_seconds=3600.0, on_change=changes.put)
+    watcher.start()
+    try:
+        all_of_them = changes.get(timeout=30)
+        machine.remove_gpu(machine.gpus[5].uuid)
+        watcher.rescan()
+        without = changes.get(timeout=30)
+        machine.add_gpu(machine.gpus[5].uuid)
+        watcher.rescan()
+        assert changes.get(timeout=30) == all_of_them
+    finally:
+        assert watcher.stop(30)
+
+    assert len(without.gpus) == len(all_of_them.gpus) - 1
