@@ -33,9 +33,12 @@ struct policy_list {
 
 typedef nvmlReturn_t (*table_entry)(void *, void *, void *, void *);
 
+/* Faults can be injected into these entries under names of our own, for they have none. */
+
 static nvmlReturn_t set_policy(nvmlDevice_t device, const struct policy *policy)
 {
-    SIM_ENTER(device);
+    struct sim_gpu *gpu = NULL;
+    SIM_TRY(sim_enter_device("nvidia-smi:set-timeslice", device, &gpu));
     SIM_REQUIRE(policy != NULL && policy->id == POLICY_TIME_SLICE && policy->value <= 3);
     if (gpu->facts[FACT_MIG_CURRENT] == 1)
         return NVML_ERROR_NOT_SUPPORTED;
@@ -44,7 +47,8 @@ static nvmlReturn_t set_policy(nvmlDevice_t device, const struct policy *policy)
 
 static nvmlReturn_t list_policies(nvmlDevice_t device, struct policy_list *list)
 {
-    SIM_ENTER(device);
+    struct sim_gpu *gpu = NULL;
+    SIM_TRY(sim_enter_device("nvidia-smi:list-policies", device, &gpu));
     SIM_REQUIRE(list != NULL);
     if (gpu->facts[FACT_TIME_SLICE] == SIM_ABSENT)
         return NVML_ERROR_NOT_SUPPORTED;
@@ -57,7 +61,7 @@ static nvmlReturn_t list_policies(nvmlDevice_t device, struct policy_list *list)
 static nvmlReturn_t common_ancestor(const char *bus_id, const char *other_bus_id, uint32_t *level)
 {
     nvmlDevice_t device, other;
-    SIM_TRY(sim_enter(__func__));
+    SIM_TRY(sim_enter("nvidia-smi:topology"));
     SIM_REQUIRE(bus_id != NULL && other_bus_id != NULL && level != NULL);
     SIM_TRY(sim_find_by_bus_id(bus_id, &device));
     SIM_TRY(sim_find_by_bus_id(other_bus_id, &other));

@@ -12,9 +12,9 @@
  * place below a driver root that has nodes; or /dev, as in a container.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <glob.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -28,6 +28,7 @@
 
 #include "simulator.h"
 
+#define STATE_PREFIX "libnvidia-simulator.so."
 #define NVIDIA_MAJOR 195
 #define NVIDIA_CONTROL_MINOR 255
 
@@ -87,6 +88,10 @@ static void own_folder(char *folder)
         *slash = '\0';
 }
 
+/*
+ * Finds the state file beside this library. The longest name is the versioned file itself;
+ * ldconfig may have put a link .so.1 beside it, and in a container that may be all there is.
+ */
 static bool find_state(char *path)
 {
     const char *chosen = getenv("NVML_SIMULATOR_STATE");
@@ -94,23 +99,21 @@ static bool find_state(char *path)
         snprintf(path, PATH_MAX, "%s", chosen);
         return true;
     }
-    char folder[PATH_MAX], pattern[PATH_MAX + 32];
+    char folder[PATH_MAX];
     own_folder(folder);
-    snprintf(pattern, sizeof pattern, "%s/libnvidia-simulator.so.*", folder);
-    glob_t found;
-    bool any = false;
-    if (glob(pattern, 0, NULL, &found) != 0)
+    DIR *entries = opendir(folder);
+    if (entries == NULL)
         return false;
-    /* The longest name is the versioned file; ldconfig may have put a link .so.1 beside it. */
-    size_t longest = 0;
-    for (size_t i = 0; i < found.gl_pathc; i++)
-        if (strlen(found.gl_pathv[i]) > longest) {
-            longest = strlen(found.gl_pathv[i]);
-            snprintf(path, PATH_MAX, "%s", found.gl_pathv[i]);
-            any = true;
-        }
-    globfree(&found);
-    return any;
+    char name[NAME_MAX + 1] = "";
+    for (struct dirent *entry; (entry = readdir(entries)) != NULL;)
+        if (strncmp(entry->d_name, STATE_PREFIX, strlen(STATE_PREFIX)) == 0 &&
+            strlen(entry->d_name) > strlen(name))
+            snprintf(name, sizeof name, "%s", entry->d_name);
+    closedir(entries);
+    size_t used = strlen(folder);
+    snprintf(path + used, PATH_MAX - used, "/%s", name);
+    memcpy(path, folder, used);
+    return name[0] != '\0';
 }
 
 static nvmlReturn_t check_state(const struct sim_state *state, off_t file_size)

@@ -102,6 +102,15 @@ def test_a_card_without_time_slices_says_so(make_machine: MakeMachine, real_file
     assert "Not Supported" in done.stdout
 
 
+def test_setting_a_time_slice_can_be_made_to_fail(machine: Machine) -> None:
+    uuid = in_order(machine)[0]
+    machine.fail_call("nvidia-smi:set-timeslice", 999, uuid=uuid, times=1)
+    words = ("compute-policy", "-i", uuid, "--set-timeslice=1")
+    assert smi(machine, *words).returncode != 0
+    assert machine.time_slice(uuid) == 0
+    assert smi(machine, *words).returncode == 0
+
+
 def test_it_draws_the_topology(machine: Machine) -> None:
     rows = smi(machine, "topo", "-m").stdout.splitlines()
     assert rows[1].split()[:3] == ["GPU0", "X", "NV12"]
