@@ -188,7 +188,7 @@ def without_device_fields(*fields: str) -> Any:
     """Return a rule that drops device fields silently, as a disabled feature gate does."""
 
     def drop(new: Object, _old: Object | None) -> None:
-        for device in new.get("spec", {}).get("devices") or ():
+        for device in _devices(new):
             for field in fields:
                 device.pop(field, None)
 
@@ -208,6 +208,11 @@ def without_spec_fields(*fields: str) -> Any:
 
 def stamp_taints(new: Object, _old: Object | None) -> None:
     """Set a missing timeAdded of a taint, as the real API server does."""
-    for device in new.get("spec", {}).get("devices") or ():
+    for device in _devices(new):
         for taint in device.get("taints") or ():
             taint.setdefault("timeAdded", "2026-01-02T03:04:05Z")
+
+
+def _devices(new: Object) -> list[Object]:
+    """The devices of a slice. A claim's `spec.devices` is something else."""
+    return (new["spec"].get("devices") or []) if new["kind"] == "ResourceSlice" else []
