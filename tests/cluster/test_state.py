@@ -1,5 +1,6 @@
 """Names, addresses and records of clusters."""
 
+import signal
 import socket
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from local_cluster import network
 from local_cluster.errors import ClusterError
 from local_cluster.network import PORT_RANGE, free_ports, free_subnet
-from local_cluster.processes import Service
+from local_cluster.processes import Service, wait_until
 from local_cluster.progress import duration, remaining
 from local_cluster.state import Cluster, Options, Ports, load, state_folder
 from local_cluster.versions import GO_MOD_FILES, resolve
@@ -118,9 +119,20 @@ def test_the_record_of_an_ended_process_is_not_taken_for_a_running_one(tmp_path:
     record.write_text(record.read_text().replace(str(started.started), "1"))
     assert service.process() is None
     record.write_text(record.read_text().replace('"started": 1', f'"started": {started.started}'))
-    assert service.stop(9, timeout_s=10)
+    assert service.stop(signal.SIGKILL, grace_s=10) == signal.SIGKILL
     assert service.process() is None
-    assert not service.stop(9, timeout_s=10)
+    assert service.stop(signal.SIGKILL, grace_s=10) is None
+
+
+def test_a_process_that_ignores_the_polite_signal_is_killed_after_its_grace(
+    tmp_path: Path,
+) -> None:
+    service = Service(name="stubborn", state=tmp_path)
+    ready = tmp_path / "ready"
+    script = f"trap '' TERM; : > {ready}; while :; do sleep 0.1; done"
+    service.start(["/bin/sh", "-c", script], {"PATH": "/usr/bin:/bin"})
+    assert wait_until(ready.exists, timeout_s=20)
+    assert service.stop(signal.SIGTERM, grace_s=0.2) == signal.SIGKILL
 
 
 def test_durations_read_as_people_say_them() -> None:

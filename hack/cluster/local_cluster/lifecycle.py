@@ -27,7 +27,7 @@ from local_cluster.versions import arch_of_this_machine
 
 # The API server of a cold machine with two busy cores has been seen to need a minute.
 START_TIMEOUT_S = 180.0
-STOP_TIMEOUT_S = 60.0
+GRACE_S = 10.0
 NODE_FOLDERS = ("config", "kubelet", "containerd", "logs", "pids", "runc", "shims", "etcd")
 
 
@@ -138,8 +138,10 @@ class Node:
     def stop(self, name: str, with_signal: int) -> None:
         """Stop a component by a signal and wait until it is gone."""
         self._component(name)
-        if self.service(name).stop(with_signal, STOP_TIMEOUT_S):
-            self.progress.say(f"{name}: stopped")
+        by = self.service(name).stop(with_signal, GRACE_S)
+        if by is not None:
+            how = "" if by == with_signal else f" by SIGKILL, after {GRACE_S:.0f} s of grace"
+            self.progress.say(f"{name}: stopped{how}")
 
     def wait_healthy(self, name: str) -> None:
         """Wait until a component answers.

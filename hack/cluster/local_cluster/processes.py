@@ -24,6 +24,7 @@ PROC = Path("/proc")
 # Set in the environment of every component to its cluster's state folder.
 MARK = "DRA_CLUSTER_STATE_OF_THIS_PROCESS"
 POLL_S = 0.05
+KILL_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,23 +103,24 @@ class Service:
         write_whole(self._record, json.dumps({"pid": current.pid, "started": current.started}))
         return current
 
-    def stop(self, with_signal: int, timeout_s: float) -> bool:
-        """Signal the component and wait for its end; whether it ran.
+    def stop(self, with_signal: int, grace_s: float) -> int | None:
+        """End the component; the signal that did it, or None when it did not run.
+
+        As a kubelet does with a pod: what still runs after the grace period is killed. An API
+        server waits a whole minute for its watches to end.
 
         Raises:
-            ClusterError: it still runs after the timeout.
+            ClusterError: it runs on even so.
         """
         current = self.process()
         if current is None:
-            return False
-        send(current, with_signal)
-        if not wait_gone([current], timeout_s):
-            raise ClusterError(
-                f"{self.name} (pid {current.pid}) did not end within {timeout_s:.0f} s; "
-                "use --signal KILL"
-            )
-        self._record.unlink(missing_ok=True)
-        return True
+            return None
+        for number, patience_s in ((with_signal, grace_s), (signal.SIGKILL, KILL_S)):
+            send(current, number)
+            if wait_gone([current], patience_s):
+                self._record.unlink(missing_ok=True)
+                return number
+        raise ClusterError(f"{self.name} (pid {current.pid}) cannot be killed; look at /proc")
 
     def last_words(self, lines: int = 8) -> str:
         """The end of the log, for an error message."""
