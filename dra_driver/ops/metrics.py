@@ -130,6 +130,12 @@ class Metrics:
             ("driver",),
             registry=self._registry,
         )
+        self._dropped = Counter(
+            "nvidia_dra_slice_fields_dropped",
+            "Fields of ResourceSlices that the API server did not store as asked.",
+            ("driver",),
+            registry=self._registry,
+        )
         self._quarantined = self._gauge(
             "nvidia_dra_quarantined_records", "Damaged claim records that were put aside."
         )
@@ -137,6 +143,7 @@ class Metrics:
             gauge.labels(self._driver)
         self._quarantined.labels(self._driver)
         self._publish_errors.labels(self._driver)
+        self._dropped.labels(self._driver)
         for write in SliceWrite:
             self._writes.labels(self._driver, write)
         for state in ("ok", "sick"):
@@ -182,6 +189,10 @@ class Metrics:
     def publish_failed(self) -> None:
         """Count one failed attempt."""
         self._publish_errors.labels(self._driver).inc()
+
+    def fields_dropped(self, count: int) -> None:
+        """Count fields that the API server did not store as they were asked for."""
+        self._dropped.labels(self._driver).inc(count)
 
     def watch_prepared(self, count: Callable[[], Mapping[DeviceType, int]]) -> None:
         """Ask `count` at each scrape how many devices are prepared, by type."""

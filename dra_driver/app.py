@@ -1,0 +1,296 @@
+"""The composition root of `dra-driver kubelet-plugin`: builds every part once, starts, stops.
+
+In: settings. Out: a running driver, until SIGTERM or SIGINT (status 0: sockets removed, calls under
+way finished, claims left prepared) or until a thread of its own dies (status 1). The kubelet is
+answered first and at once: neither GPUs nor the API server are waited for, and what they lack is
+looked for again for as long as the driver runs.
+"""
+
+import faulthandler
+import os
+import platform
+import queue
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+import structlog
+
+from dra_driver.cdi.content import CdiContent
+from dra_driver.cdi.roots import Roots, find_roots
+from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.locks import NodeLocks
+from dra_driver.claims.prepare import ClaimPreparer
+from dra_driver.claims.prepared import NodeParts, PreparedClaims
+from dra_driver.claims.reconcile import Reconciler
+from dra_driver.devices.model import Inventory
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.devices.session import DriverSession
+from dra_driver.devices.watcher import InventoryWatcher
+from dra_driver.errors import SetupError
+from dra_driver.kube.client import KubeClient
+from dra_driver.kubelet.liveness import Liveness
+from dra_driver.kubelet.plugin import KubeletPlugin
+from dra_driver.kubelet.service import ClaimCalls
+from dra_driver.kubelet.sockets import SocketPaths, socket_paths
+from dra_driver.ops.http import HttpEndpoint
+from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
+from dra_driver.ops.metrics import DeviceType, Metrics
+from dra_driver.settings import Settings
+from dra_driver.sharing.base import EXCLUSIVE
+from dra_driver.sharing.exclusive import Exclusive
+from dra_driver.slices.publication import Publication
+from dra_driver.slices.publisher import SlicePublisher
+
+STOP_SECONDS = 2.0
+"""What each background thread gets to end; all are daemons and change nothing by being cut off."""
+
+DIED = "a thread died"
+
+log = structlog.get_logger()
+
+
+class KubeletPluginCommand(Settings):
+    """Publish this node's NVIDIA GPUs and prepare them for the claims of its pods."""
+
+    def cli_cmd(self) -> None:
+        """Run until told to stop; ends with SystemExit, whose code is the exit status."""
+        raise SystemExit(run(self, os.environ, sys.stderr))
+
+
+class Driver:
+    """Every part of the driver, built from settings. Start once, stop once."""
+
+    def __init__(self, settings: Settings, environment: Mapping[str, str]) -> None:
+        """Build all parts; nothing listens, runs or asks yet.
+
+        Raises:
+            SetupError: the settings or this node lack something.
+            StateError: the driver's directory cannot be used.
+        """
+        clock = time.monotonic
+        self._settings = settings
+        self.paths: SocketPaths = socket_paths(
+            plugins=settings.kubelet_plugins_directory_path,
+            registrar=settings.kubelet_registrar_directory_path,
+            pod_uid=settings.pod_uid,
+        )
+        self._metrics = Metrics(
+            driver=DRIVER_NAME, node=settings.node_name, version=version("dra-driver")
+        )
+        self._kube = connect(settings, environment)
+        roots = roots_of(settings)
+        self._session = DriverSession(
+            driver_root=roots.driver, dev=roots.dev, proc_root=roots.proc, sys_root=roots.sys
+        )
+        self._watcher = InventoryWatcher(
+            self._session.look,
+            rescan_seconds=settings.rescan_interval,
+            on_change=self._on_inventory,
+        )
+        publication = Publication(
+            self._kube, driver=DRIVER_NAME, node_name=settings.node_name, observer=self._metrics
+        )
+        self._publisher = SlicePublisher(publication, clock=clock, random=random.random)
+        self._build_claims(roots, clock)
+        self._plugin = KubeletPlugin(self._calls, self.paths, on_status=self._metrics.registered)
+        self._liveness = Liveness(
+            self.paths, address=settings.healthcheck_address, port=settings.healthcheck_port
+        )
+        self._http = HttpEndpoint(
+            settings.http_endpoint,
+            {settings.metrics_path: self._metrics.render, "/healthz": _healthy},
+        )
+
+    def _build_claims(self, roots: Roots, clock: Callable[[], float]) -> None:
+        content = CdiContent(
+            roots,
+            hook_path=self._settings.nvidia_cdi_hook_path,
+            kernel_release=platform.release(),
+            clock=clock,
+        )
+        parts = NodeParts(
+            inventory=self._watcher,
+            edits=content,
+            specs=SpecStore(self._settings.cdi_root),
+            strategies={EXCLUSIVE: Exclusive()},
+        )
+        directory = self.paths.data_directory
+        self._prepared = PreparedClaims(directory, parts, boot_id=read_boot_id(roots.proc))
+        self._locks = NodeLocks(directory / "locks", clock)
+        self._preparer = ClaimPreparer(
+            claims=self._kube,
+            inventory=self._watcher,
+            prepared=self._prepared,
+            locks=self._locks,
+            pool=self._settings.node_name,
+            clock=clock,
+        )
+        self._reconciler = Reconciler(
+            claims=self._kube,
+            prepared=self._prepared,
+            preparer=self._preparer,
+            locks=self._locks,
+            clock=clock,
+        )
+        self._calls = ClaimCalls(self._preparer, self._metrics, clock=clock)
+        self._metrics.watch_prepared(self._count_prepared)
+        self._metrics.watch_quarantined(lambda: self._prepared.records.quarantined)
+
+    def start(self) -> None:
+        """Start every part, the one that the kubelet waits for as early as it can be.
+
+        Raises:
+            SetupError: an address or a socket cannot be had.
+        """
+        if self._settings.http_endpoint:
+            self._http.start()
+        self._watcher.start()
+        self._publisher.start()
+        self._plugin.start()
+        self._reconciler.start()
+        if self._settings.healthcheck_port >= 0:
+            self._liveness.start()
+
+    def stop(self) -> tuple[str, ...]:
+        """Stop every part in reverse; what is prepared and published stays.
+
+        Returns the claims whose calls did not end in time.
+        """
+        self._liveness.stop()
+        # Calls that only wait for something would use up the grace of those that work.
+        self._preparer.stop()
+        left = self._plugin.stop(self._settings.shutdown_grace)
+        self._reconciler.stop(STOP_SECONDS)
+        self._publisher.stop(STOP_SECONDS)
+        if self._watcher.stop(STOP_SECONDS):
+            self._session.close()
+        self._http.stop()
+        self._kube.close()
+        return left
+
+    def _on_inventory(self, inventory: Inventory) -> None:
+        self._metrics.gpus(ok=len(inventory.gpus), sick=len(inventory.sick))
+        self._publisher.update(inventory)
+
+    def _count_prepared(self) -> Mapping[DeviceType, int]:
+        records = self._prepared.records
+        found = (records.read(uid) for uid in records.uids())
+        return Counter(
+            DeviceType.MIG if "-mig-" in device.name else DeviceType.GPU
+            for record in found
+            if record and self._prepared.is_prepared(record)
+            for device in record.devices
+        )
+
+
+def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> int:
+    """Run the driver in this process until it is told to stop; return the exit status.
+
+    Raises:
+        DriverError: it could not start.
+    """
+    configure_logs(
+        level=LogLevel(settings.log_level), form=LogFormat(settings.log_format), stream=stream
+    )
+    # A SimpleQueue may be put to from a signal handler; an Event's lock may not be taken there.
+    ends: queue.SimpleQueue[str] = queue.SimpleQueue()
+    _end_at_signals(ends)
+    end_at_dead_threads(ends)
+    driver = Driver(settings, environment)
+    _dump_stacks_at_sigusr2(driver.paths.data_directory / "thread-stacks.dump")
+    log.info("driver starting", version=version("dra-driver"), node=settings.node_name)
+    for name, reason in settings.without_effect().items():
+        log.warning("setting has no effect", setting=name, reason=reason)
+    driver.start()
+    log.info("driver started")
+    reason = ends.get()
+    log.info("driver stopping", reason=reason)
+    left = driver.stop()
+    status = int(reason == DIED)
+    if left:
+        log.warning("claims left unfinished", claims=left)
+    log.info("driver stopped", status=status)
+    if left:
+        # Their threads would keep the process until they end. What they do survives a kill.
+        stream.flush()
+        os._exit(status)
+    return status
+
+
+def connect(settings: Settings, environment: Mapping[str, str]) -> KubeClient:
+    """Return a client of the API server; nothing is sent yet.
+
+    Raises:
+        SetupError: there are no usable credentials.
+    """
+    if settings.kubeconfig is not None:
+        return KubeClient.from_kubeconfig(settings.kubeconfig)
+    return KubeClient.in_cluster(environment)
+
+
+def roots_of(settings: Settings) -> Roots:
+    """Return where the NVIDIA driver's files and nodes are, for this process and for the host."""
+    return find_roots(
+        driver_root=settings.nvidia_driver_root,
+        container_driver_root=settings.container_driver_root,
+        dev_root=settings.nvidia_dev_root,
+        proc_root=settings.proc_root,
+        sys_root=settings.sys_root,
+    )
+
+
+def read_boot_id(proc_root: Path) -> str:
+    """Return the kernel's id of this boot, which is new after each reboot (random(4)).
+
+    Raises:
+        SetupError: it cannot be read.
+    """
+    path = proc_root / "sys/kernel/random/boot_id"
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise SetupError(
+            f"{path} cannot be read: {error.strerror}: is --proc-root where procfs is mounted?"
+        ) from error
+
+
+def _healthy() -> tuple[bytes, str]:
+    return b"ok\n", "text/plain; charset=utf-8"
+
+
+def _end_at_signals(ends: "queue.SimpleQueue[str]") -> None:
+    def end(number: int, _frame: FrameType | None) -> None:
+        ends.put(signal.Signals(number).name)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+
+
+def end_at_dead_threads(ends: "queue.SimpleQueue[str]") -> None:
+    """A driver with a part missing must not look alive: end, and be restarted whole."""
+
+    def end(args: threading.ExceptHookArgs) -> None:
+        name = args.thread.name if args.thread else "unknown"
+        fault = args.exc_value or args.exc_type()
+        log.error("thread died", thread=name, exc_info=fault)
+        ends.put(DIED)
+
+    threading.excepthook = end
+
+
+def _dump_stacks_at_sigusr2(path: Path) -> None:
+    """Write the stacks of all threads to a file at each SIGUSR2, for who asks why it hangs."""
+    # Open for as long as the process lives: faulthandler keeps only the file's number.
+    file = os.open(
+        path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+    )
+    faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)

@@ -1,0 +1,310 @@
+"""The whole driver as a process: simulated GPUs, a small API server, a kubelet's calls."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from apiserver.server import ApiServer
+from dra_driver.simulator.machine import Machine
+from kubelet_client import KubeletClient
+
+NODE = "node-1"
+SLICES = "resourceslices"
+
+
+def eventually(condition: Callable[[], Any], what: str, tries: int = 1200) -> Any:
+    tick = threading.Event()
+    for _ in range(tries):
+        if found := condition():
+            return found
+        tick.wait(0.05)
+    pytest.fail(f"never: {what}")
+
+
+class Node:
+    """One node: its folders, its machine, its API server, and the driver's process."""
+
+    def __init__(self, root: Path, api: ApiServer) -> None:
+        self.root, self.api = root, api
+        self.driver_root = root / "machine"
+        self.plugins, self.registry, self.cdi = root / "p", root / "r", root / "cdi"
+        self.log = root / "driver.log"
+        self.kubeconfig = api.write_kubeconfig(root / "kubeconfig")
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log_start = 0
+        self.driver_root.mkdir()
+        self.mounts = {"SYS_ROOT": "/sys", "PROC_ROOT": "/proc"}
+
+    def install_gpus(self, profile: str) -> Machine:
+        machine = Machine.create(self.driver_root, profile)
+        self.mounts = {"SYS_ROOT": str(machine.sys_root), "PROC_ROOT": str(machine.proc_root)}
+        return machine
+
+    def start(self, *words: str) -> None:
+        self.log_start = self.log.stat().st_size if self.log.exists() else 0
+        settings = {
+            "NODE_NAME": NODE,
+            "KUBECONFIG": str(self.kubeconfig),
+            "KUBELET_PLUGINS_DIRECTORY_PATH": str(self.plugins),
+            "KUBELET_REGISTRAR_DIRECTORY_PATH": str(self.registry),
+            "CDI_ROOT": str(self.cdi),
+            "NVIDIA_DRIVER_ROOT": str(self.driver_root),
+            "CONTAINER_DRIVER_ROOT": str(self.driver_root),
+            "RESCAN_INTERVAL": "0.5",
+            "LOG_LEVEL": "debug",
+        }
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "dra_driver", "kubelet-plugin", *words],
+                env={"PATH": os.environ["PATH"]} | settings | self.mounts,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(60)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        with self.log.open("rb") as log:
+            log.seek(self.log_start)
+            lines = [json.loads(line) for line in log if line.startswith(b"{")]
+        return [line for line in lines if line["event"] == name]
+
+    def wait_event(self, name: str) -> dict[str, Any]:
+        def look() -> dict[str, Any] | None:
+            found = self.events(name)
+            if not found and self.process is not None and self.process.poll() is not None:
+                pytest.fail(f"the driver ended before {name!r}:\n{self.log.read_text()}")
+            return found[-1] if found else None
+
+        found: dict[str, Any] = eventually(look, name)
+        return found
+
+    def devices(self) -> list[str]:
+        return sorted(
+            device["name"]
+            for one in self.api.objects(SLICES)
+            for device in one["spec"].get("devices", ())
+        )
+
+    def wait_devices(self, count: int) -> list[str]:
+        eventually(lambda: self.api.objects(SLICES) and len(self.devices()) == count, "devices")
+        return self.devices()
+
+    def allocate(self, name: str, *devices: str) -> tuple[str, str, str]:
+        """Store an allocated claim, as the scheduler would; return what a kubelet knows of it."""
+        results = [
+            {"request": "gpu", "driver": "gpu.nvidia.com", "pool": NODE, "device": device}
+            for device in devices
+        ]
+        self.api.put(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"namespace": "default", "name": name, "uid": f"uid-{name}"},
+                "spec": {
+                    "devices": {
+                        "requests": [
+                            {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+                        ]
+                    }
+                },
+                "status": {"allocation": {"devices": {"results": results}}},
+            }
+        )
+        return ("default", name, f"uid-{name}")
+
+    def specs(self) -> list[str]:
+        return sorted(path.name for path in self.cdi.glob("*.json")) if self.cdi.exists() else []
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        server.put(
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": NODE, "uid": "node-uid"},
+            }
+        )
+        yield server
+
+
+@pytest.fixture
+def node(tmp_path: Path, api: ApiServer) -> Iterator[Node]:
+    node = Node(tmp_path, api)
+    yield node
+    if node.process is not None and node.process.poll() is None:
+        node.end(signal.SIGKILL)
+
+
+@pytest.fixture
+def running(node: Node) -> Node:
+    node.install_gpus("h100x8")
+    node.start()
+    node.wait_event("driver started")
+    return node
+
+
+def test_eight_gpus_are_published_prepared_and_given_back(running: Node) -> None:
+    assert len(running.wait_devices(8)) == 8
+    claim = running.allocate("one", running.devices()[3])
+    with KubeletClient(running.registry) as kubelet:
+        kubelet.register()
+        answer = kubelet.prepare(claim)["uid-one"]
+        assert answer.error == ""
+        (device,) = answer.devices
+        assert (device.pool_name, device.device_name) == (NODE, running.devices()[3])
+        (spec,) = running.specs()
+        content = json.loads((running.cdi / spec).read_text())
+        assert list(device.cdi_device_ids) == [f"{content['kind']}={content['devices'][0]['name']}"]
+        assert list(kubelet.prepare(claim)["uid-one"].devices) == [device]
+        assert kubelet.unprepare(claim)["uid-one"].error == ""
+    assert running.specs() == []
+    (line,) = running.events("claim prepared")
+    assert (line["claim"], line["devices"]) == ("default/one", [device.device_name])
+    assert len(running.events("claim unprepared")) == 1
+
+
+def test_sigterm_removes_the_sockets_leaves_claims_prepared_and_ends_with_0(
+    running: Node,
+) -> None:
+    running.wait_devices(8)
+    claim = running.allocate("kept", "gpu-0")
+    with KubeletClient(running.registry) as kubelet:
+        kubelet.register()
+        assert kubelet.prepare(claim)["uid-kept"].error == ""
+    assert running.end(signal.SIGTERM) == 0
+    assert list(running.registry.iterdir()) == []
+    assert not (running.plugins / "gpu.nvidia.com/dra.sock").exists()
+    assert len(running.specs()) == 1
+    assert len(running.devices()) == 8
+
+
+def test_a_killed_driver_starts_again_over_its_stale_sockets(running: Node) -> None:
+    running.wait_devices(8)
+    claim = running.allocate("one", "gpu-0")
+    with KubeletClient(running.registry) as kubelet:
+        kubelet.register()
+        before = list(kubelet.prepare(claim)["uid-one"].devices)
+    running.end(signal.SIGKILL)
+    assert len(list(running.registry.iterdir())) == 1
+    running.start()
+    running.wait_event("driver started")
+    with KubeletClient(running.registry) as kubelet:
+        kubelet.register()
+        assert list(kubelet.prepare(claim)["uid-one"].devices) == before
+        assert kubelet.unprepare(claim)["uid-one"].error == ""
+    assert running.specs() == []
+
+
+def test_the_kubelet_is_answered_without_gpus_and_without_an_api_server(
+    node: Node, api: ApiServer
+) -> None:
+    api.fail(status=503, times=float("inf"))
+    node.start()
+    node.wait_event("driver started")
+    with KubeletClient(node.registry) as kubelet:
+        assert kubelet.register().name == "gpu.nvidia.com"
+        assert kubelet.unprepare(("default", "old", "uid-old"))["uid-old"].error == ""
+    node.wait_event("driver registered with the kubelet")
+    assert "libnvidia-ml.so.1" in node.wait_event("gpus not available")["cause"]
+
+
+def test_gpus_are_published_once_their_kernel_driver_is_loaded(node: Node) -> None:
+    machine = node.install_gpus("t4x4")
+    machine.unload_driver()
+    node.start()
+    node.wait_event("gpus not available")
+    node.wait_devices(0)
+    machine.load_driver()
+    assert node.wait_devices(4) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
+
+
+def test_metrics_and_liveness_are_served_where_told(node: Node) -> None:
+    node.install_gpus("t4x4")
+    node.start("--http-endpoint=127.0.0.1:0", "--healthcheck-port=0")
+    port = node.wait_event("http endpoint opened")["port"]
+    health = node.wait_event("liveness opened")["port"]
+    node.wait_devices(4)
+    claim = node.allocate("one", "gpu-1")
+    with KubeletClient(node.registry) as kubelet:
+        kubelet.register()
+        assert kubelet.prepare(claim)["uid-one"].error == ""
+    text = eventually(lambda: _published(port), "published devices in the metrics")
+    labels = f'device_type="gpu",driver="gpu.nvidia.com",node="{NODE}"'
+    assert f"nvidia_dra_prepared_devices{{{labels}}} 1.0" in text
+    labels = 'driver="gpu.nvidia.com",operation="prepare"'
+    assert f"nvidia_dra_requests_total{{{labels}}} 1.0" in text
+    assert 'nvidia_dra_gpus{driver="gpu.nvidia.com",state="ok"} 4.0' in text
+    assert 'nvidia_dra_kubelet_registered{driver="gpu.nvidia.com"} 1.0' in text
+    with grpc.insecure_channel(f"127.0.0.1:{health}") as channel:
+        request = health_pb2.HealthCheckRequest(service="liveness")
+        answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=10)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def _published(port: int) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+    finally:
+        connection.close()
+    wanted = 'nvidia_dra_published_devices{driver="gpu.nvidia.com"} 4.0'
+    return text if wanted in text else ""
+
+
+def test_sigusr2_writes_the_stacks_of_all_threads(running: Node) -> None:
+    assert running.process is not None
+    running.process.send_signal(signal.SIGUSR2)
+    dump = running.plugins / "gpu.nvidia.com/thread-stacks.dump"
+    eventually(lambda: "in run" in dump.read_text(), "stacks of the main thread")
+    assert dump.read_text().count("hread 0x") > 3
+    assert running.process.poll() is None
+
+
+def test_a_wiped_registry_is_filled_again(running: Node) -> None:
+    (socket,) = running.registry.iterdir()
+    socket.unlink()
+    running.registry.rmdir()
+    eventually(socket.is_socket, "the socket again")
+    with KubeletClient(running.registry) as kubelet:
+        assert kubelet.register().name == "gpu.nvidia.com"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (("--healthcheck-port", "lots"), 2, "error: --healthcheck-port (or HEALTHCHECK_PORT): "),
+        (("--feature-gates", "Nope=true"), 2, "unknown feature gate 'Nope'"),
+        (("--kubeconfig", "/nowhere"), 1, "cannot read the kubeconfig"),
+        (("--http-endpoint", "8080"), 1, "is not of the form host:port"),
+        (("--proc-root", "/nowhere"), 1, "boot_id cannot be read"),
+    ],
+)
+def test_what_cannot_start_says_why_on_one_line(
+    node: Node, words: tuple[str, ...], status: int, message: str
+) -> None:
+    node.start(*words)
+    assert node.process is not None
+    assert node.process.wait(60) == status
+    (line,) = [one for one in node.log.read_text().splitlines() if one.startswith("error: ")]
+    assert message in line
+    assert not node.registry.exists()

@@ -1,0 +1,64 @@
+"""The composition root's own decisions; the whole of it runs in tests/contract/test_app.py."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dra_driver.app import DIED, connect, end_at_dead_threads, read_boot_id, roots_of
+from dra_driver.errors import SetupError
+from dra_driver.settings import Settings
+
+
+@pytest.fixture
+def excepthook() -> Iterator[None]:
+    before = threading.excepthook
+    yield
+    threading.excepthook = before
+
+
+def settings(**given: object) -> Settings:
+    return Settings(node_name="n", **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("excepthook")
+def test_a_thread_that_dies_ends_the_driver() -> None:
+    ends: queue.SimpleQueue[str] = queue.SimpleQueue()
+    end_at_dead_threads(ends)
+    thread = threading.Thread(target=lambda: 1 / 0, name="inventory")
+    thread.start()
+    thread.join()
+    assert ends.get(timeout=10) == DIED
+
+
+def test_without_kubeconfig_outside_of_a_pod_the_error_says_what_to_give() -> None:
+    with pytest.raises(SetupError, match="--kubeconfig"):
+        connect(settings(), {})
+
+
+def test_the_boot_id_is_the_kernels(tmp_path: Path) -> None:
+    file = tmp_path / "sys/kernel/random/boot_id"
+    file.parent.mkdir(parents=True)
+    file.write_text("6a1f\n")
+    assert read_boot_id(tmp_path) == "6a1f"
+
+
+def test_a_proc_root_without_boot_id_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=f"{tmp_path}.*--proc-root"):
+        read_boot_id(tmp_path)
+
+
+def test_device_nodes_are_below_dev_of_the_dev_root(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+    roots = roots_of(settings(nvidia_dev_root=tmp_path))
+    assert (roots.dev, roots.dev_on_host) == (tmp_path / "dev", str(tmp_path / "dev"))
+
+
+def test_the_driver_root_is_looked_at_where_this_process_has_it(tmp_path: Path) -> None:
+    roots = roots_of(
+        settings(nvidia_driver_root="/run/nvidia/driver", container_driver_root=tmp_path)
+    )
+    assert (roots.driver, roots.driver_on_host) == (tmp_path, "/run/nvidia/driver")
