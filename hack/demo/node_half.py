@@ -37,7 +37,7 @@ def show(screen: Screen, folder: Path, profile: str) -> None:
         driver = DriverProcess(place, folder / "driver.log")
         stack.callback(driver.stop)
         driver.start()
-        info = register(place.registry)
+        info = register(driver)
         screen.step(f"driver registered: {info.name} offers {', '.join(info.supported_versions)}")
         devices = _published(api)
         screen.step(f"published: {len(devices)} devices in the pool {NODE}")
@@ -126,12 +126,16 @@ def _edits(edits: Object) -> list[str]:
         f"hook {' '.join(hook.get('args', [hook['path']]))}" for hook in edits.get("hooks", [])
     )
     env = (f"env {entry}" for entry in edits.get("env", []))
-    return [*_cut(env), *_cut(nodes), *_cut(mounts), *_cut(hooks)]
+    return [
+        *_cut(env, "variables"),
+        *_cut(nodes, "device nodes"),
+        *_cut(mounts, "mounts"),
+        *_cut(hooks, "hooks"),
+    ]
 
 
-def _cut(entries: Iterable[str]) -> list[str]:
+def _cut(entries: Iterable[str], what: str) -> list[str]:
     lines = [f"  {entry}" for entry in entries]
     if len(lines) <= SHOWN + 1:
         return lines
-    kind = lines[0].split()[0]
-    return [*lines[:SHOWN], f"  … and {len(lines) - SHOWN} more of kind {kind}"]
+    return [*lines[:SHOWN], f"  … and {len(lines) - SHOWN} more {what}"]

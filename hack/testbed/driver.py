@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +135,15 @@ class DriverProcess:
         """Whether the process is there."""
         return self._process is not None and self._process.poll() is None
 
+    def check_running(self) -> None:
+        """Do nothing while the process is there.
+
+        Raises:
+            TestbedError: It has ended; the text holds the end of its log.
+        """
+        if not self.running():
+            raise TestbedError(f"the driver has ended:\n{self.tail()}")
+
     def stop(self, *, timeout: float = 30) -> int:
         """Send SIGTERM, wait, and return the exit status; kill after `timeout` seconds."""
         return self._end(signal.SIGTERM, timeout)
@@ -166,12 +174,3 @@ def resident_memory(pid: int) -> tuple[int, int]:
     )
     now, peak = (int(status[field].split()[0]) * 1024 for field in ("VmRSS", "VmHWM"))
     return now, peak
-
-
-def wait_for_socket(path: Path, *, timeout: float = 30) -> float:
-    """Wait until a socket is there; return the monotonic time at which it was seen, in seconds."""
-
-    def look() -> float | None:
-        return time.monotonic() if path.is_socket() else None
-
-    return wait_until(look, f"the socket {path}", timeout=timeout, interval=0.005)

@@ -17,6 +17,7 @@ from dra_driver.kubelet.protos import dra_v1_pb2_grpc as dra_rpc
 from dra_driver.kubelet.protos import pluginregistration_v1_pb2 as registration
 from dra_driver.kubelet.protos import pluginregistration_v1_pb2_grpc as registration_rpc
 from testbed.commands import TestbedError, wait_until
+from testbed.driver import DriverProcess
 
 CALL_SECONDS = 45
 """The kubelet's own limit for a call (pkg/kubelet/cm/dra/plugin)."""
@@ -84,14 +85,19 @@ def _check(claims: Sequence[ClaimName], errors: dict[str, str]) -> None:
             raise TestbedError(f"claim {claim.namespace}/{claim.name}: {errors[claim.uid]}")
 
 
-def register(registry: Path, *, timeout: float = 30) -> registration.PluginInfo:
-    """Find the driver's registration socket, take its information, and tell it that all is well.
+def register(driver: DriverProcess, *, timeout: float = 30) -> registration.PluginInfo:
+    """Find a driver's registration socket, take its information, and tell it that all is well.
 
     Returns:
         What the driver said of itself; `endpoint` is the path for `KubeletClient`.
+
+    Raises:
+        TestbedError: The driver has ended, or no socket came in time.
     """
+    registry = driver.place.registry
 
     def look() -> Path | None:
+        driver.check_running()
         return next((path for path in registry.glob("[!.]*.sock") if path.is_socket()), None)
 
     socket = wait_until(look, f"a socket in {registry}", timeout=timeout, interval=0.005)

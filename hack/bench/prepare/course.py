@@ -79,7 +79,7 @@ def _measure(stage: Stage, options: argparse.Namespace) -> Object:
         _say(f"starting the driver {STARTS} times")
         starts = [_start(driver) for _ in range(STARTS)]
         driver.start()
-        with KubeletClient(register(stage.place.registry).endpoint) as kubelet:
+        with KubeletClient(register(driver).endpoint) as kubelet:
             devices = _devices(stage.api)
             idle, _ = resident_memory(driver.pid)
             yardsticks = _yardsticks(stage, kubelet, devices[0], options.rounds)
@@ -110,7 +110,7 @@ def _start(driver: DriverProcess) -> float:
     """Start and stop the driver; return the seconds from start to registered."""
     began = time.perf_counter()
     driver.start()
-    register(driver.place.registry)
+    register(driver)
     took = time.perf_counter() - began
     driver.stop()
     return took
