@@ -1,0 +1,268 @@
+"""The writes that turn the slices the API server has into those there should be.
+
+In: the desired pool, and every slice of this driver on this node. Out: deletes, updates and
+creates, in that order. Rules (KEP-4381): a pool is complete, and only then used by the scheduler,
+when as many slices of its newest generation exist as each of them says; writing one slice is
+atomic, writing several is not. Pure: nothing here talks to a server.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dra_driver.slices.difference import differences
+from dra_driver.slices.pool import DesiredPool, Object, objects
+
+_INDEX_PREFIX = re.compile(r"([0-9a-f]{5,15})-")
+
+TaintKey = tuple[str, str, str, str]
+"""device, key, value, effect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The Node that the slices belong to, so that they are collected with it."""
+
+    name: str
+    uid: str
+
+    def reference(self) -> dict[str, object]:
+        """Return the ownerReference: `controller`, and no blockOwnerDeletion."""
+        return {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": self.name,
+            "uid": self.uid,
+            "controller": True,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """Delete a slice, if it is still the one that was seen."""
+
+    name: str
+    uid: str
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """Replace a slice, if it is still the one that was seen."""
+
+    name: str
+    body: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Create:
+    """Create a slice."""
+
+    name: str
+    body: dict[str, object]
+
+
+Write = Delete | Update | Create
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """A write whose reply was not what was asked: asking again would only give the same reply."""
+
+    asked: Object
+    answered: Object
+
+
+def plan(
+    desired: DesiredPool,
+    existing: Sequence[Object],
+    *,
+    owner: Owner,
+    settled: Mapping[str, Settled] | None = None,
+) -> tuple[Write, ...]:
+    """Return the writes that turn the existing slices into the desired ones, in order.
+
+    The generation stays when at most one slice changes and none is new, because one write is
+    atomic; else it rises and every slice is written, so that no one ever sees a mixture as
+    complete.
+
+    Args:
+        desired: what there should be.
+        existing: every slice of this driver on this node, of any pool, made by whomever.
+        owner: the Node to be named in ownerReferences.
+        settled: by slice name, writes that the server would not take as asked.
+    """
+    known = settled or {}
+    kept, obsolete = _match(desired, existing)
+    generation = max((_generation(entry) for entry in kept.values()), default=0)
+    times = _taint_times(kept.values())
+    desired = replace(
+        desired, contents=tuple(_with_times(content, times) for content in desired.contents)
+    )
+    changed = [
+        index
+        for index, entry in sorted(kept.items())
+        if not _serves(desired.spec(index, generation=generation), entry, known)
+    ]
+    missing = [index for index in range(len(desired.contents)) if index not in kept]
+    if missing or len(changed) > 1:
+        generation += 1
+        changed = sorted(kept)
+    disowned = {index for index, entry in kept.items() if not _is_owned(entry, owner)}
+    writes: list[Write] = [_delete(entry) for entry in obsolete]
+    writes += [
+        _update(kept[index], desired.spec(index, generation=generation), owner)
+        for index in sorted({*changed, *disowned})
+    ]
+    writes += [
+        _create(desired.slice_name(index), desired.spec(index, generation=generation), owner)
+        for index in missing
+    ]
+    return tuple(writes)
+
+
+def _serves(asked: Object, entry: Object, settled: Mapping[str, Settled]) -> bool:
+    """Tell whether a slice is as asked, or as near to it as the server would let it be."""
+    actual = _spec(entry)
+    agreed = settled.get(_name(entry))
+    if agreed is not None and not any(differences(agreed.asked, asked)):
+        return not any(differences(agreed.answered, actual))
+    return not any(differences(asked, actual))
+
+
+def _match(
+    desired: DesiredPool, existing: Sequence[Object]
+) -> tuple[dict[int, Object], list[Object]]:
+    """Return which slice stands for which index, and those that stand for none.
+
+    A slice is known by the index at the start of its name, so those of NVIDIA's driver are taken
+    over. Of two for one index the one of the newer generation stays, then the one with our name.
+    """
+    kept: dict[int, Object] = {}
+    obsolete: list[Object] = []
+
+    def rank(entry: Object) -> tuple[int, bool, str]:
+        index = _index(entry)
+        ours = index is not None and _name(entry) == desired.slice_name(index)
+        return _generation(entry), ours, _name(entry)
+
+    for entry in sorted(existing, key=rank, reverse=True):
+        index = _index(entry)
+        fits = (
+            index is not None
+            and index < len(desired.contents)
+            and _pool(entry).get("name") == desired.node_name
+        )
+        if fits and index is not None and index not in kept:
+            kept[index] = entry
+        else:
+            obsolete.append(entry)
+    return kept, sorted(obsolete, key=_name)
+
+
+def _update(entry: Object, spec: dict[str, object], owner: Owner) -> Update:
+    """Replace the spec; labels, annotations and references of others stay."""
+    meta = {key: value for key, value in _metadata(entry).items() if key != "managedFields"}
+    others = [
+        reference
+        for reference in _references(entry)
+        if not (reference.get("controller") or reference.get("kind") == "Node")
+    ]
+    meta["ownerReferences"] = [owner.reference(), *others]
+    return Update(name=_name(entry), body=_body(meta, spec))
+
+
+def _create(name: str, spec: dict[str, object], owner: Owner) -> Create:
+    meta: dict[str, object] = {"name": name, "ownerReferences": [owner.reference()]}
+    return Create(name=name, body=_body(meta, spec))
+
+
+def _delete(entry: Object) -> Delete:
+    meta = _metadata(entry)
+    return Delete(
+        name=_name(entry),
+        uid=str(meta.get("uid", "")),
+        resource_version=str(meta.get("resourceVersion", "")),
+    )
+
+
+def _body(metadata: dict[str, object], spec: dict[str, object]) -> dict[str, object]:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def _taint_times(entries: Iterable[Object]) -> dict[TaintKey, object]:
+    """Return when each taint was added, so that writing its slice anew does not make it younger."""
+    return {
+        _taint_key(device, taint): taint["timeAdded"]
+        for entry in entries
+        for device in objects(_spec(entry).get("devices"))
+        for taint in objects(device.get("taints"))
+        if taint.get("timeAdded")
+    }
+
+
+def _with_times(content: Object, times: Mapping[TaintKey, object]) -> Object:
+    if not times or "devices" not in content:
+        return content
+    devices = []
+    for device in objects(content["devices"]):
+        taints = [
+            {"timeAdded": times[_taint_key(device, taint)], **taint}
+            if _taint_key(device, taint) in times
+            else taint
+            for taint in objects(device.get("taints"))
+        ]
+        devices.append({**device, "taints": taints} if taints else device)
+    return {**content, "devices": devices}
+
+
+def _taint_key(device: Object, taint: Object) -> TaintKey:
+    fields = (device.get("name"), taint.get("key"), taint.get("value"), taint.get("effect"))
+    name, key, value, effect = (str(field or "") for field in fields)
+    return name, key, value, effect
+
+
+def _is_owned(entry: Object, owner: Owner) -> bool:
+    wanted = owner.reference()
+    return any(
+        all(reference.get(key) == value for key, value in wanted.items())
+        for reference in _references(entry)
+    )
+
+
+def _references(entry: Object) -> tuple[Object, ...]:
+    return objects(_metadata(entry).get("ownerReferences"))
+
+
+def _metadata(entry: Object) -> Object:
+    value = entry.get("metadata")
+    return value if isinstance(value, Mapping) else {}
+
+
+def _spec(entry: Object) -> Object:
+    value = entry.get("spec")
+    return value if isinstance(value, Mapping) else {}
+
+
+def _pool(entry: Object) -> Object:
+    value = _spec(entry).get("pool")
+    return value if isinstance(value, Mapping) else {}
+
+
+def _name(entry: Object) -> str:
+    return str(_metadata(entry).get("name", ""))
+
+
+def _generation(entry: Object) -> int:
+    value = _pool(entry).get("generation")
+    return value if isinstance(value, int) else 0
+
+
+def _index(entry: Object) -> int | None:
+    match = _INDEX_PREFIX.match(_name(entry))
+    return None if match is None else int(match[1], 16)

@@ -1,0 +1,119 @@
+"""A node's devices as one pool of ResourceSlices.
+
+In: devices and counter sets as dicts. Out: the slices there should be, with their names. Rules: the
+limits of resource.k8s.io/v1; devices and counters live in slices of their own (Kubernetes 1.35 and
+newer); the scheduler takes slices in order of their names and devices in the order they are listed.
+Pure, and deterministic to the byte. Which writes bring it about is in slices/plan.py.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+Object = Mapping[str, object]
+"""A JSON object that is only read."""
+
+DEVICES_PER_SLICE = 64
+"""The API allows 128, but 64 once any device has taints, counters or list attributes. Keeping to
+the lower limit always means that a first taint changes one slice, never how devices are spread."""
+
+COUNTER_SETS_PER_SLICE = 8
+
+_LONGEST_NAME = 253
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredPool:
+    """The slices a node should have. Each of `contents` holds `devices` or `sharedCounters`."""
+
+    driver: str
+    node_name: str
+    contents: tuple[Object, ...]
+
+    def slice_name(self, index: int) -> str:
+        """Return the name of a slice: its index first, because the scheduler sorts by name.
+
+        A fixed name, where others use a random one: a create that is sent twice is a conflict then,
+        not a second slice.
+        """
+        name = f"{index:05x}-{self.driver}-{self.node_name}"
+        if len(name) <= _LONGEST_NAME:
+            return name
+        digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+        return f"{name[: _LONGEST_NAME - 17].rstrip('.-')}-{digest}"
+
+    def spec(self, index: int, *, generation: int) -> dict[str, object]:
+        """Return the whole spec of one slice."""
+        pool = {
+            "name": self.node_name,
+            "generation": generation,
+            "resourceSliceCount": len(self.contents),
+        }
+        return {
+            "driver": self.driver,
+            "nodeName": self.node_name,
+            "pool": pool,
+            **self.contents[index],
+        }
+
+
+def build_slices(
+    devices: Sequence[Object],
+    *,
+    driver: str,
+    node_name: str,
+    counter_sets: Sequence[Object] = (),
+) -> DesiredPool:
+    """Spread devices and counter sets over slices, counters first, in the order they are given.
+
+    There is always at least one slice: an empty pool says "no GPUs", no pool says nothing.
+
+    Raises:
+        ValueError: a name is there twice, or a device consumes a counter that does not exist. The
+        API
+            server cannot see this across slices; the scheduler would drop the whole pool.
+    """
+    _check(devices, counter_sets)
+    contents: list[Object] = [
+        {"sharedCounters": list(part)} for part in _parts(counter_sets, COUNTER_SETS_PER_SLICE)
+    ]
+    contents += [{"devices": list(part)} for part in _parts(devices, DEVICES_PER_SLICE)]
+    return DesiredPool(
+        driver=driver, node_name=node_name, contents=tuple(contents) or ({"devices": []},)
+    )
+
+
+def _check(devices: Sequence[Object], counter_sets: Sequence[Object]) -> None:
+    counters: dict[str, frozenset[str]] = {}
+    for counter_set in counter_sets:
+        name = str(counter_set.get("name"))
+        if name in counters:
+            raise ValueError(f"two counter sets are named {name}")
+        counters[name] = frozenset(_mapping(counter_set, "counters"))
+    names: set[str] = set()
+    for device in devices:
+        name = str(device.get("name"))
+        if name in names:
+            raise ValueError(f"two devices are named {name}")
+        names.add(name)
+        for used in objects(device.get("consumesCounters")):
+            known = counters.get(str(used.get("counterSet")))
+            if known is None or not known.issuperset(_mapping(used, "counters")):
+                raise ValueError(f"device {name} consumes counters that are not published")
+
+
+def _mapping(holder: Object, key: str) -> Object:
+    value = holder.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def objects(value: object) -> tuple[Object, ...]:
+    """Return the JSON objects of a list; nothing when it is no list."""
+    if not isinstance(value, list | tuple):
+        return ()
+    return tuple(entry for entry in value if isinstance(entry, Mapping))
+
+
+def _parts(entries: Sequence[Object], size: int) -> Iterator[Sequence[Object]]:
+    for start in range(0, len(entries), size):
+        yield entries[start : start + size]

@@ -1,0 +1,293 @@
+"""One publication: the API server's slices of this node brought in line with an inventory.
+
+In: an inventory. Out: deletes, updates and creates on the API server, as slices/plan.py says, and
+what was left out as log lines. Rules: the API server silently drops fields of disabled features,
+so each reply is compared with what was asked; a device that is not safe without a dropped field
+(without its counters a GPU and its partitions could both be allocated) is withdrawn until the
+driver is restarted; a write that the server would not take as asked is not repeated. Slices of
+others are never touched.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import structlog
+
+from dra_driver.devices.model import Inventory
+from dra_driver.errors import NotFoundError, UnavailableError
+from dra_driver.kube.resource import RESOURCE_SLICES, Resource
+from dra_driver.kube.watch import EventStream
+from dra_driver.ops.metrics import SliceWrite
+from dra_driver.slices.difference import Difference, Kind, differences
+from dra_driver.slices.plan import Create, Delete, Owner, Settled, Update, Write, plan
+from dra_driver.slices.pool import DesiredPool, Object, build_slices, objects
+from dra_driver.slices.project import Projection, WireDevice, projection
+
+log = structlog.get_logger()
+
+_REQUEST_SECONDS = 10.0
+
+_MOST_ROUNDS = 5
+"""Rounds of writing, finding dropped fields, withdrawing: each finds one more, so few suffice."""
+
+_MOST_PATHS = 8
+"""Differences that one log line names."""
+
+
+class SliceApi(Protocol):
+    """What publishing needs of the API server's client (kube/client.py)."""
+
+    def get_node(self, name: str, *, timeout: float) -> dict[str, object]:
+        """Return a Node."""
+        ...
+
+    def list(
+        self, resource: Resource, *, query: Mapping[str, str], timeout: float
+    ) -> dict[str, object]:
+        """Return a collection."""
+        ...
+
+    def create(
+        self, resource: Resource, body: Mapping[str, object], *, timeout: float
+    ) -> dict[str, object]:
+        """Create an object; return what was stored."""
+        ...
+
+    def update(
+        self, resource: Resource, name: str, body: Mapping[str, object], *, timeout: float
+    ) -> dict[str, object]:
+        """Replace an object; return what was stored."""
+        ...
+
+    def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        preconditions: Mapping[str, str],
+        timeout: float,
+    ) -> None:
+        """Delete an object."""
+        ...
+
+    def watch(self, resource: Resource, *, query: Mapping[str, str]) -> EventStream:
+        """Open a watch."""
+        ...
+
+
+class PublishObserver(Protocol):
+    """Who counts (ops/metrics.py)."""
+
+    def published(self, *, slices: int, devices: int) -> None:
+        """The API server now holds these."""
+        ...
+
+    def slice_written(self, write: SliceWrite) -> None:
+        """One write was done."""
+        ...
+
+    def publish_failed(self) -> None:
+        """One attempt failed."""
+        ...
+
+    def fields_dropped(self, count: int) -> None:
+        """The API server did not store this many fields as they were asked for."""
+        ...
+
+
+class Publication:
+    """Publishes one inventory after the other, and remembers what the API server does not take."""
+
+    def __init__(
+        self,
+        api: SliceApi,
+        *,
+        driver: str,
+        node_name: str,
+        observer: PublishObserver,
+        project: Callable[[Inventory], Projection] = projection,
+    ) -> None:
+        """Take where and as whom to publish; the node's name is also the pool's.
+
+        Args:
+            api: the client.
+            driver: the DRA driver's name.
+            node_name: the node.
+            observer: told of every outcome.
+            project: turns an inventory into devices.
+        """
+        self._project = project
+        self.api = api
+        self.observer = observer
+        self._driver = driver
+        self._node_name = node_name
+        self._owner: Owner | None = None
+        self._unsupported: frozenset[str] = frozenset()
+        self._settled: dict[str, Settled] = {}
+        self._left_out: object = None
+        self._is_first = True
+
+    @property
+    def selectors(self) -> dict[str, str]:
+        """Return the query that selects the slices of this driver on this node."""
+        return {"fieldSelector": f"spec.driver={self._driver},spec.nodeName={self._node_name}"}
+
+    def publish(self, inventory: Inventory) -> int:
+        """Bring the API server in line; return how many writes it took, 0 when nothing changed.
+
+        Raises:
+            DriverError: the API server refused or is away. What was written stays; try again.
+        """
+        found = self._project(inventory)
+        self._tell_left_out(found)
+        writes = 0
+        for _ in range(_MOST_ROUNDS):
+            unsupported = self._unsupported
+            devices = tuple(
+                device for device in found.devices if unsupported.isdisjoint(features(device))
+            )
+            pool = build_slices(devices, driver=self._driver, node_name=self._node_name)
+            writes += self._write(pool)
+            if self._unsupported == unsupported:
+                break
+        self.observer.published(slices=len(pool.contents), devices=len(devices))
+        if writes or self._is_first:
+            self._is_first = False
+            log.info(
+                "slices published",
+                pool=self._node_name,
+                devices=len(devices),
+                slices=len(pool.contents),
+                writes=writes,
+            )
+        return writes
+
+    def _write(self, pool: DesiredPool) -> int:
+        existing = self._existing()
+        owner = self._owner
+        planned: tuple[Write, ...] = ()
+        if owner is not None:
+            planned = plan(pool, existing, owner=owner, settled=self._settled)
+        if owner is None or planned:
+            # A node that was deleted and made anew has another uid, and our slices went with it.
+            owner = self._owner = self._read_owner()
+            planned = plan(pool, existing, owner=owner, settled=self._settled)
+        for write in planned:
+            self._do(write)
+        return len(planned)
+
+    def _existing(self) -> tuple[Object, ...]:
+        """Return our slices as the API server has them now: a cache could be behind our writes."""
+        answer = self.api.list(RESOURCE_SLICES, query=self.selectors, timeout=_REQUEST_SECONDS)
+        return tuple(
+            entry
+            for entry in objects(answer.get("items"))
+            if isinstance(spec := entry.get("spec"), dict)
+            and spec.get("driver") == self._driver
+            and spec.get("nodeName") == self._node_name
+        )
+
+    def _read_owner(self) -> Owner:
+        node = self.api.get_node(self._node_name, timeout=_REQUEST_SECONDS)
+        meta = node.get("metadata")
+        uid = meta.get("uid") if isinstance(meta, dict) else None
+        if not isinstance(uid, str):
+            raise UnavailableError(f"node {self._node_name} has no uid")
+        return Owner(name=self._node_name, uid=uid)
+
+    def _do(self, write: Write) -> None:
+        match write:
+            case Delete():
+                self._delete(write)
+                self._settled.pop(write.name, None)
+                self.observer.slice_written(SliceWrite.DELETE)
+            case Update():
+                answer = self.api.update(
+                    RESOURCE_SLICES, write.name, write.body, timeout=_REQUEST_SECONDS
+                )
+                self.observer.slice_written(SliceWrite.UPDATE)
+                self._compare(write, answer)
+            case Create():
+                answer = self.api.create(RESOURCE_SLICES, write.body, timeout=_REQUEST_SECONDS)
+                self.observer.slice_written(SliceWrite.CREATE)
+                self._compare(write, answer)
+
+    def _delete(self, write: Delete) -> None:
+        preconditions = {"uid": write.uid, "resourceVersion": write.resource_version}
+        try:
+            self.api.delete(
+                RESOURCE_SLICES, write.name, preconditions=preconditions, timeout=_REQUEST_SECONDS
+            )
+        except NotFoundError:
+            log.debug("slice was gone already", slice=write.name)
+
+    def _compare(self, write: Update | Create, answer: Object) -> None:
+        """Note what the server did not store as asked, so that it is not asked again and again."""
+        asked, answered = write.body["spec"], answer.get("spec")
+        if not (isinstance(asked, dict) and isinstance(answered, dict)):
+            raise UnavailableError(f"the answer for slice {write.name} has no spec")
+        found = tuple(differences(asked, answered))
+        if not found:
+            self._settled.pop(write.name, None)
+            return
+        self._settled[write.name] = Settled(asked=asked, answered=answered)
+        lost = frozenset(filter(None, map(_feature, found)))
+        self._unsupported |= lost
+        self._tell_differences(write.name, found, lost)
+
+    def _tell_differences(
+        self, name: str, found: Sequence[Difference], lost: frozenset[str]
+    ) -> None:
+        fields = [str(difference) for difference in found[:_MOST_PATHS]]
+        if all(difference.kind is Kind.ADDED for difference in found):
+            log.info("slice got fields from the api server", slice=name, fields=fields)
+            return
+        self.observer.fields_dropped(len(found))
+        log.warning(
+            "slice not stored as asked",
+            slice=name,
+            fields=fields,
+            withdrawn=sorted(lost),
+            advice="enable these features on the API server, then restart this driver",
+        )
+
+    def _tell_left_out(self, found: Projection) -> None:
+        """Say what is not published once, not at every publication."""
+        left_out = (found.withheld, found.omitted)
+        if left_out == self._left_out:
+            return
+        self._left_out = left_out
+        for gpu in found.withheld:
+            log.warning("gpu withheld", index=gpu.index, reason=gpu.reason)
+        for entry in found.omitted:
+            log.warning(
+                "attribute omitted",
+                device=entry.device,
+                attribute=entry.attribute,
+                reason=entry.reason,
+            )
+
+
+def features(device: WireDevice) -> frozenset[str]:
+    """Return the fields of a device, and of its capacities, that a feature gate may drop."""
+    capacity = device.get("capacity")
+    entries = capacity.values() if isinstance(capacity, Mapping) else ()
+    inner = (set(entry) for entry in entries if isinstance(entry, Mapping))
+    return frozenset(device).union(*inner) - _ALWAYS_THERE
+
+
+_ALWAYS_THERE = frozenset({"name", "attributes", "capacity", "value"})
+
+
+def _feature(difference: Difference) -> str | None:
+    """Return the field of devices that is not supported, by what was dropped where."""
+    if difference.kind is not Kind.DROPPED:
+        return None
+    match difference.path:
+        case ("sharedCounters", *_):
+            return "consumesCounters"
+        case ("devices", int(), "capacity", _, str(name), *_):
+            return None if name in _ALWAYS_THERE else name
+        case ("devices", int(), str(name), *_):
+            return None if name in _ALWAYS_THERE else name
+    return None

@@ -1,0 +1,330 @@
+"""The publisher against an API server over HTTP: every rule of publishing that a user can see."""
+
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+import make
+from apiserver.kinds import kind_of
+from apiserver.rules import without_device_fields
+from dra_driver.devices.model import Inventory
+from dra_driver.ops.metrics import SliceWrite
+from dra_driver.slices.project import Projection, projection
+from dra_driver.slices.publisher import Pace
+
+OTHERS = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceSlice",
+    "metadata": {"name": "theirs"},
+    "spec": {
+        "driver": "nic.example.com",
+        "nodeName": "n1",
+        "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
+    },
+}
+
+
+def with_taints(inventory: Inventory) -> Projection:
+    """A projection whose first device has a taint."""
+    found = projection(inventory)
+    taint = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
+    first, *rest = found.devices
+    return replace(found, devices=({**first, "taints": [taint]}, *rest))
+
+
+class TestPublishing:
+    def test_the_pool_is_named_after_the_node_and_owned_by_it(self, bench: Any) -> None:
+        bench.start(make.inventory())
+        (entry,) = bench.slices()
+        assert entry["metadata"]["name"] == "00000-gpu.nvidia.com-n1"
+        assert entry["metadata"]["ownerReferences"] == [
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "name": "n1",
+                "uid": "node-uid",
+                "controller": True,
+            }
+        ]
+        assert entry["spec"]["driver"] == "gpu.nvidia.com"
+        assert entry["spec"]["nodeName"] == "n1"
+        assert entry["spec"]["pool"] == {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+        assert bench.devices() == ["gpu-0", "gpu-1"]
+
+    def test_a_node_without_gpus_has_an_empty_pool(self, bench: Any) -> None:
+        bench.start(make.inventory(gpus=(), driver_version=None, cuda_version=None))
+        (entry,) = bench.slices()
+        assert entry["spec"]["pool"]["resourceSliceCount"] == 1
+        assert bench.devices() == []
+
+    def test_nothing_is_written_when_nothing_changed(self, bench: Any) -> None:
+        publisher = bench.start(make.inventory())
+        bench.look_again(publisher, make.inventory())
+        assert bench.writes() == 1
+
+    def test_a_restarted_driver_writes_nothing(self, bench: Any) -> None:
+        first = bench.start(make.inventory())
+        assert first.stop(5)
+        bench.look_again(bench.start(make.inventory()), make.inventory())
+        assert bench.writes() == 1
+
+    def test_stopping_leaves_the_slices(self, bench: Any) -> None:
+        publisher = bench.start(make.inventory())
+        assert publisher.stop(5)
+        assert bench.devices() == ["gpu-0", "gpu-1"]
+
+    def test_a_changed_gpu_is_one_write_and_keeps_the_generation(self, bench: Any) -> None:
+        publisher = bench.start(make.inventory())
+        publisher.update(make.inventory(make.gpu(0), make.gpu(1, memory_bytes=1024**3)))
+        bench.wait(lambda: bench.writes() == 2)
+        (entry,) = bench.slices()
+        assert entry["spec"]["pool"]["generation"] == 1
+        assert entry["spec"]["devices"][1]["capacity"]["memory"]["value"] == "1Gi"
+
+    def test_the_latest_inventory_wins(self, bench: Any) -> None:
+        publisher = bench.start()
+        for minor in range(8):
+            publisher.update(make.inventory(make.gpu(minor)))
+        bench.wait(lambda: bench.devices() == ["gpu-7"])
+
+    def test_more_devices_than_a_slice_holds_make_two_slices_of_a_new_generation(
+        self, bench: Any
+    ) -> None:
+        publisher = bench.start(make.inventory())
+        many = make.inventory(*(make.gpu(minor) for minor in range(65)))
+        publisher.update(many)
+        bench.wait(lambda: len(bench.devices()) == 65)
+        bench.look_again(publisher, many)
+        pools = [entry["spec"]["pool"] for entry in bench.slices()]
+        assert pools == [{"name": "n1", "generation": 2, "resourceSliceCount": 2}] * 2
+        assert [len(entry["spec"]["devices"]) for entry in bench.slices()] == [64, 1]
+
+    def test_fewer_devices_delete_the_slice_that_is_no_longer_needed(self, bench: Any) -> None:
+        many = make.inventory(*(make.gpu(minor) for minor in range(65)))
+        publisher = bench.start(many)
+        publisher.update(make.inventory())
+        bench.wait(lambda: len(bench.slices()) == 1 and bench.devices() == ["gpu-0", "gpu-1"])
+        bench.look_again(publisher, make.inventory())
+        assert bench.slices()[0]["spec"]["pool"]["resourceSliceCount"] == 1
+
+    def test_outcomes_are_counted(self, bench: Any) -> None:
+        bench.start(make.inventory())
+        assert bench.count.publications[0] == (1, 2)
+        assert bench.count.writes == [SliceWrite.CREATE]
+
+
+class TestInterference:
+    def test_wiped_slices_come_back(self, bench: Any) -> None:
+        bench.start(make.inventory())
+        bench.server.delete_all("resourceslices")
+        bench.wait(lambda: bench.devices() == ["gpu-0", "gpu-1"])
+
+    def test_one_deleted_slice_of_two_comes_back(self, bench: Any) -> None:
+        many = make.inventory(*(make.gpu(minor) for minor in range(65)))
+        publisher = bench.start(many)
+        bench.server.store.delete(
+            kind_of("resource.k8s.io/v1", "ResourceSlice"), "", "00001-gpu.nvidia.com-n1"
+        )
+        bench.wait(lambda: len(bench.devices()) == 65)
+        bench.look_again(publisher, many)
+        assert {entry["spec"]["pool"]["generation"] for entry in bench.slices()} == {2}
+
+    def test_foreign_edits_are_repaired_and_foreign_labels_kept(self, bench: Any) -> None:
+        bench.start(make.inventory())
+        (entry,) = bench.slices()
+        entry["metadata"]["labels"] = {"theirs": "yes"}
+        entry["spec"]["devices"][0]["attributes"]["productName"] = {"string": "Voodoo 2"}
+        entry["spec"]["devices"][1]["attributes"]["added"] = {"bool": True}
+        bench.edit(entry)
+        bench.wait(lambda: bench.writes() == 3)
+        (entry,) = bench.slices()
+        attributes = [device["attributes"] for device in entry["spec"]["devices"]]
+        assert attributes[0]["productName"] == {"string": "NVIDIA H100 80GB HBM3"}
+        assert "added" not in attributes[1]
+        assert entry["metadata"]["labels"] == {"theirs": "yes"}
+
+    def test_slices_of_other_drivers_and_nodes_are_left_alone(self, bench: Any) -> None:
+        other_node = {**OTHERS, "metadata": {"name": "elsewhere"}}
+        other_node["spec"] = {
+            **OTHERS["spec"],  # type: ignore[dict-item]
+            "driver": "gpu.nvidia.com",
+            "nodeName": "n2",
+        }
+        bench.server.put(OTHERS, other_node)
+        bench.start(make.inventory())
+        names = [entry["metadata"]["name"] for entry in bench.slices()]
+        assert names == ["00000-gpu.nvidia.com-n1", "elsewhere", "theirs"]
+
+    def test_slices_of_nvidias_own_driver_are_taken_over_in_place(self, bench: Any) -> None:
+        theirs = {**OTHERS, "metadata": {"name": "00000-gpu.nvidia.com-n1-x7k2p"}}
+        theirs["spec"] = {
+            **OTHERS["spec"],  # type: ignore[dict-item]
+            "driver": "gpu.nvidia.com",
+        }
+        bench.server.put(theirs)
+        bench.start(make.inventory())
+        (entry,) = bench.slices()
+        assert entry["metadata"]["name"] == "00000-gpu.nvidia.com-n1-x7k2p"
+        assert bench.devices() == ["gpu-0", "gpu-1"]
+
+    def test_two_drivers_of_one_node_agree(self, bench: Any) -> None:
+        first = bench.start(make.inventory())
+        second = bench.start(make.inventory())
+        bench.look_again(first, make.inventory())
+        bench.look_again(second, make.inventory())
+        assert bench.writes() == 1
+
+    def test_a_node_made_anew_owns_the_slices_made_anew(self, bench: Any) -> None:
+        bench.start(make.inventory())
+        bench.server.delete_all("nodes")
+        bench.server.put(
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "uid": "b"}}
+        )
+        bench.server.delete_all("resourceslices")
+        bench.wait(lambda: bench.devices() == ["gpu-0", "gpu-1"])
+        assert bench.slices()[0]["metadata"]["ownerReferences"][0]["uid"] == "b"
+
+
+class TestDroppedFields:
+    def test_a_device_that_lost_its_taint_is_withdrawn(self, bench: Any) -> None:
+        bench.server.store.rules.insert(0, without_device_fields("taints"))
+        publisher = bench.start(make.inventory(), project=with_taints)
+        assert bench.devices() == ["gpu-1"]
+        assert bench.count.dropped == 1
+        bench.look_again(publisher, make.inventory())
+        assert bench.writes() == 2
+
+    def test_a_taint_that_is_stored_stays_with_the_time_the_server_gave_it(
+        self, bench: Any
+    ) -> None:
+        publisher = bench.start(make.inventory(), project=with_taints)
+        publisher.update(make.inventory(make.gpu(0), make.gpu(1), make.gpu(2)))
+        bench.wait(lambda: len(bench.devices()) == 3)
+        (update,) = bench.server.seen("update", "resourceslices")
+        taint = bench.slices()[0]["spec"]["devices"][0]["taints"][0]
+        assert taint["timeAdded"] == "2026-01-02T03:04:05Z"
+        assert update.status == 200
+
+    def test_a_field_that_the_server_changes_is_not_written_again_and_again(
+        self, bench: Any
+    ) -> None:
+        def rename(new: Any, _old: Any) -> None:
+            for device in new.get("spec", {}).get("devices") or ():
+                device["attributes"]["productName"] = {"string": "renamed by admission"}
+
+        bench.server.store.rules.insert(0, rename)
+        publisher = bench.start(make.inventory())
+        bench.look_again(publisher, make.inventory())
+        assert bench.writes() == 1
+        assert bench.count.dropped == 2
+
+    def test_a_field_that_a_newer_server_adds_is_let_be(self, bench: Any) -> None:
+        def default(new: Any, _old: Any) -> None:
+            if new["kind"] == "ResourceSlice":
+                new["spec"]["fieldOfTheFuture"] = "default"
+
+        bench.server.store.rules.append(default)
+        publisher = bench.start(make.inventory())
+        bench.look_again(publisher, make.inventory())
+        assert bench.writes() == 1
+        assert bench.count.dropped == 0
+
+    def test_quantities_in_another_form_are_the_same(self, bench: Any) -> None:
+        def plain(new: Any, _old: Any) -> None:
+            for device in new.get("spec", {}).get("devices") or ():
+                device["capacity"]["memory"]["value"] = str(80 * 1024**3)
+
+        bench.server.store.rules.append(plain)
+        publisher = bench.start(make.inventory())
+        bench.look_again(publisher, make.inventory())
+        assert bench.writes() == 1
+        assert bench.count.dropped == 0
+
+
+class TestFailures:
+    @pytest.mark.parametrize("status", [409, 410, 429, 500, 503])
+    @pytest.mark.parametrize("verb", ["list", "create"])
+    def test_a_failure_that_passes_is_retried(self, bench: Any, verb: str, status: int) -> None:
+        bench.server.fail(verb, "resourceslices", status=status, times=4)
+        bench.start(make.inventory())
+        assert bench.devices() == ["gpu-0", "gpu-1"]
+        assert bench.count.failures >= 1
+
+    def test_a_broken_connection_is_retried(self, bench: Any) -> None:
+        bench.server.fail("create", hang_up=True, times=2)
+        bench.start(make.inventory())
+        assert bench.devices() == ["gpu-0", "gpu-1"]
+
+    def test_a_write_whose_answer_was_lost_is_not_done_twice(self, bench: Any) -> None:
+        bench.start(make.inventory())
+        bench.server.delete_all("resourceslices")
+        bench.server.fail("create", hang_up=True)
+        bench.wait(lambda: bench.devices() == ["gpu-0", "gpu-1"])
+        assert len(bench.slices()) == 1
+
+    def test_a_missing_permission_is_retried_until_it_is_granted(self, bench: Any) -> None:
+        denied = bench.server.fail("create", status=403, times=float("inf"))
+        publisher = bench.start()
+        publisher.update(make.inventory())
+        bench.wait(lambda: bench.count.failures >= 3)
+        denied.times = 0
+        assert publisher.wait_until_published(10)
+
+    def test_an_invalid_slice_is_not_sent_again_until_the_inventory_changes(
+        self, bench: Any
+    ) -> None:
+        bench.server.fail("create", "resourceslices", status=422)
+        publisher = bench.start()
+        publisher.update(make.inventory())
+        bench.wait(lambda: bench.count.failures == 1)
+        publisher.update(make.inventory(make.gpu(5)))
+        bench.wait(lambda: bench.devices() == ["gpu-5"])
+        assert len(bench.server.seen("create", "resourceslices")) == 2
+
+    def test_a_server_that_asks_to_wait_is_not_asked_before(self, bench: Any) -> None:
+        bench.server.fail("create", "resourceslices", status=429, retry_after=200)
+        publisher = bench.start()
+        publisher.update(make.inventory())
+        bench.wait(lambda: bench.count.failures == 1)
+        publisher.update(make.inventory(make.gpu(5)))
+        bench.wait(lambda: bench.devices() == ["gpu-5"])
+        assert len(bench.server.seen("create", "resourceslices")) == 2
+
+    def test_a_node_that_is_not_there_yet_is_waited_for(self, bench: Any) -> None:
+        bench.server.delete_all("nodes")
+        publisher = bench.start()
+        publisher.update(make.inventory())
+        bench.wait(lambda: bench.count.failures >= 2)
+        bench.server.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+        assert publisher.wait_until_published(10)
+
+    def test_an_api_server_that_was_down_gets_what_changed_meanwhile(self, bench: Any) -> None:
+        publisher = bench.start(make.inventory())
+        bench.server.stop()
+        publisher.update(make.inventory(make.gpu(3)))
+        bench.wait(lambda: bench.count.failures >= 2)
+        bench.server.start()
+        bench.wait(lambda: bench.devices() == ["gpu-3"])
+
+    def test_slices_wiped_while_the_watch_was_cut_come_back(self, bench: Any) -> None:
+        bench.start(make.inventory())
+        for _ in range(3):
+            bench.server.cut_watches()
+            bench.server.delete_all("resourceslices")
+            bench.wait(lambda: bench.devices() == ["gpu-0", "gpu-1"])
+
+    def test_someone_who_insists_is_overruled_more_and_more_slowly(self, bench: Any) -> None:
+        bench.start(make.inventory(), pace=Pace(settle=0.01, settle_most=1000.0))
+        rounds = count()
+
+        def wipe() -> bool:
+            if bench.slices():
+                bench.server.delete_all("resourceslices")
+                return next(rounds) >= 7
+            return False
+
+        bench.wait(wipe)
+        looks = bench.server.seen("list", "resourceslices")
+        assert len(looks) < 40
