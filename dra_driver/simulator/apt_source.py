@@ -46,6 +46,7 @@ def options(folder: Path, apt: Path = Path("/etc/apt")) -> list[str]:
         "Dir::State::Lists": folder / "lists",
         "Dir::Cache": folder / "cache",
         "APT::Sandbox::User": "root",  # the unprivileged _apt user cannot write our folder
+        "APT::Update::Error-Mode": "any",  # without it an unreachable archive is only a warning
         "Acquire::Languages": "none",
         "Acquire::Retries": 1,
         "Acquire::http::Timeout": _CONNECT_SECONDS,

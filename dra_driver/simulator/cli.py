@@ -54,7 +54,9 @@ class Up(pydantic.BaseModel):
 
     def cli_cmd(self) -> None:
         """Run the command."""
-        options = Options(seed=self.seed, nodes=self.nodes, userspace=self.userspace)
+        options = Options(
+            seed=self.seed, nodes=self.nodes, userspace=self.userspace, report=_report
+        )
         machine = Machine.create(self.root, self.profile, options)
         _print(f"{machine.description.profile.name}: {len(machine.gpus)} GPUs in {self.root}")
         _print(f"driver {machine.description.driver_version}; {machine.description.userspace}")
@@ -268,3 +270,8 @@ def _word(words: dict[int, str], value: int | None) -> str:
 
 def _print(text: str) -> None:
     sys.stdout.write(text + os.linesep)
+
+
+def _report(sentence: str) -> None:
+    sys.stderr.write(sentence + os.linesep)
+    sys.stderr.flush()

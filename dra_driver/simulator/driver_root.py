@@ -14,7 +14,7 @@ import platform
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -45,6 +45,7 @@ class Options:
         userspace: NVIDIA's files, stand-ins, or the first where possible.
         cache: folder for compiled and downloaded files; the user's cache folder by default.
         environment: where HOME, PATH and CC are looked up.
+        report: told in a sentence when something takes a while.
     """
 
     seed: str | None = None
@@ -52,6 +53,7 @@ class Options:
     userspace: UserspaceChoice = "auto"
     cache: Path | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    report: Callable[[str], None] = lambda _sentence: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +253,7 @@ def _userspace(profile: Profile, options: Options) -> Userspace:
         why = "as asked for"
     else:
         try:
-            return userspace.real(cache, options.environment)
+            return userspace.real(cache, options.environment, options.report)
         except SetupError as error:
             if options.userspace == "real":
                 raise

@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +62,19 @@ def library_folder() -> str:
     return f"usr/lib/{platform.machine()}-linux-gnu/nvidia/current"
 
 
-def real(cache: Path, environment: Mapping[str, str], apt: Path = Path("/etc/apt")) -> Userspace:
+def real(
+    cache: Path,
+    environment: Mapping[str, str],
+    report: Callable[[str], None],
+    apt: Path = Path("/etc/apt"),
+) -> Userspace:
     """Return NVIDIA's files from the cache, downloaded first if they are not there.
+
+    Args:
+        cache: folder for results, made if missing.
+        environment: passed to apt-get; PATH and proxies matter.
+        report: told in a sentence when something takes a while.
+        apt: folder of the machine's package sources.
 
     Raises:
         SetupError: this machine cannot get them; says why.
@@ -72,6 +83,7 @@ def real(cache: Path, environment: Mapping[str, str], apt: Path = Path("/etc/apt
     cache.mkdir(parents=True, exist_ok=True)
     with _only_one(cache / "userspace.lock"):
         if not kept.exists():
+            report(f"fetching NVIDIA's user-space files from Debian, about 35 MB, into {cache}")
             _download(kept, environment, apt)
     files, links = {}, {}
     for path in sorted(kept.rglob("*")):

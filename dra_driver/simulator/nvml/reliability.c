@@ -1,9 +1,7 @@
 /*
- * Errors a card has seen, what it keeps in its InfoROM, numbered fields, and the processes on it.
+ * Errors a card has seen, what it keeps in its InfoROM, and the processes on it.
  */
-#define _GNU_SOURCE
 #include <string.h>
-#include <time.h>
 
 #include "facts.h"
 
@@ -118,76 +116,6 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device,
     memset(histogram, 0, sizeof *histogram);
     histogram->high = used;
     histogram->max = banks - used;
-    return NVML_SUCCESS;
-}
-
-enum { VALUE_UNSIGNED = 1, VALUE_UNSIGNED_LONG_LONG = 3 };
-
-/* Field ids that answer with one fact. Units are NVML's: milliwatts, degrees. */
-static const struct {
-    unsigned int id;
-    enum sim_fact fact;
-} fields[] = {
-    {82, FACT_TEMPERATURE_MEMORY},
-    {185, FACT_POWER_USAGE},  /* averaged */
-    {186, FACT_POWER_USAGE},  /* now */
-    {187, FACT_POWER_MIN},
-    {188, FACT_POWER_MAX},
-    {189, FACT_POWER_DEFAULT},
-    {190, FACT_POWER_LIMIT},  /* in force */
-    {192, FACT_POWER_LIMIT},  /* asked for */
-    {193, FACT_TEMPERATURE_SHUTDOWN},
-    {194, FACT_TEMPERATURE_SLOWDOWN},
-    {195, FACT_TEMPERATURE_MEMORY_MAX},
-    {196, FACT_TEMPERATURE_MAX},
-    {230, FACT_RECOVERY_ACTION},
-};
-
-#define FIELD_LINKS_TO_SWITCHES 147
-
-/* How many NVLinks lead to a switch; NOT_SUPPORTED for a card whose links lead nowhere. */
-static nvmlReturn_t count_links(const struct sim_gpu *gpu, nvmlFieldValue_t *field)
-{
-    field->valueType = VALUE_UNSIGNED;
-    field->value.uiVal = 0;
-    for (unsigned int i = 0; i < SIM_MAX_LINKS; i++)
-        field->value.uiVal += gpu->links[i].present && gpu->links[i].kind == 1;
-    return field->value.uiVal > 0 ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
-}
-
-static nvmlReturn_t read_field(const struct sim_gpu *gpu, nvmlFieldValue_t *field)
-{
-    if (field->fieldId == FIELD_LINKS_TO_SWITCHES)
-        return count_links(gpu, field);
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
-        if (fields[i].id != field->fieldId)
-            continue;
-        /* Scope 1 is the module around the GPU, which only some boards measure. */
-        bool power = field->fieldId >= 185 && field->fieldId <= 192;
-        if ((power && field->scopeId != 0) || gpu->facts[fields[i].fact] == SIM_ABSENT)
-            return NVML_ERROR_NOT_SUPPORTED;
-        field->valueType = VALUE_UNSIGNED;
-        field->value.uiVal = (unsigned int)gpu->facts[fields[i].fact];
-        return NVML_SUCCESS;
-    }
-    return NVML_ERROR_NOT_SUPPORTED;
-}
-
-/* Each field has its own answer; the call succeeds when it could be asked. */
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count,
-                                                  nvmlFieldValue_t *values)
-{
-    SIM_ENTER(device);
-    SIM_REQUIRE(values != NULL && count > 0);
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    for (int i = 0; i < count; i++) {
-        values[i].timestamp = (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-        values[i].latencyUsec = 0;
-        values[i].valueType = VALUE_UNSIGNED_LONG_LONG;
-        values[i].value.ullVal = 0;
-        values[i].nvmlReturn = read_field(gpu, &values[i]);
-    }
     return NVML_SUCCESS;
 }
 

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import re
+import shutil
 import stat
 import subprocess
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.errors import SetupError, StateError
-from dra_driver.simulator import driver_root
+from dra_driver.simulator import driver_root, userspace
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.layout import Fact
@@ -211,3 +212,19 @@ def test_a_damaged_marker_or_state_is_named(machine: Machine) -> None:
     machine.state_file.write_bytes(b"\x7fELF")
     with pytest.raises(StateError, match="too short"):
         machine.compute_mode(machine.gpus[0].uuid)
+
+
+def test_an_unreachable_archive_is_said_and_stand_ins_take_over(tmp_path: Path) -> None:
+    if shutil.which("apt-get") is None:
+        pytest.skip("this machine has no apt-get")
+    apt, cache = tmp_path / "apt", tmp_path / "cache"
+    apt.mkdir()
+    (apt / "sources.list").write_text("deb http://127.0.0.1:9/debian bookworm main\n")
+    said: list[str] = []
+    with pytest.raises(SetupError, match=r"apt-get failed.*127\.0\.0\.1"):
+        userspace.real(cache, os.environ, said.append, apt)
+    assert len(said) == 1
+    assert not list(cache.glob("userspace-*"))
+    instead = userspace.stand_ins(cache, os.environ, "535.261.03", "no network")
+    assert not instead.real
+    assert instead.note == "stand-ins: no network"

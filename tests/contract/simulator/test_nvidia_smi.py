@@ -19,7 +19,7 @@ MakeMachine = Callable[..., Machine]
 def real_files() -> None:
     """Skips when NVIDIA's files cannot be had; in CI (the variable CI is set) that is a failure."""
     try:
-        userspace.real(build.cache_folder(os.environ), os.environ)
+        userspace.real(build.cache_folder(os.environ), os.environ, print)
     except SetupError as error:
         if os.environ.get("CI"):
             raise

@@ -198,6 +198,16 @@ def test_a_card_without_a_feature_says_not_supported(make_machine: MakeMachine, 
         assert pynvml.nvmlDeviceGetMaxMigDeviceCount(tesla) == 0
 
 
+def test_numbered_fields_answer_each_for_itself(session: Machine) -> None:
+    handle = handles()[0]
+    recovery, power, unknown = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, 186, 9999
+    values = pynvml.nvmlDeviceGetFieldValues(handle, [recovery, (power, 0), (power, 1), unknown])
+    assert [value.nvmlReturn for value in values] == [0, 0, 3, 3]
+    assert (values[0].value.uiVal, values[1].value.uiVal) == (0, 52_000)
+    session.set_fact(pynvml.nvmlDeviceGetUUID(handle), Fact.RECOVERY_ACTION, 2)
+    assert pynvml.nvmlDeviceGetFieldValues(handle, [recovery])[0].value.uiVal == 2
+
+
 def test_mig_is_off_and_there_are_no_mig_devices(session: Machine) -> None:
     handle = handles()[0]
     assert pynvml.nvmlDeviceGetMigMode(handle) == [0, 0]
