@@ -35,7 +35,7 @@ from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
-from dra_driver.errors import SetupError
+from dra_driver.errors import DriverError, SetupError
 from dra_driver.kube.client import KubeClient
 from dra_driver.kubelet.liveness import Liveness
 from dra_driver.kubelet.plugin import KubeletPlugin
@@ -146,22 +146,24 @@ class Driver:
         self._metrics.watch_quarantined(lambda: self._prepared.records.quarantined)
 
     def start(self) -> None:
-        """Start every part, the one that the kubelet waits for as early as it can be.
+        """Start every part: first what can fail, and what the kubelet waits for.
+
+        A claim that comes before the GPUs are known waits for them inside its call.
 
         Raises:
             SetupError: an address or a socket cannot be had.
         """
         if self._settings.http_endpoint:
             self._http.start()
-        self._watcher.start()
-        self._publisher.start()
-        self._plugin.start()
-        self._reconciler.start()
         if self._settings.healthcheck_port >= 0:
             self._liveness.start()
+        self._plugin.start()
+        self._watcher.start()
+        self._publisher.start()
+        self._reconciler.start()
 
     def stop(self) -> tuple[str, ...]:
-        """Stop every part in reverse; what is prepared and published stays.
+        """Stop every part, first what calls come from; what is prepared and published stays.
 
         Returns the claims whose calls did not end in time.
         """
@@ -210,7 +212,11 @@ def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> i
     log.info("driver starting", version=version("dra-driver"), node=settings.node_name)
     for name, reason in settings.without_effect().items():
         log.warning("setting has no effect", setting=name, reason=reason)
-    driver.start()
+    try:
+        driver.start()
+    except DriverError:
+        driver.stop()
+        raise
     log.info("driver started")
     reason = ends.get()
     log.info("driver stopping", reason=reason)

@@ -21,8 +21,9 @@ KUBELET_SECONDS = 45.0
 class KubeletClient:
     """One kubelet, as far as one driver sees it. Use as a context manager."""
 
-    def __init__(self, registrar: Path) -> None:
+    def __init__(self, registrar: Path, pattern: str = "[!.]*") -> None:
         self.registrar = registrar
+        self._pattern = pattern
         self.info: Any = None
         self._channels: list[grpc.Channel] = []
 
@@ -50,7 +51,7 @@ class KubeletClient:
 
     def sockets(self) -> list[Path]:
         """The registration sockets that a kubelet would see."""
-        return sorted(p for p in self.registrar.iterdir() if not p.name.startswith("."))
+        return sorted(self.registrar.glob(self._pattern))
 
     def registration(self) -> Any:
         (socket,) = self.sockets()

@@ -271,6 +271,38 @@ def _published(port: int) -> str:
     return text if wanted in text else ""
 
 
+def test_a_new_instance_takes_over_from_an_old_one_without_a_gap(node: Node) -> None:
+    node.install_gpus("h100x8")
+    node.mounts["POD_UID"] = "old"
+    node.start()
+    node.wait_event("driver started")
+    old = node.process
+    assert old is not None
+    name = node.wait_devices(8)[0]
+    claim = node.allocate("one", name)
+    with KubeletClient(node.registry, "*-old-reg.sock") as kubelet:
+        kubelet.register()
+        devices = list(kubelet.prepare(claim)["uid-one"].devices)
+    node.mounts["POD_UID"] = "new"
+    node.start()
+    node.wait_event("driver started")
+    try:
+        assert len(list(node.registry.iterdir())) == 2
+        with KubeletClient(node.registry, "*-new-reg.sock") as kubelet:
+            kubelet.register()
+            assert list(kubelet.prepare(claim)["uid-one"].devices) == devices
+            assert (
+                "already allocated" in kubelet.prepare(node.allocate("two", name))["uid-two"].error
+            )
+            assert kubelet.unprepare(claim)["uid-one"].error == ""
+    finally:
+        old.terminate()
+    assert old.wait(60) == 0
+    (left,) = node.registry.iterdir()
+    assert left.name == "gpu.nvidia.com-new-reg.sock"
+    assert len(node.devices()) == 8
+
+
 def test_sigusr2_writes_the_stacks_of_all_threads(running: Node) -> None:
     assert running.process is not None
     running.process.send_signal(signal.SIGUSR2)
@@ -297,6 +329,11 @@ def test_a_wiped_registry_is_filled_again(running: Node) -> None:
         (("--kubeconfig", "/nowhere"), 1, "cannot read the kubeconfig"),
         (("--http-endpoint", "8080"), 1, "is not of the form host:port"),
         (("--proc-root", "/nowhere"), 1, "boot_id cannot be read"),
+        (
+            ("--healthcheck-port=0", "--kubelet-registrar-directory-path=/dev/null/r"),
+            1,
+            "socket /dev/null/r/gpu.nvidia.com-reg.sock cannot be made: Not a directory",
+        ),
     ],
 )
 def test_what_cannot_start_says_why_on_one_line(
