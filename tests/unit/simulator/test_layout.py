@@ -2,15 +2,14 @@
 
 import ctypes
 import os
-from pathlib import Path
 
 import pynvml
 
 from dra_driver.simulator import build, layout
 
 
-def test_python_and_c_agree_on_the_layout_of_the_state(tmp_path: Path) -> None:
-    library = ctypes.CDLL(str(build.compile_library(tmp_path, os.environ)))
+def test_python_and_c_agree_on_the_layout_of_the_state() -> None:
+    library = ctypes.CDLL(str(build.compile_library(build.cache_folder(os.environ), os.environ)))
     text = ctypes.create_string_buffer(1 << 16)
     used = library.nvmlSimulatorLayout(text, len(text))
     assert used < len(text)
