@@ -6,7 +6,8 @@
 
 Each call touches the files of one claim, so its cost does not depend on how many there are. Nothing
 is kept in memory: in a rolling update two driver processes work side by side, and the kubelet may
-send Prepare to one and Unprepare to the other. Callers hold the claim's lock (claims/locks.py).
+send Prepare to one and Unprepare to the other. Who changes a record holds the claim's lock
+(claims/locks.py); reading needs none.
 """
 
 import os
@@ -65,7 +66,9 @@ class RecordStore:
         """
         path = self._path(uid)
         try:
-            data = path.read_bytes()
+            with path.open("rb", buffering=0) as file:
+                data = file.read()
+                seen = os.fstat(file.fileno())
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -73,10 +76,10 @@ class RecordStore:
         try:
             record = decode(data)
         except StateError as error:
-            self._move_aside(path, str(error))
+            self._move_aside(path, seen, str(error))
             return None
         if record.ref.uid != uid:
-            self._move_aside(path, f"it is the record of claim UID {record.ref.uid}")
+            self._move_aside(path, seen, f"it is the record of claim UID {record.ref.uid}")
             return None
         return record
 
@@ -143,14 +146,19 @@ class RecordStore:
         finally:
             os.close(folder)
 
-    def _move_aside(self, path: Path, reason: str) -> None:
+    def _move_aside(self, path: Path, seen: os.stat_result, reason: str) -> None:
         target = self._quarantine / path.name
         number = 0
         while target.exists():
             number += 1
             target = self._quarantine / f"{path.name}.{number}"
         try:
+            # Some read without the claim's lock, so a good record may have come in its place.
+            if not os.path.samestat(path.stat(), seen):
+                return
             path.replace(target)
+        except FileNotFoundError:
+            return
         except OSError as error:
             raise _failed("quarantine", path, error) from error
         self.quarantined += 1

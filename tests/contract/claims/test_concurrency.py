@@ -172,6 +172,18 @@ def test_locks_hold_between_instances_and_time_out(tmp_path: Path) -> None:
     theirs.close()
 
 
+def test_gpus_are_locked_in_one_order_and_once(tmp_path: Path) -> None:
+    locks = NodeLocks(tmp_path / "locks", time.monotonic)
+    names = sorted(f"GPU-{n}" for n in range(20))
+    with locks.gpus(names[10:], soon()):
+        # Whoever wants them all stops at the tenth, whatever order they are asked for in.
+        with pytest.raises(ConflictError, match=f"another claim's call for {names[10]} is still"):
+            locks.gpus([*reversed(names), *names], soon(0)).__enter__()
+        with locks.gpus(names[:10], soon(0)):
+            pass
+    locks.close()
+
+
 def test_a_lock_of_this_process_times_out_too(tmp_path: Path) -> None:
     locks = NodeLocks(tmp_path / "locks", time.monotonic)
     with locks.gpus(["GPU-1", "GPU-0", "GPU-1"], soon()):
