@@ -2,9 +2,8 @@
 # ruff: noqa: S105, S106 - the tokens belong to servers that live as long as one test
 
 import shutil
-import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -212,10 +211,13 @@ class TestCredentials:
             client.close()
 
     def test_a_server_with_another_certificate_is_not_spoken_to(
-        self, tmp_path: Path, certificate: tuple[Path, Path]
+        self,
+        tmp_path: Path,
+        certificate: tuple[Path, Path],
+        make_certificate: Callable[[Path], tuple[Path, Path]],
     ) -> None:
         (tmp_path / "token").write_text("pod-token")
-        other = _certificate(tmp_path / "other")
+        other = make_certificate(tmp_path / "other")
         shutil.copy(other[0], tmp_path / "ca.crt")
         with ApiServer(tls=certificate) as server:
             environment = {
@@ -245,27 +247,3 @@ class TestCredentials:
     def test_a_kubeconfig_that_does_not_exist_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(SetupError, match="nowhere"):
             KubeClient.from_kubeconfig(tmp_path / "nowhere")
-
-
-@pytest.fixture
-def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for 127.0.0.1 and its key."""
-    return _certificate(tmp_path / "server")
-
-
-def _certificate(stem: Path) -> tuple[Path, Path]:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the test's certificate, and is not installed")
-    authority, key = stem.with_suffix(".crt"), stem.with_suffix(".key")
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    command += [
-        "-nodes",
-        "-days",
-        "1",
-        "-subj",
-        "/CN=test",
-        "-addext",
-        "subjectAltName=IP:127.0.0.1",
-    ]
-    subprocess.run([*command, "-out", authority, "-keyout", key], check=True, capture_output=True)
-    return authority, key
