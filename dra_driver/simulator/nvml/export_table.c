@@ -3,7 +3,7 @@
  *
  * Its first word is the table's size in bytes; every other word is a function. Which entry does
  * what is not documented and differs between releases, so each entry knows its own number: the
- * entries known here do their work, the others answer NOT_SUPPORTED. With NVML_SIMULATOR_TRACE
+ * one that was seen to set the time slice does so, the others answer NOT_SUPPORTED. With NVML_SIMULATOR_TRACE
  * set, every call is written to stderr, which is how the entries of another release are found.
  */
 #include <stdio.h>
@@ -14,10 +14,8 @@
 
 #define TABLE_ENTRIES 512
 
-/* Entries as nvidia-smi 535 calls them. */
-#define COMMON_ANCESTOR 23 /* (bus id, bus id, level): for the topology matrix */
+/* As nvidia-smi 535 calls it. */
 #define SET_TIME_SLICE 192 /* (device, policy) */
-#define LIST_POLICIES 193  /* (device, list of policies) */
 
 enum { POLICY_TIME_SLICE = 0 };
 
@@ -26,15 +24,9 @@ struct policy {
     uint32_t value;
 };
 
-struct policy_list {
-    uint32_t count;
-    struct policy policies[32];
-};
-
 typedef nvmlReturn_t (*table_entry)(void *, void *, void *, void *);
 
-/* Faults can be injected into these entries under names of our own, for they have none. */
-
+/* Faults can be injected under a name of our own, for the entry has none. */
 static nvmlReturn_t set_policy(nvmlDevice_t device, const struct policy *policy)
 {
     struct sim_gpu *gpu = NULL;
@@ -45,46 +37,11 @@ static nvmlReturn_t set_policy(nvmlDevice_t device, const struct policy *policy)
     return sim_write_fact(gpu, FACT_TIME_SLICE, policy->value);
 }
 
-static nvmlReturn_t list_policies(nvmlDevice_t device, struct policy_list *list)
-{
-    struct sim_gpu *gpu = NULL;
-    SIM_TRY(sim_enter_device("nvidia-smi:list-policies", device, &gpu));
-    SIM_REQUIRE(list != NULL);
-    if (gpu->facts[FACT_TIME_SLICE] == SIM_ABSENT)
-        return NVML_ERROR_NOT_SUPPORTED;
-    list->count = 1;
-    list->policies[0].id = POLICY_TIME_SLICE;
-    list->policies[0].value = (uint32_t)gpu->facts[FACT_TIME_SLICE];
-    return NVML_SUCCESS;
-}
-
-static nvmlReturn_t common_ancestor(const char *bus_id, const char *other_bus_id, uint32_t *level)
-{
-    nvmlDevice_t device, other;
-    SIM_TRY(sim_enter("nvidia-smi:topology"));
-    SIM_REQUIRE(bus_id != NULL && other_bus_id != NULL && level != NULL);
-    SIM_TRY(sim_find_by_bus_id(bus_id, &device));
-    SIM_TRY(sim_find_by_bus_id(other_bus_id, &other));
-    const struct sim_gpu *gpus = sim_state()->gpus;
-    /* The table counts the levels 0, 1, 2 ... that NVML's public calls number 10, 20, 30 ... */
-    *level = (uint32_t)sim_common_ancestor(&gpus[device->slot], &gpus[other->slot]) / 10 - 1;
-    return NVML_SUCCESS;
-}
-
 static nvmlReturn_t call(unsigned int number, void *a, void *b, void *c, void *d)
 {
     if (getenv("NVML_SIMULATOR_TRACE") != NULL)
         fprintf(stderr, "nvml simulator: table entry %u (%p, %p, %p, %p)\n", number, a, b, c, d);
-    switch (number) {
-    case COMMON_ANCESTOR:
-        return common_ancestor(a, b, c);
-    case SET_TIME_SLICE:
-        return set_policy(a, b);
-    case LIST_POLICIES:
-        return list_policies(a, b);
-    default:
-        return NVML_ERROR_NOT_SUPPORTED;
-    }
+    return number == SET_TIME_SLICE ? set_policy(a, b) : NVML_ERROR_NOT_SUPPORTED;
 }
 
 /* Functions entry_1 ... entry_511, each with its number in its body. */

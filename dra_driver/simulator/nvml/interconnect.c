@@ -138,7 +138,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, void *
 }
 
 /* How close two GPUs are in the PCIe tree, in NVML's levels. */
-int sim_common_ancestor(const struct sim_gpu *one, const struct sim_gpu *other)
+static int common_ancestor(const struct sim_gpu *one, const struct sim_gpu *other)
 {
     if (one->facts[FACT_PCIE_SWITCH] != SIM_ABSENT &&
         one->facts[FACT_PCIE_SWITCH] == other->facts[FACT_PCIE_SWITCH])
@@ -157,7 +157,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device
     SIM_ENTER(device);
     SIM_TRY(sim_enter_device(__func__, other, &second));
     SIM_REQUIRE(level != NULL && device != other);
-    *level = sim_common_ancestor(gpu, second);
+    *level = common_ancestor(gpu, second);
     return NVML_SUCCESS;
 }
 
@@ -170,7 +170,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_
     SIM_TRY(sim_enter_device(__func__, other, &second));
     SIM_REQUIRE(status != NULL && capability <= 4);
     bool linked = gpu->links[0].present && second->links[0].present;
-    bool near = sim_common_ancestor(gpu, second) <= TOPOLOGY_NODE;
+    bool near = common_ancestor(gpu, second) <= TOPOLOGY_NODE;
     *status = (capability == P2P_NVLINK ? linked : linked || near) ? P2P_OK : P2P_NOT_SUPPORTED;
     return NVML_SUCCESS;
 }

@@ -98,7 +98,7 @@ static bool parse_bus_id(const char *text, unsigned int *domain, unsigned int *b
 }
 
 /* Finds the visible GPU at an address: INVALID_ARGUMENT if that is none, NOT_FOUND if empty. */
-nvmlReturn_t sim_find_by_bus_id(const char *text, nvmlDevice_t *device)
+static nvmlReturn_t find_by_bus_id(const char *text, nvmlDevice_t *device)
 {
     unsigned int domain, bus, slot_number;
     SIM_REQUIRE(parse_bus_id(text, &domain, &bus, &slot_number));
@@ -120,7 +120,7 @@ static nvmlReturn_t by_bus_id(const char *name, const char *text, nvmlDevice_t *
         return NVML_ERROR_UNINITIALIZED;
     SIM_REQUIRE(text != NULL && device != NULL);
     nvmlDevice_t found;
-    nvmlReturn_t result = sim_find_by_bus_id(text, &found);
+    nvmlReturn_t result = find_by_bus_id(text, &found);
     if (result == NVML_SUCCESS)
         return hand_out(name, found, device);
     SIM_TRY(sim_fault(name, -1));

@@ -33,12 +33,6 @@ nvmlReturn_t sim_fault(const char *function, int slot);
 nvmlReturn_t sim_copy_text(const char *text, char *buffer, unsigned int length);
 nvmlReturn_t sim_write_fact(struct sim_gpu *gpu, enum sim_fact fact, int64_t value);
 
-/* lookup.c */
-nvmlReturn_t sim_find_by_bus_id(const char *text, nvmlDevice_t *device);
-
-/* interconnect.c */
-int sim_common_ancestor(const struct sim_gpu *one, const struct sim_gpu *other);
-
 /* events.c */
 void sim_release_event_sets(void);
 

@@ -86,13 +86,12 @@ def test_it_sets_the_compute_mode(machine: Machine) -> None:
     assert machine.compute_mode(uuid) == 0
 
 
-def test_it_sets_and_shows_time_slices(machine: Machine) -> None:
+def test_it_sets_time_slices(machine: Machine) -> None:
     uuid = in_order(machine)[2]
-    for number, word in enumerate(("Default", "Short", "Medium", "Long")):
+    for number in range(4):
         done = smi(machine, "compute-policy", "-i", uuid, f"--set-timeslice={number}")
         assert done.returncode == 0, done.stdout
         assert machine.time_slice(uuid) == number
-        assert word in smi(machine, "compute-policy", "-l", "-i", uuid).stdout
 
 
 def test_a_card_without_time_slices_says_so(make_machine: MakeMachine, real_files: None) -> None:
@@ -109,11 +108,6 @@ def test_setting_a_time_slice_can_be_made_to_fail(machine: Machine) -> None:
     assert smi(machine, *words).returncode != 0
     assert machine.time_slice(uuid) == 0
     assert smi(machine, *words).returncode == 0
-
-
-def test_it_draws_the_topology(machine: Machine) -> None:
-    rows = smi(machine, "topo", "-m").stdout.splitlines()
-    assert rows[1].split()[:3] == ["GPU0", "X", "NV12"]
 
 
 def test_it_reports_a_lost_gpu_and_an_unloaded_driver(machine: Machine) -> None:
