@@ -99,7 +99,7 @@ def run(command: Command, words: list[str]) -> int:
     except ValidationError as error:
         if error.title != model.__name__:
             raise  # not about the command line
-        for line in settings_errors(error):
+        for line in settings_errors(error, model.model_config.get("env_prefix", "")):
             print(f"error: {line}", file=sys.stderr)
         return 2
     except SettingsError as error:
@@ -129,15 +129,16 @@ def usage() -> str:
     )
 
 
-def settings_errors(error: "ValidationError") -> list[str]:
+def settings_errors(error: "ValidationError", env_prefix: str) -> list[str]:
     """Return one line for each setting that is wrong: which, why, and what was given."""
-    return [_setting_error(fault) for fault in error.errors(include_url=False)]
+    return [_setting_error(fault, env_prefix) for fault in error.errors(include_url=False)]
 
 
-def _setting_error(fault: Mapping[str, object]) -> str:
+def _setting_error(fault: Mapping[str, object], env_prefix: str) -> str:
     location = fault["loc"]
     field = str(location[0]) if isinstance(location, tuple) and location else ""
-    where = f"--{field.replace('_', '-')} (or {field.upper()})" if field else "settings"
+    variable = (env_prefix + field).upper()
+    where = f"--{field.replace('_', '-')} (or {variable})" if field else "settings"
     if fault["type"] == "missing":
         return f"{where} is missing"
     reason = str(fault["msg"]).removeprefix("Value error, ")

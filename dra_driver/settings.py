@@ -105,13 +105,13 @@ class Settings(BaseSettings):
     container_driver_root: Path | None = Field(
         None,
         validation_alias=AliasChoices("container_driver_root", "driver_root_ctr_path"),
-        description="The same root as this process sees it, in a container mounted at "
-        "/driver-root; unset: at the same path.",
+        description="The same root as this process sees it; unset: /driver-root if that exists, "
+        "else --nvidia-driver-root.",
     )
     nvidia_dev_root: Path | None = Field(
         None,
-        description="Folder that holds dev with the device nodes, for this process and the "
-        "container runtime alike; unset: the driver root if it has dev/nvidiactl, else /.",
+        description="Root above the device nodes' dev folder, as the host sees it; unset: the "
+        "driver root if it has dev/nvidiactl, else /.",
     )
     nvidia_cdi_hook_path: str = Field(
         "",
