@@ -63,6 +63,10 @@ class Up(pydantic.BaseModel):
         if machine.description.nodes.note:
             _print(machine.description.nodes.note)
         _print(f"try: LD_LIBRARY_PATH={machine.library_folder} {machine.nvidia_smi} -L")
+        _print(
+            f"     dra-driver inspect --nvidia-driver-root {machine.driver_root}"
+            f" --sys-root {machine.sys_root} --proc-root {machine.proc_root}"
+        )
 
 
 class Down(pydantic.BaseModel):
