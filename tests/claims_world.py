@@ -16,6 +16,7 @@ from dra_driver.cdi.model import DeviceNode, Edits
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
+from dra_driver.claims.ports import ClaimReader
 from dra_driver.claims.prepare import ClaimPreparer, Patience
 from dra_driver.claims.prepared import NodeParts, PreparedClaims
 from dra_driver.claims.reconcile import Pace, Reconciler
@@ -119,9 +120,11 @@ class World:
         api: Api | None = None,
         step: Callable[[str], None] = lambda _: None,
         patience: Patience = FAST,
+        reader: ClaimReader | None = None,
     ) -> None:
         self.root = root
         self.api = api or Api()
+        self.reader = reader or self.api
         self.machine = Machine(*(gpus or tuple(make.gpu(minor) for minor in range(8))))
         self.specs = SpecStore(root / "cdi")
         self.sharing = FileSharing(root / "hardware")
@@ -135,7 +138,7 @@ class World:
         self.prepared = PreparedClaims(self.plugin, parts, boot_id=boot_id, step=step)
         self.locks = NodeLocks(self.plugin / "locks", time.monotonic)
         self.preparer = ClaimPreparer(
-            claims=self.api,
+            claims=self.reader,
             inventory=self.machine,
             prepared=self.prepared,
             locks=self.locks,
@@ -149,7 +152,7 @@ class World:
 
     def reconciler(self, pace: Pace, clock: Callable[[], float] = time.monotonic) -> Reconciler:
         return Reconciler(
-            claims=self.api,
+            claims=self.reader,
             prepared=self.prepared,
             preparer=self.preparer,
             locks=self.locks,

@@ -65,19 +65,6 @@ class GpuHolders:
         except OSError as error:
             raise _failed(gpu, error) from error
 
-    def gpus(self) -> tuple[GpuUuid, ...]:
-        """Return the GPUs that have or had a mark, sorted.
-
-        Raises:
-            StateError: the disk cannot be read.
-        """
-        try:
-            return tuple(sorted(GpuUuid(folder.name) for folder in self._root.iterdir()))
-        except FileNotFoundError:
-            return ()
-        except OSError as error:
-            raise _failed("all GPUs", error) from error
-
     def _folder(self, gpu: GpuUuid) -> Path:
         if _GPU.fullmatch(gpu) is None:
             raise StateError(f"{gpu[:120]!r} is no GPU UUID")

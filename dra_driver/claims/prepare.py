@@ -25,6 +25,7 @@ from dra_driver.claims.model import Claim, ClaimRef, ClaimUid, PreparedDevice, p
 from dra_driver.claims.ports import ClaimReader, InventorySource
 from dra_driver.claims.prepared import PreparedClaims
 from dra_driver.claims.record import DeviceRecord, Record
+from dra_driver.claims.standing import has_devices_of, why_gone
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import (
     ConfigError,
@@ -214,7 +215,7 @@ class ClaimPreparer:
             # A sandbox is made again while the API server is away: containers need not notice.
             log.warning("claim answered from record", claim=str(ref), reason=str(error))
             return self._again(known, end)
-        if known and _allocation(claim) == _recorded(known):
+        if known and has_devices_of(claim, known):
             return self._again(known, end)
         return self._prepare(claim, record, end)
 
@@ -287,35 +288,6 @@ class ClaimPreparer:
             f"(UID {holder.ref.uid}), which {reason}; it is free when the kubelet has ended that "
             "claim's containers"
         )
-
-
-def why_gone(claims: ClaimReader, record: Record, *, timeout: float) -> str | None:
-    """Return why a recorded claim has no right to its devices any more, or None when it has.
-
-    Raises:
-        TransientError: the API server does not say.
-        DriverError: it refuses to say.
-    """
-    try:
-        found = claims.get_claim(record.ref.namespace, record.ref.name, timeout=timeout)
-    except NotFoundError:
-        return "no longer exists"
-    uid = uid_of(found)
-    if uid != record.ref.uid:
-        return f"was replaced by one of UID {uid}"
-    try:
-        claim = parse_claim(found, DRIVER_NAME)
-    except ConfigError:
-        return "is no longer allocated"
-    return None if _allocation(claim) == _recorded(record) else "was allocated anew"
-
-
-def _allocation(claim: Claim) -> set[tuple[str, str, str | None, bool]]:
-    return {(one.pool, one.device, one.share_id, one.admin_access) for one in claim.results}
-
-
-def _recorded(record: Record) -> set[tuple[str, str, str | None, bool]]:
-    return {(one.pool, one.name, one.share_id, one.admin_access) for one in record.devices}
 
 
 def _facts(record: Record) -> dict[str, object]:

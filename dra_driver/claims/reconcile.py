@@ -20,10 +20,11 @@ import structlog
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.ports import ClaimReader
-from dra_driver.claims.prepare import ClaimPreparer, why_gone
+from dra_driver.claims.prepare import ClaimPreparer
 from dra_driver.claims.prepared import PreparedClaims
 from dra_driver.claims.record import Record, RecordState
-from dra_driver.errors import ConflictError, DriverError
+from dra_driver.claims.standing import why_gone
+from dra_driver.errors import ConflictError, DriverError, UnavailableError
 
 log = structlog.get_logger()
 
@@ -101,7 +102,15 @@ class Reconciler:
         uids = self._prepared.records.uids()
         self._gone_since = {uid: at for uid, at in self._gone_since.items() if uid in uids}
         todo = sorted(uids if only is None else uids.intersection(only))
-        return {uid for uid in todo if not self._done(uid, self._compare_claim)}
+        left: set[ClaimUid] = set()
+        for position, uid in enumerate(todo):
+            try:
+                if not self._done(uid, self._compare_claim):
+                    left.add(uid)
+            except UnavailableError as error:
+                log.debug("claims not compared", reason=str(error))
+                return left.union(todo[position:])
+        return left
 
     def _run(self) -> None:
         self._prepared.delete_leftovers()
@@ -120,6 +129,8 @@ class Reconciler:
             done = work(uid)
         except ConflictError:
             return False  # the kubelet is busy with it
+        except UnavailableError:
+            raise  # no claim's own trouble
         except DriverError as error:
             if self._said.get(uid) != str(error):
                 log.warning("claim not reconciled", claim_uid=uid, reason=str(error))
@@ -138,15 +149,15 @@ class Reconciler:
                 self._prepared.delete_spec(uid)
                 self._prepared.records.delete(uid)
                 return True
-            if not self._prepared.is_of_this_boot(record):
-                # Nothing runs with it. The kubelet prepares the claim again or unprepares it.
-                self._prepared.delete_spec(uid)
-                return True
             with self._locks.gpus(record.held_gpus, deadline):
                 return self._mend_record(record)
 
     def _mend_record(self, record: Record) -> bool:
         match record.state:
+            case RecordState.PREPARED if not self._prepared.is_of_this_boot(record):
+                # Nothing runs with it. The kubelet prepares the claim again or unprepares it.
+                self._prepared.delete_spec(record.ref.uid)
+                return True
             case RecordState.PREPARED:
                 self._prepared.restore(record)
                 return True

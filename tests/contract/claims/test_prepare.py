@@ -370,7 +370,7 @@ def test_a_strategy_this_version_lacks_is_refused(world: World) -> None:
 
 def test_a_wrong_config_is_told_before_any_gpu_is_looked_for(world: World) -> None:
     world.machine.inventory = make.inventory(make.gpu(7))
-    ref = world.api.add("gpu-1", configs=[make.config(sharin={})])
+    ref = world.api.add("gpu-1", configs=[make.config(sharingg={})])
     with pytest.raises(ConfigError, match=r"^spec\.devices\.config\[0\] of the claim: unknown f"):
         world.prepare(ref)
 

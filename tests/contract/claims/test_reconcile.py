@@ -10,8 +10,10 @@ import pytest
 import make
 from claims_world import MPS, World
 from dra_driver.claims.reconcile import Pace
+from dra_driver.claims.record import RecordState
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import DriverError, UnavailableError
+from dra_driver.sharing.base import Plan
 
 LONG = 30.0
 
@@ -87,6 +89,17 @@ def test_a_spec_of_a_former_boot_is_deleted_and_the_record_kept(tmp_path: Path) 
     after.close()
 
 
+@pytest.mark.parametrize("state", [RecordState.PREPARING, RecordState.RELEASED])
+def test_half_done_work_of_a_former_boot_is_forgotten(tmp_path: Path, state: RecordState) -> None:
+    world = World(tmp_path, boot_id="boot-2")
+    plan = Plan(strategy="MPS", gpus=(make.gpu(0).uuid,), changes={"claim": "u"})
+    world.prepared.records.write(make.record(state=state, plans=(plan,)))
+    world.sharing.refuse_undo = True
+    assert not world.reconciler(Pace()).mend()
+    assert world.left() == []
+    world.close()
+
+
 @pytest.mark.parametrize("loss", ["deleted", "replaced", "deallocated", "moved"])
 def test_a_claim_that_stays_gone_is_unprepared(world: World, loss: str) -> None:
     ref = world.api.add("gpu-1", configs=[MPS])
@@ -134,6 +147,20 @@ def test_an_api_server_that_does_not_say_is_no_reason_to_unprepare(
     world.api.trouble = trouble
     assert world.reconciler(Pace(grace=0.0)).compare() == {ref.uid}
     assert world.prepared.records.read(ref.uid)
+
+
+def test_an_api_server_that_is_away_is_asked_once_for_all_claims(world: World) -> None:
+    refs = [world.api.add(f"gpu-{n}", uid=f"uid-{n}", name=f"claim-{n}") for n in range(3)]
+    for ref in refs:
+        world.prepare(ref)
+
+    def away(_: str) -> None:
+        raise UnavailableError("away")
+
+    world.api.asked.clear()
+    world.api.trouble = away
+    assert world.reconciler(Pace()).compare() == {ref.uid for ref in refs}
+    assert len(world.api.asked) == 1
 
 
 def test_a_claim_that_comes_back_is_not_counted_as_gone(world: World) -> None:

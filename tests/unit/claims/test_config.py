@@ -94,7 +94,7 @@ def test_a_later_config_that_fits_hides_an_earlier_one_that_does_not() -> None:
 
 
 def test_a_wrong_config_is_refused_even_where_it_holds_for_nothing() -> None:
-    configs = [make.config(), make.config("z", sharin={})]
+    configs = [make.config(), make.config("z", sharingg={})]
     with pytest.raises(ConfigError, match=r"spec\.devices\.config\[1\] of the claim: unknown"):
         group_by_config(claim("a", configs=configs), GPUS)
 

@@ -1,0 +1,42 @@
+"""Whether a claim that is prepared here still has a right to its devices: the API server says.
+
+In: a record. Out: a reason, or none. A claim loses its devices when it is deleted, or when the last
+pod that was reserved for it is gone and its allocation is taken back; the scheduler may then give
+them to others at once, while the kubelet still has to end the containers and call Unprepare.
+"""
+
+from dra_driver.claims.model import Claim, parse_claim, uid_of
+from dra_driver.claims.ports import ClaimReader
+from dra_driver.claims.record import Record
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import ConfigError, NotFoundError
+
+
+def why_gone(claims: ClaimReader, record: Record, *, timeout: float) -> str | None:
+    """Return why a recorded claim has no right to its devices any more, or None when it has.
+
+    The answer goes after "claim X, which …". `timeout` is in seconds.
+
+    Raises:
+        TransientError: the API server does not say.
+        DriverError: it refuses to say.
+    """
+    try:
+        found = claims.get_claim(record.ref.namespace, record.ref.name, timeout=timeout)
+    except NotFoundError:
+        return "no longer exists"
+    uid = uid_of(found)
+    if uid != record.ref.uid:
+        return f"was replaced by one of UID {uid}"
+    try:
+        claim = parse_claim(found, DRIVER_NAME)
+    except ConfigError:
+        return "is no longer allocated"
+    return None if has_devices_of(claim, record) else "was allocated anew"
+
+
+def has_devices_of(claim: Claim, record: Record) -> bool:
+    """Tell whether the claim is allocated just the devices that the record has."""
+    allocated = {(one.pool, one.device, one.share_id, one.admin_access) for one in claim.results}
+    recorded = {(one.pool, one.name, one.share_id, one.admin_access) for one in record.devices}
+    return allocated == recorded
