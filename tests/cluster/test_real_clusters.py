@@ -104,8 +104,10 @@ class Cluster:
                 continue
             if f"{self.state}/" in command or f"upperdir={self.state}/" in root:
                 found.append(f"process {entry.name} {command}")
-        if self.state.exists():
-            found.append(f"folder {self.state}")
+        ident = ident_of(self.name, self.state)
+        run = Path("/run/dra-cluster")
+        own = (self.state, run / ident, run / f"{ident.rsplit('-', 1)[1]}.shims")
+        found += [f"path {path}" for path in own if path.is_symlink() or path.exists()]
         return found
 
 

@@ -22,7 +22,7 @@ from typing import IO
 from local_cluster.errors import SourceError
 from local_cluster.progress import Progress, duration, remaining
 from local_cluster.toolchain import Go
-from local_cluster.versions import CONTAINERD_GO_MOD, GO_MOD_FILES, Versions
+from local_cluster.versions import CONTAINERD_GO_MOD, GO_MOD_FILES, MODULES, Versions
 
 KUBERNETES_PROGRAMS = (
     "kube-apiserver",
@@ -32,24 +32,26 @@ KUBERNETES_PROGRAMS = (
     "kubectl",
 )
 CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
-# What a whole cold build takes in CPU time, for the first estimate.
-KUBERNETES_CPU_S = 960.0
-CONTAINERD_CPU_S = 240.0
-MODULE_CACHE = "the Go module cache"
+# CPU time that a package takes on average, and linking in the end: for the first estimate.
+PACKAGE_CPU_S = 0.35
+LINK_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run of `go build`: what, out of which go.mod, and what it takes at first guess."""
+    """One run of `go build`: what, and out of which go.mod.
+
+    `module` is the folder of the source; another folder's go.mod can pin it to another version.
+    """
 
     title: str
+    module: Path
     go_mod: Path
     packages: tuple[str, ...]
     ldflags: str
-    guess_s: float
 
 
-def kubernetes_job(versions: Versions, cores: int) -> Job:
+def kubernetes_job(versions: Versions) -> Job:
     """All Kubernetes programs as one executable that acts as the name it is called by."""
     major, minor = versions.minor.split(".")
     # The API server derives the APIs and feature gates it serves from its own version.
@@ -62,29 +64,29 @@ def kubernetes_job(versions: Versions, cores: int) -> Job:
     flags = [f"-X k8s.io/component-base/version.{key}={value}" for key, value in variables.items()]
     return Job(
         title=f"kubernetes {versions.kubernetes}",
+        module=MODULES / "kubernetes",
         go_mod=GO_MOD_FILES[versions.minor],
         packages=(".",),
         ldflags=" ".join(["-s -w", *flags]),
-        guess_s=KUBERNETES_CPU_S / cores,
     )
 
 
-def containerd_job(versions: Versions, cores: int) -> Job:
+def containerd_job(versions: Versions) -> Job:
     """containerd, its runc shim and ctr."""
     package = "github.com/containerd/containerd/v2"
     return Job(
         title=f"containerd {versions.containerd}",
+        module=CONTAINERD_GO_MOD.parent,
         go_mod=CONTAINERD_GO_MOD,
         packages=tuple(f"{package}/cmd/{name}" for name in CONTAINERD_PROGRAMS),
         ldflags=f"-s -w -X {package}/version.Version=v{versions.containerd}",
-        guess_s=CONTAINERD_CPU_S / cores,
     )
 
 
 def compile_kubernetes(go: Go, versions: Versions, folder: Path, progress: Progress) -> None:
     """Compile Kubernetes into a folder, each program a link to the one executable."""
     out = folder / "kubernetes"
-    _build(go, kubernetes_job(versions, _cores()), out, progress)
+    _build(go, kubernetes_job(versions), out, progress)
     for name in KUBERNETES_PROGRAMS:
         (folder / name).symlink_to(out.name)
 
@@ -92,7 +94,7 @@ def compile_kubernetes(go: Go, versions: Versions, folder: Path, progress: Progr
 def compile_containerd(go: Go, versions: Versions, folder: Path, progress: Progress) -> None:
     """Compile containerd, its shim and ctr into a folder."""
     # With several packages, -o names a folder, recognised by its trailing slash.
-    _build(go, containerd_job(versions, _cores()), folder, progress)
+    _build(go, containerd_job(versions), folder, progress)
 
 
 def _cores() -> int:
@@ -107,20 +109,23 @@ def _build(go: Go, job: Job, out: Path, progress: Progress) -> None:
         SourceError: the module proxy did not deliver, or the compiler failed.
     """
     started = time.monotonic()
-    progress.say(
-        f"{job.title}: compiling from Go modules; about {duration(job.guess_s)} the first time, "
-        "the result is kept"
-    )
     stale = _packages_to_compile(go, job, progress)
     total, done = len(stale), 0
+    guess_s = total * PACKAGE_CPU_S / _cores() + LINK_S
+    progress.say(
+        f"{job.title}: compiling {total} packages of Go, about {duration(guess_s)} on this "
+        "machine; the result is kept"
+    )
+    # Fetching the modules is no measure of the compiler's pace.
+    compiling = time.monotonic()
 
     def count(line: str) -> None:
         nonlocal done
         if line not in stale:
             return
         done += 1
-        elapsed = time.monotonic() - started
-        left = remaining(done, total, elapsed, job.guess_s)
+        elapsed = time.monotonic() - compiling
+        left = remaining(done, total, elapsed, guess_s)
         progress.update(
             f"{job.title}: compiled {done} of {total} packages in {duration(elapsed)}, "
             f"about {duration(left)} left"
@@ -153,12 +158,12 @@ def _run_go(go: Go, job: Job, command: list[str], on_line: Callable[[str], None]
     """Run go, handing each line of its stderr to a function; its stdout as lines."""
     verb, *rest = command
     nice = [shutil.which("nice") or "nice"]
-    full = [*nice, str(go.command), verb, f"-modfile={job.go_mod.name}", "-mod=readonly", *rest]
+    full = [*nice, str(go.command), verb, f"-modfile={job.go_mod}", "-mod=readonly", *rest]
     tail: deque[str] = deque(maxlen=15)
     output: list[str] = []
     with subprocess.Popen(
         full,
-        cwd=job.go_mod.parent,
+        cwd=job.module,
         env=dict(go.env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -11,7 +11,7 @@ from pathlib import Path
 from local_cluster import mounts
 from local_cluster.binaries import Binaries
 from local_cluster.image import SANDBOX_IMAGE
-from local_cluster.state import SHIM_FOLDER_MAX, Cluster, write_whole
+from local_cluster.state import Cluster, write_whole
 
 
 def write_configs(cluster: Cluster, binaries: Binaries) -> None:
@@ -29,7 +29,6 @@ def containerd_config(cluster: Cluster, binaries: Binaries) -> str:
     """containerd's configuration, as version 3, which containerd 2.0 and newer read."""
     state = cluster.state
     quoted = json.dumps  # a JSON string is a TOML basic string
-    shims = state / "shims"
     lines = [
         "version = 3",
         f"root = {quoted(str(state / 'containerd'))}",
@@ -64,12 +63,9 @@ def containerd_config(cluster: Cluster, binaries: Binaries) -> str:
         "[plugins.'io.containerd.grpc.v1.cri']",
         "stream_server_address = '127.0.0.1'",
         "stream_server_port = '0'",
+        "[plugins.'io.containerd.shim.v1.manager']",
+        f"socket_dir = {quoted(str(cluster.shim_sockets))}",
     ]
-    if len(str(shims)) <= SHIM_FOLDER_MAX:
-        lines += [
-            "[plugins.'io.containerd.shim.v1.manager']",
-            f"socket_dir = {quoted(str(shims))}",
-        ]
     return "\n".join(lines) + "\n"
 
 

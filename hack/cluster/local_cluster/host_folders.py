@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from local_cluster.kubelet_view import HOST_FOLDERS
-from local_cluster.state import RUN, locked
+from local_cluster.state import RUN, all_folders, locked
 
 NOTE = "made-on-this-machine"
 
@@ -26,11 +26,15 @@ def ensure_host_folders() -> None:
                     lines.writelines(f"{one}\n" for one in missing)
 
 
-def remove_host_folders() -> None:
-    """Remove the noted folders, deepest first, as far as they are empty."""
+def remove_host_folders(root: Path) -> None:
+    """Remove the noted folders, deepest first and only empty ones, unless a cluster is left.
+
+    Asked under the lock: a cluster is known before it wants the folders, so none that wants
+    them is overlooked.
+    """
     with locked("host-folders"):
         note = RUN / NOTE
-        if note.exists():
+        if note.exists() and not all_folders(root):
             for line in sorted(note.read_text().splitlines(), key=len, reverse=True):
                 with suppress(OSError):
                     Path(line).rmdir()

