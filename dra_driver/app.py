@@ -53,6 +53,9 @@ from dra_driver.slices.publisher import SlicePublisher
 STOP_SECONDS = 2.0
 """What each background thread gets to end; all are daemons and change nothing by being cut off."""
 
+FIRST_LOOK_SECONDS = 5.0
+"""How long the start waits for the first look at the GPUs; the kubelet is answered meanwhile."""
+
 DIED = "a thread died"
 
 log = structlog.get_logger()
@@ -160,6 +163,8 @@ class Driver:
         self._plugin.start()
         self._watcher.start()
         self._publisher.start()
+        # Without knowing the GPUs it could mend nothing, and would say so for each claim.
+        self._watcher.wait_until_looked(FIRST_LOOK_SECONDS)
         self._reconciler.start()
 
     def stop(self) -> tuple[str, ...]:

@@ -197,6 +197,46 @@ def test_sigterm_removes_the_sockets_leaves_claims_prepared_and_ends_with_0(
     assert len(running.devices()) == 8
 
 
+def test_sigterm_answers_a_claim_that_waits_for_its_gpu(node: Node) -> None:
+    machine = node.install_gpus("t4x4")
+    machine.unload_driver()
+    node.start()
+    node.wait_event("gpus not available")
+    claim = node.allocate("waiting", "gpu-0")
+    answers: list[str] = []
+    with KubeletClient(node.registry) as kubelet:
+        kubelet.register()
+        pod = threading.Thread(
+            target=lambda: answers.append(kubelet.prepare(claim)["uid-waiting"].error)
+        )
+        pod.start()
+        node.wait_event("prepare retried")
+        assert node.end(signal.SIGTERM) == 0
+        pod.join()
+    assert "the NVIDIA driver of this node does not answer" in answers[0]
+    assert node.specs() == []
+
+
+def test_a_claim_that_waits_is_prepared_once_its_gpu_is_there(node: Node) -> None:
+    machine = node.install_gpus("t4x4")
+    machine.unload_driver()
+    node.start()
+    node.wait_event("gpus not available")
+    claim = node.allocate("waiting", "gpu-0")
+    answers: list[str] = []
+    with KubeletClient(node.registry) as kubelet:
+        kubelet.register()
+        pod = threading.Thread(
+            target=lambda: answers.append(kubelet.prepare(claim)["uid-waiting"].error)
+        )
+        pod.start()
+        node.wait_event("prepare retried")
+        machine.load_driver()
+        pod.join()
+    assert answers == [""]
+    assert len(node.specs()) == 1
+
+
 def test_a_killed_driver_starts_again_over_its_stale_sockets(running: Node) -> None:
     running.wait_devices(8)
     claim = running.allocate("one", "gpu-0")
