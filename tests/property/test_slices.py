@@ -1,0 +1,161 @@
+"""Slices of any machine: within every limit of the API, and reached from any starting point."""
+
+import copy
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apiserver.rules import check_slice
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, PciAddress, SickGpu
+from dra_driver.slices.plan import Create, Delete, Owner, Update, Write, plan
+from dra_driver.slices.pool import DesiredPool, build_slices
+from dra_driver.slices.project import project, projection
+
+OWNER = Owner(name="n1", uid="node-uid")
+
+texts = st.text(st.characters(), max_size=90)
+small = st.integers(min_value=0, max_value=9)
+gpus = st.builds(
+    Gpu,
+    index=st.integers(min_value=0, max_value=300),
+    minor=st.integers(min_value=0, max_value=255),
+    uuid=texts.map(GpuUuid),
+    pci_address=st.from_regex(r"\A[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z").map(PciAddress),
+    product_name=texts,
+    brand=texts,
+    architecture=texts,
+    cuda_compute_capability=st.tuples(small, small),
+    memory_bytes=st.none() | st.integers(min_value=0, max_value=2**62),
+    mig_mode=st.sampled_from(MigMode),
+    pcie_root=st.none() | texts,
+    numa_node=st.none() | st.integers(min_value=-1, max_value=64),
+    addressing_mode=st.none() | texts,
+)
+inventories = st.builds(
+    Inventory,
+    driver_version=st.none() | texts | st.from_regex(r"\A[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,3}\Z"),
+    cuda_version=st.none() | st.tuples(small, small),
+    gpus=st.lists(gpus, max_size=12).map(tuple),
+    sick=st.lists(st.builds(SickGpu, index=small, reason=texts), max_size=3).map(tuple),
+)
+
+device_lists = st.lists(st.integers(min_value=0, max_value=400), max_size=200, unique=True).map(
+    lambda minors: [{"name": f"gpu-{minor}"} for minor in minors]
+)
+
+
+def slices(desired: DesiredPool) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": "ResourceSlice",
+            "metadata": {"name": desired.slice_name(index)},
+            "spec": desired.spec(index, generation=1),
+        }
+        for index in range(len(desired.contents))
+    ]
+
+
+def pool(devices: Sequence[dict[str, Any]]) -> DesiredPool:
+    return build_slices(devices, driver="gpu.nvidia.com", node_name="n1")
+
+
+@given(inventories)
+def test_slices_of_any_machine_are_accepted_by_the_api(inventory: Inventory) -> None:
+    for entry in slices(pool(project(inventory))):
+        check_slice(json.loads(json.dumps(entry)), None)
+
+
+@given(inventories)
+def test_every_gpu_is_published_or_withheld_with_a_reason(inventory: Inventory) -> None:
+    found = projection(inventory)
+    counted = len(inventory.gpus) + len(inventory.sick)
+    assert len(found.devices) + len(found.withheld) == counted
+    assert all(device["attributes"] for device in found.devices)
+
+
+@given(inventories)
+def test_the_order_in_which_gpus_were_found_does_not_matter_to_the_bytes(
+    inventory: Inventory,
+) -> None:
+    keys = {(gpu.pci_address, gpu.index) for gpu in inventory.gpus}
+    if len(keys) == len(inventory.gpus):
+        turned = Inventory(
+            driver_version=inventory.driver_version,
+            cuda_version=inventory.cuda_version,
+            gpus=inventory.gpus[::-1],
+            sick=inventory.sick,
+        )
+        assert json.dumps(project(turned)) == json.dumps(project(inventory))
+
+
+def apply(writes: Sequence[Write], existing: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Do to a list of slices what an API server does."""
+    stored = {entry["metadata"]["name"]: entry for entry in copy.deepcopy(list(existing))}
+    for number, write in enumerate(writes):
+        match write:
+            case Delete():
+                del stored[write.name]
+            case Create():
+                assert write.name not in stored
+                stored[write.name] = json.loads(json.dumps(write.body))
+                stored[write.name]["metadata"] |= {"uid": f"u{number}", "resourceVersion": "1"}
+            case Update():
+                assert write.name in stored
+                stored[write.name] = json.loads(json.dumps(write.body))
+    return list(stored.values())
+
+
+def is_complete(existing: Sequence[dict[str, Any]]) -> bool:
+    """Tell whether the scheduler would use the pool."""
+    pools = [entry["spec"]["pool"] for entry in existing]
+    newest = max((entry["generation"] for entry in pools), default=0)
+    current = [entry for entry in pools if entry["generation"] == newest]
+    return bool(current) and all(len(current) == entry["resourceSliceCount"] for entry in current)
+
+
+@given(device_lists, device_lists)
+def test_a_plan_brings_about_what_is_wanted_and_then_nothing_is_left_to_do(
+    before: list[dict[str, Any]], after: list[dict[str, Any]]
+) -> None:
+    start = apply(plan(pool(before), [], owner=OWNER), [])
+    end = apply(plan(pool(after), start, owner=OWNER), start)
+    assert plan(pool(after), end, owner=OWNER) == ()
+    assert is_complete(end)
+    ordered = sorted(end, key=lambda entry: str(entry["metadata"]["name"]))
+    assert [device for entry in ordered for device in entry["spec"]["devices"]] == after
+
+
+@given(device_lists, device_lists, st.data())
+def test_it_converges_from_a_plan_that_was_broken_off_and_from_losses(
+    before: list[dict[str, Any]], after: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    start = apply(plan(pool(before), [], owner=OWNER), [])
+    writes = plan(pool(after), start, owner=OWNER)
+    part = apply(writes[: data.draw(st.integers(0, len(writes)))], start)
+    kept = [entry for entry in part if data.draw(st.booleans())]
+    for wanted in (after, before):
+        end = apply(plan(pool(wanted), kept, owner=OWNER), kept)
+        assert plan(pool(wanted), end, owner=OWNER) == ()
+        assert is_complete(end)
+
+
+@given(device_lists, device_lists)
+def test_no_half_done_plan_looks_complete_with_a_mixture_of_old_and_new(
+    before: list[dict[str, Any]], after: list[dict[str, Any]]
+) -> None:
+    start = apply(plan(pool(before), [], owner=OWNER), [])
+    writes = plan(pool(after), start, owner=OWNER)
+    for count in range(1, len(writes)):
+        part = apply(writes[:count], start)
+        newest = max((entry["spec"]["pool"]["generation"] for entry in part), default=0)
+        seen = [
+            device["name"]
+            for entry in part
+            if entry["spec"]["pool"]["generation"] == newest
+            for device in entry["spec"]["devices"]
+        ]
+        names = [{device["name"] for device in wanted} for wanted in (before, after)]
+        assert not is_complete(part) or set(seen) in names

@@ -1,0 +1,122 @@
+"""Answers of the API server as errors a person can act on."""
+
+import json
+
+import pytest
+
+from dra_driver.errors import (
+    AccessError,
+    ApiError,
+    GoneError,
+    InvalidError,
+    NotFoundError,
+    StaleError,
+    UnavailableError,
+)
+from dra_driver.kube.answers import decode, error_for, error_in_watch
+from dra_driver.kube.resource import NODES, RESOURCE_CLAIMS, Call
+
+CALL = Call(verb="get", resource=RESOURCE_CLAIMS, namespace="team", name="web")
+
+
+def status(**fields: object) -> bytes:
+    return json.dumps({"kind": "Status", "status": "Failure", **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (400, InvalidError),
+        (401, AccessError),
+        (403, AccessError),
+        (405, ApiError),
+        (408, UnavailableError),
+        (409, StaleError),
+        (410, GoneError),
+        (413, InvalidError),
+        (422, InvalidError),
+        (429, UnavailableError),
+        (500, UnavailableError),
+        (504, UnavailableError),
+    ],
+)
+def test_each_status_has_its_error(code: int, kind: type[Exception]) -> None:
+    error = error_for(CALL, code, status(message="said so"))
+    assert type(error) is kind
+    assert "cannot get resourceclaims team/web: " in str(error)
+    assert "said so" in str(error)
+
+
+def test_only_a_status_of_reason_not_found_says_that_an_object_is_missing() -> None:
+    assert type(error_for(CALL, 404, status(reason="NotFound"))) is NotFoundError
+    for body in (b"404 page not found\n", b"", b"[]", status(message="no such route")):
+        error = error_for(CALL, 404, body)
+        assert type(error) is ApiError
+        assert "does not serve resource.k8s.io/v1" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "seconds"),
+    [
+        ("3", b"", 3),
+        (None, status(details={"retryAfterSeconds": 4}), 4),
+        ("5", status(details={"retryAfterSeconds": 4}), 5),
+        ("86400", b"", 300),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", b"", None),
+        ("-1", b"", None),
+        ("٣", b"", None),
+        (None, b"", None),
+    ],
+)
+def test_retry_after_is_taken_from_the_header_then_from_the_status(
+    header: str | None, body: bytes, seconds: float | None
+) -> None:
+    error = error_for(CALL, 429, body, retry_after=header)
+    assert isinstance(error, UnavailableError)
+    assert error.retry_after == seconds
+
+
+def test_a_long_page_of_a_proxy_is_cut() -> None:
+    assert len(str(error_for(CALL, 502, b"<html>" * 10_000))) < 1200
+
+
+def test_an_answer_without_words_gets_those_of_http() -> None:
+    assert "Conflict" in str(error_for(CALL, 409, b""))
+    assert "no reason given" in str(error_for(CALL, 499, b""))
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"3", b"\xff"])
+def test_a_success_that_is_no_object_is_not_believed(body: bytes) -> None:
+    with pytest.raises(UnavailableError):
+        decode(CALL, body)
+
+
+def test_an_error_event_is_the_error_of_its_code() -> None:
+    assert type(error_in_watch(CALL, {"code": 410, "message": "too old"})) is GoneError
+    assert type(error_in_watch(CALL, {})) is UnavailableError
+
+
+def test_a_call_is_said_in_words() -> None:
+    assert str(Call(verb="list", resource=NODES)) == "list nodes"
+    assert str(Call(verb="get", resource=NODES, name="n1")) == "get nodes n1"
+    assert (
+        str(Call(verb="list", resource=RESOURCE_CLAIMS, namespace="team"))
+        == "list resourceclaims in namespace team"
+    )
+    with_status = Call(
+        verb="patch", resource=RESOURCE_CLAIMS, namespace="a", name="b", subresource="status"
+    )
+    assert str(with_status) == "patch resourceclaims/status a/b"
+
+
+def test_a_path_quotes_what_is_no_part_of_it() -> None:
+    assert NODES.path("n1") == "/api/v1/nodes/n1"
+    assert (
+        RESOURCE_CLAIMS.path("a/b?c", namespace="x y")
+        == "/apis/resource.k8s.io/v1/namespaces/x%20y/resourceclaims/a%2Fb%3Fc"
+    )
+    assert RESOURCE_CLAIMS.path() == "/apis/resource.k8s.io/v1/resourceclaims"
+    with_status = Call(
+        verb="patch", resource=RESOURCE_CLAIMS, namespace="a", name="b", subresource="status"
+    )
+    assert with_status.path == "/apis/resource.k8s.io/v1/namespaces/a/resourceclaims/b/status"
