@@ -38,6 +38,11 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             model="KubeletPluginCommand",
             summary="run the driver on a node",
         ),
+        "mps-supervisor": Command(
+            module="dra_driver.mps.cli",
+            model="MpsSupervisor",
+            summary="run the MPS control daemons that claims of this node ask for",
+        ),
         "inspect": Command(
             module="dra_driver.inspect",
             model="Inspect",

@@ -231,6 +231,28 @@ class NvmlLibrary:
                 addressing_mode=_addressing_mode(handle),
             )
 
+    def compute_mode(self, uuid: str) -> int | None:
+        """Return a GPU's compute mode: 0 default, 2 prohibited, 3 exclusive process.
+
+        None for a card that has no compute modes.
+
+        Raises:
+            DeviceError: no such GPU, or NVML refuses.
+        """
+        with self._lock, _nvml_errors():
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            mode = _optional(pynvml.nvmlDeviceGetComputeMode, handle)
+        return None if mode is None else int(mode)
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        """Set a GPU's compute mode; needs root. It lasts until the driver is reloaded.
+
+        Raises:
+            DeviceError: no such GPU, or NVML refuses; a GPU in MIG mode always does.
+        """
+        with self._lock, _nvml_errors():
+            pynvml.nvmlDeviceSetComputeMode(pynvml.nvmlDeviceGetHandleByUUID(uuid), mode)
+
 
 def _mig_mode(handle: object) -> MigMode:
     modes = _optional(pynvml.nvmlDeviceGetMigMode, handle)

@@ -1,0 +1,59 @@
+"""A control group of their own for MPS daemons, so that they outlive the supervisor's container.
+
+A container runtime that ends a container kills every process in its control group, also those of
+another session. So daemons are moved out: to the group `dra-driver-mps` at the top of the host's
+hierarchy (cgroup v2), or of each of its hierarchies (v1). Servers that a daemon starts later are
+born there. The host's cgroup file system has to be mounted for that; without it nothing is moved,
+and daemons end with the container.
+"""
+
+from pathlib import Path
+
+from dra_driver.errors import DeviceError
+from dra_driver.mps.domain import Daemon
+
+GROUP = "dra-driver-mps"
+_PROCESSES = "cgroup.procs"
+# Groups of the controller cpuset take no process before these are set (cgroup v1).
+_CPUSET = ("cpuset.cpus", "cpuset.mems")
+
+
+class DaemonGroup:
+    """Where daemons are moved to. `root` is the host's /sys/fs/cgroup; None moves nothing."""
+
+    def __init__(self, root: Path | None) -> None:
+        self._root = root
+
+    def take(self, daemon: Daemon) -> None:
+        """Move a daemon into the group. One that is there already stays.
+
+        Raises:
+            DeviceError: the kernel refused.
+        """
+        for hierarchy in self._hierarchies():
+            group = hierarchy / GROUP
+            try:
+                group.mkdir(exist_ok=True)
+                for name in _CPUSET:
+                    if (group / name).exists() and not (group / name).read_text().strip():
+                        (group / name).write_text((hierarchy / name).read_text())
+                (group / _PROCESSES).write_text(f"{daemon.pid}\n")
+            except ProcessLookupError:
+                return  # it has ended, which its watcher sees
+            except OSError as error:
+                raise DeviceError(
+                    f"cannot move the MPS daemon to {group}: {error.strerror}; mount the host's "
+                    "/sys/fs/cgroup read-write for --cgroup-root, or leave that setting out"
+                ) from error
+
+    def _hierarchies(self) -> list[Path]:
+        if self._root is None:
+            return []
+        if (self._root / _PROCESSES).exists():
+            return [self._root]
+        # Version 1: one folder per controller. Links are second names of the same folders.
+        return [
+            path
+            for path in sorted(self._root.iterdir())
+            if not path.is_symlink() and (path / _PROCESSES).exists()
+        ]

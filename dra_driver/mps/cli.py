@@ -1,0 +1,191 @@
+"""`dra-driver mps-supervisor`: builds the supervisor from settings and runs it until told to stop.
+
+In: flags and environment variables, named as the driver's are. Out: exit status 0 after SIGTERM or
+SIGINT, with every daemon left running; 1 when the node is not usable or a thread died. It needs to
+be privileged, with the host's PIDs, because daemon and clients know each other by PID.
+"""
+
+import queue
+import signal
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Literal
+
+import structlog
+from pydantic import AliasChoices, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import SetupError
+from dra_driver.kube.quantity import Quantity
+from dra_driver.mps.cgroup import DaemonGroup
+from dra_driver.mps.compute_modes import ComputeModes, NvmlModes
+from dra_driver.mps.control import Control
+from dra_driver.mps.files import MpsFiles
+from dra_driver.mps.keeper import Pace
+from dra_driver.mps.lifecycle import Works
+from dra_driver.mps.supervisor import Supervisor
+from dra_driver.ops.http import HttpEndpoint
+from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
+
+log = structlog.get_logger()
+
+_DIED = "thread died"
+_STOP_SECONDS = 10.0
+_PAGE = 4096
+_SMALLEST_SHM = 64 * 1024**2
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class MpsSupervisor(BaseSettings):
+    """Run NVIDIA's MPS control daemons that claims of this node ask for."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="ignore",
+        env_ignore_empty=True,
+        populate_by_name=True,
+        cli_prog_name="dra-driver mps-supervisor",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_show_env_vars=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        cli_exit_on_error=False,
+    )
+
+    kubelet_plugins_directory_path: Path = Field(
+        Path("/var/lib/kubelet/plugins"),
+        description="Where driver and supervisor meet, below gpu.nvidia.com/mps; the same path as "
+        "on the host, with mountPropagation: Bidirectional.",
+    )
+    nvidia_driver_root: Path = Field(
+        Path("/"),
+        validation_alias=AliasChoices("nvidia_driver_root", "host_driver_root"),
+        description="Root of the NVIDIA driver's installation, as the host sees it.",
+    )
+    container_driver_root: Path | None = Field(
+        None,
+        validation_alias=AliasChoices("container_driver_root", "driver_root_ctr_path"),
+        description="The same root as this process sees it; unset: at the same path.",
+    )
+    proc_root: Path = Field(Path("/proc"), description="Where procfs is mounted.")
+    compute_mode: bool = Field(
+        True,
+        description="Set GPUs under MPS to EXCLUSIVE_PROCESS, so that nothing runs beside MPS.",
+    )
+    shm_size: str = Field(
+        "",
+        description="Size limit of each domain's /dev/shm, such as 8Gi; unset: half of the memory.",
+    )
+    cgroup_root: Path | None = Field(
+        None,
+        description="The host's /sys/fs/cgroup, writable: daemons then outlive this container.",
+    )
+    check_interval: Seconds = Field(
+        10.0, description="Seconds between questions to each daemon whether it answers."
+    )
+    http_endpoint: str = Field("", description="Address for /healthz, such as :8081; unset: off.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severe log lines that are written."
+    )
+    log_format: Literal["auto", "json", "console"] = Field(
+        "auto", description="Form of log lines; auto: console on a terminal, json elsewhere."
+    )
+
+    def cli_cmd(self) -> None:
+        """Run until told to stop; ends with SystemExit, whose code is the exit status.
+
+        Raises:
+            SetupError: the settings or this node lack something.
+        """
+        configure_logs(
+            level=LogLevel(self.log_level), form=LogFormat(self.log_format), stream=sys.stderr
+        )
+        raise SystemExit(run(build(self), self.http_endpoint))
+
+
+def build(settings: MpsSupervisor) -> Supervisor:
+    """Return the supervisor, ready to run.
+
+    Raises:
+        SetupError: the settings or this node lack something.
+        StateError: the MPS directory cannot be used.
+    """
+    driver_root = settings.container_driver_root or settings.nvidia_driver_root
+    directory = settings.kubelet_plugins_directory_path / DRIVER_NAME / "mps"
+    works = Works(
+        supervisor=str(uuid.uuid4()),
+        boot_id=_read_boot_id(settings.proc_root),
+        files=MpsFiles(root=directory),
+        control=Control(driver_root),
+        modes=ComputeModes(NvmlModes(driver_root), change=settings.compute_mode),
+        group=DaemonGroup(settings.cgroup_root),
+        shm_bytes=_shm_bytes(settings),
+    )
+    return Supervisor(works, Pace(check=settings.check_interval), time.monotonic)
+
+
+def run(supervisor: Supervisor, http_endpoint: str) -> int:
+    """Run the supervisor until SIGTERM or SIGINT, or until a thread dies; return the exit status.
+
+    Raises:
+        SetupError: the HTTP address cannot be had.
+    """
+    # A SimpleQueue may be put to from a signal handler; an Event's lock may not be taken there.
+    ends: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        ends.put(signal.Signals(number).name)
+
+    def on_death(fault: threading.ExceptHookArgs) -> None:
+        name = fault.thread.name if fault.thread is not None else "unknown"
+        log.error(_DIED, thread=name, exc_info=fault.exc_value or fault.exc_type())
+        ends.put(_DIED)
+
+    threading.excepthook = on_death
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    http = HttpEndpoint(http_endpoint, {"/healthz": lambda: (b"ok\n", "text/plain")})
+    if http_endpoint:
+        http.start()
+    thread = threading.Thread(target=supervisor.run, name="mps supervisor", daemon=True)
+    thread.start()
+    reason = ends.get()
+    log.info("mps supervisor stopping", reason=reason)
+    supervisor.stop()
+    thread.join(_STOP_SECONDS)
+    if http_endpoint:
+        http.stop()
+    return int(reason == _DIED)
+
+
+def _read_boot_id(proc: Path) -> str:
+    path = proc / "sys/kernel/random/boot_id"
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise SetupError(f"cannot read {path}: {error.strerror}; check --proc-root") from error
+
+
+def _shm_bytes(settings: MpsSupervisor) -> int:
+    if settings.shm_size:
+        try:
+            nanos = Quantity.parse(settings.shm_size).nanos
+        except ValueError as error:
+            raise SetupError(f"--shm-size: {error}") from error
+        if nanos < _PAGE * 10**9:
+            raise SetupError(f"--shm-size: {settings.shm_size} is less than one page of memory")
+        return nanos // 10**9
+    try:
+        for line in (settings.proc_root / "meminfo").read_text().splitlines():
+            name, _, amount = line.partition(":")
+            if name == "MemTotal":
+                return int(amount.split()[0]) * 1024 // 2
+    except (OSError, ValueError, IndexError):
+        pass
+    return _SMALLEST_SHM

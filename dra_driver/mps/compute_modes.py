@@ -1,0 +1,143 @@
+"""Compute modes of the GPUs under MPS: EXCLUSIVE_PROCESS while a domain has them.
+
+In: which domain takes or leaves which GPU. Out: the GPU's mode, set through NVML. In this mode one
+process only may use a GPU, and that is the MPS server: a program that misses its daemon fails,
+instead of running beside the others without limits. The mode found before the first domain came is
+put back when the last one has gone. It does not outlive a reload of the driver.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import structlog
+
+from dra_driver.devices.nvml import NvmlLibrary, find_library
+from dra_driver.errors import DeviceError
+from dra_driver.mps.domain import DomainId
+
+T = TypeVar("T")
+
+DEFAULT, EXCLUSIVE_PROCESS = 0, 3
+
+log = structlog.get_logger()
+
+
+class ModeDoor(Protocol):
+    """Reads and sets compute modes, as NVML numbers them. Both raise DeviceError."""
+
+    def compute_mode(self, uuid: str) -> int | None:
+        """Return a GPU's mode; None when it has none."""
+        ...
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        """Set a GPU's mode."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the driver; the next call opens it again."""
+        ...
+
+
+class NvmlModes:
+    """Compute modes through NVML, opened when first needed. A failure makes it open anew."""
+
+    def __init__(self, driver_root: Path) -> None:
+        self._root = driver_root
+        self._library: NvmlLibrary | None = None
+
+    def compute_mode(self, uuid: str) -> int | None:
+        """Return a GPU's mode; None when the card has none."""
+        return self._call(lambda library: library.compute_mode(uuid))
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        """Set a GPU's mode."""
+        self._call(lambda library: library.set_compute_mode(uuid, mode))
+
+    def close(self) -> None:
+        """Let go of the driver, so that it can be unloaded."""
+        if self._library is not None:
+            self._library.close()
+            self._library = None
+
+    def _call(self, call: Callable[[NvmlLibrary], T]) -> T:
+        if self._library is None:
+            library = NvmlLibrary(find_library(self._root))
+            library.open()
+            self._library = library
+        try:
+            return call(self._library)
+        except DeviceError:
+            self.close()  # it may be of a driver that was replaced
+            raise
+
+
+class ComputeModes:
+    """Who has which GPU under MPS, and what its mode was before. Safe for several threads."""
+
+    def __init__(self, door: ModeDoor, *, change: bool = True) -> None:
+        """Take the door to NVML. Without `change` modes are only ever put back."""
+        self._door = door
+        self._change = change
+        self._lock = threading.Lock()
+        self._holders: dict[str, dict[DomainId, int]] = {}
+
+    def remember(self, domain: DomainId, found: Mapping[str, int]) -> None:
+        """Take note of what an earlier supervisor found, before any domain is worked on."""
+        with self._lock:
+            for uuid, mode in found.items():
+                self._holders.setdefault(uuid, {})[domain] = mode
+
+    def found(self, domain: DomainId, uuid: str) -> int | None:
+        """Return the mode the GPU had, or has, without MPS; None when there is nothing to set.
+
+        From now on the domain is one of those that have the GPU.
+
+        Raises:
+            DeviceError: NVML refused.
+        """
+        if not self._change:
+            return None
+        with self._lock:
+            holders = self._holders.get(uuid, {})
+            mode = next(iter(holders.values()), None)
+            if mode is None:
+                mode = self._door.compute_mode(uuid)
+            if mode is not None:
+                self._holders.setdefault(uuid, {}).setdefault(domain, mode)
+            return mode
+
+    def set_exclusive(self, uuid: str) -> None:
+        """Let only one process use the GPU. Repeating it touches nothing.
+
+        Raises:
+            DeviceError: NVML refused.
+        """
+        if not self._change:
+            return
+        with self._lock:
+            if self._door.compute_mode(uuid) != EXCLUSIVE_PROCESS:
+                self._door.set_compute_mode(uuid, EXCLUSIVE_PROCESS)
+                log.info("compute mode set", gpu=uuid, mode="EXCLUSIVE_PROCESS")
+
+    def leave(self, domain: DomainId, uuid: str) -> None:
+        """Take the domain off the GPU; the last one puts the mode back that the first one found.
+
+        A mode that somebody else has set meanwhile stays.
+
+        Raises:
+            DeviceError: NVML refused; the domain still counts as one that has the GPU.
+        """
+        with self._lock:
+            holders = self._holders.get(uuid, {})
+            if domain in holders and len(holders) == 1:
+                mode = holders[domain]
+                if mode != self._door.compute_mode(uuid) == EXCLUSIVE_PROCESS:
+                    self._door.set_compute_mode(uuid, mode)
+                    log.info("compute mode restored", gpu=uuid, mode=mode)
+            holders.pop(domain, None)
+            if not holders:
+                self._holders.pop(uuid, None)
+            if not self._holders:
+                self._door.close()

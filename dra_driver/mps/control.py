@@ -1,0 +1,227 @@
+"""NVIDIA's nvidia-cuda-mps-control: starts it as a domain's daemon, and asks it.
+
+In: a driver root, a domain and its folders. Out: a running daemon; the daemon's replies. Commands
+go to the daemon through a second run of the same program, each line one command; its exit status
+tells only whether it reached the daemon, so what was set is read back by the caller. Nothing of
+this process's environment goes to the daemon: an MPS of the host's, or one it was started under,
+has no say.
+"""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from dra_driver.devices import libraries, rooted
+from dra_driver.errors import DeviceError
+from dra_driver.mps import mounts, processes
+from dra_driver.mps.client import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
+from dra_driver.mps.domain import Daemon, Domain
+from dra_driver.mps.files import DomainPaths
+
+PROGRAM = "nvidia-cuda-mps-control"
+SERVER = "nvidia-cuda-mps-server"
+
+ASK_SECONDS = 5.0
+START_SECONDS = 20.0
+QUIT_SECONDS = 5
+
+_PROGRAM_FOLDERS = (
+    "/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/opt/bin",
+    "/usr/lib/nvidia/current", "/usr/local/nvidia/bin",
+)  # fmt: skip
+_LIBRARIES = ("libcuda.so*", "libnvidia-*.so*")
+# What starts it for clients of several users: the documented option, and its short form.
+_MULTI_USER = ("-multiuser-server", "-M")
+_CONTROL_SOCKET = "control_privileged"
+_LEFT_IN_PIPE = ("control", "control_privileged", "control_lock", "log", f"{PROGRAM}.pid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Programs:
+    control: Path
+    search_path: str
+
+
+class Control:
+    """The program of one driver root. Calls may come from any thread."""
+
+    def __init__(self, driver_root: Path) -> None:
+        self._root = driver_root
+
+    def start(self, domain: Domain, paths: DomainPaths) -> Daemon:
+        """Start the domain's daemon and return it, listening. Its folders are there.
+
+        Raises:
+            DeviceError: it does not start; the text has its own words.
+        """
+        programs = self._find()
+        environment = {
+            **self._environment(programs, paths),
+            "CUDA_MPS_PIPE_DIRECTORY": CONTAINER_PIPE_DIRECTORY,
+            "CUDA_MPS_LOG_DIRECTORY": str(paths.log),
+            "CUDA_VISIBLE_DEVICES": domain.visible_devices,
+            processes.MARK: str(paths.folder),
+            processes.GENERATION: domain.daemon_generation,
+        }
+        said = ""
+        for options in [[one] for one in _MULTI_USER] if domain.multi_user else [[]]:
+            command = [str(programs.control), "-d", *options]
+            said = mounts.in_private_mounts(
+                {Path(CONTAINER_PIPE_DIRECTORY): paths.pipe, Path(CONTAINER_SHM): paths.shm},
+                partial(_launch, command, environment),
+                without=paths.folder.parent,
+            )
+            daemon = processes.listener(paths.pipe, _CONTROL_SOCKET)
+            if daemon is not None:
+                return daemon
+        raise DeviceError(_not_started(domain, said, paths))
+
+    def listening(self, paths: DomainPaths) -> Daemon | None:
+        """Return the daemon that listens in the domain's pipe directory, None if none does."""
+        return processes.listener(paths.pipe, _CONTROL_SOCKET)
+
+    def ask(
+        self, paths: DomainPaths, commands: Sequence[str], *, seconds: float = ASK_SECONDS
+    ) -> list[str]:
+        """Give commands to the domain's daemon and return the lines it replies.
+
+        Raises:
+            DeviceError: the daemon does not answer in time, or is not there.
+        """
+        programs = self._find()
+        # Relative, because the path of a socket holds 107 bytes and this folder's has as many.
+        environment = {**self._environment(programs, paths), "CUDA_MPS_PIPE_DIRECTORY": "."}
+        try:
+            done = subprocess.run(
+                [str(programs.control)],
+                input="".join(f"{command}\n" for command in commands),
+                cwd=paths.pipe,
+                env=environment,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise DeviceError(
+                f"the MPS control daemon gave no answer in {seconds:g} s; see {paths.log}"
+            ) from error
+        except OSError as error:
+            raise DeviceError(f"cannot run {programs.control}: {error.strerror}") from error
+        if done.returncode != 0:
+            said = " ".join((done.stderr or done.stdout).split()) or f"status {done.returncode}"
+            raise DeviceError(f"the MPS control daemon does not answer ({said}); see {paths.log}")
+        return done.stdout.splitlines()
+
+    def quit(self, paths: DomainPaths) -> None:
+        """Ask the daemon to end, and its servers within seconds, whatever their clients do.
+
+        Raises:
+            DeviceError: it does not answer.
+        """
+        self.ask(paths, [f"quit -t {QUIT_SECONDS}"], seconds=2 * QUIT_SECONDS)
+
+    def _find(self) -> _Programs:
+        control = self._program(PROGRAM)
+        if control is None:
+            raise DeviceError(
+                f"{PROGRAM} not found under {self._root} (looked in {', '.join(_PROGRAM_FOLDERS)});"
+                " install the part of the NVIDIA driver that holds it (nvidia-compute-utils,"
+                " nvidia-cuda-mps), or point --nvidia-driver-root at where it is"
+            )
+        server = self._program(SERVER) or control
+        return _Programs(
+            control=control,
+            search_path=os.pathsep.join(dict.fromkeys((str(server.parent), str(control.parent)))),
+        )
+
+    def _program(self, name: str) -> Path | None:
+        for folder in _PROGRAM_FOLDERS:
+            inside = rooted.resolve(self._root, f"{folder}/{name}")
+            if inside is not None and rooted.outside(self._root, inside).is_file():
+                return rooted.outside(self._root, inside)
+        return None
+
+    def _environment(self, programs: _Programs, paths: DomainPaths) -> Mapping[str, str]:
+        environment = {"PATH": programs.search_path, "LC_ALL": "C"}
+        if self._root != Path("/"):
+            environment["LD_LIBRARY_PATH"] = str(paths.libraries)
+        return environment
+
+    def link_libraries(self, paths: DomainPaths) -> None:
+        """Make the folder in which the daemon's servers find the driver's libraries.
+
+        The driver's own folder will not do: a host's holds its C library too, which is not that of
+        the programs in this container.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        if self._root == Path("/"):
+            return
+        paths.libraries.mkdir(mode=0o755, exist_ok=True)
+        wanted = dict(self._libraries())
+        for name in os.listdir(paths.libraries):  # noqa: PTH208 (names are what is wanted)
+            if name not in wanted or (paths.libraries / name).readlink() != wanted[name]:
+                (paths.libraries / name).unlink()
+        for name, target in wanted.items():
+            if not (paths.libraries / name).is_symlink():
+                (paths.libraries / name).symlink_to(target)
+
+    def _libraries(self) -> list[tuple[str, Path]]:
+        found = []
+        for folder in reversed(libraries.LIBRARY_FOLDERS):  # of two with one name the first stands
+            for pattern in _LIBRARIES:
+                for path in rooted.matches(self._root, folder, pattern):
+                    target = rooted.resolve(self._root, path)
+                    if target is not None:
+                        found.append((path.rpartition("/")[2], rooted.outside(self._root, target)))
+        return found
+
+
+def clean_pipe(paths: DomainPaths) -> None:
+    """Remove what a daemon that has ended left in the pipe directory.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    for name in _LEFT_IN_PIPE:
+        (paths.pipe / name).unlink(missing_ok=True)
+
+
+def _launch(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Run the program until it has put itself into the background; return what it said."""
+    try:
+        done = subprocess.run(
+            command,
+            cwd="/",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=START_SECONDS,
+            start_new_session=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise DeviceError(
+            f"{command[0]} did not start in {START_SECONDS:g} s; see dmesg for NVRM and Xid lines"
+        ) from error
+    except OSError as error:
+        raise DeviceError(f"cannot run {command[0]}: {error.strerror}") from error
+    return " ".join(done.stdout.split()) or f"status {done.returncode}"
+
+
+def _not_started(domain: Domain, said: str, paths: DomainPaths) -> str:
+    if domain.multi_user:
+        return (
+            f"{PROGRAM} does not start for several users (it says: {said}); this driver may be too"
+            " old for multiUser: update it, or run the claim's pods as one user without multiUser"
+        )
+    return f"{PROGRAM} does not start (it says: {said}); see {paths.log / 'control.log'}"

@@ -1,0 +1,215 @@
+"""The driver's side: asks the supervisor for MPS domains by files, and waits for its answers.
+
+In: domains. Out: desired-state files, and the `Status` that answers them. A status counts only if
+it speaks of the very domain that was asked for, and if the supervisor that runs now has said it.
+Waits end with the answer by inotify; deadlines are values of the clock that was given.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from dra_driver.errors import DeviceError, StateError, TransientError
+from dra_driver.mps.domain import (
+    Domain,
+    DomainId,
+    State,
+    Status,
+    decode_domain,
+    decode_status,
+    encode_domain,
+)
+from dra_driver.mps.files import (
+    DomainPaths,
+    MpsFiles,
+    delete_file,
+    file_error,
+    ids_in,
+    read_file,
+    write_file,
+)
+from dra_driver.mps.lock import running_supervisor
+from dra_driver.mps.notice import FolderWatch
+
+T = TypeVar("T")
+
+SUPERVISOR_GRACE_SECONDS = 5.0
+"""A supervisor that is being replaced is away for less; one that is missing is told of by then."""
+
+_LONGEST_WAIT = 0.25  # whether the supervisor still runs shows in no file's change
+
+_NOT_RUNNING = (
+    "the MPS supervisor is not running on this node: deploy `dra-driver mps-supervisor` on every "
+    "node with MPS, and see the state and the log of its pod"
+)
+
+
+class MpsDesk:
+    """Asks for MPS domains. Calls for different domains may run at the same time."""
+
+    def __init__(
+        self,
+        directory: Path,
+        clock: Callable[[], float],
+        *,
+        supervisor_grace: float = SUPERVISOR_GRACE_SECONDS,
+    ) -> None:
+        """Take the MPS directory; it is made when the first domain is asked for.
+
+        Args:
+            directory: the MPS directory, the same as the supervisor's.
+            clock: monotonic seconds.
+            supervisor_grace: seconds to wait for a supervisor when none runs.
+        """
+        self._files = MpsFiles(root=directory)
+        self._clock = clock
+        self._grace = supervisor_grace
+        self._stopping = threading.Event()
+
+    def paths(self, domain: DomainId) -> DomainPaths:
+        """Return the folders of a domain, for `client_edits`."""
+        return self._files.paths(domain)
+
+    def write_desired(self, domain: Domain) -> None:
+        """Ask for a domain. Asking for the same again changes nothing.
+
+        Raises:
+            StateError: the disk cannot be written.
+        """
+        path, data = self._files.desired(domain.id), encode_domain(domain)
+        if read_file(path) != data:
+            self._files.make_folders()
+            write_file(path, data, durable=True)
+
+    def remove(self, domain: DomainId) -> None:
+        """Ask for the end of a domain; one that nobody asked for is fine.
+
+        Raises:
+            StateError: the disk cannot be written.
+        """
+        delete_file(self._files.desired(domain))
+
+    def desired(self, domain: DomainId) -> Domain | None:
+        """Return the domain that is asked for, None when there is none or its file is damaged.
+
+        Raises:
+            StateError: the disk cannot be read.
+        """
+        data = read_file(self._files.desired(domain))
+        try:
+            return None if data is None else decode_domain(data)
+        except StateError:
+            return None
+
+    def status(self, domain: DomainId) -> Status | None:
+        """Return what was last said of a domain; None when nothing was, or it is damaged.
+
+        Raises:
+            StateError: the disk cannot be read.
+        """
+        data = read_file(self._files.status(domain))
+        try:
+            return None if data is None else decode_status(data)
+        except StateError:
+            return None
+
+    def list(self) -> frozenset[DomainId]:
+        """Return the ids of all domains that are asked for, or not taken back yet.
+
+        Raises:
+            StateError: the disk cannot be read.
+        """
+        files = self._files
+        return frozenset(ids_in(files.desired_folder) | ids_in(files.status_folder))
+
+    def supervisor_runs(self) -> bool:
+        """Tell whether a supervisor serves this node now.
+
+        Raises:
+            StateError: the lock cannot be read.
+        """
+        return running_supervisor(self._files.lock) is not None
+
+    def stop(self) -> None:
+        """End every wait, now and from now on."""
+        self._stopping.set()
+
+    def wait_ready(self, domain: Domain, deadline: float) -> Status:
+        """Wait until the domain's daemon serves clients with the limits asked for.
+
+        Raises:
+            DeviceError: several attempts to bring it up have failed; the text says why.
+            TransientError: it is not ready by the deadline, or no supervisor runs.
+            StateError: the disk cannot be read.
+        """
+
+        def look(supervisor: str) -> Status | None:
+            status = self.status(domain.id)
+            if status is None or status.supervisor != supervisor:
+                return None
+            if status.generation == domain.generation and status.state is State.READY:
+                return status
+            if status.generation == domain.generation and status.state is State.FAILED:
+                raise DeviceError(f"MPS does not start: {status.reason}")
+            return None
+
+        return self._wait(domain.id, deadline, look, waited_for="ready")
+
+    def wait_gone(self, domain: DomainId, deadline: float) -> None:
+        """Wait until all that was done for a domain is taken back. Call `remove` first.
+
+        Raises:
+            TransientError: it is not by the deadline, or no supervisor runs; the supervisor goes
+                on by itself.
+            StateError: the disk cannot be read.
+        """
+
+        def look(supervisor: str | None) -> bool | None:
+            del supervisor
+            return None if self._is_present(domain) else True
+
+        if look(None) is None:
+            self._wait(domain, deadline, look, waited_for="taken back")
+
+    def _is_present(self, domain: DomainId) -> bool:
+        """Tell whether anything is left; the supervisor removes the status last."""
+        folder, status = self._files.paths(domain).folder, self._files.status(domain)
+        try:
+            return status.exists() or folder.exists()
+        except OSError as error:
+            raise file_error("read", status, error) from error
+
+    def _wait(
+        self,
+        domain: DomainId,
+        deadline: float,
+        look: Callable[[str], T | None],
+        *,
+        waited_for: str,
+    ) -> T:
+        self._files.make_folders()
+        missing_since: float | None = None
+        with FolderWatch(self._files.status_folder) as watch:
+            while True:
+                supervisor, now = running_supervisor(self._files.lock), self._clock()
+                if supervisor is None:
+                    missing_since = now if missing_since is None else missing_since
+                    if now >= min(missing_since + self._grace, deadline):
+                        raise TransientError(_NOT_RUNNING)
+                else:
+                    missing_since = None
+                    found = look(supervisor)
+                    if found is not None:
+                        return found
+                if now >= deadline or self._stopping.is_set():
+                    raise TransientError(self._late(domain, waited_for))
+                watch.wait(min(_LONGEST_WAIT, deadline - now))
+
+    def _late(self, domain: DomainId, waited_for: str) -> str:
+        status = self.status(domain)
+        if status is None:
+            reason = "the MPS supervisor has not taken it up"
+        else:
+            reason = status.reason or f"the MPS supervisor says it is {status.state}"
+        return f"MPS domain {domain} is not {waited_for} yet: {reason}; this is tried again"

@@ -1,0 +1,255 @@
+"""What an MPS domain shall be, and what has become of it, as bytes on disk and back. Pure.
+
+A domain is a set of whole GPUs, or one MIG device, that one nvidia-cuda-mps-control serves. The
+driver writes a `Domain`, the supervisor answers with a `Status`. The daemon takes memory limits by
+ordinal: the position in its CUDA_VISIBLE_DEVICES, which is the order of `Domain.devices`. A GPU in
+MIG mode has no compute modes and its instances need a daemon each (NVIDIA's MPS documentation).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any, NewType
+
+from dra_driver.errors import StateError
+from dra_driver.mps.envelope import seal, unseal
+
+DomainId = NewType("DomainId", str)
+"""Names a domain's files and folders: a claim's UID, or begins with one."""
+
+_ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+_UUID = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9/-]{1,120}")
+_MIG = "MIG-"
+
+
+class State(StrEnum):
+    """How far the supervisor has come with a domain."""
+
+    STARTING = "starting"
+    """The daemon is being brought up, for the first time or after an attempt that failed."""
+
+    READY = "ready"
+    """The daemon answered, and read back the limits that were asked for."""
+
+    RESTARTING = "restarting"
+    """The daemon died. Its clients have lost their CUDA contexts; a new one is being brought up."""
+
+    FAILED = "failed"
+    """Several attempts in a row failed, or the wish cannot be read. It is tried on, slowly."""
+
+    STOPPING = "stopping"
+    """The wish is gone, and what was done for it is being taken back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainDevice:
+    """A device of a domain: a whole GPU's or a MIG device's UUID.
+
+    `pinned_memory_mib` is what each client may allocate there, in MiB; None is no limit.
+    """
+
+    uuid: str
+    pinned_memory_mib: int | None = None
+
+    @property
+    def is_whole_gpu(self) -> bool:
+        """Whether it is a GPU, which has a compute mode, and no MIG device."""
+        return not self.uuid.startswith(_MIG)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """One domain as it is wanted. `active_thread_percentage` is 1 to 100; None leaves NVIDIA's 100.
+
+    Raises:
+        StateError: it is no domain that a daemon could serve.
+    """
+
+    id: DomainId
+    devices: tuple[DomainDevice, ...]
+    active_thread_percentage: int | None = None
+    multi_user: bool = False
+
+    def __post_init__(self) -> None:
+        check_id(self.id)
+        uuids = [device.uuid for device in self.devices]
+        for device in self.devices:
+            if _UUID.fullmatch(device.uuid) is None:
+                raise StateError(f"{device.uuid[:160]!r} is no UUID of a GPU or a MIG device")
+            if device.pinned_memory_mib is not None and device.pinned_memory_mib < 1:
+                raise StateError(f"pinned memory limit of {device.uuid}: want 1 MiB or more")
+        if not uuids or len(set(uuids)) != len(uuids):
+            raise StateError("want one device or more, each once")
+        if len(uuids) > 1 and not all(device.is_whole_gpu for device in self.devices):
+            raise StateError("a MIG device has a domain of its own")
+        if not 1 <= (self.active_thread_percentage or 100) <= 100:
+            raise StateError("active thread percentage: want 1 to 100")
+
+    @property
+    def visible_devices(self) -> str:
+        """The daemon's CUDA_VISIBLE_DEVICES. A limit's ordinal is the position in here."""
+        return ",".join(device.uuid for device in self.devices)
+
+    @property
+    def generation(self) -> str:
+        """A short text that changes with anything in the domain."""
+        return sha256(encode_domain(self)).hexdigest()[:16]
+
+    @property
+    def daemon_generation(self) -> str:
+        """A short text that changes with whatever a daemon can be told only at its start."""
+        return sha256(f"{self.visible_devices} {self.multi_user}".encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """A process, unmistakably. `start_ticks` is field 22 of /proc/<pid>/stat, clock ticks."""
+
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What the supervisor says of a domain.
+
+    Attributes:
+        supervisor: which supervisor process says it; what an earlier one said may be out of date.
+        generation: the `Domain.generation` it speaks of; empty when the wish cannot be read.
+        reason: for people, when the state is not what was wished; empty otherwise.
+        daemon: the daemon, when there is one.
+        active_thread_percentage: as the daemon read it back.
+        pinned_memory_mib: as the daemon read it back, by UUID; MiB.
+        restarts: how often a daemon of this domain died and was replaced.
+    """
+
+    id: DomainId
+    state: State
+    supervisor: str
+    generation: str = ""
+    reason: str = ""
+    daemon: Daemon | None = None
+    active_thread_percentage: float | None = None
+    pinned_memory_mib: tuple[tuple[str, int], ...] = ()
+    restarts: int = 0
+
+
+def check_id(text: str) -> DomainId:
+    """Return the id if it is safe as a file name.
+
+    Raises:
+        StateError: it is not.
+    """
+    if _ID.fullmatch(text) is None:
+        raise StateError(
+            f"{text[:160]!r} is no domain id: want 1 to 128 letters, digits, '-', '_' and '.'"
+        )
+    return DomainId(text)
+
+
+def encode_domain(domain: Domain) -> bytes:
+    """Return the bytes of a desired-state file; the same domain gives the same bytes."""
+    return seal(
+        {
+            "id": domain.id,
+            "devices": [
+                {"uuid": device.uuid, "pinnedMemoryMiB": device.pinned_memory_mib}
+                for device in domain.devices
+            ],
+            "activeThreadPercentage": domain.active_thread_percentage,
+            "multiUser": domain.multi_user,
+        }
+    )
+
+
+def decode_domain(data: bytes) -> Domain:
+    """Return the domain of a desired-state file.
+
+    Raises:
+        StateError: the bytes are damaged, or no domain that a daemon could serve.
+    """
+    payload = unseal(data)
+    try:
+        return Domain(
+            id=DomainId(_text(payload["id"])),
+            devices=tuple(
+                DomainDevice(
+                    uuid=_text(device["uuid"]),
+                    pinned_memory_mib=_number_or_none(device["pinnedMemoryMiB"]),
+                )
+                for device in payload["devices"]
+            ),
+            active_thread_percentage=_number_or_none(payload["activeThreadPercentage"]),
+            multi_user=bool(payload["multiUser"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(f"its content is not that of a domain: {error!r}") from error
+
+
+def encode_status(status: Status) -> bytes:
+    """Return the bytes of a status file."""
+    return seal(
+        {
+            "id": status.id,
+            "state": status.state,
+            "supervisor": status.supervisor,
+            "generation": status.generation,
+            "reason": status.reason,
+            "daemon": daemon_json(status.daemon),
+            "activeThreadPercentage": status.active_thread_percentage,
+            "pinnedMemoryMiB": dict(status.pinned_memory_mib),
+            "restarts": status.restarts,
+        }
+    )
+
+
+def decode_status(data: bytes) -> Status:
+    """Return the status of a status file.
+
+    Raises:
+        StateError: the bytes are damaged.
+    """
+    payload = unseal(data)
+    try:
+        percentage = payload["activeThreadPercentage"]
+        return Status(
+            id=check_id(payload["id"]),
+            state=State(payload["state"]),
+            supervisor=_text(payload["supervisor"]),
+            generation=_text(payload["generation"]),
+            reason=_text(payload["reason"]),
+            daemon=daemon_of(payload["daemon"]),
+            active_thread_percentage=None if percentage is None else float(percentage),
+            pinned_memory_mib=tuple(
+                (_text(uuid), int(limit)) for uuid, limit in payload["pinnedMemoryMiB"].items()
+            ),
+            restarts=int(payload["restarts"]),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StateError(f"its content is not that of a status: {error!r}") from error
+
+
+def daemon_json(daemon: Daemon | None) -> Mapping[str, int] | None:
+    """Return a daemon as JSON."""
+    return None if daemon is None else {"pid": daemon.pid, "startTicks": daemon.start_ticks}
+
+
+def daemon_of(value: Mapping[str, Any] | None) -> Daemon | None:
+    """Return what `daemon_json` made this of; KeyError, TypeError or ValueError if it did not."""
+    if value is None:
+        return None
+    return Daemon(pid=int(value["pid"]), start_ticks=int(value["startTicks"]))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _number_or_none(value: object) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise TypeError(f"{value!r} is no whole number")
+    return value

@@ -1,0 +1,201 @@
+"""The files below the MPS directory: where they are, and how they are written and read.
+
+    desired/<id>.json      what the driver wants            (mps/domain.py)
+    status/<id>.json       what the supervisor answers      (mps/domain.py)
+    domains/<id>/          of the supervisor: record.json, and pipe, log and shm of the daemon
+    supervisor.lock        locked by the supervisor that runs, and its name for `Status.supervisor`
+
+A file appears whole or not at all, by rename in its folder; names that begin with a dot are being
+written. Driver and supervisor share nothing else, so that either can be replaced at any time.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.errors import StateError
+from dra_driver.mps.domain import DomainId, check_id
+
+_SUFFIX = ".json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainPaths:
+    """The folders of one domain, the same for the host as for this process."""
+
+    folder: Path
+
+    @property
+    def record(self) -> Path:
+        """What the supervisor has changed for the domain."""
+        return self.folder / "record.json"
+
+    @property
+    def pipe(self) -> Path:
+        """CUDA_MPS_PIPE_DIRECTORY: sockets of the daemon, for clients too."""
+        return self.folder / "pipe"
+
+    @property
+    def log(self) -> Path:
+        """CUDA_MPS_LOG_DIRECTORY: control.log and server.log."""
+        return self.folder / "log"
+
+    @property
+    def shm(self) -> Path:
+        """The tmpfs that daemon and clients have as /dev/shm."""
+        return self.folder / "shm"
+
+    @property
+    def libraries(self) -> Path:
+        """Links to the driver's libraries, when the driver is not installed in our own root."""
+        return self.folder / "lib"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpsFiles:
+    """Every path below the MPS directory, `<kubelet plugins>/gpu.nvidia.com/mps`."""
+
+    root: Path
+
+    @property
+    def desired_folder(self) -> Path:
+        """Written by the driver."""
+        return self.root / "desired"
+
+    @property
+    def status_folder(self) -> Path:
+        """Written by the supervisor."""
+        return self.root / "status"
+
+    @property
+    def domains_folder(self) -> Path:
+        """Written by the supervisor and its daemons."""
+        return self.root / "domains"
+
+    @property
+    def lock(self) -> Path:
+        """Locked by the supervisor that runs."""
+        return self.root / "supervisor.lock"
+
+    def desired(self, domain: DomainId) -> Path:
+        """Return the path of a desired-state file."""
+        return self.desired_folder / f"{check_id(domain)}{_SUFFIX}"
+
+    def status(self, domain: DomainId) -> Path:
+        """Return the path of a status file."""
+        return self.status_folder / f"{check_id(domain)}{_SUFFIX}"
+
+    def paths(self, domain: DomainId) -> DomainPaths:
+        """Return the folders of a domain."""
+        return DomainPaths(folder=self.domains_folder / check_id(domain))
+
+    def make_folders(self) -> None:
+        """Make the folders that driver and supervisor meet in; whoever comes first.
+
+        Raises:
+            StateError: they cannot be made.
+        """
+        for folder in (self.desired_folder, self.status_folder, self.domains_folder):
+            try:
+                folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            except OSError as error:
+                raise file_error("make", folder, error) from error
+
+
+def ids_in(folder: Path) -> set[DomainId]:
+    """Return the ids that have a file in a folder of files. An absent folder has none.
+
+    Raises:
+        StateError: the folder cannot be read.
+    """
+    return {
+        DomainId(name.removesuffix(_SUFFIX))
+        for name in _names(folder)
+        if name.endswith(_SUFFIX) and not name.startswith(".")
+    }
+
+
+def folders_in(folder: Path) -> set[DomainId]:
+    """Return the ids that have a folder here. An absent folder has none.
+
+    Raises:
+        StateError: the folder cannot be read.
+    """
+    return {DomainId(name) for name in _names(folder)}
+
+
+def read_file(path: Path) -> bytes | None:
+    """Return a file's bytes, None when it is absent.
+
+    Raises:
+        StateError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise file_error("read", path, error) from error
+
+
+def write_file(path: Path, data: bytes, *, durable: bool) -> None:
+    """Write a file whole; a durable one outlives a power cut from this moment on.
+
+    Raises:
+        StateError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        file = os.open(temporary, flags, 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(file, view) :]
+            if durable:
+                os.fsync(file)
+        finally:
+            os.close(file)
+        temporary.replace(path)
+        if durable:
+            _sync(path.parent)
+    except OSError as error:
+        raise file_error("write", path, error) from error
+
+
+def delete_file(path: Path) -> None:
+    """Delete a file and what a crash may have left beside it; none is fine.
+
+    Raises:
+        StateError: it cannot be deleted.
+    """
+    try:
+        path.with_name(f".{path.name}.tmp").unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise file_error("delete", path, error) from error
+
+
+def file_error(verb: str, path: Path, error: OSError) -> StateError:
+    """Return the error for a file that the system refused."""
+    return StateError(
+        f"cannot {verb} {path}: {error.strerror}; check space and permissions of the driver's "
+        "directory on the node"
+    )
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 (names are what is wanted)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise file_error("read", folder, error) from error
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

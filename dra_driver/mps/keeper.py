@@ -1,0 +1,236 @@
+"""Keeps one MPS domain as it is wanted, on a thread of its own, so that none delays another.
+
+In: what is wanted, which may change at any time. Out: the domain's status file. The thread sleeps
+until the wish changes, the daemon dies (pidfd_open(2)) or it is time to ask the daemon whether it
+answers. What fails is tried again with back-off for as long as it is wanted; a daemon that keeps
+dying soon after its start counts as failing.
+"""
+
+import os
+import select
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from dra_driver.errors import DeviceError, DriverError, StateError
+from dra_driver.mps.domain import Domain, DomainId, State, Status, encode_status
+from dra_driver.mps.files import delete_file, write_file
+from dra_driver.mps.lifecycle import LOST_WORK, Lifecycle, Service, Works
+from dra_driver.mps.processes import is_alive
+
+log = structlog.get_logger()
+
+_ATTEMPTS_BEFORE_FAILED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often things are done; seconds. A daemon is settled once it has lived that long."""
+
+    first_retry: float = 0.2
+    longest_retry: float = 30.0
+    check: float = 10.0
+    settled: float = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A wish that cannot be read: what it was before is left as it is. `reason` is for people."""
+
+    reason: str
+
+
+Wish = Domain | Unreadable | None
+"""What is wanted of a domain; None is its end."""
+
+
+class Keeper:
+    """One domain's keeper. `want` may be called from any thread; `start` once."""
+
+    def __init__(
+        self, domain: DomainId, works: Works, pace: Pace, clock: Callable[[], float]
+    ) -> None:
+        """Take the domain to keep.
+
+        Args:
+            domain: its id.
+            works: what all domains have in common.
+            pace: how often things are done.
+            clock: monotonic seconds.
+        """
+        self.domain = domain
+        self._works = works
+        self._pace = pace
+        self._clock = clock
+        self._log = log.bind(domain=domain)
+        self._lock = threading.Lock()
+        self._wish: Wish = None
+        self._ended = False
+        self._stopping = False
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, name=f"mps {domain}", daemon=True)
+        # Of the thread alone:
+        self._life = Lifecycle(domain, works, self._report)
+        self._generation = ""
+        self._service: Service | None = None
+        self._serving_since = 0.0
+        self._failures = 0
+        self._status: Status | None = None
+
+    def want(self, wish: Wish) -> bool:
+        """Say what is wanted from now on; False if this keeper has ended and cannot be told."""
+        with self._lock:
+            if not self._ended:
+                self._wish = wish
+                os.eventfd_write(self._wake, 1)
+            return not self._ended
+
+    def start(self) -> None:
+        """Begin with what is wanted."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end. The daemon goes on without it."""
+        with self._lock:
+            self._stopping = True
+            if not self._ended:
+                os.eventfd_write(self._wake, 1)
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the thread's end; return whether it has ended."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        pause: float | None = 0.0
+        while pause is not None:
+            self._sleep(pause)
+            with self._lock:
+                wish, stopping = self._wish, self._stopping
+            if not stopping:
+                pause = self._work(wish)
+            with self._lock:
+                # A wish that came meanwhile goes before the end.
+                if self._stopping or (pause is None and self._wish is None):
+                    self._ended, pause = True, None
+                    os.close(self._wake)
+                elif pause is None:
+                    pause = 0.0
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait for another wish, the daemon's end, or the time."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        pidfd = None
+        try:
+            if self._service is not None:
+                pidfd = os.pidfd_open(self._service.daemon.pid)
+                poll.register(pidfd, select.POLLIN)
+            poll.poll(seconds * 1000)
+        except ProcessLookupError:
+            return  # it has died already
+        finally:
+            if pidfd is not None:
+                os.close(pidfd)
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+
+    def _work(self, wish: Wish) -> float | None:
+        """Do what is to be done; return after how many seconds to look again, None for never."""
+        try:
+            match wish:
+                case None:
+                    self._end()
+                    return None
+                case Unreadable(reason=reason):
+                    self._generation, self._service = "", None
+                    self._report(State.FAILED, reason)
+                case Domain():
+                    self._keep(wish)
+        except (DriverError, OSError) as error:
+            return self._fail(wish, error)
+        if self._is_settled():
+            self._failures = 0
+        return self._pace.check
+
+    def _keep(self, wanted: Domain) -> None:
+        self._generation = wanted.generation
+        before, self._service = self._service, None
+        if before and not is_alive(before.daemon) and not self._is_settled():
+            log_folder = self._works.files.paths(self.domain).log
+            raise DeviceError(f"{LOST_WORK}; it died soon after its start, see {log_folder}")
+        service = self._life.bring_about(wanted, before)
+        if before is None or service.daemon != before.daemon:
+            self._serving_since = self._clock()
+        self._service = service
+        self._write_ready(service)
+        self._works.step(self.domain, "reported")
+
+    def _is_settled(self) -> bool:
+        return self._clock() >= self._serving_since + self._pace.settled
+
+    def _end(self) -> None:
+        self._generation, self._service = "", None
+        self._life.take_back()
+        # The status goes last: its absence says that all is gone.
+        delete_file(self._works.files.status(self.domain))
+        self._status = None
+        self._log.info("mps domain removed")
+
+    def _fail(self, wish: Wish, error: DriverError | OSError) -> float:
+        self._failures += 1
+        before, reason = self._status, str(error)
+        if wish is None:
+            state = State.STOPPING
+        elif self._failures >= _ATTEMPTS_BEFORE_FAILED:
+            state = State.FAILED
+        else:
+            had_daemon = before and (before.restarts or before.state is State.READY)
+            state = State.RESTARTING if had_daemon else State.STARTING
+        if before is None or (before.state, before.reason) != (state, reason):
+            self._log.warning("mps domain not in order", state=str(state), cause=reason)
+        with suppress(StateError):  # of a full disk, for one; it is tried again with the rest
+            self._report(state, reason)
+        return min(
+            self._pace.first_retry * 2.0 ** min(self._failures - 1, 16), self._pace.longest_retry
+        )
+
+    def _report(self, state: State, reason: str) -> None:
+        """Say how the domain is, when it is not ready."""
+        record = self._life.record
+        self._write(
+            Status(
+                id=self.domain,
+                state=state,
+                supervisor=self._works.supervisor,
+                generation=self._generation,
+                reason=reason,
+                daemon=record.daemon if record is not None else None,
+                restarts=record.restarts if record is not None else 0,
+            )
+        )
+
+    def _write_ready(self, service: Service) -> None:
+        record = self._life.record
+        restarts = record.restarts if record is not None else 0
+        status = Status(
+            id=self.domain,
+            state=State.READY,
+            supervisor=self._works.supervisor,
+            generation=service.generation,
+            daemon=service.daemon,
+            active_thread_percentage=service.limits.active_thread_percentage,
+            pinned_memory_mib=service.limits.pinned_memory_mib,
+            restarts=restarts,
+        )
+        if status != self._status:
+            self._log.info("mps domain ready", pid=service.daemon.pid, restarts=restarts)
+        self._write(status)
+
+    def _write(self, status: Status) -> None:
+        if status != self._status:
+            write_file(self._works.files.status(self.domain), encode_status(status), durable=False)
+            self._status = status

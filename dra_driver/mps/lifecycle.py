@@ -1,0 +1,272 @@
+"""One domain's life: what is done for it, in order, and how all of it is taken back.
+
+In: the domain that is wanted. Out: folders, a tmpfs, compute modes, a daemon with its limits, or
+nothing of all that. Every step can be repeated, looks first at what is there, and is written down
+before it is taken where it could not be seen afterwards. So a supervisor that is killed anywhere is
+followed by one that goes on from there, and a daemon that lives is never started twice.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+import structlog
+
+from dra_driver.errors import DeviceError
+from dra_driver.mps import mounts, processes
+from dra_driver.mps.cgroup import DaemonGroup
+from dra_driver.mps.compute_modes import DEFAULT, ComputeModes
+from dra_driver.mps.control import Control, clean_pipe
+from dra_driver.mps.domain import Daemon, Domain, DomainId, State
+from dra_driver.mps.files import MpsFiles, file_error
+from dra_driver.mps.limits import Limits, read_limits, set_limits
+from dra_driver.mps.record import Record, read_record, write_record
+
+log = structlog.get_logger()
+
+LOST_WORK = (
+    "the MPS control daemon died and is being started again; the CUDA programs that used it have "
+    "lost their work and have to be restarted"
+)
+
+_KILL_SECONDS = 5.0
+_ANSWERS = ("get_default_active_thread_percentage",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Works:
+    """What the domains of a supervisor have in common.
+
+    `step` is told of each step that has been taken, by domain and name; tests die there.
+    """
+
+    supervisor: str
+    boot_id: str
+    files: MpsFiles
+    control: Control
+    modes: ComputeModes
+    group: DaemonGroup
+    shm_bytes: int
+    step: Callable[[DomainId, str], None] = lambda _domain, _name: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A daemon that serves a domain, and the limits it reported."""
+
+    daemon: Daemon
+    generation: str
+    limits: Limits
+
+
+class Lifecycle:
+    """One domain's life, for one thread. `report` is told of the state and the reason for it."""
+
+    def __init__(
+        self, domain: DomainId, works: Works, report: Callable[[State, str], None]
+    ) -> None:
+        self._domain = domain
+        self._works = works
+        self._report = report
+        self._paths = works.files.paths(domain)
+        self._ask = partial(works.control.ask, self._paths)
+        self._step = partial(works.step, domain)
+        self._log = log.bind(domain=domain)
+
+    @property
+    def record(self) -> Record | None:
+        """What has been done for the domain, as it is on disk."""
+        return read_record(self._paths.record, self._works.boot_id)
+
+    def bring_about(self, wanted: Domain, serving: Service | None) -> Service:
+        """See to it that a daemon serves the domain; `serving` is the one that did last time.
+
+        Raises:
+            DeviceError, StateError: it cannot be done now; the next call goes on from there.
+        """
+        record = self._begin(wanted)
+        daemon = self._living(record)
+        if daemon is not None and not _serves(daemon, wanted):
+            self._log.info("mps daemon replaced", reason="it was started for other devices")
+            self._stop_daemon(record)
+            daemon, record = None, replace(record, daemon=None)
+        if daemon is None:
+            if record.daemon is not None:
+                record = self._bury(record)
+            daemon = self._start(wanted, record)
+        elif record.daemon != daemon:
+            write_record(self._paths.record, replace(record, daemon=daemon))
+        if serving and (serving.daemon, serving.generation) == (daemon, wanted.generation):
+            self._ask(_ANSWERS)
+            return serving
+        set_limits(self._ask, wanted)
+        limits = read_limits(self._ask, wanted)
+        self._step("limited")
+        return Service(daemon=daemon, generation=wanted.generation, limits=limits)
+
+    def take_back(self) -> None:
+        """Undo all that was done for the domain.
+
+        Raises:
+            DeviceError, StateError: it cannot be done now; the next call goes on from there.
+        """
+        record = self.record
+        if self._paths.folder.exists():
+            self._report(State.STOPPING, "")
+            self._step("stopping")
+            if record is not None and record.is_damaged:
+                record = self._guess(self._visible_devices())
+            self._stop_daemon(record)
+            self._step("stopped")
+            mounts.unmount_all(self._paths.shm)
+            self._step("unmounted")
+        for uuid in record.modes_found if record is not None else ():
+            self._works.modes.leave(self._domain, uuid)
+        self._step("modes restored")
+        self._remove_folders()
+        self._step("removed")
+
+    # Bringing about
+
+    def _begin(self, wanted: Domain) -> Record:
+        record = self.record
+        if record is None:
+            self._report(State.STARTING, "")
+            self._step("begun")
+            return Record(boot_id=self._works.boot_id)
+        if record.is_damaged:
+            return self._guess([device.uuid for device in wanted.devices if device.is_whole_gpu])
+        return record
+
+    def _guess(self, gpus: list[str]) -> Record:
+        """Replace a damaged record. Without MPS the mode is DEFAULT on all but a few machines."""
+        found = dict.fromkeys(gpus, DEFAULT)
+        self._works.modes.remember(self._domain, found)
+        record = Record(boot_id=self._works.boot_id, modes_found=found)
+        write_record(self._paths.record, record)
+        return record
+
+    def _visible_devices(self) -> list[str]:
+        """Return the whole GPUs that the running daemon was started for."""
+        daemon = self._living(Record(boot_id=self._works.boot_id))
+        environment = processes.environment_of(daemon.pid) if daemon is not None else {}
+        devices = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        return [uuid for uuid in devices if uuid.startswith("GPU-")]
+
+    def _living(self, record: Record) -> Daemon | None:
+        """Return the domain's daemon, if one runs, whichever supervisor started it."""
+        if record.daemon is not None and processes.is_alive(record.daemon):
+            return record.daemon
+        if not self._paths.pipe.exists():
+            return None
+        daemon = self._works.control.listening(self._paths)
+        folder = str(self._paths.folder)
+        if daemon and processes.environment_of(daemon.pid).get(processes.MARK) == folder:
+            return daemon
+        return None
+
+    def _bury(self, record: Record) -> Record:
+        record = replace(record, daemon=None, restarts=record.restarts + 1)
+        write_record(self._paths.record, record)
+        self._log.error("mps daemon died", restarts=record.restarts)
+        self._report(State.RESTARTING, LOST_WORK)
+        self._step("buried")
+        return record
+
+    def _start(self, wanted: Domain, record: Record) -> Daemon:
+        if self._paths.pipe.exists():
+            # Servers of a daemon that is gone would keep the GPU from a new one's.
+            self._kill_all()
+            clean_pipe(self._paths)
+        self._step("cleared")
+        self._make_folders()
+        self._step("folders made")
+        mounts.mount_tmpfs(self._paths.shm, size_bytes=self._works.shm_bytes)
+        self._step("mounted")
+        record = self._set_modes(wanted, record)
+        self._step("modes set")
+        daemon = self._works.control.start(wanted, self._paths)
+        self._step("launched")
+        write_record(self._paths.record, replace(record, daemon=daemon))
+        self._step("recorded")
+        self._works.group.take(daemon)
+        self._log.info("mps daemon started", pid=daemon.pid, devices=wanted.visible_devices)
+        return daemon
+
+    def _make_folders(self) -> None:
+        paths = self._paths
+        try:
+            for folder in (paths.folder, paths.pipe, paths.log, paths.shm):
+                folder.mkdir(mode=0o755, exist_ok=True)
+            self._works.control.link_libraries(paths)
+        except OSError as error:
+            raise file_error("make", paths.folder, error) from error
+
+    def _set_modes(self, wanted: Domain, record: Record) -> Record:
+        """Set the compute mode of each whole GPU, with the one found written down before."""
+        gpus = [device.uuid for device in wanted.devices if device.is_whole_gpu]
+        for uuid in set(record.modes_found) - set(gpus):
+            self._works.modes.leave(self._domain, uuid)
+        record = replace(record, modes_found=self._found(gpus))
+        write_record(self._paths.record, record)
+        self._step("modes recorded")
+        for uuid in record.modes_found:
+            self._works.modes.set_exclusive(uuid)
+        return record
+
+    def _found(self, gpus: list[str]) -> Mapping[str, int]:
+        found = {uuid: self._works.modes.found(self._domain, uuid) for uuid in gpus}
+        return {uuid: mode for uuid, mode in found.items() if mode is not None}
+
+    # Taking back
+
+    def _stop_daemon(self, record: Record | None) -> None:
+        """End the daemon: asked first, killed if it does not."""
+        daemon = self._living(record or Record(boot_id=self._works.boot_id))
+        if daemon is not None:
+            try:
+                self._works.control.quit(self._paths)
+            except DeviceError as error:
+                self._log.warning("mps daemon did not quit", cause=str(error))
+            else:
+                processes.wait_for_end(daemon, _KILL_SECONDS)
+            self._step("quit")
+        self._kill_all()
+        if record is not None and record.daemon is not None:
+            write_record(self._paths.record, replace(record, daemon=None))
+
+    def _kill_all(self) -> None:
+        """Kill every process of the domain.
+
+        Raises:
+            DeviceError: one hangs in the kernel.
+        """
+        left = processes.marked(self._paths.folder)
+        if left and not processes.kill(left, _KILL_SECONDS):
+            pids = ", ".join(str(daemon.pid) for daemon in left)
+            raise DeviceError(
+                f"MPS processes cannot be killed (PID {pids}): they hang in the GPU driver; see "
+                "dmesg for NVRM and Xid lines, the GPU may need a reset"
+            )
+
+    def _remove_folders(self) -> None:
+        folder = self._paths.folder
+        if folder.exists() and mounts.layers(self._paths.shm):
+            raise DeviceError(f"{self._paths.shm} is still mounted, so {folder} is kept")
+        try:
+            with suppress(FileNotFoundError):
+                for path in folder.iterdir():
+                    # The record goes last: it says what is still to be undone.
+                    if path != self._paths.record:
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(folder)
+        except OSError as error:
+            raise file_error("remove", folder, error) from error
+
+
+def _serves(daemon: Daemon, wanted: Domain) -> bool:
+    """Tell whether a daemon was started for these devices and users."""
+    environment = processes.environment_of(daemon.pid)
+    return environment.get(processes.GENERATION) == wanted.daemon_generation

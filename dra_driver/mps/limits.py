@@ -1,0 +1,94 @@
+"""A domain's limits: given to its daemon, and read back, for it passes over what it cannot read.
+
+In: a way to ask the daemon, and the domain. Out: commands, and the limits that the daemon reports.
+Devices are named by ordinal, the position in the daemon's CUDA_VISIBLE_DEVICES: drivers up to R550
+know no other name. The daemon replies to `set` with nothing, or with the value that is in force,
+and writes 10240M as 10G.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dra_driver.errors import DeviceError
+from dra_driver.mps.domain import Domain
+
+_MEMORY = re.compile(r"([0-9]+)([GM])B?")
+_TOLERANCE = 0.05  # the daemon reports a percentage with one decimal
+
+Ask = Callable[[Sequence[str]], list[str]]
+"""Gives commands to a daemon and returns the lines of its replies; raises DeviceError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a daemon says its limits are: percent, and MiB by UUID."""
+
+    active_thread_percentage: float
+    pinned_memory_mib: tuple[tuple[str, int], ...]
+
+
+def set_limits(ask: Ask, domain: Domain) -> None:
+    """Give the daemon the domain's limits. They hold for the servers it starts from now on.
+
+    Raises:
+        DeviceError: the daemon does not answer.
+    """
+    percentage = domain.active_thread_percentage or 100
+    commands = [f"set_default_active_thread_percentage {percentage}"]
+    commands += [
+        f"set_default_device_pinned_mem_limit {ordinal} {device.pinned_memory_mib}M"
+        for ordinal, device in enumerate(domain.devices)
+        if device.pinned_memory_mib is not None
+    ]
+    ask(commands)
+
+
+def read_limits(ask: Ask, domain: Domain) -> Limits:
+    """Return the limits that the daemon has, which are the domain's.
+
+    Raises:
+        DeviceError: the daemon does not answer, or has other limits than the domain.
+    """
+    limited = [
+        (ordinal, device.uuid, device.pinned_memory_mib)
+        for ordinal, device in enumerate(domain.devices)
+        if device.pinned_memory_mib is not None
+    ]
+    commands = ["get_default_active_thread_percentage"]
+    commands += [f"get_default_device_pinned_mem_limit {ordinal}" for ordinal, _, _ in limited]
+    said = ask(commands)
+    if len(said) != len(commands):
+        raise DeviceError(
+            f"the MPS control daemon did not take the limits: {len(commands)} questions have the "
+            f"answers {said!r}"
+        )
+    percentage = _percentage(said[0])
+    wanted = domain.active_thread_percentage or 100
+    if abs(percentage - wanted) > _TOLERANCE:
+        raise _mismatch("an active thread percentage", said[0], str(wanted))
+    memory = tuple(
+        (uuid, _mebibytes(text)) for (_, uuid, _), text in zip(limited, said[1:], strict=True)
+    )
+    for (_, uuid, limit), (_, found) in zip(limited, memory, strict=True):
+        if found != limit:
+            raise _mismatch(f"a pinned memory limit for {uuid}", f"{found}M", f"{limit}M")
+    return Limits(active_thread_percentage=percentage, pinned_memory_mib=memory)
+
+
+def _percentage(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise DeviceError(f"the MPS control daemon says {text!r} for a percentage") from error
+
+
+def _mebibytes(text: str) -> int:
+    match = _MEMORY.fullmatch(text.strip())
+    if match is None:
+        raise DeviceError(f"the MPS control daemon says {text!r} for a memory limit")
+    return int(match[1]) * (1024 if match[2] == "G" else 1)
+
+
+def _mismatch(what: str, found: str, wanted: str) -> DeviceError:
+    return DeviceError(f"the MPS control daemon has {what} of {found} where {wanted} was set")

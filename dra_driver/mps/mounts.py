@@ -1,0 +1,171 @@
+"""Mounts of MPS domains: the shared tmpfs on disk, and a daemon's private view of the machine.
+
+A daemon and its clients meet in two folders, CUDA_MPS_PIPE_DIRECTORY and /dev/shm, which must be
+the same for both (NVIDIA's MPS documentation). Clients have them by bind mounts in their
+containers. A daemon has them by a mount namespace of its own, so that its environment says what
+theirs says, and several daemons on one host never meet. The namespace ends with the daemon.
+"""
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from dra_driver.errors import DeviceError
+
+T = TypeVar("T")
+
+# linux/sched.h, sys/mount.h
+_CLONE_NEWNS = 0x00020000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_RELATIME = 0x2, 0x4, 0x8, 0x200000
+_MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 0x2, 0x8
+
+_MOUNT_INFO = Path("/proc/thread-self/mountinfo")
+_MOUNT_POINT = 4  # field of mountinfo, proc_pid_mountinfo(5)
+_MOST_LAYERS = 64
+
+
+def layers(folder: Path) -> int:
+    """Return how many file systems are mounted on a folder, one over the other."""
+    return _mount_points().count(_escaped(folder.resolve()))
+
+
+def mount_tmpfs(folder: Path, *, size_bytes: int) -> None:
+    """Mount a tmpfs on a folder, unless something is mounted there already.
+
+    Raises:
+        DeviceError: the kernel refused.
+    """
+    if layers(folder):
+        return
+    _mount(
+        "tmpfs",
+        folder,
+        "tmpfs",
+        _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | _MS_RELATIME,
+        f"size={size_bytes},mode=1777",
+    )
+
+
+def unmount_all(folder: Path) -> None:
+    """Unmount whatever is mounted on a folder. What is still in use goes with its last user.
+
+    Raises:
+        DeviceError: the kernel refused.
+    """
+    if not folder.is_dir():
+        return
+    for _ in range(_MOST_LAYERS):
+        if not layers(folder):
+            return
+        if _libc().umount2(os.fsencode(folder), _MNT_DETACH | _UMOUNT_NOFOLLOW) != 0:
+            raise _refused(f"unmount {folder}")
+    raise DeviceError(f"{folder} has more than {_MOST_LAYERS} file systems mounted on it")
+
+
+def in_private_mounts(binds: Mapping[Path, Path], call: Callable[[], T], *, without: Path) -> T:
+    """Call with some folders bound over others, for nobody but the call and what it starts.
+
+    The call runs on a thread of its own in a mount namespace of its own. The rest of the machine's
+    mounts are followed, and nothing of what is mounted here goes back.
+
+    Args:
+        binds: target → source; a target that is missing is made.
+        call: starts a process, for instance.
+        without: whatever is mounted below this folder is not seen, so that it is not kept from
+            being freed when it is unmounted for all others.
+
+    Raises:
+        DeviceError: the kernel refused.
+        Exception: whatever `call` raises.
+    """
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            _enter_private_mounts()
+            for target, source in binds.items():
+                _bind(source, target)
+            _hide(without)
+            outcome.append(call())
+        except BaseException as error:  # noqa: BLE001 (raised again by the caller's thread)
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name=f"{threading.current_thread().name} launch")
+    thread.start()
+    thread.join()  # the call has a time limit of its own
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+def _enter_private_mounts() -> None:
+    if _libc().unshare(_CLONE_NEWNS) != 0:
+        raise _refused("make a mount namespace")
+    _mount(None, Path("/"), None, _MS_REC | _MS_SLAVE, None)
+
+
+def _hide(folder: Path) -> None:
+    inside = f"{_escaped(folder.resolve())}/"
+    for point in reversed(_mount_points()):
+        if point.startswith(inside):
+            path = _unescaped(point)
+            if _libc().umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW) != 0:
+                raise _refused(f"hide {path}")
+
+
+def _mount_points() -> list[str]:
+    lines = _MOUNT_INFO.read_text().splitlines()
+    return [line.split(" ", _MOUNT_POINT + 1)[_MOUNT_POINT] for line in lines]
+
+
+def _bind(source: Path, target: Path) -> None:
+    """Bind one folder over another, following no link that stands in the target's place."""
+    target.mkdir(mode=0o755, parents=True, exist_ok=True)
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(target, flags)
+    except OSError as error:
+        raise DeviceError(f"cannot mount on {target}: {error.strerror}") from error
+    try:
+        _mount(str(source), Path(f"/proc/self/fd/{descriptor}"), None, _MS_BIND | _MS_REC, None)
+    finally:
+        os.close(descriptor)
+
+
+def _mount(
+    source: str | None, target: Path, kind: str | None, flags: int, options: str | None
+) -> None:
+    # Declared, because ctypes would pass these flags as an int.
+    mount = _libc().mount
+    mount.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_ulong, ctypes.c_char_p]
+    arguments = [None if text is None else os.fsencode(text) for text in (source, kind, options)]
+    if mount(arguments[0], os.fsencode(target), arguments[1], flags, arguments[2]) != 0:
+        raise _refused(f"mount {source or 'nothing'} on {target}")
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _refused(what: str) -> DeviceError:
+    reason = os.strerror(ctypes.get_errno())
+    return DeviceError(
+        f"cannot {what}: {reason}; run the MPS supervisor as a privileged container, with "
+        "mountPropagation: Bidirectional on the kubelet's plugins directory"
+    )
+
+
+def _escaped(path: Path) -> str:
+    """Return a path as mountinfo writes it."""
+    text = str(path).replace("\\", "\\134")
+    return text.replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")
+
+
+def _unescaped(text: str) -> str:
+    text = text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n")
+    return text.replace("\\134", "\\")

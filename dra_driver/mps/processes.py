@@ -1,0 +1,135 @@
+"""Processes of MPS domains: who they are, whether they live, and how they end.
+
+A process is known by its PID and the start time in /proc/<pid>/stat, because PIDs come back. Every
+process that belongs to a domain carries the domain's folder in its environment, inherited from the
+daemon by its servers; by that mark those are found whose PID nobody had time to write down.
+"""
+
+import os
+import select
+import signal
+import socket
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from dra_driver.mps.domain import Daemon
+
+MARK = "DRA_DRIVER_MPS_DOMAIN"
+"""Environment variable of a domain's processes: the domain's folder."""
+
+GENERATION = "DRA_DRIVER_MPS_GENERATION"
+"""Environment variable of a domain's processes: `Domain.daemon_generation`."""
+
+_PROC = Path("/proc")
+_COMMAND = "nvidia-cuda-mps"  # of daemon and server alike: the kernel keeps 15 bytes of a name
+_STATE, _START = 0, 19  # fields 3 and 22 of stat, counted after the name, proc_pid_stat(5)
+_GONE = ("Z", "X")
+
+
+def daemon_at(pid: int) -> Daemon | None:
+    """Return the process that has this PID now; None when it has ended."""
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    if fields[_STATE] in _GONE:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)  # ours if this process is PID 1 of a container
+        return None
+    return Daemon(pid=pid, start_ticks=int(fields[_START]))
+
+
+def is_alive(daemon: Daemon) -> bool:
+    """Tell whether this very process runs."""
+    return daemon_at(daemon.pid) == daemon
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the environment a process was started with; none of one that is gone or foreign."""
+    try:
+        content = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return {}
+    entries = (os.fsdecode(entry).partition("=") for entry in content.split(b"\0"))
+    return {name: value for name, _, value in entries if name}
+
+
+def marked(folder: Path) -> list[Daemon]:
+    """Return the running processes of the domain with this folder: its daemons and servers."""
+    found = []
+    for name in os.listdir(_PROC):  # noqa: PTH208 (names are what is wanted)
+        if not name.isdecimal() or _command(name) != _COMMAND:
+            continue
+        if environment_of(int(name)).get(MARK) == str(folder):
+            found.append(daemon_at(int(name)))
+    return [daemon for daemon in found if daemon is not None]
+
+
+def listener(folder: Path, name: str) -> Daemon | None:
+    """Return the process that listens on a unix socket, by the kernel's word (SO_PEERCRED).
+
+    The path of a socket holds 107 bytes, and a domain's is longer, so it is reached by way of the
+    folder's descriptor.
+    """
+    try:
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
+            end.setblocking(False)
+            end.connect(f"/proc/self/fd/{descriptor}/{name}")
+            room = struct.calcsize("3i")
+            credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, room)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    pid: int = struct.unpack("3i", credentials)[0]
+    return daemon_at(pid) if pid > 0 else None
+
+
+def kill(daemons: Iterable[Daemon], seconds: float) -> bool:
+    """Kill processes and wait until they are gone; return whether they are."""
+    ended = True
+    for daemon in daemons:
+        try:
+            descriptor = os.pidfd_open(daemon.pid)
+        except ProcessLookupError:
+            continue
+        try:
+            # The descriptor is of whoever has the PID now; only then is the start time compared.
+            if is_alive(daemon):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                ended &= _has_ended(descriptor, seconds)
+                is_alive(daemon)  # reaps, where it is for us to do
+        finally:
+            os.close(descriptor)
+    return ended
+
+
+def wait_for_end(daemon: Daemon, seconds: float) -> bool:
+    """Wait until a process has ended; return whether it has."""
+    try:
+        descriptor = os.pidfd_open(daemon.pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return not is_alive(daemon) or _has_ended(descriptor, seconds)
+    finally:
+        os.close(descriptor)
+
+
+def _has_ended(descriptor: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+def _command(pid: str) -> str:
+    try:
+        return (_PROC / pid / "comm").read_text().rstrip("\n")
+    except OSError:
+        return ""

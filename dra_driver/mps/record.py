@@ -1,0 +1,86 @@
+"""The supervisor's record of one domain: what it has changed, so that another can take it back.
+
+Written before the machine is changed and kept until all is undone. The daemon in it may be gone,
+and after a reboot (another boot id) nothing it says of the machine is true any more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import structlog
+
+from dra_driver.errors import StateError
+from dra_driver.mps.domain import Daemon, daemon_json, daemon_of
+from dra_driver.mps.envelope import seal, unseal
+from dra_driver.mps.files import read_file, write_file
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What was done for a domain.
+
+    Attributes:
+        boot_id: the kernel's, of the boot in which it was done.
+        modes_found: GPU UUID → compute mode before it was changed, as NVML numbers it.
+        daemon: the daemon, once it listened.
+        restarts: daemons that died and were replaced.
+        is_damaged: whether what was done is not known, because the file was damaged.
+    """
+
+    boot_id: str
+    modes_found: Mapping[str, int] = field(default_factory=dict)
+    daemon: Daemon | None = None
+    restarts: int = 0
+    is_damaged: bool = False
+
+
+def read_record(path: Path, boot_id: str) -> Record | None:
+    """Return the record, as far as it is true in this boot; None when there is none.
+
+    Raises:
+        StateError: the disk cannot be read.
+    """
+    data = read_file(path)
+    if data is None:
+        return None
+    try:
+        record = _decode(data)
+    except StateError as error:
+        log.warning("mps record damaged", file=str(path), reason=str(error))
+        return Record(boot_id=boot_id, is_damaged=True)
+    if record.boot_id != boot_id:
+        return replace(record, boot_id=boot_id, modes_found={}, daemon=None)
+    return record
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Store the record so that it outlives a crash from this moment on.
+
+    Raises:
+        StateError: the disk cannot be written.
+    """
+    data = seal(
+        {
+            "bootID": record.boot_id,
+            "modesFound": dict(record.modes_found),
+            "daemon": daemon_json(record.daemon),
+            "restarts": record.restarts,
+        }
+    )
+    write_file(path, data, durable=True)
+
+
+def _decode(data: bytes) -> Record:
+    payload = unseal(data)
+    try:
+        return Record(
+            boot_id=str(payload["bootID"]),
+            modes_found={str(uuid): int(mode) for uuid, mode in payload["modesFound"].items()},
+            daemon=daemon_of(payload["daemon"]),
+            restarts=int(payload["restarts"]),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StateError(f"its content is not that of a record: {error!r}") from error

@@ -1,0 +1,167 @@
+"""The supervisor: sees what the driver wants, and has one keeper for each MPS domain.
+
+In: the folder of desired-state files. Out: keepers, told of every change; the work is theirs. Only
+one supervisor of a directory works at a time; another one waits for the lock, which makes a rolling
+update safe. When it stops, or is killed, the daemons go on, and the next one adopts them.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from dra_driver.errors import StateError
+from dra_driver.mps.domain import Domain, DomainId, check_id, decode_domain
+from dra_driver.mps.files import folders_in, ids_in, read_file
+from dra_driver.mps.keeper import Keeper, Pace, Unreadable, Wish
+from dra_driver.mps.lifecycle import Works
+from dra_driver.mps.lock import SupervisorLock
+from dra_driver.mps.notice import FolderWatch
+from dra_driver.mps.record import read_record
+
+log = structlog.get_logger()
+
+_LOOK_SECONDS = 2.0  # also without an event: no file system is trusted to send every one
+_LOCK_SECONDS = 0.2
+_STOP_SECONDS = 5.0
+
+
+class Supervisor:
+    """Serves one MPS directory, from `run` until `stop`."""
+
+    def __init__(self, works: Works, pace: Pace, clock: Callable[[], float]) -> None:
+        """Take what the domains have in common; the clock counts monotonic seconds.
+
+        Raises:
+            StateError: the MPS directory cannot be used.
+        """
+        self._works = works
+        self._files = works.files
+        self._pace = pace
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._keepers: dict[DomainId, Keeper] = {}
+        self._marks: dict[DomainId, tuple[int, ...]] = {}
+        works.files.make_folders()
+        self._lock = SupervisorLock(works.files.lock)
+        self._watch = FolderWatch(works.files.desired_folder)
+
+    def run(self) -> None:
+        """Work until `stop`. Call it once.
+
+        Raises:
+            StateError: the MPS directory cannot be used any more.
+        """
+        try:
+            if self._take_lock():
+                self._remember_modes()
+                while not self._stopping.is_set():
+                    self._look()
+                    self._watch.wait(_LOOK_SECONDS)
+        finally:
+            self._let_go()
+
+    def stop(self) -> None:
+        """End `run` soon. May be called from a signal handler, and from any thread."""
+        self._stopping.set()
+        self._watch.wake()
+
+    def domains(self) -> frozenset[DomainId]:
+        """Return the ids of the domains that are kept now."""
+        return frozenset(self._keepers)
+
+    def _take_lock(self) -> bool:
+        told = False
+        while not self._lock.take(self._works.supervisor):
+            if not told:
+                log.info("another mps supervisor is running", lock=str(self._files.lock))
+                told = True
+            if self._stopping.wait(_LOCK_SECONDS):
+                return False
+        log.info("mps supervisor started", directory=str(self._files.root))
+        return True
+
+    def _remember_modes(self) -> None:
+        """Read what earlier supervisors found before any keeper asks whose a GPU is."""
+        for domain in sorted(self._left_over()):
+            record = read_record(self._files.paths(domain).record, self._works.boot_id)
+            if record is not None:
+                self._works.modes.remember(domain, record.modes_found)
+
+    def _left_over(self) -> set[DomainId]:
+        """Return the domains for which something may have been done, wanted or not."""
+        found = folders_in(self._files.domains_folder) | ids_in(self._files.status_folder)
+        return {domain for domain in found if _is_id(domain)}
+
+    def _look(self) -> None:
+        wanted = {domain for domain in ids_in(self._files.desired_folder) if _is_id(domain)}
+        self._keepers = {
+            domain: keeper for domain, keeper in self._keepers.items() if not keeper.join(0)
+        }
+        for domain in sorted(wanted):
+            path = self._files.desired(domain)
+            mark = _mark(path)
+            if mark is not None and self._marks.get(domain) != mark:
+                self._marks[domain] = mark
+                self._tell(domain, _read(path, domain))
+        for domain in sorted((set(self._keepers) | set(self._marks) | self._left_over()) - wanted):
+            if domain in self._marks or domain not in self._keepers:
+                self._marks.pop(domain, None)
+                self._tell(domain, None)
+
+    def _tell(self, domain: DomainId, wish: Wish) -> None:
+        keeper = self._keepers.get(domain)
+        if keeper is None or not keeper.want(wish):
+            keeper = Keeper(domain, self._works, self._pace, self._clock)
+            keeper.want(wish)
+            self._keepers[domain] = keeper
+            keeper.start()
+
+    def _let_go(self) -> None:
+        for keeper in self._keepers.values():
+            keeper.stop()
+        late = [
+            domain for domain, keeper in self._keepers.items() if not keeper.join(_STOP_SECONDS)
+        ]
+        if late:
+            log.warning("mps domains were being worked on", domains=late)
+        self._lock.release()
+        self._watch.close()
+        log.info("mps supervisor stopped", daemons="go on")
+
+
+def _mark(path: Path) -> tuple[int, ...] | None:
+    """Return what changes when a file is replaced; None for one that has gone."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _read(path: Path, domain: DomainId) -> Wish:
+    try:
+        data = read_file(path)
+        wish: Domain | None = None if data is None else decode_domain(data)
+        if wish is not None and wish.id != domain:
+            return _unreadable(path, f"it is of the domain {wish.id}")
+    except StateError as error:
+        return _unreadable(path, str(error))
+    return wish
+
+
+def _unreadable(path: Path, reason: str) -> Unreadable:
+    log.error("wish for an mps domain cannot be read", file=str(path), reason=reason)
+    return Unreadable(
+        reason=f"{path} cannot be read: {reason}; the driver writes it anew when the claim is "
+        "prepared again"
+    )
+
+
+def _is_id(text: DomainId) -> bool:
+    try:
+        check_id(text)
+    except StateError:
+        return False
+    return True

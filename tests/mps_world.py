@@ -1,0 +1,144 @@
+"""A node for the tests of mps/: simulated GPUs, NVIDIA's real MPS control, one MPS directory."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dra_driver.devices.nvml import NvmlLibrary
+from dra_driver.mps import mounts, processes
+from dra_driver.mps.cgroup import DaemonGroup
+from dra_driver.mps.compute_modes import ComputeModes, NvmlModes
+from dra_driver.mps.control import PROGRAM, Control
+from dra_driver.mps.desk import MpsDesk
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId, Status
+from dra_driver.mps.files import MpsFiles
+from dra_driver.mps.keeper import Pace
+from dra_driver.mps.lifecycle import Works
+from dra_driver.mps.supervisor import Supervisor
+from dra_driver.simulator.driver_root import Options
+from dra_driver.simulator.machine import Machine
+
+PACE = Pace(first_retry=0.02, longest_retry=0.2, check=0.2, settled=0.0)
+PATIENCE = 40.0
+Step = Callable[[DomainId, str], None]
+
+
+def no_step(domain: DomainId, name: str) -> None:
+    """Pass every step."""
+
+
+class World:
+    """Everything below one directory, so that another process can go on with it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.machine = Machine(root / "driver")
+        self.files = MpsFiles(root=root / "mps")
+        self.desk = MpsDesk(self.files.root, time.monotonic, supervisor_grace=0.05)
+        self.control = Control(self.machine.driver_root)
+
+    @classmethod
+    def create(cls, root: Path) -> "World":
+        """Make a node with eight H100 and NVIDIA's own user-space files; SetupError without."""
+        Machine.create(root / "driver", "h100x8", Options(userspace="real"))
+        return cls(root)
+
+    def supervisor(self, step: Step = no_step, pace: Pace = PACE, *, modes: bool = True) -> Supervisor:
+        works = Works(
+            supervisor=f"{os.getpid()}-{time.monotonic_ns()}",
+            boot_id=self.machine.boot_id,
+            files=self.files,
+            control=self.control,
+            modes=ComputeModes(NvmlModes(self.machine.driver_root), change=modes),
+            group=DaemonGroup(None),
+            shm_bytes=16 * 1024**2,
+            step=step,
+        )
+        return Supervisor(works, pace, time.monotonic)
+
+    def uuid(self, slot: int) -> str:
+        return self.machine.gpus[slot].uuid
+
+    def domain(self, name: str, *slots: int, limits: tuple[int | None, ...] = (), **facts: object) -> Domain:
+        each = limits or (None,) * len(slots)
+        return Domain(
+            id=DomainId(name),
+            devices=tuple(
+                DomainDevice(uuid=self.uuid(slot), pinned_memory_mib=limit)
+                for slot, limit in zip(slots, each, strict=True)
+            ),
+            **facts,  # type: ignore[arg-type]
+        )
+
+    def ready(self, domain: Domain) -> Status:
+        """Ask for a domain and wait until it is served."""
+        self.desk.write_desired(domain)
+        return self.desk.wait_ready(domain, time.monotonic() + PATIENCE)
+
+    def gone(self, domain: Domain) -> None:
+        """Ask for a domain's end and wait for it."""
+        self.desk.remove(domain.id)
+        self.desk.wait_gone(domain.id, time.monotonic() + PATIENCE)
+
+    def until(self, domain: Domain, holds: Callable[[Status], bool]) -> Status:
+        """Wait for a status."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            status = self.desk.status(domain.id)
+            if status is not None and holds(status):
+                return status
+            time.sleep(0.005)
+        raise AssertionError(f"last status: {self.desk.status(domain.id)}")
+
+    def ask(self, domain: Domain, command: str) -> list[str]:
+        """Ask the domain's daemon, the way a person would."""
+        return self.control.ask(self.files.paths(domain.id), [command])
+
+    def modes(self) -> list[int | None]:
+        """The compute modes of all GPUs, by slot."""
+        return [status.compute_mode for status in self.machine.status()]
+
+    def left(self, domain: Domain) -> list[str]:
+        """What is left of a domain: processes, mounts, folders, files, compute modes."""
+        paths = self.files.paths(domain.id)
+        found = [f"process {daemon.pid}" for daemon in processes.marked(paths.folder)]
+        found += [f"mount {number}" for number in range(mounts.layers(paths.shm))]
+        found += [str(path) for path in (paths.folder, self.files.status(domain.id)) if path.exists()]
+        found += [
+            f"compute mode of {device.uuid}"
+            for device in domain.devices
+            if self.machine.compute_mode(device.uuid) != 0
+        ]
+        return found
+
+    def wrap_control(self, script: str) -> None:
+        """Put a shell script in the program's place; `$REAL` is the real one."""
+        program = self.machine.driver_root / "usr/bin" / PROGRAM
+        real = program.with_name("real") / PROGRAM
+        real.parent.mkdir(exist_ok=True)
+        if not real.exists():
+            program.rename(real)
+        program.unlink(missing_ok=True)
+        program.write_text(f"#!/bin/sh\nREAL={real}\n{script}\n")
+        program.chmod(0o755)
+
+    def unwrap_control(self) -> None:
+        program = self.machine.driver_root / "usr/bin" / PROGRAM
+        (program.with_name("real") / PROGRAM).replace(program)
+
+    def clean(self) -> None:
+        """End and unmount everything, whatever a test has left."""
+        for folder in self.files.domains_folder.glob("*"):
+            processes.kill(processes.marked(folder), 5.0)
+            mounts.unmount_all(folder / "shm")
+
+
+def close_nvml(path: Path) -> None:
+    """Let go of a library that pynvml still has open."""
+    NvmlLibrary(path).close()
+
+
+def remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
