@@ -50,7 +50,8 @@ class Api:
         self._address = urlsplit(server)
         self._tls = tls
         self._token = token
-        self._connections = threading.local()
+        self._own = threading.local()
+        self._open: list[http.client.HTTPConnection] = []
 
     @classmethod
     def from_kubeconfig(cls, path: Path, *, token: str | None = None) -> "Api":
@@ -71,6 +72,11 @@ class Api:
             _load_client_certificate(tls, user)
         return cls(cluster["server"], tls, token)
 
+    def close(self) -> None:
+        """Close all connections. A later request opens a new one."""
+        for connection in self._open:
+            connection.close()
+
     def request(
         self,
         method: str,
@@ -90,7 +96,7 @@ class Api:
         data = None if body is None else json.dumps(body).encode()
         try:
             status, answer = self._exchange(method, path, data, headers)
-        except (http.client.HTTPException, ConnectionError):
+        except (http.client.HTTPException, ConnectionError, ssl.SSLError):
             # A kept-alive connection may have been closed meanwhile: once more on a new one.
             status, answer = self._exchange(method, path, data, headers)
         if status >= 300:
@@ -159,14 +165,15 @@ class Api:
 
     def _connection(self) -> http.client.HTTPConnection:
         connection: http.client.HTTPConnection | None
-        connection = getattr(self._connections, "one", None)
+        connection = getattr(self._own, "connection", None)
         if connection is None:
             host, port = self._address.hostname or "127.0.0.1", self._address.port
             if self._tls is None:
                 connection = http.client.HTTPConnection(host, port, timeout=30)
             else:
                 connection = http.client.HTTPSConnection(host, port, timeout=30, context=self._tls)
-            self._connections.one = connection
+            self._own.connection = connection
+            self._open.append(connection)
         return connection
 
 

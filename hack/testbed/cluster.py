@@ -31,10 +31,12 @@ class Cluster:
     def attach(self) -> None:
         """Read where everything of a running cluster is."""
         self._env = json.loads(self._do("env", "--json"))
-        self._api = None
 
     def down(self) -> None:
         """Remove the cluster and everything that runs on it."""
+        if self._api is not None:
+            self._api.close()
+            self._api = None
         self._do("down", timeout=180)
 
     def start(self, component: str) -> None:

@@ -41,7 +41,11 @@ def fake_api(folder: Path, objects: list[Object]) -> Iterator[tuple[Api, Path]]:
             return "http" in log.read_text()
 
         wait_until(written, "the contract tests' API server", timeout=20, interval=0.05)
-        yield Api.from_kubeconfig(kubeconfig), kubeconfig
+        api = Api.from_kubeconfig(kubeconfig)
+        try:
+            yield api, kubeconfig
+        finally:
+            api.close()
     finally:
         server.terminate()
         server.wait(10)

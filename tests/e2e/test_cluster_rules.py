@@ -1,6 +1,8 @@
 """What the API server and the container runtime make of what the driver and its manifests say."""
 
 import json
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from testbed.api import Api, ApiStatusError, Object
@@ -14,9 +16,11 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
-def driver_api(scene: Scene) -> Api:
+def driver_api(scene: Scene) -> Iterator[Api]:
     """The API as the driver may use it: its ServiceAccount, with its token."""
-    return Api.from_kubeconfig(scene.node.credentials.kubeconfig)
+    api = Api.from_kubeconfig(scene.node.credentials.kubeconfig)
+    yield api
+    api.close()
 
 
 def test_every_manifest_is_accepted_without_a_warning(scene: Scene) -> None:
@@ -94,8 +98,11 @@ def test_the_driver_may_not_write_another_drivers_slices(scene: Scene, driver_ap
 def test_a_token_without_a_node_writes_no_slices(scene: Scene) -> None:
     kubectl = scene.node.cluster.kubectl
     token = kubectl("create", "token", "dra-driver", "--namespace", "dra-driver").strip()
-    api = Api.from_kubeconfig(scene.node.credentials.kubeconfig, token=token)
-    with pytest.raises(ApiStatusError, match="names no node"):
+    kubeconfig = scene.node.credentials.kubeconfig
+    with (
+        closing(Api.from_kubeconfig(kubeconfig, token=token)) as api,
+        pytest.raises(ApiStatusError, match="names no node"),
+    ):
         api.create(resource_slice(node=scene.node.cluster.node))
 
 

@@ -16,9 +16,12 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(autouse=True)
-def everything_back_up(scene: Scene) -> Iterator[None]:
+def everything_back_up(scene: Scene, request: pytest.FixtureRequest) -> Iterator[None]:
     """Start what a failed test left stopped, since the tests after it need it."""
+    before = request.session.testsfailed
     yield
+    if request.session.testsfailed == before:
+        return
     scene.node.cluster.up()
     if not scene.node.driver.running():
         scene.node.driver.start()

@@ -137,11 +137,14 @@ def _yardsticks(stage: Stage, kubelet: KubeletClient, device: str, rounds: int) 
             action()
         return summary([timed(action) for _ in range(rounds)])
 
-    return {
-        "empty_grpc_call": sample(kubelet.prepare),
-        "api_get": sample(get),
-        "fsync_1kb": summary([fsync_1kb(stage.place.plugins) for _ in range(rounds)]),
-    }
+    try:
+        return {
+            "empty_grpc_call": sample(kubelet.prepare),
+            "api_get": sample(get),
+            "fsync_1kb": summary([fsync_1kb(stage.place.plugins) for _ in range(rounds)]),
+        }
+    finally:
+        api.close()
 
 
 def _cases(
