@@ -9,6 +9,7 @@ wiped (a kubelet root that was cleaned) is made anew.
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import structlog
 
@@ -16,7 +17,7 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.kubelet.registration import RegistrationService
 from dra_driver.kubelet.service import ClaimCalls, DraPluginV1, DraPluginV1Beta1
-from dra_driver.kubelet.sockets import SocketPaths, SocketServer, remove_dead_sockets
+from dra_driver.kubelet.sockets import SocketPaths, SocketServer, is_live, remove_dead_sockets
 
 CLAIM_WORKERS = 32
 """Calls of the kubelet, one per pod, that run at once; each may wait for 40 s."""
@@ -25,6 +26,11 @@ REGISTRATION_WORKERS = 2
 
 OLD_CALLS_SECONDS = 45.0
 """What running calls get when their socket is made anew: as long as a kubelet waits."""
+
+ONE_DRIVER = (
+    "only one driver of this name may run on a node, NVIDIA's own included: remove the other, or "
+    "set --pod-uid where two of this one meet in a rolling update"
+)
 
 log = structlog.get_logger()
 
@@ -56,6 +62,7 @@ class KubeletPlugin:
             name="registration",
             workers=REGISTRATION_WORKERS,
         )
+        self._lost: set[Path] = set()
         self._stopping = threading.Event()
         self.thread = threading.Thread(target=self._watch, name="socket-watch", daemon=True)
 
@@ -67,6 +74,8 @@ class KubeletPlugin:
         """
         for dead in remove_dead_sockets(self._paths):
             log.info("dead socket removed", socket=str(dead))
+        for live in filter(is_live, (self._paths.service, self._paths.registration)):
+            log.warning("socket of a running driver replaced", socket=str(live), advice=ONE_DRIVER)
         self._service.start()
         try:
             self._registration.start()
@@ -97,6 +106,7 @@ class KubeletPlugin:
     def _watch(self) -> None:
         told = ""
         while not self._stopping.wait(self._check_seconds):
+            self._warn_of_rivals()
             try:
                 self._renew_missing()
                 told = ""
@@ -105,6 +115,12 @@ class KubeletPlugin:
                 if str(error) != told:
                     log.warning("socket not made anew", error=str(error))
                 told = str(error)
+
+    def _warn_of_rivals(self) -> None:
+        for server in (self._service, self._registration):
+            if server.is_taken_over() and server.path not in self._lost:
+                self._lost.add(server.path)
+                log.error("socket taken over", socket=str(server.path), advice=ONE_DRIVER)
 
     def _renew_missing(self) -> None:
         # The order is that of the start: a kubelet that registers anew calls the service at once.

@@ -114,6 +114,11 @@ def _is_dead(path: Path) -> bool:
     return False
 
 
+def is_live(path: Path) -> bool:
+    """Say whether a process listens on the socket at this path."""
+    return path.is_socket() and not _is_dead(path)
+
+
 @dataclass(frozen=True, slots=True)
 class _Identity:
     """Tells our socket file from one that another process put at the same path."""
@@ -196,6 +201,10 @@ class SocketServer:
     def is_missing(self) -> bool:
         """Say whether the socket's file is gone. One of another process in its place is not."""
         return self._server is not None and not self.path.is_socket()
+
+    def is_taken_over(self) -> bool:
+        """Say whether another process has put its own socket in the place of this one."""
+        return self._server is not None and self.path.is_socket() and not self.is_ours()
 
     def is_ours(self) -> bool:
         """Say whether the file at the path is the socket that this server made."""

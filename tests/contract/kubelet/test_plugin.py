@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import structlog
 
 from dra_driver.claims.model import ClaimRef, PreparedDevice
 from dra_driver.errors import SetupError, TransientError
@@ -366,6 +367,19 @@ def test_a_socket_that_another_instance_took_over_is_not_removed(tmp_path: Path)
     assert path.is_socket()
     newer.stop(0).wait(5)
     assert not path.exists()
+
+
+def test_two_drivers_of_one_name_are_noticed_by_both(tmp_path: Path) -> None:
+    older, newer = Running(tmp_path), Running(tmp_path)
+    older.plugin.start()
+    with structlog.testing.capture_logs() as lines:
+        newer.plugin.start()
+        events = ("socket of a running driver replaced", "socket taken over")
+        eventually(lambda: {line["event"] for line in lines}.issuperset(events))
+    assert all("NVIDIA's own" in line["advice"] for line in lines if line["event"] in events)
+    older.plugin.stop(0)
+    assert newer.paths.registration.is_socket()
+    newer.plugin.stop(0)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
