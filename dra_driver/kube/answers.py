@@ -3,8 +3,8 @@
 In: the request, the HTTP status, the body's bytes and the Retry-After header. Out: the decoded
 object, or an exception whose text says the cause first and then what to do, because it may end in
 a pod's events. Rule: Kubernetes API conventions, "Response Status Kind"; a 404 counts as "this
-object does not exist" only with a Status of reason NotFound, since a server without the API
-answers a bare 404.
+object does not exist" only with a Status of reason NotFound that names the object, since a server
+without the API answers 404 as well, and a claim that only cannot be seen must not pass for gone.
 """
 
 import json
@@ -86,7 +86,7 @@ def _error(
             f"cannot {call}: the API server {trouble} ({status}: {said})",
             retry_after=_seconds(retry_after, answer),
         )
-    if status == HTTPStatus.NOT_FOUND and answer.get("reason") != "NotFound":
+    if status == HTTPStatus.NOT_FOUND and not _names_an_object(answer):
         return ApiError(
             f"cannot {call}: the API server does not serve {call.resource.api_version}; "
             "this driver needs Kubernetes 1.34 or newer with DynamicResourceAllocation on",
@@ -94,6 +94,16 @@ def _error(
         )
     return _REFUSALS.get(status, ApiError)(
         f"cannot {call}: {_advice(call, status, said)}", status=status
+    )
+
+
+def _names_an_object(answer: Mapping[str, object]) -> bool:
+    """Tell a missing object from a missing API, for which the reason can be NotFound as well."""
+    details = answer.get("details")
+    return (
+        answer.get("reason") == "NotFound"
+        and isinstance(details, dict)
+        and bool(details.get("name"))
     )
 
 

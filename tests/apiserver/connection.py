@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
-from apiserver.kinds import Kind, Target, target_of
+from apiserver.kinds import KINDS, Kind, Target, target_of
 from apiserver.store import Object, Refusal, Store
 
 
@@ -146,8 +146,11 @@ class Connection(BaseHTTPRequestHandler):
         token = self.api.token
         if token is not None and self.headers.get("Authorization") != f"Bearer {token}":
             raise Refusal(401, "Unauthorized", "Unauthorized")
-        if target is None:
+        if target is None and not _is_known_group(self.path):
             self._answer(404, b"404 page not found\n", content_type="text/plain")
+        elif target is None:
+            # Of a group it knows, the real API server says it in a Status that names no object.
+            raise Refusal(404, "NotFound", "the server could not find the requested resource")
         elif self.verb == "watch":
             self._watch(target)
         else:
@@ -294,6 +297,11 @@ class Connection(BaseHTTPRequestHandler):
                 status=status,
             )
         )
+
+
+def _is_known_group(path: str) -> bool:
+    groups = {kind.group for kind in KINDS if kind.group}
+    return any(path.startswith(f"/apis/{group}/") for group in groups)
 
 
 def _field(item: Object, path: str) -> str:

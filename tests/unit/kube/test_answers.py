@@ -47,9 +47,12 @@ def test_each_status_has_its_error(code: int, kind: type[Exception]) -> None:
     assert "said so" in str(error)
 
 
-def test_only_a_status_of_reason_not_found_says_that_an_object_is_missing() -> None:
-    assert type(error_for(CALL, 404, status(reason="NotFound"))) is NotFoundError
-    for body in (b"404 page not found\n", b"", b"[]", status(message="no such route")):
+def test_only_a_status_that_names_the_object_says_that_it_is_missing() -> None:
+    missing = status(reason="NotFound", details={"name": "web"})
+    assert type(error_for(CALL, 404, missing)) is NotFoundError
+    no_api = status(reason="NotFound", message="the server could not find the requested resource")
+    empty_details = status(reason="NotFound", details={})
+    for body in (b"404 page not found\n", b"", b"[]", status(message="no"), no_api, empty_details):
         error = error_for(CALL, 404, body)
         assert type(error) is ApiError
         assert "does not serve resource.k8s.io/v1" in str(error)
