@@ -10,17 +10,17 @@ Python's JSON reader keeps the last of two equal keys and forgets the first. Who
 claim passes `keep_duplicates` as its `object_pairs_hook`, and `decode` then knows.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
-from enum import StrEnum
-from types import UnionType
-from typing import Literal, TypeGuard, get_args, get_origin
+from types import MappingProxyType, UnionType
+from typing import Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from resource_nvidia_com.rules import Checked, OneOf, Rule, plain, shown
 from resource_nvidia_com.v1beta1.base import API_VERSION
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
@@ -29,12 +29,38 @@ from resource_nvidia_com.v1beta1.vfio import VfioDeviceConfig
 Config = GpuConfig | MigDeviceConfig | VfioDeviceConfig
 """Any config this API group has for GPUs."""
 
-_SHOWN = 80
-"""Characters of a refused value that an error repeats: it ends in a pod's events."""
+MODELS: Mapping[str, type[Config]] = MappingProxyType(
+    {
+        "GpuConfig": GpuConfig,
+        "MigDeviceConfig": MigDeviceConfig,
+        "VfioDeviceConfig": VfioDeviceConfig,
+    }
+)
+"""The models by their kind."""
+
+WANT_OBJECT = "want a JSON object"
+NO_OBJECT = "a config must be a JSON object with apiVersion and kind"
+MISSING_VERSION = f'missing field "apiVersion": want {API_VERSION}'
+MISSING_KIND = f'missing field "kind": one of {", ".join(MODELS)}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong with a config.
+
+    `path` leads to it from the config's root. `text` says all, the path too, and stands alone.
+    """
+
+    path: tuple[str, ...]
+    text: str
 
 
 class InvalidConfigError(ValueError):
     """A config cannot be accepted. The text says field, value and what is allowed."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("; ".join(problem.text for problem in problems))
+        self.problems = tuple(problems)
 
 
 class DuplicateKeys(dict[str, object]):
@@ -60,9 +86,9 @@ def decode(parameters: object) -> Config:
     Raises:
         InvalidConfigError: naming every field that is wrong, its value and what is allowed.
     """
-    duplicates = _duplicates(parameters, "")
+    duplicates = list(_duplicates(parameters, ()))
     if duplicates:
-        raise InvalidConfigError("; ".join(f'duplicate field "{path}"' for path in duplicates))
+        raise InvalidConfigError(duplicates)
     return _decode(parameters, extra="forbid")
 
 
@@ -77,70 +103,83 @@ def decode_stored(parameters: object) -> Config:
 
 def _decode(parameters: object, *, extra: Literal["forbid", "ignore"]) -> Config:
     if not isinstance(parameters, Mapping):
-        raise InvalidConfigError("a config must be a JSON object with apiVersion and kind")
+        raise InvalidConfigError([Problem(path=(), text=NO_OBJECT)])
     model = _model(parameters)
     try:
         return model.model_validate(dict(parameters), extra=extra)
     except ValidationError as error:
-        texts = [_text(model, details) for details in error.errors(include_url=False)]
-        raise InvalidConfigError("; ".join(texts)) from error
+        found = [_problem(model, details) for details in error.errors(include_url=False)]
+        raise InvalidConfigError(found) from error
 
 
 def _model(parameters: Mapping[str, object]) -> type[Config]:
     version, kind = parameters.get("apiVersion"), parameters.get("kind")
-    models: dict[str, type[Config]] = {
-        "GpuConfig": GpuConfig,
-        "MigDeviceConfig": MigDeviceConfig,
-        "VfioDeviceConfig": VfioDeviceConfig,
-    }
+    if version in (None, ""):
+        raise InvalidConfigError([Problem(path=("apiVersion",), text=MISSING_VERSION)])
     if version != API_VERSION:
-        found = f"unknown apiVersion {_shown(version)}" if version else 'missing field "apiVersion"'
-        raise InvalidConfigError(f"{found}: want {API_VERSION}")
-    if not isinstance(kind, str) or not kind:
-        raise InvalidConfigError(f'missing field "kind": one of {", ".join(models)}')
-    if kind not in models:
-        raise InvalidConfigError(
-            f"unknown kind {_shown(kind)}: {_hint(kind, models)}one of {', '.join(models)}"
-        )
-    return models[kind]
+        text = f"unknown apiVersion {shown(version)}: want {API_VERSION}"
+        raise InvalidConfigError([Problem(path=("apiVersion",), text=text)])
+    if kind in (None, ""):
+        raise InvalidConfigError([Problem(path=("kind",), text=MISSING_KIND)])
+    if not isinstance(kind, str) or kind not in MODELS:
+        hint = _hint(kind, MODELS) if isinstance(kind, str) else ""
+        text = f"unknown kind {shown(kind)}: {hint}one of {', '.join(MODELS)}"
+        raise InvalidConfigError([Problem(path=("kind",), text=text)])
+    return MODELS[kind]
 
 
-def _text(model: type[BaseModel], details: ErrorDetails) -> str:
+def _problem(model: type[BaseModel], details: ErrorDetails) -> Problem:
     """Say in a user's words what pydantic found at one place."""
-    path = ".".join(str(part) for part in details["loc"])
+    path = tuple(str(part) for part in details["loc"])
+    return Problem(path=path, text=_text(model, path, details))
+
+
+def _text(model: type[BaseModel], path: tuple[str, ...], details: ErrorDetails) -> str:
+    dotted = ".".join((*path[:-1], plain(path[-1]))) if path else ""
     match details["type"]:
         case "extra_forbidden":
-            *parents, name = (str(part) for part in details["loc"])
-            allowed = list(_fields_at(model, parents))
-            return (
-                f'unknown field "{path}": {_hint(name, allowed)}allowed here: {", ".join(allowed)}'
-            )
+            allowed = list(fields_at(model, path[:-1]))
+            hint = _hint(path[-1], allowed)
+            return f'unknown field "{dotted}": {hint}allowed here: {", ".join(allowed)}'
         case "missing":
-            *parents, name = (str(part) for part in details["loc"])
-            kind = _fields_at(model, parents)[name].annotation
-            values = f": one of {', '.join(kind)}" if _is_enum(kind) else ""
-            return f'missing field "{path}"{values}'
+            return f'missing field "{dotted}"{_choice(fields_at(model, path[:-1])[path[-1]])}'
         case "model_type" | "model_attributes_type" | "dict_type":
-            return f"{path}: want a JSON object, got {_shown(details['input'])}"
+            return f"{dotted}: {WANT_OBJECT}, got {shown(details['input'])}"
         case "value_error":
-            return f"{path}: {details['ctx']['error']}"
+            return f"{dotted}: {details['ctx']['error']}"
+        case "rule":
+            return f"{dotted}: {details['msg']}"
         case _:
             want = details["msg"].removeprefix("Input should be ")
-            return f"{path}: want {want}, got {_shown(details['input'])}"
+            return f"{dotted}: want {want}, got {shown(details['input'])}"
 
 
-def _fields_at(model: type[BaseModel], path: Sequence[str]) -> dict[str, FieldInfo]:
+def fields_at(model: type[BaseModel], path: Sequence[str]) -> dict[str, FieldInfo]:
     """Return the fields that are allowed at `path` below `model`, by the names users write."""
     for part in path:
-        kind = {field.alias: field for field in model.model_fields.values()}[part].annotation
-        # `Model | None`: what is not set is None.
-        options = get_args(kind) if get_origin(kind) is UnionType else (kind,)
-        model = next(o for o in options if isinstance(o, type) and issubclass(o, BaseModel))
+        found = inner_model(fields_at(model, ())[part])
+        if found is None:
+            raise KeyError(part)
+        model = found
     return {str(field.alias): field for field in model.model_fields.values()}
 
 
-def _is_enum(kind: object) -> TypeGuard[type[StrEnum]]:
-    return isinstance(kind, type) and issubclass(kind, StrEnum)
+def inner_model(field: FieldInfo) -> type[BaseModel] | None:
+    """Return the model that a field holds, or None when it holds a value."""
+    kind = field.annotation
+    # `Model | None`: what is not set is None.
+    options = get_args(kind) if get_origin(kind) is UnionType else (kind,)
+    return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
+
+
+def rule_of(field: FieldInfo) -> Rule | None:
+    """Return the rule that hangs on a field."""
+    return next((mark.rule for mark in field.metadata if isinstance(mark, Checked)), None)
+
+
+def _choice(field: FieldInfo) -> str:
+    rule = rule_of(field)
+    return f": one of {', '.join(rule.values)}" if isinstance(rule, OneOf) else ""
 
 
 def _hint(name: str, allowed: Sequence[str] | Mapping[str, object]) -> str:
@@ -149,20 +188,15 @@ def _hint(name: str, allowed: Sequence[str] | Mapping[str, object]) -> str:
     return f'did you mean "{lower[near[0]]}"? ' if near else ""
 
 
-def _shown(value: object) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def _duplicates(value: object, path: str) -> list[str]:
-    """Return the paths of all keys below `value` that stand twice."""
-    found: list[str] = []
+def _duplicates(value: object, path: tuple[str, ...]) -> Iterator[Problem]:
+    """Yield the keys below `value` that stand twice."""
     if isinstance(value, DuplicateKeys):
-        found += [f"{path}{key}" for key in value.duplicates]
+        for key in value.duplicates:
+            dotted = ".".join((*path, plain(key)))
+            yield Problem(path=(*path, key), text=f'duplicate field "{dotted}"')
     if isinstance(value, Mapping):
         for key, child in value.items():
-            found += _duplicates(child, f"{path}{key}.")
+            yield from _duplicates(child, (*path, key))
     elif isinstance(value, list):
         for index, child in enumerate(value):
-            found += _duplicates(child, f"{path}{index}.")
-    return found
+            yield from _duplicates(child, (*path, str(index)))

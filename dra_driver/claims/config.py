@@ -18,7 +18,7 @@ from dra_driver.errors import ConfigError
 from resource_nvidia_com.decode import Config, InvalidConfigError, decode
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
-from resource_nvidia_com.v1beta1.vfio import VfioDeviceConfig
+from resource_nvidia_com.v1beta1.vfio import UNSUPPORTED, VfioDeviceConfig
 
 
 class DeviceKind(StrEnum):
@@ -90,10 +90,7 @@ def _decoded(opaque: OpaqueConfig) -> Config:
     except InvalidConfigError as error:
         raise ConfigError(f"{opaque.origin}: {error}") from error
     if isinstance(config, VfioDeviceConfig):
-        raise ConfigError(
-            f"{opaque.origin}: VfioDeviceConfig is not supported: this driver gives GPUs to "
-            "containers, not to virtual machines; remove that config"
-        )
+        raise ConfigError(f"{opaque.origin}: {UNSUPPORTED}")
     return config
 
 

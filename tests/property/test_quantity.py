@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.quantity import Format, Quantity
+from resource_nvidia_com.quantity import Format, Quantity
 
 quantities = st.builds(
     Quantity,

@@ -6,14 +6,12 @@ works there works here and a refusal reads the same. What the settings do is not
 """
 
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import Field
 
-from resource_nvidia_com.quantity import Quantity, quantity_bytes
-from resource_nvidia_com.v1beta1.base import ConfigModel
-
-_MIB = 1024 * 1024
+from resource_nvidia_com.rules import Checked, Flag, OneOf, Size, SizePerDevice, WholeNumber
+from resource_nvidia_com.v1beta1.base import ConfigModel, Exclusion
 
 
 class SharingStrategy(StrEnum):
@@ -32,59 +30,45 @@ class Interval(StrEnum):
     LONG = "Long"
 
 
-def _known_strategy(value: object) -> object:
-    if isinstance(value, str) and value not in list(SharingStrategy):
-        raise ValueError(
-            f"unknown GPU sharing strategy: {value}, supported GPU sharing strategies: "
-            f"{', '.join(SharingStrategy)}"
+# The daemon of MPS takes limits in whole MiB, and zero would be none at all.
+_LEAST_LIMIT = "1Mi"
+
+Strategy = Annotated[
+    SharingStrategy,
+    Checked(
+        OneOf(
+            values=SharingStrategy,
+            singular="GPU sharing strategy",
+            plural="GPU sharing strategies",
         )
-    return value
+    ),
+    Field(description="How containers share the device."),
+]
 
-
-def _known_interval(value: object) -> object:
-    if isinstance(value, str) and value not in list(Interval):
-        raise ValueError(
-            f"unknown time-slice interval: {value}, supported time-slice intervals: "
-            f"{', '.join(Interval)}"
-        )
-    return value
-
-
-def _percentage(value: int) -> int:
-    if value < 0:
-        raise ValueError("active thread percentage must not be negative")
-    if value > 100:
-        raise ValueError("active thread percentage must not be greater than 100")
-    return value
-
-
-def _default_limit(value: str) -> str:
-    if quantity_bytes(value) < _MIB:
-        raise ValueError(f"invalid limit: default value set too low: {value}: at least 1Mi")
-    return value
-
-
-def _limits(values: dict[str, str]) -> dict[str, str]:
-    for device, limit in values.items():
-        # A whole GPU or MIG device by UUID, or its place in the claim's sorted UUIDs.
-        if not device.startswith(("GPU-", "MIG-")) and not device.isdecimal():
-            raise ValueError(f"invalid device: unable to parse key as an integer: {device}")
-        if quantity_bytes(limit) < _MIB:
-            raise ValueError(f"invalid limit: value set too low: {device}: {limit}: at least 1Mi")
-    return values
-
-
-# Strict mode would refuse a string where an enum is wanted; JSON has nothing but strings.
-Strategy = Annotated[SharingStrategy, Field(strict=False), BeforeValidator(_known_strategy)]
-Percentage = Annotated[int, AfterValidator(_percentage)]
+_NO_MPS_CONFIG = Exclusion(
+    field="strategy",
+    value=SharingStrategy.TIME_SLICING,
+    forbidden="mpsConfig",
+    text="cannot use MpsConfig with the 'TimeSlicing' strategy",
+)
+_NO_TIME_SLICING_CONFIG = Exclusion(
+    field="strategy",
+    value=SharingStrategy.MPS,
+    forbidden="timeSlicingConfig",
+    text="cannot use TimeSlicingConfig with the 'MPS' strategy",
+)
 
 
 class TimeSlicingConfig(ConfigModel):
     """Settings of strategy TimeSlicing."""
 
-    interval: Annotated[Interval, Field(strict=False), BeforeValidator(_known_interval)] | None = (
-        None
-    )
+    interval: Annotated[
+        Interval | None,
+        Checked(
+            OneOf(values=Interval, singular="time-slice interval", plural="time-slice intervals")
+        ),
+        Field(description="How long a process may keep the GPU; Default if not set."),
+    ] = None
 
     def normalise(self) -> "TimeSlicingConfig":
         """Return it with the interval filled in: Default."""
@@ -94,32 +78,39 @@ class TimeSlicingConfig(ConfigModel):
 class MpsConfig(ConfigModel):
     """Settings of strategy MPS. Limits are of pinned device memory, kept to whole MiB."""
 
-    default_active_thread_percentage: Percentage | None = None
-    default_pinned_device_memory_limit: (
-        Annotated[Quantity, AfterValidator(_default_limit)] | None
-    ) = None
-    default_per_device_pinned_memory_limit: (
-        Annotated[dict[str, Quantity], AfterValidator(_limits)] | None
-    ) = None
-    multi_user: bool | None = None
+    default_active_thread_percentage: Annotated[
+        int | None,
+        Checked(WholeNumber(least=0, most=100, title="active thread percentage")),
+        Field(description="Percentage of a device's threads that one client may use."),
+    ] = None
+    default_pinned_device_memory_limit: Annotated[
+        str | None,
+        Checked(Size(least=_LEAST_LIMIT)),
+        Field(description="Memory that one client may use of each device; at least 1Mi."),
+    ] = None
+    default_per_device_pinned_memory_limit: Annotated[
+        dict[str, str] | None,
+        Checked(SizePerDevice(least=_LEAST_LIMIT)),
+        Field(
+            description="The same for single devices: by UUID, or by index among the UUIDs of "
+            "the devices under this config in alphabetical order."
+        ),
+    ] = None
+    multi_user: Annotated[
+        bool | None,
+        Checked(Flag()),
+        Field(description="Whether clients of several Unix users may share a device at a time."),
+    ] = None
 
 
 class GpuSharing(ConfigModel):
     """The sharing of a whole GPU."""
 
+    exclusions: ClassVar[tuple[Exclusion, ...]] = (_NO_MPS_CONFIG, _NO_TIME_SLICING_CONFIG)
+
     strategy: Strategy
     time_slicing_config: TimeSlicingConfig | None = None
     mps_config: MpsConfig | None = None
-
-    @model_validator(mode="after")
-    def _settings_belong_to_the_strategy(self) -> Self:
-        match self.strategy:
-            case SharingStrategy.TIME_SLICING if self.mps_config is not None:
-                raise ValueError("cannot use MpsConfig with the 'TimeSlicing' strategy")
-            case SharingStrategy.MPS if self.time_slicing_config is not None:
-                raise ValueError("cannot use TimeSlicingConfig with the 'MPS' strategy")
-            case _:
-                return self
 
     def normalise(self) -> "GpuSharing":
         """Return it with the settings of its strategy filled in."""
@@ -134,14 +125,10 @@ class GpuSharing(ConfigModel):
 class MigDeviceSharing(ConfigModel):
     """The sharing of a MIG device: it has no time-slice of its own to set."""
 
+    exclusions: ClassVar[tuple[Exclusion, ...]] = (_NO_MPS_CONFIG,)
+
     strategy: Strategy
     mps_config: MpsConfig | None = None
-
-    @model_validator(mode="after")
-    def _settings_belong_to_the_strategy(self) -> Self:
-        if self.strategy is SharingStrategy.TIME_SLICING and self.mps_config is not None:
-            raise ValueError("cannot use MpsConfig with the 'TimeSlicing' strategy")
-        return self
 
     def normalise(self) -> "MigDeviceSharing":
         """Return it with the settings of its strategy filled in."""

@@ -4,11 +4,18 @@ Read and checked like the others, so that the refusal of a wrong one says what i
 """
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
+from resource_nvidia_com.rules import Checked, Flag, OneOf
 from resource_nvidia_com.v1beta1.base import API_VERSION, ConfigModel
+
+UNSUPPORTED: Final = (
+    "VfioDeviceConfig is not supported: this driver gives GPUs to containers, not to virtual "
+    "machines; remove that config"
+)
+"""Why even a right one is refused."""
 
 
 class BackendPolicy(StrEnum):
@@ -18,24 +25,26 @@ class BackendPolicy(StrEnum):
     PREFER_IOMMU_FD = "PreferIommuFD"
 
 
-def _known_policy(value: object) -> object:
-    if value == "":  # an empty string is NVIDIA's "not set"
-        return BackendPolicy.LEGACY_ONLY
-    if isinstance(value, str) and value not in list(BackendPolicy):
-        raise ValueError(
-            f"unknown IOMMU backend policy: {value}, supported IOMMU backend policies: "
-            f"{', '.join(BackendPolicy)}"
-        )
-    return value
-
-
 class Iommu(ConfigModel):
     """Settings of the IOMMU."""
 
     backend_policy: Annotated[
-        BackendPolicy, Field(strict=False), BeforeValidator(_known_policy)
+        BackendPolicy,
+        Checked(
+            OneOf(
+                values=BackendPolicy,
+                singular="IOMMU backend policy",
+                plural="IOMMU backend policies",
+                blank=True,  # an empty string is NVIDIA's "not set"
+            )
+        ),
+        Field(description="Interface of the kernel to the IOMMU; empty means LegacyOnly."),
     ] = BackendPolicy.LEGACY_ONLY
-    enable_api_device: bool | None = Field(default=None, alias="enableAPIDevice")
+    enable_api_device: Annotated[
+        bool | None,
+        Checked(Flag()),
+        Field(alias="enableAPIDevice", description="Whether the API's device node is given too."),
+    ] = None
 
     def normalise(self) -> "Iommu":
         """Return it with every default filled in."""

@@ -139,11 +139,11 @@ def test_a_mig_device_has_no_time_slice_settings() -> None:
         ),
         (
             {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": "50"}},
-            'sharing.mpsConfig.defaultActiveThreadPercentage: want a valid integer, got "50"',
+            'sharing.mpsConfig.defaultActiveThreadPercentage: want a whole number, got "50"',
         ),
         (
             {"strategy": "MPS", "mpsConfig": {"multiUser": "yes"}},
-            'sharing.mpsConfig.multiUser: want a valid boolean, got "yes"',
+            'sharing.mpsConfig.multiUser: want true or false, got "yes"',
         ),
         (
             {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "1M"}},
@@ -155,7 +155,7 @@ def test_a_mig_device_has_no_time_slice_settings() -> None:
         ),
         (
             {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": True}},
-            "sharing.mpsConfig.defaultPinnedDeviceMemoryLimit: want a valid string, got true",
+            "PinnedDeviceMemoryLimit: want a quantity such as 10Gi, got true",
         ),
         (
             {"strategy": "MPS", "mpsConfig": {"defaultPerDevicePinnedMemoryLimit": {"0": "1k"}}},

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.kube.quantity import Format, Quantity
+from resource_nvidia_com.quantity import Format, Quantity
 
 ANSWERS = json.loads(
     (Path(__file__).parents[2] / "data" / "quantities.json").read_text(encoding="utf-8")

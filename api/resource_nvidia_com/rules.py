@@ -1,0 +1,266 @@
+"""What a value in a config must be, as data.
+
+In: a rule and the value a user wrote. Out: what is wrong with it, in words for the user. Each rule
+hangs on a field of a model as `Checked(rule)`; pydantic then refuses what the rule refuses, and the
+JSON schema says what it can of it. Rules are data and not functions, because the admission policy
+says the same in CEL: who adds a rule here adds its CEL there.
+
+An error repeats what was written, but never much of it and never over two lines: it ends in a
+pod's events, and an admission policy has room for one line.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import NoneType
+from typing import Any, get_args
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+
+from resource_nvidia_com import quantity
+
+SHOWN = 80
+"""Characters of a refused value that an error repeats."""
+
+LONGEST_QUANTITY = 64
+"""Characters; Kubernetes sets no limit, but longer ones only cost time."""
+
+UUID_PREFIXES = ("GPU-", "MIG-")
+INDEX = "^([0-9]|[12][0-9]|3[01])$"
+"""A place among the devices of a claim, of which there are at most 32."""
+INTEGER = "^[+-]?[0-9]+$"
+
+NO_QUANTITY = "is not a quantity: write for example 512Mi, 10Gi or 2G"
+WANT_QUANTITY = "want a quantity such as 10Gi"
+WANT_SIZES = "want a JSON object of device and limit"
+WANT_DEVICE = "want the UUID of a device (GPU-… or MIG-…) or its index (0 to 31)"
+WANT_INDEX = "want 0 to 31"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneOf:
+    """One of the names in `values`; the empty string too where `blank` says so.
+
+    `singular` and `plural` name what it is in the error.
+    """
+
+    values: type[StrEnum]
+    singular: str
+    plural: str
+    blank: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every text that is accepted."""
+        return (*(str(value) for value in self.values), *([""] if self.blank else []))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeNumber:
+    """A whole number within bounds, both included; `title` names it in the error."""
+
+    least: int
+    most: int
+    title: str
+
+    @property
+    def too_small(self) -> str:
+        """The error below `least`."""
+        bound = "be negative" if self.least == 0 else f"be less than {self.least}"
+        return f"{self.title} must not {bound}"
+
+    @property
+    def too_large(self) -> str:
+        """The error above `most`."""
+        return f"{self.title} must not be greater than {self.most}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """True or false."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A quantity of memory, as text or as a bare number, of at least `least`."""
+
+    least: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizePerDevice:
+    """A JSON object: a device by UUID or index → a quantity of at least `least`."""
+
+    least: str
+
+
+Rule = OneOf | WholeNumber | Flag | Size | SizePerDevice
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Pydantic annotation: the field's value must keep the rule. `None` is the field's own affair.
+
+    What JSON cannot hold as the field's type is converted: names to enum members, bare numbers to
+    a quantity's text.
+    """
+
+    rule: Rule
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        nullable = NoneType in get_args(source)
+
+        def check(value: object) -> object:
+            if value is None and nullable:
+                return None
+            found = list(problems(self.rule, value))
+            if found:
+                raise ValidationError.from_exception_data(
+                    "value", [_details(*one) for one in found]
+                )
+            return _converted(self.rule, value)
+
+        return core_schema.no_info_before_validator_function(check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        made = handler.resolve_ref_schema(handler(schema))
+        kinds = json_schema(self.rule)
+        kept = {key: made[key] for key in ("description", "default") if key in made}
+        nullable = any(option.get("type") == "null" for option in made.get("anyOf", ()))
+        return kept | ({"anyOf": [kinds, {"type": "null"}]} if nullable else kinds)
+
+
+def problems(rule: Rule, value: object) -> Iterator[tuple[str | None, str]]:
+    """Yield (key below the value or None, what is wrong) for everything that breaks the rule."""
+    match rule:
+        case OneOf():
+            yield from _name_problem(rule, value)
+        case WholeNumber():
+            yield from _number_problem(rule, value)
+        case Flag():
+            if not isinstance(value, bool):
+                yield None, f"want true or false, got {shown(value)}"
+        case Size():
+            for text in _size_problem(value, rule.least, "default value set too low"):
+                yield None, text
+        case SizePerDevice():
+            yield from _sizes_problems(rule, value)
+
+
+def json_schema(rule: Rule) -> dict[str, Any]:
+    """Return the rule as far as JSON schema can say it."""
+    match rule:
+        case OneOf():
+            return {"type": "string", "enum": list(rule.names)}
+        case WholeNumber():
+            return {"type": "integer", "minimum": rule.least, "maximum": rule.most}
+        case Flag():
+            return {"type": "boolean"}
+        case Size():
+            text = {"type": "string", "pattern": quantity.PATTERN, "maxLength": LONGEST_QUANTITY}
+            return {"anyOf": [text, {"type": "number"}]}
+        case SizePerDevice():
+            key = f"^(GPU-|MIG-)|{INDEX}"
+            size = json_schema(Size(least=rule.least))
+            return {
+                "type": "object",
+                "propertyNames": {"pattern": key},
+                "additionalProperties": size,
+            }
+
+
+def shown(value: object) -> str:
+    """Return a value as an error repeats it: short, on one line."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return f'"{plain(value)}"'
+        case Mapping():
+            return "an object"
+        case list():
+            return "a list"
+        case _:
+            return plain(str(value))
+
+
+def plain(text: str) -> str:
+    """Return a text as an error repeats it without quotes: short, on one line."""
+    text = text.replace("\n", "\\n").replace("\r", "\\r")
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def _details(key: str | None, text: str) -> InitErrorDetails:
+    # The text goes in as a value: it may hold braces, which a template would take for its own.
+    error = PydanticCustomError("rule", "{text}", {"text": text})
+    return InitErrorDetails(type=error, loc=() if key is None else (key,), input=None)
+
+
+def _converted(rule: Rule, value: object) -> object:
+    match rule:
+        case OneOf():
+            return rule.values(str(value)) if value else next(iter(rule.values))
+        case Size():
+            return str(value)
+        case SizePerDevice() if isinstance(value, Mapping):
+            return {key: str(size) for key, size in value.items()}
+        case _:
+            return value
+
+
+def _name_problem(rule: OneOf, value: object) -> Iterator[tuple[None, str]]:
+    names = ", ".join(rule.values)
+    if not isinstance(value, str):
+        yield None, f"want one of {names}, got {shown(value)}"
+    elif value not in rule.names:
+        yield None, f"unknown {rule.singular}: {plain(value)}, supported {rule.plural}: {names}"
+
+
+def _number_problem(rule: WholeNumber, value: object) -> Iterator[tuple[None, str]]:
+    if not isinstance(value, int) or isinstance(value, bool):
+        yield None, f"want a whole number, got {shown(value)}"
+    elif value < rule.least:
+        yield None, rule.too_small
+    elif value > rule.most:
+        yield None, rule.too_large
+
+
+def _sizes_problems(rule: SizePerDevice, value: object) -> Iterator[tuple[str | None, str]]:
+    if not isinstance(value, Mapping):
+        yield None, f"{WANT_SIZES}, got {shown(value)}"
+        return
+    for key, size in value.items():
+        bad = _device_problem(key)
+        if bad:
+            yield key, bad
+            continue
+        for text in _size_problem(size, rule.least, f"value set too low: {plain(key)}"):
+            yield key, text
+
+
+def _device_problem(key: str) -> str:
+    if key.startswith(UUID_PREFIXES) or re.fullmatch(INDEX, key):
+        return ""
+    if re.fullmatch(INTEGER, key):
+        return f"invalid device: invalid device index: {plain(key)}: {WANT_INDEX}"
+    text = f"invalid device: unable to parse key as an integer: {plain(key)}"
+    return f"{text}: {WANT_DEVICE}"
+
+
+def _size_problem(value: object, least: str, low: str) -> Iterator[str]:
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        yield f"{WANT_QUANTITY}, got {shown(value)}"
+        return
+    text = str(value)
+    if len(text) > LONGEST_QUANTITY or not re.fullmatch(quantity.PATTERN, text):
+        yield f'"{plain(text)}" {NO_QUANTITY}'
+    elif quantity.Quantity.parse(text) < quantity.Quantity.parse(least):
+        yield f"invalid limit: {low}: {text}: want at least {least}"
