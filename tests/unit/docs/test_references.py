@@ -1,0 +1,44 @@
+"""The reference pages name everything that the code publishes, and nothing else."""
+
+import re
+from pathlib import Path
+
+import make
+from dra_driver.ops.metrics import Metrics
+from dra_driver.slices.project import projection
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def first_cells(page: str) -> set[str]:
+    """The code words in the first column of a page's tables."""
+    rows = re.findall(r"^\| *(`[^|]*?) *\|", (DOCS / page).read_text(), re.MULTILINE)
+    return {word for row in rows for word in re.findall(r"`([^`]+)`", row)}
+
+
+def test_every_published_attribute_and_capacity_has_a_row() -> None:
+    (device,) = projection(make.inventory(make.gpu())).devices
+    published = {*device["attributes"], *device["capacity"]}  # type: ignore[misc]
+    assert first_cells("device-attributes.md") == published
+
+
+def test_every_metric_has_a_row() -> None:
+    metrics = Metrics(driver="gpu.nvidia.com", node="n", version="0")
+    text = metrics.render()[0].decode()
+    exported = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
+    exported = {name for name in exported if not name.endswith("_created")}
+    page = (DOCS / "operations.md").read_text()
+    missing = {name for name in exported if name.startswith("nvidia_dra") and name not in page}
+    assert missing - {"nvidia_dra_node_unprepare_errors_total"} == set()
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    root = DOCS.parent
+    pages = [*DOCS.rglob("*.md"), root / "README.md", root / "CONTRIBUTING.md"]
+    broken = [
+        f"{page.relative_to(root)}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
+        if "://" not in target and not (page.parent / target).exists()
+    ]
+    assert broken == []
