@@ -1,12 +1,10 @@
 """A node for the tests of mps/: simulated GPUs, NVIDIA's real MPS control, one MPS directory."""
 
 import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dra_driver.devices.nvml import NvmlLibrary
 from dra_driver.mps import mounts, processes
 from dra_driver.mps.cgroup import DaemonGroup
 from dra_driver.mps.compute_modes import ComputeModes, NvmlModes
@@ -36,7 +34,8 @@ class World:
         self.root = root
         self.machine = Machine(root / "driver")
         self.files = MpsFiles(root=root / "mps")
-        self.desk = MpsDesk(self.files.root, time.monotonic, supervisor_grace=0.05)
+        self.desk = MpsDesk(self.files.root, time.monotonic, supervisor_grace=PATIENCE)
+        self.impatient = MpsDesk(self.files.root, time.monotonic, supervisor_grace=0.05)
         self.control = Control(self.machine.driver_root)
 
     @classmethod
@@ -45,7 +44,9 @@ class World:
         Machine.create(root / "driver", "h100x8", Options(userspace="real"))
         return cls(root)
 
-    def supervisor(self, step: Step = no_step, pace: Pace = PACE, *, modes: bool = True) -> Supervisor:
+    def supervisor(
+        self, step: Step = no_step, pace: Pace = PACE, *, modes: bool = True
+    ) -> Supervisor:
         works = Works(
             supervisor=f"{os.getpid()}-{time.monotonic_ns()}",
             boot_id=self.machine.boot_id,
@@ -61,7 +62,9 @@ class World:
     def uuid(self, slot: int) -> str:
         return self.machine.gpus[slot].uuid
 
-    def domain(self, name: str, *slots: int, limits: tuple[int | None, ...] = (), **facts: object) -> Domain:
+    def domain(
+        self, name: str, *slots: int, limits: tuple[int | None, ...] = (), **facts: object
+    ) -> Domain:
         each = limits or (None,) * len(slots)
         return Domain(
             id=DomainId(name),
@@ -105,7 +108,9 @@ class World:
         paths = self.files.paths(domain.id)
         found = [f"process {daemon.pid}" for daemon in processes.marked(paths.folder)]
         found += [f"mount {number}" for number in range(mounts.layers(paths.shm))]
-        found += [str(path) for path in (paths.folder, self.files.status(domain.id)) if path.exists()]
+        found += [
+            str(path) for path in (paths.folder, self.files.status(domain.id)) if path.exists()
+        ]
         found += [
             f"compute mode of {device.uuid}"
             for device in domain.devices
@@ -133,12 +138,3 @@ class World:
         for folder in self.files.domains_folder.glob("*"):
             processes.kill(processes.marked(folder), 5.0)
             mounts.unmount_all(folder / "shm")
-
-
-def close_nvml(path: Path) -> None:
-    """Let go of a library that pynvml still has open."""
-    NvmlLibrary(path).close()
-
-
-def remove(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)

@@ -21,7 +21,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
-from dra_driver.kube.quantity import Quantity
 from dra_driver.mps.cgroup import DaemonGroup
 from dra_driver.mps.compute_modes import ComputeModes, NvmlModes
 from dra_driver.mps.control import Control
@@ -31,6 +30,7 @@ from dra_driver.mps.lifecycle import Works
 from dra_driver.mps.supervisor import Supervisor
 from dra_driver.ops.http import HttpEndpoint
 from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
+from resource_nvidia_com.quantity import Quantity
 
 log = structlog.get_logger()
 

@@ -141,3 +141,8 @@ class ComputeModes:
                 self._holders.pop(uuid, None)
             if not self._holders:
                 self._door.close()
+
+    def close(self) -> None:
+        """Let go of the driver; every mode stays as it is."""
+        with self._lock:
+            self._door.close()

@@ -126,6 +126,7 @@ class Supervisor:
         ]
         if late:
             log.warning("mps domains were being worked on", domains=late)
+        self._works.modes.close()
         self._lock.release()
         self._watch.close()
         log.info("mps supervisor stopped", daemons="go on")

@@ -1,0 +1,132 @@
+"""Killed at any step, a supervisor is followed by one that goes on, and nothing leaks."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dra_driver.mps import processes
+from dra_driver.mps.domain import Domain
+from dra_driver.mps.supervisor import Supervisor
+from mps_world import PATIENCE, World
+
+Run = Callable[[Supervisor], Supervisor]
+Start = Callable[[str], "subprocess.Popen[bytes]"]
+
+CHILD = Path(__file__).with_name("child.py")
+NEVER = "never"
+UP = (
+    "begun", "cleared", "folders made", "mounted", "modes recorded", "modes set", "launched",
+    "recorded", "limited", "reported",
+)  # fmt: skip
+DOWN = ("stopping", "quit", "stopped", "unmounted", "modes restored", "removed")
+WITH_A_DAEMON = UP[UP.index("launched") :]
+
+
+@pytest.fixture
+def start(world: World) -> Iterator[Start]:
+    """Start a supervisor that is killed at a step; whoever asked waits for that."""
+    children: list[subprocess.Popen[bytes]] = []
+
+    def child(at: str) -> "subprocess.Popen[bytes]":
+        process = subprocess.Popen(
+            [sys.executable, CHILD, world.root, at], stdout=subprocess.DEVNULL
+        )
+        children.append(process)
+        return process
+
+    yield child
+    for process in children:
+        process.kill()
+        process.wait(PATIENCE)
+
+
+def killed(process: "subprocess.Popen[bytes]") -> None:
+    assert process.wait(PATIENCE) == -signal.SIGKILL
+
+
+def daemons(world: World, domain: Domain) -> list[processes.Daemon]:
+    return processes.marked(world.files.paths(domain.id).folder)
+
+
+@pytest.mark.parametrize("step", UP)
+def test_killed_while_a_domain_comes_up_the_next_completes_it(
+    world: World, start: Start, run: Run, step: str
+) -> None:
+    domain = world.domain("claim", 0, 1, limits=(1024, 2048), active_thread_percentage=30)
+    world.desk.write_desired(domain)
+    killed(start(step))
+    before = daemons(world, domain)
+    assert bool(before) == (step in WITH_A_DAEMON)
+
+    run(world.supervisor())
+    status = world.ready(domain)
+
+    assert daemons(world, domain) == [status.daemon]
+    assert before in ([], [status.daemon])
+    assert status.restarts == 0
+    assert status.active_thread_percentage == 30.0
+    world.gone(domain)
+    assert world.left(domain) == []
+
+
+@pytest.mark.parametrize("step", UP)
+def test_killed_while_a_domain_comes_up_that_is_then_not_wanted_nothing_is_left(
+    world: World, start: Start, run: Run, step: str
+) -> None:
+    domain = world.domain("claim", 0)
+    world.desk.write_desired(domain)
+    killed(start(step))
+    world.desk.remove(domain.id)
+    run(world.supervisor())
+    world.desk.wait_gone(domain.id, time.monotonic() + PATIENCE)
+    assert world.left(domain) == []
+
+
+@pytest.mark.parametrize("step", DOWN)
+def test_killed_while_a_domain_goes_the_next_finishes(
+    world: World, start: Start, run: Run, step: str
+) -> None:
+    domain = world.domain("claim", 0)
+    child = start(step)
+    world.ready(domain)
+    world.desk.remove(domain.id)
+    killed(child)
+    run(world.supervisor())
+    world.desk.wait_gone(domain.id, time.monotonic() + PATIENCE)
+    assert world.left(domain) == []
+
+
+def test_killed_with_its_daemons_at_work_they_go_on_and_are_adopted(
+    world: World, start: Start, run: Run
+) -> None:
+    child = start(NEVER)
+    steady, struck = world.domain("steady", 0), world.domain("struck", 1)
+    before, doomed = world.ready(steady), world.ready(struck)
+    child.kill()
+    child.wait(PATIENCE)
+    assert not world.desk.supervisor_runs()
+    assert world.ask(steady, "get_default_active_thread_percentage") == ["100.0"]
+    assert doomed.daemon is not None
+    os.kill(doomed.daemon.pid, signal.SIGKILL)
+
+    run(world.supervisor())
+
+    after = world.until(steady, lambda status: status.supervisor != before.supervisor)
+    assert (after.daemon, after.restarts) == (before.daemon, 0)
+    replaced = world.until(
+        struck, lambda now: now.supervisor != before.supervisor and now.state == "ready"
+    )
+    assert replaced.restarts == 1
+    # An adopted daemon is watched like one of its own.
+    assert after.daemon is not None
+    os.kill(after.daemon.pid, signal.SIGKILL)
+    world.until(steady, lambda status: status.restarts == 1 and status.state == "ready")
+    for domain in (steady, struck):
+        world.gone(domain)
+        assert world.left(domain) == []
