@@ -36,7 +36,7 @@ _CONNECT_SECONDS = 5.0
 _POOL_SIZE = 32
 """Kept-alive connections: every worker of the kubelet's service, the watch, and some room."""
 
-_WATCH_IDLE_SECONDS = 120.0
+_WATCH_IDLE_SECONDS = 90.0
 """The API server sends a bookmark about every minute: a silence this long is a dead connection."""
 
 JsonObject = dict[str, object]

@@ -101,7 +101,7 @@ class Watch:
         self._selectors = dict(selectors)
         self._tell = tell
         self._clock = clock
-        self._backoff = Backoff(first=0.5, most=30.0, random=random)
+        self._backoff = Backoff(first=0.5, most=15.0, random=random)
         self._random = random
         self._version: str | None = None
         self._trouble: str | None = None

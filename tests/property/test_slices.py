@@ -42,9 +42,18 @@ inventories = st.builds(
     sick=st.lists(st.builds(SickGpu, index=small, reason=texts), max_size=3).map(tuple),
 )
 
-device_lists = st.lists(st.integers(min_value=0, max_value=400), max_size=200, unique=True).map(
-    lambda minors: [{"name": f"gpu-{minor}"} for minor in minors]
+
+def _devices(start: int, count: int, step: int) -> list[dict[str, Any]]:
+    return [{"name": f"gpu-{minor}"} for minor in range(start, start + count)][::step]
+
+
+device_lists = st.builds(
+    _devices,
+    st.integers(min_value=0, max_value=130),
+    st.sampled_from([0, 1, 63, 64, 65, 128, 129, 300]),
+    st.sampled_from([1, -1, 2]),
 )
+"""Lists that differ in content, order and number of slices (64 devices each)."""
 
 
 def slices(desired: DesiredPool) -> list[dict[str, Any]]:
