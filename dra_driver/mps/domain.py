@@ -84,7 +84,8 @@ class Domain:
             raise StateError("want one device or more, each once")
         if len(uuids) > 1 and not all(device.is_whole_gpu for device in self.devices):
             raise StateError("a MIG device has a domain of its own")
-        if not 1 <= (self.active_thread_percentage or 100) <= 100:
+        percentage = self.active_thread_percentage
+        if percentage is not None and not 1 <= percentage <= 100:
             raise StateError("active thread percentage: want 1 to 100")
 
     @property

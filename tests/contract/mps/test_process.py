@@ -1,0 +1,84 @@
+"""`dra-driver mps-supervisor` as a process: signals, exit status, and daemons that outlive it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dra_driver.mps import processes
+from dra_driver.mps.cgroup import GROUP, DaemonGroup
+from dra_driver.mps.desk import MpsDesk
+from dra_driver.mps.files import MpsFiles
+from mps_world import PATIENCE, World
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+@pytest.fixture
+def command(world: World) -> Iterator["subprocess.Popen[bytes]"]:
+    """The command on the world's node; its MPS directory becomes the world's."""
+    plugins = world.root / "plugins"
+    world.files = MpsFiles(root=plugins / "gpu.nvidia.com/mps")
+    world.desk = MpsDesk(world.files.root, time.monotonic, supervisor_grace=PATIENCE)
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "dra_driver", "mps-supervisor"),
+            f"--nvidia-driver-root={world.machine.driver_root}",
+            f"--kubelet-plugins-directory-path={plugins}",
+            f"--proc-root={world.machine.proc_root}",
+            "--shm-size=16Mi",
+            "--log-format=json",
+        ],
+        stderr=subprocess.PIPE,
+    )
+    yield process
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+
+
+def test_told_to_stop_it_leaves_its_daemons_running(
+    world: World, command: "subprocess.Popen[bytes]"
+) -> None:
+    domain = world.domain("claim", 0, active_thread_percentage=30)
+    status = world.ready(domain)
+    assert status.daemon is not None
+    command.send_signal(signal.SIGTERM)
+    _, log = command.communicate(timeout=PATIENCE)
+    assert command.returncode == 0, log.decode()
+    assert b'"event": "mps domain ready"' in log
+    assert processes.is_alive(status.daemon)
+    assert world.modes()[0] == 3
+    assert world.ask(domain, "get_default_active_thread_percentage") == ["30.0"]
+
+
+@pytest.fixture
+def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
+    if os.geteuid() != 0 or not os.access(CGROUPS, os.W_OK):
+        pytest.skip("control groups need root and a writable /sys/fs/cgroup")
+    process = subprocess.Popen(["/bin/sleep", "600"])
+    yield process
+    process.kill()
+    process.wait(PATIENCE)
+    for group in [*CGROUPS.glob(f"*/{GROUP}"), CGROUPS / GROUP]:
+        if group.is_dir() and not (group / "cgroup.procs").read_text():
+            group.rmdir()
+
+
+def test_a_daemon_leaves_every_control_group_of_its_container(
+    sleeper: "subprocess.Popen[bytes]",
+) -> None:
+    daemon = processes.daemon_at(sleeper.pid)
+    assert daemon is not None
+    try:
+        DaemonGroup(CGROUPS).take(daemon)
+    except OSError as error:
+        pytest.skip(f"control groups cannot be changed here: {error}")
+    # A runtime that ends a container reads one of these to find its processes.
+    lines = Path(f"/proc/{sleeper.pid}/cgroup").read_text().splitlines()
+    groups = {line.split(":")[1]: line.split(":")[2] for line in lines}
+    assert groups.get("devices", groups.get("")) == f"/{GROUP}"

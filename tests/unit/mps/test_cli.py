@@ -1,0 +1,75 @@
+"""Settings of `dra-driver mps-supervisor`."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from pydantic_settings import CliApp
+
+from dra_driver.cli import COMMANDS
+from dra_driver.errors import SetupError
+from dra_driver.mps.cli import MpsSupervisor, build
+
+
+class Parsed(MpsSupervisor):
+    """The settings alone: parsing does not run them."""
+
+    def cli_cmd(self) -> None:
+        """Do nothing."""
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for field in MpsSupervisor.model_fields:
+        monkeypatch.delenv(field.upper(), raising=False)
+
+
+def parsed(*words: str) -> MpsSupervisor:
+    return CliApp.run(Parsed, cli_args=list(words))
+
+
+def node(root: Path, *words: str) -> MpsSupervisor:
+    proc = root / "proc"
+    (proc / "sys/kernel/random").mkdir(parents=True)
+    (proc / "sys/kernel/random/boot_id").write_text("one\n")
+    plugins = f"--kubelet-plugins-directory-path={root / 'plugins'}"
+    return parsed(f"--proc-root={proc}", plugins, *words)
+
+
+def test_it_is_a_command() -> None:
+    assert COMMANDS["mps-supervisor"].model == MpsSupervisor.__name__
+
+
+def test_nothing_is_required() -> None:
+    settings = parsed()
+    assert settings.kubelet_plugins_directory_path == Path("/var/lib/kubelet/plugins")
+    assert settings.compute_mode
+    assert settings.cgroup_root is None
+
+
+def test_compute_modes_can_be_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not parsed("--no-compute-mode").compute_mode
+    monkeypatch.setenv("COMPUTE_MODE", "false")
+    assert not parsed().compute_mode
+
+
+def test_an_interval_of_nothing_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        parsed("--check-interval=0")
+
+
+def test_it_meets_the_driver_below_the_kubelets_plugins(tmp_path: Path) -> None:
+    supervisor = build(node(tmp_path, "--shm-size=8Gi"))
+    assert supervisor.domains() == set()
+    assert (tmp_path / "plugins/gpu.nvidia.com/mps/desired").is_dir()
+
+
+@pytest.mark.parametrize("size", ["much", "1", "-1Gi", "100m"])
+def test_a_size_that_is_none_is_refused(tmp_path: Path, size: str) -> None:
+    with pytest.raises(SetupError, match="--shm-size"):
+        build(node(tmp_path, f"--shm-size={size}"))
+
+
+def test_a_missing_procfs_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="check --proc-root"):
+        build(parsed(f"--proc-root={tmp_path}"))

@@ -1,0 +1,129 @@
+"""Compute modes while domains come to a GPU and leave it."""
+
+import pytest
+
+from dra_driver.errors import DeviceError
+from dra_driver.mps.compute_modes import DEFAULT, EXCLUSIVE_PROCESS, ComputeModes
+from dra_driver.mps.domain import DomainId
+
+ONE, TWO = DomainId("one"), DomainId("two")
+GPU, OTHER = "GPU-1", "GPU-2"
+PROHIBITED = 2
+
+
+class Door:
+    """GPUs with their modes; None is a card that has none."""
+
+    def __init__(self, **modes: int | None) -> None:
+        self.modes: dict[str, int | None] = {GPU: DEFAULT, OTHER: DEFAULT, **modes}
+        self.writes = 0
+        self.refuses = False
+        self.is_open = False
+
+    def compute_mode(self, uuid: str) -> int | None:
+        self.is_open = True
+        return self.modes[uuid]
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        if self.refuses:
+            raise DeviceError("refused")
+        self.writes += 1
+        self.modes[uuid] = mode
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+def enter(modes: ComputeModes, domain: DomainId, uuid: str = GPU) -> int | None:
+    found = modes.found(domain, uuid)
+    modes.set_exclusive(uuid)
+    return found
+
+
+def test_the_mode_found_comes_back() -> None:
+    door = Door()
+    door.modes[GPU] = PROHIBITED
+    modes = ComputeModes(door)
+    assert enter(modes, ONE) == PROHIBITED
+    assert door.modes == {GPU: EXCLUSIVE_PROCESS, OTHER: DEFAULT}
+    modes.leave(ONE, GPU)
+    assert door.modes == {GPU: PROHIBITED, OTHER: DEFAULT}
+    assert not door.is_open, "an open driver cannot be unloaded"
+
+
+def test_the_last_of_two_domains_puts_back_what_the_first_one_found() -> None:
+    door = Door()
+    modes = ComputeModes(door)
+    enter(modes, ONE)
+    assert enter(modes, TWO) == DEFAULT
+    modes.leave(ONE, GPU)
+    assert door.modes[GPU] == EXCLUSIVE_PROCESS
+    modes.leave(TWO, GPU)
+    assert door.modes[GPU] == DEFAULT
+
+
+def test_what_an_earlier_supervisor_found_is_what_comes_back() -> None:
+    door = Door()
+    door.modes[GPU] = EXCLUSIVE_PROCESS
+    modes = ComputeModes(door)
+    modes.remember(ONE, {GPU: DEFAULT})
+    assert enter(modes, TWO) == DEFAULT
+    modes.leave(TWO, GPU)
+    assert door.modes[GPU] == EXCLUSIVE_PROCESS
+    modes.leave(ONE, GPU)
+    assert door.modes[GPU] == DEFAULT
+
+
+def test_entering_again_writes_nothing() -> None:
+    door = Door()
+    modes = ComputeModes(door)
+    assert [enter(modes, ONE), enter(modes, ONE)] == [DEFAULT, DEFAULT]
+    assert door.writes == 1
+
+
+def test_a_gpu_that_was_exclusive_before_stays_so() -> None:
+    door = Door()
+    door.modes[GPU] = EXCLUSIVE_PROCESS
+    modes = ComputeModes(door)
+    enter(modes, ONE)
+    modes.leave(ONE, GPU)
+    assert (door.modes[GPU], door.writes) == (EXCLUSIVE_PROCESS, 0)
+
+
+def test_a_mode_that_somebody_set_meanwhile_stays() -> None:
+    door = Door()
+    modes = ComputeModes(door)
+    enter(modes, ONE)
+    door.modes[GPU] = PROHIBITED
+    modes.leave(ONE, GPU)
+    assert door.modes[GPU] == PROHIBITED
+
+
+def test_a_card_without_compute_modes_has_nothing_to_record() -> None:
+    door = Door()
+    door.modes[GPU] = None
+    assert ComputeModes(door).found(ONE, GPU) is None
+
+
+def test_modes_that_shall_not_be_changed_are_still_put_back() -> None:
+    door = Door()
+    modes = ComputeModes(door, change=False)
+    assert enter(modes, ONE) is None
+    assert door.modes[GPU] == DEFAULT
+    door.modes[GPU] = EXCLUSIVE_PROCESS
+    modes.remember(ONE, {GPU: DEFAULT})
+    modes.leave(ONE, GPU)
+    assert door.modes[GPU] == DEFAULT
+
+
+def test_a_mode_that_cannot_be_put_back_is_tried_again() -> None:
+    door = Door()
+    modes = ComputeModes(door)
+    enter(modes, ONE)
+    door.refuses = True
+    with pytest.raises(DeviceError):
+        modes.leave(ONE, GPU)
+    door.refuses = False
+    modes.leave(ONE, GPU)
+    assert door.modes[GPU] == DEFAULT
+    modes.leave(ONE, GPU)

@@ -1,0 +1,139 @@
+"""Domains and statuses as bytes on disk and back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.errors import StateError
+from dra_driver.mps.domain import (
+    Daemon,
+    Domain,
+    DomainDevice,
+    DomainId,
+    State,
+    Status,
+    check_id,
+    decode_domain,
+    decode_status,
+    encode_domain,
+    encode_status,
+)
+from dra_driver.mps.envelope import seal
+
+GPU = "GPU-00000000-0000-4000-8000-00000000000"
+IDS = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,30}[A-Za-z0-9])?", fullmatch=True)
+DEVICES = st.lists(
+    st.builds(
+        DomainDevice,
+        uuid=st.sampled_from([f"{GPU}{number}" for number in range(8)]),
+        pinned_memory_mib=st.none() | st.integers(1, 2**31),
+    ),
+    min_size=1,
+    unique_by=lambda device: device.uuid,
+).map(tuple)
+DOMAINS = st.builds(
+    Domain,
+    id=IDS.map(DomainId),
+    devices=DEVICES,
+    active_thread_percentage=st.none() | st.integers(1, 100),
+    multi_user=st.booleans(),
+)
+STATUSES = st.builds(
+    Status,
+    id=IDS.map(DomainId),
+    state=st.sampled_from(State),
+    supervisor=st.text(),
+    generation=st.text(),
+    reason=st.text(),
+    daemon=st.none() | st.builds(Daemon, pid=st.integers(1), start_ticks=st.integers(0)),
+    active_thread_percentage=st.none() | st.floats(0, 100),
+    pinned_memory_mib=st.dictionaries(st.text(), st.integers(0)).map(lambda d: tuple(d.items())),
+    restarts=st.integers(0),
+)
+
+
+@given(DOMAINS)
+def test_a_domain_comes_back_from_its_bytes(domain: Domain) -> None:
+    assert decode_domain(encode_domain(domain)) == domain
+
+
+@given(STATUSES)
+def test_a_status_comes_back_from_its_bytes(status: Status) -> None:
+    assert decode_status(encode_status(status)) == status
+
+
+@given(DOMAINS, st.data())
+def test_a_damaged_domain_is_never_believed(domain: Domain, data: st.DataObject) -> None:
+    whole = encode_domain(domain)
+    at = data.draw(st.integers(0, len(whole) - 1))
+    damage = bytes([data.draw(st.integers(0, 255).filter(lambda byte: byte != whole[at]))])
+    for damaged in (whole[:at], whole[:at] + damage + whole[at + 1 :]):
+        with pytest.raises(StateError):
+            decode_domain(damaged)
+
+
+@pytest.mark.parametrize("payload", [{}, {"id": 1}, {"id": "a", "devices": 3}, {"id": "a"}])
+def test_what_is_sealed_and_no_domain_or_status_is_said_to_be_none(
+    payload: dict[str, object],
+) -> None:
+    for decode in (decode_domain, decode_status):
+        with pytest.raises(StateError, match="not that of a"):
+            decode(seal(payload))
+
+
+def test_a_file_of_a_newer_version_is_told_from_a_damaged_one() -> None:
+    newer = encode_domain(domain()).replace(b'"version":1', b'"version":2')
+    with pytest.raises(StateError, match="it has version 2, and version 1 is read here"):
+        decode_domain(newer)
+
+
+def test_fields_of_a_newer_writer_are_passed_over() -> None:
+    payload = {
+        "id": "claim",
+        "devices": [{"uuid": f"{GPU}0", "pinnedMemoryMiB": None, "priority": 1}],
+        "activeThreadPercentage": None,
+        "multiUser": False,
+        "staticPartitions": True,
+    }
+    assert decode_domain(seal(payload)) == domain()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"id": "../etc"}, "no domain id"),
+        ({"id": ""}, "no domain id"),
+        ({"devices": ()}, "one device or more"),
+        ({"devices": (DomainDevice(uuid=f"{GPU}0"),) * 2}, "each once"),
+        ({"devices": (DomainDevice(uuid="GPU-0\nquit"),)}, "no UUID"),
+        ({"devices": (DomainDevice(uuid="0"),)}, "no UUID"),
+        (
+            {"devices": (DomainDevice(uuid=f"{GPU}0"), DomainDevice(uuid="MIG-1"))},
+            "a domain of its own",
+        ),
+        ({"devices": (DomainDevice(uuid=f"{GPU}0", pinned_memory_mib=0),)}, "1 MiB or more"),
+        ({"active_thread_percentage": 101}, "want 1 to 100"),
+        ({"active_thread_percentage": -1}, "want 1 to 100"),
+        ({"active_thread_percentage": 0}, "want 1 to 100"),
+    ],
+)
+def test_what_no_daemon_could_serve_is_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(StateError, match=words):
+        domain(**changes)
+
+
+def test_the_generation_follows_every_change_and_the_daemons_only_its_own() -> None:
+    one, other = domain(), domain(active_thread_percentage=10)
+    assert one.generation != other.generation
+    assert one.daemon_generation == other.daemon_generation
+    assert one.daemon_generation != domain(multi_user=True).daemon_generation
+
+
+@pytest.mark.parametrize("text", ["a", "11111111-0000-4000-8000-000000000000", "a.b_c-0"])
+def test_a_claims_uid_is_a_domain_id(text: str) -> None:
+    assert check_id(text) == text
+
+
+def domain(**changes: object) -> Domain:
+    facts: dict[str, object] = {"id": "claim", "devices": (DomainDevice(uuid=f"{GPU}0"),)}
+    return Domain(**(facts | changes))  # type: ignore[arg-type]

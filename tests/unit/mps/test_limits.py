@@ -1,0 +1,82 @@
+"""A domain's limits, as a daemon is told and asked."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from dra_driver.errors import DeviceError
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId
+from dra_driver.mps.limits import Limits, read_limits, set_limits
+
+ONE, TWO, THREE = "GPU-1", "GPU-2", "GPU-3"
+DOMAIN = Domain(
+    id=DomainId("claim"),
+    devices=(
+        DomainDevice(uuid=TWO, pinned_memory_mib=10240),
+        DomainDevice(uuid=ONE),
+        DomainDevice(uuid=THREE, pinned_memory_mib=953),
+    ),
+    active_thread_percentage=30,
+)
+
+
+def saying(*lines: str) -> tuple[list[str], "Saying"]:
+    said = Saying(list(lines))
+    return said.asked, said
+
+
+class Saying:
+    def __init__(self, lines: list[str]) -> None:
+        self.asked: list[str] = []
+        self.lines = lines
+
+    def __call__(self, commands: Sequence[str]) -> list[str]:
+        self.asked += commands
+        return self.lines
+
+
+def test_devices_are_named_by_their_place_in_cuda_visible_devices() -> None:
+    asked, ask = saying()
+    set_limits(ask, DOMAIN)
+    assert DOMAIN.visible_devices == "GPU-2,GPU-1,GPU-3"
+    assert asked == [
+        "set_default_active_thread_percentage 30",
+        "set_default_device_pinned_mem_limit 0 10240M",
+        "set_default_device_pinned_mem_limit 2 953M",
+    ]
+
+
+def test_a_domain_without_limits_sets_nvidias_own() -> None:
+    asked, ask = saying()
+    set_limits(ask, Domain(id=DomainId("claim"), devices=(DomainDevice(uuid=ONE),)))
+    assert asked == ["set_default_active_thread_percentage 100"]
+
+
+def test_what_the_daemon_reads_back_is_in_percent_and_mebibytes() -> None:
+    asked, ask = saying("30.0", "10G", "953M")
+    limits = read_limits(ask, DOMAIN)
+    assert limits == Limits(
+        active_thread_percentage=30.0, pinned_memory_mib=((TWO, 10240), (THREE, 953))
+    )
+    assert asked == [
+        "get_default_active_thread_percentage",
+        "get_default_device_pinned_mem_limit 0",
+        "get_default_device_pinned_mem_limit 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (("40.0", "10G", "953M"), r"percentage of 40\.0 where 30 was set"),
+        (("30.0", "10G", "10G"), "limit for GPU-3 of 10240M where 953M was set"),
+        (("30.0", "10G"), "3 questions have the answers"),
+        ((), "3 questions have the answers"),
+        (("thirty", "10G", "953M"), "'thirty' for a percentage"),
+        (("30.0", "10T", "953M"), "'10T' for a memory limit"),
+    ],
+)
+def test_limits_that_are_not_in_force_are_an_error(lines: tuple[str, ...], words: str) -> None:
+    _, ask = saying(*lines)
+    with pytest.raises(DeviceError, match=words):
+        read_limits(ask, DOMAIN)
