@@ -48,6 +48,11 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             model="Inspect",
             summary="show this node's GPUs and what the driver would publish",
         ),
+        "validate": Command(
+            module="dra_driver.validation.command",
+            model="Validate",
+            summary="check the claim configs in manifests",
+        ),
         "simulate": Command(
             module="dra_driver.simulator.cli",
             model="Simulate",

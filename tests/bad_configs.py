@@ -338,8 +338,8 @@ _OTHER_KINDS = [
         "vfio",
         config("VfioDeviceConfig"),
         (
-            "VfioDeviceConfig is not supported: this driver gives GPUs to containers, not to virtual "
-            "machines; remove that config"
+            "VfioDeviceConfig is not supported: this driver gives GPUs to containers, not to "
+            "virtual machines; remove that config"
         ),
     ),
     (

@@ -12,7 +12,7 @@ from testbed.leftovers import end_process, write_pid_file
 from testbed.machine import SimulatedMachine
 
 MANIFESTS = REPOSITORY / "manifests"
-INSTALLED = ("namespace.yaml", "rbac.yaml", "admission.yaml")
+INSTALLED = ("namespace.yaml", "rbac.yaml", "admission.yaml", "admission-policy.yaml")
 """What is applied of manifests/. Not the DaemonSet: here the driver is a process of the host."""
 
 

@@ -1,0 +1,144 @@
+"""Which configs a manifest has for this driver, and what is wrong with them.
+
+In: the text of a file. Out: findings, each with its place in the file. Looked at are the opaque
+configs of ResourceClaims, ResourceClaimTemplates and DeviceClasses (resource.k8s.io, any version),
+also in lists of them; every other object is passed over. The checks are those of Prepare.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.validation.manifest import BrokenManifestError, Document, Path, read_documents
+from resource_nvidia_com.decode import InvalidConfigError, Problem, decode
+from resource_nvidia_com.v1beta1.base import API_VERSION
+from resource_nvidia_com.v1beta1.vfio import UNSUPPORTED, VfioDeviceConfig
+
+_CONFIGS: Mapping[str, Path] = {
+    "ResourceClaim": ("spec", "devices", "config"),
+    "ResourceClaimTemplate": ("spec", "spec", "devices", "config"),
+    "DeviceClass": ("spec", "config"),
+}
+"""Where objects of each kind keep their configs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong in a file. Lines and columns are counted from 1.
+
+    `subject` is the kind and name of the object it is in, empty where the file is no YAML.
+    """
+
+    line: int
+    column: int
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReport:
+    """What one file holds for this driver."""
+
+    configs: int
+    findings: tuple[Finding, ...]
+
+
+def check_manifest(text: str) -> FileReport:
+    """Look at all configs in the text of a file."""
+    configs = 0
+    findings: list[Finding] = []
+    try:
+        for document in read_documents(text):
+            for found in _configs(document.value, ()):
+                configs += found.ours
+                findings += (_finding(document, found, problem) for problem in _problems(found))
+    except BrokenManifestError as error:
+        place = error.place
+        findings.append(Finding(line=place.line, column=place.column, subject="", text=str(error)))
+    return FileReport(configs=configs, findings=tuple(findings))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Config:
+    subject: str
+    path: Path
+    driver: str
+    parameters: object
+
+    @property
+    def ours(self) -> bool:
+        return self.driver == DRIVER_NAME
+
+
+def _configs(value: object, path: Path) -> Iterator[_Config]:
+    """Yield the opaque configs of an object, or of the objects of a list."""
+    if not isinstance(value, Mapping):
+        return
+    kind = str(value.get("kind"))
+    items = value.get("items")
+    if kind.endswith("List") and isinstance(items, list):
+        for index, item in enumerate(items):
+            yield from _configs(item, (*path, "items", index))
+    elif kind in _CONFIGS and str(value.get("apiVersion")).startswith("resource.k8s.io/"):
+        entries = _at(value, _CONFIGS[kind])
+        name = f"{kind} {_at(value, ('metadata', 'name')) or ''}".rstrip()
+        for index, entry in enumerate(entries if isinstance(entries, list) else []):
+            opaque = _at(entry, ("opaque",))
+            if isinstance(opaque, Mapping):
+                yield _Config(
+                    subject=name,
+                    path=(*path, *_CONFIGS[kind], index, "opaque"),
+                    driver=str(opaque.get("driver")),
+                    parameters=opaque.get("parameters"),
+                )
+
+
+def _problems(config: _Config) -> Iterator[tuple[Path, str]]:
+    """Yield (path below `opaque`, text) for all that is wrong with a config."""
+    if not config.ours:
+        yield from _wrong_driver(config)
+        return
+    try:
+        found = decode(config.parameters)
+    except InvalidConfigError as error:
+        yield from (
+            (("parameters", *problem.path), _located(problem)) for problem in error.problems
+        )
+        return
+    if isinstance(found, VfioDeviceConfig):
+        yield ("parameters", "kind"), f"parameters: {UNSUPPORTED}"
+
+
+def _located(problem: Problem) -> str:
+    """Return a problem's text behind the path of the parameters, without saying a path twice."""
+    begins_with_path = problem.path and problem.text.startswith(f"{'.'.join(problem.path)}: ")
+    return f"parameters{'.' if begins_with_path else ': '}{problem.text}"
+
+
+def _wrong_driver(config: _Config) -> Iterator[tuple[Path, str]]:
+    """A config of ours under another driver's name would silently do nothing."""
+    kind = str(_at(config.parameters, ("kind",)))
+    if _at(config.parameters, ("apiVersion",)) == API_VERSION and not kind.startswith("Compute"):
+        text = f'a {kind} for driver "{config.driver}" has no effect: want {DRIVER_NAME}'
+        yield ("driver",), f"driver: {text}"
+
+
+def _finding(document: Document, config: _Config, problem: tuple[Path, str]) -> Finding:
+    path, text = problem
+    place = document.place((*config.path, *path))
+    where = _dotted(config.path)
+    return Finding(
+        line=place.line, column=place.column, subject=config.subject, text=f"{where}.{text}"
+    )
+
+
+def _dotted(path: Path) -> str:
+    """Return a path as Kubernetes writes it: `spec.devices.config[0].opaque`."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return "".join(parts).removeprefix(".")
+
+
+def _at(value: object, path: Path) -> object:
+    for part in path:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value

@@ -1,0 +1,86 @@
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from dra_driver import cli
+
+GOOD = """\
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: good}
+spec:
+  devices:
+    config:
+    - opaque:
+        driver: gpu.nvidia.com
+        parameters: {apiVersion: resource.nvidia.com/v1beta1, kind: GpuConfig}
+"""
+BAD = GOOD.replace("kind: GpuConfig", "kind: GpuConfig, shraing: {}")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "good.yaml").write_text(GOOD)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "bad.yml").write_text(BAD)
+    (tmp_path / "README.md").write_text("a: [")
+    return tmp_path
+
+
+def test_right_manifests_are_status_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", str(folder / "good.yaml")]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "1 config in 1 file: no errors\n"
+
+
+def test_a_wrong_config_is_a_line_with_its_place_and_status_1(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["validate", str(folder)]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == (
+        f"{folder}/deep/bad.yml:9:80: ResourceClaim good: "
+        "spec.devices.config[0].opaque.parameters: "
+        'unknown field "shraing": did you mean "sharing"? allowed here: apiVersion, kind, sharing\n'
+    )
+    assert printed.err == "2 configs in 2 files: 1 error\n"
+
+
+def test_stdin_is_a_dash(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(BAD))
+    assert cli.main(["validate", "-"]) == 1
+    assert capsys.readouterr().out.startswith("<stdin>:9:80: ")
+
+
+def test_a_file_that_cannot_be_read_is_status_2(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "latin.yaml").write_bytes(b"a: \xe9\n")
+    assert cli.main(["validate", str(folder / "none.yaml")]) == 2
+    assert "none.yaml cannot be read: No such file or directory" in capsys.readouterr().err
+    assert cli.main(["validate", str(folder / "latin.yaml")]) == 2
+    assert "latin.yaml cannot be read: 'utf-8' codec" in capsys.readouterr().err
+
+
+def test_an_error_counts_more_than_an_unreadable_file(folder: Path) -> None:
+    assert cli.main(["validate", str(folder / "none.yaml"), str(folder)]) == 1
+
+
+def test_no_file_at_all_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate"]) == 2
+    assert "required: FILES" in capsys.readouterr().err
+
+
+def test_json_is_for_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", "--output", "json", str(folder)]) == 1
+    printed = capsys.readouterr()
+    report = json.loads(printed.out)
+    assert report["configs"] == 2
+    (error,) = report["errors"]
+    assert (error["file"], error["line"]) == (f"{folder}/deep/bad.yml", 9)
+    assert printed.err == ""

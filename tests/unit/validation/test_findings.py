@@ -1,0 +1,141 @@
+import json
+
+import pytest
+import yaml
+
+from bad_configs import BAD_CONFIGS, BadConfig
+from dra_driver.validation.findings import check_manifest
+
+TEMPLATE = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: pod}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata:
+  name: shared
+spec:
+  spec:
+    devices:
+      requests:
+      - name: gpu
+        exactly: {deviceClassName: gpu.nvidia.com}
+      config:
+      - opaque:
+          driver: gpu.nvidia.com
+          parameters:
+            apiVersion: resource.nvidia.com/v1beta1
+            kind: GpuConfig
+            sharing:
+              strategy: TimeSlice
+"""
+
+
+def claim(parameters: str, driver: str = "gpu.nvidia.com") -> str:
+    config = f'{{"opaque": {{"driver": "{driver}", "parameters": {parameters}}}}}'
+    return (
+        '{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", '
+        f'"metadata": {{"name": "c"}}, "spec": {{"devices": {{"config": [{config}]}}}}}}'
+    )
+
+
+@pytest.mark.parametrize("bad", BAD_CONFIGS, ids=lambda bad: str(bad.name))
+def test_every_bad_config_is_found_with_the_driver_s_own_error(bad: BadConfig) -> None:
+    report = check_manifest(claim(bad.json))
+    before = "spec.devices.config[0].opaque.parameters"
+    texts = [one.text.removeprefix(before).lstrip(": .") for one in report.findings]
+    assert "; ".join(texts) == bad.error
+    assert all(one.text.startswith(before) for one in report.findings)
+    assert report.configs == 1
+
+
+def test_an_error_stands_where_the_wrong_field_stands() -> None:
+    (finding,) = check_manifest(TEMPLATE).findings
+    assert (finding.line, finding.column) == (22, 15)
+    assert finding.subject == "ResourceClaimTemplate shared"
+    assert finding.text == (
+        "spec.spec.devices.config[0].opaque.parameters.sharing.strategy: unknown GPU sharing "
+        "strategy: TimeSlice, supported GPU sharing strategies: TimeSlicing, MPS"
+    )
+
+
+def test_a_missing_field_stands_where_it_should_be() -> None:
+    (finding,) = check_manifest(TEMPLATE.replace("strategy: TimeSlice", "mpsConfig: {}")).findings
+    assert (finding.line, finding.column) == (21, 13)
+    assert finding.text.endswith('missing field "sharing.strategy": one of TimeSlicing, MPS')
+
+
+def test_the_second_of_two_equal_keys_is_pointed_at() -> None:
+    report = check_manifest(TEMPLATE.replace("TimeSlice", "MPS") + "              strategy: MPS\n")
+    (finding,) = report.findings
+    assert (finding.line, finding.column) == (23, 15)
+    assert finding.text.endswith('parameters: duplicate field "sharing.strategy"')
+
+
+def test_a_device_class_and_lists_are_looked_into() -> None:
+    parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfg"}
+    device_class = {
+        "apiVersion": "resource.k8s.io/v1beta2",
+        "kind": "DeviceClass",
+        "metadata": {"name": "mine"},
+        "spec": {"config": [{"opaque": {"driver": "gpu.nvidia.com", "parameters": parameters}}]},
+    }
+    inner = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClassList", "items": [device_class]}
+    pod = {"apiVersion": "v1", "kind": "Pod"}
+    (finding,) = check_manifest(
+        yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [pod, inner]})
+    ).findings
+    assert finding.subject == "DeviceClass mine"
+    assert finding.text.startswith(
+        "items[1].items[0].spec.config[0].opaque.parameters: "
+        'unknown kind "GpuConfg": did you mean "GpuConfig"?'
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "just a text",
+        "[1, 2]",
+        "kind: ResourceClaim\n",
+        "apiVersion: apps/v1\nkind: Deployment\nspec: {config: [{opaque: {driver: x}}]}",
+        "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nspec: {devices: {config: wrong}}",
+        "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nspec: {devices: {config: [1, {}]}}",
+        claim('{"sharin": 1}', driver="net.example.com"),
+        claim(
+            '{"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomainChannelConfig"}',
+            driver="compute-domain.nvidia.com",
+        ),
+    ],
+)
+def test_what_is_not_for_this_driver_is_passed_over(text: str) -> None:
+    report = check_manifest(text)
+    assert report.findings == ()
+    assert report.configs == 0
+
+
+def test_our_config_under_another_driver_s_name_is_pointed_at() -> None:
+    good = json.dumps({"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"})
+    (finding,) = check_manifest(claim(good, driver="gpu.nvidia.con")).findings
+    assert finding.text == (
+        'spec.devices.config[0].opaque.driver: a GpuConfig for driver "gpu.nvidia.con" has no '
+        "effect: want gpu.nvidia.com"
+    )
+
+
+def test_a_config_without_parameters_is_refused() -> None:
+    text = (
+        "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\n"
+        "spec: {devices: {config: [{opaque: {driver: gpu.nvidia.com}}]}}"
+    )
+    (finding,) = check_manifest(text).findings
+    assert finding.text.endswith("a config must be a JSON object with apiVersion and kind")
+
+
+def test_errors_before_a_broken_document_are_told_too() -> None:
+    first, second = check_manifest(TEMPLATE + "---\na: [\n").findings
+    assert first.line == 22
+    assert second.line == 25
+    assert second.text.startswith("no YAML: ")
