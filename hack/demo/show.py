@@ -26,6 +26,7 @@ NAME = "demo"
 PROFILE = "h100x8"
 DEFAULT_DEMOS = ("whole-gpu", "shared-gpu")
 HOME = Path("/var/lib/dra-demo")
+LOCK = Path("/run/dra-demo.lock")
 KEPT_TOKEN_SECONDS = 7 * 24 * 3600
 """Nobody renews the token of a driver that was left running, so it gets a long life."""
 
@@ -116,7 +117,7 @@ def _cluster_half(screen: Screen, chosen: Sequence[demos.Demo], *, keep: bool) -
 
 def _gpu_node(*, keep: bool = False) -> GpuNode:
     life = KEPT_TOKEN_SECONDS if keep else 3600
-    return GpuNode(NAME, HOME / NAME, profile=PROFILE, token_life=life)
+    return GpuNode(NAME, HOME, profile=PROFILE, token_life=life)
 
 
 def _tear_down(screen: Screen, node: GpuNode) -> None:
@@ -134,7 +135,7 @@ def _tell_how_to_use(screen: Screen, node: GpuNode) -> None:
     screen.line(f"""\
     export KUBECONFIG={env["KUBECONFIG"]}
     alias kubectl={env["KUBECTL"]}
-    kubectl get resourceslices,resourceclaims -A
+    kubectl get pods,resourceclaims,resourceslices -A
     kubectl apply -f manifests/demos/{DEFAULT_DEMOS[0]}/demo.yaml
 
     The driver's log:        tail -f {log}
@@ -159,13 +160,12 @@ def _alone(screen: Screen, *, may_be_kept: bool = False) -> Iterator[None]:
     Raises:
         TestbedError: Another demo runs, or one was left running by `--keep`.
     """
-    HOME.mkdir(parents=True, exist_ok=True)
-    with (HOME / "lock").open("w") as lock:
+    with LOCK.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise TestbedError("another demo is running on this machine") from error
-        if (HOME / NAME / "kept").exists() and not may_be_kept:
+        if (HOME / "kept").exists() and not may_be_kept:
             screen.line("A demo was left running with --keep.")
             raise TestbedError("end it first: .venv/bin/python hack/demo --down")
         yield
