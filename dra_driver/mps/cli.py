@@ -11,6 +11,8 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Literal
@@ -24,12 +26,14 @@ from dra_driver.errors import SetupError
 from dra_driver.mps.cgroup import DaemonGroup
 from dra_driver.mps.compute_modes import ComputeModes, NvmlModes
 from dra_driver.mps.control import Control
+from dra_driver.mps.domain import State
 from dra_driver.mps.files import MpsFiles
 from dra_driver.mps.keeper import Pace
 from dra_driver.mps.lifecycle import Works
 from dra_driver.mps.supervisor import Supervisor
-from dra_driver.ops.http import HttpEndpoint
+from dra_driver.ops.http import HttpEndpoint, Page
 from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
+from dra_driver.ops.metrics import MpsMetrics
 from resource_nvidia_com.quantity import Quantity
 
 log = structlog.get_logger()
@@ -87,9 +91,14 @@ class MpsSupervisor(BaseSettings):
         description="The host's /sys/fs/cgroup, writable: daemons then outlive this container.",
     )
     check_interval: Seconds = Field(
-        10.0, description="Seconds between questions to each daemon whether it answers."
+        60.0,
+        description="Seconds between questions to each daemon whether it answers; its end is seen "
+        "at once.",
     )
-    http_endpoint: str = Field("", description="Address for /healthz, such as :8081; unset: off.")
+    http_endpoint: str = Field(
+        "", description="Address for metrics and /healthz, such as :8081; unset: off."
+    )
+    metrics_path: str = Field("/metrics", pattern="^/", description="HTTP path of the metrics.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least severe log lines that are written."
     )
@@ -106,10 +115,15 @@ class MpsSupervisor(BaseSettings):
         configure_logs(
             level=LogLevel(self.log_level), form=LogFormat(self.log_format), stream=sys.stderr
         )
-        raise SystemExit(run(build(self), self.http_endpoint))
+        metrics = MpsMetrics(driver=DRIVER_NAME, version=version("dra-driver"))
+        supervisor = build(self, on_death=metrics.daemon_died)
+        metrics.watch_domains(supervisor.states, states=tuple(State))
+        pages: dict[str, Page] = {self.metrics_path: metrics.render, "/healthz": _healthy}
+        http = HttpEndpoint(self.http_endpoint, pages) if self.http_endpoint else None
+        raise SystemExit(run(supervisor, http))
 
 
-def build(settings: MpsSupervisor) -> Supervisor:
+def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: None) -> Supervisor:
     """Return the supervisor, ready to run.
 
     Raises:
@@ -126,11 +140,12 @@ def build(settings: MpsSupervisor) -> Supervisor:
         modes=ComputeModes(NvmlModes(driver_root), change=settings.compute_mode),
         group=DaemonGroup(settings.cgroup_root),
         shm_bytes=_shm_bytes(settings),
+        on_death=on_death,
     )
     return Supervisor(works, Pace(check=settings.check_interval), time.monotonic)
 
 
-def run(supervisor: Supervisor, http_endpoint: str) -> int:
+def run(supervisor: Supervisor, http: HttpEndpoint | None) -> int:
     """Run the supervisor until SIGTERM or SIGINT, or until a thread dies; return the exit status.
 
     Raises:
@@ -150,8 +165,7 @@ def run(supervisor: Supervisor, http_endpoint: str) -> int:
     threading.excepthook = on_death
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
-    http = HttpEndpoint(http_endpoint, {"/healthz": lambda: (b"ok\n", "text/plain")})
-    if http_endpoint:
+    if http is not None:
         http.start()
     thread = threading.Thread(target=supervisor.run, name="mps supervisor", daemon=True)
     thread.start()
@@ -159,9 +173,13 @@ def run(supervisor: Supervisor, http_endpoint: str) -> int:
     log.info("mps supervisor stopping", reason=reason)
     supervisor.stop()
     thread.join(_STOP_SECONDS)
-    if http_endpoint:
+    if http is not None:
         http.stop()
     return int(reason == _DIED)
+
+
+def _healthy() -> tuple[bytes, str]:
+    return b"ok\n", "text/plain; charset=utf-8"
 
 
 def _read_boot_id(proc: Path) -> str:

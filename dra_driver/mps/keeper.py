@@ -32,7 +32,7 @@ class Pace:
 
     first_retry: float = 0.2
     longest_retry: float = 30.0
-    check: float = 10.0
+    check: float = 60.0
     settled: float = 20.0
 
 
@@ -91,6 +91,12 @@ class Keeper:
     def start(self) -> None:
         """Begin with what is wanted."""
         self._thread.start()
+
+    @property
+    def state(self) -> State | None:
+        """What was last said of the domain; None before anything was."""
+        status = self._status
+        return None if status is None else status.state
 
     def stop(self) -> None:
         """Ask the thread to end. The daemon goes on without it."""

@@ -6,6 +6,7 @@ before it is taken where it could not be seen afterwards. So a supervisor that i
 followed by one that goes on from there, and a daemon that lives is never started twice.
 """
 
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -32,6 +33,7 @@ LOST_WORK = (
 )
 
 _KILL_SECONDS = 5.0
+_LOG_BYTES = 16 * 1024**2
 _ANSWERS = ("get_default_active_thread_percentage",)
 
 
@@ -39,7 +41,8 @@ _ANSWERS = ("get_default_active_thread_percentage",)
 class Works:
     """What the domains of a supervisor have in common.
 
-    `step` is told of each step that has been taken, by domain and name; tests die there.
+    `step` is told of each step that has been taken, by domain and name; tests die there. `on_death`
+    is told of each daemon that died by itself.
     """
 
     supervisor: str
@@ -50,6 +53,7 @@ class Works:
     group: DaemonGroup
     shm_bytes: int
     step: Callable[[DomainId, str], None] = lambda _domain, _name: None
+    on_death: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +104,9 @@ class Lifecycle:
             write_record(self._paths.record, replace(record, daemon=daemon))
         if serving and (serving.daemon, serving.generation) == (daemon, wanted.generation):
             self._ask(_ANSWERS)
+            self._trim_logs()
             return serving
+        self._works.group.take(daemon)
         set_limits(self._ask, wanted)
         limits = read_limits(self._ask, wanted)
         self._step("limited")
@@ -171,6 +177,7 @@ class Lifecycle:
         record = replace(record, daemon=None, restarts=record.restarts + 1)
         write_record(self._paths.record, record)
         self._log.error("mps daemon died", restarts=record.restarts)
+        self._works.on_death()
         self._report(State.RESTARTING, LOST_WORK)
         self._step("buried")
         return record
@@ -191,9 +198,16 @@ class Lifecycle:
         self._step("launched")
         write_record(self._paths.record, replace(record, daemon=daemon))
         self._step("recorded")
-        self._works.group.take(daemon)
         self._log.info("mps daemon started", pid=daemon.pid, devices=wanted.visible_devices)
         return daemon
+
+    def _trim_logs(self) -> None:
+        """Keep the logs from growing for ever: the daemon appends, so they can be cut under it."""
+        with suppress(OSError):
+            for path in self._paths.log.glob("*.log"):
+                if path.stat().st_size > _LOG_BYTES:
+                    shutil.copyfile(path, path.with_suffix(".log.1"))
+                    os.truncate(path, 0)
 
     def _make_folders(self) -> None:
         paths = self._paths

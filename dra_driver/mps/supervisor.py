@@ -6,13 +6,14 @@ update safe. When it stops, or is killed, the daemons go on, and the next one ad
 """
 
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
 
 from dra_driver.errors import StateError
-from dra_driver.mps.domain import Domain, DomainId, check_id, decode_domain
+from dra_driver.mps.domain import Domain, DomainId, State, check_id, decode_domain
 from dra_driver.mps.files import folders_in, ids_in, read_file
 from dra_driver.mps.keeper import Keeper, Pace, Unreadable, Wish
 from dra_driver.mps.lifecycle import Works
@@ -71,6 +72,10 @@ class Supervisor:
         """Return the ids of the domains that are kept now."""
         return frozenset(self._keepers)
 
+    def states(self) -> Mapping[str, int]:
+        """Return how many domains are in each state now."""
+        return Counter(str(keeper.state or State.STARTING) for keeper in self._keepers.values())
+
     def _take_lock(self) -> bool:
         told = False
         while not self._lock.take(self._works.supervisor):
@@ -96,6 +101,7 @@ class Supervisor:
 
     def _look(self) -> None:
         wanted = {domain for domain in ids_in(self._files.desired_folder) if _is_id(domain)}
+        # Replaced, never changed: others read it meanwhile.
         self._keepers = {
             domain: keeper for domain, keeper in self._keepers.items() if not keeper.join(0)
         }
@@ -115,7 +121,7 @@ class Supervisor:
         if keeper is None or not keeper.want(wish):
             keeper = Keeper(domain, self._works, self._pace, self._clock)
             keeper.want(wish)
-            self._keepers[domain] = keeper
+            self._keepers = {**self._keepers, domain: keeper}
             keeper.start()
 
     def _let_go(self) -> None:

@@ -7,9 +7,10 @@ exists from the start with zero, so that a rate sees the first event. The regist
 object, never to the process.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -205,6 +206,56 @@ class Metrics:
     def render(self) -> tuple[bytes, str]:
         """Return all metrics in the Prometheus text format, and its content type."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+
+class MpsMetrics:
+    """The metrics of the MPS supervisor, a process of its own. Safe to use from any thread."""
+
+    def __init__(self, *, driver: str, version: str) -> None:
+        """Declare everything, with zero where nothing happened yet."""
+        self._driver = driver
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._domains = Gauge(
+            "nvidia_dra_mps_domains",
+            "MPS domains on this node, by state.",
+            ("driver", "state"),
+            registry=self._registry,
+        )
+        self._deaths = Counter(
+            "nvidia_dra_mps_daemon_deaths",
+            "MPS control daemons that died by themselves; their clients lost their work.",
+            ("driver",),
+            registry=self._registry,
+        )
+        self._deaths.labels(driver)
+        build = Gauge(
+            "nvidia_dra_build_info",
+            "Version of the driver.",
+            ("driver", "version"),
+            registry=self._registry,
+        )
+        build.labels(driver, version).set(1)
+
+    def daemon_died(self) -> None:
+        """Count one daemon that died by itself."""
+        self._deaths.labels(self._driver).inc()
+
+    def watch_domains(
+        self, count: Callable[[], Mapping[str, int]], *, states: Sequence[str]
+    ) -> None:
+        """Ask `count` at each scrape how many domains are in each of the states."""
+        for state in states:
+            gauge = self._domains.labels(self._driver, state)
+            gauge.set_function(partial(_count_of, count, state))
+
+    def render(self) -> tuple[bytes, str]:
+        """Return all metrics in the Prometheus text format, and its content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+
+def _count_of(count: Callable[[], Mapping[str, int]], state: str) -> float:
+    return count().get(state, 0)
 
 
 class _PreparedDevices(Collector):

@@ -1,5 +1,6 @@
 """`dra-driver mps-supervisor` as a process: signals, exit status, and daemons that outlive it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -33,12 +35,30 @@ def command(world: World) -> Iterator["subprocess.Popen[bytes]"]:
             f"--proc-root={world.machine.proc_root}",
             "--shm-size=16Mi",
             "--log-format=json",
+            "--http-endpoint=127.0.0.1:0",
         ],
         stderr=subprocess.PIPE,
     )
     yield process
     process.kill()
     process.communicate(timeout=PATIENCE)
+
+
+def test_its_metrics_tell_of_domains_and_of_daemons_that_died(
+    world: World, command: "subprocess.Popen[bytes]"
+) -> None:
+    domain = world.domain("claim", 0)
+    daemon = world.ready(domain).daemon
+    assert daemon is not None
+    os.kill(daemon.pid, signal.SIGKILL)
+    world.until(domain, lambda status: status.restarts == 1 and status.state == "ready")
+    assert command.stderr is not None
+    port = next(event["port"] for event in map(json.loads, command.stderr) if "port" in event)
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
+        lines = answer.read().decode().splitlines()
+    assert 'nvidia_dra_mps_domains{driver="gpu.nvidia.com",state="ready"} 1.0' in lines
+    assert 'nvidia_dra_mps_domains{driver="gpu.nvidia.com",state="failed"} 0.0' in lines
+    assert 'nvidia_dra_mps_daemon_deaths_total{driver="gpu.nvidia.com"} 1.0' in lines
 
 
 def test_told_to_stop_it_leaves_its_daemons_running(

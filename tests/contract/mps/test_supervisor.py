@@ -345,6 +345,21 @@ def test_a_daemon_that_does_not_quit_is_killed(world: World, run: Run) -> None:
     assert world.left(domain) == []
 
 
+def test_a_log_that_has_grown_long_is_cut_under_the_daemon(world: World, run: Run) -> None:
+    run(world.supervisor())
+    domain = world.domain("claim", 0)
+    world.ready(domain)
+    control_log = world.files.paths(domain.id).log / "control.log"
+    with control_log.open("ab") as file:
+        file.truncate(17 * 1024**2)
+    old = control_log.with_suffix(".log.1")
+    while not old.exists() or control_log.stat().st_size > 1024**2:
+        time.sleep(0.01)
+    world.ask(domain, "get_default_active_thread_percentage")
+    assert b"Cmd:get_default_active_thread_percentage" in control_log.read_bytes()
+    assert old.stat().st_size >= 17 * 1024**2
+
+
 def test_a_driver_without_mps_is_named(world: World, run: Run) -> None:
     (world.machine.driver_root / "usr/bin/nvidia-cuda-mps-control").unlink()
     run(world.supervisor())
