@@ -2,11 +2,11 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from testbed.api import Api
-from testbed.commands import REPOSITORY, run
+from testbed.commands import REPOSITORY, run, stream
 
 COMMAND = REPOSITORY / "hack" / "cluster"
 
@@ -19,13 +19,13 @@ class Cluster:
         self._env: dict[str, str] = {}
         self._api: Api | None = None
 
-    def up(self) -> None:
-        """Bring the cluster up; its node is Ready afterwards.
+    def up(self, tell: Callable[[str], None]) -> None:
+        """Bring the cluster up and tell what it says; its node is Ready afterwards.
 
         Raises:
             TestbedError: It could not be; the text is what hack/cluster said.
         """
-        self._do("up", timeout=1800)
+        stream(self._words("up"), tell, timeout=1800)
         self.attach()
 
     def attach(self) -> None:
@@ -94,4 +94,7 @@ class Cluster:
         return run((*program, "--namespace", "k8s.io", *words))
 
     def _do(self, verb: str, *words: str, timeout: float = 120) -> str:
-        return run((sys.executable, COMMAND, verb, "--name", self.name, *words), timeout=timeout)
+        return run(self._words(verb, *words), timeout=timeout)
+
+    def _words(self, verb: str, *words: str) -> tuple[str | Path, ...]:
+        return (sys.executable, COMMAND, verb, "--name", self.name, *words)

@@ -2,7 +2,9 @@
 
 import shlex
 import subprocess
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -51,6 +53,30 @@ def run(
         said = (done.stderr.strip() or done.stdout.strip())[-3000:]
         raise TestbedError(f"status {done.returncode} of {shlex.join(words)}:\n{said}")
     return done.stdout
+
+
+def stream(command: Sequence[str | Path], tell: Callable[[str], None], *, timeout: float) -> None:
+    """Run a program and tell of each line when it prints it.
+
+    Raises:
+        TestbedError: It failed or took longer than `timeout` seconds; the text holds its end.
+    """
+    words = [str(word) for word in command]
+    last: deque[str] = deque(maxlen=20)
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=REPOSITORY
+    ) as process:
+        timer = threading.Timer(timeout, process.kill)
+        timer.start()
+        try:
+            for line in process.stdout or ():
+                last.append(line)
+                tell(line.rstrip())
+        finally:
+            timer.cancel()
+    if process.returncode:
+        said = "".join(last).strip()
+        raise TestbedError(f"status {process.returncode} of {shlex.join(words)}:\n{said}")
 
 
 def wait_until(

@@ -48,8 +48,7 @@ class GpuNode:
         """Bring up everything but the driver, whose `credentials` are there afterwards."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._undo.append(self.cluster.down)
-        self.cluster.up()
-        tell(f"cluster up: node {self.cluster.node} is Ready")
+        self.cluster.up(tell)
         self._undo.append(self.machine.down)
         self.machine.up()
         tell(f"simulated machine: {self.machine.profile}")

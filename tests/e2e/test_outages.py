@@ -22,7 +22,7 @@ def everything_back_up(scene: Scene, request: pytest.FixtureRequest) -> Iterator
     yield
     if request.session.testsfailed == before:
         return
-    scene.node.cluster.up()
+    scene.node.cluster.up(print)
     if not scene.node.driver.running():
         scene.node.driver.start()
         scene.node.driver.wait_registered()
