@@ -10,6 +10,8 @@ What a user misspelt cannot be guessed in CEL: errors here lack "did you mean".
 """
 
 from collections.abc import Iterable, Iterator
+from types import NoneType
+from typing import get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -106,6 +108,8 @@ def _field_problem(field: FieldInfo, name: str, value: str, path: tuple[str, ...
     rule = rule_of(field)
     if rule is None:
         raise TypeError(f"field {name} has no rule, so the admission policy cannot check it")
+    if field.is_required() == (NoneType in get_args(field.annotation)):
+        raise TypeError(f"field {name} must be either required or nullable")
     at = f"{value}.{name}"
     dotted = ".".join((*path, name))
     wrong = _rule_problem(rule, at, dotted)

@@ -162,7 +162,8 @@ def _key(node: yaml.Node) -> str:
 
 
 def _scalar(node: yaml.Node) -> object:
-    text = str(node.value)
+    # JSON writes rare characters as two escapes; the reader leaves these as two halves.
+    text = str(node.value).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if node.tag == _NULL:
         return None
     if node.tag == _BOOL:

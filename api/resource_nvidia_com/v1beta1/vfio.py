@@ -29,7 +29,7 @@ class Iommu(ConfigModel):
     """Settings of the IOMMU."""
 
     backend_policy: Annotated[
-        BackendPolicy,
+        BackendPolicy | None,
         Checked(
             OneOf(
                 values=BackendPolicy,
@@ -38,8 +38,8 @@ class Iommu(ConfigModel):
                 blank=True,  # an empty string is NVIDIA's "not set"
             )
         ),
-        Field(description="Interface of the kernel to the IOMMU; empty means LegacyOnly."),
-    ] = BackendPolicy.LEGACY_ONLY
+        Field(description="Interface of the kernel to the IOMMU; LegacyOnly if not set."),
+    ] = None
     enable_api_device: Annotated[
         bool | None,
         Checked(Flag()),
@@ -48,7 +48,12 @@ class Iommu(ConfigModel):
 
     def normalise(self) -> "Iommu":
         """Return it with every default filled in."""
-        return self.model_copy(update={"enable_api_device": bool(self.enable_api_device)})
+        return self.model_copy(
+            update={
+                "backend_policy": self.backend_policy or BackendPolicy.LEGACY_ONLY,
+                "enable_api_device": bool(self.enable_api_device),
+            }
+        )
 
 
 class VfioDeviceConfig(ConfigModel):

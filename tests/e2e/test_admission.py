@@ -1,0 +1,209 @@
+"""The API server refuses the configs that Prepare would refuse, in the same words."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from testbed.api import Api, ApiStatusError, Object
+from testbed.commands import TestbedError, wait_until
+from testbed.node import GpuNode
+
+from bad_configs import BAD_CONFIGS, VERSION, BadConfig
+from e2e.scene import NAMESPACE, Scene, claim_spec
+from generated_configs import Json, configs
+from resource_nvidia_com.decode import InvalidConfigError, decode
+from resource_nvidia_com.v1beta1.vfio import UNSUPPORTED, VfioDeviceConfig
+
+pytestmark = pytest.mark.e2e
+
+GROUP = "/apis/resource.k8s.io/v1"
+POLICY = "dra-driver-claim-configs"
+BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+GOOD: Object = {"apiVersion": VERSION, "kind": "GpuConfig", "sharing": {"strategy": "MPS"}}
+BAD: Object = GOOD | {"sharing": {"strategy": "Foo"}}
+BAD_TEXT = (
+    "sharing.strategy: unknown GPU sharing strategy: Foo, "
+    "supported GPU sharing strategies: TimeSlicing, MPS"
+)
+PLACE = "spec.devices.config[0] of the claim"
+
+
+@pytest.fixture(scope="module")
+def api(node: GpuNode) -> Api:
+    """The API, with the policy at work: it takes a moment from being stored to being used."""
+    found = node.cluster.api
+    wait_until(lambda: refusal(found, claim(BAD)), "the policy to be at work", timeout=30)
+    return found
+
+
+def entries(*parameters: Json) -> list[Object]:
+    return [{"opaque": {"driver": "gpu.nvidia.com", "parameters": one}} for one in parameters]
+
+
+def claim(*parameters: Json) -> Object:
+    spec = claim_spec()
+    spec["devices"]["config"] = entries(*parameters)
+    return thing("ResourceClaim", spec)
+
+
+def thing(kind: str, spec: Object) -> Object:
+    metadata = {"generateName": "try-"}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def refusal(api: Api, body: Object) -> str:
+    """What the policy says to an object, or nothing when the API server would take it."""
+    plural = f"{body['kind'].lower()}{'es' if body['kind'] == 'DeviceClass' else 's'}"
+    scope = "" if body["kind"] == "DeviceClass" else f"/namespaces/{NAMESPACE}"
+    try:
+        api.request("POST", f"{GROUP}{scope}/{plural}?dryRun=All", body)
+    except ApiStatusError as error:
+        code, _, said = str(error).partition(": ")
+        who, _, text = said.partition(" denied request: ")
+        if code != "422" or POLICY not in who:
+            raise
+        return text
+    return ""
+
+
+@pytest.mark.parametrize(
+    "bad", [bad for bad in BAD_CONFIGS if bad.in_policy], ids=lambda bad: str(bad.name)
+)
+def test_a_bad_config_is_refused_with_the_driver_s_own_error(api: Api, bad: BadConfig) -> None:
+    assert refusal(api, claim(bad.parameters)) == f"{PLACE}: {bad.error_of_policy}"
+
+
+def test_policy_and_driver_agree_on_any_config(api: Api) -> None:
+    @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(configs)
+    def agree(config: Json) -> None:
+        said = refusal(api, claim(config))
+        assert parts(said.removeprefix(f"{PLACE}: ")) == parts(driver_s_error(config))
+
+    agree()
+
+
+def driver_s_error(config: Json) -> str:
+    try:
+        found = decode(json.loads(json.dumps(config)))
+    except InvalidConfigError as error:
+        return re.sub(r'did you mean "[^"]*"\? ', "", str(error))
+    return UNSUPPORTED if isinstance(found, VfioDeviceConfig) else ""
+
+
+def parts(error: str) -> list[str]:
+    """The single errors, sorted: a map in CEL knows no order of its keys."""
+    return sorted(error.split("; "))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        GOOD,
+        {"apiVersion": VERSION, "kind": "GpuConfig"},
+        {"apiVersion": VERSION, "kind": "MigDeviceConfig", "sharing": None},
+        GOOD | {"sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {}}},
+        GOOD | {"sharing": {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 0}}},
+    ],
+    ids=["mps", "nothing", "null", "default-interval", "zero-percent"],
+)
+def test_a_right_config_is_taken(api: Api, parameters: Object) -> None:
+    assert refusal(api, claim(parameters)) == ""
+
+
+def test_configs_of_other_drivers_are_none_of_its_business(api: Api) -> None:
+    body = claim(BAD)
+    body["spec"]["devices"]["config"][0]["opaque"]["driver"] = "net.example.com"
+    assert refusal(api, body) == ""
+
+
+def test_templates_and_device_classes_are_looked_at_too(api: Api) -> None:
+    template = thing("ResourceClaimTemplate", {"spec": claim(GOOD, BAD)["spec"]})
+    place = "spec.spec.devices.config[1] of the template"
+    assert refusal(api, template) == f"{place}: {BAD_TEXT}"
+    device_class = thing("DeviceClass", {"config": entries(BAD)})
+    assert refusal(api, device_class) == f"spec.config[0] of the DeviceClass: {BAD_TEXT}"
+    assert refusal(api, thing("DeviceClass", {"config": entries(GOOD)})) == ""
+    assert refusal(api, thing("DeviceClass", {})) == ""
+
+
+def test_every_wrong_config_of_a_claim_is_named(api: Api) -> None:
+    said = refusal(api, claim(BAD, GOOD, BAD))
+    other = PLACE.replace("[0]", "[2]")
+    assert said == f"{PLACE}: {BAD_TEXT}; {other}: {BAD_TEXT}"
+
+
+def test_the_largest_claims_are_judged_within_the_api_server_s_limits(api: Api) -> None:
+    devices = {str(index): "10Gi" for index in range(32)}
+    devices |= {f"GPU-{index:036}": "10Gi" for index in range(100)}
+    settings_ = {"defaultPerDevicePinnedMemoryLimit": devices, "multiUser": True}
+    large = GOOD | {"sharing": {"strategy": "MPS", "mpsConfig": settings_}}
+    assert refusal(api, claim(*[large] * 32)) == ""
+    worst = GOOD | {f"unknown-{index}-{'x' * 60}": 1 for index in range(100)}
+    said = refusal(api, claim(*[worst] * 32))
+    assert said.startswith(f'{PLACE}: unknown field "unknown-')
+    assert said.endswith("…")
+
+
+def test_a_changed_device_class_is_looked_at_again(api: Api) -> None:
+    made = api.create(thing("DeviceClass", {"config": entries(GOOD)}))
+    name = made["metadata"]["name"]
+    try:
+        with pytest.raises(ApiStatusError, match="unknown GPU sharing strategy"):
+            api.patch("DeviceClass", name, {"spec": {"config": entries(BAD)}})
+    finally:
+        api.delete("DeviceClass", name)
+
+
+@contextmanager
+def policy_asleep(api: Api) -> Iterator[None]:
+    """Nothing is refused meanwhile, as before the policy was installed."""
+
+    def act(*actions: str) -> None:
+        change = {"spec": {"validationActions": list(actions)}}
+        path = f"{BINDINGS}/{POLICY}"
+        api.request("PATCH", path, change, "application/merge-patch+json")
+
+    act("Audit")
+    try:
+        wait_until(lambda: not refusal(api, claim(BAD)), "the policy to sleep", timeout=30)
+        yield
+    finally:
+        act("Deny")
+        wait_until(lambda: refusal(api, claim(BAD)), "the policy to be at work", timeout=30)
+
+
+def test_a_bad_claim_from_before_the_policy_can_be_changed_and_deleted(
+    api: Api, node: GpuNode
+) -> None:
+    body = claim(BAD)
+    body["metadata"] |= {"finalizers": ["example.com/test"], "namespace": NAMESPACE}
+    with policy_asleep(api):
+        # Not by our own hands: a patch takes parameters with blanks in their JSON for changed.
+        made = node.cluster.kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(body))
+    name = json.loads(made)["metadata"]["name"]
+    change: Object = {"metadata": {"labels": {"a": "b"}}}
+    api.patch("ResourceClaim", name, change, NAMESPACE)
+    api.delete("ResourceClaim", name, NAMESPACE)
+    api.patch("ResourceClaim", name, {"metadata": {"finalizers": None}}, NAMESPACE)
+    assert api.find("ResourceClaim", name, NAMESPACE) is None
+
+
+def test_the_pod_s_event_says_what_the_policy_would_have_said(api: Api, scene: Scene) -> None:
+    with policy_asleep(api):
+        name = api.create(claim(BAD), NAMESPACE)["metadata"]["name"]
+    try:
+        pod = scene.pod(claims=[name])
+        said = scene.warning(pod, "FailedPrepareDynamicResources", timeout=60)
+        assert f"{PLACE}: {BAD_TEXT}" in said
+        scene.delete(pod)
+    finally:
+        api.delete("ResourceClaim", name, NAMESPACE)
+
+
+def test_kubectl_shows_the_error_to_who_creates_the_claim(api: Api, node: GpuNode) -> None:
+    with pytest.raises(TestbedError, match=re.escape(f"{PLACE}: {BAD_TEXT}")):
+        node.cluster.kubectl("create", "-f", "-", stdin=json.dumps(claim(BAD)))

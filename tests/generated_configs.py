@@ -1,0 +1,113 @@
+"""Configs as hypothesis makes them: most are nearly right, some are right, some are nonsense."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from bad_configs import VERSION
+
+Json = Any
+
+scalars: st.SearchStrategy[Json] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(min_value=-(2**63), max_value=2**63 - 1),
+    # Fractions that Python and Go write the same: others differ in the error's text alone.
+    st.sampled_from([0.5, -1.5, 12.25, 999999.5]),
+    st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=90),
+)
+anything: st.SearchStrategy[Json] = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=4,
+)
+numbers = st.from_regex(r"\A[+-]?([0-9]{1,12}(\.[0-9]{0,12})?|\.[0-9]{1,4})\Z")
+suffixes = st.sampled_from(
+    [
+        "",
+        "Ki",
+        "Mi",
+        "Gi",
+        "Ei",
+        "n",
+        "u",
+        "m",
+        "k",
+        "M",
+        "G",
+        "E",
+        "e3",
+        "E-2",
+        "e+9",
+        "GiB",
+        "K",
+        " ",
+    ]
+)
+quantities = st.one_of(
+    st.sampled_from(
+        ["1Mi", "1048576", "1048575", "1048575.5", "1024Ki", "1e6", "1.048576M", "", "Gi"]
+    ),
+    st.builds("{}{}".format, numbers, suffixes),
+    st.integers(min_value=-1, max_value=2**40),
+    st.sampled_from([1048576.5, 0.5]),
+)
+devices = st.one_of(
+    st.integers(min_value=-2, max_value=40).map(str),
+    st.sampled_from(["GPU-", "GPU-8d0f", "MIG-2c4f", "gpu-0", "+1", "01", "", "1.5"]),
+    st.text(max_size=4),
+)
+
+
+def mostly(right: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
+    """Mostly what is asked for, sometimes null, sometimes anything."""
+    return st.one_of(right, right, right, right, right, st.none(), anything)
+
+
+def fields(**of: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
+    """An object with some of the fields, and now and then one that nobody knows."""
+    known = st.fixed_dictionaries({}, optional=of)
+    unknown = st.sampled_from(
+        [{}, {}, {}, {}, {}, {"strategie": 1}, {"multiuser": None}, {"'\\\n": 2}]
+    )
+    return st.builds(lambda one, other: one | other, known, unknown)
+
+
+mps = fields(
+    defaultActiveThreadPercentage=mostly(st.integers(min_value=-2, max_value=102)),
+    defaultPinnedDeviceMemoryLimit=mostly(quantities),
+    defaultPerDevicePinnedMemoryLimit=mostly(
+        st.dictionaries(devices, mostly(quantities), max_size=3)
+    ),
+    multiUser=mostly(st.booleans()),
+)
+sharings = fields(
+    strategy=mostly(st.sampled_from(["MPS", "MPS", "TimeSlicing", "mps", ""])),
+    timeSlicingConfig=mostly(
+        fields(interval=mostly(st.sampled_from(["Default", "Short", "Medium", "Long", "long"])))
+    ),
+    mpsConfig=mostly(mps),
+)
+iommus = fields(
+    backendPolicy=mostly(st.sampled_from(["LegacyOnly", "PreferIommuFD", "", "Fast"])),
+    enableAPIDevice=mostly(st.booleans()),
+)
+
+
+def _of_kind(kind: str) -> st.SearchStrategy[Json]:
+    part = (
+        {"iommu": mostly(iommus)} if kind == "VfioDeviceConfig" else {"sharing": mostly(sharings)}
+    )
+    root = {"apiVersion": VERSION, "kind": kind}
+    return fields(**part).map(lambda rest: root | rest)
+
+
+roots = fields(apiVersion=mostly(st.just(VERSION)), kind=mostly(st.just("GpuConfig")))
+
+configs: st.SearchStrategy[Json] = st.one_of(
+    _of_kind("GpuConfig"),
+    _of_kind("GpuConfig"),
+    _of_kind("MigDeviceConfig"),
+    _of_kind("VfioDeviceConfig"),
+    roots,
+)

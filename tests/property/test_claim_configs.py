@@ -1,0 +1,47 @@
+"""Any config is read or refused with problems that say where; what is read stays what it is."""
+
+import json
+
+from hypothesis import given
+
+from dra_driver.validation.findings import check_manifest
+from generated_configs import Json, anything, configs
+from resource_nvidia_com.decode import InvalidConfigError, decode, decode_stored
+
+
+def texts(config: Json) -> list[str]:
+    try:
+        decode(config)
+    except InvalidConfigError as error:
+        return [problem.text for problem in error.problems]
+    return []
+
+
+@given(configs | anything)
+def test_any_config_is_read_or_refused_in_words(config: Json) -> None:
+    assert all(text and "\n" not in text for text in texts(config))
+
+
+@given(configs)
+def test_what_was_read_reads_the_same_when_written_again(config: Json) -> None:
+    if not texts(config):
+        read = decode(config).normalise()
+        assert decode(json.loads(read.model_dump_json(exclude_none=True))) == read
+        assert decode_stored(read.model_dump(mode="json")) == read
+        assert read.normalise() == read
+
+
+@given(configs)
+def test_the_command_finds_what_prepare_refuses(config: Json) -> None:
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "spec": {
+            "devices": {"config": [{"opaque": {"driver": "gpu.nvidia.com", "parameters": config}}]}
+        },
+    }
+    found = check_manifest(json.dumps(claim, indent=1)).findings
+    before = "spec.devices.config[0].opaque.parameters"
+    assert [one.text.removeprefix(before).lstrip(": .") for one in found] == [
+        text.lstrip(": .") for text in texts(config)
+    ] or config.get("kind") == "VfioDeviceConfig"
