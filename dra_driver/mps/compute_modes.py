@@ -8,6 +8,7 @@ put back when the last one has gone. It does not outlive a reload of the driver.
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -25,7 +26,11 @@ log = structlog.get_logger()
 
 
 class ModeDoor(Protocol):
-    """Reads and sets compute modes, as NVML numbers them. Both raise DeviceError."""
+    """Reads and sets compute modes, as NVML numbers them. All but `close` raise DeviceError."""
+
+    def open(self) -> None:
+        """Get hold of the driver ahead of the first call."""
+        ...
 
     def compute_mode(self, uuid: str) -> int | None:
         """Return a GPU's mode; None when it has none."""
@@ -41,11 +46,18 @@ class ModeDoor(Protocol):
 
 
 class NvmlModes:
-    """Compute modes through NVML, opened when first needed. A failure makes it open anew."""
+    """Compute modes through NVML, opened when first needed. A failure makes it open anew.
+
+    It stays open, because opening it wakes GPUs without persistence mode, seconds for each.
+    """
 
     def __init__(self, driver_root: Path) -> None:
         self._root = driver_root
         self._library: NvmlLibrary | None = None
+
+    def open(self) -> None:
+        """Open NVML, unless it is open."""
+        self._opened()
 
     def compute_mode(self, uuid: str) -> int | None:
         """Return a GPU's mode; None when the card has none."""
@@ -56,21 +68,25 @@ class NvmlModes:
         self._call(lambda library: library.set_compute_mode(uuid, mode))
 
     def close(self) -> None:
-        """Let go of the driver, so that it can be unloaded."""
+        """Let go of the driver."""
         if self._library is not None:
             self._library.close()
             self._library = None
 
     def _call(self, call: Callable[[NvmlLibrary], T]) -> T:
+        library = self._opened()
+        try:
+            return call(library)
+        except DeviceError:
+            self.close()  # it may be of a driver that was replaced
+            raise
+
+    def _opened(self) -> NvmlLibrary:
         if self._library is None:
             library = NvmlLibrary(find_library(self._root))
             library.open()
             self._library = library
-        try:
-            return call(self._library)
-        except DeviceError:
-            self.close()  # it may be of a driver that was replaced
-            raise
+        return self._library
 
 
 class ComputeModes:
@@ -139,8 +155,14 @@ class ComputeModes:
             holders.pop(domain, None)
             if not holders:
                 self._holders.pop(uuid, None)
-            if not self._holders:
-                self._door.close()
+
+    def warm(self) -> None:
+        """Get hold of the driver before the first domain comes; one that is missing is no matter.
+
+        The first domain then does not wait for it, or it says why it is missing.
+        """
+        with self._lock, suppress(DeviceError):
+            self._door.open()
 
     def close(self) -> None:
         """Let go of the driver; every mode stays as it is."""

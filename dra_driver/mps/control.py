@@ -32,6 +32,9 @@ _PROGRAM_FOLDERS = (
     "/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/opt/bin",
     "/usr/lib/nvidia/current", "/usr/local/nvidia/bin",
 )  # fmt: skip
+# Where a daemon has its links to the driver's libraries. Its servers run as their clients' users,
+# who may not pass the kubelet's directory.
+_LIBRARY_FOLDER = Path("/tmp/nvidia-mps-lib")  # noqa: S108 (a folder of its own is mounted there)
 _LIBRARIES = ("libcuda.so*", "libnvidia-*.so*")
 # What starts it for clients of several users: the documented option, and its short form.
 _MULTI_USER = ("-multiuser-server", "-M")
@@ -59,18 +62,21 @@ class Control:
         """
         programs = self._find()
         environment = {
-            **self._environment(programs, paths),
+            **self._environment(programs, _LIBRARY_FOLDER),
             "CUDA_MPS_PIPE_DIRECTORY": CONTAINER_PIPE_DIRECTORY,
             "CUDA_MPS_LOG_DIRECTORY": str(paths.log),
             "CUDA_VISIBLE_DEVICES": domain.visible_devices,
             processes.MARK: str(paths.folder),
             processes.GENERATION: domain.daemon_generation,
         }
+        binds = {Path(CONTAINER_PIPE_DIRECTORY): paths.pipe, Path(CONTAINER_SHM): paths.shm}
+        if self._is_elsewhere:
+            binds[_LIBRARY_FOLDER] = paths.libraries
         said = ""
         for options in [[one] for one in _MULTI_USER] if domain.multi_user else [[]]:
             command = [str(programs.control), "-d", *options]
             said = mounts.in_private_mounts(
-                {Path(CONTAINER_PIPE_DIRECTORY): paths.pipe, Path(CONTAINER_SHM): paths.shm},
+                binds,
                 partial(_launch, command, environment),
                 without=paths.folder.parent,
             )
@@ -93,7 +99,8 @@ class Control:
         """
         programs = self._find()
         # Relative, because the path of a socket holds 107 bytes and this folder's has as many.
-        environment = {**self._environment(programs, paths), "CUDA_MPS_PIPE_DIRECTORY": "."}
+        environment = self._environment(programs, paths.libraries)
+        environment["CUDA_MPS_PIPE_DIRECTORY"] = "."
         try:
             done = subprocess.run(
                 [str(programs.control)],
@@ -146,10 +153,15 @@ class Control:
                 return rooted.outside(self._root, inside)
         return None
 
-    def _environment(self, programs: _Programs, paths: DomainPaths) -> Mapping[str, str]:
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether the driver is not where this process's loader looks by itself."""
+        return self._root != Path("/")
+
+    def _environment(self, programs: _Programs, library_folder: Path) -> dict[str, str]:
         environment = {"PATH": programs.search_path, "LC_ALL": "C"}
-        if self._root != Path("/"):
-            environment["LD_LIBRARY_PATH"] = str(paths.libraries)
+        if self._is_elsewhere:
+            environment["LD_LIBRARY_PATH"] = str(library_folder)
         return environment
 
     def link_libraries(self, paths: DomainPaths) -> None:
@@ -161,9 +173,10 @@ class Control:
         Raises:
             OSError: it cannot be made.
         """
-        if self._root == Path("/"):
+        if not self._is_elsewhere:
             return
-        paths.libraries.mkdir(mode=0o755, exist_ok=True)
+        paths.libraries.mkdir(exist_ok=True)
+        paths.libraries.chmod(0o755)
         wanted = dict(self._libraries())
         for name in os.listdir(paths.libraries):  # noqa: PTH208 (names are what is wanted)
             if name not in wanted or (paths.libraries / name).readlink() != wanted[name]:

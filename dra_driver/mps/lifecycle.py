@@ -213,7 +213,9 @@ class Lifecycle:
         paths = self._paths
         try:
             for folder in (paths.folder, paths.pipe, paths.log, paths.shm):
-                folder.mkdir(mode=0o755, exist_ok=True)
+                folder.mkdir(exist_ok=True)
+                if not mounts.layers(folder):
+                    folder.chmod(0o755)  # for clients of any user, whatever our umask is
             self._works.control.link_libraries(paths)
         except OSError as error:
             raise file_error("make", paths.folder, error) from error

@@ -57,6 +57,9 @@ class Supervisor:
         try:
             if self._take_lock():
                 self._remember_modes()
+                threading.Thread(
+                    target=self._works.modes.warm, name="mps nvml", daemon=True
+                ).start()
                 while not self._stopping.is_set():
                     self._look()
                     self._watch.wait(_LOOK_SECONDS)

@@ -102,6 +102,23 @@ def test_killed_while_a_domain_goes_the_next_finishes(
     assert world.left(domain) == []
 
 
+def test_killed_while_it_replaces_a_dead_daemon_the_next_does_so_once(
+    world: World, start: Start, run: Run
+) -> None:
+    child = start("buried")
+    domain = world.domain("claim", 0)
+    daemon = world.ready(domain).daemon
+    assert daemon is not None
+    os.kill(daemon.pid, signal.SIGKILL)
+    killed(child)
+    run(world.supervisor())
+    status = world.ready(domain)
+    assert status.restarts == 1
+    assert daemons(world, domain) == [status.daemon]
+    world.gone(domain)
+    assert world.left(domain) == []
+
+
 def test_killed_with_its_daemons_at_work_they_go_on_and_are_adopted(
     world: World, start: Start, run: Run
 ) -> None:

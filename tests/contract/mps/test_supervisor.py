@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -56,6 +57,10 @@ def test_a_daemon_sees_its_devices_and_its_own_shared_folders_alone(world: World
     shared = (process / "root/dev/shm").iterdir()
     assert [path.name for path in shared] == ["from-a-client"]
     assert (process / "root/tmp/nvidia-mps/control").is_socket()
+    libraries = process / "root" / environment["LD_LIBRARY_PATH"].lstrip("/")
+    assert (libraries / "libcuda.so.1").is_file()
+    assert not [path.name for path in libraries.iterdir() if path.name.startswith("libc.so")]
+    assert stat.S_IMODE(libraries.stat().st_mode) == 0o755
     mounted = [line.split()[4] for line in (process / "mountinfo").read_text().splitlines()]
     assert not [point for point in mounted if point.startswith(str(world.files.domains_folder))]
 

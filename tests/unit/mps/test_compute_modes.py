@@ -21,8 +21,13 @@ class Door:
         self.is_open = False
 
     def compute_mode(self, uuid: str) -> int | None:
-        self.is_open = True
+        self.open()
         return self.modes[uuid]
+
+    def open(self) -> None:
+        if self.refuses:
+            raise DeviceError("refused")
+        self.is_open = True
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
         if self.refuses:
@@ -48,7 +53,20 @@ def test_the_mode_found_comes_back() -> None:
     assert door.modes == {GPU: EXCLUSIVE_PROCESS, OTHER: DEFAULT}
     modes.leave(ONE, GPU)
     assert door.modes == {GPU: PROHIBITED, OTHER: DEFAULT}
-    assert not door.is_open, "an open driver cannot be unloaded"
+    modes.close()
+    assert not door.is_open
+
+
+def test_the_driver_may_be_missing_until_a_domain_comes() -> None:
+    door = Door()
+    door.refuses = True
+    modes = ComputeModes(door)
+    modes.warm()
+    with pytest.raises(DeviceError):
+        modes.found(ONE, GPU)
+    door.refuses = False
+    modes.warm()
+    assert door.is_open
 
 
 def test_the_last_of_two_domains_puts_back_what_the_first_one_found() -> None:
