@@ -28,6 +28,7 @@ from dra_driver.cdi.content import CdiContent
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.locks import NodeLocks
+from dra_driver.claims.plans import Strategies
 from dra_driver.claims.prepare import ClaimPreparer
 from dra_driver.claims.prepared import NodeParts, PreparedClaims
 from dra_driver.claims.reconcile import Reconciler
@@ -41,14 +42,19 @@ from dra_driver.kubelet.liveness import Liveness
 from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.kubelet.sockets import SocketPaths, socket_paths
+from dra_driver.mps.desk import MpsDesk
 from dra_driver.ops.http import HttpEndpoint
 from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
 from dra_driver.ops.metrics import DeviceType, Metrics
 from dra_driver.settings import Settings
-from dra_driver.sharing.base import EXCLUSIVE
+from dra_driver.sharing.base import EXCLUSIVE, Sharing
 from dra_driver.sharing.exclusive import Exclusive
+from dra_driver.sharing.mps import Mps
+from dra_driver.sharing.nvidia_smi import NvidiaSmi
+from dra_driver.sharing.time_slicing import TimeSlicing
 from dra_driver.slices.publication import Publication
 from dra_driver.slices.publisher import SlicePublisher
+from resource_nvidia_com.v1beta1.sharing import SharingStrategy
 
 STOP_SECONDS = 2.0
 """What each background thread gets to end; all are daemons and change nothing by being cut off."""
@@ -124,7 +130,7 @@ class Driver:
             inventory=self._watcher,
             edits=content,
             specs=SpecStore(self._settings.cdi_root),
-            strategies={EXCLUSIVE: Exclusive()},
+            strategies=Strategies(self._build_strategies(roots, clock), self._metrics.undo_failed),
         )
         directory = self.paths.data_directory
         self._prepared = PreparedClaims(directory, parts, boot_id=read_boot_id(roots.proc))
@@ -147,6 +153,20 @@ class Driver:
         self._calls = ClaimCalls(self._preparer, self._metrics, clock=clock)
         self._metrics.watch_prepared(self._count_prepared)
         self._metrics.watch_quarantined(lambda: self._prepared.records.quarantined)
+        self._metrics.watch_sharing(SharingStrategy, self._prepared.count_debts)
+
+    def _build_strategies(self, roots: Roots, clock: Callable[[], float]) -> Mapping[str, Sharing]:
+        # Where `dra-driver mps-supervisor` looks for it too.
+        self._desk = MpsDesk(self.paths.data_directory / "mps", clock)
+        return {
+            EXCLUSIVE: Exclusive(),
+            str(SharingStrategy.TIME_SLICING): TimeSlicing(
+                NvidiaSmi(roots.driver, clock), self._session
+            ),
+            str(SharingStrategy.MPS): Mps(
+                self._desk, clock, ready_seconds=self._settings.mps_ready_timeout
+            ),
+        }
 
     def start(self) -> None:
         """Start every part: first what can fail, and what the kubelet waits for.
@@ -175,6 +195,7 @@ class Driver:
         self._liveness.stop()
         # Calls that only wait for something would use up the grace of those that work.
         self._preparer.stop()
+        self._desk.stop()
         left = self._plugin.stop(self._settings.shutdown_grace)
         self._reconciler.stop(STOP_SECONDS)
         self._publisher.stop(STOP_SECONDS)

@@ -127,6 +127,10 @@ class Settings(BaseSettings):
         30.0, description="Seconds between looks for GPUs that came or went."
     )
 
+    mps_ready_timeout: Seconds = Field(
+        35.0, description="Seconds to wait for a claim's MPS daemon, within the kubelet's patience."
+    )
+
     # Operations
     healthcheck_port: Port = Field(
         -1, description="TCP port of the gRPC liveness probe; negative: off, 0: any free port."

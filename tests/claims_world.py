@@ -6,7 +6,7 @@ has set on that GPU. Everything is below one directory, so that another process 
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,14 @@ from dra_driver.cdi.model import DeviceNode, Edits
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
+from dra_driver.claims.plans import Strategies
 from dra_driver.claims.ports import ClaimReader
 from dra_driver.claims.prepare import ClaimPreparer, Patience
 from dra_driver.claims.prepared import NodeParts, PreparedClaims
 from dra_driver.claims.reconcile import Pace, Reconciler
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory
-from dra_driver.errors import DeviceError, NotFoundError
-from dra_driver.sharing.base import EXCLUSIVE, Group, Plan
+from dra_driver.errors import DriverError, NotFoundError
+from dra_driver.sharing.base import EXCLUSIVE, Group, Plan, Sharing
 from dra_driver.sharing.exclusive import Exclusive
 from resource_nvidia_com.v1beta1.sharing import SharingStrategy
 
@@ -81,38 +82,64 @@ class Machine:
 
 
 class FileSharing:
-    """A strategy that changes hardware: a file for each GPU."""
+    """A strategy that changes hardware: a file for each GPU.
 
-    def __init__(self, folder: Path) -> None:
+    With `lives_on` the files are wanted by something on disk, so that no reboot takes them away.
+    """
+
+    def __init__(self, folder: Path, *, lives_on: bool = False) -> None:
         self._folder = folder
-        self.refuse_apply = False
-        self.refuse_undo = False
+        self.lives_on = lives_on
+        self.refuse_apply: DriverError | None = None
+        self.refuse_undo: DriverError | None = None
+        self.refuse_uphold: DriverError | None = None
+        self.on_apply: Callable[[Plan], None] = lambda _: None
         self.applied = 0
 
-    def plan(self, group: Group) -> Plan:
-        gpus = tuple(gpu.uuid for gpu in group.gpus)
-        return Plan(strategy="MPS", gpus=gpus, changes={"claim": group.claim})
+    def plan(self, groups: Sequence[Group]) -> tuple[Plan, ...]:
+        return tuple(
+            Plan(strategy="MPS", gpus=(gpu.uuid,), changes={"claim": group.claim})
+            for group in groups
+            for gpu in group.gpus
+        )
 
-    def apply(self, plan: Plan) -> Edits:
+    def edits(self, plan: Plan) -> Mapping[GpuUuid, Edits]:
+        return {uuid: Edits(env=(f"MPS={plan.changes['claim']}",)) for uuid in plan.gpus}
+
+    def apply(self, plan: Plan, deadline: float) -> None:
         self._folder.mkdir(exist_ok=True)
+        self.on_apply(plan)
         for uuid in plan.gpus:
             (self._folder / uuid).write_text(str(plan.changes["claim"]))
-            if self.refuse_apply:
-                raise DeviceError("the GPU refused")
+        if self.refuse_apply:
+            raise self.refuse_apply
         self.applied += 1
-        return Edits(env=(f"MPS={plan.changes['claim']}",))
 
-    def undo(self, plan: Plan) -> None:
+    def uphold(self, plan: Plan, deadline: float | None) -> None:
+        if deadline is not None and self.refuse_uphold:
+            raise self.refuse_uphold
+
+    def undo(self, plan: Plan, deadline: float) -> None:
         if self.refuse_undo:
-            raise DeviceError("the GPU refused")
-        for uuid in plan.gpus:
+            raise self.refuse_undo
+        for uuid in plan.gpus or self._of(plan):
             (self._folder / uuid).unlink(missing_ok=True)
+
+    def leftovers(self) -> Mapping[str, Plan]:
+        if not self.lives_on or not self._folder.exists():
+            return {}
+        claims = {path.read_text() for path in self._folder.iterdir()}
+        return {claim: Plan(strategy="MPS", gpus=(), changes={"claim": claim}) for claim in claims}
+
+    def _of(self, plan: Plan) -> list[str]:
+        found = self._folder.iterdir()
+        return [path.name for path in found if path.read_text() == plan.changes["claim"]]
 
 
 class World:
     """A node. Two worlds on one directory are two driver processes, or one before and after."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what a test may want to be different)
         self,
         root: Path,
         *gpus: Gpu,
@@ -121,18 +148,24 @@ class World:
         step: Callable[[str], None] = lambda _: None,
         patience: Patience = FAST,
         reader: ClaimReader | None = None,
+        strategies: Mapping[str, Sharing] | None = None,
+        lives_on: bool = False,
     ) -> None:
         self.root = root
         self.api = api or Api()
         self.reader = reader or self.api
         self.machine = Machine(*(gpus or tuple(make.gpu(minor) for minor in range(8))))
         self.specs = SpecStore(root / "cdi")
-        self.sharing = FileSharing(root / "hardware")
+        self.sharing = FileSharing(root / "hardware", lives_on=lives_on)
+        self.failed_undos: list[str] = []
         parts = NodeParts(
             inventory=self.machine,
             edits=self.machine,
             specs=self.specs,
-            strategies={EXCLUSIVE: Exclusive(), str(SharingStrategy.MPS): self.sharing},
+            strategies=Strategies(
+                strategies or {EXCLUSIVE: Exclusive(), str(SharingStrategy.MPS): self.sharing},
+                self.failed_undos.append,
+            ),
         )
         self.plugin = root / "plugin"
         self.prepared = PreparedClaims(self.plugin, parts, boot_id=boot_id, step=step)

@@ -13,7 +13,7 @@ not known is unprepared. Steps on disk and hardware are in claims/prepared.py.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -24,7 +24,7 @@ from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import Claim, ClaimRef, ClaimUid, PreparedDevice, parse_claim, uid_of
 from dra_driver.claims.ports import ClaimReader, InventorySource
 from dra_driver.claims.prepared import PreparedClaims
-from dra_driver.claims.record import DeviceRecord, Record
+from dra_driver.claims.record import Debt, DeviceRecord, Record, RecordState
 from dra_driver.claims.standing import has_devices_of, why_gone
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import (
@@ -144,13 +144,15 @@ class ClaimPreparer:
             self._release(record, deadline)
             return True
 
-    def _release(self, record: Record, end: float) -> None:
-        with self._locks.gpus(record.held_gpus, end):
-            self._prepared.release(record)
+    def _release(self, record: Record, end: float) -> tuple[Debt, ...]:
+        with self._locks.gpus(record.touched_gpus, end):
+            left = self._prepared.release(record, deadline=end)
         with self._changed:
             self._released += 1
             self._changed.notify_all()
-        log.info("claim unprepared", **_facts(record))
+        if record.state is not RecordState.RELEASED:
+            log.info("claim unprepared", **_facts(record))
+        return left
 
     def _end(self, deadline: float) -> float:
         patience = self._patience
@@ -244,12 +246,13 @@ class ClaimPreparer:
         """Answer as before. The CDI spec may be gone: /var/run/cdi is no lasting place."""
         uid = record.ref.uid
         try:
-            with self._locks.gpus(record.held_gpus, end):
+            with self._locks.gpus(record.touched_gpus, end):
                 self._prepared.restore(record)
         except (DeviceError, TransientError) as error:
             if not self._prepared.has_spec(uid):
                 raise
             log.warning("spec left as it was", claim=str(record.ref), reason=str(error))
+        self._prepared.wait_ready(record, deadline=end)
         return record.answer
 
     def _prepare(
@@ -259,20 +262,33 @@ class ClaimPreparer:
         kinds = {result.device: kind_of(result.device) for result in claim.results}
         groups = group_by_config(claim, kinds)
         gpus = allocated_gpus(claim.results, self._pool, self._inventory.current())
-        draft = self._prepared.draft(claim, gpus, groups)
+        draft = self._prepared.draft(claim, gpus)
         if former:
             # Of another boot, broken off by a crash, or of an allocation that is no more.
-            self._release(former, end)
+            draft = replace(draft, debts=self._release(former, end))
+            self._prepared.check_free(draft.debts, draft.held_gpus)
         if not draft.devices:
             return ()
-        with self._locks.gpus(draft.held_gpus, end):
+        with self._locks.gpus(draft.touched_gpus, end):
             rival = self._prepared.rival(draft)
             if rival is None:
-                self._prepared.commit(draft)
+                self._collect_debts(draft, end)
+                draft = self._prepared.planned(draft, gpus, groups)
+                self._prepared.commit(draft, deadline=end)
         if rival is not None:
             raise self._conflict(*rival, end)
         log.info("claim prepared", **_facts(draft))
         return draft.answer
+
+    def _collect_debts(self, draft: Record, end: float) -> None:
+        """Have taken back what earlier claims have left on the draft's GPUs."""
+        for uid in sorted(self._prepared.debtors(draft)):
+            try:
+                # Not waited for: whoever has that claim may be waiting for our GPUs.
+                with self._locks.claim(uid, self._clock()):
+                    self._prepared.vacate(uid, draft.held_gpus, deadline=end)
+            except ConflictError as error:
+                raise TransientError(f"a GPU is being given back: {error}") from error
 
     def _conflict(self, device: DeviceRecord, holder: Record, end: float) -> DriverError:
         """Return the error for a device that another claim holds: final, or one that may pass."""

@@ -5,11 +5,13 @@ the next call for the claim or by claims/reconcile.py. The order is always: mark
 down what will be changed, change it, write down that it is done, write the CDI spec; and back:
 undo, delete spec, record, marks. Where no hardware is changed the first record is left out.
 
-CDI specs are derived from records. Nothing here waits, asks the API server or takes a lock: callers
-hold the lock of the claim and of the GPUs it holds.
+What hardware refuses to take back is a debt: it stays in the record, and its GPUs stay marked, so
+that whoever comes to them finds it. CDI specs are derived from records. Nothing here asks the API
+server or takes a lock: callers hold the lock of the claim and of the GPUs it touches.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,23 +24,27 @@ from dra_driver.claims.config import ConfigGroup
 from dra_driver.claims.gpus import recorded_gpus
 from dra_driver.claims.holders import GpuHolders
 from dra_driver.claims.model import Claim, ClaimUid
+from dra_driver.claims.plans import Strategies
 from dra_driver.claims.ports import EditsSource, InventorySource, SpecFiles
-from dra_driver.claims.record import DeviceRecord, Record, RecordState
+from dra_driver.claims.record import Debt, DeviceRecord, Record, RecordState
 from dra_driver.devices.model import Gpu, GpuUuid
-from dra_driver.errors import ConfigError, DriverError, StateError
-from dra_driver.sharing.base import Group, Plan, Sharing, strategy_name
+from dra_driver.errors import DriverError, TransientError
+from dra_driver.sharing.base import Plan
 
 log = structlog.get_logger()
+
+UNDO_SECONDS = 2.0
+"""What is kept, after a call's deadline, to take back what could not be done by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """What preparing is made of on this node. `strategies` are by name (sharing/base.py)."""
+    """What preparing is made of on this node."""
 
     inventory: InventorySource
     edits: EditsSource
     specs: SpecFiles
-    strategies: Mapping[str, Sharing]
+    strategies: Strategies
 
 
 class PreparedClaims:
@@ -63,6 +69,7 @@ class PreparedClaims:
         self.records = RecordStore(directory)
         self._holders = GpuHolders(directory)
         self._parts = parts
+        self._strategies = parts.strategies
         self._boot_id = boot_id
         self._step = step
 
@@ -84,29 +91,54 @@ class PreparedClaims:
         The cost depends on how many claims hold these GPUs, not on how many there are.
         """
         for device in record.devices:
-            if device.admin_access:
-                continue
-            for uid in self._holders.of(device.uuid):
-                if uid == record.ref.uid:
-                    continue
-                other = self.records.read(uid)
-                if other and self.holds(other) and device.uuid in other.held_gpus:
-                    return device, other
-                self._holders.remove(device.uuid, uid)  # left by a crash, or of a former boot
+            if not device.admin_access:
+                for other in self._others(device.uuid, record.ref.uid):
+                    if self.holds(other) and device.uuid in other.held_gpus:
+                        return device, other
         return None
 
-    def draft(self, claim: Claim, gpus: Mapping[str, Gpu], groups: Sequence[ConfigGroup]) -> Record:
-        """Return the record the claim will have. Nothing is changed yet.
+    def debtors(self, record: Record) -> set[ClaimUid]:
+        """Return the other claims that may have left something on the record's GPUs."""
+        return {
+            other.ref.uid
+            for uuid in record.held_gpus
+            for other in self._others(uuid, record.ref.uid)
+            if not self.holds(other) or other.debts
+        }
 
-        Args:
-            claim: the claim.
-            gpus: the GPU of each of its devices, by device name.
-            groups: its results by config.
+    def vacate(self, uid: ClaimUid, gpus: Collection[GpuUuid], *, deadline: float) -> None:
+        """Take back what a claim has left on GPUs that another one is about to get.
+
+        A setting that cannot be reset does not keep the other one away.
 
         Raises:
-            ConfigError: a config asks for what these GPUs or this driver cannot do.
+            TransientError: something is there that nobody can share a GPU with.
+            StateError: the disk refused.
         """
-        plans = [self._plan(claim.ref.uid, group, gpus) for group in groups]
+        record = self.records.read(uid)
+        if record is None:
+            return
+        if self.is_of_this_boot(record):
+            left = self.settle(record, deadline=deadline, gpus=gpus)
+        else:
+            left = self._lapse_plans(record, deadline)
+        self.check_free(left, gpus)
+
+    def check_free(self, debts: Sequence[Debt], gpus: Collection[GpuUuid]) -> None:
+        """Check that no debt keeps the GPUs from being used.
+
+        Raises:
+            TransientError: one does.
+        """
+        for debt in debts:
+            if self._strategies.lives_on(debt.plan) and not set(debt.plan.gpus).isdisjoint(gpus):
+                raise TransientError(
+                    f"{', '.join(debt.plan.gpus)} cannot be used yet: {debt.plan.strategy} of an "
+                    f"earlier claim has not ended ({debt.reason})"
+                )
+
+    def draft(self, claim: Claim, gpus: Mapping[str, Gpu]) -> Record:
+        """Return the record the claim will have, without plans; `gpus` are by device name."""
         return Record(
             ref=claim.ref,
             boot_id=self._boot_id,
@@ -125,14 +157,26 @@ class PreparedClaims:
                 )
                 for result in claim.results
             ),
-            plans=tuple(plan for plan in plans if plan.changes),
+            pods=claim.pods,
         )
 
-    def commit(self, record: Record) -> None:
-        """Make a drafted record come true.
+    def planned(
+        self, draft: Record, gpus: Mapping[str, Gpu], groups: Sequence[ConfigGroup]
+    ) -> Record:
+        """Return a draft with the plans for its groups of results. Nothing is changed yet.
 
         Raises:
-            DeviceError, TransientError: the hardware refused; what was changed has been undone.
+            ConfigError: a config asks for what these GPUs or this driver cannot do.
+            DeviceError, TransientError: a GPU does not say how it is set.
+        """
+        return replace(draft, plans=self._strategies.plan(draft.ref.uid, groups, gpus))
+
+    def commit(self, record: Record, *, deadline: float) -> None:
+        """Make a planned record come true.
+
+        Raises:
+            ConfigError, DeviceError, TransientError: the hardware refused, or takes longer than
+                until the deadline; what was changed has been undone, or is a debt.
             StateError: the disk refused; the next call for the claim finishes or undoes it.
         """
         # First what can fail without leaving anything behind.
@@ -145,9 +189,9 @@ class PreparedClaims:
             self.records.write(replace(record, state=RecordState.PREPARING))
             self._step("intended")
             try:
-                spec = self._with_plans(record, spec)
+                self._strategies.apply(record.plans, deadline)
             except DriverError:
-                self.release(record)
+                self.release(record, deadline=deadline + UNDO_SECONDS)
                 raise
             self._step("applied")
         self.records.write(record)
@@ -162,33 +206,80 @@ class PreparedClaims:
             DeviceError, TransientError: a GPU of the claim is not there.
             StateError: the disk refused.
         """
-        for uuid in record.held_gpus:
+        for uuid in record.touched_gpus:
             self._holders.add(uuid, record.ref.uid)
+        self._strategies.uphold(record.plans, None)
         gpus = recorded_gpus(record.devices, self._parts.inventory.current())
-        spec = self._with_plans(record, self._spec(record, gpus))
-        self._parts.specs.write(record.ref.uid, spec)
+        self._parts.specs.write(record.ref.uid, self._spec(record, gpus))
 
-    def release(self, record: Record) -> None:
-        """Take back everything of a claim.
+    def wait_ready(self, record: Record, *, deadline: float) -> None:
+        """Wait until containers can be started with what was applied for a prepared claim.
 
-        What hardware refuses to take back stays in a record of its own and is tried again by
-        `claims/reconcile.py`; it does not keep the claim's pod from ending.
+        Raises:
+            DeviceError, TransientError: they cannot by the deadline.
+        """
+        self._strategies.uphold(record.plans, deadline)
+
+    def release(self, record: Record, *, deadline: float) -> tuple[Debt, ...]:
+        """Take back everything of a claim; return what hardware refuses to take back.
+
+        That stays in a record of its own and is tried again, by `claims/reconcile.py` and by the
+        next claim that gets the GPU; it does not keep the claim's pod from ending.
 
         Raises:
             StateError: the record cannot be deleted.
         """
-        uid = record.ref.uid
-        left = tuple(plan for plan in reversed(record.plans) if not self._undone(plan, record))
+        plans = self._undoable(record.plans, record)
+        left = self._strategies.undo(plans, deadline)
+        # After the plans: a debt may be about the same GPU, and its setting is the older one.
+        for debt in reversed(record.debts):
+            left = self._strategies.undo(self._undoable([debt.plan], record), deadline) + left
         self._step("undone")
-        self.delete_spec(uid)
+        self.delete_spec(record.ref.uid)
         self._step("unspecified")
-        if left:
-            self.records.write(replace(record, state=RecordState.RELEASED, plans=left[::-1]))
-        else:
-            self.records.delete(uid)
-        self._step("forgotten")
-        for uuid in record.held_gpus:
-            self._holders.remove(uuid, uid)
+        self._forget(record, left)
+        return left
+
+    def settle(
+        self, record: Record, *, deadline: float, gpus: Collection[GpuUuid] | None = None
+    ) -> tuple[Debt, ...]:
+        """Try again what could not be undone, on some GPUs or on all that nobody uses.
+
+        Returns what is left.
+
+        Raises:
+            StateError: the disk refused.
+        """
+        todo = [
+            debt
+            for debt in record.debts
+            if (not self._is_in_use(debt, record))
+            and (gpus is None or not set(debt.plan.gpus).isdisjoint(gpus))
+        ]
+        again = self._strategies.undo([debt.plan for debt in todo], deadline)
+        left = tuple(debt for debt in record.debts if debt not in todo) + again
+        if record.state is RecordState.RELEASED:
+            self._forget(record, left)
+        elif left != record.debts:
+            self.records.write(replace(record, debts=left))
+            self._unmark(record, keep={*record.held_gpus, *_gpus_of(left)})
+        return left
+
+    def lapse(self, record: Record, *, deadline: float) -> bool:
+        """Take back what has outlived a reboot of a claim that was prepared before it.
+
+        The record stays: the kubelet prepares the claim anew or unprepares it. Returns whether
+        all of it is gone.
+        """
+        self.delete_spec(record.ref.uid)
+        return not self._lapse_plans(record, deadline)
+
+    def sweep(self, uid: ClaimUid, *, deadline: float) -> bool:
+        """Take back what lives by itself for a claim that has no record; return whether it did."""
+        plans = self._strategies.leftovers().get(uid, [])
+        if plans:
+            log.warning("claim without a record taken back", claim_uid=uid)
+        return not self._strategies.undo(plans, deadline)
 
     def delete_spec(self, uid: ClaimUid) -> None:
         """Delete the claim's CDI spec; one that cannot be deleted is left to a later reconcile."""
@@ -205,78 +296,105 @@ class PreparedClaims:
         """Delete what a killed process was writing into the CDI folder."""
         self._parts.specs.delete_leftovers()
 
-    def specified(self) -> set[ClaimUid]:
-        """Return the claims that have a CDI spec."""
-        return {ClaimUid(uid) for uid in self._parts.specs.uids()}
+    def traced(self) -> set[ClaimUid]:
+        """Return the claims that have a CDI spec, or something that lives by itself."""
+        return {
+            ClaimUid(uid) for uid in self._parts.specs.uids() | set(self._strategies.leftovers())
+        }
 
-    def _plan(self, uid: str, group: ConfigGroup, gpus: Mapping[str, Gpu]) -> Plan:
-        name = strategy_name(group.config)
-        strategy = self._parts.strategies.get(name)
-        if strategy is None:
-            raise ConfigError(
-                f"sharing strategy {name} is not available in this version of the driver: remove "
-                f"`sharing` from the {group.config.kind} of request {group.results[0].request}"
-            )
-        members = {gpus[result.device].uuid: gpus[result.device] for result in group.results}
-        return strategy.plan(Group(claim=uid, gpus=tuple(members.values()), config=group.config))
+    def count_debts(self) -> Mapping[str, int]:
+        """Return how many plans wait to be undone, by strategy."""
+        found = (self.records.read(uid) for uid in self.records.uids())
+        return Counter(debt.plan.strategy for record in found if record for debt in record.debts)
 
-    def _strategy(self, plan: Plan) -> Sharing:
-        strategy = self._parts.strategies.get(plan.strategy)
-        if strategy is None:
-            raise StateError(
-                f"the claim was prepared with sharing strategy {plan.strategy}, which this version "
-                "of the driver does not know; install the version that prepared it"
-            )
-        return strategy
+    def _others(self, gpu: GpuUuid, uid: ClaimUid) -> list[Record]:
+        """Return the records of other claims with a mark on the GPU."""
+        found = []
+        for other in self._holders.of(gpu):
+            if other != uid:
+                record = self.records.read(other)
+                if record is not None:
+                    found.append(record)
+                else:
+                    self._holders.remove(gpu, other)  # left by a crash
+        return found
 
-    def _undone(self, plan: Plan, record: Record) -> bool:
-        if not self.is_of_this_boot(record):
-            return True  # a reboot undid it, and the GPU may be another claim's by now
-        try:
-            self._strategy(plan).undo(plan)
-        except DriverError as error:
-            log.warning(
-                "plan not undone",
-                claim=str(record.ref),
-                claim_uid=record.ref.uid,
-                strategy=plan.strategy,
-                gpus=list(plan.gpus),
-                reason=str(error),
+    def _is_in_use(self, debt: Debt, record: Record) -> bool:
+        """Tell whether undoing a debt would change a GPU that a claim has."""
+        if self._strategies.lives_on(debt.plan):
+            return False  # nobody has the GPU before it is gone
+        if record.state is not RecordState.RELEASED and set(debt.plan.gpus) & set(record.held_gpus):
+            return True
+        return any(
+            self.holds(other) and uuid in other.held_gpus
+            for uuid in debt.plan.gpus
+            for other in self._others(uuid, record.ref.uid)
+        )
+
+    def _undoable(self, plans: Sequence[Plan], record: Record) -> list[Plan]:
+        """Return the plans of which something can still be there, the latest first.
+
+        A reboot undid settings, and the GPU may be another claim's by now.
+        """
+        here = self.is_of_this_boot(record)
+        return [plan for plan in reversed(plans) if here or self._strategies.lives_on(plan)]
+
+    def _lapse_plans(self, record: Record, deadline: float) -> tuple[Debt, ...]:
+        plans = (*record.plans, *(debt.plan for debt in record.debts))
+        return self._strategies.undo(self._undoable(plans, record), deadline)
+
+    def _forget(self, record: Record, debts: tuple[Debt, ...]) -> None:
+        """Reduce a record to its debts; one without any goes."""
+        uid = record.ref.uid
+        known = {(debt.plan.strategy, debt.plan.gpus, debt.reason) for debt in record.debts}
+        for debt in debts:
+            plan = debt.plan
+            if (plan.strategy, plan.gpus, debt.reason) not in known:
+                log.warning(
+                    "plan not undone",
+                    claim=str(record.ref),
+                    claim_uid=uid,
+                    strategy=plan.strategy,
+                    gpus=list(plan.gpus),
+                    reason=debt.reason,
+                )
+        if debts:
+            # Whatever boot the plans were of, what is left of them is there in this one.
+            left = replace(
+                record, state=RecordState.RELEASED, boot_id=self._boot_id, plans=(), debts=debts
             )
-            return False
-        return True
+            if left != record:
+                self.records.write(left)
+        else:
+            self.records.delete(uid)
+        self._step("forgotten")
+        self._unmark(record, keep=_gpus_of(debts))
+
+    def _unmark(self, record: Record, *, keep: Collection[GpuUuid]) -> None:
+        for uuid in record.touched_gpus:
+            if uuid not in keep:
+                self._holders.remove(uuid, record.ref.uid)
 
     def _spec(self, record: Record, gpus: Mapping[GpuUuid, Gpu]) -> Spec:
-        """Return the claim's CDI spec as far as it does not depend on plans."""
+        """Return the claim's CDI spec."""
+        extra = self._strategies.edits(record.plans)
         # The same device can stand in a claim twice, with admin access and without.
-        edits = {
-            claim_device_name(record.ref.uid, device.name, device.share_id): gpus[device.uuid]
+        devices = {
+            claim_device_name(record.ref.uid, device.name, device.share_id): device.uuid
             for device in record.devices
         }
         return Spec(
             kind=KIND,
             devices=tuple(
-                SpecDevice(name=name, edits=self._parts.edits.gpu_edits(gpu))
-                for name, gpu in edits.items()
+                SpecDevice(
+                    name=name,
+                    edits=self._parts.edits.gpu_edits(gpus[uuid]) + extra.get(uuid, Edits()),
+                )
+                for name, uuid in devices.items()
             ),
             edits=self._parts.edits.common_edits(),
         )
 
-    def _with_plans(self, record: Record, spec: Spec) -> Spec:
-        """Apply the record's plans and add what they give to the devices they are for."""
-        if not record.plans:
-            return spec
-        extra: dict[GpuUuid, Edits] = {}
-        for plan in record.plans:
-            edits = self._strategy(plan).apply(plan)
-            for uuid in plan.gpus:
-                extra[uuid] = extra.get(uuid, Edits()) + edits
-        uuids = {
-            claim_device_name(record.ref.uid, device.name, device.share_id): device.uuid
-            for device in record.devices
-        }
-        devices = tuple(
-            replace(device, edits=device.edits + extra.get(uuids[device.name], Edits()))
-            for device in spec.devices
-        )
-        return replace(spec, devices=devices)
+
+def _gpus_of(debts: Sequence[Debt]) -> set[GpuUuid]:
+    return {uuid for debt in debts for uuid in debt.plan.gpus}

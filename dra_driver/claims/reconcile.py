@@ -45,6 +45,9 @@ class Pace:
     lock_timeout: float = 1.0
     """How long to wait for a claim that the kubelet is busy with."""
 
+    undo_timeout: float = 10.0
+    """For hardware to take back what was set for one claim."""
+
     request_timeout: float = 20.0
     """For one request to the API server."""
 
@@ -90,7 +93,7 @@ class Reconciler:
             StateError: the driver's directory or the CDI folder cannot be read.
         """
         if only is None:
-            only = self._prepared.records.uids() | self._prepared.specified()
+            only = self._prepared.records.uids() | self._prepared.traced()
         return {uid for uid in sorted(only) if not self._done(uid, self._mend_claim)}
 
     def compare(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
@@ -140,33 +143,34 @@ class Reconciler:
         return done
 
     def _mend_claim(self, uid: ClaimUid) -> bool:
-        deadline = self._clock() + self._pace.lock_timeout
-        with self._locks.claim(uid, deadline):
+        with self._locks.claim(uid, self._clock() + self._pace.lock_timeout):
             record = self._prepared.records.read(uid)
             if record is None:
                 if self._prepared.has_spec(uid):
                     log.info("spec without a claim deleted", claim_uid=uid)
                 self._prepared.delete_spec(uid)
                 self._prepared.records.delete(uid)
-                return True
-            with self._locks.gpus(record.held_gpus, deadline):
+                return self._prepared.sweep(uid, deadline=self._undo_deadline())
+            with self._locks.gpus(record.touched_gpus, self._clock() + self._pace.lock_timeout):
                 return self._mend_record(record)
 
     def _mend_record(self, record: Record) -> bool:
+        deadline = self._undo_deadline()
         match record.state:
             case RecordState.PREPARED if not self._prepared.is_of_this_boot(record):
                 # Nothing runs with it. The kubelet prepares the claim again or unprepares it.
-                self._prepared.delete_spec(record.ref.uid)
-                return True
+                return self._prepared.lapse(record, deadline=deadline)
             case RecordState.PREPARED:
                 self._prepared.restore(record)
-                return True
-            case RecordState.RELEASED if self._prepared.rival(record):
-                return False  # another claim has the GPU now
+                return not self._prepared.settle(record, deadline=deadline)
+            case RecordState.RELEASED if self._prepared.is_of_this_boot(record):
+                return not self._prepared.settle(record, deadline=deadline)
             case RecordState.PREPARING | RecordState.RELEASED:
                 log.info("preparation taken back", claim=str(record.ref), state=record.state)
-                self._prepared.release(record)
-                return self._prepared.records.read(record.ref.uid) is None
+                return not self._prepared.release(record, deadline=deadline)
+
+    def _undo_deadline(self) -> float:
+        return self._clock() + self._pace.undo_timeout
 
     def _compare_claim(self, uid: ClaimUid) -> bool:
         with self._locks.claim(uid, self._clock() + self._pace.lock_timeout):
@@ -180,8 +184,7 @@ class Reconciler:
         since = self._gone_since.setdefault(uid, self._clock())
         if self._clock() - since < self._pace.grace:
             return False
-        deadline = self._clock() + self._pace.lock_timeout
-        if self._preparer.discard(record, deadline=deadline):
+        if self._preparer.discard(record, deadline=self._undo_deadline()):
             log.warning(
                 "claim unprepared without the kubelet", claim=str(record.ref), reason=reason
             )

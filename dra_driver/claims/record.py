@@ -14,7 +14,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any
 
-from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
+from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod, PreparedDevice
 from dra_driver.devices.model import GpuUuid
 from dra_driver.errors import StateError
 from dra_driver.sharing.base import Plan
@@ -36,7 +36,7 @@ class RecordState(StrEnum):
     """The kubelet has, or will get, its answer."""
 
     RELEASED = "released"
-    """Unprepared, but some of the plans could not be undone yet. It holds no device."""
+    """Unprepared, but some plans could not be undone yet: it has debts, and holds no device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +53,25 @@ class DeviceRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One claim on this node. `plans` holds only plans that change hardware.
+class Debt:
+    """A plan that could not be undone, and why not at the latest attempt, for people."""
 
-    `boot_id` is the kernel's: what a record of another boot says of hardware is no longer true.
+    plan: Plan
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One claim on this node.
+
+    Attributes:
+        ref: the claim.
+        boot_id: the kernel's: what a record of another boot says of hardware is no longer true.
+        state: how far the claim has come.
+        devices: what it has, or had.
+        plans: what is to be undone when it goes; what changes nothing has no plan.
+        debts: what could not be undone of an earlier preparation.
+        pods: the pods it was reserved for when it was prepared.
     """
 
     ref: ClaimRef
@@ -64,11 +79,19 @@ class Record:
     state: RecordState
     devices: tuple[DeviceRecord, ...]
     plans: tuple[Plan, ...] = ()
+    debts: tuple[Debt, ...] = ()
+    pods: tuple[ConsumerPod, ...] = ()
 
     @property
     def held_gpus(self) -> tuple[GpuUuid, ...]:
         """The GPUs this claim keeps others away from, each once, sorted."""
         return tuple(sorted({device.uuid for device in self.devices if not device.admin_access}))
+
+    @property
+    def touched_gpus(self) -> tuple[GpuUuid, ...]:
+        """The GPUs it holds or still has to put right, each once, sorted: those to be locked."""
+        owed = {uuid for debt in self.debts for uuid in debt.plan.gpus}
+        return tuple(sorted(owed.union(self.held_gpus)))
 
     @property
     def answer(self) -> tuple[PreparedDevice, ...]:
@@ -97,10 +120,11 @@ def encode(record: Record) -> bytes:
             "bootID": record.boot_id,
             "state": record.state,
             "devices": [_device_json(device) for device in record.devices],
-            "plans": [
-                {"strategy": plan.strategy, "gpus": plan.gpus, "changes": plan.changes}
-                for plan in record.plans
+            "plans": [_plan_json(plan) for plan in record.plans],
+            "debts": [
+                {"plan": _plan_json(debt.plan), "reason": debt.reason} for debt in record.debts
             ],
+            "pods": [{"name": pod.name, "uid": pod.uid} for pod in record.pods],
         },
         separators=(",", ":"),
     ).encode()
@@ -140,6 +164,18 @@ def _device_json(device: DeviceRecord) -> dict[str, object]:
     }
 
 
+def _plan_json(plan: Plan) -> dict[str, object]:
+    return {"strategy": plan.strategy, "gpus": plan.gpus, "changes": plan.changes}
+
+
+def _plan(plan: Mapping[str, Any]) -> Plan:
+    return Plan(
+        strategy=plan["strategy"],
+        gpus=tuple(GpuUuid(uuid) for uuid in plan["gpus"]),
+        changes=plan["changes"],
+    )
+
+
 def _record(payload: Mapping[str, Any]) -> Record:
     claim = payload["claim"]
     return Record(
@@ -158,12 +194,13 @@ def _record(payload: Mapping[str, Any]) -> Record:
             )
             for device in payload["devices"]
         ),
-        plans=tuple(
-            Plan(
-                strategy=plan["strategy"],
-                gpus=tuple(GpuUuid(uuid) for uuid in plan["gpus"]),
-                changes=plan["changes"],
-            )
-            for plan in payload["plans"]
+        plans=tuple(_plan(plan) for plan in payload["plans"]),
+        # Records of the first drivers have neither.
+        debts=tuple(
+            Debt(plan=_plan(debt["plan"]), reason=debt["reason"])
+            for debt in payload.get("debts", ())
+        ),
+        pods=tuple(
+            ConsumerPod(name=pod["name"], uid=pod["uid"]) for pod in payload.get("pods", ())
         ),
     )

@@ -9,18 +9,21 @@ Opening is avoided otherwise: it wakes GPUs without persistence mode, which take
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from dra_driver.devices.discovery import discover
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.nvml import NvmlLibrary, find_library
 from dra_driver.devices.pci import PciBus
-from dra_driver.errors import DeviceError
+from dra_driver.errors import DeviceError, TransientError
+
+T = TypeVar("T")
 
 _MOST_LOOKS_WITHOUT_REOPENING = 16
 
 
 class DriverSession:
-    """Looks at the machine again and again. For one thread; `library` may be used by others."""
+    """Looks at the machine again and again, on one thread; compute modes are for any."""
 
     def __init__(
         self,
@@ -63,11 +66,41 @@ class DriverSession:
         self._looks_while_sick = self._looks_while_sick + 1 if inventory.sick else 0
         return inventory
 
+    def compute_mode(self, uuid: str) -> int | None:
+        """Return a GPU's compute mode: 0 default, 2 prohibited, 3 exclusive process; None: none.
+
+        For any thread.
+
+        Raises:
+            DeviceError: NVML refuses.
+            TransientError: NVML is not open at this moment.
+        """
+        return self._ask(lambda library: library.compute_mode(uuid))
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        """Set a GPU's compute mode; it lasts until the driver is reloaded. For any thread.
+
+        Raises:
+            DeviceError: NVML refuses.
+            TransientError: NVML is not open at this moment.
+        """
+        self._ask(lambda library: library.set_compute_mode(uuid, mode))
+
     def close(self) -> None:
         """Close NVML; the next look opens it again."""
         if self._library is not None:
             self._library.close()
             self._library = None
+
+    def _ask(self, question: Callable[[NvmlLibrary], T]) -> T:
+        library = self._library
+        try:
+            if library is not None:
+                return question(library)
+        except DeviceError:
+            if library is self._library:
+                raise
+        raise TransientError("the NVIDIA driver is being opened anew; this is tried again")
 
     def _look(self) -> Inventory:
         if self._library is not None:

@@ -7,7 +7,7 @@ exists from the start with zero, so that a rate sees the first event. The regist
 object, never to the process.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
@@ -140,6 +140,17 @@ class Metrics:
         self._quarantined = self._gauge(
             "nvidia_dra_quarantined_records", "Damaged claim records that were put aside."
         )
+        self._undo_errors = Counter(
+            "nvidia_dra_sharing_undo_errors",
+            "Attempts that failed to take back what a sharing strategy had set.",
+            ("driver", "strategy"),
+            registry=self._registry,
+        )
+        self._debts = self._gauge(
+            "nvidia_dra_sharing_debts",
+            "What sharing strategies have set and could not take back yet.",
+            "strategy",
+        )
         for gauge in (self._registered, self._publish_time, self._published, self._slices):
             gauge.labels(self._driver)
         self._quarantined.labels(self._driver)
@@ -202,6 +213,19 @@ class Metrics:
     def watch_quarantined(self, count: Callable[[], int]) -> None:
         """Ask `count` at each scrape how many records are in quarantine."""
         self._quarantined.labels(self._driver).set_function(count)
+
+    def undo_failed(self, strategy: str) -> None:
+        """Count one failed attempt to take back what a sharing strategy had set."""
+        self._undo_errors.labels(self._driver, strategy).inc()
+
+    def watch_sharing(
+        self, strategies: Iterable[str], count_debts: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """Ask `count_debts` at each scrape how much could not be taken back, by strategy."""
+        for strategy in strategies:
+            self._undo_errors.labels(self._driver, strategy)
+            gauge = self._debts.labels(self._driver, strategy)
+            gauge.set_function(partial(_count_of, count_debts, strategy))
 
     def render(self) -> tuple[bytes, str]:
         """Return all metrics in the Prometheus text format, and its content type."""

@@ -1,11 +1,12 @@
-"""What a sharing strategy is: from a config to a plan, from a plan to container edits and back.
+"""What a sharing strategy is: from configs to plans, from a plan to container edits and back.
 
-A strategy first plans, which changes nothing, and says in the plan everything it needs to apply and
-to undo it. A plan is plain JSON, so that it can be written down before hardware is touched and
-carried out backwards by another process after a crash. A plan without `changes` touches nothing.
+A strategy first plans, which changes nothing, and says in its plans everything it needs to apply
+and to undo them. A plan is plain JSON, so that it can be written down before hardware is touched
+and carried out backwards by another process after a crash. A strategy makes as many plans for a
+claim as there are parts that can be undone each by itself. What needs no change has no plan.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,7 +30,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a strategy will do. `changes` is JSON that only the strategy reads; empty = nothing."""
+    """What a strategy will do to some GPUs. `changes` is JSON that only the strategy reads."""
 
     strategy: str
     gpus: tuple[GpuUuid, ...]
@@ -37,30 +38,63 @@ class Plan:
 
 
 class Sharing(Protocol):
-    """A sharing strategy. Its methods are called with the locks of the plan's GPUs held."""
+    """A sharing strategy. Methods that touch hardware are called with the plan's GPUs locked.
 
-    def plan(self, group: Group) -> Plan:
-        """Say what is to be done, touching nothing.
+    Plans of one claim are applied and undone side by side, on threads of their own. Deadlines are
+    values of the driver's monotonic clock, in seconds.
+    """
 
-        Raises:
-            ConfigError: these GPUs cannot do what the config asks.
+    @property
+    def lives_on(self) -> bool:
+        """Whether what a plan makes lives by itself, as a daemon does.
+
+        Then it outlives a reboot, because it is wanted by something on disk, and nobody else can
+        have the GPUs before it is gone. Settings of hardware do neither.
         """
         ...
 
-    def apply(self, plan: Plan) -> Edits:
-        """Bring the plan about and return what containers get for it. Repeating it is harmless.
+    def plan(self, groups: Sequence[Group]) -> tuple[Plan, ...]:
+        """Say what is to be done for all groups of a claim under this strategy, changing nothing.
 
         Raises:
-            DeviceError, TransientError: the hardware refused.
+            ConfigError: these GPUs cannot do what a config asks.
+            DeviceError, TransientError: a GPU does not say how it is set.
         """
         ...
 
-    def undo(self, plan: Plan) -> None:
+    def edits(self, plan: Plan) -> Mapping[GpuUuid, Edits]:
+        """Return what containers get for the plan, by the GPU they use. Touches nothing."""
+        ...
+
+    def apply(self, plan: Plan, deadline: float) -> None:
+        """Bring the plan about. Repeating it is harmless.
+
+        Raises:
+            ConfigError: the card turns out not to have what the config asks for.
+            DeviceError, TransientError: the hardware refused, or it takes too long.
+        """
+        ...
+
+    def uphold(self, plan: Plan, deadline: float | None) -> None:
+        """See to it that a plan which was applied still is, touching no hardware.
+
+        Without a deadline nothing is waited for.
+
+        Raises:
+            DeviceError, TransientError: containers cannot be started with it now.
+        """
+        ...
+
+    def undo(self, plan: Plan, deadline: float) -> None:
         """Take back whatever of the plan has been brought about. Repeating it is harmless.
 
         Raises:
             DeviceError, TransientError: the hardware refused; it is tried again later.
         """
+        ...
+
+    def leftovers(self) -> Mapping[str, Plan]:
+        """Return, by claim UID, plans to undo all that is there for claims without a record."""
         ...
 
 

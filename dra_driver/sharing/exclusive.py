@@ -1,23 +1,38 @@
 """Exclusive: the claim's containers have the GPUs for themselves. Nothing on the GPU is changed.
 
 The scheduler gives a device to one claim only, and the overlap guard in claims/ checks it again, so
-there is nothing to set and nothing to take back.
+there is nothing to plan, nothing to set and nothing to take back.
 """
 
+from collections.abc import Mapping, Sequence
+
 from dra_driver.cdi.model import Edits
-from dra_driver.sharing.base import EXCLUSIVE, Group, Plan
+from dra_driver.devices.model import GpuUuid
+from dra_driver.sharing.base import Group, Plan
 
 
 class Exclusive:
     """The strategy of configs without `sharing`."""
 
-    def plan(self, group: Group) -> Plan:
-        """Return a plan without changes."""
-        return Plan(strategy=EXCLUSIVE, gpus=tuple(gpu.uuid for gpu in group.gpus))
+    lives_on = False
 
-    def apply(self, plan: Plan) -> Edits:  # noqa: ARG002 (a Sharing)
+    def plan(self, groups: Sequence[Group]) -> tuple[Plan, ...]:  # noqa: ARG002 (a Sharing)
+        """Return no plan."""
+        return ()
+
+    def edits(self, plan: Plan) -> Mapping[GpuUuid, Edits]:  # noqa: ARG002
         """Return no edits: the GPU's own are enough."""
-        return Edits()
+        return {}
 
-    def undo(self, plan: Plan) -> None:
-        """Do nothing: there is nothing to take back."""
+    def apply(self, plan: Plan, deadline: float) -> None:
+        """Do nothing."""
+
+    def uphold(self, plan: Plan, deadline: float | None) -> None:
+        """Do nothing."""
+
+    def undo(self, plan: Plan, deadline: float) -> None:
+        """Do nothing."""
+
+    def leftovers(self) -> Mapping[str, Plan]:
+        """Return none."""
+        return {}

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import make
-from dra_driver.claims.model import ClaimRef, ClaimUid
-from dra_driver.claims.record import DeviceRecord, Record, RecordState, decode, encode
+from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
+from dra_driver.claims.record import Debt, DeviceRecord, Record, RecordState, decode, encode
 from dra_driver.devices.model import GpuUuid
 from dra_driver.errors import StateError
 from dra_driver.sharing.base import Plan
@@ -41,6 +41,8 @@ records = st.builds(
     state=st.sampled_from(RecordState),
     devices=st.lists(devices, max_size=3).map(tuple),
     plans=st.lists(plans, max_size=2).map(tuple),
+    debts=st.lists(st.builds(Debt, plan=plans, reason=text), max_size=2).map(tuple),
+    pods=st.lists(st.builds(ConsumerPod, name=text, uid=text), max_size=2).map(tuple),
 )
 
 

@@ -133,11 +133,11 @@ def test_killed_in_unprepare_nothing_is_left_in_the_end(
 
 def test_a_refused_change_is_undone_and_leaves_nothing(world: World) -> None:
     ref = world.api.add("gpu-1", "gpu-2", configs=CONFIGS["sharing"])
-    world.sharing.refuse_apply = True
+    world.sharing.refuse_apply = DeviceError("the GPU refused")
     with pytest.raises(DeviceError, match="the GPU refused"):
         world.prepare(ref)
     assert world.left() == []
-    world.sharing.refuse_apply = False
+    world.sharing.refuse_apply = None
     world.prepare(ref)
     assert world.set_on(GPU) == ref.uid
 
@@ -155,7 +155,7 @@ def test_the_edits_of_a_strategy_are_in_the_spec_and_come_back_into_it(world: Wo
 def test_what_cannot_be_undone_does_not_block_unprepare_and_is_tried_again(world: World) -> None:
     ref = world.api.add("gpu-1", configs=CONFIGS["sharing"])
     world.prepare(ref)
-    world.sharing.refuse_undo = True
+    world.sharing.refuse_undo = DeviceError("the GPU refused")
     world.unprepare(ref)
     world.unprepare(ref)
     assert not world.specs.exists(ref.uid)
@@ -165,7 +165,7 @@ def test_what_cannot_be_undone_does_not_block_unprepare_and_is_tried_again(world
 
     newcomer = world.api.add("gpu-1", uid="new", name="new", configs=CONFIGS["sharing"])
     world.prepare(newcomer)
-    world.sharing.refuse_undo = False
+    world.sharing.refuse_undo = None
     reconciler = world.reconciler(Pace())
     assert reconciler.mend() == {ref.uid}, "the GPU is another claim's now, so it must wait"
     assert world.set_on(GPU) == "new"

@@ -1,18 +1,24 @@
 import json
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 import make
-from dra_driver.claims.model import PreparedDevice
-from dra_driver.claims.record import DeviceRecord, decode, encode
+from dra_driver.claims.model import ConsumerPod, PreparedDevice
+from dra_driver.claims.record import Debt, DeviceRecord, decode, encode
 from dra_driver.errors import StateError
 from dra_driver.sharing.base import Plan
 
 GOLDEN = Path(__file__).parents[2] / "data" / "records"
 PLAN = Plan(strategy="TimeSlicing", gpus=(make.gpu(0).uuid,), changes={"interval": "Long"})
 RECORD = make.record(make.gpu(0), make.gpu(5), plans=(PLAN,))
+OWING = replace(
+    RECORD,
+    debts=(Debt(plan=replace(PLAN, gpus=(make.gpu(7).uuid,)), reason="the GPU is lost"),),
+    pods=(ConsumerPod(name="pod", uid="pod-uid"),),
+)
 
 
 def sealed(payload: bytes, version: int = 1) -> bytes:
@@ -20,10 +26,19 @@ def sealed(payload: bytes, version: int = 1) -> bytes:
     return b'{"version":%d,"sha256":"%s","payload":%s}\n' % (version, digest, payload)
 
 
-def test_a_record_of_version_1_is_read_and_written_as_ever() -> None:
-    golden = (GOLDEN / "v1.json").read_bytes()
-    assert decode(golden) == RECORD
-    assert encode(RECORD) == golden
+def test_the_first_records_are_read() -> None:
+    assert decode((GOLDEN / "v1.json").read_bytes()) == RECORD
+
+
+def test_a_record_with_debts_and_pods_is_read_and_written_as_ever() -> None:
+    golden = (GOLDEN / "v1-debts.json").read_bytes()
+    assert decode(golden) == OWING
+    assert encode(OWING) == golden
+
+
+def test_gpus_with_debts_are_touched_but_not_held() -> None:
+    assert OWING.held_gpus == (make.gpu(0).uuid, make.gpu(5).uuid)
+    assert OWING.touched_gpus == (make.gpu(0).uuid, make.gpu(5).uuid, make.gpu(7).uuid)
 
 
 def test_a_record_is_one_json_document() -> None:

@@ -1,5 +1,4 @@
 import make
-from dra_driver.cdi.model import Edits
 from dra_driver.sharing.base import Group, Sharing, strategy_name
 from dra_driver.sharing.exclusive import Exclusive
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
@@ -9,11 +8,10 @@ from resource_nvidia_com.v1beta1.vfio import VfioDeviceConfig
 
 def test_exclusive_gpus_are_not_changed() -> None:
     exclusive: Sharing = Exclusive()
-    plan = exclusive.plan(Group(claim="u", gpus=(make.gpu(0), make.gpu(1)), config=GpuConfig()))
-    assert plan.gpus == (make.gpu(0).uuid, make.gpu(1).uuid)
-    assert not plan.changes
-    assert exclusive.apply(plan) == Edits()
-    exclusive.undo(plan)
+    group = Group(claim="u", gpus=(make.gpu(0), make.gpu(1)), config=GpuConfig())
+    assert exclusive.plan([group]) == ()
+    assert exclusive.leftovers() == {}
+    assert not exclusive.lives_on
 
 
 def test_a_config_names_its_strategy() -> None:

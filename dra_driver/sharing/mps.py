@@ -1,0 +1,233 @@
+"""MPS: the CUDA programs of a claim's containers run on its GPUs at the same time.
+
+In: GPUs under configs with limits. Out: one MPS domain for the whole claim, asked for from the
+supervisor (mps/desk.py), and edits that make containers its clients. A process is a client of one
+daemon, so requests with different limits share one: memory limits are per GPU, which the daemon
+keeps, and of active thread percentages the daemon has the largest and containers of the other
+requests have theirs in their environment. The supervisor sets compute modes and puts them back.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from dra_driver.cdi.model import Edits
+from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.errors import ConfigError, StateError
+from dra_driver.mps.client import ClientLimits, client_edits
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId, Status
+from dra_driver.mps.files import DomainPaths
+from dra_driver.sharing.base import Group, Plan
+from dra_driver.sharing.mps_limits import active_thread_percentage, pinned_memory_mib
+from resource_nvidia_com.v1beta1.gpu import GpuConfig
+from resource_nvidia_com.v1beta1.sharing import MpsConfig, SharingStrategy
+
+NAME = str(SharingStrategy.MPS)
+
+GONE_SECONDS = 15.0
+"""How long to wait for a daemon's end: it is asked, and killed when it does not answer."""
+
+# Compute capabilities: of any MPS, and of Volta, whose clients have address spaces and
+# limits of their own (NVIDIA's MPS documentation).
+_MPS, _LIMITS = (3, 5), (7, 0)
+_ALL = 100
+
+
+class Desk(Protocol):
+    """The driver's side of the supervisor (mps/desk.py)."""
+
+    def paths(self, domain: DomainId) -> DomainPaths:
+        """Return a domain's folders."""
+        ...
+
+    def write_desired(self, domain: Domain) -> None:
+        """Ask for a domain."""
+        ...
+
+    def wait_ready(self, domain: Domain, deadline: float) -> Status:
+        """Wait until it serves clients. Raises DeviceError, TransientError."""
+        ...
+
+    def remove(self, domain: DomainId) -> None:
+        """Ask for a domain's end."""
+        ...
+
+    def wait_gone(self, domain: DomainId, deadline: float) -> None:
+        """Wait until it has ended. Raises TransientError."""
+        ...
+
+    def list(self) -> frozenset[DomainId]:
+        """Return the domains that are asked for, or not gone yet."""
+        ...
+
+
+class Mps:
+    """The strategy MPS: one plan, and one domain of the claim's UID, for all groups."""
+
+    lives_on = True
+
+    def __init__(self, desk: Desk, clock: Callable[[], float], *, ready_seconds: float) -> None:
+        """Take the way to the supervisor.
+
+        Args:
+            desk: asks for domains.
+            clock: monotonic seconds; deadlines are its values.
+            ready_seconds: how long to wait for a daemon to be ready, within a call's deadline.
+        """
+        self._desk = desk
+        self._clock = clock
+        self._ready_seconds = ready_seconds
+
+    def plan(self, groups: Sequence[Group]) -> tuple[Plan, ...]:
+        """Return the plan for all groups.
+
+        Raises:
+            ConfigError: a limit is for a device that is not there, or a card cannot do it.
+        """
+        limited = [(group, _config(group)) for group in groups]
+        memory: dict[str, int | None] = {}
+        for group, config in limited:
+            _check_cards(group.gpus, config)
+            memory |= pinned_memory_mib(config, [gpu.uuid for gpu in group.gpus])
+        percentages: dict[str, int] = {
+            gpu.uuid: active_thread_percentage(config) or _ALL
+            for group, config in limited
+            for gpu in group.gpus
+        }
+        largest = max(percentages.values())
+        uuids = sorted(memory)
+        return (
+            Plan(
+                strategy=NAME,
+                gpus=tuple(GpuUuid(uuid) for uuid in uuids),
+                changes={
+                    "domain": groups[0].claim,
+                    "devices": [
+                        {
+                            "uuid": uuid,
+                            "pinnedMemoryMiB": memory[uuid],
+                            "activeThreadPercentage": percentages[uuid],
+                        }
+                        for uuid in uuids
+                    ],
+                    "activeThreadPercentage": None if largest == _ALL else largest,
+                    "multiUser": any(bool(config.multi_user) for _, config in limited),
+                },
+            ),
+        )
+
+    def edits(self, plan: Plan) -> Mapping[GpuUuid, Edits]:
+        """Return what makes containers clients, with limits where they are below the domain's."""
+        domain = domain_of(plan)
+        paths = self._desk.paths(domain.id)
+        most = domain.active_thread_percentage or _ALL
+        return {
+            GpuUuid(uuid): client_edits(
+                paths,
+                ClientLimits(active_thread_percentage=None if percentage == most else percentage),
+            )
+            for uuid, percentage in client_percentages(plan).items()
+        }
+
+    def apply(self, plan: Plan, deadline: float) -> None:
+        """Ask for the domain and wait until its daemon serves clients with these limits.
+
+        Raises:
+            DeviceError: several attempts to start it have failed.
+            TransientError: it is not ready in time, or no supervisor runs.
+        """
+        domain = domain_of(plan)
+        self._desk.write_desired(domain)
+        self._desk.wait_ready(domain, min(deadline, self._clock() + self._ready_seconds))
+
+    def uphold(self, plan: Plan, deadline: float | None) -> None:
+        """See to it that the domain is asked for; with a deadline, that it serves clients.
+
+        Raises:
+            DeviceError, TransientError: it does not by then.
+        """
+        if deadline is None:
+            self._desk.write_desired(domain_of(plan))
+        else:
+            self.apply(plan, deadline)
+
+    def undo(self, plan: Plan, deadline: float) -> None:
+        """Ask for the domain's end and wait for it.
+
+        Raises:
+            TransientError: it takes longer, or no supervisor runs; the domain's end stays wanted.
+        """
+        domain = DomainId(str(plan.changes["domain"]))
+        self._desk.remove(domain)
+        self._desk.wait_gone(domain, min(deadline, self._clock() + GONE_SECONDS))
+
+    def leftovers(self) -> Mapping[str, Plan]:
+        """Return a plan for each domain there is."""
+        return {
+            domain: Plan(strategy=NAME, gpus=(), changes={"domain": domain})
+            for domain in self._desk.list()
+        }
+
+
+def domain_of(plan: Plan) -> Domain:
+    """Return the domain that a plan asks for.
+
+    Raises:
+        StateError: the plan is not one of this strategy.
+    """
+    changes: Mapping[str, Any] = plan.changes
+    try:
+        return Domain(
+            id=DomainId(changes["domain"]),
+            devices=tuple(
+                DomainDevice(uuid=device["uuid"], pinned_memory_mib=device["pinnedMemoryMiB"])
+                for device in changes["devices"]
+            ),
+            active_thread_percentage=changes["activeThreadPercentage"],
+            multi_user=changes["multiUser"],
+        )
+    except (KeyError, TypeError) as error:
+        raise StateError(f"the record's plan for MPS cannot be read: {error!r}") from error
+
+
+def client_percentages(plan: Plan) -> Mapping[str, int]:
+    """Return by GPU the active thread percentage of containers that use it; 100 is no limit."""
+    devices: Any = plan.changes.get("devices", ())
+    return MappingProxyType(
+        {device["uuid"]: device["activeThreadPercentage"] for device in devices}
+    )
+
+
+def _config(group: Group) -> MpsConfig:
+    match group.config:
+        case GpuConfig(sharing=sharing) if sharing is not None and sharing.mps_config is not None:
+            return sharing.mps_config
+        case _:
+            return MpsConfig()
+
+
+def _check_cards(gpus: Sequence[Gpu], config: MpsConfig) -> None:
+    asked = {
+        "MPS": _MPS,
+        "multiuser mode": _LIMITS if config.multi_user else None,
+        "defaultActiveThreadPercentage": _LIMITS if active_thread_percentage(config) else None,
+        "defaultPinnedDeviceMemoryLimit": _LIMITS
+        if config.default_pinned_device_memory_limit
+        else None,
+        "defaultPerDevicePinnedMemoryLimit": _LIMITS
+        if config.default_per_device_pinned_memory_limit
+        else None,
+    }
+    for what, least in asked.items():
+        for gpu in gpus:
+            if least is not None and gpu.cuda_compute_capability < least:
+                raise ConfigError(
+                    f"{what} was requested but is not supported: {gpu.uuid} "
+                    f"({gpu.product_name}) has insufficient cudaComputeCapability "
+                    f'"{_dotted(gpu.cuda_compute_capability)}", wanted >= "{_dotted(least)}"; '
+                    "leave that out of the config, or select another GPU"
+                )
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"

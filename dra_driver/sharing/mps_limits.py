@@ -1,0 +1,55 @@
+"""Limits of an MPS config, made out for the GPUs it holds for. Pure.
+
+In: an MpsConfig and the UUIDs of the devices under it. Out: what each device allows a client, in
+whole MiB as the daemon takes it. The rules are those of NVIDIA's own driver: the default is for all
+devices, entries of the map override it, and a key is a UUID or else an index among the UUIDs in
+alphabetical order, which is not NVML's index. A part of a MiB is cut off.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from dra_driver.errors import ConfigError
+from resource_nvidia_com.quantity import quantity_bytes
+from resource_nvidia_com.v1beta1.sharing import MpsConfig
+
+_MIB = 1024**2
+
+
+def pinned_memory_mib(config: MpsConfig, uuids: Sequence[str]) -> Mapping[str, int | None]:
+    """Return the limit of each device in MiB, None where there is none, in order of the UUIDs.
+
+    Raises:
+        ConfigError: a key names no device, or one that another key names too.
+    """
+    default = config.default_pinned_device_memory_limit
+    limits: dict[str, int | None] = dict.fromkeys(
+        sorted(uuids), None if default is None else quantity_bytes(default) // _MIB
+    )
+    keys: dict[str, str] = {}
+    for key, limit in (config.default_per_device_pinned_memory_limit or {}).items():
+        uuid = _device(key, list(limits))
+        if uuid in keys:
+            raise ConfigError(
+                f"invalid device: {keys[uuid]} and {key} are the same device of "
+                "defaultPerDevicePinnedMemoryLimit, which can have one limit"
+            )
+        keys[uuid] = key
+        limits[uuid] = quantity_bytes(limit) // _MIB
+    return limits
+
+
+def active_thread_percentage(config: MpsConfig) -> int | None:
+    """Return the percentage, None for no limit; NVIDIA's daemon takes 0 for none too."""
+    return config.default_active_thread_percentage or None
+
+
+def _device(key: str, uuids: Sequence[str]) -> str:
+    if key in uuids:
+        return key
+    known = f"the devices under this config are {', '.join(uuids)}"
+    # int() would take a sign, spaces and digits of other scripts.
+    if not (key.isascii() and key.isdecimal()):
+        raise ConfigError(f"invalid device: unable to parse key as an integer: {key}; {known}")
+    if int(key) >= len(uuids):
+        raise ConfigError(f"invalid device: invalid device index: {key}; {known}, from index 0")
+    return uuids[int(key)]

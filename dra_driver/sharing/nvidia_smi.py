@@ -1,0 +1,126 @@
+"""nvidia-smi, for the one setting that NVML has no public call for: the time-slice.
+
+In: a driver root, a GPU and a number. Out: the number set, or the reason why not. The program is
+found where drivers install it and run with the driver's own NVML library loaded by path, so that
+neither has to be installed in this process's root; nothing else of the root is loaded, because a
+host's C library is not that of this container. Exit codes are those of the program's manual page.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from dra_driver.devices import rooted
+from dra_driver.devices.nvml import find_library
+from dra_driver.errors import DeviceError
+
+PROGRAM = "nvidia-smi"
+LONGEST_SECONDS = 30.0
+"""Without persistence mode a driver initialises each GPU anew, which takes seconds."""
+
+_FOLDERS = (
+    "/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/opt/bin",
+    "/usr/lib/nvidia/current", "/usr/local/nvidia/bin",
+)  # fmt: skip
+_REAP_SECONDS = 1.0
+_MOST_WORDS = 300
+
+_NOT_AVAILABLE = 3
+_ADVICE = MappingProxyType(
+    {
+        4: "run the driver's container privileged",
+        8: "check the power cables of the GPU",
+        9: "load the NVIDIA kernel driver (modprobe nvidia); if that fails, see dmesg",
+        10: "see dmesg; the firmware settings of the server may have to change",
+        12: "install the part of the NVIDIA driver that holds libnvidia-ml.so.1",
+        13: "nvidia-smi and libnvidia-ml.so.1 are of different versions: complete the driver's "
+        "upgrade, or reboot the node",
+        14: "have the GPU replaced",
+        15: "see dmesg for NVRM and Xid lines; the node has to be rebooted",
+    }
+)
+_OTHER_ADVICE = "see dmesg for NVRM lines, and whether nvidia-smi works on the node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    status: int
+    said: str
+
+
+class NvidiaSmi:
+    """The nvidia-smi of one driver root. Calls may come from any thread, and run side by side."""
+
+    def __init__(self, driver_root: Path, clock: Callable[[], float]) -> None:
+        """Take where the driver is; the clock counts monotonic seconds."""
+        self._root = driver_root
+        self._clock = clock
+
+    def set_time_slice(self, uuid: str, number: int, deadline: float) -> bool:
+        """Set a GPU's time-slice: 0 default, 1 short, 2 medium, 3 long; False if it has none.
+
+        Raises:
+            DeviceError: the program is missing, does not answer in time, or says why not.
+        """
+        done = self._run(["compute-policy", "-i", uuid, f"--set-timeslice={number}"], deadline)
+        if done.status == 0:
+            return True
+        if done.status == _NOT_AVAILABLE or "Not Supported" in done.said:
+            return False
+        raise DeviceError(
+            f"{PROGRAM} cannot set the time-slice of {uuid} (status {done.status}: {done.said}); "
+            f"{_ADVICE.get(done.status, _OTHER_ADVICE)}"
+        )
+
+    def _run(self, words: Sequence[str], deadline: float) -> _Outcome:
+        program = self._find()
+        environment = {"PATH": os.defpath, "LC_ALL": "C"}
+        if self._root != Path("/"):
+            environment["LD_PRELOAD"] = str(find_library(self._root))
+        try:
+            process = subprocess.Popen(
+                [str(program), *words],
+                env=environment,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+            )
+        except OSError as error:
+            raise DeviceError(
+                f"cannot run {program}: {error.strerror}; check that it is of this machine's kind"
+            ) from error
+        seconds = min(LONGEST_SECONDS, max(0.1, deadline - self._clock()))
+        try:
+            said, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            # One that hangs in the kernel is not waited for: it ends when the GPU's driver lets go.
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_REAP_SECONDS)
+            if process.stdout is not None:
+                process.stdout.close()
+            raise DeviceError(
+                f"{program} did not answer in {seconds:.0f} s; see dmesg for NVRM and Xid lines, "
+                "and turn persistence mode on if the GPUs are slow to initialise"
+            ) from error
+        return _Outcome(status=process.returncode, said=" ".join(said.split())[:_MOST_WORDS])
+
+    def _find(self) -> Path:
+        for folder in _FOLDERS:
+            inside = rooted.resolve(self._root, f"{folder}/{PROGRAM}")
+            if inside is not None:
+                path = rooted.outside(self._root, inside)
+                if path.is_file():
+                    return path
+        raise DeviceError(
+            f"{PROGRAM} not found under {self._root} (looked in {', '.join(_FOLDERS)}), and "
+            "time-slices cannot be set without; install the part of the NVIDIA driver that holds "
+            "it, or point --nvidia-driver-root at where it is"
+        )

@@ -1,0 +1,162 @@
+"""TimeSlicing: the processes of a claim's containers take turns on each of its GPUs.
+
+In: GPUs under a config with an interval. Out: the GPU's time-slice, set by nvidia-smi, and its
+compute mode DEFAULT, set through NVML, because in the other modes a second process is turned away.
+Both hold for the GPU, not for a client, and are lost with a reboot. The time-slice cannot be read,
+so only the record says that it was set; the compute mode is read first and put back in the end.
+Only whole GPUs have a time-slice: one on MIG devices is accepted and nothing is done.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
+
+import structlog
+
+from dra_driver.cdi.model import Edits
+from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.devices.names import gpu_name
+from dra_driver.errors import ConfigError, DriverError
+from dra_driver.sharing.base import Group, Plan
+from resource_nvidia_com.v1beta1.gpu import GpuConfig
+from resource_nvidia_com.v1beta1.sharing import Interval, SharingStrategy
+
+log = structlog.get_logger()
+
+NAME = str(SharingStrategy.TIME_SLICING)
+
+NUMBERS: Mapping[Interval, int] = MappingProxyType(
+    {Interval.DEFAULT: 0, Interval.SHORT: 1, Interval.MEDIUM: 2, Interval.LONG: 3}
+)
+"""The intervals as nvidia-smi numbers them."""
+
+_DEFAULT_MODE = 0
+_PREEMPTION = (6, 0)  # Pascal is the first that can stop a kernel at the end of its slice
+
+
+class TimeSlices(Protocol):
+    """Sets time-slices (sharing/nvidia_smi.py)."""
+
+    def set_time_slice(self, uuid: str, number: int, deadline: float) -> bool:
+        """Set a GPU's time-slice; False if the card has none. Raises DeviceError."""
+        ...
+
+
+class ComputeModes(Protocol):
+    """Reads and sets compute modes as NVML numbers them (devices/session.py)."""
+
+    def compute_mode(self, uuid: str) -> int | None:
+        """Return a GPU's mode; None when it has none. Raises DeviceError, TransientError."""
+        ...
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        """Set a GPU's mode. Raises DeviceError, TransientError."""
+        ...
+
+
+class TimeSlicing:
+    """The strategy TimeSlicing: one plan for each GPU."""
+
+    lives_on = False
+
+    def __init__(self, slices: TimeSlices, modes: ComputeModes) -> None:
+        self._slices = slices
+        self._modes = modes
+
+    def plan(self, groups: Sequence[Group]) -> tuple[Plan, ...]:
+        """Return a plan for each GPU, with the compute mode that is found on it.
+
+        Raises:
+            ConfigError: a card cannot have the interval.
+            DeviceError, TransientError: a GPU does not say its compute mode.
+        """
+        wanted = [
+            (gpu, _interval(group.config))
+            for group in groups
+            if isinstance(group.config, GpuConfig)
+            for gpu in group.gpus
+        ]
+        for gpu, interval in wanted:
+            if NUMBERS[interval] and gpu.cuda_compute_capability < _PREEMPTION:
+                raise _cannot(_described(gpu), interval, "its architecture has no preemption")
+        return tuple(self._plan(gpu, interval) for gpu, interval in wanted)
+
+    def edits(self, plan: Plan) -> Mapping[GpuUuid, Edits]:  # noqa: ARG002 (a Sharing)
+        """Return none: nothing of it shows in a container."""
+        return {}
+
+    def apply(self, plan: Plan, deadline: float) -> None:
+        """Set time-slice and compute mode.
+
+        Raises:
+            ConfigError: the card has no time-slices.
+            DeviceError, TransientError: nvidia-smi or NVML refused.
+        """
+        (uuid,) = plan.gpus
+        interval = Interval(str(plan.changes["interval"]))
+        # First what a card may not have. A default that cannot be set is a default all the same.
+        if not self._slices.set_time_slice(uuid, NUMBERS[interval], deadline) and NUMBERS[interval]:
+            raise _cannot(str(plan.changes.get("device", uuid)), interval, "Not Supported")
+        if _found_mode(plan) != _DEFAULT_MODE:
+            self._modes.set_compute_mode(uuid, _DEFAULT_MODE)
+        log.info("time-slice set", gpu=uuid, interval=str(interval))
+
+    def uphold(self, plan: Plan, deadline: float | None) -> None:
+        """Do nothing: both settings stay until a reboot, and cannot or need not be set again."""
+
+    def undo(self, plan: Plan, deadline: float) -> None:
+        """Set the default time-slice, and the compute mode that was found.
+
+        A mode that somebody else has set meanwhile stays.
+
+        Raises:
+            DeviceError, TransientError: nvidia-smi or NVML refused; the other one was still tried.
+        """
+        (uuid,) = plan.gpus
+        try:
+            if NUMBERS[Interval(str(plan.changes["interval"]))]:
+                self._slices.set_time_slice(uuid, NUMBERS[Interval.DEFAULT], deadline)
+                log.info("time-slice reset", gpu=uuid)
+        finally:
+            self._restore_mode(uuid, _found_mode(plan))
+
+    def leftovers(self) -> Mapping[str, Plan]:
+        """Return none: a GPU does not say whose setting it has."""
+        return {}
+
+    def _plan(self, gpu: Gpu, interval: Interval) -> Plan:
+        mode = self._modes.compute_mode(gpu.uuid)
+        return Plan(
+            strategy=NAME,
+            gpus=(gpu.uuid,),
+            changes={
+                "interval": str(interval),
+                "computeMode": _DEFAULT_MODE if mode is None else mode,
+                "device": _described(gpu),
+            },
+        )
+
+    def _restore_mode(self, uuid: str, found: int) -> None:
+        if found != _DEFAULT_MODE and self._modes.compute_mode(uuid) == _DEFAULT_MODE:
+            self._modes.set_compute_mode(uuid, found)
+
+
+def _interval(config: GpuConfig) -> Interval:
+    settings = config.sharing.time_slicing_config if config.sharing else None
+    return (settings.interval if settings else None) or Interval.DEFAULT
+
+
+def _found_mode(plan: Plan) -> int:
+    mode = plan.changes.get("computeMode")
+    return mode if isinstance(mode, int) else _DEFAULT_MODE
+
+
+def _described(gpu: Gpu) -> str:
+    return f"{gpu_name(gpu.minor)} ({gpu.product_name}, {gpu.uuid})"
+
+
+def _cannot(device: str, interval: Interval, reason: str) -> DriverError:
+    return ConfigError(
+        f"time-slice interval {interval} cannot be set on {device}: {reason}; use interval "
+        f"{Interval.DEFAULT}, or select another GPU"
+    )
