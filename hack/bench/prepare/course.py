@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from stage import Stage, fake_stage, real_stage
@@ -82,8 +82,8 @@ def _measure(stage: Stage, options: argparse.Namespace) -> Object:
         with KubeletClient(register(driver).endpoint) as kubelet:
             devices = _devices(stage.api)
             idle, _ = resident_memory(driver.pid)
-            yardsticks = _yardsticks(stage, kubelet, devices[0], options.rounds)
-        cases = list(_cases(stage, driver, devices, options))
+            yardsticks = Yardsticks(stage, kubelet, devices[0])
+            cases = list(_cases(yardsticks, driver, devices, options))
         _, peak = resident_memory(driver.pid)
     finally:
         driver.stop()
@@ -100,9 +100,8 @@ def _measure(stage: Stage, options: argparse.Namespace) -> Object:
             "worst": round(max(starts), 3),
         },
         "resident_memory_mib": {"idle": round(idle / MIB, 1), "peak": round(peak / MIB, 1)},
-        "yardsticks": yardsticks,
         "cases": cases,
-        "ratios": _ratios(cases, yardsticks),
+        "ratios": _ratios(cases),
     }
 
 
@@ -124,55 +123,68 @@ def _devices(api: Api) -> list[str]:
     return wait_until(published, "the driver to publish its GPUs", timeout=30)
 
 
-def _yardsticks(stage: Stage, kubelet: KubeletClient, device: str, rounds: int) -> Object:
-    """Measure what no driver of this kind can do without, on this machine, in this run."""
-    claim = stage.exclusive(device)
-    api = Api.from_kubeconfig(stage.place.kubeconfig)
+class Yardsticks:
+    """What no driver of this kind can do without: an empty call, an API GET, an fsync.
 
-    def get() -> object:
-        return api.get("ResourceClaim", claim.name, claim.namespace)
+    They are taken anew for each case, because other programs may slow the machine down meanwhile.
+    """
 
-    def sample(action: Callable[[], object]) -> Summary:
-        for _ in range(WARM_UP):
-            action()
-        return summary([timed(action) for _ in range(rounds)])
+    def __init__(self, stage: Stage, kubelet: KubeletClient, device: str) -> None:
+        self.stage = stage
+        self.kubelet = kubelet
+        self._claim = stage.exclusive(device)
 
-    try:
-        return {
-            "empty_grpc_call": sample(kubelet.prepare),
-            "api_get": sample(get),
-            "fsync_1kb": summary([fsync_1kb(stage.place.plugins) for _ in range(rounds)]),
-        }
-    finally:
-        api.close()
+    def measure(self, rounds: int) -> Object:
+        """Return each one's summary, and `floor_ms`: the sum of their medians."""
+        with closing(Api.from_kubeconfig(self.stage.place.kubeconfig)) as api:
+            taken = {
+                "empty_grpc_call": _sample(self.kubelet.prepare, rounds),
+                "api_get": _sample(
+                    lambda: api.get("ResourceClaim", self._claim.name, self._claim.namespace),
+                    rounds,
+                ),
+                "fsync_1kb": summary([fsync_1kb(self.stage.place.plugins) for _ in range(rounds)]),
+            }
+        return taken | {"floor_ms": round(sum(one["p50_ms"] for one in taken.values()), 3)}
+
+
+def _sample(action: Callable[[], object], rounds: int) -> Summary:
+    for _ in range(WARM_UP):
+        action()
+    return summary([timed(action) for _ in range(rounds)])
 
 
 def _cases(
-    stage: Stage, driver: DriverProcess, devices: Sequence[str], options: argparse.Namespace
+    yardsticks: Yardsticks,
+    driver: DriverProcess,
+    devices: Sequence[str],
+    options: argparse.Namespace,
 ) -> Iterator[Object]:
-    endpoint = str(stage.place.data / "dra.sock")
+    stage, kubelet = yardsticks.stage, yardsticks.kubelet
     standing: list[ClaimName] = []
-    with KubeletClient(endpoint) as kubelet:
-        for prepared in sorted(options.prepared):
-            _say(f"preparing claims until {prepared} stand there")
-            gpus = itertools.cycle(devices)
-            while len(standing) < prepared:
-                standing.append(stage.standing(next(gpus)))
-                kubelet.prepare(standing[-1])
-            for callers in options.callers:
-                _say(f"measuring {callers} callers with {prepared} claims prepared")
-                times = _case(stage, endpoint, devices[:callers], options.rounds)
-                memory, _ = resident_memory(driver.pid)
-                yield {
-                    "callers": callers,
-                    "prepared": prepared,
-                    **times,
-                    "resident_memory_mib": round(memory / MIB, 1),
-                }
+    for prepared in sorted(options.prepared):
+        _say(f"preparing claims until {prepared} stand there")
+        gpus = itertools.cycle(devices)
+        while len(standing) < prepared:
+            standing.append(stage.standing(next(gpus)))
+            kubelet.prepare(standing[-1])
+        for callers in options.callers:
+            _say(f"measuring {callers} callers with {prepared} claims prepared")
+            floor = yardsticks.measure(options.rounds)
+            times = _case(stage, devices[:callers], options.rounds)
+            memory, _ = resident_memory(driver.pid)
+            yield {
+                "callers": callers,
+                "prepared": prepared,
+                **times,
+                "resident_memory_mib": round(memory / MIB, 1),
+                "yardsticks": floor,
+            }
 
 
-def _case(stage: Stage, endpoint: str, devices: Sequence[str], rounds: int) -> Object:
+def _case(stage: Stage, devices: Sequence[str], rounds: int) -> Object:
     """Let one caller per device prepare, prepare again and unprepare a claim, all at once."""
+    endpoint = str(stage.place.data / "dra.sock")
     with _callers(endpoint, len(devices)) as kubelets:
         steps = []
         for kubelet, device in zip(kubelets, devices, strict=True):
@@ -200,21 +212,15 @@ def _callers(endpoint: str, count: int) -> Iterator[list[KubeletClient]]:
         yield [stack.enter_context(KubeletClient(endpoint)) for _ in range(count)]
 
 
-def _ratios(cases: Sequence[Object], yardsticks: Object) -> Object:
-    """Say what carries over to other machines: how measurements of this run relate."""
+def _ratios(cases: Sequence[Object]) -> Object:
+    """Say what carries over to other machines: medians of one caller, in units of the floor."""
     alone = {case["prepared"]: case for case in cases if case["callers"] == 1}
-    if not alone:
-        return {}
-    fewest, most = alone[min(alone)], alone[max(alone)]
-    floor = sum(yardsticks[name]["p50_ms"] for name in yardsticks)
     return {
-        "prepare_to_yardsticks": round(fewest["prepare"]["p50_ms"] / floor, 2),
-        f"prepare_with_{max(alone)}_to_{min(alone)}_prepared": round(
-            most["prepare"]["p50_ms"] / fewest["prepare"]["p50_ms"], 2
-        ),
-        f"unprepare_with_{max(alone)}_to_{min(alone)}_prepared": round(
-            most["unprepare"]["p50_ms"] / fewest["unprepare"]["p50_ms"], 2
-        ),
+        step: {
+            f"{prepared}_prepared": round(case[step]["p50_ms"] / case["yardsticks"]["floor_ms"], 2)
+            for prepared, case in alone.items()
+        }
+        for step in ("prepare", "prepare_again", "unprepare")
     }
 
 

@@ -6,6 +6,8 @@ prepared claims fit on eight of them. Their records and CDI specs are like any o
 """
 
 import itertools
+import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -59,8 +61,11 @@ def fake_stage(folder: Path) -> Iterator[Stage]:
     node: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
     machine.up()
     try:
-        with fake_api(folder, [node]) as (api, kubeconfig):
-            yield Stage(api=api, place=_place(folder, NODE, kubeconfig, machine.root))
+        with (
+            fake_api(folder, [node]) as (api, kubeconfig),
+            _place(folder, NODE, kubeconfig, machine.root) as place,
+        ):
+            yield Stage(api=api, place=place)
     finally:
         machine.down()
 
@@ -86,21 +91,25 @@ def real_stage(folder: Path) -> Iterator[Stage]:
             }
         )
         kubeconfig = node.credentials.kubeconfig
-        place = _place(folder, node.cluster.node, kubeconfig, node.machine.root)
-        yield Stage(api=node.cluster.api, place=place)
+        with _place(folder, node.cluster.node, kubeconfig, node.machine.root) as place:
+            yield Stage(api=node.cluster.api, place=place)
     finally:
         node.down()
 
 
-def _place(folder: Path, node: str, kubeconfig: Path, driver_root: Path) -> Place:
-    place = Place(
-        node=node,
-        kubeconfig=kubeconfig,
-        plugins=folder / "plugins",
-        registry=folder / "registry",
-        cdi_root=folder / "cdi",
-        driver_root=driver_root,
-    )
-    for path in (place.plugins, place.registry, place.cdi_root):
-        path.mkdir()
-    return place
+@contextmanager
+def _place(folder: Path, node: str, kubeconfig: Path, driver_root: Path) -> Iterator[Place]:
+    # CDI specs of claims live in /var/run/cdi, which is in memory; records live on a disk.
+    memory = "/run" if os.access("/run", os.W_OK) else folder
+    with tempfile.TemporaryDirectory(prefix="dra-bench-cdi-", dir=memory) as cdi_root:
+        place = Place(
+            node=node,
+            kubeconfig=kubeconfig,
+            plugins=folder / "plugins",
+            registry=folder / "registry",
+            cdi_root=Path(cdi_root),
+            driver_root=driver_root,
+        )
+        place.plugins.mkdir()
+        place.registry.mkdir()
+        yield place
