@@ -1,0 +1,38 @@
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bad_configs import VERSION
+from dra_driver.validation.findings import check_manifest
+from resource_nvidia_com.decode import MODELS, decode, fields_at, inner_model
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = (DOCS / "claim-configs.md").read_text(encoding="utf-8")
+EXAMPLES = [
+    (page.name, number, text)
+    for page in sorted(DOCS.glob("*.md"))
+    for number, text in enumerate(
+        re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    )
+    if "resource.nvidia.com/" in text
+]
+
+
+@pytest.mark.parametrize(("page", "number", "text"), EXAMPLES)
+def test_every_config_that_the_docs_show_is_right(page: str, number: int, text: str) -> None:
+    assert check_manifest(text).findings == ()
+    for value in yaml.safe_load_all(text):
+        if isinstance(value, dict) and value.get("apiVersion") == VERSION:
+            decode(value)
+
+
+def test_every_field_is_explained() -> None:
+    for model in MODELS.values():
+        parts = [model]
+        while parts:
+            for name, field in fields_at(parts.pop(), ()).items():
+                assert name in PAGE
+                inner = inner_model(field)
+                parts += [inner] if inner else []  # type: ignore[list-item]
