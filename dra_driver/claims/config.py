@@ -9,7 +9,7 @@ another kind, one that names the request of such a device is an error.
 Devices with admin access stand in no group: they are seen, never changed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -51,7 +51,7 @@ def group_by_config(claim: Claim, kinds: Mapping[str, DeviceKind]) -> tuple[Conf
     Raises:
         ConfigError: a config is wrong, or is for another kind of device than its request got.
     """
-    choices = [_Choice(config=_decoded(opaque), opaque=opaque) for opaque in claim.configs]
+    choices = _choices(claim.configs)
     # One group for each config and, for results without one, for each kind's default.
     groups: dict[int | DeviceKind, tuple[Config, list[Result]]] = {}
     for result in claim.results:
@@ -82,6 +82,20 @@ def _winner(choices: list[_Choice], result: Result, kind: DeviceKind) -> int | N
                 f"write a {_default(kind).kind} there, or another request"
             )
     return None
+
+
+def _choices(configs: Iterable[OpaqueConfig]) -> list[_Choice]:
+    """Read all configs; who has several to mend should hear of all at once."""
+    choices: list[_Choice] = []
+    wrong: list[str] = []
+    for opaque in configs:
+        try:
+            choices.append(_Choice(config=_decoded(opaque), opaque=opaque))
+        except ConfigError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise ConfigError("; ".join(wrong))
+    return choices
 
 
 def _decoded(opaque: OpaqueConfig) -> Config:

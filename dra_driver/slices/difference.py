@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TypeGuard
 
-from dra_driver.kube.quantity import Quantity
+from resource_nvidia_com.quantity import Quantity
 
 Path = tuple[str | int, ...]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from dra_driver.devices.model import Gpu, Inventory, MigMode
 from dra_driver.devices.names import gpu_name
-from dra_driver.kube.quantity import Quantity
+from resource_nvidia_com.quantity import Quantity
 
 LONGEST_VALUE = 64
 """Bytes of a string or version attribute (DeviceAttributeMaxValueLength)."""

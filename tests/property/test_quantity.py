@@ -1,10 +1,12 @@
 """Quantities: canonical text loses nothing and is a fixed point."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resource_nvidia_com.quantity import Format, Quantity
+from resource_nvidia_com.quantity import PATTERN, Format, Quantity
 
 quantities = st.builds(
     Quantity,
@@ -49,3 +51,13 @@ def test_any_text_is_read_or_refused_with_a_value_error(text: str) -> None:
 def test_nothing_may_follow_a_quantity(text: str, more: str) -> None:
     with pytest.raises(ValueError, match="is no quantity"):
         Quantity.parse(text + more)
+
+
+@given(texts | st.text(alphabet="0123456789.+-eEiKMGnumk ", max_size=8))
+def test_the_pattern_fits_exactly_what_is_read(text: str) -> None:
+    try:
+        Quantity.parse(text)
+    except ValueError:
+        assert not re.fullmatch(PATTERN, text)
+    else:
+        assert re.fullmatch(PATTERN, text)

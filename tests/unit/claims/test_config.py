@@ -99,6 +99,31 @@ def test_a_wrong_config_is_refused_even_where_it_holds_for_nothing() -> None:
         group_by_config(claim("a", configs=configs), GPUS)
 
 
+def test_all_wrong_configs_are_named_at_once() -> None:
+    configs = [make.config(sharin={}), make.config(**MPS), make.config(kind="VfioDeviceConfig")]
+    with pytest.raises(ConfigError) as caught:
+        group_by_config(claim("a", configs=configs), GPUS)
+    first, second = str(caught.value).split("; spec.", 1)
+    assert first.startswith('spec.devices.config[0] of the claim: unknown field "sharin"')
+    assert second.startswith("devices.config[2] of the claim: VfioDeviceConfig is not supported")
+
+
+def test_a_class_config_holds_only_for_the_requests_of_its_class() -> None:
+    configs = [make.config("a", source="FromClass", **MPS)]
+    assert strategies(claim("a", "b", configs=configs)) == {"gpu-0": "MPS", "gpu-1": None}
+
+
+def test_a_class_config_that_is_written_later_still_comes_first() -> None:
+    configs = [make.config(**MPS), make.config(source="FromClass", **TIME_SLICING)]
+    assert strategies(claim("a", "b", configs=configs)) == {"gpu-0": "MPS", "gpu-1": "MPS"}
+
+
+def test_a_wrong_config_of_another_driver_is_not_looked_at() -> None:
+    foreign = make.config(sharin={})
+    foreign["opaque"]["driver"] = "net.example.com"
+    assert strategies(claim("a", configs=[foreign, make.config(**MPS)])) == {"gpu-0": "MPS"}
+
+
 def test_a_vfio_config_is_refused_with_the_reason() -> None:
     with pytest.raises(ConfigError, match="VfioDeviceConfig is not supported"):
         group_by_config(claim("a", configs=[make.config(kind="VfioDeviceConfig")]), GPUS)

@@ -10,12 +10,11 @@ from resource_nvidia_com.decode import MODELS, decode, fields_at, inner_model
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "claim-configs.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXAMPLES = [
     (page.name, number, text)
     for page in sorted(DOCS.glob("*.md"))
-    for number, text in enumerate(
-        re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    )
+    for number, text in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
     if "resource.nvidia.com/" in text
 ]
 
