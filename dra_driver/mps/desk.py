@@ -138,21 +138,26 @@ class MpsDesk:
     def wait_ready(self, domain: Domain, deadline: float) -> Status:
         """Wait until the domain's daemon serves clients with the limits asked for.
 
+        A domain that has failed is tried again at once, without the supervisor's pause.
+
         Raises:
             DeviceError: several attempts to bring it up have failed; the text says why.
             TransientError: it is not ready by the deadline, or no supervisor runs.
             StateError: the disk cannot be read.
         """
+        before = self.status(domain.id)
+        if before is not None and before.state is State.FAILED:
+            write_file(self._files.desired(domain.id), encode_domain(domain), durable=True)
 
         def look(supervisor: str) -> Status | None:
             status = self.status(domain.id)
             if status is None or status.supervisor != supervisor:
                 return None
-            if status.generation == domain.generation and status.state is State.READY:
-                return status
-            if status.generation == domain.generation and status.state is State.FAILED:
+            if status.generation != domain.generation:
+                return None
+            if status.state is State.FAILED and status != before:
                 raise DeviceError(f"MPS does not start: {status.reason}")
-            return None
+            return status if status.state is State.READY else None
 
         return self._wait(domain.id, deadline, look, waited_for="ready")
 

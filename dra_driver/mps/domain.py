@@ -124,6 +124,7 @@ class Status:
         active_thread_percentage: as the daemon read it back.
         pinned_memory_mib: as the daemon read it back, by UUID; MiB.
         restarts: how often a daemon of this domain died and was replaced.
+        failures: attempts in a row that failed; each one that does changes the status.
     """
 
     id: DomainId
@@ -135,6 +136,7 @@ class Status:
     active_thread_percentage: float | None = None
     pinned_memory_mib: tuple[tuple[str, int], ...] = ()
     restarts: int = 0
+    failures: int = 0
 
 
 def check_id(text: str) -> DomainId:
@@ -202,6 +204,7 @@ def encode_status(status: Status) -> bytes:
             "activeThreadPercentage": status.active_thread_percentage,
             "pinnedMemoryMiB": dict(status.pinned_memory_mib),
             "restarts": status.restarts,
+            "failures": status.failures,
         }
     )
 
@@ -227,6 +230,7 @@ def decode_status(data: bytes) -> Status:
                 (_text(uuid), int(limit)) for uuid, limit in payload["pinnedMemoryMiB"].items()
             ),
             restarts=int(payload["restarts"]),
+            failures=int(payload["failures"]),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StateError(f"its content is not that of a status: {error!r}") from error

@@ -216,6 +216,7 @@ class Keeper:
                 reason=reason,
                 daemon=record.daemon if record is not None else None,
                 restarts=record.restarts if record is not None else 0,
+                failures=self._failures,
             )
         )
 

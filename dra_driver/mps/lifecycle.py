@@ -33,6 +33,7 @@ LOST_WORK = (
 )
 
 _KILL_SECONDS = 5.0
+_LATE_SECONDS = 0.5
 _LOG_BYTES = 16 * 1024**2
 _ANSWERS = ("get_default_active_thread_percentage",)
 
@@ -242,16 +243,21 @@ class Lifecycle:
         """End the daemon: asked first, killed if it does not."""
         daemon = self._living(record or Record(boot_id=self._works.boot_id))
         if daemon is not None:
-            try:
-                self._works.control.quit(self._paths)
-            except DeviceError as error:
-                self._log.warning("mps daemon did not quit", cause=str(error))
-            else:
-                processes.wait_for_end(daemon, _KILL_SECONDS)
+            self._quit(daemon)
             self._step("quit")
         self._kill_all()
         if record is not None and record.daemon is not None:
             write_record(self._paths.record, replace(record, daemon=None))
+
+    def _quit(self, daemon: Daemon) -> None:
+        try:
+            self._works.control.quit(self._paths)
+        except DeviceError as error:
+            # Also when it did quit, and one of its servers did not end as it should.
+            if not processes.wait_for_end(daemon, _LATE_SECONDS):
+                self._log.warning("mps daemon did not quit", cause=str(error))
+        else:
+            processes.wait_for_end(daemon, _KILL_SECONDS)
 
     def _kill_all(self) -> None:
         """Kill every process of the domain.

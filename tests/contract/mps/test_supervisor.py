@@ -145,6 +145,18 @@ def test_a_daemon_that_dies_while_it_starts_is_tried_again_until_it_does_not(
     world.gone(domain)
 
 
+def test_a_domain_that_failed_is_tried_at_once_when_it_is_asked_for_again(
+    world: World, run: Run
+) -> None:
+    world.wrap_control("exit 1")
+    run(world.supervisor(pace=Pace(first_retry=0.01, longest_retry=0.05)))
+    domain = world.domain("claim", 0)
+    with pytest.raises(DeviceError, match="MPS does not start"):
+        world.ready(domain)
+    world.unwrap_control()
+    world.ready(domain)
+
+
 def test_a_daemon_that_dies_soon_after_its_start_is_given_a_pause(world: World, run: Run) -> None:
     run(world.supervisor(pace=Pace(first_retry=0.02, settled=3600.0)))
     domain = world.domain("claim", 0)

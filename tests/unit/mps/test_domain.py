@@ -49,6 +49,7 @@ STATUSES = st.builds(
     active_thread_percentage=st.none() | st.floats(0, 100),
     pinned_memory_mib=st.dictionaries(st.text(), st.integers(0)).map(lambda d: tuple(d.items())),
     restarts=st.integers(0),
+    failures=st.integers(0),
 )
 
 
