@@ -226,10 +226,13 @@ class Lifecycle:
         gpus = [device.uuid for device in wanted.devices if device.is_whole_gpu]
         for uuid in set(record.modes_found) - set(gpus):
             self._works.modes.leave(self._domain, uuid)
-        record = replace(record, modes_found=self._found(gpus))
+        found = self._found(gpus)
+        # What is known from before stays known, also when modes shall not be changed any more.
+        before = {uuid: mode for uuid, mode in record.modes_found.items() if uuid in gpus}
+        record = replace(record, modes_found={**before, **found})
         write_record(self._paths.record, record)
         self._step("modes recorded")
-        for uuid in record.modes_found:
+        for uuid in found:
             self._works.modes.set_exclusive(uuid)
         return record
 

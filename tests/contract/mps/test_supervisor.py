@@ -94,6 +94,21 @@ def test_compute_modes_can_be_left_alone(world: World, run: Run) -> None:
     world.gone(domain)
 
 
+def test_modes_set_before_come_back_also_when_they_shall_be_left_alone_now(
+    world: World, run: Run, stop: Stop
+) -> None:
+    first = run(world.supervisor())
+    domain = world.domain("claim", 0)
+    daemon = world.ready(domain).daemon
+    assert daemon is not None
+    stop(first)
+    os.kill(daemon.pid, signal.SIGKILL)
+    run(world.supervisor(modes=False))
+    world.ready(domain)
+    world.gone(domain)
+    assert world.left(domain) == []
+
+
 def test_a_mig_device_has_a_daemon_and_no_compute_mode(world: World, run: Run) -> None:
     run(world.supervisor())
     uuid = "MIG-11111111-2222-3333-4444-555555555555"
