@@ -60,6 +60,24 @@ class NvidiaSmi:
         self._root = driver_root
         self._clock = clock
 
+    def find(self) -> Path:
+        """Return the program's path.
+
+        Raises:
+            DeviceError: it is not installed.
+        """
+        for folder in _FOLDERS:
+            inside = rooted.resolve(self._root, f"{folder}/{PROGRAM}")
+            if inside is not None:
+                path = rooted.outside(self._root, inside)
+                if path.is_file():
+                    return path
+        raise DeviceError(
+            f"{PROGRAM} not found under {self._root} (looked in {', '.join(_FOLDERS)}), and "
+            "time-slices cannot be set without; install the part of the NVIDIA driver that holds "
+            "it, or point --nvidia-driver-root at where it is"
+        )
+
     def set_time_slice(self, uuid: str, number: int, deadline: float) -> bool:
         """Set a GPU's time-slice: 0 default, 1 short, 2 medium, 3 long; False if it has none.
 
@@ -77,7 +95,7 @@ class NvidiaSmi:
         )
 
     def _run(self, words: Sequence[str], deadline: float) -> _Outcome:
-        program = self._find()
+        program = self.find()
         environment = {"PATH": os.defpath, "LC_ALL": "C"}
         if self._root != Path("/"):
             environment["LD_PRELOAD"] = str(find_library(self._root))
@@ -111,16 +129,3 @@ class NvidiaSmi:
                 "and turn persistence mode on if the GPUs are slow to initialise"
             ) from error
         return _Outcome(status=process.returncode, said=" ".join(said.split())[:_MOST_WORDS])
-
-    def _find(self) -> Path:
-        for folder in _FOLDERS:
-            inside = rooted.resolve(self._root, f"{folder}/{PROGRAM}")
-            if inside is not None:
-                path = rooted.outside(self._root, inside)
-                if path.is_file():
-                    return path
-        raise DeviceError(
-            f"{PROGRAM} not found under {self._root} (looked in {', '.join(_FOLDERS)}), and "
-            "time-slices cannot be set without; install the part of the NVIDIA driver that holds "
-            "it, or point --nvidia-driver-root at where it is"
-        )

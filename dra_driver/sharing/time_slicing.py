@@ -37,6 +37,10 @@ _PREEMPTION = (6, 0)  # Pascal is the first that can stop a kernel at the end of
 class TimeSlices(Protocol):
     """Sets time-slices (sharing/nvidia_smi.py)."""
 
+    def find(self) -> object:
+        """Return something if time-slices can be set on this node. Raises DeviceError."""
+        ...
+
     def set_time_slice(self, uuid: str, number: int, deadline: float) -> bool:
         """Set a GPU's time-slice; False if the card has none. Raises DeviceError."""
         ...
@@ -68,7 +72,7 @@ class TimeSlicing:
 
         Raises:
             ConfigError: a card cannot have the interval.
-            DeviceError, TransientError: a GPU does not say its compute mode.
+            DeviceError, TransientError: nvidia-smi is missing, or a GPU does not say its mode.
         """
         wanted = [
             (gpu, _interval(group.config))
@@ -79,6 +83,8 @@ class TimeSlicing:
         for gpu, interval in wanted:
             if NUMBERS[interval] and gpu.cuda_compute_capability < _PREEMPTION:
                 raise _cannot(_described(gpu), interval, "its architecture has no preemption")
+        if wanted:
+            self._slices.find()
         return tuple(self._plan(gpu, interval) for gpu, interval in wanted)
 
     def edits(self, plan: Plan) -> Mapping[GpuUuid, Edits]:  # noqa: ARG002 (a Sharing)
