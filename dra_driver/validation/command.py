@@ -61,7 +61,7 @@ class Validate(BaseSettings):
                 unreadable = True
         sys.stdout.write(_as_json(reports) if self.output == "json" else _as_text(reports))
         errors = sum(len(report.findings) for report in reports.values())
-        if self.output == "text" and reports:
+        if self.output == "text" and (reports or not unreadable):
             sys.stderr.write(summary(reports) + "\n")
         if errors or unreadable:
             raise SystemExit(1 if errors else 2)

@@ -49,6 +49,13 @@ def test_a_wrong_config_is_a_line_with_its_place_and_status_1(
     assert printed.err == "2 configs in 2 files: 1 error\n"
 
 
+def test_a_folder_without_manifests_is_not_passed_over_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["validate", str(tmp_path)]) == 0
+    assert capsys.readouterr().err == "0 configs in 0 files: no errors\n"
+
+
 def test_stdin_is_a_dash(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
