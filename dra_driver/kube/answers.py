@@ -22,6 +22,7 @@ from dra_driver.errors import (
     UnavailableError,
 )
 from dra_driver.kube.resource import Call
+from resource_nvidia_com.decode import keep_duplicates
 
 _LONGEST_TEXT = 1024
 """Characters of a server's message that are kept: enough for a field error, no whole HTML page."""
@@ -50,7 +51,8 @@ def decode(call: Call, body: bytes) -> dict[str, object]:
         UnavailableError: the body is no JSON object: something other than an API server answered.
     """
     try:
-        value = json.loads(body)
+        # The API server hands out opaque parameters as they were written, equal keys and all.
+        value = json.loads(body, object_pairs_hook=keep_duplicates)
     except ValueError as error:
         raise UnavailableError(
             f"cannot {call}: the answer is not JSON; check that the configured address is the "

@@ -100,11 +100,11 @@ def test_a_wrong_config_is_refused_even_where_it_holds_for_nothing() -> None:
 
 
 def test_all_wrong_configs_are_named_at_once() -> None:
-    configs = [make.config(sharin={}), make.config(**MPS), make.config(kind="VfioDeviceConfig")]
+    configs = [make.config(sharings={}), make.config(**MPS), make.config(kind="VfioDeviceConfig")]
     with pytest.raises(ConfigError) as caught:
         group_by_config(claim("a", configs=configs), GPUS)
     first, second = str(caught.value).split("; spec.", 1)
-    assert first.startswith('spec.devices.config[0] of the claim: unknown field "sharin"')
+    assert first.startswith('spec.devices.config[0] of the claim: unknown field "sharings"')
     assert second.startswith("devices.config[2] of the claim: VfioDeviceConfig is not supported")
 
 
@@ -119,7 +119,7 @@ def test_a_class_config_that_is_written_later_still_comes_first() -> None:
 
 
 def test_a_wrong_config_of_another_driver_is_not_looked_at() -> None:
-    foreign = make.config(sharin={})
+    foreign = make.config(sharings={})
     foreign["opaque"]["driver"] = "net.example.com"
     assert strategies(claim("a", configs=[foreign, make.config(**MPS)])) == {"gpu-0": "MPS"}
 

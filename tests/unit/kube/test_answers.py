@@ -15,6 +15,7 @@ from dra_driver.errors import (
 )
 from dra_driver.kube.answers import decode, error_for, error_in_watch
 from dra_driver.kube.resource import NODES, RESOURCE_CLAIMS, Call
+from resource_nvidia_com.decode import DuplicateKeys
 
 CALL = Call(verb="get", resource=RESOURCE_CLAIMS, namespace="team", name="web")
 
@@ -45,6 +46,13 @@ def test_each_status_has_its_error(code: int, kind: type[Exception]) -> None:
     assert type(error) is kind
     assert "cannot get resourceclaims team/web: " in str(error)
     assert "said so" in str(error)
+
+
+def test_a_key_that_stands_twice_is_remembered() -> None:
+    value = decode(CALL, b'{"a": {"b": 1, "b": 2}, "c": []}')
+    assert value == {"a": {"b": 2}, "c": []}
+    assert isinstance(value["a"], DuplicateKeys)
+    assert type(value) is dict
 
 
 def test_only_a_status_that_names_the_object_says_that_it_is_missing() -> None:

@@ -103,7 +103,7 @@ def test_a_device_class_and_lists_are_looked_into() -> None:
         "apiVersion: apps/v1\nkind: Deployment\nspec: {config: [{opaque: {driver: x}}]}",
         "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nspec: {devices: {config: wrong}}",
         "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nspec: {devices: {config: [1, {}]}}",
-        claim('{"sharin": 1}', driver="net.example.com"),
+        claim('{"sharings": 1}', driver="net.example.com"),
         claim(
             '{"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomainChannelConfig"}',
             driver="compute-domain.nvidia.com",
