@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +13,7 @@ from testbed.commands import TestbedError, wait_until
 from testbed.node import GpuNode
 
 from bad_configs import BAD_CONFIGS, VERSION, BadConfig
+from dra_driver.kube.client import KubeClient
 from e2e.scene import NAMESPACE, Scene, claim_spec
 from generated_configs import Json, configs
 from resource_nvidia_com.decode import InvalidConfigError, decode
@@ -202,6 +204,26 @@ def test_the_pod_s_event_says_what_the_policy_would_have_said(api: Api, scene: S
         scene.delete(pod)
     finally:
         api.delete("ResourceClaim", name, NAMESPACE)
+
+
+def test_a_key_that_stands_twice_gets_past_the_policy_and_is_seen_by_the_driver(
+    api: Api, node: GpuNode
+) -> None:
+    (bad,) = [one for one in BAD_CONFIGS if one.name == "strategy-twice"]
+    body = claim("here")
+    body["metadata"] = {"name": "key-stands-twice"}
+    text = json.dumps(body).replace('"here"', bad.json)
+    path = f"{GROUP}/namespaces/{NAMESPACE}/resourceclaims"
+    node.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=text)
+    try:
+        client = KubeClient.from_kubeconfig(Path(node.cluster.env["KUBECONFIG"]))
+        stored = client.get_claim(NAMESPACE, "key-stands-twice", timeout=10)
+        client.close()
+        (config,) = stored["spec"]["devices"]["config"]
+        with pytest.raises(InvalidConfigError, match=re.escape(bad.error)):
+            decode(config["opaque"]["parameters"])
+    finally:
+        api.delete("ResourceClaim", "key-stands-twice", NAMESPACE)
 
 
 def test_kubectl_shows_the_error_to_who_creates_the_claim(api: Api, node: GpuNode) -> None:
