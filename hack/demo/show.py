@@ -131,7 +131,7 @@ def _tear_down(screen: Screen, node: GpuNode) -> None:
 
 def _tell_how_to_use(screen: Screen, node: GpuNode) -> None:
     screen.part("Left running")
-    env, log = node.cluster.env, node.driver.log
+    env, log, machine = node.cluster.env, node.driver.log, node.machine.root
     screen.line(f"""\
     export KUBECONFIG={env["KUBECONFIG"]}
     alias kubectl={env["KUBECTL"]}
@@ -140,7 +140,7 @@ def _tell_how_to_use(screen: Screen, node: GpuNode) -> None:
 
     The driver's log:        tail -f {log}
     The cluster's parts:     python3 hack/cluster status --name {NAME}
-    Make a GPU sick:         .venv/bin/dra-driver simulate fault --root {node.machine.root} --help
+    Make a GPU fall off:     .venv/bin/dra-driver simulate fault lose --gpu 7 --root {machine}
     End all of it:           .venv/bin/python hack/demo --down""")
 
 

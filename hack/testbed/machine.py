@@ -1,6 +1,5 @@
 """Simulated GPUs in a folder of the host, through the command `dra-driver simulate`."""
 
-import json
 from pathlib import Path
 
 from testbed.commands import REPOSITORY, run
@@ -23,11 +22,9 @@ class SimulatedMachine:
         """Remove the driver root."""
         self._do("down")
 
-    def uuids(self) -> list[str]:
-        """The UUIDs of the GPUs that the driver sees, in its own order."""
-        words = ("--nvidia-driver-root", self.root, "--container-driver-root", self.root)
-        found = json.loads(run((DRIVER, "inspect", "--output", "json", *words)))
-        return [gpu["uuid"] for gpu in found["gpus"]]
+    def fault(self, kind: str, gpu: str) -> None:
+        """Do to a GPU what `dra-driver simulate fault` offers: lose, restore, remove, add."""
+        run((DRIVER, "simulate", "fault", kind, "--gpu", gpu, "--root", self.root))
 
     def _do(self, verb: str, *words: str, timeout: float = 60) -> None:
         run((DRIVER, "simulate", verb, "--root", self.root, *words), timeout=timeout)

@@ -1,7 +1,7 @@
 """A node with GPUs: a local cluster, a simulated machine, and the driver under its own identity."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from testbed.cluster import Cluster
@@ -19,16 +19,24 @@ INSTALLED = ("namespace.yaml", "rbac.yaml", "admission.yaml", "admission-policy.
 class GpuNode:
     """Everything that has to be up for a pod to get a GPU.
 
-    `folder` holds what is not the cluster's own; `down` removes it.
+    `folder` holds what is not the cluster's own; `down` removes it. `driver_env` is given to the
+    driver beside what it needs.
     """
 
     def __init__(
-        self, name: str, folder: Path, *, profile: str = "h100x8", token_life: int = 3600
+        self,
+        name: str,
+        folder: Path,
+        *,
+        profile: str = "h100x8",
+        token_life: int = 3600,
+        driver_env: Mapping[str, str] | None = None,
     ) -> None:
         self.cluster = Cluster(name)
         self.folder = folder
         self.machine = SimulatedMachine(folder / "gpus", profile)
         self._token_life = token_life
+        self._driver_env = driver_env
         self._pid_file = folder / "driver.pid"
         self._undo: list[Callable[[], None]] = []
 
@@ -74,7 +82,7 @@ class GpuNode:
             cdi_root=self.cluster.cdi_root,
             driver_root=self.machine.root,
         )
-        self.driver = DriverProcess(self.place, self.folder / "driver.log")
+        self.driver = DriverProcess(self.place, self.folder / "driver.log", self._driver_env)
         self._undo.append(self._stop_driver)
         self.driver.start(detached=detached)
         write_pid_file(self._pid_file, self.driver.pid)

@@ -37,8 +37,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
         if os.environ.get("E2E_REQUIRED") == "1":
             pytest.fail(reason)
         pytest.skip(reason)
-    # Short lives, so that the driver meets renewed tokens during the tests.
-    node = GpuNode("e2e", tmp_path_factory.mktemp("node"), token_life=600)
+    # Tokens live as shortly as they may, so that the driver meets renewed ones during the tests.
+    node = GpuNode(
+        "e2e",
+        tmp_path_factory.mktemp("node"),
+        token_life=600,
+        driver_env={"RESCAN_INTERVAL": "1"},
+    )
     node.clear()
     try:
         node.up(print)

@@ -1,0 +1,54 @@
+"""GPUs come, go and fail while the driver runs: the other GPUs and their pods are not touched."""
+
+from collections.abc import Iterator
+
+import pytest
+from testbed.commands import wait_until
+from testbed.driver import DRIVER_NAME
+
+from e2e.scene import Scene, cel
+
+pytestmark = pytest.mark.e2e
+
+GPU = "minor:7"
+DEVICE = "gpu-7"
+
+
+@pytest.fixture(autouse=True)
+def machine_as_before(scene: Scene) -> Iterator[None]:
+    """Mend the machine after a test, whether it went well or not."""
+    yield
+    machine = scene.node.machine
+    for kind in ("add", "restore"):
+        machine.fault(kind, GPU)
+    scene.rewritten()
+
+
+@pytest.mark.parametrize(("bad", "good"), [("remove", "add"), ("lose", "restore")])
+def test_a_gpu_that_is_gone_is_offered_no_more_until_it_is_back(
+    scene: Scene, bad: str, good: str
+) -> None:
+    other = scene.pod("other", templates=[scene.template(selectors=not_the_device(scene))])
+    scene.running(other)
+    gpus = scene.gpus(other)
+
+    scene.node.machine.fault(bad, GPU)
+    wait_until(lambda: DEVICE not in scene.node.devices(), f"{DEVICE} to go", timeout=30)
+    assert len(scene.node.devices()) == 7
+    assert scene.gpus(other) == gpus
+
+    scene.node.machine.fault(good, GPU)
+    wait_until(lambda: DEVICE in scene.node.devices(), f"{DEVICE} to be back", timeout=30)
+    assert scene.gpus(other) == gpus
+
+
+def not_the_device(scene: Scene) -> list[dict[str, object]]:
+    """A selector of all GPUs but the one that this test does things to."""
+    (uuid,) = (
+        device["attributes"]["uuid"]["string"]
+        for one in scene.api.all("ResourceSlice")
+        if one["spec"]["driver"] == DRIVER_NAME
+        for device in one["spec"]["devices"]
+        if device["name"] == DEVICE
+    )
+    return cel(f'device.attributes["gpu.nvidia.com"].uuid != "{uuid}"')
