@@ -5,7 +5,19 @@ from typing import Any
 
 from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.record import DeviceRecord, Record, RecordState
-from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, PciAddress
+from dra_driver.devices.model import (
+    BareInstance,
+    Gpu,
+    GpuUuid,
+    Inventory,
+    Mig,
+    MigDevice,
+    MigMode,
+    MigProfile,
+    MigUuid,
+    PciAddress,
+    Placement,
+)
 from dra_driver.devices.names import DRIVER_NAME
 
 
@@ -91,3 +103,63 @@ def record(*gpus: Gpu, **changes: Any) -> Record:
         ),
     }
     return Record(**(facts | changes))
+
+
+def _profile(
+    name: str, number: int, size: int, starts: str, most: int, *engines: int, mib: int
+) -> MigProfile:
+    """A MIG profile; engines are multiprocessors, copy, decoders, encoders, JPEG, OFA."""
+    multiprocessors, copy, decoders, encoders, jpeg, ofa = engines
+    return MigProfile(
+        id=number,
+        name=name,
+        slices=int(name[0]),
+        instances=most,
+        memory_bytes=mib * 1024**2,
+        multiprocessors=multiprocessors,
+        copy_engines=copy,
+        decoders=decoders,
+        encoders=encoders,
+        jpeg_engines=jpeg,
+        ofa_engines=ofa,
+        placements=tuple(Placement(start=int(start), size=size) for start in starts.split()),
+    )
+
+
+H100_PROFILES = (
+    _profile("1g.10gb", 19, 1, "0 1 2 3 4 5 6", 7, 16, 1, 1, 0, 1, 0, mib=9856),
+    _profile("1g.10gb+me", 20, 1, "0 1 2 3 4 5 6", 1, 16, 1, 1, 0, 1, 1, mib=9856),
+    _profile("1g.20gb", 15, 2, "0 2 4 6", 4, 26, 1, 1, 0, 1, 0, mib=19968),
+    _profile("2g.20gb", 14, 2, "0 2 4", 3, 32, 2, 2, 0, 2, 0, mib=19968),
+    _profile("3g.40gb", 9, 4, "0 4", 2, 60, 3, 3, 0, 3, 0, mib=40448),
+    _profile("4g.40gb", 5, 4, "0", 1, 64, 4, 4, 0, 4, 0, mib=40448),
+    _profile("7g.80gb", 0, 8, "0", 1, 132, 8, 7, 0, 7, 1, mib=81152),
+)
+
+
+def mig(*instances: MigDevice | BareInstance, **changes: object) -> Mig:
+    """What an H100 says of MIG, with the given instances on it."""
+    facts: dict[str, object] = {
+        "profiles": H100_PROFILES,
+        "pending_mode": MigMode.ENABLED if instances else MigMode.DISABLED,
+        "needs_reset": False,
+        "instances": instances,
+    }
+    return Mig(**(facts | changes))  # type: ignore[arg-type]
+
+
+def mig_device(
+    minor: int = 0, profile: str = "1g.10gb", start: int = 0, **changes: object
+) -> MigDevice:
+    """A MIG device on the GPU of that minor number; its ids follow from the start."""
+    (shape,) = (one for one in H100_PROFILES if one.name == profile)
+    (placement,) = (one for one in shape.placements if one.start == start)
+    facts: dict[str, object] = {
+        "parent": gpu(minor).uuid,
+        "profile": shape,
+        "placement": placement,
+        "gpu_instance": start + 1,
+        "compute_instance": 0,
+        "uuid": MigUuid(f"MIG-00000000-0000-4000-8000-{minor:06x}{start:06x}"),
+    }
+    return MigDevice(**(facts | changes))  # type: ignore[arg-type]

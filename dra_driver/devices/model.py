@@ -3,6 +3,10 @@
 Comes from devices/discovery.py, goes to slices/ (what is published), claims/ (what is prepared) and
 cdi/ (what a container gets). There is no Kubernetes word in here. Optional fields are facts that a
 card may truly lack: NVML answers NOT_SUPPORTED for them.
+
+MIG: sizes and starts count memory slices of the card, 8 on an A100 or H100, 4 on an A30, 12 on an
+RTX PRO 6000. A profile's id is the card's own number for it, which create calls take; it is not the
+number of NVML's enumeration (nvml.h, NVML_GPU_INSTANCE_PROFILE_*).
 """
 
 from dataclasses import dataclass
@@ -15,13 +19,160 @@ GpuUuid = NewType("GpuUuid", str)
 PciAddress = NewType("PciAddress", str)
 """`0000:65:00.0`: four-digit domain, lower case, as in /sys/bus/pci/devices."""
 
+MigUuid = NewType("MigUuid", str)
+"""`MIG-xxxxxxxx-…`, as nvmlDeviceGetUUID gives it for a MIG device."""
+
 
 class MigMode(StrEnum):
-    """Current MIG mode of a GPU (nvmlDeviceGetMigMode)."""
+    """MIG mode of a GPU (nvmlDeviceGetMigMode)."""
 
     UNSUPPORTED = "unsupported"
     DISABLED = "disabled"
     ENABLED = "enabled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Placement:
+    """Memory slices `start` to `start + size - 1` of a GPU."""
+
+    start: int
+    size: int
+
+    @property
+    def slices(self) -> range:
+        """The memory slices that are covered."""
+        return range(self.start, self.start + self.size)
+
+    def overlaps(self, other: "Placement") -> bool:
+        """Tell whether both cover some memory slice."""
+        return self.start < other.start + other.size and other.start < self.start + self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigProfile:
+    """One shape of GPU instance. `name` is as users write it, such as `1g.10gb+me`.
+
+    `slices` are compute slices; `instances` is how many of it the card can have at most;
+    `placements` are all places where one can be, whatever is there now, in order of their start.
+    """
+
+    id: int
+    name: str
+    slices: int
+    instances: int
+    memory_bytes: int
+    multiprocessors: int
+    copy_engines: int
+    decoders: int
+    encoders: int
+    jpeg_engines: int
+    ofa_engines: int
+    placements: tuple[Placement, ...]
+
+    @property
+    def has_graphics(self) -> bool:
+        """Whether graphics APIs run on it: the attribute `gfx` in its name."""
+        return "gfx" in self.name.partition("+")[2].replace("+", ",").split(",")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigSlot:
+    """A place for a MIG device: GPU, profile, start. At most one device can be there at a time."""
+
+    gpu: GpuUuid
+    profile_id: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A MIG device that could be made, or has been: a profile at one of its placements."""
+
+    parent: GpuUuid
+    profile: MigProfile
+    placement: Placement
+
+    @property
+    def slot(self) -> MigSlot:
+        """Where it is."""
+        return MigSlot(gpu=self.parent, profile_id=self.profile.id, start=self.placement.start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigDevice:
+    """A MIG device that exists: one GPU instance with one compute instance over all of it.
+
+    The ids are NVML's. `made_here` says that this driver made it for a claim, or is making it.
+    """
+
+    parent: GpuUuid
+    profile: MigProfile
+    placement: Placement
+    gpu_instance: int
+    compute_instance: int
+    uuid: MigUuid
+    made_here: bool = False
+
+    @property
+    def slot(self) -> MigSlot:
+        """Where it is."""
+        return MigSlot(gpu=self.parent, profile_id=self.profile.id, start=self.placement.start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BareInstance:
+    """A GPU instance that is no MIG device: without compute instance, or divided further.
+
+    It takes its place and its engines all the same. `compute_instances` are ids.
+    """
+
+    parent: GpuUuid
+    profile: MigProfile
+    placement: Placement
+    gpu_instance: int
+    compute_instances: tuple[int, ...] = ()
+    made_here: bool = False
+
+    @property
+    def slot(self) -> MigSlot:
+        """Where it is."""
+        return MigSlot(gpu=self.parent, profile_id=self.profile.id, start=self.placement.start)
+
+
+Instance = MigDevice | BareInstance
+"""A GPU instance that exists."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mig:
+    """MIG on one GPU: the profiles of the card, and the instances there are now.
+
+    Attributes:
+        profiles: what NVML answers, empty when it does not say.
+        pending_mode: the mode after the next reset of the GPU.
+        needs_reset: the mode changes only by a reset of the GPU, as on Ampere.
+        is_virtual: this is a vGPU, whose host decides how it is divided.
+        instances: in order of their start.
+        problem: why profiles or instances could not be read, for people; then both are empty.
+    """
+
+    profiles: tuple[MigProfile, ...]
+    pending_mode: MigMode
+    needs_reset: bool
+    is_virtual: bool = False
+    instances: tuple[Instance, ...] = ()
+    problem: str | None = None
+
+    @property
+    def devices(self) -> tuple[MigDevice, ...]:
+        """The MIG devices that exist."""
+        return tuple(entry for entry in self.instances if isinstance(entry, MigDevice))
+
+    @property
+    def units(self) -> int:
+        """How many memory slices the card has."""
+        ends = (place.start + place.size for each in self.profiles for place in each.placements)
+        return max(ends, default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +180,7 @@ class Gpu:
     """One physical GPU with all facts that are published, prepared or injected.
 
     Memory is in bytes. `minor` is N of /dev/nvidiaN and need not equal `index`, NVML's position.
+    `mig` is None for a card without MIG; `mig_mode` is the mode it is in now.
     """
 
     index: int
@@ -44,6 +196,7 @@ class Gpu:
     pcie_root: str | None = None
     numa_node: int | None = None
     addressing_mode: str | None = None
+    mig: Mig | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -175,11 +175,16 @@ class KubeClient:
         body: Mapping[str, object],
         *,
         namespace: str | None = None,
+        dry_run: bool = False,
         timeout: float,
     ) -> JsonObject:
-        """Create an object and return what the server stored, which may lack fields."""
+        """Create an object and return what the server stored, which may lack fields.
+
+        With `dry_run` the server does everything but store it.
+        """
         call = Call(verb="create", resource=resource, namespace=namespace)
-        return self._ask("POST", call, body=body, timeout=timeout)
+        query = {"dryRun": "All"} if dry_run else None
+        return self._ask("POST", call, body=body, query=query, timeout=timeout)
 
     def update(
         self,

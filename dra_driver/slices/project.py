@@ -1,50 +1,47 @@
 """The inventory as devices of a ResourceSlice: one pure function, deterministic to the byte.
 
-In: what the machine has. Out: `Device` objects of resource.k8s.io/v1 as plain dicts, and what was
-left out with the reason. Names, attributes and capacities are those of NVIDIA's own DRA driver, so
-that every selector written for it works here. Rules of the API: strings of at most 64 bytes,
-versions in strict semver 2.0.0, at most 32 attributes and capacities together. Nothing here talks
-to a server, and nothing is logged.
+In: what the machine has. Out: `Device` objects and counter sets of resource.k8s.io/v1 as plain
+dicts, and what was left out with the reason. Names, attributes and capacities are those of NVIDIA's
+own DRA driver, so that every selector written for it works here. Rules of the API: at most 32
+attributes and capacities together, and what shares hardware consumes shared counters.
+
+What claims make and unmake changes nothing here: a MIG device that this driver made stays
+published as the partition it was allocated as. Nothing here talks to a server or logs.
 """
 
-import re
 from dataclasses import dataclass, field
 
-from dra_driver.devices.model import Gpu, Inventory, MigMode
+from dra_driver.devices import partitions as dividing
+from dra_driver.devices.model import Gpu, Inventory, MigDevice, Partition
 from dra_driver.devices.names import gpu_name
+from dra_driver.slices import counters, order
+from dra_driver.slices.attributes import Attributes, Omitted, describe_gpu, describe_mig
 from resource_nvidia_com.quantity import Quantity
 
-LONGEST_VALUE = 64
-"""Bytes of a string or version attribute (DeviceAttributeMaxValueLength)."""
-
-_STANDARD = "resource.kubernetes.io"
-"""Domain of the attributes that all drivers share (KEP-4381, KEP-6072)."""
-
-_IDENTIFIER = r"(?:0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
-_VERSION = re.compile(
-    rf"(?P<numbers>[0-9]+(?:\.[0-9]+){{0,2}})(?P<rest>(?:-{_IDENTIFIER}(?:\.{_IDENTIFIER})*)?"
-    r"(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?)"
-)
+MOST_FACTS = 32
+"""Attributes and capacities that one device may have together."""
 
 WireDevice = dict[str, object]
-"""A `Device` of resource.k8s.io/v1: name, attributes, capacity."""
+"""A `Device` of resource.k8s.io/v1: name, attributes, capacity, consumesCounters."""
+
+WireCounterSet = dict[str, object]
+"""A `CounterSet` of resource.k8s.io/v1: name, counters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withheld:
-    """A GPU that is not published, and why. `index` is NVML's."""
+    """A GPU of which nothing is published, and why. `index` is NVML's."""
 
     index: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Omitted:
-    """An attribute that a published device lacks because the API would refuse its value."""
+class Note:
+    """Why of a published GPU not everything is published. `index` is NVML's."""
 
-    device: str
-    attribute: str
-    reason: str
+    index: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,121 +49,206 @@ class Projection:
     """What is published of an inventory, and what is not."""
 
     devices: tuple[WireDevice, ...]
-    withheld: tuple[Withheld, ...]
-    omitted: tuple[Omitted, ...]
-
-
-def project(inventory: Inventory) -> tuple[WireDevice, ...]:
-    """Return the devices to publish, in order of PCI address.
-
-    The scheduler takes the first device that fits, in this order.
-    """
-    return projection(inventory).devices
-
-
-def projection(inventory: Inventory) -> Projection:
-    """Return the devices to publish together with everything that was left out."""
-    withheld = [Withheld(index=gpu.index, reason=gpu.reason) for gpu in inventory.sick]
-    devices: dict[str, WireDevice] = {}
-    omitted: list[Omitted] = []
-    for gpu in sorted(inventory.gpus, key=lambda gpu: (gpu.pci_address, gpu.index)):
-        name = gpu_name(gpu.minor)
-        reason = _why_withheld(gpu, is_taken=name in devices)
-        if reason is not None:
-            withheld.append(Withheld(index=gpu.index, reason=reason))
-            continue
-        attributes = _Attributes(device=name)
-        _describe(gpu, inventory, attributes)
-        omitted += attributes.omitted
-        devices[name] = {"name": name, "attributes": attributes.values, **_capacity(gpu)}
-    return Projection(
-        devices=tuple(devices.values()),
-        withheld=tuple(sorted(withheld, key=lambda entry: entry.index)),
-        omitted=tuple(omitted),
-    )
-
-
-def _why_withheld(gpu: Gpu, *, is_taken: bool) -> str | None:
-    if gpu.mig_mode is MigMode.ENABLED:
-        return (
-            "MIG mode is on, so it runs no work as a whole GPU, and its instances are not "
-            f"published; to publish the whole GPU: nvidia-smi -i {gpu.pci_address} -mig 0"
-        )
-    if is_taken:
-        return f"another GPU has the same minor number {gpu.minor}; is /proc or /dev mounted twice?"
-    return None
+    counter_sets: tuple[WireCounterSet, ...] = ()
+    withheld: tuple[Withheld, ...] = ()
+    omitted: tuple[Omitted, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(slots=True)
-class _Attributes:
-    """Attributes of one device as they are gathered."""
+class _Offer:
+    """What is published of one GPU, as it is gathered."""
 
-    device: str
-    values: dict[str, dict[str, object]] = field(default_factory=dict)
+    gpu: Gpu
+    inventory: Inventory
+    whole: WireDevice | None = None
+    existing: list[WireDevice] = field(default_factory=list)
+    partitions: list[WireDevice] = field(default_factory=list)
+    counter_set: WireCounterSet | None = None
     omitted: list[Omitted] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
-    def text(self, name: str, value: str) -> None:
-        """Add a string, cut at 64 bytes without splitting a character."""
-        cut = value.encode(errors="replace")[:LONGEST_VALUE].decode(errors="ignore")
-        self.values[name] = {"string": cut}
-
-    def version(self, name: str, value: str) -> None:
-        """Add a version, or note why it cannot be one."""
-        semver = strict_semver(value)
-        if semver is None:
-            self.omitted.append(
-                Omitted(
-                    device=self.device,
-                    attribute=name,
-                    reason=f"{value!r} cannot be written as a semantic version of at most "
-                    f"{LONGEST_VALUE} bytes",
-                )
-            )
-        else:
-            self.values[name] = {"version": semver}
+    @property
+    def is_empty(self) -> bool:
+        return not (self.whole or self.existing or self.partitions)
 
 
-def _describe(gpu: Gpu, inventory: Inventory, attributes: _Attributes) -> None:
-    """Gather the attributes of a whole GPU; a fact the card lacks is left out."""
-    attributes.text("type", "gpu")
-    attributes.text("uuid", gpu.uuid)
-    attributes.text("productName", gpu.product_name)
-    attributes.text("brand", gpu.brand)
-    attributes.text("architecture", gpu.architecture)
-    attributes.version("cudaComputeCapability", _dotted(gpu.cuda_compute_capability))
-    if inventory.driver_version is not None:
-        attributes.version("driverVersion", inventory.driver_version)
-    if inventory.cuda_version is not None:
-        attributes.version("cudaDriverVersion", _dotted(inventory.cuda_version))
-    if gpu.addressing_mode is not None:
-        attributes.text("addressingMode", gpu.addressing_mode)
-    attributes.text(f"{_STANDARD}/pciBusID", gpu.pci_address)
-    if gpu.pcie_root is not None:
-        attributes.text(f"{_STANDARD}/pcieRoot", gpu.pcie_root)
-    if gpu.numa_node is not None and gpu.numa_node >= 0:
-        attributes.values[f"{_STANDARD}/numaNode"] = {"int": gpu.numa_node}
+def project(inventory: Inventory) -> tuple[WireDevice, ...]:
+    """Return the devices to publish, in the order of slices/order.py."""
+    return projection(inventory).devices
 
 
-def _capacity(gpu: Gpu) -> dict[str, object]:
-    if gpu.memory_bytes is None:
-        return {}
-    return {"capacity": {"memory": {"value": str(Quantity.of_bytes(gpu.memory_bytes))}}}
+def projection(inventory: Inventory, *, with_counters: bool = True) -> Projection:
+    """Return the devices to publish together with everything that was left out.
 
-
-def _dotted(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"
-
-
-def strict_semver(text: str) -> str | None:
-    """Return a version as strict semver 2.0.0: three numbers without leading zeros.
-
-    `535.261.03` becomes `535.261.3`, and `12.2` becomes `12.2.0`, as NVIDIA's driver publishes
-    them.
-    None: it has more than three numbers, or something else that semver does not know.
+    Args:
+        inventory: what the machine has.
+        with_counters: whether the API server stores counters. Where it does not, nothing keeps two
+            claims from parts of one GPU that overlap, so what is not there yet is not offered.
     """
-    match = _VERSION.fullmatch(text.strip())
-    if match is None:
-        return None
-    numbers = [*match["numbers"].split("."), "0", "0"][:3]
-    semver = ".".join(number.lstrip("0") or "0" for number in numbers) + match["rest"]
-    return semver if len(semver) <= LONGEST_VALUE else None
+    withheld = [Withheld(index=gpu.index, reason=gpu.reason) for gpu in inventory.sick]
+    offers: dict[int, _Offer] = {}
+    minors: set[int] = set()
+    for gpu in order.in_fill_order(inventory.gpus):
+        if gpu.minor in minors:
+            reason = (
+                f"another GPU has the same minor number {gpu.minor};"
+                " is /proc or /dev mounted twice?"
+            )
+            withheld.append(Withheld(index=gpu.index, reason=reason))
+            continue
+        offer = _offer(gpu, inventory, with_counters=with_counters)
+        if offer.is_empty:
+            withheld.append(Withheld(index=gpu.index, reason="; ".join(offer.notes)))
+        else:
+            minors.add(gpu.minor)
+            offers[gpu.minor] = offer
+    return _arranged(offers, withheld)
+
+
+def _arranged(offers: dict[int, _Offer], withheld: list[Withheld]) -> Projection:
+    filled = tuple(offers.values())
+    whole = [offers[gpu.minor] for gpu in order.in_whole_order(offer.gpu for offer in filled)]
+    devices = [device for offer in filled for device in offer.existing]
+    devices += [device for offer in filled for device in offer.partitions]
+    devices += [offer.whole for offer in whole if offer.whole is not None]
+    return Projection(
+        devices=tuple(devices),
+        counter_sets=tuple(offer.counter_set for offer in filled if offer.counter_set is not None),
+        withheld=tuple(sorted(withheld, key=lambda entry: entry.index)),
+        omitted=tuple(omitted for offer in filled for omitted in offer.omitted),
+        notes=tuple(
+            Note(index=offer.gpu.index, text=text) for offer in filled for text in offer.notes
+        ),
+    )
+
+
+def _offer(gpu: Gpu, inventory: Inventory, *, with_counters: bool) -> _Offer:
+    offer = _Offer(gpu=gpu, inventory=inventory)
+    reason = _why_undivided(gpu, with_counters=with_counters)
+    _offer_existing(offer)
+    if reason is None and gpu.mig is not None:
+        _offer_parts(offer)
+    else:
+        _offer_undivided(offer, reason)
+    return offer
+
+
+def _why_undivided(gpu: Gpu, *, with_counters: bool) -> str | None:
+    """Return why no partitions of a GPU are published; None if they are, or it knows no MIG."""
+    reason = dividing.why_not_partitioned(gpu)
+    if gpu.mig is None or reason is not None:
+        return reason
+    if not with_counters:
+        return (
+            "the API server does not store counters, without which MIG devices cannot be made on"
+            " demand; enable the feature gate DRAPartitionableDevices on the API server and the"
+            " scheduler, then restart this driver"
+        )
+    count = len(counters.whole(gpu.mig.profiles))
+    if count > counters.MOST_COUNTERS:
+        return f"its MIG profiles need {count} counters, more than the API allows"
+    return None
+
+
+def _offer_existing(offer: _Offer) -> None:
+    """Offer the MIG devices that are there and that this driver did not make."""
+    for instance in dividing.found_by_others(offer.gpu):
+        if isinstance(instance, MigDevice):
+            offer.existing.append(_existing_device(offer, instance))
+            continue
+        state = "is divided among several compute instances"
+        if not instance.compute_instances:
+            state = "has no compute instance"
+        offer.notes.append(
+            f"GPU instance {instance.gpu_instance} ({instance.profile.name} at"
+            f" {instance.placement.start}) {state}, so it is not published: give it one compute"
+            " instance of its full size, or destroy it (nvidia-smi mig)"
+        )
+
+
+def _offer_parts(offer: _Offer) -> None:
+    """Offer the whole GPU and its partitions, as far as others left room for them."""
+    gpu = offer.gpu
+    profiles = gpu.mig.profiles if gpu.mig is not None else ()
+    everything = counters.whole(profiles)
+    others = dividing.found_by_others(gpu)
+    left = counters.left_by(others, everything)
+    name = counters.counter_set_name(gpu)
+    for partition in order.in_packing_order(dividing.partitions(gpu)):
+        wanted = counters.used(partition.profile, partition.placement, everything)
+        if counters.fits(wanted, left):
+            device = _partition_device(offer, partition)
+            device["consumesCounters"] = counters.consumption(name, wanted)
+            offer.partitions.append(device)
+    if dividing.is_whole(gpu) and not others:
+        offer.whole = _whole_device(offer)
+        offer.whole["consumesCounters"] = counters.consumption(name, everything)
+    elif dividing.is_whole(gpu):
+        offer.notes.append(
+            "it is not published as a whole, because there are GPU instances on it that this"
+            f" driver did not make: to give it out as a whole, destroy them (nvidia-smi mig -i"
+            f" {gpu.pci_address} -dci; nvidia-smi mig -i {gpu.pci_address} -dgi)"
+        )
+    if offer.partitions or offer.whole:
+        offer.counter_set = counters.counter_set(name, left)
+
+
+def _offer_undivided(offer: _Offer, reason: str | None) -> None:
+    """Offer a GPU that this driver does not divide, as a whole unless it is divided already."""
+    gpu = offer.gpu
+    if reason is not None:
+        offer.notes.append(f"no MIG devices are made on it: {reason}")
+    if gpu.mig is not None and gpu.mig.instances:
+        return
+    if dividing.is_whole(gpu):
+        offer.whole = _whole_device(offer)
+    elif gpu.mig is None or gpu.mig.problem is None:
+        offer.notes.append(
+            "MIG mode is on, so it runs no work as a whole GPU, and it has no MIG device; to"
+            f" publish the whole GPU: nvidia-smi -i {gpu.pci_address} -mig 0"
+        )
+
+
+def _whole_device(offer: _Offer) -> WireDevice:
+    gpu = offer.gpu
+    name = gpu_name(gpu.minor)
+    attributes = Attributes(device=name)
+    describe_gpu(gpu, offer.inventory, attributes)
+    offer.omitted += attributes.omitted
+    capacity: dict[str, object] = {}
+    if gpu.memory_bytes is not None:
+        capacity["memory"] = {"value": str(Quantity.of_bytes(gpu.memory_bytes))}
+    if gpu.mig is not None and dividing.is_partitioned(gpu):
+        # The memory stays what NVML says of the GPU; the largest profile has slightly less.
+        capacity = counters.capacity(counters.most_engines(gpu.mig.profiles)) | capacity
+    device: WireDevice = {"name": name, "attributes": attributes.values}
+    return device | ({"capacity": capacity} if capacity else {})
+
+
+def _existing_device(offer: _Offer, mig: MigDevice) -> WireDevice:
+    name = dividing.partition_name(offer.gpu, mig)
+    attributes = Attributes(device=name)
+    describe_mig(offer.gpu, mig.profile, mig.uuid, offer.inventory, attributes)
+    offer.omitted += attributes.omitted
+    capacity = counters.capacity(counters.engines(mig.profile))
+    slices = {f"memorySlice{number}": {"value": "1"} for number in mig.placement.slices}
+    if len(attributes.values) + len(capacity) + len(slices) <= MOST_FACTS:
+        capacity |= slices
+    else:
+        reason = f"the API allows {MOST_FACTS} attributes and capacities of a device"
+        offer.omitted.append(Omitted(device=name, attribute="memorySlice…", reason=reason))
+    return {"name": name, "attributes": attributes.values, "capacity": capacity}
+
+
+def _partition_device(offer: _Offer, partition: Partition) -> WireDevice:
+    name = dividing.partition_name(offer.gpu, partition)
+    attributes = Attributes(device=name)
+    describe_mig(offer.gpu, partition.profile, None, offer.inventory, attributes)
+    if not offer.partitions:
+        offer.omitted += attributes.omitted  # the others lack the same
+    return {
+        "name": name,
+        "attributes": attributes.values,
+        "capacity": counters.capacity(counters.engines(partition.profile)),
+    }

@@ -4,11 +4,12 @@ In: an inventory. Out: deletes, updates and creates on the API server, as slices
 what was left out as log lines. Rules: the API server silently drops fields of disabled features,
 so each reply is compared with what was asked; a device that is not safe without a dropped field
 (without its counters a GPU and its partitions could both be allocated) is withdrawn until the
-driver is restarted; a write that the server would not take as asked is not repeated. Slices of
-others are never touched.
+driver is restarted; a write that the server would not take as asked is not repeated. Counters are
+asked for before the first of them is published (slices/probe.py); without them whole GPUs stay.
+Slices of others are never touched.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import structlog
@@ -21,6 +22,7 @@ from dra_driver.ops.metrics import SliceWrite
 from dra_driver.slices.difference import Difference, Kind, differences
 from dra_driver.slices.plan import Create, Delete, Owner, Settled, Update, Write, plan
 from dra_driver.slices.pool import DesiredPool, Object, build_slices, objects
+from dra_driver.slices.probe import CONSUMES_COUNTERS, stores_counters
 from dra_driver.slices.project import Projection, WireDevice, projection
 
 log = structlog.get_logger()
@@ -48,9 +50,14 @@ class SliceApi(Protocol):
         ...
 
     def create(
-        self, resource: Resource, body: Mapping[str, object], *, timeout: float
+        self,
+        resource: Resource,
+        body: Mapping[str, object],
+        *,
+        dry_run: bool = False,
+        timeout: float,
     ) -> dict[str, object]:
-        """Create an object; return what was stored."""
+        """Create an object; return what was stored, or with `dry_run` what would be."""
         ...
 
     def update(
@@ -95,6 +102,14 @@ class PublishObserver(Protocol):
         ...
 
 
+class Project(Protocol):
+    """Turns an inventory into devices (slices/project.py)."""
+
+    def __call__(self, inventory: Inventory, *, with_counters: bool) -> Projection:
+        """Return what to publish; without counters only what is safe without them."""
+        ...
+
+
 class Publication:
     """Publishes one inventory after the other, and remembers what the API server does not take."""
 
@@ -105,7 +120,7 @@ class Publication:
         driver: str,
         node_name: str,
         observer: PublishObserver,
-        project: Callable[[Inventory], Projection] = projection,
+        project: Project = projection,
     ) -> None:
         """Take where and as whom to publish; the node's name is also the pool's.
 
@@ -125,6 +140,7 @@ class Publication:
         self._unsupported: frozenset[str] = frozenset()
         self._settled: dict[str, Settled] = {}
         self._left_out: object = None
+        self._are_counters_known = False
         self._is_first = True
 
     @property
@@ -138,15 +154,20 @@ class Publication:
         Raises:
             DriverError: the API server refused or is away. What was written stays; try again.
         """
-        found = self._project(inventory)
-        self._tell_left_out(found)
         writes = 0
         for _ in range(_MOST_ROUNDS):
+            found = self._projected(inventory)
+            self._tell_left_out(found)
             unsupported = self._unsupported
             devices = tuple(
                 device for device in found.devices if unsupported.isdisjoint(features(device))
             )
-            pool = build_slices(devices, driver=self._driver, node_name=self._node_name)
+            pool = build_slices(
+                devices,
+                driver=self._driver,
+                node_name=self._node_name,
+                counter_sets=found.counter_sets,
+            )
             writes += self._write(pool)
             if self._unsupported == unsupported:
                 break
@@ -161,6 +182,35 @@ class Publication:
                 writes=writes,
             )
         return writes
+
+    def _projected(self, inventory: Inventory) -> Projection:
+        """Return what to publish, with counters if the API server is known to store them."""
+        if CONSUMES_COUNTERS not in self._unsupported:
+            found = self._project(inventory, with_counters=True)
+            if not found.counter_sets or self._has_counters(found):
+                return found
+        return self._project(inventory, with_counters=False)
+
+    def _has_counters(self, found: Projection) -> bool:
+        """Ask once whether the API server stores counters; what it drops later is noticed too."""
+        if not self._are_counters_known:
+            if not stores_counters(
+                self.api,
+                found.devices,
+                driver=self._driver,
+                node_name=self._node_name,
+                timeout=_REQUEST_SECONDS,
+            ):
+                self._unsupported |= {CONSUMES_COUNTERS}
+                self.observer.fields_dropped(1)
+                log.warning(
+                    "mig devices withdrawn",
+                    reason="the API server does not store the counters that they share",
+                    advice="enable DRAPartitionableDevices on the API server and the scheduler,"
+                    " then restart this driver",
+                )
+            self._are_counters_known = True
+        return CONSUMES_COUNTERS not in self._unsupported
 
     def _write(self, pool: DesiredPool) -> int:
         existing = self._existing()
@@ -253,12 +303,14 @@ class Publication:
 
     def _tell_left_out(self, found: Projection) -> None:
         """Say what is not published once, not at every publication."""
-        left_out = (found.withheld, found.omitted)
+        left_out = (found.withheld, found.omitted, found.notes)
         if left_out == self._left_out:
             return
         self._left_out = left_out
         for gpu in found.withheld:
             log.warning("gpu withheld", index=gpu.index, reason=gpu.reason)
+        for note in found.notes:
+            log.info("gpu published in part", index=note.index, reason=note.text)
         for entry in found.omitted:
             log.warning(
                 "attribute omitted",

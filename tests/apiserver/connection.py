@@ -178,7 +178,10 @@ class Connection(BaseHTTPRequestHandler):
         if self.verb in {"list", "deletecollection"}:
             return 200, self._collection(target)
         if self.verb == "create":
-            return 201, store.create(target.kind, namespace, self._body(), keep_status=False)
+            dry_run = self.query.get("dryRun") == "All"
+            return 201, store.create(
+                target.kind, namespace, self._body(), keep_status=False, dry_run=dry_run
+            )
         if self.verb == "delete":
             preconditions = self._body().get("preconditions") if self.raw else None
             return 200, store.delete(target.kind, namespace, name, preconditions)

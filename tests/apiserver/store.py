@@ -73,7 +73,15 @@ class Store:
             ]
             return found, self._version
 
-    def create(self, kind: Kind, namespace: str, body: Object, *, keep_status: bool) -> Object:
+    def create(
+        self,
+        kind: Kind,
+        namespace: str,
+        body: Object,
+        *,
+        keep_status: bool,
+        dry_run: bool = False,
+    ) -> Object:
         new = copy.deepcopy(body)
         meta = new.setdefault("metadata", {})
         if not meta.get("name") and meta.get("generateName"):
@@ -97,7 +105,7 @@ class Store:
             meta["generation"] = 1
             meta["creationTimestamp"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             self._check(new, None)
-            return self._store("ADDED", kind, namespace, new)
+            return new if dry_run else self._store("ADDED", kind, namespace, new)
 
     def update(
         self, kind: Kind, namespace: str, name: str, body: Object, *, status_only: bool = False

@@ -13,8 +13,8 @@ from dra_driver.devices.model import Inventory
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.resource import RESOURCE_SLICES
 from dra_driver.ops.metrics import SliceWrite
-from dra_driver.slices.project import Projection, projection
-from dra_driver.slices.publication import Publication
+from dra_driver.slices.project import projection
+from dra_driver.slices.publication import Project, Publication
 from dra_driver.slices.publisher import Pace, SlicePublisher
 
 QUICK = Pace(settle=0.02, retry=0.01, retry_most=0.05)
@@ -56,7 +56,7 @@ class Bench:
         inventory: Inventory | None = None,
         *,
         pace: Pace = QUICK,
-        project: Callable[[Inventory], Projection] = projection,
+        project: Project = projection,
     ) -> SlicePublisher:
         """Start a publisher, and wait until it has published the inventory if one is given."""
         publication = Publication(

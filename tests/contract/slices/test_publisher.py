@@ -26,9 +26,9 @@ OTHERS = {
 }
 
 
-def with_taints(inventory: Inventory) -> Projection:
+def with_taints(inventory: Inventory, *, with_counters: bool = True) -> Projection:
     """A projection whose first device has a taint."""
-    found = projection(inventory)
+    found = projection(inventory, with_counters=with_counters)
     taint = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
     first, *rest = found.devices
     return replace(found, devices=({**first, "taints": [taint]}, *rest))

@@ -7,7 +7,8 @@ import pytest
 
 import make
 from dra_driver.devices.model import MigMode, PciAddress, SickGpu
-from dra_driver.slices.project import project, projection, strict_semver
+from dra_driver.slices.attributes import strict_semver
+from dra_driver.slices.project import project, projection
 
 
 def attributes(**changes: object) -> dict[str, Any]:

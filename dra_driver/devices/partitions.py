@@ -1,0 +1,92 @@
+"""What a GPU can be divided into by this driver, and what stands in the way. Pure.
+
+In: a GPU of the inventory. Out: the MIG devices that could be made on it, whatever is there now.
+Rules: only profiles whose compute instance takes the whole GPU instance; a card that changes its
+MIG mode by a reset (Ampere) is divided only while the mode is on, for nobody resets a GPU of a
+running node; what a host gives to a virtual machine as a vGPU is divided by the host.
+"""
+
+from dra_driver.devices.model import Gpu, Instance, MigDevice, MigMode, MigSlot, Partition
+from dra_driver.devices.names import DeviceName, mig_name
+
+
+def why_not_partitioned(gpu: Gpu) -> str | None:
+    """Return why this driver makes no MIG devices on a GPU that knows MIG; None if it does.
+
+    None also for a card without MIG, which needs no reason.
+    """
+    mig = gpu.mig
+    if mig is None:
+        return None
+    if mig.problem is not None:
+        return mig.problem
+    if mig.is_virtual:
+        return "it is a vGPU, which only its host can divide"
+    if not mig.units:
+        return "NVML names no MIG profile for it"
+    if mig.needs_reset and gpu.mig_mode is not MigMode.ENABLED:
+        return (
+            "MIG mode is to be on after the next reset; drain the node and reset the GPU"
+            f" (nvidia-smi -i {gpu.pci_address} --gpu-reset)"
+            if mig.pending_mode is MigMode.ENABLED
+            else "MIG mode is off, and this card changes it only by a reset; to divide it, drain"
+            f" the node, then nvidia-smi -i {gpu.pci_address} -mig 1, and reset the GPU"
+        )
+    return None
+
+
+def is_partitioned(gpu: Gpu) -> bool:
+    """Tell whether this driver makes MIG devices on the GPU when claims ask for them."""
+    return gpu.mig is not None and why_not_partitioned(gpu) is None
+
+
+def is_whole(gpu: Gpu) -> bool:
+    """Tell whether the GPU can be given out as a whole, when nothing else is on it.
+
+    Cards that change their mode without a reset can, in either mode: it is turned off for them.
+    """
+    if gpu.mig_mode is not MigMode.ENABLED:
+        return True
+    return gpu.mig is not None and not gpu.mig.needs_reset and is_partitioned(gpu)
+
+
+def partitions(gpu: Gpu) -> tuple[Partition, ...]:
+    """Return every MIG device that could be made on an empty GPU; none if it is not partitioned."""
+    if gpu.mig is None or not is_partitioned(gpu):
+        return ()
+    return tuple(
+        Partition(parent=gpu.uuid, profile=profile, placement=placement)
+        for profile in gpu.mig.profiles
+        for placement in profile.placements
+    )
+
+
+def found_by_others(gpu: Gpu) -> tuple[Instance, ...]:
+    """Return the GPU instances that this driver did not make."""
+    instances = () if gpu.mig is None else gpu.mig.instances
+    return tuple(entry for entry in instances if not entry.made_here)
+
+
+def instance_at(gpu: Gpu, slot: MigSlot) -> Instance | None:
+    """Return the GPU instance at a slot, as of the look that the GPU is from."""
+    instances = () if gpu.mig is None else gpu.mig.instances
+    return next((entry for entry in instances if entry.slot == slot), None)
+
+
+def partition_name(gpu: Gpu, device: Partition | MigDevice) -> DeviceName:
+    """Return the name of a MIG device, one that exists or one that could."""
+    profile = device.profile
+    return mig_name(gpu.minor, profile.name, profile.id, device.placement.start)
+
+
+def partition_named(gpu: Gpu, profile_id: int, start: int) -> Partition | None:
+    """Return the MIG device that the name says, made or not; None if the card has no such.
+
+    Static instances are found too, on GPUs that this driver does not divide.
+    """
+    profiles = () if gpu.mig is None else gpu.mig.profiles
+    for profile in profiles:
+        for placement in profile.placements:
+            if (profile.id, placement.start) == (profile_id, start):
+                return Partition(parent=gpu.uuid, profile=profile, placement=placement)
+    return None

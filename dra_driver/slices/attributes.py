@@ -1,0 +1,121 @@
+"""Attributes of a device as the API takes them: one small builder, and what it leaves out.
+
+In: facts of a GPU or a MIG device. Out: attributes of resource.k8s.io/v1 as plain dicts, named as
+NVIDIA's own DRA driver names them, and a note of each that the API would refuse. Rules: strings of
+at most 64 bytes, versions in strict semver 2.0.0. Pure.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from dra_driver.devices.model import Gpu, Inventory, MigProfile, MigUuid
+
+LONGEST_VALUE = 64
+"""Bytes of a string or version attribute (DeviceAttributeMaxValueLength)."""
+
+_STANDARD = "resource.kubernetes.io"
+"""Domain of the attributes that all drivers share (KEP-4381, KEP-6072)."""
+
+_IDENTIFIER = r"(?:0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
+_VERSION = re.compile(
+    rf"(?P<numbers>[0-9]+(?:\.[0-9]+){{0,2}})(?P<rest>(?:-{_IDENTIFIER}(?:\.{_IDENTIFIER})*)?"
+    r"(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Omitted:
+    """An attribute that a published device lacks because the API would refuse its value."""
+
+    device: str
+    attribute: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Attributes:
+    """Attributes of one device as they are gathered."""
+
+    device: str
+    values: dict[str, dict[str, object]] = field(default_factory=dict)
+    omitted: list[Omitted] = field(default_factory=list)
+
+    def text(self, name: str, value: str) -> None:
+        """Add a string, cut at 64 bytes without splitting a character."""
+        cut = value.encode(errors="replace")[:LONGEST_VALUE].decode(errors="ignore")
+        self.values[name] = {"string": cut}
+
+    def version(self, name: str, value: str) -> None:
+        """Add a version, or note why it cannot be one."""
+        semver = strict_semver(value)
+        if semver is None:
+            self.omitted.append(
+                Omitted(
+                    device=self.device,
+                    attribute=name,
+                    reason=f"{value!r} cannot be written as a semantic version of at most "
+                    f"{LONGEST_VALUE} bytes",
+                )
+            )
+        else:
+            self.values[name] = {"version": semver}
+
+
+def describe_gpu(gpu: Gpu, inventory: Inventory, attributes: Attributes) -> None:
+    """Gather the attributes of a whole GPU; a fact the card lacks is left out."""
+    attributes.text("type", "gpu")
+    attributes.text("uuid", gpu.uuid)
+    _describe_card(gpu, inventory, attributes)
+
+
+def describe_mig(
+    gpu: Gpu,
+    profile: MigProfile,
+    uuid: MigUuid | None,
+    inventory: Inventory,
+    attributes: Attributes,
+) -> None:
+    """Gather the attributes of a MIG device; one that is yet to be made has no UUID."""
+    attributes.text("type", "mig")
+    if uuid is not None:
+        attributes.text("uuid", uuid)
+    attributes.text("parentUUID", gpu.uuid)
+    attributes.text("profile", profile.name)
+    _describe_card(gpu, inventory, attributes)
+
+
+def _describe_card(gpu: Gpu, inventory: Inventory, attributes: Attributes) -> None:
+    attributes.text("productName", gpu.product_name)
+    attributes.text("brand", gpu.brand)
+    attributes.text("architecture", gpu.architecture)
+    attributes.version("cudaComputeCapability", _dotted(gpu.cuda_compute_capability))
+    if inventory.driver_version is not None:
+        attributes.version("driverVersion", inventory.driver_version)
+    if inventory.cuda_version is not None:
+        attributes.version("cudaDriverVersion", _dotted(inventory.cuda_version))
+    if gpu.addressing_mode is not None:
+        attributes.text("addressingMode", gpu.addressing_mode)
+    attributes.text(f"{_STANDARD}/pciBusID", gpu.pci_address)
+    if gpu.pcie_root is not None:
+        attributes.text(f"{_STANDARD}/pcieRoot", gpu.pcie_root)
+    if gpu.numa_node is not None and gpu.numa_node >= 0:
+        attributes.values[f"{_STANDARD}/numaNode"] = {"int": gpu.numa_node}
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def strict_semver(text: str) -> str | None:
+    """Return a version as strict semver 2.0.0: three numbers without leading zeros.
+
+    `535.261.03` becomes `535.261.3`, and `12.2` becomes `12.2.0`, as NVIDIA's driver publishes
+    them.
+    None: it has more than three numbers, or something else that semver does not know.
+    """
+    match = _VERSION.fullmatch(text.strip())
+    if match is None:
+        return None
+    numbers = [*match["numbers"].split("."), "0", "0"][:3]
+    semver = ".".join(number.lstrip("0") or "0" for number in numbers) + match["rest"]
+    return semver if len(semver) <= LONGEST_VALUE else None

@@ -1,0 +1,129 @@
+"""What MIG devices use of their GPU, as counters, so that the scheduler never overfills a card.
+
+In: the profiles of a card. Out: numbers by counter name, and the counter sets of a ResourceSlice.
+Rules: a device can be allocated while every counter it consumes has enough left (KEP-4815). Names
+and values are those of NVIDIA's own DRA driver: engines, memory, and one counter for each memory
+slice, which is what keeps placements from overlapping; the whole GPU consumes all of it. A card may
+allow fewer instances of a profile than these say; such a profile gets a counter of its own.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from dra_driver.devices.model import Gpu, Instance, MigProfile, Placement
+from resource_nvidia_com.quantity import Quantity
+
+Counters = Mapping[str, int]
+"""Amounts by counter name; memory in bytes."""
+
+MOST_COUNTERS = 32
+"""Counters that one set may have, and one device may consume (resource.k8s.io/v1)."""
+
+MEMORY = "memory"
+
+_ENGINES = {
+    "multiprocessors": "multiprocessors",
+    "copy-engines": "copy_engines",
+    "decoders": "decoders",
+    "encoders": "encoders",
+    "jpeg-engines": "jpeg_engines",
+    "ofa-engines": "ofa_engines",
+}
+
+
+def counter_set_name(gpu: Gpu) -> str:
+    """Return the name of the counter set of a GPU."""
+    return f"gpu-{gpu.minor}-counter-set"
+
+
+def engines(profile: MigProfile) -> dict[str, int]:
+    """Return the engines and the memory of an instance of this profile."""
+    return {
+        **{name: int(getattr(profile, attribute)) for name, attribute in _ENGINES.items()},
+        MEMORY: profile.memory_bytes,
+    }
+
+
+def most_engines(profiles: Sequence[MigProfile]) -> dict[str, int]:
+    """Return of each engine, and of memory, as much as the profile with most of it has."""
+    amounts = [engines(profile) for profile in profiles]
+    return {name: max(each[name] for each in amounts) for name in amounts[0]}
+
+
+def whole(profiles: Sequence[MigProfile]) -> dict[str, int]:
+    """Return all counters of a card, which its whole GPU consumes."""
+    found = most_engines(profiles)
+    units = max(place.start + place.size for each in profiles for place in each.placements)
+    found |= {_slice(number): 1 for number in range(units)}
+    for profile in profiles:
+        if profile.instances < _most_by_engines(profile, found):
+            found[_profile(profile)] = profile.instances
+    return found
+
+
+def used(profile: MigProfile, placement: Placement, all_counters: Counters) -> dict[str, int]:
+    """Return what a MIG device consumes of its card's counters."""
+    found = engines(profile)
+    found |= {_slice(number): 1 for number in placement.slices}
+    if _profile(profile) in all_counters:
+        found[_profile(profile)] = 1
+    return found
+
+
+def left_by(instances: Iterable[Instance], all_counters: Counters) -> dict[str, int]:
+    """Return what instances that are there for good leave of a card's counters."""
+    left = dict(all_counters)
+    for instance in instances:
+        for name, amount in used(instance.profile, instance.placement, all_counters).items():
+            left[name] = max(0, left.get(name, 0) - amount)
+    return left
+
+
+def fits(wanted: Counters, left: Counters) -> bool:
+    """Tell whether a device that consumes `wanted` can be allocated with this much left."""
+    return all(left.get(name, 0) >= amount for name, amount in wanted.items())
+
+
+def counter_set(name: str, counters: Counters) -> dict[str, object]:
+    """Return a counter set of a ResourceSlice."""
+    return {"name": name, "counters": wire(counters)}
+
+
+def consumption(name: str, counters: Counters) -> list[dict[str, object]]:
+    """Return the `consumesCounters` of a device."""
+    return [{"counterSet": name, "counters": wire(counters)}]
+
+
+def capacity(profile_engines: Counters) -> dict[str, object]:
+    """Return engines and memory as the capacity of a device: `copyEngines` and so on."""
+    return {_camel(name): value for name, value in wire(profile_engines).items()}
+
+
+def wire(counters: Counters) -> dict[str, object]:
+    """Return amounts as the API has them: memory as a binary quantity, the rest as numbers."""
+    return {
+        name: {"value": str(Quantity.of_bytes(amount)) if name == MEMORY else str(amount)}
+        for name, amount in counters.items()
+    }
+
+
+def _slice(number: int) -> str:
+    return f"memory-slice-{number}"
+
+
+def _profile(profile: MigProfile) -> str:
+    return f"profile-{profile.id}-instances"
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("-")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def _most_by_engines(profile: MigProfile, counters: Counters) -> int:
+    """Return how many instances of one profile the engines and disjoint placements allow."""
+    most, free_from = 0, 0
+    for placement in sorted(profile.placements, key=lambda place: place.start + place.size):
+        if placement.start >= free_from:
+            most, free_from = most + 1, placement.start + placement.size
+    limits = (counters[name] // amount for name, amount in engines(profile).items() if amount)
+    return min(most, *limits)

@@ -1,0 +1,73 @@
+"""The order in which devices are offered, so that more claims fit.
+
+In: GPUs, and what is published of each. Out: the same, arranged. Rule: the scheduler takes the
+first device that fits, slices by name and devices by position, and weighs nothing
+(kube-scheduler's DRA allocator). The order is fixed, so that nothing is written while claims come
+and go, and does three things:
+
+- partitions fill GPU after GPU, from the first; whole GPUs are offered from the last, so that the
+  two kinds of claims meet as late as possible, and those that cannot be divided come before;
+- on a GPU, partitions that need less come first, so that a claim that would do with any takes the
+  smallest;
+- of the placements of one profile those come first that stand in the way of the fewest larger
+  partitions: a small one goes beside another small one, at the end where no large one can start.
+
+Pure.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from dra_driver.devices.model import Gpu, MigProfile, Partition
+from dra_driver.devices.partitions import is_partitioned
+
+
+def in_fill_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+    """Return the GPUs in the order in which partitions fill them: of PCI address."""
+    return tuple(sorted(gpus, key=lambda gpu: (gpu.pci_address, gpu.index)))
+
+
+def in_whole_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+    """Return the GPUs in the order in which they are offered as a whole."""
+    ordered = in_fill_order(gpus)
+    plain = tuple(gpu for gpu in ordered if not is_partitioned(gpu))
+    return plain + tuple(gpu for gpu in reversed(ordered) if is_partitioned(gpu))
+
+
+def in_packing_order(partitions: Sequence[Partition]) -> tuple[Partition, ...]:
+    """Return the partitions of one GPU, those first whose allocation leaves most to others."""
+    shapes = {(entry.placement, entry.profile.slices): entry.profile for entry in partitions}
+
+    def blocked(partition: Partition) -> int:
+        """Count the larger shapes that could not be any more, weighted by their size."""
+        return sum(
+            placement.size
+            for placement, slices in shapes
+            if placement.overlaps(partition.placement)
+            and (placement.size, slices) > _size(partition)
+        )
+
+    return tuple(
+        sorted(
+            partitions,
+            key=lambda entry: (
+                _size(entry),
+                _media(entry.profile),
+                entry.profile.id,
+                blocked(entry),
+                -entry.placement.start,
+            ),
+        )
+    )
+
+
+def _size(partition: Partition) -> tuple[int, int]:
+    return partition.placement.size, partition.profile.slices
+
+
+def _media(profile: MigProfile) -> tuple[int, ...]:
+    """Return what a profile takes beside memory and compute slices."""
+    return (
+        profile.decoders + profile.encoders + profile.jpeg_engines + profile.ofa_engines,
+        profile.copy_engines,
+        profile.multiprocessors,
+    )
