@@ -7,6 +7,7 @@ Waits end with the answer by inotify; deadlines are values of the clock that was
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ from dra_driver.mps.domain import (
     decode_domain,
     decode_status,
     encode_domain,
+    encode_status,
 )
 from dra_driver.mps.files import (
     DomainPaths,
@@ -88,7 +90,12 @@ class MpsDesk:
         Raises:
             StateError: the disk cannot be written.
         """
-        delete_file(self._files.desired(domain))
+        path = self._files.desired(domain)
+        if path.exists():
+            # A supervisor may just have read the wish and not answered yet. With a status there,
+            # the end has come only when the supervisor has seen that the wish is gone.
+            _write_new(self._files.status(domain), encode_status(_not_taken_up(domain)))
+        delete_file(path)
 
     def desired(self, domain: DomainId) -> Domain | None:
         """Return the domain that is asked for, None when there is none or its file is damaged.
@@ -174,8 +181,17 @@ class MpsDesk:
             del supervisor
             return None if self._is_present(domain) else True
 
-        if look(None) is None:
+        if not self._drop_unanswered(domain) and look(None) is None:
             self._wait(domain, deadline, look, waited_for="taken back")
+
+    def _drop_unanswered(self, domain: DomainId) -> bool:
+        """Drop a domain that no supervisor has done anything for, and none is there to do it."""
+        if self.supervisor_runs() or self._files.desired(domain).exists():
+            return False
+        if self.status(domain) != _not_taken_up(domain) or self.paths(domain).folder.exists():
+            return False
+        delete_file(self._files.status(domain))
+        return True
 
     def _is_present(self, domain: DomainId) -> bool:
         """Tell whether anything is left; the supervisor removes the status last."""
@@ -218,3 +234,25 @@ class MpsDesk:
         else:
             reason = status.reason or f"the MPS supervisor says it is {status.state}"
         return f"MPS domain {domain} is not {waited_for} yet: {reason}; this is tried again"
+
+
+def _not_taken_up(domain: DomainId) -> Status:
+    return Status(
+        id=domain,
+        state=State.STOPPING,
+        supervisor="",
+        reason="the MPS supervisor has not seen yet that it is not wanted any more",
+    )
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    """Write a file whole, unless there is one."""
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        temporary.unlink(missing_ok=True)  # a crash may have left it linked to the file
+        temporary.write_bytes(data)
+        with suppress(FileExistsError):
+            path.hardlink_to(temporary)
+        temporary.unlink()
+    except OSError as error:
+        raise file_error("write", path, error) from error
