@@ -5,10 +5,11 @@ milliseconds, so they are kept until something shows that they may have changed:
 in, a control node, the hook program, or simply their age. A GPU's nodes are looked at each time.
 """
 
+import os
+import stat
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from dra_driver.cdi.common import common_edits
 from dra_driver.cdi.driver_root import find_driver_files, watched_paths
@@ -29,7 +30,7 @@ _Signature = tuple[tuple[int, ...] | None, ...]
 class _Kept:
     edits: Edits
     hook_program: HookProgram | None
-    watched: tuple[Path, ...]
+    watched: tuple[str, ...]
     signature: _Signature
     until: float
 
@@ -91,8 +92,8 @@ class CdiContent:
         files = find_driver_files(self._roots, kernel_release=self._kernel_release)
         hook_program = find_hook_program(self._roots, self._hook_path)
         watched = (
-            *watched_paths(self._roots, files),
-            *(self._roots.dev / name for name in CONTROL_NODES),
+            *map(str, watched_paths(self._roots, files)),
+            *(str(self._roots.dev / name) for name in CONTROL_NODES),
         )
         return _Kept(
             edits=common_edits(files, self._roots, hook_program),
@@ -103,15 +104,15 @@ class CdiContent:
         )
 
 
-def _signature(paths: tuple[Path, ...]) -> _Signature:
+def _signature(paths: tuple[str, ...]) -> _Signature:
     return tuple(_mark(path) for path in paths)
 
 
-def _mark(path: Path) -> tuple[int, ...] | None:
+def _mark(path: str) -> tuple[int, ...] | None:
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116 (twice for each claim: a Path costs as much as stat)
     except OSError:
         return None
-    if path.is_dir():
+    if stat.S_ISDIR(status.st_mode):
         return status.st_dev, status.st_ino, status.st_mtime_ns
     return status.st_dev, status.st_ino, status.st_rdev, status.st_mode, status.st_gid

@@ -47,18 +47,23 @@ def claim_device_id(uid: str, device: str, share_id: str | None = None) -> str:
     return f"{KIND}={claim_device_name(uid, device, share_id)}"
 
 
-def render(spec: Spec) -> dict[str, object]:
+def render(spec: Spec, common: object | None = None) -> dict[str, object]:
     """Check a spec and return it as the CDI JSON object, its entries in a fixed order.
 
     Device nodes and mounts are sorted by path depth, then path, so that a mount never hides one
     below it and equal content gives equal bytes. Env and hooks keep their order: it has a meaning.
 
+    Args:
+        spec: the spec.
+        common: what `render_common` made of the spec's common edits, in whatever form the caller
+            wants it in the object; they are then not checked again.
+
     Raises:
         StateError: a rule of CDI is broken; the text names the entry and the rule.
     """
-    problem = next(_problems(spec), None)
-    if problem is not None:
-        raise StateError(f"CDI spec {spec.kind} cannot be written: {problem}")
+    if common is None:
+        common = render_common(spec.edits)
+    _check(_problems(spec))
     document: dict[str, object] = {
         "cdiVersion": minimum_version(spec),
         "kind": spec.kind,
@@ -67,9 +72,23 @@ def render(spec: Spec) -> dict[str, object]:
             for device in sorted(spec.devices, key=lambda device: device.name)
         ],
     }
-    if _is_empty(spec.edits):
-        return document
-    return document | {"containerEdits": _edits(spec.edits)}
+    return document | {"containerEdits": common} if common else document
+
+
+def render_common(edits: Edits) -> dict[str, object]:
+    """Check the edits that all devices of a spec share and return their JSON object.
+
+    Raises:
+        StateError: a rule of CDI is broken; the text names the entry and the rule.
+    """
+    _check(f"common edits: {problem}" for problem in _edit_problems(edits))
+    return {} if _is_empty(edits) else _edits(edits)
+
+
+def _check(problems: Iterator[str]) -> None:
+    problem = next(problems, None)
+    if problem is not None:
+        raise StateError(f"CDI spec {KIND} cannot be written: {problem}")
 
 
 def minimum_version(spec: Spec) -> str:
@@ -102,8 +121,6 @@ def _problems(spec: Spec) -> Iterator[str]:
             yield f"device {device.name!r} has no container edits"
         for problem in _edit_problems(device.edits):
             yield f"device {device.name!r}: {problem}"
-    for problem in _edit_problems(spec.edits):
-        yield f"common edits: {problem}"
 
 
 def _kind_problems(kind: str) -> Iterator[str]:

@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import mkstemp
 
-from dra_driver.cdi.model import Spec
-from dra_driver.cdi.spec import CLASS, VENDOR, render
+from dra_driver.cdi.model import Edits, Spec
+from dra_driver.cdi.spec import CLASS, VENDOR, render, render_common
 from dra_driver.errors import StateError
 
 _PREFIX = f"{VENDOR}-{CLASS}_"
@@ -27,6 +27,8 @@ _PEER_SUFFIX = ".yaml"  # NVIDIA's own driver names the same devices in a file o
 _TEMPORARY_SUFFIX = ".tmp"
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _RENAME_ATTEMPTS = 3
+_NEWLINE = "\n"
+_INDENT = " "
 
 
 class SpecStore:
@@ -38,6 +40,7 @@ class SpecStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._common: tuple[Edits, _Laid] = (Edits(), _Laid())
 
     def write(self, uid: str, spec: Spec) -> None:
         """Write the spec of a claim, durably. A file that holds these bytes already is left alone.
@@ -46,7 +49,7 @@ class SpecStore:
             StateError: the spec breaks a rule of CDI, or the file cannot be written.
         """
         path = self._path(uid)
-        content = _serialise(render(spec))
+        content = self._serialise(spec)
         try:
             self._root.mkdir(mode=0o755, parents=True, exist_ok=True)
             if _read(path) != content:
@@ -95,6 +98,19 @@ class SpecStore:
                 (self._root / name).unlink(missing_ok=True)
         return len(leftovers)
 
+    def _serialise(self, spec: Spec) -> bytes:
+        """Return JSON with one device node, mount or hook per line, for people who open the file.
+
+        The common edits, by far the larger part, are the same object from claim to claim; they are
+        checked and laid out once.
+        """
+        edits, common = self._common
+        if edits is not spec.edits:
+            rendered = render_common(spec.edits)
+            common = _Laid(_layout(rendered, _NEWLINE + _INDENT) if rendered else "")
+            self._common = spec.edits, common
+        return (_layout(render(spec, common), _NEWLINE) + _NEWLINE).encode()
+
     def _names(self) -> Iterator[str]:
         try:
             with os.scandir(self._root) as entries:
@@ -140,13 +156,16 @@ class SpecStore:
         return temporary
 
 
-def _serialise(document: dict[str, object]) -> bytes:
-    """Return JSON with one device node, mount or hook per line, for people who open the file."""
-    return (_layout(document, "\n") + "\n").encode()
+class _Laid(str):
+    """JSON text that is laid out already."""
+
+    __slots__ = ()
 
 
 def _layout(value: object, newline: str) -> str:
-    deeper = newline + " "
+    if isinstance(value, _Laid):
+        return value
+    deeper = newline + _INDENT
     if isinstance(value, dict) and any(_holds_objects(member) for member in value.values()):
         members = (f"{json.dumps(key)}: {_layout(member, deeper)}" for key, member in value.items())
         return "{" + deeper + f",{deeper}".join(members) + newline + "}"
