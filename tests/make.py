@@ -19,6 +19,8 @@ from dra_driver.devices.model import (
     Placement,
 )
 from dra_driver.devices.names import DRIVER_NAME
+from resource_nvidia_com.decode import decode
+from resource_nvidia_com.v1beta1.gpu import GpuConfig
 
 
 def gpu(minor: int = 0, **changes: object) -> Gpu:
@@ -163,3 +165,13 @@ def mig_device(
         "uuid": MigUuid(f"MIG-00000000-0000-4000-8000-{minor:06x}{start:06x}"),
     }
     return MigDevice(**(facts | changes))  # type: ignore[arg-type]
+
+
+def gpu_config(strategy: str | None = None, **settings: Any) -> GpuConfig:
+    """A GpuConfig as a claim has it; `settings` are those of the strategy, by their API names."""
+    field = {"MPS": "mpsConfig", "TimeSlicing": "timeSlicingConfig"}
+    sharing = {"strategy": strategy, field[strategy]: settings} if strategy else None
+    fields = {"sharing": sharing} if sharing else {}
+    found = decode(config(**fields)["opaque"]["parameters"]).normalise()
+    assert isinstance(found, GpuConfig)
+    return found

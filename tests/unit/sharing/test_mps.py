@@ -1,0 +1,105 @@
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import make
+from dra_driver.claims.record import decode, encode
+from dra_driver.devices.model import Gpu
+from dra_driver.errors import ConfigError, StateError
+from dra_driver.mps.desk import MpsDesk
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId
+from dra_driver.sharing.base import Group, Plan
+from dra_driver.sharing.mps import Mps, domain_of
+
+ONE, TWO, THREE = make.gpu(1), make.gpu(2), make.gpu(3)
+
+
+@pytest.fixture
+def mps(tmp_path: Path) -> Mps:
+    return Mps(MpsDesk(tmp_path, lambda: 0.0), lambda: 0.0, ready_seconds=1.0)
+
+
+def group(gpus: Iterable[Gpu], **config: Any) -> Group:
+    return Group(claim="uid", gpus=tuple(gpus), config=make.gpu_config("MPS", **config))
+
+
+def test_one_plan_is_for_all_groups_with_the_largest_limits(mps: Mps) -> None:
+    (plan,) = mps.plan(
+        [
+            group([TWO], defaultActiveThreadPercentage=30),
+            group(
+                [THREE, ONE],
+                defaultActiveThreadPercentage=50,
+                defaultPerDevicePinnedMemoryLimit={"0": "1Gi"},
+                multiUser=True,
+            ),
+        ]
+    )
+    assert plan.gpus == (ONE.uuid, TWO.uuid, THREE.uuid)
+    assert domain_of(plan) == Domain(
+        id=DomainId("uid"),
+        devices=(
+            DomainDevice(uuid=ONE.uuid, pinned_memory_mib=1024),
+            DomainDevice(uuid=TWO.uuid),
+            DomainDevice(uuid=THREE.uuid),
+        ),
+        active_thread_percentage=50,
+        multi_user=True,
+    )
+    assert [edits.env[1:] for edits in mps.edits(plan).values()] == [
+        (),
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",),
+        (),
+    ]
+
+
+def test_a_group_without_a_percentage_leaves_the_daemon_without_one(mps: Mps) -> None:
+    (plan,) = mps.plan([group([ONE]), group([TWO], defaultActiveThreadPercentage=30)])
+    assert domain_of(plan).active_thread_percentage is None
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30" in mps.edits(plan)[TWO.uuid].env
+
+
+def test_a_plan_comes_back_from_its_record(mps: Mps) -> None:
+    (plan,) = mps.plan([group([ONE, TWO], defaultPinnedDeviceMemoryLimit="10Gi")])
+    (stored,) = decode(encode(make.record(ONE, TWO, plans=(plan,)))).plans
+    assert domain_of(stored) == domain_of(plan)
+    assert mps.edits(stored) == mps.edits(plan)
+
+
+def test_a_plan_of_something_else_is_not_taken_for_one() -> None:
+    with pytest.raises(StateError, match="plan for MPS cannot be read"):
+        domain_of(Plan(strategy="MPS", gpus=(), changes={"domain": "uid"}))
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        ({"multiUser": True}, "multiuser mode"),
+        ({"defaultActiveThreadPercentage": 50}, "defaultActiveThreadPercentage"),
+        ({"defaultPinnedDeviceMemoryLimit": "1Gi"}, "defaultPinnedDeviceMemoryLimit"),
+        (
+            {"defaultPerDevicePinnedMemoryLimit": {"0": "1Gi"}},
+            "defaultPerDevicePinnedMemoryLimit",
+        ),
+    ],
+)
+def test_cards_before_volta_have_no_limits(mps: Mps, config: dict[str, Any], what: str) -> None:
+    old = make.gpu(4, cuda_compute_capability=(6, 1))
+    with pytest.raises(ConfigError, match=rf'^{what} was requested .* "6.1", wanted >= "7.0"'):
+        mps.plan([group([ONE, old], **config)])
+    assert mps.plan([group([ONE, old])])
+
+
+def test_cards_before_mps_have_none(mps: Mps) -> None:
+    with pytest.raises(ConfigError, match=r'^MPS was requested .* "3.0", wanted >= "3.5"'):
+        mps.plan([group([make.gpu(4, cuda_compute_capability=(3, 0))])])
+
+
+def test_what_is_asked_for_without_a_record_can_be_undone(mps: Mps, tmp_path: Path) -> None:
+    (plan,) = mps.plan([group([ONE])])
+    mps.uphold(plan, None)
+    assert list(mps.leftovers()) == ["uid"]
+    mps.undo(mps.leftovers()["uid"], 0.0)
+    assert mps.leftovers() == {}

@@ -1,0 +1,127 @@
+from typing import Any
+
+import pytest
+
+import make
+from dra_driver.devices.model import Gpu
+from dra_driver.errors import ConfigError, DeviceError, TransientError
+from dra_driver.sharing.base import Group, Plan
+from dra_driver.sharing.time_slicing import TimeSlicing
+from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
+from resource_nvidia_com.v1beta1.sharing import MigDeviceSharing, SharingStrategy
+
+EXCLUSIVE_PROCESS = 3
+GPU = make.gpu(1)
+
+
+class Card:
+    """One GPU's settings, and what refuses."""
+
+    def __init__(self, mode: int | None = 0) -> None:
+        self.mode = mode
+        self.slice: int | None = None
+        self.has_slices = True
+        self.refuse_slice: DeviceError | None = None
+        self.refuse_mode: TransientError | None = None
+
+    def find(self) -> None:
+        pass
+
+    def set_time_slice(self, uuid: str, number: int, deadline: float) -> bool:
+        if self.refuse_slice:
+            raise self.refuse_slice
+        if self.has_slices:
+            self.slice = number
+        return self.has_slices
+
+    def compute_mode(self, uuid: str) -> int | None:
+        if self.refuse_mode:
+            raise self.refuse_mode
+        return self.mode
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        if self.refuse_mode:
+            raise self.refuse_mode
+        self.mode = mode
+
+
+def group(*gpus: Gpu, interval: str = "Long") -> Group:
+    config = make.gpu_config("TimeSlicing", interval=interval)
+    return Group(claim="uid", gpus=gpus or (GPU,), config=config)
+
+
+def planned(card: Card, **facts: Any) -> tuple[TimeSlicing, Plan]:
+    strategy = TimeSlicing(card, card)
+    (plan,) = strategy.plan([group(**facts)])
+    return strategy, plan
+
+
+def test_each_gpu_has_a_plan_of_its_own() -> None:
+    card = Card(EXCLUSIVE_PROCESS)
+    plans = TimeSlicing(card, card).plan([group(make.gpu(0), make.gpu(1)), group(make.gpu(2))])
+    assert [plan.gpus for plan in plans] == [(make.gpu(number).uuid,) for number in range(3)]
+    assert card.slice is None
+    assert plans[0].changes == {
+        "interval": "Long",
+        "computeMode": EXCLUSIVE_PROCESS,
+        "device": f"gpu-0 (NVIDIA H100 80GB HBM3, {make.gpu(0).uuid})",
+    }
+
+
+def test_a_card_without_compute_modes_gets_none() -> None:
+    card = Card(mode=None)
+    strategy, plan = planned(card)
+    strategy.apply(plan, 0.0)
+    strategy.undo(plan, 0.0)
+    assert card.mode is None
+
+
+def test_a_compute_mode_that_somebody_else_has_set_stays() -> None:
+    card = Card(EXCLUSIVE_PROCESS)
+    strategy, plan = planned(card)
+    strategy.apply(plan, 0.0)
+    card.mode = 2
+    strategy.undo(plan, 0.0)
+    assert card.mode == 2
+
+
+def test_a_card_that_refuses_its_time_slice_keeps_its_compute_mode() -> None:
+    card = Card(EXCLUSIVE_PROCESS)
+    card.has_slices = False
+    strategy, plan = planned(card)
+    with pytest.raises(
+        ConfigError, match=r"interval Long cannot be set on gpu-1 .*: Not Supported"
+    ):
+        strategy.apply(plan, 0.0)
+    assert card.mode == EXCLUSIVE_PROCESS
+
+
+def test_cards_without_preemption_are_refused_when_planned() -> None:
+    old = make.gpu(1, cuda_compute_capability=(5, 2))
+    strategy = TimeSlicing(Card(), Card())
+    with pytest.raises(ConfigError, match="its architecture has no preemption; use interval Defau"):
+        strategy.plan([group(old)])
+    assert strategy.plan([group(old, interval="Default")])
+
+
+def test_the_compute_mode_is_put_back_although_the_reset_fails() -> None:
+    card = Card(EXCLUSIVE_PROCESS)
+    strategy, plan = planned(card)
+    strategy.apply(plan, 0.0)
+    card.refuse_slice = DeviceError("no")
+    with pytest.raises(DeviceError, match="no"):
+        strategy.undo(plan, 0.0)
+    assert card.mode == EXCLUSIVE_PROCESS
+
+
+def test_a_gpu_that_does_not_say_its_mode_is_not_planned_for() -> None:
+    card = Card()
+    card.refuse_mode = TransientError("being opened")
+    with pytest.raises(TransientError, match="being opened"):
+        planned(card)
+
+
+def test_on_a_mig_device_there_is_nothing_to_do() -> None:
+    config = MigDeviceConfig(sharing=MigDeviceSharing(strategy=SharingStrategy.TIME_SLICING))
+    strategy = TimeSlicing(Card(), Card())
+    assert strategy.plan([Group(claim="uid", gpus=(GPU,), config=config)]) == ()
