@@ -53,6 +53,11 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             model="Validate",
             summary="check the claim configs in manifests",
         ),
+        "status": Command(
+            module="dra_driver.status",
+            model="ShowStatus",
+            summary="show this node's claims, how GPUs are shared, and what is not in order",
+        ),
         "simulate": Command(
             module="dra_driver.simulator.cli",
             model="Simulate",

@@ -12,6 +12,8 @@ send Prepare to one and Unprepare to the other. Who changes a record holds the c
 
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -163,6 +165,42 @@ class RecordStore:
             raise _failed("quarantine", path, error) from error
         self.quarantined += 1
         log.error("record quarantined", file=str(target), reason=reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRecords:
+    """What lies below a directory. `damaged` is by file name, with the reason."""
+
+    records: tuple[Record, ...]
+    damaged: Mapping[str, str]
+
+
+def stored_records(directory: Path) -> StoredRecords:
+    """Return all records below a directory, for one who only looks: nothing is made or moved.
+
+    Raises:
+        StateError: the disk cannot be read.
+    """
+    records: list[Record] = []
+    damaged: dict[str, str] = {}
+    for folder, is_sound in (("claims", True), ("quarantine", False)):
+        try:
+            paths = sorted((directory / folder).glob("[!.]*"))
+            for path in paths:
+                try:
+                    record = decode(path.read_bytes())
+                except FileNotFoundError:
+                    continue  # unprepared meanwhile
+                except StateError as error:
+                    damaged[path.name] = str(error)
+                    continue
+                if is_sound:
+                    records.append(record)
+                else:
+                    damaged[path.name] = f"it is not the record of claim {record.ref}"
+        except OSError as error:
+            raise _failed("read", directory / folder, error) from error
+    return StoredRecords(records=tuple(records), damaged=damaged)
 
 
 def _write_all(file: int, data: bytes) -> None:

@@ -99,7 +99,7 @@ class TimeSlicing:
             DeviceError, TransientError: nvidia-smi or NVML refused.
         """
         (uuid,) = plan.gpus
-        interval = Interval(str(plan.changes["interval"]))
+        interval = interval_of(plan)
         # First what a card may not have. A default that cannot be set is a default all the same.
         if not self._slices.set_time_slice(uuid, NUMBERS[interval], deadline) and NUMBERS[interval]:
             raise _cannot(str(plan.changes.get("device", uuid)), interval, "Not Supported")
@@ -120,7 +120,7 @@ class TimeSlicing:
         """
         (uuid,) = plan.gpus
         try:
-            if NUMBERS[Interval(str(plan.changes["interval"]))]:
+            if NUMBERS[interval_of(plan)]:
                 self._slices.set_time_slice(uuid, NUMBERS[Interval.DEFAULT], deadline)
                 log.info("time-slice reset", gpu=uuid)
         finally:
@@ -145,6 +145,11 @@ class TimeSlicing:
     def _restore_mode(self, uuid: str, found: int) -> None:
         if found != _DEFAULT_MODE and self._modes.compute_mode(uuid) == _DEFAULT_MODE:
             self._modes.set_compute_mode(uuid, found)
+
+
+def interval_of(plan: Plan) -> Interval:
+    """Return the interval that a plan sets."""
+    return Interval(str(plan.changes["interval"]))
 
 
 def _interval(config: GpuConfig) -> Interval:

@@ -1,0 +1,298 @@
+"""`dra-driver status`: who has which GPU of this node, how it is shared, and what is not in order.
+
+In: the files of the driver and of the MPS supervisor below the kubelet's plugins directory; they
+need not run. Out: on stdout a table for people or JSON for programs. Nothing is changed, and no
+GPU, API server or driver is asked.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from dra_driver.claims.checkpoint import StoredRecords, stored_records
+from dra_driver.claims.record import DeviceRecord, Record, RecordState
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import SetupError
+from dra_driver.mps.desk import MpsDesk
+from dra_driver.mps.domain import DomainId, Status
+from dra_driver.sharing import mps, time_slicing
+from dra_driver.sharing.base import EXCLUSIVE, Plan
+
+_COLUMNS = ("CLAIM", "PODS", "DEVICE", "STRATEGY", "SETTINGS", "STATE")
+_ADMIN_ACCESS = "AdminAccess"
+_NO_LIMIT = 100
+
+
+class ShowStatus(BaseSettings):
+    """Show this node's prepared claims, how their GPUs are shared, and what is not in order."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="ignore",
+        env_prefix="status_",  # for what is not a setting of the driver, and has no alias
+        env_ignore_empty=True,
+        populate_by_name=True,
+        cli_prog_name="dra-driver status",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_show_env_vars=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        cli_exit_on_error=False,
+    )
+
+    output: Literal["table", "json"] = Field("table", description="Form of what is printed.")
+    kubelet_plugins_directory_path: Path = Field(
+        Path("/var/lib/kubelet/plugins"),
+        validation_alias="kubelet_plugins_directory_path",
+        description="Where the driver keeps its records, below gpu.nvidia.com.",
+    )
+    proc_root: Path = Field(
+        Path("/proc"), validation_alias="proc_root", description="Where procfs is mounted."
+    )
+
+    def cli_cmd(self) -> None:
+        """Look and print.
+
+        Raises:
+            SetupError: no driver has ever run here, or procfs is not where it should be.
+            StateError: the files cannot be read.
+        """
+        node = look(self.kubelet_plugins_directory_path / DRIVER_NAME, _boot_id(self.proc_root))
+        sys.stdout.write(table(node) if self.output == "table" else report(node))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """What the files of a node say.
+
+    Attributes:
+        boot_id: of the present boot.
+        stored: the records, and damaged ones.
+        domains: MPS domains by id; None for one that no supervisor has taken up.
+        supervisor_runs: whether an MPS supervisor runs.
+    """
+
+    boot_id: str
+    stored: StoredRecords
+    domains: Mapping[str, Status | None]
+    supervisor_runs: bool
+
+    @property
+    def claims(self) -> list[Record]:
+        """The records of claims that have devices, by name."""
+        found = [one for one in self.stored.records if one.state is not RecordState.RELEASED]
+        return sorted(found, key=lambda one: (one.ref.namespace, one.ref.name, one.ref.uid))
+
+    @property
+    def strays(self) -> list[str]:
+        """MPS domains that belong to no record."""
+        return sorted(self.domains.keys() - {str(one.ref.uid) for one in self.stored.records})
+
+
+def look(directory: Path, boot_id: str) -> NodeStatus:
+    """Read the files below the driver's directory.
+
+    Raises:
+        SetupError: there are none.
+        StateError: they cannot be read.
+    """
+    if not directory.is_dir():
+        raise SetupError(
+            f"{directory} is not there: the driver has not run on this node, or its directory is "
+            "another one (--kubelet-plugins-directory-path)"
+        )
+    desk = MpsDesk(directory / "mps", lambda: 0.0)
+    return NodeStatus(
+        boot_id=boot_id,
+        stored=stored_records(directory),
+        domains={str(domain): desk.status(domain) for domain in desk.list()},
+        supervisor_runs=desk.supervisor_runs(),
+    )
+
+
+def table(node: NodeStatus) -> str:
+    """Return it for people."""
+    rows = [_row(node, record, device) for record in node.claims for device in record.devices]
+    lines = _aligned([_COLUMNS, *rows]) if rows else ["no claim is prepared on this node"]
+    sections = {
+        "not taken back yet": _debts(node),
+        "MPS domains without a claim": [f"{each} ({_health(node, each)})" for each in node.strays],
+        "damaged records": [f"{name}: {why}" for name, why in node.stored.damaged.items()],
+    }
+    for title, entries in sections.items():
+        if entries:
+            lines += ["", f"{title}:", *(f"  {entry}" for entry in entries)]
+    if node.domains and not node.supervisor_runs:
+        lines += [
+            "",
+            "the MPS supervisor is not running: daemons go on, but nobody looks after them",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def report(node: NodeStatus) -> str:
+    """Return it as JSON, for programs."""
+    document = {
+        "claims": [_claim_json(node, record) for record in node.claims],
+        "debts": [
+            {
+                "claim": str(record.ref),
+                "uid": record.ref.uid,
+                "strategy": debt.plan.strategy,
+                "gpus": debt.plan.gpus,
+                "reason": debt.reason,
+            }
+            for record in node.stored.records
+            for debt in record.debts
+        ],
+        "mps": {
+            "supervisorRuns": node.supervisor_runs,
+            "domainsWithoutClaim": node.strays,
+        },
+        "damagedRecords": dict(node.stored.damaged),
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _row(node: NodeStatus, record: Record, device: DeviceRecord) -> tuple[str, ...]:
+    return (
+        str(record.ref),
+        ", ".join(pod.name for pod in record.pods) or "-",
+        device.name,
+        _strategy(record, device),
+        _words(_settings(record, device)) or "-",
+        _state(node, record, device),
+    )
+
+
+def _claim_json(node: NodeStatus, record: Record) -> dict[str, object]:
+    status = node.domains.get(record.ref.uid)
+    return {
+        "namespace": record.ref.namespace,
+        "name": record.ref.name,
+        "uid": record.ref.uid,
+        "state": str(record.state),
+        "ofThisBoot": record.boot_id == node.boot_id,
+        "pods": [{"name": pod.name, "uid": pod.uid} for pod in record.pods],
+        "devices": [
+            {
+                "name": device.name,
+                "uuid": device.uuid,
+                "requests": device.request_names,
+                "strategy": _strategy(record, device),
+                "settings": _settings(record, device),
+            }
+            for device in record.devices
+        ],
+        "mpsDomain": _domain_json(status) if record.ref.uid in node.domains else None,
+    }
+
+
+def _domain_json(status: Status | None) -> dict[str, object]:
+    if status is None:
+        return {"state": "unknown"}
+    return {
+        "state": str(status.state),
+        "reason": status.reason,
+        "daemonPID": status.daemon.pid if status.daemon else None,
+        "restarts": status.restarts,
+        "activeThreadPercentage": status.active_thread_percentage,
+        "pinnedMemoryMiB": dict(status.pinned_memory_mib),
+    }
+
+
+def _plan_of(record: Record, device: DeviceRecord) -> Plan | None:
+    if device.admin_access:
+        return None
+    return next((plan for plan in record.plans if device.uuid in plan.gpus), None)
+
+
+def _strategy(record: Record, device: DeviceRecord) -> str:
+    plan = _plan_of(record, device)
+    if device.admin_access:
+        return _ADMIN_ACCESS
+    return plan.strategy if plan else EXCLUSIVE
+
+
+def _settings(record: Record, device: DeviceRecord) -> dict[str, object]:
+    """Return what a device's containers are given, by the names of the API's units."""
+    plan = _plan_of(record, device)
+    if plan is not None and plan.strategy == time_slicing.NAME:
+        return {"interval": str(time_slicing.interval_of(plan))}
+    if plan is not None and plan.strategy == mps.NAME:
+        domain = mps.domain_of(plan)
+        (memory,) = (one.pinned_memory_mib for one in domain.devices if one.uuid == device.uuid)
+        percentage = mps.client_percentages(plan)[device.uuid]
+        found = {
+            "activeThreadPercentage": None if percentage == _NO_LIMIT else percentage,
+            "pinnedMemoryMiB": memory,
+            "multiUser": domain.multi_user or None,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+    return {}
+
+
+def _words(settings: Mapping[str, object]) -> str:
+    forms = {
+        "interval": "interval {}",
+        "activeThreadPercentage": "{} % of threads",
+        "pinnedMemoryMiB": "{} MiB",
+        "multiUser": "multi-user",
+    }
+    return ", ".join(forms[name].format(value) for name, value in settings.items())
+
+
+def _state(node: NodeStatus, record: Record, device: DeviceRecord) -> str:
+    if record.boot_id != node.boot_id:
+        return "prepared before the last reboot"
+    if record.state is RecordState.PREPARING:
+        return "being prepared"
+    if _strategy(record, device) == mps.NAME:
+        return _health(node, record.ref.uid)
+    return "prepared"
+
+
+def _health(node: NodeStatus, domain: DomainId | str) -> str:
+    status = node.domains.get(domain)
+    if status is None:
+        return "not taken up by the MPS supervisor"
+    facts = [str(status.state)]
+    if status.daemon is not None:
+        facts.append(f"PID {status.daemon.pid}")
+    if status.restarts:
+        facts.append(f"daemon died {status.restarts} times")
+    if status.reason:
+        facts.append(status.reason)
+    return ", ".join(facts)
+
+
+def _debts(node: NodeStatus) -> list[str]:
+    return [
+        f"{record.ref}: {debt.plan.strategy} on {', '.join(debt.plan.gpus)}: {debt.reason}"
+        for record in node.stored.records
+        for debt in record.debts
+    ]
+
+
+def _aligned(rows: Sequence[Iterable[str]]) -> list[str]:
+    cells = [tuple(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def _boot_id(proc: Path) -> str:
+    path = proc / "sys/kernel/random/boot_id"
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise SetupError(f"{path} cannot be read: {error.strerror}; check --proc-root") from error

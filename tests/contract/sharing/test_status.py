@@ -1,0 +1,67 @@
+"""`dra-driver status` beside a driver that has prepared claims."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+
+from dra_driver.devices.names import DRIVER_NAME
+from sharing_world import REQUESTS, Node
+
+Supervised = Callable[..., AbstractContextManager[None]]
+
+
+@pytest.fixture
+def status(node: Node) -> Callable[[str], str]:
+    plugins = node.root / "plugins"
+    plugins.mkdir()
+    (plugins / DRIVER_NAME).symlink_to(node.world.plugin)
+    node.world.plugin.joinpath("mps").symlink_to(node.mps.files.root)
+
+    def run(output: str) -> str:
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "KUBELET_PLUGINS_DIRECTORY_PATH": str(plugins),
+            "PROC_ROOT": str(node.machine.proc_root),
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "dra_driver", "status", f"--output={output}"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    return run
+
+
+def test_it_tells_of_a_time_sliced_and_an_mps_gpu(
+    node: Node, supervised: Supervised, status: Callable[[str], str]
+) -> None:
+    with supervised(node):
+        ref = node.claim(REQUESTS["both"])
+        node.prepare(ref)
+        found: dict[str, Any] = json.loads(status("json"))
+        (claim,) = found["claims"]
+        assert claim["mpsDomain"]["activeThreadPercentage"] == 50.0
+        assert claim["mpsDomain"]["pinnedMemoryMiB"] == {node.uuid(1): 10240}
+        assert found["mps"] == {"supervisorRuns": True, "domainsWithoutClaim": []}
+        text = status("table")
+        assert "interval Long" in text
+        assert "50 % of threads, 10240 MiB  ready, PID " in text
+        node.unprepare(ref)
+        assert status("table") == "no claim is prepared on this node\n"
+
+
+def test_it_tells_of_what_could_not_be_taken_back(node: Node, status: Callable[[str], str]) -> None:
+    ref = node.claim(REQUESTS["time-slicing"])
+    node.prepare(ref)
+    node.machine.fail_call("nvidia-smi:set-timeslice", 999)
+    node.unprepare(ref)
+    assert f"  default/claim: TimeSlicing on {node.uuid(0)}: nvidia-smi cannot" in status("table")
