@@ -17,6 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -27,6 +28,7 @@ import structlog
 from dra_driver.cdi.content import CdiContent
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.deaths import DaemonDeaths, Timing
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.plans import Strategies
 from dra_driver.claims.prepare import ClaimPreparer
@@ -150,14 +152,21 @@ class Driver:
             locks=self._locks,
             clock=clock,
         )
+        self._deaths = DaemonDeaths(
+            self._desk,
+            self._prepared.records,
+            self._kube,
+            node=self._settings.node_name,
+            folder=self._mps_folder,
+            timing=Timing(monotonic=clock, now=lambda: datetime.now(UTC)),
+        )
         self._calls = ClaimCalls(self._preparer, self._metrics, clock=clock)
         self._metrics.watch_prepared(self._count_prepared)
         self._metrics.watch_quarantined(lambda: self._prepared.records.quarantined)
         self._metrics.watch_sharing(SharingStrategy, self._prepared.count_debts)
 
     def _build_strategies(self, roots: Roots, clock: Callable[[], float]) -> Mapping[str, Sharing]:
-        # Where `dra-driver mps-supervisor` looks for it too.
-        self._desk = MpsDesk(self.paths.data_directory / "mps", clock)
+        self._desk = MpsDesk(self._mps_folder, clock)
         return {
             EXCLUSIVE: Exclusive(),
             str(SharingStrategy.TIME_SLICING): TimeSlicing(
@@ -167,6 +176,11 @@ class Driver:
                 self._desk, clock, ready_seconds=self._settings.mps_ready_timeout
             ),
         }
+
+    @property
+    def _mps_folder(self) -> Path:
+        """Where `dra-driver mps-supervisor` looks for it too."""
+        return self.paths.data_directory / "mps"
 
     def start(self) -> None:
         """Start every part: first what can fail, and what the kubelet waits for.
@@ -186,6 +200,7 @@ class Driver:
         # Without knowing the GPUs it could mend nothing, and would say so for each claim.
         self._watcher.wait_until_looked(FIRST_LOOK_SECONDS)
         self._reconciler.start()
+        self._deaths.start()
 
     def stop(self) -> tuple[str, ...]:
         """Stop every part, first what calls come from; what is prepared and published stays.
@@ -198,6 +213,7 @@ class Driver:
         self._desk.stop()
         left = self._plugin.stop(self._settings.shutdown_grace)
         self._reconciler.stop(STOP_SECONDS)
+        self._deaths.stop(STOP_SECONDS)
         self._publisher.stop(STOP_SECONDS)
         if self._watcher.stop(STOP_SECONDS):
             self._session.close()

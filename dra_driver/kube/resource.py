@@ -39,6 +39,7 @@ class Resource:
         return path if name is None else f"{path}/{quote(name, safe='')}"
 
 
+EVENTS = Resource(group="events.k8s.io", version="v1", plural="events", namespaced=True)
 NODES = Resource(group="", version="v1", plural="nodes")
 RESOURCE_CLAIMS = Resource(
     group="resource.k8s.io", version="v1", plural="resourceclaims", namespaced=True

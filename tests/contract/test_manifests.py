@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import AliasChoices
+from pydantic_settings import BaseSettings
 
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.mps.cli import MpsSupervisor
 from dra_driver.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MANIFESTS = REPOSITORY / "manifests"
+SUPERVISOR = "mps-supervisor.yaml"
 DEMOS = sorted(path.parent for path in (MANIFESTS / "demos").glob("*/demo.yaml"))
 
 Object = dict[str, Any]
@@ -29,11 +32,26 @@ def only(kind: str, *paths: Path) -> Object:
     return found
 
 
+def pod_spec(file: str) -> Object:
+    spec: Object = only("DaemonSet", MANIFESTS / file)["spec"]["template"]["spec"]
+    return spec
+
+
 def plugin_container() -> Object:
-    pod = only("DaemonSet", MANIFESTS / "daemonset.yaml")["spec"]["template"]["spec"]
     container: Object
-    (container,) = pod["containers"]
+    (container,) = pod_spec("daemonset.yaml")["containers"]
     return container
+
+
+def supervisor_container() -> Object:
+    container: Object
+    (container,) = pod_spec(SUPERVISOR)["containers"]
+    return container
+
+
+def values(container: Object) -> dict[str, str]:
+    """The variables of a container that are the same in every pod."""
+    return {one["name"]: one["value"] for one in container["env"] if "value" in one}
 
 
 def test_the_device_class_is_the_drivers_and_has_the_extended_resource() -> None:
@@ -57,6 +75,7 @@ def test_the_role_has_exactly_the_permissions_that_the_driver_uses() -> None:
         ("resource.k8s.io", "resourceclaims"): {"get"},
         ("resource.k8s.io", "resourceslices"): {"get", "list", "watch"} | write,
         ("", "nodes"): {"get"},
+        ("events.k8s.io", "events"): {"create"},
     }
 
 
@@ -81,12 +100,16 @@ def test_the_policy_names_the_driver_and_is_bound() -> None:
     assert f"spec.driver == '{DRIVER_NAME}'" in str(policy["spec"]["validations"])
 
 
-def test_every_variable_of_the_daemonset_is_a_setting() -> None:
+@pytest.mark.parametrize(
+    ("file", "model"), [("daemonset.yaml", Settings), (SUPERVISOR, MpsSupervisor)]
+)
+def test_every_variable_of_a_daemonset_is_a_setting(file: str, model: type[BaseSettings]) -> None:
     known = set()
-    for name, field in Settings.model_fields.items():
+    for name, field in model.model_fields.items():
         alias = field.validation_alias
         known |= {str(one) for one in alias.choices} if isinstance(alias, AliasChoices) else {name}
-    for variable in plugin_container()["env"]:
+    (container,) = pod_spec(file)["containers"]
+    for variable in container["env"]:
         assert variable["name"].lower() in known
 
 
@@ -113,6 +136,52 @@ def test_paths_that_the_kubelet_and_the_driver_share_are_the_same_for_both() -> 
     ):
         assert hosts[name] == mounts[name] == str(path)
     assert set(mounts) == set(hosts)
+
+
+def test_the_supervisor_runs_where_the_driver_does_and_meets_it_there() -> None:
+    supervisor, driver = pod_spec(SUPERVISOR), pod_spec("daemonset.yaml")
+    for field in ("affinity", "tolerations", "priorityClassName"):
+        assert supervisor[field] == driver[field]
+    hosts = {volume["name"]: volume.get("hostPath") for volume in driver["volumes"]}
+    for volume in supervisor["volumes"]:
+        if volume["name"] in hosts:
+            assert volume.get("hostPath") == hosts[volume["name"]]
+    mounts = {one["name"]: one for one in supervisor_container()["volumeMounts"]}
+    assert set(mounts) == {volume["name"] for volume in supervisor["volumes"]}
+    plugins = MpsSupervisor().kubelet_plugins_directory_path
+    assert mounts["plugins"]["mountPath"] == str(plugins)
+    assert hosts["plugins"] == {"path": str(plugins), "type": "DirectoryOrCreate"}
+    roots = ("NVIDIA_DRIVER_ROOT", "DRIVER_ROOT_CTR_PATH")
+    ours, theirs = values(supervisor_container()), values(plugin_container())
+    assert [ours[name] for name in roots] == [theirs[name] for name in roots]
+    assert ours["DRIVER_ROOT_CTR_PATH"] == mounts["driver-root"]["mountPath"]
+    assert ours["CGROUP_ROOT"] == mounts["cgroup"]["mountPath"]
+
+
+def test_the_supervisor_has_what_daemons_need_and_no_rights_in_the_cluster() -> None:
+    pod, container = pod_spec(SUPERVISOR), supervisor_container()
+    assert pod["hostPID"] is True
+    assert container["securityContext"]["privileged"] is True
+    (plugins,) = (one for one in container["volumeMounts"] if one["name"] == "plugins")
+    assert plugins["mountPropagation"] == "Bidirectional"
+    account = only("ServiceAccount", MANIFESTS / SUPERVISOR)
+    assert pod["serviceAccountName"] == account["metadata"]["name"]
+    assert pod["automountServiceAccountToken"] is False
+    bound = {
+        subject["name"]
+        for thing in objects(*MANIFESTS.glob("*.yaml"))
+        if thing["kind"] in {"RoleBinding", "ClusterRoleBinding"}
+        for subject in thing["subjects"]
+    }
+    assert account["metadata"]["name"] not in bound
+
+
+def test_the_supervisor_is_probed_where_it_listens() -> None:
+    container = supervisor_container()
+    (port,) = container["ports"]
+    assert values(container)["HTTP_ENDPOINT"] == f":{port['containerPort']}"
+    for probe in ("startupProbe", "livenessProbe"):
+        assert container[probe]["httpGet"] == {"port": port["name"], "path": "/healthz"}
 
 
 def test_kustomize_applies_every_manifest() -> None:

@@ -30,6 +30,7 @@ def test_every_manifest_is_accepted_without_a_warning(scene: Scene) -> None:
         *("--dry-run=server", "--warnings-as-errors"),
     )
     assert "daemonset.apps/dra-driver created (server dry run)" in done
+    assert "daemonset.apps/dra-driver-mps-supervisor created (server dry run)" in done
 
 
 def test_every_demo_is_accepted_without_a_warning(scene: Scene) -> None:
@@ -115,6 +116,7 @@ def test_a_token_without_a_node_writes_no_slices(scene: Scene) -> None:
         ("update", "resourceclaims.resource.k8s.io"),
         ("deletecollection", "resourceslices.resource.k8s.io"),
         ("patch", "nodes"),
+        ("list", "events.events.k8s.io"),
     ],
 )
 def test_the_driver_may_not(scene: Scene, verb: str, resource: str) -> None:

@@ -1,0 +1,76 @@
+"""Events about objects: what people read below `kubectl describe`.
+
+In: the object, what happened, and when. Out: an events.k8s.io/v1 Event as a dict. Rules: the API
+reference of events.k8s.io/v1 (a note of at most 1 kB, a reporting instance of at most 128 bytes,
+the event in its object's namespace). Names are made as client-go makes them: the object's, and the
+time. Nothing here talks to a server.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+_LONGEST_NOTE = 1024
+_LONGEST_INSTANCE = 128
+_LONGEST_NAME = 253
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regarding:
+    """The object that an event is about; it lives in a namespace."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reporter:
+    """Who reports: a qualified name such as `gpu.nvidia.com/dra-driver`, and its node."""
+
+    controller: str
+    instance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """What happened, at `time` (aware): reason and action in CamelCase, the note for people."""
+
+    reason: str
+    action: str
+    note: str
+    time: datetime
+
+
+def warning_event(about: Regarding, what: Happening, reporter: Reporter) -> Mapping[str, object]:
+    """Return the event of type Warning; a note that is too long is cut."""
+    stamp = f"{(what.time - _EPOCH) // _MICROSECOND * 1000:x}"
+    name = about.name[: _LONGEST_NAME - len(stamp) - 1].rstrip("-.")
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name}.{stamp}", "namespace": about.namespace},
+        "type": "Warning",
+        "reason": what.reason,
+        "action": what.action,
+        "note": _cut(what.note, _LONGEST_NOTE),
+        "eventTime": what.time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "reportingController": reporter.controller,
+        "reportingInstance": _cut(reporter.instance, _LONGEST_INSTANCE),
+        "regarding": {
+            "apiVersion": about.api_version,
+            "kind": about.kind,
+            "namespace": about.namespace,
+            "name": about.name,
+            "uid": about.uid,
+        },
+    }
+
+
+def _cut(text: str, most: int) -> str:
+    """Return as much of a text as `most` bytes of UTF-8 hold."""
+    return text.encode()[:most].decode(errors="ignore")

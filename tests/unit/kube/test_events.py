@@ -1,0 +1,63 @@
+"""Events about objects, as the API wants them."""
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+from dra_driver.kube.events import Happening, Regarding, Reporter, warning_event
+
+TIME = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+NODE = Reporter(controller="gpu.nvidia.com/dra-driver", instance="node-1")
+
+
+def about(name: str = "claim") -> Regarding:
+    return Regarding(api_version="v1", kind="Pod", namespace="default", name=name, uid="uid")
+
+
+def event(name: str = "claim", **facts: Any) -> dict[str, Any]:
+    what = {"reason": "Died", "action": "Restarting", "note": "it died", "time": TIME} | facts
+    return dict(warning_event(about(name), Happening(**what), facts.pop("reporter", NODE)))
+
+
+def test_an_event_names_its_object_its_reporter_and_its_time() -> None:
+    assert event() == {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": "claim.1886caf21ca08a70", "namespace": "default"},
+        "type": "Warning",
+        "reason": "Died",
+        "action": "Restarting",
+        "note": "it died",
+        "eventTime": "2026-01-02T03:04:05.000678Z",
+        "reportingController": "gpu.nvidia.com/dra-driver",
+        "reportingInstance": "node-1",
+        "regarding": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": "default",
+            "name": "claim",
+            "uid": "uid",
+        },
+    }
+
+
+def test_the_time_is_utc_wherever_the_clock_is() -> None:
+    here = TIME.astimezone(timezone(timedelta(hours=5)))
+    assert event(time=here) == event()
+
+
+def test_what_is_too_long_is_cut_and_stays_text() -> None:
+    made = event("a" * 236 + "." + "b" * 16, note="ä" * 1000)
+    assert len(made["metadata"]["name"]) == 253
+    assert made["metadata"]["name"].startswith("a" * 236 + ".1")
+    assert made["note"] == "ä" * 512
+
+
+def test_events_of_one_object_have_names_of_their_own() -> None:
+    later = TIME + timedelta(microseconds=1)
+    assert event(time=later)["metadata"]["name"] != event()["metadata"]["name"]
+
+
+def test_a_long_node_name_is_cut() -> None:
+    reporter = Reporter(controller="c", instance="n" * 200)
+    what = Happening(reason="Died", action="Restarting", note="", time=TIME)
+    assert warning_event(about(), what, reporter)["reportingInstance"] == "n" * 128
