@@ -1,8 +1,8 @@
-"""What specs are filled with, ready for prepare: the common part kept, a GPU's part made anew.
+"""What specs are filled with, ready for prepare: the common part kept, a device's part made anew.
 
 In: the roots and the configured hook program. Out: edits. Finding the driver's files costs some ten
 milliseconds, so they are kept until something shows that they may have changed: a folder they are
-in, a control node, the hook program, or simply their age. A GPU's nodes are looked at each time.
+in, a control node, the hook program, or simply their age. A device's nodes are looked at each time.
 """
 
 import os
@@ -15,10 +15,11 @@ from dra_driver.cdi.common import common_edits
 from dra_driver.cdi.driver_root import find_driver_files, watched_paths
 from dra_driver.cdi.gpu import gpu_edits
 from dra_driver.cdi.hooks import HookProgram, find_hook_program
+from dra_driver.cdi.mig import mig_edits
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.nodes import CONTROL_NODES
 from dra_driver.cdi.roots import Roots
-from dra_driver.devices.model import Gpu
+from dra_driver.devices.model import Gpu, MigDevice
 
 # Configuration files in folders that are not watched are noticed after this time.
 _MOST_SECONDS = 300.0
@@ -76,6 +77,15 @@ class CdiContent:
             DeviceError: the GPU's device node is missing or not usable.
         """
         return gpu_edits(gpu, self._roots, self._current().hook_program)
+
+    def mig_edits(self, gpu: Gpu, device: MigDevice) -> Edits:
+        """Return what a container gets for a MIG device of this GPU, beside the common edits.
+
+        Raises:
+            DeviceError: the GPU's device node is missing or not usable, or there is no MIG.
+            TransientError: the kernel driver does not know the device, yet or any more.
+        """
+        return mig_edits(gpu, device, self._roots, self._current().hook_program)
 
     def _current(self) -> _Kept:
         with self._lock:

@@ -24,6 +24,20 @@ def gpu_edits(gpu: Gpu, roots: Roots, hook_program: HookProgram | None) -> Edits
     Raises:
         DeviceError: the GPU's device node is missing or not usable.
     """
+    edits = parent_edits(gpu, roots)
+    found = {drm: node_edits(roots, f"dri/{drm}") for drm in _drm_names(gpu, roots)}
+    present = {drm: drm_edits for drm, drm_edits in found.items() if drm_edits is not None}
+    for drm_edits in present.values():
+        edits += drm_edits
+    return edits + _by_path(gpu, roots, frozenset(present), hook_program)
+
+
+def parent_edits(gpu: Gpu, roots: Roots) -> Edits:
+    """Return the edits for the GPU's own node alone, without graphics.
+
+    Raises:
+        DeviceError: it is missing or not usable.
+    """
     name = f"nvidia{gpu.minor}"
     edits = node_edits(roots, name)
     if edits is None:
@@ -31,11 +45,7 @@ def gpu_edits(gpu: Gpu, roots: Roots, hook_program: HookProgram | None) -> Edits
             f"device node {roots.node_on_host(name)} of GPU {gpu.uuid} is missing;"
             f" make it with nvidia-modprobe -c {gpu.minor}, or start nvidia-persistenced"
         )
-    found = {drm: node_edits(roots, f"dri/{drm}") for drm in _drm_names(gpu, roots)}
-    present = {drm: drm_edits for drm, drm_edits in found.items() if drm_edits is not None}
-    for drm_edits in present.values():
-        edits += drm_edits
-    return edits + _by_path(gpu, roots, frozenset(present), hook_program)
+    return edits
 
 
 def _drm_names(gpu: Gpu, roots: Roots) -> list[str]:

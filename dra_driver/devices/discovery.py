@@ -5,10 +5,11 @@ In: an open NVML library, the PCI bus. Out: an `Inventory`. A GPU that cannot be
 machines give equal inventories whatever order NVML counts in.
 """
 
-from dataclasses import fields
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, replace
 from typing import Protocol
 
-from dra_driver.devices.model import Gpu, Inventory, SickGpu
+from dra_driver.devices.model import Gpu, Inventory, MigSlot, SickGpu
 from dra_driver.devices.nvml import NvmlFacts
 from dra_driver.devices.pci import PciBus
 from dra_driver.errors import DeviceError
@@ -55,6 +56,21 @@ def discover(nvml: Nvml, pci: PciBus) -> Inventory:
         gpus=tuple(sorted(gpus, key=lambda gpu: gpu.pci_address)),
         sick=tuple(sick),
     )
+
+
+def with_ownership(inventory: Inventory, made_here: AbstractSet[MigSlot]) -> Inventory:
+    """Return the inventory with the MIG instances marked that this driver made, by their slots."""
+    gpus = tuple(_with_ownership(gpu, made_here) for gpu in inventory.gpus)
+    return inventory if gpus == inventory.gpus else replace(inventory, gpus=gpus)
+
+
+def _with_ownership(gpu: Gpu, made_here: AbstractSet[MigSlot]) -> Gpu:
+    if gpu.mig is None or not gpu.mig.instances:
+        return gpu
+    instances = tuple(
+        replace(instance, made_here=instance.slot in made_here) for instance in gpu.mig.instances
+    )
+    return replace(gpu, mig=replace(gpu.mig, instances=instances))
 
 
 def _gpu(index: int, facts: NvmlFacts, pci: PciBus) -> Gpu:

@@ -1,4 +1,4 @@
-"""NVML: the only door to pynvml.
+"""NVML: the only door to pynvml, with nvml_mig.py and nvml_errors.py.
 
 In: the path of a libnvidia-ml.so.1. Out: the driver's versions and, per GPU, what NVML says of it.
 NVML's answers for facts a card does not have become None; every other refusal becomes a
@@ -11,20 +11,17 @@ so that LD_LIBRARY_PATH does not matter; of two `NvmlLibrary` only one can be op
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
 
 import pynvml
 
 from dra_driver.devices import libraries, rooted
-from dra_driver.devices.model import GpuUuid, MigMode, PciAddress
+from dra_driver.devices.model import GpuUuid, Mig, MigMode, PciAddress
+from dra_driver.devices.nvml_errors import nvml_errors, optional
+from dra_driver.devices.nvml_mig import MigCalls
 from dra_driver.errors import DeviceError
-
-T = TypeVar("T")
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -66,52 +63,6 @@ _ARCHITECTURES = MappingProxyType(
 _ADDRESSING_MODES = MappingProxyType({0: "None", 1: "HMM", 2: "ATS"})
 _UNKNOWN = "Unknown"
 
-_ABSENT_FACT = frozenset(
-    {
-        pynvml.NVML_ERROR_NOT_SUPPORTED,
-        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-    }
-)
-# NVML's code: the cause in words, and what to do. NVML's own words are put between the two.
-_ADVICE = MappingProxyType(
-    {
-        pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
-            "the NVIDIA kernel driver is not loaded",
-            "load it (modprobe nvidia); if that fails, see dmesg",
-        ),
-        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-            "the NVIDIA kernel driver and its libraries have different versions",
-            "reload the kernel driver, or reboot the node, to complete the upgrade",
-        ),
-        pynvml.NVML_ERROR_NO_PERMISSION: (
-            "this process may not use the NVIDIA driver",
-            "run the driver's container privileged, with the node's /dev",
-        ),
-        pynvml.NVML_ERROR_GPU_IS_LOST: (
-            "the GPU has fallen off the bus or is otherwise out of reach",
-            "see dmesg for NVRM and Xid lines; the node has to be rebooted",
-        ),
-        pynvml.NVML_ERROR_RESET_REQUIRED: (
-            "the GPU needs a reset",
-            "drain the node and reset the GPU (nvidia-smi --gpu-reset), or reboot",
-        ),
-        pynvml.NVML_ERROR_INSUFFICIENT_POWER: (
-            "the GPU's external power is not connected",
-            "check the power cables of the GPU",
-        ),
-        pynvml.NVML_ERROR_IRQ_ISSUE: (
-            "the kernel found an interrupt problem with the GPU",
-            "see dmesg; the firmware settings of the server may have to change",
-        ),
-        pynvml.NVML_ERROR_CORRUPTED_INFOROM: (
-            "the GPU's infoROM is corrupted",
-            "have the GPU replaced",
-        ),
-    }
-)
-_OTHER_ADVICE = "see dmesg for NVRM lines, and whether nvidia-smi works on the node"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlFacts:
@@ -127,6 +78,7 @@ class NvmlFacts:
     memory_bytes: int | None
     mig_mode: MigMode
     addressing_mode: str | None
+    mig: Mig | None = None
 
 
 def find_library(driver_root: Path) -> Path:
@@ -155,6 +107,7 @@ class NvmlLibrary:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.mig = MigCalls()
         self._lock = threading.RLock()
         self._is_open = False
 
@@ -176,8 +129,9 @@ class NvmlLibrary:
                 ) from error
             pynvml.nvmlLib = library
             pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 (of the library before)
-            with _nvml_errors():
+            with nvml_errors():
                 pynvml.nvmlInit()
+            self.mig.forget()
             self._is_open = True
 
     def close(self) -> None:
@@ -192,18 +146,18 @@ class NvmlLibrary:
 
     def driver_version(self) -> str:
         """Return the version of the kernel driver, such as `535.261.03`."""
-        with self._lock, _nvml_errors():
+        with self._lock, nvml_errors():
             return str(pynvml.nvmlSystemGetDriverVersion())
 
     def cuda_version(self) -> tuple[int, int]:
         """Return the highest CUDA version the driver supports, as (major, minor)."""
-        with self._lock, _nvml_errors():
+        with self._lock, nvml_errors():
             version = int(pynvml.nvmlSystemGetCudaDriverVersion())
         return version // 1000, version % 1000 // 10
 
     def gpu_count(self) -> int:
         """Return how many GPUs NVML counts, lost ones included."""
-        with self._lock, _nvml_errors():
+        with self._lock, nvml_errors():
             return int(pynvml.nvmlDeviceGetCount())
 
     def gpu_facts(self, index: int) -> NvmlFacts:
@@ -212,24 +166,43 @@ class NvmlLibrary:
         Raises:
             DeviceError: a fact without which the GPU cannot be given out is refused.
         """
-        with self._lock, _nvml_errors():
+        with self._lock, nvml_errors():
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-            memory = _optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
+            memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
+            uuid = GpuUuid(pynvml.nvmlDeviceGetUUID(handle))
             return NvmlFacts(
                 minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
-                uuid=GpuUuid(pynvml.nvmlDeviceGetUUID(handle)),
+                uuid=uuid,
                 pci_address=_pci_address(pynvml.nvmlDeviceGetPciInfo(handle).busId),
                 product_name=str(pynvml.nvmlDeviceGetName(handle)),
-                brand=_name(_BRANDS, _optional(pynvml.nvmlDeviceGetBrand, handle)),
+                brand=_name(_BRANDS, optional(pynvml.nvmlDeviceGetBrand, handle)),
                 architecture=_name(
-                    _ARCHITECTURES, _optional(pynvml.nvmlDeviceGetArchitecture, handle)
+                    _ARCHITECTURES, optional(pynvml.nvmlDeviceGetArchitecture, handle)
                 ),
                 cuda_compute_capability=(int(major), int(minor)),
                 memory_bytes=None if memory is None else int(memory.total),
                 mig_mode=_mig_mode(handle),
                 addressing_mode=_addressing_mode(handle),
+                mig=self._mig(handle, uuid),
             )
+
+    def _mig(self, handle: object, uuid: GpuUuid) -> Mig | None:
+        modes = optional(pynvml.nvmlDeviceGetMigMode, handle)
+        if modes is None:
+            return None
+        is_on, will_be_on = (mode == pynvml.NVML_DEVICE_MIG_ENABLE for mode in modes)
+        instances, problem = self.mig.look(handle, uuid) if is_on else ((), None)
+        architecture = optional(pynvml.nvmlDeviceGetArchitecture, handle)
+        return Mig(
+            profiles=self.mig.profiles(handle, uuid),
+            pending_mode=MigMode.ENABLED if will_be_on else MigMode.DISABLED,
+            needs_reset=architecture is None or architecture < pynvml.NVML_DEVICE_ARCH_HOPPER,
+            is_virtual=optional(pynvml.nvmlDeviceGetVirtualizationMode, handle)
+            == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU,
+            instances=instances,
+            problem=problem,
+        )
 
     def compute_mode(self, uuid: str) -> int | None:
         """Return a GPU's compute mode: 0 default, 2 prohibited, 3 exclusive process.
@@ -239,9 +212,9 @@ class NvmlLibrary:
         Raises:
             DeviceError: no such GPU, or NVML refuses.
         """
-        with self._lock, _nvml_errors():
+        with self._lock, nvml_errors():
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            mode = _optional(pynvml.nvmlDeviceGetComputeMode, handle)
+            mode = optional(pynvml.nvmlDeviceGetComputeMode, handle)
         return None if mode is None else int(mode)
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
@@ -250,12 +223,12 @@ class NvmlLibrary:
         Raises:
             DeviceError: no such GPU, or NVML refuses; a GPU in MIG mode always does.
         """
-        with self._lock, _nvml_errors():
+        with self._lock, nvml_errors():
             pynvml.nvmlDeviceSetComputeMode(pynvml.nvmlDeviceGetHandleByUUID(uuid), mode)
 
 
 def _mig_mode(handle: object) -> MigMode:
-    modes = _optional(pynvml.nvmlDeviceGetMigMode, handle)
+    modes = optional(pynvml.nvmlDeviceGetMigMode, handle)
     if modes is None:
         return MigMode.UNSUPPORTED
     current, _pending = modes
@@ -263,7 +236,7 @@ def _mig_mode(handle: object) -> MigMode:
 
 
 def _addressing_mode(handle: object) -> str | None:
-    mode = _optional(pynvml.nvmlDeviceGetAddressingMode, handle)
+    mode = optional(pynvml.nvmlDeviceGetAddressingMode, handle)
     return None if mode is None else _ADDRESSING_MODES.get(mode)
 
 
@@ -275,21 +248,3 @@ def _pci_address(bus_id: str) -> PciAddress:
 
 def _name(names: MappingProxyType[int, str], value: int | None) -> str:
     return _UNKNOWN if value is None else names.get(value, _UNKNOWN)
-
-
-def _optional(call: Callable[[Any], T], handle: object) -> T | None:
-    try:
-        return call(handle)
-    except pynvml.NVMLError as error:
-        if error.value in _ABSENT_FACT:
-            return None
-        raise
-
-
-@contextmanager
-def _nvml_errors() -> Iterator[None]:
-    try:
-        yield
-    except pynvml.NVMLError as error:
-        cause, advice = _ADVICE.get(error.value, ("NVML refused", _OTHER_ADVICE))
-        raise DeviceError(f"{cause} (NVML: {error}); {advice}") from error

@@ -4,26 +4,32 @@ In: the roots. Out: an `Inventory` at each look. What NVML sees is fixed at its 
 the kernel's own word is read first: /proc/driver/nvidia and the names of the device nodes. If that
 differs from last time (a GPU added or removed, the driver reloaded), NVML is closed and opened.
 Opening is avoided otherwise: it wakes GPUs without persistence mode, which takes seconds each.
+While someone makes or destroys MIG instances the library is lent, and stays open.
 """
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from dra_driver.devices.discovery import discover
-from dra_driver.devices.model import Inventory
+from dra_driver.devices.discovery import discover, with_ownership
+from dra_driver.devices.model import Inventory, MigSlot
 from dra_driver.devices.nvml import NvmlLibrary, find_library
+from dra_driver.devices.nvml_mig import MigCalls
 from dra_driver.devices.pci import PciBus
 from dra_driver.errors import DeviceError, TransientError
 
 T = TypeVar("T")
 
 _MOST_LOOKS_WITHOUT_REOPENING = 16
+_LONGEST_LOAN_SECONDS = 10.0
 
 
 class DriverSession:
-    """Looks at the machine again and again, on one thread; compute modes are for any."""
+    """Looks at the machine again and again, on one thread; the rest is for any thread."""
 
     def __init__(
         self,
@@ -32,6 +38,7 @@ class DriverSession:
         dev: Path,
         proc_root: Path,
         sys_root: Path,
+        made_here: Callable[[], AbstractSet[MigSlot]] = frozenset,
         open_library: Callable[[Path], NvmlLibrary] = NvmlLibrary,
     ) -> None:
         """Take where to look; nothing is opened yet.
@@ -41,6 +48,8 @@ class DriverSession:
             dev: the folder with the device nodes, usually /dev.
             proc_root: the folder that is mounted as /proc.
             sys_root: the folder that is mounted as /sys.
+            made_here: says where this driver has made MIG devices for claims, or is about to: from
+                before the first call that makes one until after the last that destroys it.
             open_library: makes the door to NVML from the library's path.
         """
         self._driver_root = driver_root
@@ -48,7 +57,10 @@ class DriverSession:
         self._proc = proc_root / "driver" / "nvidia"
         self._pci = PciBus(sys_root)
         self._open_library = open_library
+        self._made_here = made_here
         self._library: NvmlLibrary | None = None
+        self._lent = threading.Condition()
+        self._borrowers = 0
         self._seen: tuple[object, ...] = ()
         self._looks_while_sick = 0
 
@@ -59,12 +71,35 @@ class DriverSession:
             DeviceError: the driver is missing or does not answer; the next look tries again.
         """
         present = self._present()
-        if present != self._seen or self._is_time_to_reopen():
-            self.close()
-        self._seen = present
+        if present == self._seen and not self._is_time_to_reopen():
+            pass
+        elif self.close():
+            self._seen = present
+        # What is made or unmade during the look is in one of the two.
+        slots = set(self._made_here())
         inventory = self._look()
+        slots |= self._made_here()
         self._looks_while_sick = self._looks_while_sick + 1 if inventory.sick else 0
-        return inventory
+        return with_ownership(inventory, slots)
+
+    @contextmanager
+    def mig(self) -> Iterator[MigCalls]:
+        """Lend the MIG calls of the open library, which stays open meanwhile. For any thread.
+
+        Raises:
+            TransientError: NVML is not open at this moment.
+        """
+        with self._lent:
+            library = self._library
+            if library is None:
+                raise TransientError("the NVIDIA driver is not open; this is tried again")
+            self._borrowers += 1
+        try:
+            yield library.mig
+        finally:
+            with self._lent:
+                self._borrowers -= 1
+                self._lent.notify_all()
 
     def compute_mode(self, uuid: str) -> int | None:
         """Return a GPU's compute mode: 0 default, 2 prohibited, 3 exclusive process; None: none.
@@ -86,11 +121,15 @@ class DriverSession:
         """
         self._ask(lambda library: library.set_compute_mode(uuid, mode))
 
-    def close(self) -> None:
-        """Close NVML; the next look opens it again."""
-        if self._library is not None:
-            self._library.close()
-            self._library = None
+    def close(self) -> bool:
+        """Close NVML; the next look opens it again. Return False if it is lent for too long."""
+        with self._lent:
+            if not self._lent.wait_for(lambda: not self._borrowers, _LONGEST_LOAN_SECONDS):
+                return False
+            library, self._library = self._library, None
+        if library is not None:
+            library.close()
+        return True
 
     def _ask(self, question: Callable[[NvmlLibrary], T]) -> T:
         library = self._library
@@ -108,7 +147,8 @@ class DriverSession:
                 return discover(self._library, self._pci)
             except DeviceError:
                 # The library may be stale, after a reload of the driver for one. Start afresh.
-                self.close()
+                if not self.close():
+                    raise
         library = self._open_library(find_library(self._driver_root))
         library.open()
         self._library = library

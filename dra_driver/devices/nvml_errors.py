@@ -1,0 +1,112 @@
+"""What NVML's refusals mean: facts a card lacks, causes in words, what may pass by itself.
+
+In: calls into pynvml. Out: their answers, None for what a card does not have, and errors of our own
+tree with NVML's own words between cause and advice. Meanings: nvml.h, nvmlReturn_t.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import pynvml
+
+from dra_driver.errors import DeviceError, TransientError
+
+T = TypeVar("T")
+
+ABSENT_FACT = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    }
+)
+# NVML's code: the cause in words, and what to do. NVML's own words are put between the two.
+_ADVICE = MappingProxyType(
+    {
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
+            "the NVIDIA kernel driver is not loaded",
+            "load it (modprobe nvidia); if that fails, see dmesg",
+        ),
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+            "the NVIDIA kernel driver and its libraries have different versions",
+            "reload the kernel driver, or reboot the node, to complete the upgrade",
+        ),
+        pynvml.NVML_ERROR_NO_PERMISSION: (
+            "this process may not use the NVIDIA driver",
+            "run the driver's container privileged, with the node's /dev",
+        ),
+        pynvml.NVML_ERROR_GPU_IS_LOST: (
+            "the GPU has fallen off the bus or is otherwise out of reach",
+            "see dmesg for NVRM and Xid lines; the node has to be rebooted",
+        ),
+        pynvml.NVML_ERROR_RESET_REQUIRED: (
+            "the GPU needs a reset",
+            "drain the node and reset the GPU (nvidia-smi --gpu-reset), or reboot",
+        ),
+        pynvml.NVML_ERROR_INSUFFICIENT_POWER: (
+            "the GPU's external power is not connected",
+            "check the power cables of the GPU",
+        ),
+        pynvml.NVML_ERROR_IRQ_ISSUE: (
+            "the kernel found an interrupt problem with the GPU",
+            "see dmesg; the firmware settings of the server may have to change",
+        ),
+        pynvml.NVML_ERROR_CORRUPTED_INFOROM: (
+            "the GPU's infoROM is corrupted",
+            "have the GPU replaced",
+        ),
+    }
+)
+_OTHER_ADVICE = "see dmesg for NVRM lines, and whether nvidia-smi works on the node"
+
+# What passes when processes end, or when the driver is done with something else.
+_PASSING = frozenset(
+    {
+        pynvml.NVML_ERROR_IN_USE,
+        pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES,
+        pynvml.NVML_ERROR_NOT_READY,
+        pynvml.NVML_ERROR_TIMEOUT,
+    }
+)
+
+
+def optional(call: Callable[[Any], T], handle: object) -> T | None:
+    """Return what a call answers, or None if the card or the driver does not have the fact."""
+    try:
+        return call(handle)
+    except pynvml.NVMLError as error:
+        if error.value in ABSENT_FACT:
+            return None
+        raise
+
+
+@contextmanager
+def nvml_errors(doing: str = "") -> Iterator[None]:
+    """Turn NVML's refusals into errors of ours.
+
+    Args:
+        doing: what is being done, such as `destroying GPU instance 3 of GPU-…`. With it, what may
+            pass by itself is a TransientError.
+
+    Raises:
+        DeviceError: NVML refused.
+        TransientError: it refused what it may do later.
+    """
+    try:
+        yield
+    except pynvml.NVMLError as error:
+        if doing and error.value in _PASSING:
+            raise TransientError(f"{doing}: {_passing_cause(error)} (NVML: {error})") from error
+        cause, advice = _ADVICE.get(error.value, ("NVML refused", _OTHER_ADVICE))
+        prefix = f"{doing}: " if doing else ""
+        raise DeviceError(f"{prefix}{cause} (NVML: {error}); {advice}") from error
+
+
+def _passing_cause(error: pynvml.NVMLError) -> str:
+    if error.value == pynvml.NVML_ERROR_IN_USE:
+        return "processes still use it; it goes on when they have ended (fuser -v /dev/nvidia*)"
+    if error.value == pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES:
+        return "there is no room for it; it goes on when what is in its place has gone"
+    return "the GPU is busy"
