@@ -115,6 +115,11 @@ def remove_gpu_nodes(dev: Path, gpu: SimulatedGpu) -> None:
         (dev / "dri" / "by-path" / f"pci-{gpu.pci}-{purpose}").unlink(missing_ok=True)
 
 
+def remove_capability(dev: Path, minor: int) -> None:
+    """Remove the node of one MIG capability, if it is there."""
+    (dev / "nvidia-caps" / f"nvidia-cap{minor}").unlink(missing_ok=True)
+
+
 def drm_names(gpu: SimulatedGpu) -> list[tuple[str, int, str]]:
     """List a GPU's DRM nodes: name, minor number, purpose. card0 is the server's own display."""
     card, render = gpu.slot + 1, _FIRST_RENDER_MINOR + gpu.slot

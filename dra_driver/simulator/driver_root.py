@@ -175,10 +175,17 @@ def add_gpu(root: Path, description: Description, gpu: SimulatedGpu) -> None:
 
 
 def remove_gpu(root: Path, gpu: SimulatedGpu) -> None:
-    """Remove the files of one GPU."""
+    """Remove the files of one GPU and of its MIG instances."""
+    forget_instances(root, gpu)
     device_nodes.remove_gpu_nodes(root / "dev", gpu)
     procfs.remove_gpu(root / "proc", gpu)
     sysfs.remove_gpu(root / "sys", gpu)
+
+
+def forget_instances(root: Path, gpu: SimulatedGpu) -> None:
+    """Remove the files of all MIG instances of one GPU."""
+    for minor in procfs.remove_instances(root / "proc", gpu):
+        device_nodes.remove_capability(root / "dev", minor)
 
 
 def _refresh(root: Path, profile: Profile, options: Options) -> Description:
@@ -242,6 +249,8 @@ def _write_state(root: Path, description: Description) -> None:
             version=version,
             cuda_version=1000 * int(major) + 10 * int(minor),
             library_folder=folder,
+            caps_major=description.nodes.caps_major,
+            device_nodes=description.nodes.kind is NodeKind.DEVICE,
         ),
         [hardware.facts_of(gpu, profile, version) for gpu in description.gpus],
     )

@@ -10,9 +10,9 @@ import uuid
 from dataclasses import dataclass
 
 from dra_driver.simulator import profile as profiles
-from dra_driver.simulator.layout import Fact, Text
-from dra_driver.simulator.profile import Card, Profile
-from dra_driver.simulator.state import GpuFacts, Link
+from dra_driver.simulator.layout import Engine, Fact, Text
+from dra_driver.simulator.profile import Card, MigProfile, Profile
+from dra_driver.simulator.state import GpuFacts, Link, MigFacts
 
 NVIDIA_VENDOR = 0x10DE
 _MIB = 1024**2
@@ -22,6 +22,7 @@ _FABRIC_COMPLETED = 3
 _EVENTS = 0x1 | 0x2 | 0x4 | 0x8 | 0x10
 _EVENT_MIG = 0x100
 _BANKS_PER_GIB = 8
+_GRAPHICS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,12 @@ def facts_of(gpu: SimulatedGpu, profile: Profile, driver_version: str) -> GpuFac
             Fact.FABRIC_CLIQUE: 0,
             Fact.FABRIC_HEALTH: 0,
         }
-    return GpuFacts(facts=facts, texts=_texts(gpu, driver_version), links=_links(card, profile))
+    return GpuFacts(
+        facts=facts,
+        texts=_texts(gpu, driver_version),
+        links=_links(card, profile),
+        mig=[_mig_facts(cut) for cut in card.mig.profiles] if card.mig else [],
+    )
 
 
 def _digest(seed: str, pci: str) -> bytes:
@@ -169,8 +175,35 @@ def _mode_facts(card: Card) -> dict[Fact, int]:
         facts[Fact.ADDRESSING_MODE] = profiles.ADDRESSING_MODES[card.addressing_mode]
     if card.mig is not None:
         facts |= {Fact.MIG_CURRENT: 0, Fact.MIG_PENDING: 0}
-        facts[Fact.MIG_MAX_DEVICES] = card.mig.max_devices
+        facts |= {
+            Fact.MIG_MAX_DEVICES: card.mig.max_devices,
+            Fact.MIG_UNITS: card.mig.memory_slices,
+            Fact.MIG_RESET_TO_SWITCH: int(card.mig.reset_to_switch),
+            Fact.MIG_COMPUTE_REV1: int(card.mig.compute_rev1),
+        }
     return facts
+
+
+def _mig_facts(profile: MigProfile) -> MigFacts:
+    return MigFacts(
+        id=profile.id,
+        index=profile.index,
+        name=profile.name,
+        slices=profile.slices,
+        instances=profile.instances,
+        size=profile.size,
+        starts=profile.starts,
+        memory_mib=profile.memory_mib,
+        capabilities=_GRAPHICS if profile.graphics else 0,
+        engines={
+            Engine.MULTIPROCESSORS: profile.multiprocessors,
+            Engine.COPY_ENGINES: profile.copy_engines,
+            Engine.DECODERS: profile.decoders,
+            Engine.ENCODERS: profile.encoders,
+            Engine.JPEG_ENGINES: profile.jpeg_engines,
+            Engine.OFA_ENGINES: profile.ofa_engines,
+        },
+    )
 
 
 def _sensor_facts(card: Card) -> dict[Fact, int]:

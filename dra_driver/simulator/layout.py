@@ -12,12 +12,18 @@ import enum
 from typing import ClassVar
 
 MAGIC = b"NVMLSIM"
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 STATE_OFFSET = 4096
 MAX_GPUS = 32
 MAX_FAULTS = 64
 MAX_EVENTS = 256
 MAX_LINKS = 36
+MAX_PROCESSES = 64
+MAX_MIG_PROFILES = 24
+MAX_GPU_INSTANCES = 15
+MAX_COMPUTE_INSTANCES = 8
+MIG_NAME_SIZE = 32
+UUID_SIZE = 48
 TEXT_SIZE = 96
 PATH_SIZE = 256
 VERSION_SIZE = 80
@@ -34,6 +40,7 @@ Fact = enum.IntEnum(
     ADDRESSING_MODE MODULE_ID BOARD_ID MULTI_GPU_BOARD VIRTUALIZATION_MODE
     ECC_CURRENT ECC_PENDING PERSISTENCE_MODE COMPUTE_MODE TIME_SLICE
     MIG_CURRENT MIG_PENDING MIG_MAX_DEVICES
+    MIG_UNITS MIG_RESET_TO_SWITCH MIG_COMPUTE_REV1
     FABRIC_STATE FABRIC_STATUS FABRIC_CLIQUE FABRIC_HEALTH C2C_MODE
     EVENT_TYPES RECOVERY_ACTION
     TEMPERATURE TEMPERATURE_MEMORY TEMPERATURE_SHUTDOWN TEMPERATURE_SLOWDOWN
@@ -60,6 +67,17 @@ Text = enum.IntEnum(
 )
 
 
+# What a MIG instance gets a share of.
+Engine = enum.IntEnum(
+    "Engine",
+    "MULTIPROCESSORS COPY_ENGINES DECODERS ENCODERS JPEG_ENGINES OFA_ENGINES",
+    start=0,
+)
+
+# What a fault does to the calling process.
+Kill = enum.IntEnum("Kill", "NEVER BEFORE AFTER", start=0)
+
+
 class TextRecord(ctypes.Structure):
     """One text of a GPU."""
 
@@ -80,6 +98,64 @@ class LinkRecord(ctypes.Structure):
     ]
 
 
+class MigProfileRecord(ctypes.Structure):
+    """One GPU instance profile of a GPU. Bit n of `starts` is a place."""
+
+    _fields_: ClassVar = [
+        ("id", ctypes.c_uint32),
+        ("index", ctypes.c_uint32),
+        ("slices", ctypes.c_uint32),
+        ("instances", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("starts", ctypes.c_uint32),
+        ("memory_mib", ctypes.c_uint32),
+        ("capabilities", ctypes.c_uint32),
+        ("engines", ctypes.c_uint32 * len(Engine)),
+        ("name", ctypes.c_char * MIG_NAME_SIZE),
+    ]
+
+
+class ComputeInstanceRecord(ctypes.Structure):
+    """One compute instance; `start` and `size` count compute slices."""
+
+    _fields_: ClassVar = [
+        ("present", ctypes.c_uint32),
+        ("profile_id", ctypes.c_uint32),
+        ("start", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("mig_index", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("uuid", ctypes.c_char * UUID_SIZE),
+    ]
+
+
+class GpuInstanceRecord(ctypes.Structure):
+    """One GPU instance; `start` and `size` count memory slices."""
+
+    _fields_: ClassVar = [
+        ("present", ctypes.c_uint32),
+        ("profile", ctypes.c_uint32),
+        ("start", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("changed_ms", ctypes.c_uint64),
+        ("compute", ComputeInstanceRecord * MAX_COMPUTE_INSTANCES),
+    ]
+
+
+class ProcessRecord(ctypes.Structure):
+    """One process on a GPU, or on one of its instances."""
+
+    _fields_: ClassVar = [
+        ("active", ctypes.c_uint32),
+        ("slot", ctypes.c_uint32),
+        ("gpu_instance", ctypes.c_uint32),
+        ("compute_instance", ctypes.c_uint32),
+        ("pid", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("memory", ctypes.c_uint64),
+    ]
+
+
 class GpuRecord(ctypes.Structure):
     """One slot of the machine."""
 
@@ -90,6 +166,10 @@ class GpuRecord(ctypes.Structure):
         ("texts", TextRecord * len(Text)),
         ("fabric_cluster", ctypes.c_uint8 * 16),
         ("links", LinkRecord * MAX_LINKS),
+        ("mig_profile_count", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("mig_profiles", MigProfileRecord * MAX_MIG_PROFILES),
+        ("instances", GpuInstanceRecord * MAX_GPU_INSTANCES),
     ]
 
 
@@ -101,8 +181,11 @@ class FaultRecord(ctypes.Structure):
         ("slot", ctypes.c_int32),
         ("code", ctypes.c_int32),
         ("remaining", ctypes.c_int64),
+        ("skip", ctypes.c_int64),
         ("delay_ms", ctypes.c_uint32),
+        ("kill", ctypes.c_uint32),
         ("active", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -131,12 +214,17 @@ class StateRecord(ctypes.Structure):
         ("driver_loaded", ctypes.c_uint32),
         ("cuda_driver_version", ctypes.c_uint32),
         ("change", ctypes.c_uint32),
+        ("caps_major", ctypes.c_uint32),
+        ("device_nodes", ctypes.c_uint32),
+        ("late_files_ms", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
         ("next_event", ctypes.c_uint64),
         ("driver_version", ctypes.c_char * VERSION_SIZE),
         ("nvml_version", ctypes.c_char * VERSION_SIZE),
         ("library_folder", ctypes.c_char * PATH_SIZE),
         ("faults", FaultRecord * MAX_FAULTS),
         ("events", EventRecord * MAX_EVENTS),
+        ("processes", ProcessRecord * MAX_PROCESSES),
         ("gpus", GpuRecord * MAX_GPUS),
     ]
 
@@ -148,6 +236,10 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "sim_fault": FaultRecord,
     "sim_event": EventRecord,
     "sim_link": LinkRecord,
+    "sim_process": ProcessRecord,
+    "sim_mig_profile": MigProfileRecord,
+    "sim_gpu_instance": GpuInstanceRecord,
+    "sim_compute_instance": ComputeInstanceRecord,
 }
 
 
@@ -156,7 +248,7 @@ def describe() -> dict[str, tuple[int, ...]]:
 
     Returns:
         `structure` → (size,), `structure.field` → (offset, size), `fact.NAME` → (number,),
-        `text.NAME` → (number,). Sizes and offsets in bytes.
+        `text.NAME` and `engine.NAME` → (number,). Sizes and offsets in bytes.
     """
     lines: dict[str, tuple[int, ...]] = {}
     for name, structure in STRUCTURES.items():
@@ -167,4 +259,5 @@ def describe() -> dict[str, tuple[int, ...]]:
                 lines[f"{name}.{field}"] = (place.offset, place.size)
     lines |= {f"fact.{fact.name}": (fact.value,) for fact in Fact}
     lines |= {f"text.{text.name}": (text.value,) for text in Text}
+    lines |= {f"engine.{engine.name}": (engine.value,) for engine in Engine}
     return lines

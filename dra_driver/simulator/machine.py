@@ -5,7 +5,9 @@ and methods that change the machine while others use it. Every change goes throu
 so it is seen at once by all processes, except which GPUs there are: NVML lists them at nvmlInit.
 """
 
+import dataclasses
 import itertools
+import os
 import shutil
 import uuid
 from dataclasses import dataclass
@@ -13,11 +15,12 @@ from pathlib import Path
 from typing import Self
 
 from dra_driver.errors import SetupError
-from dra_driver.simulator import build, device_nodes, driver_root, procfs, state, userspace
+from dra_driver.simulator import build, device_nodes, driver_root, mig, procfs, state, userspace
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Description, Options
 from dra_driver.simulator.hardware import SimulatedGpu
-from dra_driver.simulator.layout import Fact
+from dra_driver.simulator.layout import Fact, Kill
+from dra_driver.simulator.mig import Holder, SimulatedMig
 from dra_driver.simulator.profile import Profile
 from dra_driver.simulator.state import EVENT_XID, FOR_EVER, Fault, State
 
@@ -36,6 +39,8 @@ class GpuStatus:
     compute_mode: int | None
     time_slice: int | None
     persistence_mode: int | None
+    mig_mode: int | None
+    mig_pending: int | None
 
 
 class Machine:
@@ -131,6 +136,8 @@ class Machine:
                     compute_mode=now.fact(gpu.slot, Fact.COMPUTE_MODE),
                     time_slice=now.fact(gpu.slot, Fact.TIME_SLICE),
                     persistence_mode=now.fact(gpu.slot, Fact.PERSISTENCE_MODE),
+                    mig_mode=now.fact(gpu.slot, Fact.MIG_CURRENT),
+                    mig_pending=now.fact(gpu.slot, Fact.MIG_PENDING),
                 )
                 for gpu in self.gpus
             ]
@@ -147,6 +154,102 @@ class Machine:
         """Set any number NVML reports of a GPU; None makes it NOT_SUPPORTED."""
         with self._state() as now:
             now.set_fact(now.slot_of(uuid), fact, value)
+
+    # MIG
+
+    def set_mig_mode(self, uuid: str, *, enabled: bool) -> bool:
+        """Switch a GPU's MIG mode; False when it is pending until `reset_gpu` or `reboot`.
+
+        Raises:
+            SetupError: the card has no MIG, or instances or processes are on it.
+        """
+        with self._state() as now:
+            return mig.set_mode(self.library, now, now.slot_of(uuid), enabled=enabled)
+
+    def create_mig(self, uuid: str, profile: str | int, start: int | None = None) -> str:
+        """Make a MIG device by hand, as `nvidia-smi mig -cgi PROFILE:START -C`.
+
+        Args:
+            uuid: of the GPU, whose MIG mode must be on.
+            profile: name or id.
+            start: memory slice; None for the first that is free.
+
+        Returns:
+            The MIG device's UUID, the same whenever it is made in the same place.
+
+        Raises:
+            SetupError: it cannot be made; says why.
+        """
+        with self._state() as now:
+            slot = now.slot_of(uuid)
+            cut = mig.profile_of(self.gpus[slot].card, profile)
+            return mig.create(self.library, now, slot, cut, start)
+
+    def destroy_mig(self, mig_uuid: str) -> None:
+        """Destroy a MIG device and its GPU instance by hand.
+
+        Raises:
+            SetupError: there is no such MIG device, or a process holds it.
+        """
+        with self._state() as now:
+            slot, device = mig.find(now, mig_uuid)
+            mig.destroy(self.library, now, slot, device)
+
+    def mig_devices(self, uuid: str) -> list[SimulatedMig]:
+        """Return a GPU's MIG devices, by index."""
+        with self._state() as now:
+            return mig.devices(now, now.slot_of(uuid))
+
+    def hold_instance(self, uuid: str, *, pid: int | None = None, memory: int = 0) -> int:
+        """Put a process on a MIG device, or on a whole GPU: it is then in use.
+
+        Args:
+            uuid: of a MIG device or a GPU.
+            pid: the process; this one by default.
+            memory: bytes of the device's memory that it takes.
+
+        Returns:
+            The process's id.
+        """
+        holder = os.getpid() if pid is None else pid
+        with self._state() as now:
+            slot, device = self._held(now, uuid)
+            mig.hold(now, slot, device, holder, memory)
+        return holder
+
+    def release_instance(self, uuid: str, *, pid: int | None = None) -> None:
+        """Take a process off a MIG device or a GPU; all of them without `pid`."""
+        with self._state() as now:
+            slot, device = self._held(now, uuid)
+            mig.release(now, slot, device, pid)
+
+    def holders(self) -> list[Holder]:
+        """Return the processes on all GPUs."""
+        with self._state() as now:
+            return mig.holders(now)
+
+    def late_nodes(self, milliseconds: int) -> None:
+        """Let an instance's /proc file and device node come that much after it; 0 for at once."""
+        with self._state() as now:
+            now.set_late_files(milliseconds)
+
+    def settle_nodes(self) -> None:
+        """Make late files whose time has come, though the process that made them has ended."""
+        with self._state() as now:
+            mig.settle(self.library, now)
+
+    def reset_gpu(self, uuid: str) -> None:
+        """Reset a GPU: its instances are gone, a pending MIG mode is in force, a loss is over.
+
+        Raises:
+            SetupError: a process is on it.
+        """
+        with self._state() as now:
+            slot = now.slot_of(uuid)
+            if any(holder.slot == slot for holder in mig.holders(now)):
+                raise SetupError(f"cannot reset {uuid}: a process is on it")
+            now.reset_gpu(slot)
+        driver_root.forget_instances(self.driver_root, self.gpus[slot])
 
     # Faults
 
@@ -189,6 +292,20 @@ class Machine:
         """Let calls of an NVML function take that much longer."""
         self._inject(uuid, Fault(function=function, delay_ms=milliseconds, times=times))
 
+    def kill_at(
+        self, function: str, *, nth: int = 1, after: bool = False, uuid: str | None = None
+    ) -> None:
+        """Let a process die, as by kill -9, at its call of an NVML function; once.
+
+        Args:
+            function: name as exported, or "*" for all.
+            nth: at which call from now on, counted over all processes.
+            after: after the call had its effect and before it returns, not before the effect.
+            uuid: only calls on this GPU, its MIG devices and instances; None for all.
+        """
+        kill = Kill.AFTER if after else Kill.BEFORE
+        self._inject(uuid, Fault(function=function, skip=nth - 1, times=1, kill=kill))
+
     def clear_faults(self, function: str | None = None) -> None:
         """Take back the faults of one function, or all. Lost GPUs stay lost."""
         with self._state() as now:
@@ -206,16 +323,22 @@ class Machine:
             now.set_driver_loaded(loaded=False)
 
     def load_driver(self) -> None:
-        """Load the kernel driver again."""
+        """Load the kernel driver again. What it had made, MIG instances, is gone."""
         with self._state() as now:
+            if now.driver_loaded:
+                return
+            now.forget_mig()
             now.set_driver_loaded(loaded=True)
+        for gpu in self.gpus:
+            driver_root.forget_instances(self.driver_root, gpu)
 
     def remove_gpu(self, uuid: str) -> None:
         """Pull a GPU: its device node and /proc and /sys files go, open handles answer lost."""
         with self._state() as now:
             slot = now.slot_of(uuid)
-            driver_root.remove_gpu(self.driver_root, self.gpus[slot])
             now.set_present(slot, present=False)
+            now.reset_gpu(slot)
+            driver_root.remove_gpu(self.driver_root, self.gpus[slot])
 
     def add_gpu(self, uuid: str) -> None:
         """Put a pulled GPU back."""
@@ -238,6 +361,8 @@ class Machine:
         with self._state() as now:
             now.reset_volatile()
             present = [gpu for gpu in self.gpus if now.present(gpu.slot)]
+        for gpu in self.gpus:
+            driver_root.forget_instances(self.driver_root, gpu)
         dev = self.driver_root / "dev"
         device_nodes.make_control_nodes(dev, self.description.nodes)
         for gpu in present:
@@ -272,6 +397,13 @@ class Machine:
         with self._state() as now:
             return now.fact(now.slot_of(uuid), fact)
 
+    @staticmethod
+    def _held(now: State, uuid: str) -> tuple[int, SimulatedMig | None]:
+        """Return the slot and MIG device that a UUID names; no device for a whole GPU's."""
+        if uuid.upper().startswith("MIG-"):
+            return mig.find(now, uuid)
+        return now.slot_of(uuid), None
+
     def _set_lost(self, uuid: str, *, lost: bool) -> None:
         with self._state() as now:
             now.set_lost(now.slot_of(uuid), lost)
@@ -279,12 +411,4 @@ class Machine:
     def _inject(self, uuid: str | None, fault: Fault) -> None:
         with self._state() as now:
             slot = state.ANY_GPU if uuid is None else now.slot_of(uuid)
-            now.add_fault(
-                Fault(
-                    function=fault.function,
-                    slot=slot,
-                    code=fault.code,
-                    times=fault.times,
-                    delay_ms=fault.delay_ms,
-                )
-            )
+            now.add_fault(dataclasses.replace(fault, slot=slot))

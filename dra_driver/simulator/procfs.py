@@ -77,6 +77,16 @@ def remove_gpu(proc: Path, gpu: SimulatedGpu) -> None:
     shutil.rmtree(proc / f"driver/nvidia/capabilities/gpu{gpu.minor}", ignore_errors=True)
 
 
+def remove_instances(proc: Path, gpu: SimulatedGpu) -> list[int]:
+    """Remove the files of a GPU's MIG instances; return the minor numbers they named."""
+    instances = list((proc / f"driver/nvidia/capabilities/gpu{gpu.minor}/mig").glob("gi*"))
+    files = [access for path in instances for access in path.rglob("access")]
+    minors = [int(access.read_text().split()[1]) for access in files]
+    for path in instances:
+        shutil.rmtree(path)
+    return minors
+
+
 def capability(minor: int, mode: int) -> str:
     """Return the text of a capability file; nvidia-modprobe makes its node from it."""
     return f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n"

@@ -21,8 +21,12 @@ CARDS = Path(__file__).with_name("cards")
 
 ALIASES = {
     "a100x8": "a100-sxm4-40gb-x8",
+    "a100-80x8": "a100-sxm4-80gb-x8",
+    "a30x4": "a30-x4",
+    "b200x8": "b200-x8",
     "h100x8": "h100-80gb-x8",
     "h200x8": "h200-x8",
+    "rtxpro6000x8": "rtx-pro-6000-x8",
     "t4x4": "t4-x4",
     "l4x2": "l4-x2",
 }
@@ -46,6 +50,13 @@ Positive = Annotated[int, pydantic.Field(gt=0)]
 Count = Annotated[int, pydantic.Field(ge=0)]
 # The facts' texts lie in fields of 96 bytes.
 ShortText = Annotated[str, pydantic.StringConstraints(min_length=1, max_length=90)]
+
+
+# What the state file has room for, and what NVML counts.
+_MOST_MIG_PROFILES = 24
+_MOST_MIG_DEVICES = 15
+_MOST_UNITS = 32
+_GPU_INSTANCE_PROFILES = 18
 
 
 class _Part(pydantic.BaseModel):
@@ -115,29 +126,57 @@ class MigProfile(_Part):
     """One GPU instance profile.
 
     `id` is the number NVML's create calls take, `index` the enumeration it is queried by. `size`
-    and `starts` are in memory slices. What a card's documentation does not say is left out.
+    and `starts` are in memory slices. Engines are the instance's share of the card's.
     """
 
     id: Count
-    index: Count
-    name: ShortText
+    index: Annotated[int, pydantic.Field(ge=0, lt=_GPU_INSTANCE_PROFILES)]
+    name: Annotated[str, pydantic.StringConstraints(min_length=1, max_length=31)]
     slices: Positive
     instances: Positive
     size: Positive
     starts: list[Count]
-    memory_mib: Positive | None = None
-    multiprocessors: Positive | None = None
-    copy_engines: Count | None = None
-    decoders: Count | None = None
+    memory_mib: Positive
+    multiprocessors: Positive
+    copy_engines: Count
+    decoders: Count = 0
+    encoders: Count = 0
+    jpeg_engines: Count = 0
+    ofa_engines: Count = 0
+    graphics: bool = False
 
 
 class Mig(_Part):
-    """What a card can do with MIG. `reset_to_switch`: Ampere needs a reset to change the mode."""
+    """What a card can do with MIG.
 
-    memory_slices: Positive
-    max_devices: Positive
+    `reset_to_switch`: Ampere needs a reset to change the mode, and keeps it over a reboot.
+    `compute_rev1`: the card has the compute instance profile 1_SLICE_REV1 beside 1_SLICE.
+    """
+
+    memory_slices: Annotated[int, pydantic.Field(gt=0, le=_MOST_UNITS)]
+    max_devices: Annotated[int, pydantic.Field(gt=0, le=_MOST_MIG_DEVICES)]
     reset_to_switch: bool
-    profiles: list[MigProfile]
+    compute_rev1: bool = False
+    profiles: Annotated[list[MigProfile], pydantic.Field(max_length=_MOST_MIG_PROFILES)]
+
+    @pydantic.model_validator(mode="after")
+    def _profiles_differ(self) -> Self:
+        for field in ("id", "index"):
+            values = [getattr(profile, field) for profile in self.profiles]
+            if doubled := {value for value in values if values.count(value) > 1}:
+                raise ValueError(f"two MIG profiles have the same {field}: {sorted(doubled)}")
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _sizes_divide(self) -> Self:
+        for profile in self.profiles:
+            # The driver numbers instances by halving the card, at most into eighths.
+            if self.memory_slices // profile.size not in {1, 2, 4, 8}:
+                raise ValueError(
+                    f"{profile.name} of size {profile.size} is not the whole, a half, a quarter or "
+                    f"an eighth of the card's {self.memory_slices} memory slices"
+                )
+        return self
 
     @pydantic.model_validator(mode="after")
     def _placements_fit(self) -> Self:

@@ -21,7 +21,7 @@ from typing import Self
 
 from dra_driver.errors import SetupError, StateError
 from dra_driver.simulator import elf, layout
-from dra_driver.simulator.layout import Fact, Text
+from dra_driver.simulator.layout import Engine, Fact, Kill, Text
 
 FILE_PREFIX = "libnvidia-simulator.so."
 FOR_EVER = -1
@@ -43,15 +43,19 @@ class Fault:
         function: NVML function name as exported, or "*" for all.
         slot: the GPU's slot, or ANY_GPU.
         code: NVML return code; 0 only delays.
+        skip: how many calls go free before.
         times: how often it strikes, or FOR_EVER.
         delay_ms: milliseconds to sleep before the answer.
+        kill: whether the calling process is killed, before or after the call has its effect.
     """
 
     function: str = "*"
     slot: int = ANY_GPU
     code: int = 0
+    skip: int = 0
     times: int = FOR_EVER
     delay_ms: int = 0
+    kill: Kill = Kill.NEVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,25 +69,45 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MigFacts:
+    """One GPU instance profile. `capabilities`: 1 peer to peer, 2 graphics."""
+
+    id: int
+    index: int
+    name: str
+    slices: int
+    instances: int
+    size: int
+    starts: Sequence[int]
+    memory_mib: int
+    capabilities: int
+    engines: dict[Engine, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:
     """Everything the state knows of one GPU. Facts not named are absent."""
 
     facts: dict[Fact, int]
     texts: dict[Text, str]
     links: Sequence[Link] = ()
+    mig: Sequence[MigFacts] = ()
     fabric_cluster: bytes = bytes(16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """Versions the driver reports, and its library folder relative to the driver root.
+    """Versions the driver reports, and where and how it makes files.
 
-    `cuda_version` is 1000 * major + 10 * minor.
+    `cuda_version` is 1000 * major + 10 * minor, `library_folder` relative to the driver root.
+    `caps_major` and `device_nodes` say how nodes of MIG capabilities are made.
     """
 
     version: str
     cuda_version: int
     library_folder: str
+    caps_major: int = 0
+    device_nodes: bool = False
 
 
 def create(path: Path, driver: Driver, gpus: Sequence[GpuFacts]) -> None:
@@ -109,6 +133,8 @@ def create(path: Path, driver: Driver, gpus: Sequence[GpuFacts]) -> None:
         f"{driver.cuda_version // 1000}.{driver.version}", layout.VERSION_SIZE
     )
     record.library_folder = _field(driver.library_folder, layout.PATH_SIZE)
+    record.caps_major = driver.caps_major
+    record.device_nodes = int(driver.device_nodes)
     for slot, gpu in enumerate(gpus):
         _fill(record.gpus[slot], gpu)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -150,6 +176,23 @@ def _fill(record: layout.GpuRecord, gpu: GpuFacts) -> None:
         place.version = link.version
         place.remote_device_id = link.remote_device_id
         place.remote_bus_id = link.remote_bus_id.encode()
+    record.mig_profile_count = len(gpu.mig)
+    for number, profile in enumerate(gpu.mig):
+        _fill_profile(record.mig_profiles[number], profile)
+
+
+def _fill_profile(record: layout.MigProfileRecord, profile: MigFacts) -> None:
+    record.id = profile.id
+    record.index = profile.index
+    record.slices = profile.slices
+    record.instances = profile.instances
+    record.size = profile.size
+    record.starts = sum(1 << start for start in profile.starts)
+    record.memory_mib = profile.memory_mib
+    record.capabilities = profile.capabilities
+    record.name = _field(profile.name, layout.MIG_NAME_SIZE)
+    for engine, count in profile.engines.items():
+        record.engines[engine] = count
 
 
 class State:
@@ -254,8 +297,10 @@ class State:
                 function=bytes(record.function).decode(),
                 slot=record.slot,
                 code=record.code,
+                skip=record.skip,
                 times=record.remaining,
                 delay_ms=record.delay_ms,
+                kill=Kill(record.kill),
             )
             for record in self._record.faults
             if record.active and record.remaining != 0
@@ -296,6 +341,11 @@ class State:
         with self.locked() as record:
             record.driver_loaded = int(loaded)
 
+    def set_late_files(self, milliseconds: int) -> None:
+        """Set how long after a MIG instance its files come."""
+        with self.locked() as record:
+            record.late_files_ms = milliseconds
+
     def add_fault(self, fault: Fault) -> None:
         """Inject a fault.
 
@@ -312,7 +362,9 @@ class State:
                 place.slot = fault.slot
                 place.code = fault.code
                 place.remaining = fault.times
+                place.skip = fault.skip
                 place.delay_ms = fault.delay_ms
+                place.kill = fault.kill
                 place.active = 1
                 return
         raise SetupError(
@@ -349,6 +401,27 @@ class State:
             record.next_event = number + 1
             self._wake(record)
 
+    def reset_gpu(self, slot: int) -> None:
+        """Forget what a reset of one GPU forgets: instances, processes, modes that are not kept.
+
+        A MIG mode that was pending becomes the current one.
+        """
+        with self.locked() as record:
+            gpu = record.gpus[slot]
+            gpu.lost = 0
+            for fact in (Fact.COMPUTE_MODE, Fact.TIME_SLICE):
+                if gpu.facts[fact] != layout.ABSENT:
+                    gpu.facts[fact] = 0
+            _clear_mig(record, slot)
+            self._wake(record)
+
+    def forget_mig(self) -> None:
+        """Forget the MIG instances and modes that a reload of the driver forgets."""
+        with self.locked() as record:
+            for slot in range(record.gpu_count):
+                _forget_mode(record.gpus[slot])
+                _clear_mig(record, slot)
+
     def reset_volatile(self) -> None:
         """Forget what a reboot forgets: modes that are not kept, losses, faults and events."""
         with self.locked() as record:
@@ -358,8 +431,8 @@ class State:
                 for fact in (Fact.COMPUTE_MODE, Fact.TIME_SLICE, Fact.PERSISTENCE_MODE):
                     if gpu.facts[fact] != layout.ABSENT:
                         gpu.facts[fact] = 0
-                # A MIG mode that was pending becomes current; ECC likewise.
-                gpu.facts[Fact.MIG_CURRENT] = gpu.facts[Fact.MIG_PENDING]
+                _forget_mode(gpu)
+                _clear_mig(record, slot)
                 gpu.facts[Fact.ECC_CURRENT] = gpu.facts[Fact.ECC_PENDING]
             for place in record.faults:
                 place.active = 0
@@ -376,3 +449,28 @@ class State:
             ctypes.c_long(number), ctypes.c_void_p(address), ctypes.c_int(_FUTEX_WAKE),
             ctypes.c_int(_EVERYONE), None, None, ctypes.c_int(0),
         )  # fmt: skip
+
+
+def _forget_mode(gpu: layout.GpuRecord) -> None:
+    """Lose the MIG mode with the driver, unless the card keeps it in its InfoROM.
+
+    Those are the cards that need a reset to change it.
+    """
+    if gpu.facts[Fact.MIG_RESET_TO_SWITCH] == 0:
+        gpu.facts[Fact.MIG_PENDING] = 0
+
+
+def _clear_mig(record: layout.StateRecord, slot: int) -> None:
+    """End a GPU's instances and the processes on it, and make a pending MIG mode the current one.
+
+    Instances survive neither a reset nor a reload of the driver.
+    """
+    gpu = record.gpus[slot]
+    for process in record.processes:
+        if process.slot == slot:
+            process.active = 0
+    for instance in gpu.instances:
+        instance.present = 0
+        for compute in instance.compute:
+            compute.present = 0
+    gpu.facts[Fact.MIG_CURRENT] = gpu.facts[Fact.MIG_PENDING]

@@ -23,15 +23,20 @@ typedef enum {
     NVML_ERROR_LIBRARY_NOT_FOUND = 12,
     NVML_ERROR_FUNCTION_NOT_FOUND = 13,
     NVML_ERROR_GPU_IS_LOST = 15,
+    NVML_ERROR_RESET_REQUIRED = 16,
     NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18,
+    NVML_ERROR_IN_USE = 19,
     NVML_ERROR_MEMORY = 20,
     NVML_ERROR_NO_DATA = 21,
+    NVML_ERROR_INSUFFICIENT_RESOURCES = 23,
     NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
     NVML_ERROR_UNKNOWN = 999
 } nvmlReturn_t;
 
 typedef struct sim_device *nvmlDevice_t;
 typedef struct sim_event_set *nvmlEventSet_t;
+typedef struct sim_instance *nvmlGpuInstance_t;
+typedef struct sim_instance *nvmlComputeInstance_t;
 
 #define NVML_VERSION_OF(type, number) ((unsigned int)(sizeof(type) | ((number) << 24)))
 
@@ -109,5 +114,81 @@ typedef struct {
     unsigned long long usedGpuMemory;
     unsigned int gpuInstanceId, computeInstanceId;
 } nvmlProcessInfo_t;
+
+/* MIG. Placements count memory slices in a GPU and compute slices in a GPU instance. */
+typedef struct { unsigned int start, size; } nvmlPlacement_t;
+
+typedef struct {
+    unsigned int id, isP2pSupported, sliceCount, instanceCount;
+    unsigned int multiprocessorCount, copyEngineCount, decoderCount, encoderCount, jpegCount;
+    unsigned int ofaCount;
+    unsigned long long memorySizeMB;
+} nvmlGpuInstanceProfileInfo_t;
+
+typedef struct {
+    unsigned int version;
+    unsigned int id, isP2pSupported, sliceCount, instanceCount;
+    unsigned int multiprocessorCount, copyEngineCount, decoderCount, encoderCount, jpegCount;
+    unsigned int ofaCount;
+    unsigned long long memorySizeMB;
+    char name[96];
+} nvmlGpuInstanceProfileInfo_v2_t;
+
+typedef struct {
+    unsigned int version;
+    unsigned int id, sliceCount, instanceCount;
+    unsigned int multiprocessorCount, copyEngineCount, decoderCount, encoderCount, jpegCount;
+    unsigned int ofaCount;
+    unsigned long long memorySizeMB;
+    char name[96];
+    unsigned int capabilities; /* 1 peer to peer, 2 graphics */
+} nvmlGpuInstanceProfileInfo_v3_t;
+
+typedef struct {
+    nvmlDevice_t device;
+    unsigned int id, profileId;
+    nvmlPlacement_t placement;
+} nvmlGpuInstanceInfo_t;
+
+typedef struct {
+    unsigned int id, sliceCount, instanceCount, multiprocessorCount;
+    unsigned int sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount;
+    unsigned int sharedJpegCount, sharedOfaCount;
+} nvmlComputeInstanceProfileInfo_t;
+
+/* Version 2 ends with the name; version 3 has the word after it. */
+typedef struct {
+    unsigned int version;
+    nvmlComputeInstanceProfileInfo_t facts;
+    char name[96];
+} nvmlComputeInstanceProfileInfo_v2_t;
+
+typedef struct {
+    unsigned int version;
+    nvmlComputeInstanceProfileInfo_t facts;
+    char name[96];
+    unsigned int capabilities; /* 1 graphics */
+} nvmlComputeInstanceProfileInfo_v3_t;
+
+typedef struct {
+    nvmlDevice_t device;
+    nvmlGpuInstance_t gpuInstance;
+    unsigned int id, profileId;
+} nvmlComputeInstanceInfo_v1_t;
+
+typedef struct {
+    nvmlDevice_t device;
+    nvmlGpuInstance_t gpuInstance;
+    unsigned int id, profileId;
+    nvmlPlacement_t placement;
+} nvmlComputeInstanceInfo_t;
+
+typedef struct {
+    unsigned int multiprocessorCount;
+    unsigned int sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount;
+    unsigned int sharedJpegCount, sharedOfaCount;
+    unsigned int gpuInstanceSliceCount, computeInstanceSliceCount;
+    unsigned long long memorySizeMB;
+} nvmlDeviceAttributes_t;
 
 #endif

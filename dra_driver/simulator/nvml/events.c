@@ -44,6 +44,17 @@ static uint64_t next_event(void)
     return __atomic_load_n(&sim_state()->next_event, __ATOMIC_ACQUIRE);
 }
 
+/* Appends an event and wakes everyone who waits for one. The caller holds the writers' lock. */
+void sim_emit(struct sim_state *state, const struct sim_event *event)
+{
+    struct sim_event *place = &state->events[state->next_event % SIM_MAX_EVENTS];
+    *place = *event;
+    place->sequence = state->next_event;
+    __atomic_add_fetch(&state->next_event, 1, __ATOMIC_RELEASE);
+    __atomic_add_fetch(&state->change, 1, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &state->change, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
 /* At the last nvmlShutdown; a thread that still waits finds its set gone. */
 void sim_release_event_sets(void)
 {

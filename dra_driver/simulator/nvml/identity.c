@@ -1,14 +1,12 @@
 /*
- * What a card is: names and numbers that do not change while it is in the machine, its memory,
- * and the modes an administrator can set. Setters need a writable state file.
+ * What a card is: names and numbers that do not change while it is in the machine, and the modes
+ * an administrator can set. Setters need a writable state file.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "facts.h"
 
-SIM_STRING(nvmlDeviceGetName, TEXT_NAME)
-SIM_STRING(nvmlDeviceGetUUID, TEXT_UUID)
 SIM_STRING(nvmlDeviceGetSerial, TEXT_SERIAL)
 SIM_STRING(nvmlDeviceGetBoardPartNumber, TEXT_BOARD_PART_NUMBER)
 SIM_STRING(nvmlDeviceGetVbiosVersion, TEXT_VBIOS)
@@ -55,33 +53,6 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInf
     SIM_ENTER(device);
     SIM_REQUIRE(pci != NULL);
     fill_pci(gpu, pci);
-    return NVML_SUCCESS;
-}
-
-/* Memory v1 has no word for what the driver reserves and counts it as used. */
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
-{
-    SIM_ENTER(device);
-    SIM_REQUIRE(memory != NULL);
-    unsigned long long reserved, used;
-    SIM_FACT(memory->total, FACT_MEMORY_TOTAL);
-    SIM_FACT(reserved, FACT_MEMORY_RESERVED);
-    SIM_FACT(used, FACT_MEMORY_USED);
-    memory->used = used + reserved;
-    memory->free = memory->total - memory->used;
-    return NVML_SUCCESS;
-}
-
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
-{
-    SIM_ENTER(device);
-    SIM_REQUIRE(memory != NULL);
-    if (memory->version != NVML_VERSION_OF(nvmlMemory_v2_t, 2))
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    SIM_FACT(memory->total, FACT_MEMORY_TOTAL);
-    SIM_FACT(memory->reserved, FACT_MEMORY_RESERVED);
-    SIM_FACT(memory->used, FACT_MEMORY_USED);
-    memory->free = memory->total - memory->used - memory->reserved;
     return NVML_SUCCESS;
 }
 

@@ -73,8 +73,22 @@ static nvmlReturn_t by_text(const char *function, enum sim_text which, const cha
     return NVML_ERROR_NOT_FOUND;
 }
 
+/* Hands out a MIG device; faults injected for the lookup on its GPU apply first. */
+static nvmlReturn_t by_mig_uuid(const char *function, const char *uuid, nvmlDevice_t *device)
+{
+    nvmlDevice_t found;
+    nvmlReturn_t result = sim_mig_by_uuid(uuid, &found);
+    SIM_TRY(sim_fault(function, result == NVML_SUCCESS ? (int)found->slot : -1));
+    SIM_TRY(result);
+    SIM_TRY(sim_check_bus(&sim_state()->gpus[found->slot]));
+    *device = found;
+    return NVML_SUCCESS;
+}
+
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
+    if (sim_state() != NULL && uuid != NULL && device != NULL && strncmp(uuid, "MIG-", 4) == 0)
+        return by_mig_uuid(__func__, uuid, device);
     return by_text(__func__, TEXT_UUID, uuid, device);
 }
 
@@ -135,12 +149,4 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nv
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *bus_id, nvmlDevice_t *device)
 {
     return by_bus_id(__func__, bus_id, device);
-}
-
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
-{
-    SIM_ENTER(device);
-    SIM_REQUIRE(index != NULL);
-    *index = (unsigned int)sim_index_of(device);
-    return NVML_SUCCESS;
 }

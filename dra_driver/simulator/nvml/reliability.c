@@ -1,5 +1,5 @@
 /*
- * Errors a card has seen, what it keeps in its InfoROM, and the processes on it.
+ * Errors a card has seen, and what it keeps in its InfoROM.
  */
 #include <string.h>
 
@@ -118,22 +118,6 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device,
     histogram->max = banks - used;
     return NVML_SUCCESS;
 }
-
-/* No process runs on the GPU: nothing here computes. */
-#define NO_PROCESSES(symbol)                                                               \
-    NVML_EXPORT nvmlReturn_t symbol(nvmlDevice_t device, unsigned int *count,              \
-                                    nvmlProcessInfo_t *processes)                          \
-    {                                                                                      \
-        SIM_ENTER(device);                                                                 \
-        SIM_REQUIRE(count != NULL);                                                        \
-        (void)processes;                                                                   \
-        *count = 0;                                                                        \
-        return NVML_SUCCESS;                                                               \
-    }
-
-NO_PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3)
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
-NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceSetEccMode(nvmlDevice_t device, unsigned int mode)
 {

@@ -26,7 +26,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "simulator.h"
+#include "mig.h"
 
 #define STATE_PREFIX "libnvidia-simulator.so."
 #define NVIDIA_MAJOR 195
@@ -43,6 +43,8 @@ static struct sim_device devices[SIM_MAX_GPUS];
 static unsigned int visible[SIM_MAX_GPUS];
 static unsigned int visible_count;
 static char own_path[PATH_MAX];
+static char device_folder[PATH_MAX];
+static bool on_host;
 
 /* Taken when the library is loaded: a relative path would mean another file after a chdir. */
 __attribute__((constructor)) static void remember_own_path(void)
@@ -58,6 +60,7 @@ __attribute__((constructor)) static void remember_own_path(void)
 struct sim_state *sim_state(void) { return atomic_load(&references) > 0 ? mapped : NULL; }
 bool sim_writable(void) { return mapped_writable; }
 const char *sim_state_path(void) { return state_path; }
+bool sim_on_host(void) { return on_host; }
 unsigned int sim_visible_count(void) { return visible_count; }
 
 nvmlDevice_t sim_visible(unsigned int index)
@@ -162,21 +165,23 @@ static nvmlReturn_t map_state(void)
 }
 
 /* A node counts when it is the right device, or a plain file standing in for it. */
-static bool node_exists(const char *folder, const char *name, unsigned int minor_number)
+static bool node_exists(const char *folder, const char *name, unsigned int major_number,
+                        unsigned int minor_number)
 {
-    char path[PATH_MAX + 32];
+    char path[PATH_MAX + 64];
     struct stat facts;
     snprintf(path, sizeof path, "%s/%s", folder, name);
     if (stat(path, &facts) != 0)
         return false;
     if (S_ISCHR(facts.st_mode))
-        return facts.st_rdev == makedev(NVIDIA_MAJOR, minor_number);
+        return facts.st_rdev == makedev(major_number, minor_number);
     return S_ISREG(facts.st_mode);
 }
 
 /* Writes the folder of the device nodes for this process; see the head of this file. */
 static void find_device_folder(char *folder)
 {
+    on_host = false;
     const char *chosen = getenv("NVML_SIMULATOR_DEV");
     if (chosen != NULL && chosen[0] != '\0') {
         snprintf(folder, PATH_MAX, "%s", chosen);
@@ -189,10 +194,20 @@ static void find_device_folder(char *folder)
     if (below > 0 && whole > below + 1 && own[whole - below - 1] == '/' &&
         strncmp(own + whole - below, mapped->library_folder, below) == 0) {
         snprintf(folder, PATH_MAX, "%.*s/dev", (int)(whole - below - 1), own);
-        if (node_exists(folder, "nvidiactl", NVIDIA_CONTROL_MINOR))
+        if (node_exists(folder, "nvidiactl", NVIDIA_MAJOR, NVIDIA_CONTROL_MINOR)) {
+            on_host = true;
             return;
+        }
     }
     snprintf(folder, PATH_MAX, "/dev");
+}
+
+/* Whether this process has the node of a MIG capability. */
+bool sim_capability_node(unsigned int minor_number)
+{
+    char name[48];
+    snprintf(name, sizeof name, "nvidia-caps/nvidia-cap%u", minor_number);
+    return node_exists(device_folder, name, mapped->caps_major, minor_number);
 }
 
 static int64_t bus_order(unsigned int slot)
@@ -204,16 +219,16 @@ static int64_t bus_order(unsigned int slot)
 /* Fills the list of visible GPUs, in PCI order. */
 static nvmlReturn_t enumerate(void)
 {
-    char folder[PATH_MAX], name[32];
-    find_device_folder(folder);
-    if (!node_exists(folder, "nvidiactl", NVIDIA_CONTROL_MINOR))
+    char name[32];
+    find_device_folder(device_folder);
+    if (!node_exists(device_folder, "nvidiactl", NVIDIA_MAJOR, NVIDIA_CONTROL_MINOR))
         return NVML_ERROR_DRIVER_NOT_LOADED;
     visible_count = 0;
     for (unsigned int slot = 0; slot < mapped->gpu_count && slot < SIM_MAX_GPUS; slot++) {
         const struct sim_gpu *gpu = &mapped->gpus[slot];
         unsigned int minor_number = (unsigned int)gpu->facts[FACT_MINOR];
         snprintf(name, sizeof name, "nvidia%u", minor_number);
-        if (!gpu->present || !node_exists(folder, name, minor_number))
+        if (!gpu->present || !node_exists(device_folder, name, NVIDIA_MAJOR, minor_number))
             continue;
         unsigned int place = visible_count++;
         for (; place > 0 && bus_order(visible[place - 1]) > bus_order(slot); place--)
@@ -223,12 +238,26 @@ static nvmlReturn_t enumerate(void)
     return NVML_SUCCESS;
 }
 
+/* Makes up for a process that ended while files of its instances were still to come. */
+static void settle_files(void)
+{
+    const struct sim_machine machine = {.state = mapped, .path = state_path};
+    int lock = sim_lock(state_path);
+    if (lock < 0)
+        return;
+    sim_settle(&machine);
+    close(lock);
+}
+
 static nvmlReturn_t start_session(void)
 {
     SIM_TRY(map_state());
     if (!mapped->driver_loaded)
         return NVML_ERROR_DRIVER_NOT_LOADED;
-    return enumerate();
+    SIM_TRY(enumerate());
+    if (on_host && mapped_writable)
+        settle_files();
+    return NVML_SUCCESS;
 }
 
 NVML_EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned int flags)

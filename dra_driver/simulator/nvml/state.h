@@ -15,13 +15,19 @@
 #include <stdint.h>
 
 #define SIM_MAGIC "NVMLSIM"
-#define SIM_LAYOUT_VERSION 1u
+#define SIM_LAYOUT_VERSION 2u
 #define SIM_STATE_OFFSET 4096
 
 #define SIM_MAX_GPUS 32
 #define SIM_MAX_FAULTS 64
 #define SIM_MAX_EVENTS 256
 #define SIM_MAX_LINKS 36
+#define SIM_MAX_PROCESSES 64
+#define SIM_MAX_MIG_PROFILES 24
+#define SIM_MAX_GPU_INSTANCES 15
+#define SIM_MAX_COMPUTE_INSTANCES 8
+#define SIM_MIG_NAME_SIZE 32
+#define SIM_UUID_SIZE 48
 #define SIM_TEXT_SIZE 96
 #define SIM_PATH_SIZE 256
 
@@ -37,6 +43,7 @@
     X(ADDRESSING_MODE) X(MODULE_ID) X(BOARD_ID) X(MULTI_GPU_BOARD) X(VIRTUALIZATION_MODE) \
     X(ECC_CURRENT) X(ECC_PENDING) X(PERSISTENCE_MODE) X(COMPUTE_MODE) X(TIME_SLICE) \
     X(MIG_CURRENT) X(MIG_PENDING) X(MIG_MAX_DEVICES) \
+    X(MIG_UNITS) X(MIG_RESET_TO_SWITCH) X(MIG_COMPUTE_REV1) \
     X(FABRIC_STATE) X(FABRIC_STATUS) X(FABRIC_CLIQUE) X(FABRIC_HEALTH) X(C2C_MODE) \
     X(EVENT_TYPES) X(RECOVERY_ACTION) \
     X(TEMPERATURE) X(TEMPERATURE_MEMORY) X(TEMPERATURE_SHUTDOWN) X(TEMPERATURE_SLOWDOWN) \
@@ -70,6 +77,58 @@ struct sim_link {
     char remote_bus_id[28];
 };
 
+/* What a MIG instance gets a share of; a card has as many as its largest profile. */
+#define SIM_ENGINES(X) \
+    X(MULTIPROCESSORS) X(COPY_ENGINES) X(DECODERS) X(ENCODERS) X(JPEG_ENGINES) X(OFA_ENGINES)
+#define SIM_ENUM_ENGINE(name) ENGINE_##name,
+enum sim_engine { SIM_ENGINES(SIM_ENUM_ENGINE) ENGINE_COUNT };
+
+/* A GPU instance profile. `index` is the enumeration it is asked by, bit n of `starts` a place. */
+struct sim_mig_profile {
+    uint32_t id;
+    uint32_t index;
+    uint32_t slices;
+    uint32_t instances;
+    uint32_t size;
+    uint32_t starts;
+    uint32_t memory_mib;
+    uint32_t capabilities;
+    uint32_t engines[ENGINE_COUNT];
+    char name[SIM_MIG_NAME_SIZE];
+};
+
+/* `present` is written last when an instance is made, and first when it goes. */
+struct sim_compute_instance {
+    uint32_t present;
+    uint32_t profile_id;
+    uint32_t start;
+    uint32_t size;
+    uint32_t mig_index;
+    uint32_t reserved;
+    char uuid[SIM_UUID_SIZE];
+};
+
+/* GPU instance n of a GPU lies at instances[n], its compute instance m at compute[m]. */
+struct sim_gpu_instance {
+    uint32_t present;
+    uint32_t profile; /* its place among the GPU's profiles */
+    uint32_t start;
+    uint32_t size;
+    uint64_t changed_ms; /* CLOCK_MONOTONIC; late files count from here */
+    struct sim_compute_instance compute[SIM_MAX_COMPUTE_INSTANCES];
+};
+
+/* A process on a GPU, or on one of its instances; both instances are 0xffffffff on a whole GPU. */
+struct sim_process {
+    uint32_t active;
+    uint32_t slot;
+    uint32_t gpu_instance;
+    uint32_t compute_instance;
+    uint32_t pid;
+    uint32_t reserved;
+    uint64_t memory;
+};
+
 struct sim_gpu {
     uint32_t present; /* 0: the slot is empty or the card was pulled out */
     uint32_t lost;    /* 1: fallen off the bus, every call answers GPU_IS_LOST */
@@ -77,20 +136,30 @@ struct sim_gpu {
     char texts[TEXT_COUNT][SIM_TEXT_SIZE];
     uint8_t fabric_cluster[16];
     struct sim_link links[SIM_MAX_LINKS];
+    uint32_t mig_profile_count;
+    uint32_t reserved;
+    struct sim_mig_profile mig_profiles[SIM_MAX_MIG_PROFILES];
+    struct sim_gpu_instance instances[SIM_MAX_GPU_INSTANCES];
 };
 
 /*
  * A fault: calls of `function` ("*": of any) on GPU `slot` (-1: on any, and calls without a GPU)
- * first sleep delay_ms and then, unless code is 0, return it. `remaining` counts down; below zero
- * the fault stays. `active` is written last.
+ * first sleep delay_ms, then kill the calling process if `kill` says so, and then, unless code is
+ * 0, return it. The first `skip` calls go free. `remaining` counts down; below zero the fault
+ * stays. `active` is written last.
  */
+enum sim_kill { KILL_NEVER, KILL_BEFORE, KILL_AFTER };
+
 struct sim_fault {
     char function[64];
     int32_t slot;
     int32_t code;
     int64_t remaining;
+    int64_t skip;
     uint32_t delay_ms;
+    uint32_t kill; /* enum sim_kill: before the call has its effect, or after */
     uint32_t active;
+    uint32_t reserved;
 };
 
 /* An event; number `sequence` lies at events[sequence % SIM_MAX_EVENTS]. */
@@ -112,12 +181,17 @@ struct sim_state {
     uint32_t driver_loaded;
     uint32_t cuda_driver_version; /* 1000 * major + 10 * minor */
     uint32_t change;              /* a futex: counts events and losses, wakes event waiters */
+    uint32_t caps_major;          /* of the device nodes of MIG capabilities */
+    uint32_t device_nodes;        /* 1: nodes are real ones, 0: plain files */
+    uint32_t late_files_ms;       /* so long after an instance its /proc file and node come */
+    uint32_t reserved;
     uint64_t next_event;
     char driver_version[80];
     char nvml_version[80];
     char library_folder[SIM_PATH_SIZE]; /* folder of the library, relative to the driver root */
     struct sim_fault faults[SIM_MAX_FAULTS];
     struct sim_event events[SIM_MAX_EVENTS];
+    struct sim_process processes[SIM_MAX_PROCESSES];
     struct sim_gpu gpus[SIM_MAX_GPUS];
 };
 

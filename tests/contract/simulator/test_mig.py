@@ -1,0 +1,430 @@
+"""MIG in the simulated NVML as the real pynvml sees it."""
+
+import contextlib
+import ctypes
+import uuid
+from collections.abc import Callable, Iterator
+
+import pynvml
+import pytest
+
+import mig_calls
+from dra_driver.errors import SetupError
+from dra_driver.simulator.layout import Fact
+from dra_driver.simulator.machine import Machine
+
+MakeMachine = Callable[..., Machine]
+Nvml = Callable[[Machine], contextlib.AbstractContextManager[None]]
+ONE, ONE_MEDIA, TWO, THREE, FOUR, WHOLE = 19, 20, 14, 9, 5, 0
+
+
+@pytest.fixture
+def hopper(make_machine: MakeMachine, nvml: Nvml) -> Iterator[Machine]:
+    """Eight H100, with pynvml initialised."""
+    machine = make_machine("h100x8")
+    with nvml(machine):
+        yield machine
+
+
+@pytest.fixture
+def device(hopper: Machine) -> object:
+    """An H100 in MIG mode."""
+    handle = pynvml.nvmlDeviceGetHandleByUUID(hopper.gpus[2].uuid)
+    assert pynvml.nvmlDeviceSetMigMode(handle, 1) == pynvml.NVML_SUCCESS
+    return handle
+
+
+def code_of(call: Callable[..., object], *arguments: object) -> int:
+    with pytest.raises(pynvml.NVMLError) as raised:
+        call(*arguments)
+    return int(raised.value.value)
+
+
+def test_a_hopper_card_switches_at_once(hopper: Machine) -> None:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    assert pynvml.nvmlDeviceGetMigMode(handle) == [0, 0]
+    assert pynvml.nvmlDeviceGetMaxMigDeviceCount(handle) == 0
+    assert pynvml.nvmlDeviceSetMigMode(handle, 1) == 0
+    assert pynvml.nvmlDeviceGetMigMode(handle) == [1, 1]
+    assert pynvml.nvmlDeviceGetMaxMigDeviceCount(handle) == 7
+    assert pynvml.nvmlDeviceSetMigMode(handle, 0) == 0
+    assert pynvml.nvmlDeviceGetMigMode(handle) == [0, 0]
+
+
+def test_an_ampere_card_switches_when_it_is_reset(session: Machine) -> None:
+    handle = pynvml.nvmlDeviceGetHandleByUUID(session.gpus[0].uuid)
+    assert pynvml.nvmlDeviceSetMigMode(handle, 1) == pynvml.NVML_ERROR_RESET_REQUIRED
+    assert pynvml.nvmlDeviceGetMigMode(handle) == [0, 1]
+    assert code_of(pynvml.nvmlDeviceCreateGpuInstance, handle, ONE) == 3
+    session.reset_gpu(session.gpus[0].uuid)
+    assert pynvml.nvmlDeviceGetMigMode(handle) == [1, 1]
+    assert pynvml.nvmlDeviceCreateGpuInstance(handle, ONE)
+
+
+def test_taking_a_pending_mode_back_needs_no_reset(session: Machine) -> None:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    pynvml.nvmlDeviceSetMigMode(handle, 1)
+    assert pynvml.nvmlDeviceSetMigMode(handle, 0) == 0
+    assert pynvml.nvmlDeviceGetMigMode(handle) == [0, 0]
+
+
+def test_a_card_that_is_in_use_does_not_switch(hopper: Machine, device: object) -> None:
+    instance = mig_calls.create(device, ONE, 0, 1)
+    assert pynvml.nvmlDeviceSetMigMode(device, 0) == pynvml.NVML_ERROR_IN_USE
+    assert pynvml.nvmlDeviceGetMigMode(device) == [1, 0]
+    pynvml.nvmlGpuInstanceDestroy(instance)
+    assert pynvml.nvmlDeviceSetMigMode(device, 0) == 0
+    hopper.hold_instance(hopper.gpus[2].uuid)
+    assert pynvml.nvmlDeviceSetMigMode(device, 1) == pynvml.NVML_ERROR_IN_USE
+    assert pynvml.nvmlDeviceGetMigMode(device)[0] == 0
+    hopper.release_instance(hopper.gpus[2].uuid)
+    assert pynvml.nvmlDeviceSetMigMode(device, 1) == 0
+
+
+def test_switching_resets_what_was_set(hopper: Machine) -> None:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    gpu = pynvml.nvmlDeviceGetUUID(handle)
+    pynvml.nvmlDeviceSetComputeMode(handle, 3)
+    pynvml.nvmlDeviceSetMigMode(handle, 1)
+    assert hopper.compute_mode(gpu) == 0
+    assert code_of(pynvml.nvmlDeviceSetComputeMode, handle, 3) == 3
+
+
+def test_a_card_without_mig_has_none(make_machine: MakeMachine, nvml: Nvml) -> None:
+    with nvml(make_machine("t4x4")):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        assert code_of(pynvml.nvmlDeviceGetMigMode, handle) == 3
+        assert code_of(pynvml.nvmlDeviceSetMigMode, handle, 1) == 3
+        assert pynvml.nvmlDeviceGetMaxMigDeviceCount(handle) == 0
+        assert not list(mig_calls.profiles(handle))
+        assert code_of(pynvml.nvmlDeviceCreateGpuInstance, handle, ONE) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "units", "whole"),
+    [
+        ("a100x8", 8, "7g.40gb"),
+        ("a100-80x8", 8, "7g.80gb"),
+        ("a30x4", 4, "4g.24gb"),
+        ("h100x8", 8, "7g.80gb"),
+        ("h200x8", 8, "7g.141gb"),
+        ("b200x8", 8, "7g.180gb"),
+        ("rtxpro6000x8", 12, "4g.96gb"),
+    ],
+)
+def test_profiles_and_placements_are_answered_with_mig_off(
+    name: str, units: int, whole: str, make_machine: MakeMachine, nvml: Nvml
+) -> None:
+    machine = make_machine(name)
+    card = machine.gpus[0].card
+    assert card.mig is not None
+    with nvml(machine):
+        handle = pynvml.nvmlDeviceGetHandleByUUID(machine.gpus[0].uuid)
+        found = dict(mig_calls.profiles(handle))
+        assert sorted(found) == sorted(profile.index for profile in card.mig.profiles)
+        for profile in card.mig.profiles:
+            info = found[profile.index]
+            assert (info.id, info.name) == (profile.id, f"MIG {profile.name}")
+            assert info.memorySizeMB == profile.memory_mib
+            assert info.multiprocessorCount == profile.multiprocessors
+            assert (info.jpegCount, info.ofaCount) == (profile.jpeg_engines, profile.ofa_engines)
+            assert mig_calls.placements(handle, profile.id) == [
+                (start, profile.size) for start in profile.starts
+            ]
+        assert max(
+            s + n for p in found.values() for s, n in mig_calls.placements(handle, p.id)
+        ) == (units)
+        assert (
+            found[card.mig.profiles[[p.name for p in card.mig.profiles].index(whole)].index].id == 0
+        )
+
+
+@pytest.mark.parametrize("name", ["a100x8", "a100-80x8", "a30x4", "h100x8", "h200x8", "b200x8",
+                                  "rtxpro6000x8"])  # fmt: skip
+def test_a_card_holds_as_many_instances_as_each_profile_says(
+    name: str, make_machine: MakeMachine, nvml: Nvml
+) -> None:
+    machine = make_machine(name)
+    gpu = machine.gpus[0]
+    if not machine.set_mig_mode(gpu.uuid, enabled=True):
+        machine.reset_gpu(gpu.uuid)
+    with nvml(machine):
+        handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+        for _, info in mig_calls.profiles(handle):
+            made = []
+            for left in range(info.instanceCount, 0, -1):
+                remaining = pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, info.id)
+                assert remaining == left
+                made.append(pynvml.nvmlDeviceCreateGpuInstance(handle, info.id))
+            assert code_of(pynvml.nvmlDeviceCreateGpuInstance, handle, info.id) == 23
+            assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, info.id) == 0
+            for instance in made:
+                pynvml.nvmlGpuInstanceDestroy(instance)
+
+
+def test_every_version_of_the_profile_structures_is_spoken(device: object) -> None:
+    assert pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device, 0, version=1).id == ONE
+    assert pynvml.nvmlDeviceGetGpuInstanceProfileInfoById(device, TWO).name == "MIG 2g.20gb"
+    instance = mig_calls.create(device, THREE, 4, 4)
+    info = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, 0, 0, version=1)
+    assert (info.id, info.sliceCount, info.instanceCount) == (0, 1, 3)
+    third = (ctypes.c_uint * 38)(0x03000098)
+    library = pynvml.nvmlLib
+    assert library.nvmlDeviceGetGpuInstanceProfileInfoV(device, 0, ctypes.byref(third)) == 0
+    assert third[1] == ONE
+    third[0] = 0x04000098
+    assert library.nvmlDeviceGetGpuInstanceProfileInfoV(device, 0, ctypes.byref(third)) == 25
+    compute = (ctypes.c_uint * 35)(0x0300008C)
+    name = library.nvmlGpuInstanceGetComputeInstanceProfileInfoV
+    assert name(instance, 2, 0, ctypes.byref(compute)) == 0
+    assert compute[1:3] == [2, 3]
+    compute[0] = 1
+    assert name(instance, 2, 0, ctypes.byref(compute)) == 25
+
+
+def test_an_instance_is_numbered_by_its_place_and_found_again(device: object) -> None:
+    made = {
+        start: pynvml.nvmlGpuInstanceGetInfo(mig_calls.create(device, profile, start, size))
+        for profile, start, size in [(THREE, 0, 4), (TWO, 4, 2), (ONE, 6, 1)]
+    }
+    assert {start: info.id for start, info in made.items()} == {0: 2, 4: 3, 6: 9}
+    again = pynvml.nvmlGpuInstanceGetInfo(pynvml.nvmlDeviceGetGpuInstanceById(device, 3))
+    assert (again.id, again.profileId, again.placement.start, again.placement.size) == (
+        3, TWO, 4, 2,
+    )  # fmt: skip
+    assert pynvml.nvmlDeviceGetUUID(again.device) == pynvml.nvmlDeviceGetUUID(device)
+    assert len(mig_calls.instances(device)) == 3
+    assert code_of(pynvml.nvmlDeviceGetGpuInstanceById, device, 7) == 6
+
+
+def test_a_taken_place_is_insufficient_resources_and_a_wrong_one_invalid(device: object) -> None:
+    mig_calls.create(device, TWO, 2, 2)
+    assert code_of(mig_calls.create, device, ONE, 3, 1) == 23
+    assert code_of(mig_calls.create, device, THREE, 0, 4) == 23
+    assert code_of(mig_calls.create, device, TWO, 1, 2) == 2
+    assert code_of(mig_calls.create, device, TWO, 4, 1) == 2
+    assert code_of(mig_calls.create, device, 77, 0, 1) == 2
+    assert code_of(mig_calls.create, device, ONE, 7, 1) == 2
+
+
+def test_the_media_engines_can_be_had_once(device: object) -> None:
+    mig_calls.create(device, ONE_MEDIA, 0, 1)
+    assert code_of(mig_calls.create, device, ONE_MEDIA, 1, 1) == 23
+    assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(device, ONE_MEDIA) == 0
+    assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(device, ONE) == 6
+
+
+def test_all_media_engines_leave_room_for_instances_without(
+    make_machine: MakeMachine, nvml: Nvml
+) -> None:
+    machine = make_machine("rtxpro6000x8")
+    assert machine.set_mig_mode(machine.gpus[0].uuid, enabled=True)
+    with nvml(machine):
+        handle = pynvml.nvmlDeviceGetHandleByUUID(machine.gpus[0].uuid)
+        mig_calls.create(handle, 65, 0, 3)  # 1g.24gb+me.all
+        for id_, left in ((14, 0), (21, 0), (47, 0), (65, 0), (67, 3), (5, 0), (66, 1)):
+            assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, id_) == left
+        mig_calls.create(handle, 66, 6, 6)  # 2g.48gb-me
+
+
+def test_a_mig_device_is_known_by_its_uuid_index_and_name(device: object) -> None:
+    _, compute = mig_calls.create_both(device, THREE, 4, 4)
+    info = pynvml.nvmlComputeInstanceGetInfo_v2(compute)
+    mig = info.device
+    assert pynvml.nvmlDeviceIsMigDeviceHandle(mig).value == 1
+    assert pynvml.nvmlDeviceIsMigDeviceHandle(device).value == 0
+    identity = pynvml.nvmlDeviceGetUUID(mig)
+    assert uuid.UUID(identity.removeprefix("MIG-")).version == 5
+    same = pynvml.nvmlDeviceGetHandleByUUID(identity)
+    assert ctypes.addressof(same.contents) == ctypes.addressof(mig.contents)
+    assert pynvml.nvmlDeviceGetIndex(same) == 0
+    assert pynvml.nvmlDeviceGetName(same) == "NVIDIA H100 80GB HBM3 MIG 3g.40gb"
+    assert pynvml.nvmlDeviceGetGpuInstanceId(same) == 1
+    assert pynvml.nvmlDeviceGetComputeInstanceId(same) == 0
+    parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(same)
+    assert pynvml.nvmlDeviceGetUUID(parent) == pynvml.nvmlDeviceGetUUID(device)
+    attributes = pynvml.nvmlDeviceGetAttributes(same)
+    assert (attributes.multiprocessorCount, attributes.memorySizeMB) == (60, 40448)
+    assert (attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount) == (3, 3)
+    assert pynvml.nvmlDeviceGetMemoryInfo(same).total == 40448 << 20
+    assert code_of(pynvml.nvmlDeviceGetMinorNumber, same) == 3
+    assert code_of(pynvml.nvmlDeviceGetAttributes, device) == 3
+    assert code_of(pynvml.nvmlDeviceGetGpuInstanceId, device) == 2
+    assert code_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, device, 7) == 2
+
+
+def test_an_instance_made_again_in_its_place_is_the_same_device(hopper: Machine) -> None:
+    gpu = hopper.gpus[1].uuid
+    hopper.set_mig_mode(gpu, enabled=True)
+    first = hopper.create_mig(gpu, "1g.10gb", 3)
+    other = hopper.create_mig(gpu, "1g.10gb", 4)
+    hopper.destroy_mig(first)
+    assert hopper.create_mig(gpu, "1g.10gb", 3) == first
+    assert other != first
+
+
+def test_a_gpu_instance_can_be_divided(device: object) -> None:
+    instance = mig_calls.create(device, THREE, 0, 4)
+    sizes = {}
+    for index in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        with contextlib.suppress(pynvml.NVMLError_NotSupported):
+            info = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, index, 0)
+            sizes[info.name] = (info.id, info.instanceCount)
+    assert sizes == {"MIG 1c.3g.40gb": (7, 3), "MIG 2c.3g.40gb": (1, 1), "MIG 3g.40gb": (2, 1)}
+    two = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 1)
+    assert pynvml.nvmlGpuInstanceGetComputeInstanceRemainingCapacity(instance, 0) == 1
+    place = pynvml.c_nvmlComputeInstancePlacement_t(1, 1)
+    create = pynvml.nvmlGpuInstanceCreateComputeInstanceWithPlacement
+    assert code_of(create, instance, 0, ctypes.byref(place)) == 23
+    place.start = 2
+    one = create(instance, 0, ctypes.byref(place))
+    names = [pynvml.nvmlDeviceGetName(mig) for mig in mig_calls.mig_devices(device).values()]
+    assert [name.partition(" MIG ")[2] for name in names] == ["2c.3g.40gb", "1c.3g.40gb"]
+    count = ctypes.c_uint()
+    array = (pynvml.c_nvmlComputeInstance_t * 3)()
+    pynvml.nvmlGpuInstanceGetComputeInstances(instance, 0, array, ctypes.byref(count))
+    assert count.value == 1
+    assert pynvml.nvmlComputeInstanceGetInfo(one).placement.start == 2
+    assert pynvml.nvmlComputeInstanceGetInfo(two).profileId == 1
+    found = pynvml.nvmlGpuInstanceGetComputeInstanceById(instance, 0)
+    assert ctypes.addressof(found.contents) == ctypes.addressof(two.contents)
+    assert code_of(pynvml.nvmlGpuInstanceGetComputeInstanceById, instance, 5) == 6
+    assert code_of(pynvml.nvmlGpuInstanceCreateComputeInstance, instance, 6) == 2
+
+
+def test_instances_go_in_order_and_their_handles_lead_nowhere_after(device: object) -> None:
+    instance, compute = mig_calls.create_both(device, ONE, 0, 1)
+    mig = mig_calls.mig_devices(device)[0]
+    assert code_of(pynvml.nvmlGpuInstanceDestroy, instance) == 19
+    pynvml.nvmlComputeInstanceDestroy(compute)
+    assert code_of(pynvml.nvmlComputeInstanceDestroy, compute) == 2
+    assert code_of(pynvml.nvmlDeviceGetUUID, mig) == 2
+    assert mig_calls.mig_devices(device) == {}
+    pynvml.nvmlGpuInstanceDestroy(instance)
+    assert code_of(pynvml.nvmlGpuInstanceDestroy, instance) == 2
+    assert code_of(pynvml.nvmlGpuInstanceGetInfo, instance) == 2
+
+
+def test_the_index_of_mig_devices_has_holes(hopper: Machine, device: object) -> None:
+    gpu = hopper.gpus[2].uuid
+    made = [hopper.create_mig(gpu, "1g.10gb") for _ in range(4)]
+    hopper.destroy_mig(made[1])
+    assert list(mig_calls.mig_devices(device)) == [0, 2, 3]
+    assert hopper.create_mig(gpu, "2g.20gb", 4)
+    assert list(mig_calls.mig_devices(device)) == [0, 1, 2, 3]
+
+
+def test_a_process_keeps_its_instance(hopper: Machine, device: object) -> None:
+    instance, compute = mig_calls.create_both(device, ONE, 0, 1)
+    identity = hopper.mig_devices(hopper.gpus[2].uuid)[0].uuid
+    hopper.hold_instance(identity, pid=4711, memory=1 << 30)
+    assert code_of(pynvml.nvmlComputeInstanceDestroy, compute) == 19
+    mig = pynvml.nvmlDeviceGetHandleByUUID(identity)
+    for handle in (mig, device):
+        (process,) = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        assert (process.pid, process.gpuInstanceId, process.computeInstanceId) == (4711, 11, 0)
+    assert pynvml.nvmlDeviceGetMemoryInfo(mig).used == 1 << 30
+    with pytest.raises(SetupError, match="a process holds the instance"):
+        hopper.destroy_mig(identity)
+    with pytest.raises(SetupError, match="a process is on it"):
+        hopper.reset_gpu(hopper.gpus[2].uuid)
+    hopper.release_instance(identity)
+    pynvml.nvmlComputeInstanceDestroy(compute)
+    pynvml.nvmlGpuInstanceDestroy(instance)
+
+
+def test_a_reset_ends_instances(hopper: Machine, device: object) -> None:
+    mig_calls.create_both(device, ONE, 0, 1)
+    hopper.reset_gpu(hopper.gpus[2].uuid)
+    assert mig_calls.instances(device) == []
+    assert pynvml.nvmlDeviceGetMigMode(device) == [1, 1]
+
+
+def test_a_reboot_ends_instances_and_only_ampere_keeps_its_mode(make_machine: MakeMachine) -> None:
+    for name, kept in (("a100x8", 1), ("h100x8", 0), ("b200x8", 0)):
+        machine = make_machine(name, name=name)
+        gpu = machine.gpus[0].uuid
+        machine.set_mig_mode(gpu, enabled=True)
+        machine.reset_gpu(gpu)
+        machine.create_mig(gpu, 19)
+        machine.reboot()
+        assert machine.mig_devices(gpu) == []
+        assert machine.status()[0].mig_mode == kept
+        machine.set_mig_mode(gpu, enabled=True)
+        machine.create_mig(gpu, 19)
+        machine.unload_driver()
+        machine.load_driver()
+        assert machine.mig_devices(gpu) == []
+        assert machine.status()[0].mig_mode == kept
+
+
+def test_a_change_of_instances_is_an_event(hopper: Machine, device: object) -> None:
+    events = pynvml.nvmlEventSetCreate()
+    pynvml.nvmlDeviceRegisterEvents(device, pynvml.nvmlEventMigConfigChange, events)
+    instance = mig_calls.create(device, ONE, 0, 1)
+    data = pynvml.nvmlEventSetWait_v2(events, 1000)
+    assert (data.eventType, data.gpuInstanceId) == (pynvml.nvmlEventMigConfigChange, 11)
+    pynvml.nvmlGpuInstanceDestroy(instance)
+    assert pynvml.nvmlEventSetWait_v2(events, 1000).eventType == pynvml.nvmlEventMigConfigChange
+
+
+def test_faults_of_a_gpu_reach_its_instances(hopper: Machine, device: object) -> None:
+    gpu = hopper.gpus[2].uuid
+    instance, compute = mig_calls.create_both(device, ONE, 0, 1)
+    mig = mig_calls.mig_devices(device)[0]
+    hopper.fail_call("nvmlComputeInstanceDestroy", 4, uuid=gpu, times=1)
+    assert code_of(pynvml.nvmlComputeInstanceDestroy, compute) == 4
+    hopper.lose_gpu(gpu)
+    for call, handle in (
+        (pynvml.nvmlGpuInstanceGetInfo, instance),
+        (pynvml.nvmlComputeInstanceDestroy, compute),
+        (pynvml.nvmlDeviceGetUUID, mig),
+    ):
+        assert code_of(call, handle) == 15
+    hopper.restore_gpu(gpu)
+    assert pynvml.nvmlDeviceGetUUID(mig).startswith("MIG-")
+
+
+def test_bad_handles_and_arguments_are_refused(device: object) -> None:
+    library = pynvml.nvmlLib
+    instance, compute = mig_calls.create_both(device, ONE, 0, 1)
+    word = ctypes.c_uint()
+    assert library.nvmlDeviceSetMigMode(device, 2, ctypes.byref(word)) == 2
+    assert library.nvmlDeviceSetMigMode(device, 1, None) == 2
+    assert library.nvmlDeviceGetGpuInstanceProfileInfo(device, 18, None) == 2
+    assert library.nvmlDeviceCreateGpuInstance(device, ONE, None) == 2
+    assert library.nvmlDeviceGetGpuInstancePossiblePlacements_v2(device, ONE, None, None) == 2
+    few = (pynvml.c_nvmlGpuInstancePlacement_t * 1)()
+    word.value = 1
+    call = library.nvmlDeviceGetGpuInstancePossiblePlacements_v2
+    assert call(device, ONE, few, ctypes.byref(word)) == 7
+    assert library.nvmlGpuInstanceGetInfo(None, None) == 2
+    assert library.nvmlGpuInstanceDestroy(compute) == 2
+    assert library.nvmlComputeInstanceDestroy(instance) == 2
+    assert library.nvmlComputeInstanceGetInfo_v2(compute, None) == 2
+    assert library.nvmlGpuInstanceGetComputeInstanceProfileInfoV(instance, 0, 1, None) == 2
+    assert code_of(pynvml.nvmlDeviceGetHandleByUUID, "MIG-none") == 6
+    assert code_of(pynvml.nvmlDeviceSetMigMode, mig_calls.mig_devices(device)[0], 0) == 3
+    library.nvmlErrorString.restype = ctypes.c_char_p
+    for code, text in ((16, b"requires reset"), (19, b"another client"), (23, b"Resources")):
+        assert text in library.nvmlErrorString(code)
+
+
+def test_what_cannot_be_done_by_hand_says_why(hopper: Machine) -> None:
+    with pytest.raises(SetupError, match="its MIG mode is off"):
+        hopper.create_mig(hopper.gpus[0].uuid, "1g.10gb")
+    hopper.set_mig_mode(hopper.gpus[0].uuid, enabled=True)
+    with pytest.raises(SetupError, match=r"has no MIG profile '9g'; it has 1g.10gb \(19\)"):
+        hopper.create_mig(hopper.gpus[0].uuid, "9g")
+    with pytest.raises(SetupError, match="cannot be placed there"):
+        hopper.create_mig(hopper.gpus[0].uuid, "2g.20gb", 1)
+    hopper.create_mig(hopper.gpus[0].uuid, "7g.80gb")
+    with pytest.raises(SetupError, match="are taken"):
+        hopper.create_mig(hopper.gpus[0].uuid, "1g.10gb")
+    with pytest.raises(SetupError, match="no MIG device is 'MIG-x'"):
+        hopper.destroy_mig("MIG-x")
+    with pytest.raises(SetupError, match="instances or processes are on the GPU"):
+        hopper.set_mig_mode(hopper.gpus[0].uuid, enabled=False)
+    hopper.set_fact(hopper.gpus[1].uuid, Fact.MIG_CURRENT, None)
+    with pytest.raises(SetupError, match="or it has none"):
+        hopper.set_mig_mode(hopper.gpus[1].uuid, enabled=True)
