@@ -20,15 +20,15 @@ from pydantic_settings import (
 )
 
 from dra_driver.errors import SetupError
-from dra_driver.simulator import driver_root
+from dra_driver.simulator import driver_root, state
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.driver_root import Options, UserspaceChoice
+from dra_driver.simulator.layout import Kill
 from dra_driver.simulator.machine import GpuStatus, Machine
+from dra_driver.simulator.mig_cli import DEFAULT_ROOT, Mig, Reset
 from dra_driver.simulator.state import FOR_EVER
 
-# Not below /run: it is a small tmpfs, and device nodes do not work on it.
-DEFAULT_ROOT = Path("/var/lib/dra-driver/simulated-root")
 _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive-process"}
 _TIME_SLICES = {0: "default", 1: "short", 2: "medium", 3: "long"}
 _ROOT = pydantic.Field(DEFAULT_ROOT, description="the driver root, a folder")
@@ -100,20 +100,31 @@ class Profiles(pydantic.BaseModel):
         """Run the command."""
         short = {name: alias for alias, name in profiles.ALIASES.items()}
         for name in profiles.names():
-            _print(f"{name:<20} {short.get(name, ''):<8} {profiles.load(name).description}")
+            _print(f"{name:<20} {short.get(name, ''):<13} {profiles.load(name).description}")
 
 
 class Fault(pydantic.BaseModel):
     """Inject a fault, or take faults back.
 
     lose and restore: a GPU falls off the bus and comes back. fail and slow: an NVML function fails
-    or takes longer. hide: an NVML function is missing. unload and load: the kernel driver.
-    remove and add: a GPU is pulled and put back. clear: forget failing, slow and hidden functions.
+    or takes longer. hide: an NVML function is missing. kill: the process that calls an NVML
+    function dies. unload and load: the kernel driver. remove and add: a GPU is pulled and put back.
+    clear: forget failing, slow, hidden and killing functions.
     """
 
     kind: CliPositionalArg[
         Literal[
-            "lose", "restore", "fail", "slow", "hide", "unload", "load", "remove", "add", "clear"
+            "lose",
+            "restore",
+            "fail",
+            "slow",
+            "hide",
+            "kill",
+            "unload",
+            "load",
+            "remove",
+            "add",
+            "clear",
         ]
     ]
     root: Path = _ROOT
@@ -122,6 +133,8 @@ class Fault(pydantic.BaseModel):
     code: int = pydantic.Field(999, description="NVML return code of a failing function")
     times: int = pydantic.Field(FOR_EVER, description="how often; -1 for ever")
     delay_ms: int = pydantic.Field(1000, ge=0, description="how much longer a slow call takes")
+    nth: int = pydantic.Field(1, ge=1, description="at which call from now on the caller dies")
+    after: bool = pydantic.Field(default=False, description="it dies after the call's effect")
 
     def cli_cmd(self) -> None:
         """Run the command."""
@@ -134,6 +147,8 @@ class Fault(pydantic.BaseModel):
                 machine.slow_call(self.function, self.delay_ms, uuid=uuid, times=self.times)
             case "hide":
                 machine.hide_function(self.function)
+            case "kill":
+                machine.kill_at(self.function, nth=self.nth, after=self.after, uuid=uuid)
             case "clear":
                 machine.clear_faults(None if self.function == "*" else self.function)
             case "unload":
@@ -200,6 +215,8 @@ class Simulate(BaseSettings):
     fault: CliSubCommand[Fault]
     event: CliSubCommand[Event]
     boot: CliSubCommand[Boot]
+    mig: CliSubCommand[Mig]
+    reset: CliSubCommand[Reset]
 
     def cli_cmd(self) -> None:
         """Run the chosen sub-command."""
@@ -214,7 +231,7 @@ def _as_table(machine: Machine, rows: list[GpuStatus]) -> str:
         ),
         (
             f"{'INDEX':<6}{'MINOR':<6}{'PCI':<14}{'UUID':<42}{'STATE':<9}{'COMPUTE':<19}"
-            f"{'SLICE':<9}NAME"
+            f"{'SLICE':<9}{'MIG':<13}NAME"
         ),
     ]
     index = 0
@@ -223,16 +240,19 @@ def _as_table(machine: Machine, rows: list[GpuStatus]) -> str:
         lines.append(
             f"{index if row.present else '-':<6}{gpu.minor:<6}{gpu.pci:<14}{gpu.uuid:<42}"
             f"{_state_word(row):<9}{_word(_COMPUTE_MODES, row.compute_mode):<19}"
-            f"{_word(_TIME_SLICES, row.time_slice):<9}{gpu.card.name}"
+            f"{_word(_TIME_SLICES, row.time_slice):<9}{_mig_word(row):<13}{gpu.card.name}"
         )
+        lines += [
+            f"      {device.uuid}  {device.profile} at {device.start}:{device.size}"
+            for device in machine.mig_devices(gpu.uuid)
+        ]
         index += row.present
     if not machine.driver_loaded:
         lines.append("fault: the driver is not loaded")
     for fault in machine.faults():
         slots = "all GPUs" if fault.slot < 0 else machine.gpus[fault.slot].uuid
         times = "for ever" if fault.times < 0 else f"{fault.times} times"
-        what = f"returns {fault.code}" if fault.code else f"takes {fault.delay_ms} ms longer"
-        lines.append(f"fault: {fault.function} on {slots} {what}, {times}")
+        lines.append(f"fault: {fault.function} on {slots} {_effect(fault)}, {times}")
     return "\n".join(lines)
 
 
@@ -247,6 +267,17 @@ def _as_json(machine: Machine, rows: list[GpuStatus]) -> str:
             "computeMode": row.compute_mode,
             "timeSlice": row.time_slice,
             "persistenceMode": row.persistence_mode,
+            "migMode": row.mig_mode,
+            "migModePending": row.mig_pending,
+            "migDevices": [
+                {
+                    "uuid": device.uuid,
+                    "profile": device.profile,
+                    "start": device.start,
+                    "size": device.size,
+                }
+                for device in machine.mig_devices(row.gpu.uuid)
+            ],
         }
         for row in rows
     ]
@@ -266,6 +297,20 @@ def _state_word(status: GpuStatus) -> str:
     if not status.present:
         return "removed"
     return "lost" if status.lost else "ok"
+
+
+def _mig_word(status: GpuStatus) -> str:
+    if status.mig_mode is None or status.mig_pending is None:
+        return "-"
+    words = ("off", "on")
+    pending = "" if status.mig_mode == status.mig_pending else f", {words[status.mig_pending]} next"
+    return words[status.mig_mode] + pending
+
+
+def _effect(fault: state.Fault) -> str:
+    if fault.kill is not Kill.NEVER:
+        return f"kills its caller {fault.kill.name.lower()} call {fault.skip + 1}"
+    return f"returns {fault.code}" if fault.code else f"takes {fault.delay_ms} ms longer"
 
 
 def _word(words: dict[int, str], value: int | None) -> str:

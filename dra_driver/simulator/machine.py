@@ -228,6 +228,12 @@ class Machine:
         with self._state() as now:
             return mig.holders(now)
 
+    @property
+    def late_files_ms(self) -> int:
+        """How many milliseconds after an instance its files come."""
+        with self._state() as now:
+            return now.late_files_ms
+
     def late_nodes(self, milliseconds: int) -> None:
         """Let an instance's /proc file and device node come that much after it; 0 for at once."""
         with self._state() as now:

@@ -257,6 +257,11 @@ class State:
         return bool(self._record.driver_loaded)
 
     @property
+    def late_files_ms(self) -> int:
+        """How many milliseconds after a MIG instance its files come."""
+        return int(self._record.late_files_ms)
+
+    @property
     def slots(self) -> range:
         """The slots of the machine, empty ones included."""
         return range(self._record.gpu_count)

@@ -56,12 +56,19 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInf
     return NVML_SUCCESS;
 }
 
+/* A MIG device has as much of the window as of the memory. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *memory)
 {
-    SIM_ENTER(device);
+    struct sim_target target;
+    SIM_TRY(sim_enter_any(__func__, device, &target));
     SIM_REQUIRE(memory != NULL);
+    const struct sim_gpu *gpu = target.gpu;
     SIM_FACT(memory->total, FACT_BAR1_TOTAL);
     SIM_FACT(memory->used, FACT_BAR1_USED);
+    if (target.instance != NULL) {
+        memory->total = memory->total / (uint64_t)gpu->facts[FACT_MIG_UNITS] * target.instance->size;
+        memory->used = 0;
+    }
     memory->free = memory->total - memory->used;
     return NVML_SUCCESS;
 }

@@ -188,7 +188,7 @@ NVML_EXPORT nvmlReturn_t nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t
     return NVML_SUCCESS;
 }
 
-/* Version 1 has no placement; the device is that of the MIG device, not of the GPU. */
+/* Version 1 has no placement. */
 NVML_EXPORT nvmlReturn_t nvmlComputeInstanceGetInfo(nvmlComputeInstance_t compute,
                                                     nvmlComputeInstanceInfo_v1_t *info)
 {
@@ -197,8 +197,8 @@ NVML_EXPORT nvmlReturn_t nvmlComputeInstanceGetInfo(nvmlComputeInstance_t comput
     SIM_TRY(sim_enter_compute(__func__, compute, &target));
     SIM_REQUIRE(info != NULL);
     *info = (nvmlComputeInstanceInfo_v1_t){
-        .device =
-            sim_mig_handle(compute->slot, compute->gpu_instance, compute->compute_instance),
+        .device = sim_device_of_instance(compute->slot, compute->gpu_instance,
+                                         compute->compute_instance),
         .gpuInstance = sim_gpu_instance_handle(compute->slot, compute->gpu_instance),
         .id = compute->compute_instance,
         .profileId = target.compute->profile_id,
@@ -214,8 +214,8 @@ NVML_EXPORT nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t com
     SIM_TRY(sim_enter_compute(__func__, compute, &target));
     SIM_REQUIRE(info != NULL);
     *info = (nvmlComputeInstanceInfo_t){
-        .device =
-            sim_mig_handle(compute->slot, compute->gpu_instance, compute->compute_instance),
+        .device = sim_device_of_instance(compute->slot, compute->gpu_instance,
+                                         compute->compute_instance),
         .gpuInstance = sim_gpu_instance_handle(compute->slot, compute->gpu_instance),
         .id = compute->compute_instance,
         .profileId = target.compute->profile_id,

@@ -154,7 +154,10 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *i
     struct sim_target target;
     SIM_TRY(sim_enter_any(__func__, device, &target));
     SIM_REQUIRE(index != NULL);
-    *index = target.compute ? index_of(&target, device) : (unsigned int)sim_index_of(device);
+    if (target.compute != NULL && !device->named_by_instance)
+        *index = index_of(&target, device);
+    else
+        *index = (unsigned int)sim_index_of(sim_device_in_slot(device->slot));
     return NVML_SUCCESS;
 }
 

@@ -45,8 +45,9 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetGspFirmwareMode(nvmlDevice_t device, unsig
 static nvmlReturn_t ecc_count(const char *function, nvmlDevice_t device, unsigned int kind,
                               unsigned int period, unsigned long long *count)
 {
-    struct sim_gpu *gpu = NULL;
-    SIM_TRY(sim_enter_device(function, device, &gpu));
+    struct sim_target target;
+    SIM_TRY(sim_enter_any(function, device, &target)); /* a MIG device has its GPU's counts */
+    const struct sim_gpu *gpu = target.gpu;
     SIM_REQUIRE(count != NULL && kind <= 1 && period <= 1);
     if (gpu->facts[FACT_ECC_CURRENT] != 1)
         return NVML_ERROR_NOT_SUPPORTED;

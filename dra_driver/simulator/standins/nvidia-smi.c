@@ -1,6 +1,6 @@
 /*
  * A stand-in for nvidia-smi where NVIDIA's cannot be had. It does three things: list the GPUs
- * (-L), set the compute mode (-i GPU -c MODE), and set the time-slice (compute-policy -i GPU
+ * and MIG devices (-L), set the compute mode (-i GPU -c MODE), and set the time-slice (compute-policy -i GPU
  * --set-timeslice=N), and says on stderr that it is not NVIDIA's.
  */
 #include <dlfcn.h>
@@ -33,6 +33,31 @@ static void check(int code, const char *what)
     exit(code);
 }
 
+/* The MIG devices of a GPU. Their name ends with the profile's. */
+static void list_mig_devices(device_t gpu)
+{
+    int (*most_of)(device_t, unsigned *) =
+        (int (*)(device_t, unsigned *))need("nvmlDeviceGetMaxMigDeviceCount");
+    int (*handle)(device_t, unsigned, device_t *) =
+        (int (*)(device_t, unsigned, device_t *))need("nvmlDeviceGetMigDeviceHandleByIndex");
+    int (*name_of)(device_t, char *, unsigned) =
+        (int (*)(device_t, char *, unsigned))need("nvmlDeviceGetName");
+    int (*uuid_of)(device_t, char *, unsigned) =
+        (int (*)(device_t, char *, unsigned))need("nvmlDeviceGetUUID");
+    unsigned most = 0;
+    check(most_of(gpu, &most), "Unable to count the MIG devices");
+    for (unsigned i = 0; i < most; i++) {
+        char name[192], uuid[96];
+        device_t device;
+        if (handle(gpu, i, &device) != 0)
+            continue; /* a hole */
+        check(name_of(device, name, sizeof name), "Unable to read the name");
+        check(uuid_of(device, uuid, sizeof uuid), "Unable to read the UUID");
+        const char *profile = strstr(name, "MIG ");
+        printf("  %-15s Device %2u: (UUID: %s)\n", profile ? profile : name, i, uuid);
+    }
+}
+
 static void list_gpus(void)
 {
     int (*count_of)(unsigned *) = (int (*)(unsigned *))need("nvmlDeviceGetCount_v2");
@@ -51,6 +76,7 @@ static void list_gpus(void)
         check(name_of(device, name, sizeof name), "Unable to read the name");
         check(uuid_of(device, uuid, sizeof uuid), "Unable to read the UUID");
         printf("GPU %u: %s (UUID: %s)\n", i, name, uuid);
+        list_mig_devices(device);
     }
 }
 

@@ -10,6 +10,7 @@ import pytest
 
 import mig_calls
 from dra_driver.errors import SetupError
+from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
 
@@ -236,8 +237,9 @@ def test_a_mig_device_is_known_by_its_uuid_index_and_name(device: object) -> Non
     identity = pynvml.nvmlDeviceGetUUID(mig)
     assert uuid.UUID(identity.removeprefix("MIG-")).version == 5
     same = pynvml.nvmlDeviceGetHandleByUUID(identity)
-    assert ctypes.addressof(same.contents) == ctypes.addressof(mig.contents)
+    assert pynvml.nvmlDeviceGetUUID(same) == identity
     assert pynvml.nvmlDeviceGetIndex(same) == 0
+    assert pynvml.nvmlDeviceGetIndex(mig) == pynvml.nvmlDeviceGetIndex(device) == 2
     assert pynvml.nvmlDeviceGetName(same) == "NVIDIA H100 80GB HBM3 MIG 3g.40gb"
     assert pynvml.nvmlDeviceGetGpuInstanceId(same) == 1
     assert pynvml.nvmlDeviceGetComputeInstanceId(same) == 0
@@ -270,7 +272,7 @@ def test_a_gpu_instance_can_be_divided(device: object) -> None:
         with contextlib.suppress(pynvml.NVMLError_NotSupported):
             info = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, index, 0)
             sizes[info.name] = (info.id, info.instanceCount)
-    assert sizes == {"MIG 1c.3g.40gb": (7, 3), "MIG 2c.3g.40gb": (1, 1), "MIG 3g.40gb": (2, 1)}
+    assert sizes == {"MIG 1c.3g.40gb": (0, 3), "MIG 2c.3g.40gb": (1, 1), "MIG 3g.40gb": (2, 1)}
     two = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 1)
     assert pynvml.nvmlGpuInstanceGetComputeInstanceRemainingCapacity(instance, 0) == 1
     place = pynvml.c_nvmlComputeInstancePlacement_t(1, 1)
@@ -290,6 +292,28 @@ def test_a_gpu_instance_can_be_divided(device: object) -> None:
     assert ctypes.addressof(found.contents) == ctypes.addressof(two.contents)
     assert code_of(pynvml.nvmlGpuInstanceGetComputeInstanceById, instance, 5) == 6
     assert code_of(pynvml.nvmlGpuInstanceCreateComputeInstance, instance, 6) == 2
+
+
+def test_a_card_may_have_the_first_compute_profile_twice(
+    make_machine: MakeMachine, nvml: Nvml
+) -> None:
+    shipped = profiles.load("h100x8")
+    card = shipped.cards["h100-80gb"]
+    assert card.mig is not None
+    own = card.model_copy(update={"mig": card.mig.model_copy(update={"compute_rev1": True})})
+    machine = make_machine(shipped.model_copy(update={"cards": {"h100-80gb": own}}))
+    assert machine.set_mig_mode(machine.gpus[0].uuid, enabled=True)
+    with nvml(machine):
+        handle = pynvml.nvmlDeviceGetHandleByUUID(machine.gpus[0].uuid)
+        instance = mig_calls.create(handle, ONE, 0, 1)
+        ids = [
+            pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, index, 0).id
+            for index in (
+                pynvml.NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE,
+                pynvml.NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1,
+            )
+        ]
+        assert ids == [0, 7]
 
 
 def test_instances_go_in_order_and_their_handles_lead_nowhere_after(device: object) -> None:

@@ -1,0 +1,121 @@
+"""`dra-driver simulate mig` and `reset`: MIG by hand on a simulated machine.
+
+In: the command line. Out: a changed machine, and what was made or is there on stdout. NVIDIA's own
+nvidia-smi does most of this too; a reset it cannot do, and nobody holds an instance but this.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Literal
+
+import pydantic
+from pydantic_settings import CliPositionalArg
+
+from dra_driver.errors import SetupError
+from dra_driver.simulator.machine import Machine
+
+# Not below /run: it is a small tmpfs, and device nodes do not work on it.
+DEFAULT_ROOT = Path("/var/lib/dra-driver/simulated-root")
+_ROOT = pydantic.Field(DEFAULT_ROOT, description="the driver root, a folder")
+
+
+class Mig(pydantic.BaseModel):
+    """Cut GPUs by hand, and put processes on what was cut.
+
+    list: the MIG devices there are. on and off: a GPU's MIG mode. create and destroy: a GPU
+    instance with a compute instance that fills it. hold and release: a process is on a MIG device
+    or a GPU. late: how long after an instance its /proc file and device node come.
+    """
+
+    kind: CliPositionalArg[
+        Literal["list", "on", "off", "create", "destroy", "hold", "release", "late"]
+    ]
+    root: Path = _ROOT
+    gpu: str = pydantic.Field("", description="index, UUID, PCI address or minor:N")
+    profile: str = pydantic.Field("", description="name or id of the profile to create")
+    start: int | None = pydantic.Field(None, description="memory slice to create at")
+    device: str = pydantic.Field("", description="UUID of a MIG device")
+    pid: int | None = pydantic.Field(None, description="process that holds, or is released")
+    delay_ms: int = pydantic.Field(0, ge=0, description="how late files come")
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        machine = Machine(self.root)
+        match self.kind:
+            case "list":
+                _list(machine)
+            case "on" | "off":
+                self._switch(machine)
+            case "create":
+                _print(machine.create_mig(self._gpu(machine), self._profile(), self.start))
+                time.sleep(machine.late_files_ms / 1000)
+                machine.settle_nodes()
+            case "destroy":
+                machine.destroy_mig(self._named("a MIG device's UUID", "--device", self.device))
+                _print(f"destroyed {self.device}")
+            case "hold":
+                pid = machine.hold_instance(self._held(machine), pid=self.pid or os.getppid())
+                _print(f"process {pid} holds {self._held(machine)}")
+            case "release":
+                machine.release_instance(self._held(machine), pid=self.pid)
+                _print(f"released {self._held(machine)}")
+            case "late":
+                machine.late_nodes(self.delay_ms)
+                _print(f"files of new instances come after {self.delay_ms} ms")
+
+    def _switch(self, machine: Machine) -> None:
+        done = machine.set_mig_mode(self._gpu(machine), enabled=self.kind == "on")
+        pending = "pending; `simulate reset` or `simulate boot` puts it in force"
+        _print(f"MIG {self.kind}: {'done' if done else pending}")
+
+    def _gpu(self, machine: Machine) -> str:
+        words = "an index, UUID, PCI address, minor:N"
+        return machine.find(self._named(words, "--gpu", self.gpu)).uuid
+
+    def _profile(self) -> str:
+        return self._named("a profile's name or id", "--profile", self.profile)
+
+    def _held(self, machine: Machine) -> str:
+        return self.device or self._gpu(machine)
+
+    def _named(self, what: str, option: str, value: str) -> str:
+        if not value:
+            raise SetupError(f"mig {self.kind} needs {option}: {what}")
+        return value
+
+
+class Reset(pydantic.BaseModel):
+    """Reset a GPU: its instances go, a pending MIG mode is in force, a lost GPU is back."""
+
+    root: Path = _ROOT
+    gpu: str = pydantic.Field(description="index, UUID, PCI address or minor:N")
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        machine = Machine(self.root)
+        uuid = machine.find(self.gpu).uuid
+        machine.reset_gpu(uuid)
+        _print(f"reset {uuid}")
+
+
+def _list(machine: Machine) -> None:
+    holders = machine.holders()
+    for gpu in machine.gpus:
+        for device in machine.mig_devices(gpu.uuid):
+            pids = [
+                str(holder.pid)
+                for holder in holders
+                if (holder.slot, holder.gpu_instance, holder.compute_instance)
+                == (gpu.slot, device.gpu_instance, device.compute_instance)
+            ]
+            _print(
+                f"{device.uuid}  minor:{gpu.minor}  {device.profile:<14} {device.profile_id:<3}"
+                f"at {device.start}:{device.size}  gi {device.gpu_instance} "
+                f"ci {device.compute_instance}{'  held by ' + ', '.join(pids) if pids else ''}"
+            )
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + os.linesep)
