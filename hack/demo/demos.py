@@ -1,16 +1,17 @@
-"""The demos of manifests/demos/: what each applies, and what its containers must see.
+"""The demos of manifests/demos/: what each applies, and what must be seen of it.
 
 In: a folder with `demo.yaml` and `expect.yaml`. Out: what to apply, where to look, and the
-complaints about what `nvidia-smi -L` showed inside the containers.
+complaints about what was found inside the containers and on the node.
 """
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 from testbed.commands import REPOSITORY, TestbedError
+from testbed.machine import GpuSettings
 
 FOLDER = REPOSITORY / "manifests" / "demos"
 
@@ -20,7 +21,16 @@ Seen = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """One folder of manifests/demos/."""
+    """One folder of manifests/demos/. All expectations are by `pod/container`.
+
+    Attributes:
+        gpus: how many GPUs it sees.
+        equal, disjoint: groups of containers that see the same GPUs, or none in common.
+        env: variables and their values; None: not set.
+        mounts: paths where something is mounted.
+        node: how the GPUs it sees are set on the node, in nvidia-smi's words.
+        mps: commands and what the MPS daemon that serves it answers.
+    """
 
     name: str
     manifest: Path
@@ -28,6 +38,10 @@ class Demo:
     gpus: Mapping[str, int]
     equal: tuple[tuple[str, ...], ...] = ()
     disjoint: tuple[tuple[str, ...], ...] = ()
+    env: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    mounts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    node: Mapping[str, GpuSettings] = field(default_factory=dict)
+    mps: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def pods(self) -> tuple[str, ...]:
         """The names of the pods whose containers are looked into."""
@@ -37,6 +51,17 @@ class Demo:
         """The images that the demo's pods name."""
         objects = yaml.safe_load_all(self.manifest.read_text())
         return {image for thing in objects for image in _images(thing)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What was found of a demo; by `pod/container`, but `node`, which is by GPU UUID."""
+
+    gpus: Seen
+    env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    mounts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    node: Mapping[str, GpuSettings] = field(default_factory=dict)
+    mps: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def names() -> list[str]:
@@ -61,12 +86,27 @@ def load(name: str) -> Demo:
         gpus=expect["gpus"],
         equal=tuple(tuple(group) for group in expect.get("equal", ())),
         disjoint=tuple(tuple(group) for group in expect.get("disjoint", ())),
+        env=expect.get("env", {}),
+        mounts={ctr: tuple(paths) for ctr, paths in expect.get("mounts", {}).items()},
+        node={
+            ctr: GpuSettings(compute_mode=one["computeMode"], time_slice=one["timeSlice"])
+            for ctr, one in expect.get("node", {}).items()
+        },
+        mps=expect.get("mps", {}),
     )
 
 
-def complaints(demo: Demo, seen: Seen) -> list[str]:
-    """Compare what containers saw with what the demo expects; nothing wrong gives no complaint."""
-    return [*_wrong_counts(demo, seen), *_unequal(demo, seen), *_overlaps(demo, seen)]
+def complaints(demo: Demo, found: Found) -> list[str]:
+    """Compare what was found with what the demo expects; nothing wrong gives no complaint."""
+    return [
+        *_wrong_counts(demo, found.gpus),
+        *_unequal(demo, found.gpus),
+        *_overlaps(demo, found.gpus),
+        *_wrong_variables(demo, found.env),
+        *_missing_mounts(demo, found.mounts),
+        *_wrong_settings(demo, found),
+        *_wrong_answers(demo, found.mps),
+    ]
 
 
 def _wrong_counts(demo: Demo, seen: Seen) -> Iterator[str]:
@@ -89,12 +129,42 @@ def _overlaps(demo: Demo, seen: Seen) -> Iterator[str]:
                 yield f"{one} and {other} both see {', '.join(sorted(common))}"
 
 
+def _wrong_variables(demo: Demo, env: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    for container, variables in demo.env.items():
+        for name, wanted in variables.items():
+            value = env[container].get(name)
+            if value != wanted:
+                yield f"{container} has {name}={value} instead of {wanted}"
+
+
+def _missing_mounts(demo: Demo, mounts: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    for container, paths in demo.mounts.items():
+        for path in paths:
+            if path not in mounts[container]:
+                yield f"{container} has nothing mounted at {path}"
+
+
+def _wrong_settings(demo: Demo, found: Found) -> Iterator[str]:
+    for container, wanted in demo.node.items():
+        for uuid in found.gpus[container]:
+            if found.node[uuid] != wanted:
+                yield f"{uuid} of {container} is set to {found.node[uuid]} instead of {wanted}"
+
+
+def _wrong_answers(demo: Demo, mps: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    for container, questions in demo.mps.items():
+        for question, wanted in questions.items():
+            answer = mps[container][question]
+            if answer != wanted:
+                yield f"MPS daemon of {container}: {question}: {answer!r} instead of {wanted!r}"
+
+
 def _images(thing: object) -> Iterator[str]:
     """Yield every `image` of an object, however deep its pods are."""
     match thing:
         case dict():
-            for field, value in thing.items():
-                if field == "image" and isinstance(value, str):
+            for field_name, value in thing.items():
+                if field_name == "image" and isinstance(value, str):
                     yield value
                 else:
                     yield from _images(value)

@@ -39,8 +39,10 @@ def show(screen: Screen, folder: Path, profile: str) -> None:
         driver.start()
         info = register(driver)
         screen.step(f"driver registered: {info.name} offers {', '.join(info.supported_versions)}")
-        devices = _published(api)
-        screen.step(f"published: {len(devices)} devices in the pool {NODE}")
+        published = _published(api)
+        devices = [one for one in published if one["attributes"]["type"]["string"] == "gpu"]
+        parts = len(published) - len(devices)
+        screen.step(f"published in the pool {NODE}: {len(devices)} GPUs, {parts} parts of them")
         screen.table(("DEVICE", "PRODUCT", "MEMORY", "UUID"), [_row(device) for device in devices])
         kubelet = stack.enter_context(KubeletClient(info.endpoint))
         _prepare(screen, api, kubelet, place, [device["name"] for device in devices])

@@ -95,12 +95,12 @@ def _node_half(screen: Screen) -> None:
 
 def _cluster_half(screen: Screen, chosen: Sequence[demos.Demo], *, keep: bool) -> int:
     screen.part("A real Kubernetes node")
-    node = _gpu_node(keep=keep)
+    node = _gpu_node(keep=keep, mps=any(demo.mps for demo in chosen))
     node.clear()
     kept = False
     try:
         node.up(screen.step, detached=keep)
-        failed = run_demos(screen, node.cluster, chosen, keep_last=keep)
+        failed = run_demos(screen, node, chosen, keep_last=keep)
         if keep:
             (node.folder / "kept").touch()
             kept = True
@@ -115,9 +115,9 @@ def _cluster_half(screen: Screen, chosen: Sequence[demos.Demo], *, keep: bool) -
     return 0
 
 
-def _gpu_node(*, keep: bool = False) -> GpuNode:
+def _gpu_node(*, keep: bool = False, mps: bool = False) -> GpuNode:
     life = KEPT_TOKEN_SECONDS if keep else 3600
-    return GpuNode(NAME, HOME, profile=PROFILE, token_life=life)
+    return GpuNode(NAME, HOME, profile=PROFILE, token_life=life, mps=mps)
 
 
 def _tear_down(screen: Screen, node: GpuNode) -> None:

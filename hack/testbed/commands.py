@@ -26,6 +26,7 @@ def run(
     timeout: float = 120,
     stdin: str | None = None,
     env: Mapping[str, str] | None = None,
+    cwd: Path = REPOSITORY,
 ) -> str:
     """Run a program and return its standard output.
 
@@ -43,7 +44,7 @@ def run(
             timeout=timeout,
             env=env,
             check=False,
-            cwd=REPOSITORY,
+            cwd=cwd,
         )
     except FileNotFoundError as error:
         raise TestbedError(f"{words[0]} is missing") from error

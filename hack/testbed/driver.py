@@ -1,4 +1,4 @@
-"""The driver as a process of this host: started, stopped, killed, and its log read."""
+"""The driver and the MPS supervisor as processes of this host: started, stopped, killed, read."""
 
 import json
 import os
@@ -46,6 +46,11 @@ class Place:
         """The driver's own folder, with its socket and its records."""
         return self.plugins / DRIVER_NAME
 
+    @property
+    def mps(self) -> Path:
+        """Where driver and MPS supervisor meet."""
+        return self.data / "mps"
+
     def records(self) -> list[str]:
         """The names of the claims' records on disk."""
         return sorted(path.name for path in self.data.glob("claims/*.json"))
@@ -56,7 +61,12 @@ class Place:
 
     def left_over(self) -> list[str]:
         """Everything on disk that belongs to a claim; nothing is left when no claim is prepared."""
-        return [*self.records(), *self.marks(), *self.cdi_files()]
+        return [*self.records(), *self.marks(), *self.cdi_files(), *self.mps_files()]
+
+    def mps_files(self) -> list[str]:
+        """What there is of MPS domains: wishes, answers and folders, as `desired/UID.json`."""
+        found = self.mps.glob("[!.]*/[!.]*")
+        return sorted(str(path.relative_to(self.mps)) for path in found)
 
     def cdi_files(self) -> list[str]:
         """The names of the driver's CDI specs."""
@@ -65,6 +75,8 @@ class Place:
 
 class DriverProcess:
     """One driver; may be started again after it has ended. `log` gets all lives' output."""
+
+    command = "kubelet-plugin"
 
     def __init__(self, place: Place, log: Path, extra_env: Mapping[str, str] | None = None) -> None:
         self.place = place
@@ -77,7 +89,7 @@ class DriverProcess:
     def pid(self) -> int:
         """The process id of the present or last life."""
         if self._process is None:
-            raise TestbedError("the driver was never started")
+            raise TestbedError(f"{self.command} was never started")
         return self._process.pid
 
     def start(self, *, detached: bool = False) -> None:
@@ -86,7 +98,7 @@ class DriverProcess:
         env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [DRIVER, "kubelet-plugin"],
+                [DRIVER, self.command],
                 env=env | self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -104,11 +116,11 @@ class DriverProcess:
         def look() -> Object | None:
             line = next((one for one in self.events() if one.get("event") == event), None)
             if line is None and not self.running():
-                raise TestbedError(f"the driver ended before '{event}':\n{self.tail()}")
+                raise TestbedError(f"{self.command} ended before '{event}':\n{self.tail()}")
             return line
 
         try:
-            return wait_until(look, f"the driver's log line '{event}'", timeout=timeout)
+            return wait_until(look, f"{self.command}'s log line '{event}'", timeout=timeout)
         except TestbedError as error:
             raise TestbedError(f"{error}\n{self.tail()}") from error
 
@@ -142,7 +154,7 @@ class DriverProcess:
             TestbedError: It has ended; the text holds the end of its log.
         """
         if not self.running():
-            raise TestbedError(f"the driver has ended:\n{self.tail()}")
+            raise TestbedError(f"{self.command} has ended:\n{self.tail()}")
 
     def stop(self, *, timeout: float = 30) -> int:
         """Send SIGTERM, wait, and return the exit status; kill after `timeout` seconds."""
@@ -163,8 +175,14 @@ class DriverProcess:
             self._process.kill()
             self._process.wait(10)
             raise TestbedError(
-                f"the driver did not end within {timeout:.0f} s of SIGTERM:\n{self.tail()}"
+                f"{self.command} did not end within {timeout:.0f} s of SIGTERM:\n{self.tail()}"
             ) from None
+
+
+class SupervisorProcess(DriverProcess):
+    """The MPS supervisor. What it started goes on when it ends: see testbed.mps."""
+
+    command = "mps-supervisor"
 
 
 def resident_memory(pid: int) -> tuple[int, int]:

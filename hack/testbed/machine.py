@@ -1,10 +1,24 @@
 """Simulated GPUs in a folder of the host, through the command `dra-driver simulate`."""
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.commands import REPOSITORY, run
 
 DRIVER = REPOSITORY / ".venv" / "bin" / "dra-driver"
+
+
+COMPUTE_MODES = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}
+TIME_SLICES = {0: "Default", 1: "Short", 2: "Medium", 3: "Long"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSettings:
+    """How a GPU is set, in nvidia-smi's words; a card that has none of a thing has `-`."""
+
+    compute_mode: str
+    time_slice: str
 
 
 class SimulatedMachine:
@@ -26,5 +40,15 @@ class SimulatedMachine:
         """Do to a GPU what `dra-driver simulate fault` offers: lose, restore, remove, add."""
         run((DRIVER, "simulate", "fault", kind, "--gpu", gpu, "--root", self.root))
 
-    def _do(self, verb: str, *words: str, timeout: float = 60) -> None:
-        run((DRIVER, "simulate", verb, "--root", self.root, *words), timeout=timeout)
+    def settings(self) -> dict[str, GpuSettings]:
+        """How each GPU is set, by UUID."""
+        return {
+            gpu["uuid"]: GpuSettings(
+                compute_mode=COMPUTE_MODES.get(gpu["computeMode"], "-"),
+                time_slice=TIME_SLICES.get(gpu["timeSlice"], "-"),
+            )
+            for gpu in json.loads(self._do("status", "--output", "json"))["gpus"]
+        }
+
+    def _do(self, verb: str, *words: str, timeout: float = 60) -> str:
+        return run((DRIVER, "simulate", verb, "--root", self.root, *words), timeout=timeout)

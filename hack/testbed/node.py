@@ -2,12 +2,14 @@
 
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
+from testbed import mps as mps_daemons
 from testbed.cluster import Cluster
-from testbed.commands import REPOSITORY, wait_until
+from testbed.commands import REPOSITORY, TestbedError, wait_until
 from testbed.credentials import NodeCredentials
-from testbed.driver import DRIVER_NAME, DriverProcess, Place
+from testbed.driver import DRIVER_NAME, DriverProcess, Place, SupervisorProcess
 from testbed.leftovers import end_process, write_pid_file
 from testbed.machine import SimulatedMachine
 
@@ -20,7 +22,7 @@ class GpuNode:
     """Everything that has to be up for a pod to get a GPU.
 
     `folder` holds what is not the cluster's own; `down` removes it. `driver_env` is given to the
-    driver beside what it needs.
+    driver beside what it needs. With `mps` there is an MPS supervisor too, where it can work.
     """
 
     def __init__(
@@ -31,13 +33,16 @@ class GpuNode:
         profile: str = "h100x8",
         token_life: int = 3600,
         driver_env: Mapping[str, str] | None = None,
+        mps: bool = False,
     ) -> None:
         self.cluster = Cluster(name)
         self.folder = folder
         self.machine = SimulatedMachine(folder / "gpus", profile)
         self._token_life = token_life
         self._driver_env = driver_env
+        self._with_mps = mps
         self._pid_file = folder / "driver.pid"
+        self._supervisor_pid_file = folder / "mps-supervisor.pid"
         self._undo: list[Callable[[], None]] = []
 
     def up(self, tell: Callable[[str], None], *, detached: bool = False) -> None:
@@ -49,6 +54,9 @@ class GpuNode:
             TestbedError: Something could not be had.
         """
         self.up_to_driver(tell)
+        if self._with_mps and self.can_run_mps:
+            self.start_supervisor(detached=detached)
+            tell("MPS supervisor up")
         self.start_driver(detached=detached)
         tell("driver up, as the ServiceAccount dra-driver with a token bound to the node")
 
@@ -65,6 +73,14 @@ class GpuNode:
         self.credentials = NodeCredentials(self.cluster, self.folder, life=self._token_life)
         self.credentials.create()
         self._undo.append(self.credentials.stop)
+        self.place = Place(
+            node=self.cluster.node,
+            kubeconfig=self.credentials.kubeconfig,
+            plugins=self.cluster.plugins,
+            registry=self.cluster.registry,
+            cdi_root=self.cluster.cdi_root,
+            driver_root=self.machine.root,
+        )
 
     def install(self) -> None:
         """Apply the manifests that a driver needs."""
@@ -74,19 +90,23 @@ class GpuNode:
 
     def start_driver(self, *, detached: bool = False) -> None:
         """Start the driver and wait until it has published its GPUs."""
-        self.place = Place(
-            node=self.cluster.node,
-            kubeconfig=self.credentials.kubeconfig,
-            plugins=self.cluster.plugins,
-            registry=self.cluster.registry,
-            cdi_root=self.cluster.cdi_root,
-            driver_root=self.machine.root,
-        )
         self.driver = DriverProcess(self.place, self.folder / "driver.log", self._driver_env)
         self._undo.append(self._stop_driver)
         self.driver.start(detached=detached)
         write_pid_file(self._pid_file, self.driver.pid)
         self.wait_published()
+
+    @property
+    def can_run_mps(self) -> bool:
+        """Whether NVIDIA's MPS programs could be had for the machine."""
+        return mps_daemons.can_run_mps(self.machine.root)
+
+    def start_supervisor(self, *, detached: bool = False) -> None:
+        """Start the MPS supervisor. Everything but the driver has to be up."""
+        self.supervisor = SupervisorProcess(self.place, self.folder / "mps-supervisor.log")
+        self._undo.append(self._stop_supervisor)
+        self.supervisor.start(detached=detached)
+        write_pid_file(self._supervisor_pid_file, self.supervisor.pid)
 
     def wait_published(self, *, timeout: float = 30) -> int:
         """Wait until the driver's slices hold devices; return how many."""
@@ -118,6 +138,10 @@ class GpuNode:
     def clear(self) -> None:
         """Remove what an earlier program left of a node of this name, however it ended."""
         end_process(self._pid_file)
+        end_process(self._supervisor_pid_file)
+        with suppress(TestbedError):  # there may be no cluster
+            self.cluster.attach()
+            mps_daemons.end_all(self.cluster.plugins)
         if self.machine.root.exists():
             self.machine.down()
         self.cluster.down()
@@ -125,3 +149,8 @@ class GpuNode:
 
     def _stop_driver(self) -> None:
         self.driver.stop()
+
+    def _stop_supervisor(self) -> None:
+        """Stop the supervisor, and what it left running as it is meant to."""
+        self.supervisor.stop()
+        mps_daemons.end_all(self.place.plugins)

@@ -1,4 +1,4 @@
-"""What containers see: the GPUs that `nvidia-smi -L` lists inside them."""
+"""What containers see: GPUs, variables and mounts; and whether their pods run."""
 
 import re
 from collections.abc import Sequence
@@ -28,6 +28,30 @@ def parse_gpu_list(text: str) -> tuple[str, ...]:
     if not all(lines):
         raise TestbedError(f"nvidia-smi -L printed:\n{text}")
     return tuple(line["uuid"] for line in lines if line)
+
+
+def environment(cluster: Cluster, pod: str, container: str, namespace: str) -> dict[str, str]:
+    """Return the variables with which a running container's first process was started."""
+    command = ("exec", "--namespace", namespace, pod, "--container", container)
+    words = cluster.kubectl(*command, "--", "cat", "/proc/1/environ").split("\0")
+    return {name: value for name, _, value in (word.partition("=") for word in words) if name}
+
+
+def mount_points(cluster: Cluster, pod: str, container: str, namespace: str) -> dict[str, str]:
+    """Return where something is mounted in a running container, and of what kind it is."""
+    command = ("exec", "--namespace", namespace, pod, "--container", container)
+    lines = cluster.kubectl(*command, "--", "cat", "/proc/1/mountinfo").splitlines()
+    return {line.split(" ")[4]: line.partition(" - ")[2].split(" ")[0] for line in lines}
+
+
+def claim_uids(api: Api, pod: Object) -> list[str]:
+    """Return the UIDs of a pod's claims."""
+    names = {one["name"]: one.get("resourceClaimName") for one in pod["spec"]["resourceClaims"]}
+    for status in pod.get("status", {}).get("resourceClaimStatuses", []):
+        names[status["name"]] = status.get("resourceClaimName")
+    namespace = pod["metadata"]["namespace"]
+    claims = (api.get("ResourceClaim", name, namespace) for name in names.values() if name)
+    return [claim["metadata"]["uid"] for claim in claims]
 
 
 def wait_running(

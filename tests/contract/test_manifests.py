@@ -197,7 +197,8 @@ def test_kustomize_applies_every_manifest() -> None:
 def test_a_demo_is_whole(folder: Path) -> None:
     expect = yaml.safe_load((folder / "expect.yaml").read_text())
     things = list(objects(folder / "demo.yaml"))
-    assert set(expect) <= {"namespace", "gpus", "equal", "disjoint"}
+    by_container = ("env", "mounts", "node", "mps")
+    assert set(expect) <= {"namespace", "gpus", "equal", "disjoint", *by_container}
     containers = {
         f"{thing['metadata']['name']}/{container['name']}"
         for thing in things
@@ -206,6 +207,7 @@ def test_a_demo_is_whole(folder: Path) -> None:
     }
     assert set(expect["gpus"]) == containers
     groups = [*expect.get("equal", []), *expect.get("disjoint", [])]
+    groups += [list(expect.get(part, {})) for part in by_container]
     assert {container for group in groups for container in group} <= containers
     names = {thing["metadata"].get("namespace", thing["metadata"]["name"]) for thing in things}
     assert names == {expect["namespace"]} == {folder.name}

@@ -118,7 +118,8 @@ def _start(driver: DriverProcess) -> float:
 def _devices(api: Api) -> list[str]:
     def published() -> list[str]:
         slices = api.all("ResourceSlice")
-        return [one["name"] for found in slices for one in found["spec"].get("devices", [])]
+        devices = [one for found in slices for one in found["spec"].get("devices", [])]
+        return [one["name"] for one in devices if one["attributes"]["type"]["string"] == "gpu"]
 
     return wait_until(published, "the driver to publish its GPUs", timeout=30)
 

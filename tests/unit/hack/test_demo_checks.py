@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,12 @@ import demos  # noqa: E402
 import timings  # noqa: E402
 from testbed.commands import TestbedError, run, wait_until  # noqa: E402
 from testbed.leftovers import end_process, write_pid_file  # noqa: E402
+from testbed.machine import GpuSettings  # noqa: E402
 from testbed.pods import parse_gpu_list  # noqa: E402
 
 A, B = "GPU-00000000-0000-4000-8000-00000000000a", "GPU-00000000-0000-4000-8000-00000000000b"
+
+USUAL = GpuSettings(compute_mode="Default", time_slice="Default")
 
 DEMO = demos.Demo(
     name="example",
@@ -40,11 +44,11 @@ def test_what_is_no_list_of_gpus_is_an_error_that_shows_it() -> None:
 
 
 def test_a_demo_that_saw_what_it_should_has_no_complaints() -> None:
-    assert demos.complaints(DEMO, {"pod1/ctr": (A,), "pod2/ctr": (B,)}) == []
+    assert demos.complaints(DEMO, demos.Found(gpus={"pod1/ctr": (A,), "pod2/ctr": (B,)})) == []
 
 
 def test_a_missing_gpu_is_complained_of() -> None:
-    (complaint,) = demos.complaints(DEMO, {"pod1/ctr": (A,), "pod2/ctr": ()})
+    (complaint,) = demos.complaints(DEMO, demos.Found(gpus={"pod1/ctr": (A,), "pod2/ctr": ()}))
     assert complaint == "pod2/ctr sees 0 GPUs instead of 1"
 
 
@@ -56,8 +60,8 @@ def test_equal_groups_must_see_the_same() -> None:
         gpus=DEMO.gpus,
         equal=(("pod1/ctr", "pod2/ctr"),),
     )
-    assert demos.complaints(demo, {"pod1/ctr": (A,), "pod2/ctr": (A,)}) == []
-    assert demos.complaints(demo, {"pod1/ctr": (A,), "pod2/ctr": (B,)})
+    assert demos.complaints(demo, demos.Found(gpus={"pod1/ctr": (A,), "pod2/ctr": (A,)})) == []
+    assert demos.complaints(demo, demos.Found(gpus={"pod1/ctr": (A,), "pod2/ctr": (B,)}))
 
 
 def test_disjoint_groups_must_not_overlap() -> None:
@@ -68,9 +72,48 @@ def test_disjoint_groups_must_not_overlap() -> None:
         gpus=DEMO.gpus,
         disjoint=(("pod1/ctr", "pod2/ctr"),),
     )
-    assert demos.complaints(demo, {"pod1/ctr": (A,), "pod2/ctr": (B,)}) == []
-    (complaint,) = demos.complaints(demo, {"pod1/ctr": (A,), "pod2/ctr": (A,)})
+    assert demos.complaints(demo, demos.Found(gpus={"pod1/ctr": (A,), "pod2/ctr": (B,)})) == []
+    (complaint,) = demos.complaints(demo, demos.Found(gpus={"pod1/ctr": (A,), "pod2/ctr": (A,)}))
     assert A in complaint
+
+
+def sharing(**expected: Any) -> demos.Demo:
+    return demos.Demo(
+        name="sharing", manifest=Path(), namespace="sharing", gpus={"pod/ctr": 1}, **expected
+    )
+
+
+def found(**facts: Any) -> demos.Found:
+    return demos.Found(gpus={"pod/ctr": (A,)}, **facts)
+
+
+def test_a_variable_must_have_its_value() -> None:
+    demo = sharing(env={"pod/ctr": {"NAME": "value", "OTHER": None}})
+    assert demos.complaints(demo, found(env={"pod/ctr": {"NAME": "value"}})) == []
+    (wrong,) = demos.complaints(demo, found(env={"pod/ctr": {"NAME": "x"}}))
+    assert wrong == "pod/ctr has NAME=x instead of value"
+    (there,) = demos.complaints(demo, found(env={"pod/ctr": {"NAME": "value", "OTHER": ""}}))
+    assert there == "pod/ctr has OTHER= instead of None"
+
+
+def test_a_missing_mount_is_complained_of() -> None:
+    demo = sharing(mounts={"pod/ctr": ("/dev/shm",)})
+    assert demos.complaints(demo, found(mounts={"pod/ctr": {"/dev/shm": "tmpfs"}})) == []
+    assert demos.complaints(demo, found(mounts={"pod/ctr": {"/": "overlay"}}))
+
+
+def test_gpus_must_be_set_as_expected() -> None:
+    demo = sharing(node={"pod/ctr": USUAL})
+    assert demos.complaints(demo, found(node={A: USUAL})) == []
+    other = GpuSettings(compute_mode="Default", time_slice="Long")
+    (complaint,) = demos.complaints(demo, found(node={A: other}))
+    assert "time_slice='Long'" in complaint
+
+
+def test_the_daemon_must_answer_as_expected() -> None:
+    demo = sharing(mps={"pod/ctr": {"get limit": "10G"}})
+    assert demos.complaints(demo, found(mps={"pod/ctr": {"get limit": "10G"}})) == []
+    assert demos.complaints(demo, found(mps={"pod/ctr": {"get limit": "5G"}}))
 
 
 def test_an_unknown_demo_names_those_that_are() -> None:

@@ -1,0 +1,69 @@
+"""The MPS control daemons of a node, found and asked as a person on the node would.
+
+Nothing of the driver's own code is used to ask: NVIDIA's program speaks with the daemon through the
+claim's pipe directory.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from testbed.commands import run, wait_until
+from testbed.driver import Place
+
+PROGRAM = "usr/bin/nvidia-cuda-mps-control"
+MARK = "DRA_DRIVER_MPS_DOMAIN"
+"""Variable of all processes of an MPS domain: its folder."""
+
+
+def can_run_mps(driver_root: Path) -> bool:
+    """Whether a driver root holds NVIDIA's MPS programs, which have no stand-in."""
+    return (driver_root / PROGRAM).is_file()
+
+
+def ask(place: Place, claim: str, command: str) -> str:
+    """Give a command to the daemon that serves a claim (its UID); return the answer."""
+    folder = place.mps / "domains" / claim
+    # Relative, because the path of a socket holds 107 bytes and the folder's has as many.
+    env = {"CUDA_MPS_PIPE_DIRECTORY": ".", "LD_LIBRARY_PATH": str(folder / "lib")}
+    program = (place.driver_root / PROGRAM,)
+    return run(program, stdin=f"{command}\n", env=env, cwd=folder / "pipe").strip()
+
+
+def processes(plugins: Path) -> dict[int, str]:
+    """The PIDs of all MPS daemons and servers below a plugins folder, with their claims' UIDs."""
+    found = {}
+    for pid, environment in _environments():
+        folder = Path(environment.get(MARK, "/"))
+        if plugins in folder.parents:
+            found[pid] = folder.name
+    return found
+
+
+def end_all(plugins: Path) -> None:
+    """Kill all MPS daemons and servers below a plugins folder."""
+
+    def gone() -> bool:
+        left = processes(plugins)
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not left
+
+    wait_until(gone, "MPS daemons to end", timeout=30)
+
+
+def _environments() -> Iterator[tuple[int, dict[str, str]]]:
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if not (entry / "comm").read_text().startswith("nvidia-cuda-mps"):
+                continue
+            content = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        words = (os.fsdecode(word).partition("=") for word in content.split(b"\0"))
+        yield int(entry.name), {name: value for name, _, value in words}
