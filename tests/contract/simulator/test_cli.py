@@ -65,6 +65,40 @@ def test_faults_come_and_go(root: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "fault:" not in capsys.readouterr().out
 
 
+def test_a_gpu_is_cut_by_hand(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*words: str) -> str:
+        capsys.readouterr()
+        assert simulate(root, *words) == 0
+        return capsys.readouterr().out
+
+    assert "pending" in run("mig", "on", "--gpu", "0")
+    assert "off, on next" in run("status")
+    assert "reset GPU-" in run("reset", "--gpu", "0")
+    assert "after 1 ms" in run("mig", "late", "--delay-ms", "1")
+    made = run("mig", "create", "--gpu", "0", "--profile", "1g.5gb", "--start", "3").strip()
+    assert len(list((root / "proc/driver/nvidia/capabilities").rglob("ci0/access"))) == 1
+    assert f"{made}  1g.5gb at 3:1" in run("status")
+    assert status(root, capsys)[0]["migDevices"] == [
+        {"uuid": made, "profile": "1g.5gb", "start": 3, "size": 1}
+    ]
+    assert "process 42 holds MIG-" in run("mig", "hold", "--device", made, "--pid", "42")
+    assert f"{made}  minor:0  1g.5gb" in (listed := run("mig", "list"))
+    assert "held by 42" in listed
+    assert simulate(root, "mig", "destroy", "--device", made) == 1
+    assert "a process holds the instance" in capsys.readouterr().err
+    run("mig", "release", "--device", made)
+    run("mig", "destroy", "--device", made)
+    assert run("mig", "list") == ""
+    assert "MIG off: pending" in run("mig", "off", "--gpu", "0")
+
+
+def test_a_process_that_shall_die_is_shown(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--function", "nvmlGpuInstanceDestroy", "--nth", "3", "--after")
+    assert simulate(root, "fault", "kill", *words) == 0
+    assert simulate(root, "status") == 0
+    assert "kills its caller after call 3, 1 times" in capsys.readouterr().out
+
+
 def test_events_and_boot(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate(root, "event", "--gpu", "0", "--xid", "79") == 0
     assert "XID 79 on GPU-" in capsys.readouterr().out
@@ -81,6 +115,10 @@ def test_profiles_are_listed_with_their_short_names(capsys: pytest.CaptureFixtur
     ("words", "message"),
     [
         (["fault", "lose"], "needs --gpu"),
+        (["mig", "on"], "mig on needs --gpu"),
+        (["mig", "create", "--gpu", "0"], "mig create needs --profile"),
+        (["mig", "destroy"], "mig destroy needs --device"),
+        (["mig", "on", "--gpu", "1"], "or it has none"),
         (["fault", "lose", "--gpu", "9"], "no simulated GPU is '9'"),
         (["up", "--profile", "x9000"], "no profile 'x9000'"),
         (["up", "--profile", "t4x4"], "already is the machine 'mixed'"),

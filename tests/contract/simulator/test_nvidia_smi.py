@@ -119,6 +119,48 @@ def test_it_reports_a_lost_gpu_and_an_unloaded_driver(machine: Machine) -> None:
     assert "couldn't communicate with the NVIDIA driver" in smi(machine, "-L").stdout
 
 
+def test_it_cuts_a_gpu_and_lists_what_it_made(make_machine: MakeMachine, real_files: None) -> None:
+    machine = make_machine("h100x8", userspace="real")
+    gpu = in_order(machine)[1]
+    assert smi(machine, "-i", "1", "-mig", "1").returncode == 0
+    made = smi(machine, "mig", "-i", "1", "-cgi", "9:4,19:0", "-C")
+    assert made.returncode == 0, made.stdout
+    devices = machine.mig_devices(gpu)
+    assert {(device.profile, device.start) for device in devices} == {
+        ("3g.40gb", 4),
+        ("1g.10gb", 0),
+    }
+    listed = smi(machine, "-L").stdout.splitlines()
+    assert listed[2:4] == [
+        f"  MIG {device.profile:<11} Device {device.index:>2}: (UUID: {device.uuid})"
+        for device in devices
+    ]
+    assert smi(machine, "mig", "-lgi").stdout.count("|   1  MIG ") == 2
+    assert smi(machine, "mig", "-lci").stdout.count("|   1 ") == 2
+    table = smi(machine).stdout
+    assert "No MIG devices found" not in table
+    assert "40448MiB" in table
+    full = smi(machine, "mig", "-i", "1", "-lgip").stdout
+    assert "0/1        79.25" in full
+    machine.hold_instance(devices[0].uuid)
+    busy = smi(machine, "mig", "-i", "1", "-dci")
+    assert busy.returncode != 0
+    assert "In use by another client" in busy.stdout
+    machine.release_instance(devices[0].uuid)
+    assert smi(machine, "mig", "-i", "1", "-dci").returncode == 0
+    assert smi(machine, "mig", "-i", "1", "-dgi").returncode == 0
+    assert machine.mig_devices(gpu) == []
+    assert smi(machine, "-i", "1", "-mig", "0").returncode == 0
+    assert not machine.status()[1].mig_mode
+
+
+def test_an_ampere_card_waits_for_its_reset(machine: Machine) -> None:
+    done = smi(machine, "-i", "0", "-mig", "1")
+    assert "pending enable state" in done.stdout
+    machine.reset_gpu(in_order(machine)[0])
+    assert smi(machine, "mig", "-i", "0", "-cgi", "19", "-C").returncode == 0
+
+
 def libraries_of(program: Path) -> list[Path]:
     """The loader and the libraries a program needs, as ldd finds them on this machine."""
     done = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True)
@@ -169,6 +211,17 @@ def test_in_a_container_it_shows_the_gpus_whose_nodes_are_there(
         ).stdout
 
     assert run("-L") == f"GPU 0: {gpu.card.name} (UUID: {gpu.uuid})\n"
+    machine.set_mig_mode(gpu.uuid, enabled=True)
+    machine.reset_gpu(gpu.uuid)
+    machine.create_mig(gpu.uuid, "1g.5gb", 0)
+    mine = machine.create_mig(gpu.uuid, "2g.10gb", 2)
+    assert "MIG" not in run("-L")
+    for access in (machine.proc_root / "driver/nvidia/capabilities").rglob("gi6/**/access"):
+        name = f"nvidia-caps/nvidia-cap{access.read_text().split()[1]}"
+        (inside / "dev/nvidia-caps").mkdir(exist_ok=True)
+        status = (machine.dev_root / "dev" / name).stat()
+        os.mknod(inside / "dev" / name, status.st_mode, status.st_rdev)
+    assert run("-L").splitlines()[1:] == [f"  MIG 2g.10gb     Device  0: (UUID: {mine})"]
     machine.lose_gpu(gpu.uuid)
     assert "GPU is lost" in run("-L")
 
@@ -186,3 +239,13 @@ def test_the_stand_in_says_that_it_is_one_and_does_what_the_driver_needs(
     assert smi(machine, "-i", "2", "-c", "EXCLUSIVE_PROCESS").returncode == 0
     assert machine.compute_mode(uuids[2]) == 3
     assert smi(machine, "--frobnicate").returncode == 2
+
+
+def test_the_stand_in_lists_mig_devices(make_machine: MakeMachine) -> None:
+    machine = make_machine("h100x8", userspace="stand-in")
+    gpu = in_order(machine)[0]
+    machine.set_mig_mode(gpu, enabled=True)
+    made = machine.create_mig(gpu, "1g.10gb")
+    assert smi(machine, "-L").stdout.splitlines()[1] == (
+        f"  MIG 1g.10gb     Device  0: (UUID: {made})"
+    )
