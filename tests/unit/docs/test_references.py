@@ -29,6 +29,7 @@ def test_every_metric_has_a_row() -> None:
     exported = {name for name in exported if not name.endswith("_created")}
     page = (DOCS / "operations.md").read_text()
     missing = {name for name in exported if name.startswith("nvidia_dra") and name not in page}
+    # The page names it together with its sibling, by its end.
     assert missing - {"nvidia_dra_node_unprepare_errors_total"} == set()
 
 
