@@ -272,7 +272,12 @@ class PreparedClaims:
         all of it is gone.
         """
         self.delete_spec(record.ref.uid)
-        return not self._lapse_plans(record, deadline)
+        if self._lapse_plans(record, deadline):
+            return False
+        if record.debts:
+            self.records.write(replace(record, debts=()))
+            self._unmark(record, keep=record.held_gpus)
+        return True
 
     def sweep(self, uid: ClaimUid, *, deadline: float) -> bool:
         """Take back what lives by itself for a claim that has no record; return whether it did."""

@@ -23,7 +23,7 @@ from claims_world import MPS, World
 from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.reconcile import Pace
 from dra_driver.claims.record import RecordState
-from dra_driver.errors import DriverError
+from dra_driver.errors import DeviceError, DriverError
 
 GPUS = [make.gpu(minor) for minor in range(2)]
 NAMES = st.sampled_from(["a", "b"])
@@ -48,9 +48,18 @@ class Node(RuleBasedStateMachine):
         self.allocated: dict[str, tuple[ClaimRef, set[int]]] = {}
         self.running: dict[ClaimRef, set[int]] = {}
         self.known: set[ClaimRef] = set()
+        self.lives_on = False
+        self.refuses = False
         self.world = World(self.root, *GPUS, boot_id="boot-1", step=self.step)
 
     def teardown(self) -> None:
+        """When all pods have gone and the hardware is well, nothing is left."""
+        self.hardware(refuses=False)
+        for ref in self.known:
+            self.world.unprepare(ref)
+        assert not self.world.reconciler(Pace()).mend()
+        # A mark without a record binds nobody; the next claim of that GPU removes it.
+        assert [name for name in self.world.left() if "/gpus/" not in name] == []
         self.world.close()
         shutil.rmtree(self.root)
 
@@ -62,12 +71,26 @@ class Node(RuleBasedStateMachine):
     def start(self) -> None:
         self.world.close()
         self.world = World(
-            self.root, *GPUS, boot_id=f"boot-{self.boot}", api=self.world.api, step=self.step
+            self.root,
+            *GPUS,
+            boot_id=f"boot-{self.boot}",
+            api=self.world.api,
+            step=self.step,
+            lives_on=self.lives_on,
         )
+        self.hardware(refuses=self.refuses)
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(lives_on=st.booleans())
+    def begin(self, lives_on: bool) -> None:
+        """Share by a setting of the hardware, or by something that lives by itself."""
+        self.lives_on = lives_on
         self.start()
+
+    @rule(refuses=st.booleans())
+    def hardware(self, refuses: bool) -> None:
+        """Let the hardware refuse to take anything back, or not."""
+        self.refuses = refuses
+        self.world.sharing.refuse_undo = DeviceError("the GPU refused") if refuses else None
 
     @rule(
         name=NAMES,
@@ -126,24 +149,29 @@ class Node(RuleBasedStateMachine):
             self.start()
         else:
             self.known.discard(ref)
-            assert self.world.prepared.records.read(ref.uid) is None
+            record = self.world.prepared.records.read(ref.uid)
+            assert record is None or (record.state is RecordState.RELEASED and record.debts)
         self.die_at = None
 
     @rule()
     def restart(self) -> None:
         self.start()
-        assert not self.world.reconciler(Pace()).mend()
+        left = self.world.reconciler(Pace()).mend()
         records = self.world.prepared.records
         for uid in records.uids():
             record = records.read(uid)
             assert record is not None
-            assert record.boot_id != f"boot-{self.boot}" or record.state is RecordState.PREPARED
+            if record.debts:
+                assert uid in left
+            elif not (self.refuses and uid in left):
+                assert record.boot_id != f"boot-{self.boot}" or record.state is RecordState.PREPARED
 
     @rule(specs_stay=st.booleans())
     def reboot(self, specs_stay: bool) -> None:
         self.boot += 1
         self.running.clear()
-        shutil.rmtree(self.root / "hardware", ignore_errors=True)
+        if not self.lives_on:
+            shutil.rmtree(self.root / "hardware", ignore_errors=True)
         if not specs_stay:
             shutil.rmtree(self.root / "cdi", ignore_errors=True)
         self.restart()
@@ -168,7 +196,14 @@ class Node(RuleBasedStateMachine):
             if uid is not None:
                 record = self.world.prepared.records.read(ClaimUid(uid))
                 assert record is not None
-                assert gpu.uuid in record.held_gpus
+                assert gpu.uuid in record.touched_gpus
+
+    @invariant()
+    def nobody_has_a_gpu_on_which_another_claims_sharing_lives(self) -> None:
+        for ref, gpus in self.running.items():
+            for minor in gpus:
+                uid = self.world.set_on(GPUS[minor].uuid)
+                assert uid in (None, ref.uid) or not self.lives_on
 
 
 class TestNode(Node.TestCase):  # type: ignore[misc, name-defined]
