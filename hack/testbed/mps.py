@@ -7,7 +7,7 @@ claim's pipe directory.
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from testbed.commands import run, wait_until
@@ -53,6 +53,29 @@ def end_all(plugins: Path) -> None:
         return not left
 
     wait_until(gone, "MPS daemons to end", timeout=30)
+
+
+@contextmanager
+def slow_start(driver_root: Path, seconds: float, *, gpu: str = "") -> Iterator[None]:
+    """Let daemons take that long to start meanwhile: all, or those of a GPU (its UUID)."""
+    program = driver_root / PROGRAM
+    real = program.with_name("slowed-down") / program.name
+    script = (
+        "#!/bin/sh\n"
+        f'case "$1 $CUDA_VISIBLE_DEVICES" in "-d "*{gpu}*) /bin/sleep {seconds};; esac\n'
+        f'exec {real} "$@"\n'
+    )
+    new = program.with_name(f"{program.name}.new")
+    new.write_text(script)
+    new.chmod(0o755)
+    real.parent.mkdir()
+    real.hardlink_to(program)
+    new.replace(program)
+    try:
+        yield
+    finally:
+        real.replace(program)
+        real.parent.rmdir()
 
 
 def _environments() -> Iterator[tuple[int, dict[str, str]]]:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from testbed import mps as mps_daemons
+from testbed.api import Object
 from testbed.cluster import Cluster
 from testbed.commands import REPOSITORY, TestbedError, wait_until
 from testbed.credentials import NodeCredentials
@@ -109,19 +110,26 @@ class GpuNode:
         write_pid_file(self._supervisor_pid_file, self.supervisor.pid)
 
     def wait_published(self, *, timeout: float = 30) -> int:
-        """Wait until the driver's slices hold devices; return how many."""
-        return wait_until(
-            lambda: len(self.devices()), "the driver to publish its GPUs", timeout=timeout
-        )
+        """Wait until the driver's pool is complete and holds devices; return how many."""
+
+        def look() -> int:
+            slices = self.slices()
+            pools = {
+                (one["pool"]["generation"], one["pool"]["resourceSliceCount"]) for one in slices
+            }
+            complete = len(pools) == 1 and all(count == len(slices) for _, count in pools)
+            return len(self.devices()) if complete else 0
+
+        return wait_until(look, "the driver to publish its GPUs", timeout=timeout)
+
+    def slices(self) -> list[Object]:
+        """The specs of the driver's slices."""
+        specs = (one["spec"] for one in self.cluster.api.all("ResourceSlice"))
+        return [spec for spec in specs if spec["driver"] == DRIVER_NAME]
 
     def devices(self) -> list[str]:
         """The names of all devices in the driver's slices."""
-        return [
-            device["name"]
-            for one in self.cluster.api.all("ResourceSlice")
-            if one["spec"]["driver"] == DRIVER_NAME
-            for device in one["spec"].get("devices", [])
-        ]
+        return [device["name"] for one in self.slices() for device in one.get("devices", [])]
 
     def down(self) -> None:
         """Undo everything that was brought up, the last first; a failure does not stop it."""

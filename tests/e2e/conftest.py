@@ -43,6 +43,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
         tmp_path_factory.mktemp("node"),
         token_life=600,
         driver_env={"RESCAN_INTERVAL": "1"},
+        mps=True,
     )
     node.clear()
     try:
@@ -52,6 +53,16 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
         yield node
     finally:
         node.down()
+
+
+@pytest.fixture
+def mps_node(node: GpuNode) -> GpuNode:
+    """The node, if NVIDIA's MPS programs could be had for it."""
+    if not node.can_run_mps:
+        if os.environ.get("E2E_REQUIRED") == "1":
+            pytest.fail("NVIDIA's MPS programs could not be had")
+        pytest.skip("NVIDIA's MPS programs could not be had")
+    return node
 
 
 @pytest.fixture

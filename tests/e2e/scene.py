@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 
+from testbed import mps
 from testbed.api import Api, Object
 from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
@@ -29,6 +30,7 @@ class Scene:
         self._number = next(_numbers)
         self._made: list[Object] = []
         self._slices = slice_facts(self.api)
+        self._settings = node.machine.settings()
 
     @staticmethod
     def prepare(node: GpuNode) -> None:
@@ -49,13 +51,11 @@ class Scene:
 
     def claim(self, name: str = "claim", **request: object) -> str:
         """Make a ResourceClaim for `request`; return its name."""
-        return self._create("ResourceClaim", name, {"spec": claim_spec(**request)})
+        return self.make("ResourceClaim", name, {"spec": claim_spec(**request)})
 
     def template(self, name: str = "template", **request: object) -> str:
         """Make a ResourceClaimTemplate; return its name."""
-        return self._create(
-            "ResourceClaimTemplate", name, {"spec": {"spec": claim_spec(**request)}}
-        )
+        return self.make("ResourceClaimTemplate", name, {"spec": {"spec": claim_spec(**request)}})
 
     def pod(
         self,
@@ -78,7 +78,7 @@ class Scene:
             "resourceClaims": entries,
             "containers": [container(one, resources) for one in containers],
         }
-        return self._create("Pod", name, {"spec": spec})
+        return self.make("Pod", name, {"spec": spec})
 
     def delete(self, *pods: str) -> None:
         """Delete pods and wait until they are gone."""
@@ -91,6 +91,16 @@ class Scene:
         for thing in self._made:
             self.api.create(thing, NAMESPACE)
 
+    def make(self, kind: str, name: str, body: Mapping[str, object]) -> str:
+        """Make a Pod, ResourceClaim or ResourceClaimTemplate; return its name in the cluster."""
+        version = "v1" if kind == "Pod" else "resource.k8s.io/v1"
+        full = self.name(name)
+        metadata = {"name": full}
+        thing = {"apiVersion": version, "kind": kind, "metadata": metadata, **body}
+        self.api.create(thing, NAMESPACE)
+        self._made.append(thing)
+        return full
+
     # Asking
 
     def running(self, *pods: str, timeout: float = 60) -> list[Object]:
@@ -101,9 +111,10 @@ class Scene:
         """The UUIDs that `nvidia-smi -L` lists in a container."""
         return gpus_seen(self.node.cluster, pod, ctr, NAMESPACE)
 
-    def run_in(self, pod: str, *command: str) -> str:
+    def run_in(self, pod: str, *command: str, ctr: str = "ctr") -> str:
         """Run a program in a pod's container and return what it printed."""
-        return self.node.cluster.kubectl("exec", "--namespace", NAMESPACE, pod, "--", *command)
+        where = ("exec", "--namespace", NAMESPACE, pod, "--container", ctr)
+        return self.node.cluster.kubectl(*where, "--", *command)
 
     def container_ids(self, *pods: str) -> dict[str, str]:
         """The ids of the pods' containers; a container that was restarted has another."""
@@ -159,21 +170,17 @@ class Scene:
             lambda: not self.api.all("ResourceClaim", NAMESPACE), "all claims to go", timeout=60
         )
         assert self.node.place.left_over() == []
+        assert mps.processes(self.node.place.plugins) == {}
+        assert self.node.machine.settings() == self._settings
         assert slice_facts(self.api) == self._slices
 
     def explain(self) -> str:
         """Say how the scene's pods are, and what the driver said last."""
         pods = self.api.all("Pod", NAMESPACE)
-        return "\n".join([*(explain(self.api, pod) for pod in pods), self.node.driver.tail(60)])
-
-    def _create(self, kind: str, name: str, body: Mapping[str, object]) -> str:
-        version = "v1" if kind == "Pod" else "resource.k8s.io/v1"
-        full = self.name(name)
-        metadata = {"name": full}
-        thing = {"apiVersion": version, "kind": kind, "metadata": metadata, **body}
-        self.api.create(thing, NAMESPACE)
-        self._made.append(thing)
-        return full
+        logs = [self.node.driver.tail(60)]
+        if self.node.can_run_mps:
+            logs.append(self.node.supervisor.tail(30))
+        return "\n".join([*(explain(self.api, pod) for pod in pods), *logs])
 
 
 def claim_spec(**request: object) -> Object:

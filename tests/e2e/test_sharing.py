@@ -1,0 +1,222 @@
+"""Time-slicing and MPS: what containers get, how the node is set, and that all of it goes again."""
+
+from pathlib import Path
+
+import pytest
+from testbed import mps
+from testbed.api import Object
+from testbed.commands import wait_until
+from testbed.machine import GpuSettings
+
+from dra_driver.simulator.layout import Fact
+from dra_driver.simulator.machine import Machine
+from e2e.scene import Scene, cel
+from e2e.sharing import (
+    MEMORY,
+    PERCENTAGE,
+    PIPE,
+    UNDER_MPS,
+    USUAL,
+    Shared,
+    claim_spec,
+    gpu_config,
+    mps_limits,
+    status,
+    time_slicing,
+    uids_of,
+)
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.parametrize("interval", ["Short", "Medium", "Long"])
+def test_a_time_slice_is_set_as_long_as_the_claim_is_used(scene: Scene, interval: str) -> None:
+    shared = Shared.make(scene, gpu=time_slicing(interval))
+    pod = shared.pod(one="gpu", other="gpu")
+    scene.running(pod)
+    gpu = shared.gpu(pod, "one")
+    assert shared.gpu(pod, "other") == gpu
+    assert PIPE not in shared.env(pod, "one")
+    assert shared.settings(gpu) == GpuSettings(compute_mode="Default", time_slice=interval)
+    scene.delete(pod)
+    assert shared.settings(gpu) == USUAL
+
+
+def test_a_time_slice_stays_until_the_last_pod_of_the_claim_is_gone(scene: Scene) -> None:
+    shared = Shared.make(scene, gpu=time_slicing("Long"))
+    one, two = shared.pod("one"), shared.pod("two")
+    scene.running(one, two)
+    gpu = shared.gpu(one)
+    assert shared.gpu(two) == gpu
+    scene.delete(one)
+    assert shared.settings(gpu).time_slice == "Long"
+    scene.delete(two)
+    assert shared.settings(gpu) == USUAL
+
+
+@pytest.mark.usefixtures("mps_node")
+class TestMps:
+    """What needs NVIDIA's MPS programs."""
+
+    def test_containers_are_clients_of_a_daemon_with_the_claims_limits(self, scene: Scene) -> None:
+        template = {"spec": {"spec": claim_spec({"gpu": mps_limits(50, "10Gi")})}}
+        name = scene.make("ResourceClaimTemplate", "template", template)
+        pod = scene.pod(templates=[name], containers=("one", "other"))
+        scene.running(pod)
+        (gpu,) = scene.gpus(pod, "one")
+        assert scene.gpus(pod, "other") == (gpu,)
+        assert scene.node.machine.settings()[gpu] == UNDER_MPS
+        (uid,) = uids_of(scene, pod)
+        place = scene.node.place
+        assert mps.ask(place, uid, PERCENTAGE) == "50.0"
+        assert mps.ask(place, uid, f"{MEMORY} 0") == "10G"
+        assert list(mps.processes(place.plugins).values()) == [uid]
+        scene.delete(pod)
+        assert scene.node.machine.settings()[gpu] == USUAL
+        assert mps.processes(place.plugins) == {}
+
+    def test_containers_share_memory_and_pipes_with_the_daemon(self, scene: Scene) -> None:
+        shared = Shared.make(scene, gpu=mps_limits())
+        pod = shared.pod(one="gpu", other="gpu")
+        scene.running(pod)
+        env, mounts = shared.env(pod, "one"), shared.mounts(pod, "one")
+        assert env[PIPE] == "/tmp/nvidia-mps"
+        assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in env  # the daemon's own is the limit
+        assert mounts["/dev/shm"] == "tmpfs"
+        assert "/tmp/nvidia-mps" in mounts
+        assert "control" in scene.run_in(pod, "ls", "/tmp/nvidia-mps", ctr="one").split()
+        scene.run_in(pod, "sh", "-c", "echo here > /dev/shm/from-one", ctr="one")
+        assert scene.run_in(pod, "cat", "/dev/shm/from-one", ctr="other") == "here\n"
+        on_the_node = scene.node.place.mps / "domains" / shared.uid / "shm" / "from-one"
+        assert on_the_node.read_text() == "here\n"
+        scene.run_in(pod, "rm", "/dev/shm/from-one", ctr="other")
+
+    def test_requests_of_one_claim_have_limits_of_their_own(self, scene: Scene) -> None:
+        shared = Shared.make(
+            scene,
+            large=mps_limits(60, "20Gi"),
+            small=mps_limits(20, "5Gi"),
+            ts=time_slicing("Long"),
+        )
+        pod = shared.pod(large="large", small="small", ts="ts")
+        scene.running(pod)
+        gpus = {ctr: shared.gpu(pod, ctr) for ctr in ("large", "small", "ts")}
+        assert len(set(gpus.values())) == 3
+        variable = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+        assert shared.env(pod, "large").get(variable) is None
+        assert shared.env(pod, "small")[variable] == "20"
+        assert PIPE not in shared.env(pod, "ts")
+        assert "/tmp/nvidia-mps" not in shared.mounts(pod, "ts")
+        assert shared.ask(PERCENTAGE) == "60.0"
+        memory = {gpus["large"]: "20G", gpus["small"]: "5G"}
+        for ordinal, gpu in enumerate(sorted(memory)):
+            assert shared.ask(f"{MEMORY} {ordinal}") == memory[gpu]
+            assert shared.settings(gpu) == UNDER_MPS
+        assert shared.settings(gpus["ts"]).time_slice == "Long"
+
+    def test_pods_of_one_claim_have_one_daemon_until_the_last_is_gone(self, scene: Scene) -> None:
+        shared = Shared.make(scene, gpu=mps_limits())
+        one, two = shared.pod("one"), shared.pod("two")
+        scene.running(one, two)
+        daemon = shared.daemon()
+        assert shared.gpu(one) == shared.gpu(two)
+        scene.delete(one)
+        assert shared.daemon() == daemon
+        assert shared.ask(PERCENTAGE) == "50.0"
+        scene.delete(two)
+        assert mps.processes(scene.node.place.plugins) == {}
+
+    def test_a_pods_own_shared_memory_gives_way_to_that_of_mps(self, scene: Scene) -> None:
+        shared = Shared.make(scene, gpu=mps_limits())
+        pod = shared.pod(spec=pod_with_shm(shared.claim))
+        scene.running(pod)
+        scene.run_in(pod, "touch", "/dev/shm/here")
+        assert shared.mounts(pod)["/dev/shm"] == "tmpfs"
+        on_the_node = scene.node.place.mps / "domains" / shared.uid / "shm" / "here"
+        assert on_the_node.exists()
+
+    def test_the_node_says_who_shares_what(self, scene: Scene) -> None:
+        shared = Shared.make(scene, fast=mps_limits(30, "4Gi"), turns=time_slicing("Medium"))
+        pod = shared.pod(fast="fast", turns="turns")
+        scene.running(pod)
+        (claim,) = shared.status()
+        found = {
+            device["uuid"]: (device["strategy"], device["settings"]) for device in claim["devices"]
+        }
+        assert found == {
+            shared.gpu(pod, "fast"): (
+                "MPS",
+                {"activeThreadPercentage": 30, "pinnedMemoryMiB": 4096},
+            ),
+            shared.gpu(pod, "turns"): ("TimeSlicing", {"interval": "Medium"}),
+        }
+        assert [one["name"] for one in claim["pods"]] == [pod]
+        assert claim["mpsDomain"]["state"] == "ready"
+        assert claim["mpsDomain"]["daemonPID"] in mps.processes(scene.node.place.plugins)
+        table = status(scene)
+        for words in (pod, "30 % of threads, 4096 MiB", "interval Medium", "ready, PID "):
+            assert words in table
+        scene.delete(pod)
+        assert status(scene) == "no claim is prepared on this node\n"
+
+    def test_a_limit_for_a_device_that_is_not_there_is_told_in_the_event(
+        self, scene: Scene
+    ) -> None:
+        limits = {"defaultPerDevicePinnedMemoryLimit": {"3": "10Gi"}}
+        shared = Shared.make(scene, gpu=gpu_config(strategy="MPS", mpsConfig=limits))
+        pod = shared.pod()
+        said = scene.warning(pod, "FailedPrepareDynamicResources", timeout=60)
+        assert "invalid device: invalid device index: 3; the devices under this config are" in said
+        assert scene.node.place.left_over() == []
+
+    def test_a_card_that_cannot_have_limits_is_refused_with_the_reason(self, scene: Scene) -> None:
+        gpu = make_old(scene, compute_capability=(6, 1))
+        try:
+            only_it = cel(f'device.attributes["gpu.nvidia.com"].uuid == "{gpu}"')
+            shared = Shared.make(scene, selectors=only_it, gpu=mps_limits())
+            pod = shared.pod()
+            said = scene.warning(pod, "FailedPrepareDynamicResources", timeout=60)
+            assert "defaultActiveThreadPercentage was requested but is not supported" in said
+            assert f"{gpu} (NVIDIA H100 80GB HBM3) has insufficient cudaComputeCapability" in said
+            assert scene.node.machine.settings()[gpu] == USUAL
+            scene.delete(pod)
+        finally:
+            make_old(scene, compute_capability=(9, 0))
+            scene.rewritten()
+
+
+def pod_with_shm(claim: str) -> Object:
+    """A pod's spec whose container brings a /dev/shm of its own."""
+    return {
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "32Mi"}}],
+        "containers": [
+            {
+                "name": "ctr",
+                "image": "registry.local/gpu-test:1",
+                "command": ["bash", "-c", "trap 'exit 0' TERM; sleep 99999 & wait"],
+                "resources": {"claims": [{"name": "shared"}]},
+                "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+            }
+        ],
+        "resourceClaims": [{"name": "shared", "resourceClaimName": claim}],
+    }
+
+
+def make_old(scene: Scene, *, compute_capability: tuple[int, int]) -> str:
+    """Give the machine's last GPU another compute capability, and wait until that is published."""
+    machine = Machine(Path(scene.node.machine.root))
+    gpu = machine.gpus[-1]
+    major, minor = compute_capability
+    machine.set_fact(gpu.uuid, Fact.COMPUTE_MAJOR, major)
+    machine.set_fact(gpu.uuid, Fact.COMPUTE_MINOR, minor)
+
+    def published() -> bool:
+        return any(
+            device["attributes"].get("uuid", {}).get("string") == gpu.uuid
+            and device["attributes"]["cudaComputeCapability"]["version"] == f"{major}.{minor}.0"
+            for one in scene.api.all("ResourceSlice")
+            for device in one["spec"].get("devices", [])
+        )
+
+    wait_until(published, f"{gpu.uuid} to be published with {major}.{minor}", timeout=30)
+    return gpu.uuid
