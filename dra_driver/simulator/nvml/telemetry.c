@@ -166,11 +166,14 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetSupportedClocksThrottleReasons(nvmlDevice_
     return NVML_SUCCESS;
 }
 
+/* In MIG mode there is no such thing as the load of the whole. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device,
                                                        nvmlUtilization_t *utilization)
 {
     SIM_ENTER(device);
     SIM_REQUIRE(utilization != NULL);
+    if (gpu->facts[FACT_MIG_CURRENT] == 1)
+        return NVML_ERROR_NOT_SUPPORTED;
     SIM_FACT(utilization->gpu, FACT_UTILIZATION_GPU);
     SIM_FACT(utilization->memory, FACT_UTILIZATION_MEMORY);
     return NVML_SUCCESS;

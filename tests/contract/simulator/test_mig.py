@@ -89,6 +89,7 @@ def test_switching_resets_what_was_set(hopper: Machine) -> None:
     pynvml.nvmlDeviceSetMigMode(handle, 1)
     assert hopper.compute_mode(gpu) == 0
     assert code_of(pynvml.nvmlDeviceSetComputeMode, handle, 3) == 3
+    assert code_of(pynvml.nvmlDeviceGetUtilizationRates, handle) == 3
 
 
 def test_a_card_without_mig_has_none(make_machine: MakeMachine, nvml: Nvml) -> None:
