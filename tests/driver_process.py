@@ -94,10 +94,12 @@ class Node:
         return found
 
     def devices(self) -> list[str]:
+        """The whole GPUs that are published; cards with MIG have partitions beside them."""
         return sorted(
             device["name"]
             for one in self.api.objects(SLICES)
             for device in one["spec"].get("devices", ())
+            if "-mig-" not in device["name"]
         )
 
     def wait_devices(self, count: int) -> list[str]:
