@@ -64,11 +64,16 @@ class Shared:
 
     @classmethod
     def make(
-        cls, scene: Scene, *, selectors: Sequence[Object] = (), **requests: Object
+        cls,
+        scene: Scene,
+        name: str = "shared",
+        *,
+        selectors: Sequence[Object] = (),
+        **requests: Object,
     ) -> "Shared":
         """Make a claim; keywords are its requests and their configs."""
         spec = claim_spec(requests, selectors=selectors)
-        return cls(scene=scene, claim=scene.make("ResourceClaim", "shared", {"spec": spec}))
+        return cls(scene=scene, claim=scene.make("ResourceClaim", name, {"spec": spec}))
 
     @property
     def uid(self) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from testbed.api import Api, ApiStatusError, Object
 from testbed.commands import TestbedError, wait_until
+from testbed.machine import DRIVER
 from testbed.node import GpuNode
 
 from bad_configs import BAD_CONFIGS, VERSION, BadConfig
@@ -194,7 +196,13 @@ def test_a_bad_claim_from_before_the_policy_can_be_changed_and_deleted(
     assert api.find("ResourceClaim", name, NAMESPACE) is None
 
 
-def test_the_pod_s_event_says_what_the_policy_would_have_said(api: Api, scene: Scene) -> None:
+def test_the_pod_s_event_says_what_policy_and_validate_say(
+    api: Api, scene: Scene, tmp_path: Path
+) -> None:
+    manifest = tmp_path / "claim.json"
+    manifest.write_text(json.dumps(claim(BAD)))
+    found = subprocess.run([DRIVER, "validate", manifest], stdout=subprocess.PIPE, check=False)
+    assert found.stdout.decode().rstrip().endswith(BAD_TEXT)
     with policy_asleep(api):
         name = api.create(claim(BAD), NAMESPACE)["metadata"]["name"]
     try:

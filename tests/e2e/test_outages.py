@@ -106,10 +106,10 @@ def test_slices_deleted_by_hand_come_back(scene: Scene) -> None:
 
 
 def test_slices_changed_by_hand_are_mended(scene: Scene) -> None:
-    (name,) = (
+    name = next(
         one["metadata"]["name"]
         for one in scene.api.all("ResourceSlice")
-        if one["spec"]["driver"] == DRIVER_NAME
+        if one["spec"]["driver"] == DRIVER_NAME and "devices" in one["spec"]
     )
     scene.api.patch("ResourceSlice", name, {"spec": {"devices": None}})
     scene.rewritten()

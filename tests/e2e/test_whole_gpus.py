@@ -131,6 +131,7 @@ def all_uuids(scene: Scene) -> set[str]:
     """The UUIDs of all GPUs that the driver has published."""
     return {
         device["attributes"]["uuid"]["string"]
-        for one in scene.api.all("ResourceSlice")
-        for device in one["spec"]["devices"]
+        for one in scene.node.slices()
+        for device in one.get("devices", [])
+        if device["attributes"]["type"]["string"] == "gpu"
     }

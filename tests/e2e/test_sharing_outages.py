@@ -1,0 +1,189 @@
+"""Driver, MPS supervisor and MPS daemons are killed, idle and at work: nothing is lost or left."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from testbed import mps
+from testbed.commands import wait_until
+from testbed.driver import DriverProcess
+from testbed.machine import GpuSettings
+
+from e2e.scene import NAMESPACE, Scene
+from e2e.sharing import (
+    MEMORY,
+    PERCENTAGE,
+    UNDER_MPS,
+    USUAL,
+    Shared,
+    mps_limits,
+    status,
+    time_slicing,
+)
+
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("mps_node")]
+
+SLOW = 4.0
+"""Seconds that a daemon takes to start where something shall be killed meanwhile."""
+
+
+@pytest.fixture(autouse=True)
+def everything_back_up(scene: Scene) -> Iterator[None]:
+    """Start what a failed test left stopped, since the tests after it need it."""
+    yield
+    for process in (scene.node.supervisor, scene.node.driver):
+        if not process.running():
+            process.start()
+
+
+@pytest.fixture(params=["driver", "supervisor"])
+def process(request: pytest.FixtureRequest, scene: Scene) -> DriverProcess:
+    """Each of the two in turn."""
+    found: DriverProcess = getattr(scene.node, request.param)
+    return found
+
+
+def kill_and_start(process: DriverProcess) -> None:
+    process.kill()
+    process.start()
+
+
+def test_a_daemon_and_its_pods_outlive_a_kill_of_driver_and_supervisor(
+    scene: Scene, process: DriverProcess
+) -> None:
+    shared = Shared.make(scene, gpu=mps_limits())
+    pod = shared.pod()
+    scene.running(pod)
+    daemon, containers, gpu = shared.daemon(), scene.container_ids(pod), shared.gpu(pod)
+
+    process.kill()
+    assert shared.daemon() == daemon
+    assert shared.ask(f"{MEMORY} 0") == "10G"
+    process.start()
+    wait_until(lambda: "daemons go on" not in status(scene), "the supervisor", timeout=30)
+
+    new = Shared.make(scene, "new", gpu=mps_limits(20))
+    other = new.pod("other")
+    scene.running(other, timeout=120)
+    assert new.ask(PERCENTAGE) == "20.0"
+    assert (shared.daemon(), scene.container_ids(pod)) == (daemon, containers)
+    assert shared.settings(gpu) == UNDER_MPS
+    scene.delete(pod, other)
+    assert mps.processes(scene.node.place.plugins) == {}
+    assert shared.settings(gpu) == USUAL
+
+
+def test_a_daemon_that_dies_is_replaced_and_the_claims_users_are_told(scene: Scene) -> None:
+    shared = Shared.make(scene, gpu=mps_limits())
+    pod = shared.pod()
+    scene.running(pod)
+    daemon, gpu = shared.daemon(), shared.gpu(pod)
+
+    os.kill(daemon, signal.SIGKILL)
+    shared.ready_again(deaths=1)
+    assert shared.daemon() != daemon
+    assert (shared.ask(PERCENTAGE), shared.ask(f"{MEMORY} 0")) == ("50.0", "10G")
+    assert shared.settings(gpu) == UNDER_MPS
+    assert "daemon died 1 times" in status(scene)
+
+    said = f"the MPS daemon of claim {NAMESPACE}/{shared.claim} died: CUDA programs in the claim's "
+    for name in (shared.claim, pod):
+        assert scene.warning(name, "MPSDaemonDied").startswith(said)
+    described = scene.node.cluster.kubectl("describe", "pod", pod, "--namespace", NAMESPACE)
+    assert "MPSDaemonDied" in described
+    scene.delete(pod)
+    assert shared.settings(gpu) == USUAL
+
+
+def test_a_daemon_that_died_without_a_supervisor_is_replaced_by_the_next(scene: Scene) -> None:
+    shared = Shared.make(scene, gpu=mps_limits())
+    pod = shared.pod()
+    scene.running(pod)
+    scene.node.supervisor.kill()
+    os.kill(shared.daemon(), signal.SIGKILL)
+    scene.node.supervisor.start()
+    shared.ready_again(deaths=1)
+    assert shared.ask(PERCENTAGE) == "50.0"
+
+
+def test_a_kill_while_a_daemon_starts_is_made_good(scene: Scene, process: DriverProcess) -> None:
+    place = scene.node.place
+    shared = Shared.make(scene, gpu=mps_limits())
+    with mps.slow_start(place.driver_root, SLOW):
+        pod = shared.pod()
+        wait_until(place.mps_files, "the domain to be wanted", timeout=30, interval=0.05)
+        kill_and_start(process)
+        # A driver that is away makes the kubelet wait for its next try, which may be 90 s later.
+        scene.running(pod, timeout=180)
+    assert shared.ask(PERCENTAGE) == "50.0"
+    assert list(mps.processes(place.plugins).values()) == [shared.uid]
+    gpu = shared.gpu(pod)
+    assert shared.settings(gpu) == UNDER_MPS
+    scene.delete(pod)
+    assert shared.settings(gpu) == USUAL
+
+
+def test_a_pod_deleted_while_its_daemon_starts_leaves_nothing(scene: Scene) -> None:
+    place = scene.node.place
+    shared = Shared.make(scene, gpu=mps_limits())
+    with mps.slow_start(place.driver_root, SLOW):
+        pod = shared.pod()
+        wait_until(place.mps_files, "the domain to be wanted", timeout=30, interval=0.05)
+        scene.delete(pod)
+    wait_until(lambda: not place.left_over(), "everything to be taken back", timeout=120)
+
+
+def test_a_kill_while_claims_are_unprepared_is_made_good(
+    scene: Scene, process: DriverProcess
+) -> None:
+    place = scene.node.place
+    configs = {"mps": mps_limits(), "turns": time_slicing("Long")}
+    claims = [Shared.make(scene, name, gpu=config) for name, config in configs.items()]
+    pods = [shared.pod(shared.claim) for shared in claims]
+    scene.running(*pods)
+    uids = {shared.uid for shared in claims}
+    for pod in pods:
+        scene.api.delete("Pod", pod, NAMESPACE)
+    # The first of the two is being taken back.
+    wait_until(
+        lambda: (
+            len(uids.intersection(name[:36] for name in place.records())) < 2
+            or not (place.mps / "desired" / f"{claims[0].uid}.json").exists()
+        ),
+        "a claim to be unprepared",
+        timeout=60,
+        interval=0.01,
+    )
+    kill_and_start(process)
+    scene.delete(*pods)
+    wait_until(lambda: not place.left_over(), "everything to be taken back", timeout=120)
+    wait_until(lambda: set(settings(scene)) == {USUAL}, "the GPUs to be as usual", timeout=30)
+
+
+def test_a_pod_that_starts_without_a_supervisor_runs_once_it_is_up(scene: Scene) -> None:
+    scene.node.supervisor.stop()
+    shared = Shared.make(scene, gpu=mps_limits())
+    pod = shared.pod()
+    said = scene.warning(pod, "FailedPrepareDynamicResources", timeout=90)
+    assert "the MPS supervisor is not running on this node: deploy `dra-driver mps-super" in said
+    scene.node.supervisor.start()
+    scene.running(pod, timeout=180)
+    assert shared.ask(PERCENTAGE) == "50.0"
+
+
+def test_a_time_slice_is_reset_by_the_next_driver(scene: Scene) -> None:
+    shared = Shared.make(scene, gpu=time_slicing("Long"))
+    pod = shared.pod()
+    scene.running(pod)
+    gpu = shared.gpu(pod)
+    scene.node.driver.kill()
+    assert shared.settings(gpu).time_slice == "Long"
+    scene.api.delete("Pod", pod, NAMESPACE)
+    scene.node.driver.start()
+    scene.delete(pod)
+    assert shared.settings(gpu) == USUAL
+
+
+def settings(scene: Scene) -> list[GpuSettings]:
+    return list(scene.node.machine.settings().values())
