@@ -17,6 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -30,11 +31,12 @@ from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.deaths import DaemonDeaths, Timing
 from dra_driver.claims.locks import NodeLocks
-from dra_driver.claims.plans import Strategies
+from dra_driver.claims.mig import MIG
 from dra_driver.claims.prepare import ClaimPreparer
 from dra_driver.claims.prepared import NodeParts, PreparedClaims
 from dra_driver.claims.reconcile import Reconciler
-from dra_driver.devices.model import Inventory
+from dra_driver.devices.mig import MigInstances
+from dra_driver.devices.model import Inventory, MigSlot
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
@@ -100,7 +102,11 @@ class Driver:
         self._kube = connect(settings, environment)
         roots = roots_of(settings)
         self._session = DriverSession(
-            driver_root=roots.driver, dev=roots.dev, proc_root=roots.proc, sys_root=roots.sys
+            driver_root=roots.driver,
+            dev=roots.dev,
+            proc_root=roots.proc,
+            sys_root=roots.sys,
+            made_here=self._mig_made_here,
         )
         self._watcher = InventoryWatcher(
             self._session.look,
@@ -132,7 +138,9 @@ class Driver:
             inventory=self._watcher,
             edits=content,
             specs=SpecStore(self._settings.cdi_root),
-            strategies=Strategies(self._build_strategies(roots, clock), self._metrics.undo_failed),
+            strategies=self._build_strategies(roots, clock),
+            mig=MigInstances(self._session.mig),
+            on_failed_undo=self._metrics.undo_failed,
         )
         directory = self.paths.data_directory
         self._prepared = PreparedClaims(directory, parts, boot_id=read_boot_id(roots.proc))
@@ -163,7 +171,7 @@ class Driver:
         self._calls = ClaimCalls(self._preparer, self._metrics, clock=clock)
         self._metrics.watch_prepared(self._count_prepared)
         self._metrics.watch_quarantined(lambda: self._prepared.records.quarantined)
-        self._metrics.watch_sharing(SharingStrategy, self._prepared.count_debts)
+        self._metrics.watch_sharing((*SharingStrategy, MIG), self._prepared.count_debts)
 
     def _build_strategies(self, roots: Roots, clock: Callable[[], float]) -> Mapping[str, Sharing]:
         self._desk = MpsDesk(self._mps_folder, clock)
@@ -220,6 +228,9 @@ class Driver:
         self._http.stop()
         self._kube.close()
         return left
+
+    def _mig_made_here(self) -> AbstractSet[MigSlot]:
+        return self._prepared.made.slots()
 
     def _on_inventory(self, inventory: Inventory) -> None:
         self._metrics.gpus(ok=len(inventory.gpus), sick=len(inventory.sick))

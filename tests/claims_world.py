@@ -7,6 +7,7 @@ has set on that GPU. Everything is below one directory, so that another process 
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,14 @@ from dra_driver.cdi.model import DeviceNode, Edits
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
-from dra_driver.claims.plans import Strategies
-from dra_driver.claims.ports import ClaimReader
+from dra_driver.claims.ports import ClaimReader, MigDevices
 from dra_driver.claims.prepare import ClaimPreparer, Patience
 from dra_driver.claims.prepared import NodeParts, PreparedClaims
 from dra_driver.claims.reconcile import Pace, Reconciler
-from dra_driver.devices.model import Gpu, GpuUuid, Inventory
+from dra_driver.devices.mig import Calls, MigInstances
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice
 from dra_driver.errors import DriverError, NotFoundError
-from dra_driver.sharing.base import EXCLUSIVE, Group, Plan, Sharing
+from dra_driver.sharing.base import EXCLUSIVE, DeviceUuid, Group, Plan, Sharing
 from dra_driver.sharing.exclusive import Exclusive
 from resource_nvidia_com.v1beta1.sharing import SharingStrategy
 
@@ -80,6 +81,10 @@ class Machine:
         self.on_edits(gpu)
         return Edits(device_nodes=(DeviceNode(path=f"/dev/nvidia{gpu.minor}"),))
 
+    def mig_edits(self, gpu: Gpu, device: MigDevice) -> Edits:
+        node = f"/dev/nvidia{gpu.minor}-gi{device.gpu_instance}-ci{device.compute_instance}"
+        return Edits(device_nodes=(DeviceNode(path=node),))
+
 
 class FileSharing:
     """A strategy that changes hardware: a file for each GPU.
@@ -103,7 +108,7 @@ class FileSharing:
             for gpu in group.gpus
         )
 
-    def edits(self, plan: Plan) -> Mapping[GpuUuid, Edits]:
+    def edits(self, plan: Plan) -> Mapping[DeviceUuid, Edits]:
         return {uuid: Edits(env=(f"MPS={plan.changes['claim']}",)) for uuid in plan.gpus}
 
     def apply(self, plan: Plan, deadline: float) -> None:
@@ -136,6 +141,11 @@ class FileSharing:
         return [path.name for path in found if path.read_text() == plan.changes["claim"]]
 
 
+def no_mig() -> AbstractContextManager[Calls]:
+    """For GPUs that know no MIG: nobody should ask."""
+    raise AssertionError("NVML was asked about MIG")
+
+
 class World:
     """A node. Two worlds on one directory are two driver processes, or one before and after."""
 
@@ -150,6 +160,7 @@ class World:
         reader: ClaimReader | None = None,
         strategies: Mapping[str, Sharing] | None = None,
         lives_on: bool = False,
+        mig: MigDevices | None = None,
     ) -> None:
         self.root = root
         self.api = api or Api()
@@ -162,10 +173,10 @@ class World:
             inventory=self.machine,
             edits=self.machine,
             specs=self.specs,
-            strategies=Strategies(
-                strategies or {EXCLUSIVE: Exclusive(), str(SharingStrategy.MPS): self.sharing},
-                self.failed_undos.append,
-            ),
+            strategies=strategies
+            or {EXCLUSIVE: Exclusive(), str(SharingStrategy.MPS): self.sharing},
+            mig=mig or MigInstances(no_mig),
+            on_failed_undo=self.failed_undos.append,
         )
         self.plugin = root / "plugin"
         self.prepared = PreparedClaims(self.plugin, parts, boot_id=boot_id, step=step)

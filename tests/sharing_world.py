@@ -13,6 +13,7 @@ from typing import Any
 import make
 from claims_world import Api, World
 from dra_driver.claims.model import ClaimRef
+from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.session import DriverSession
 from dra_driver.mps.domain import DomainId
 from dra_driver.sharing.base import EXCLUSIVE, Sharing
@@ -74,6 +75,7 @@ class Node:
             step=step,
             api=api,
             strategies=self.strategies,
+            mig=MigInstances(self.session.mig),
         )
 
     @classmethod

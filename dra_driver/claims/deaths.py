@@ -22,7 +22,7 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ConfigError, DriverError, NotFoundError, StateError, UnavailableError
 from dra_driver.kube.events import Happening, Regarding, Reporter, warning_event
 from dra_driver.kube.resource import EVENTS, RESOURCE_CLAIMS, Resource
-from dra_driver.mps.domain import DomainId, State, Status
+from dra_driver.mps.domain import DomainId, State, Status, claim_of
 from dra_driver.mps.envelope import seal, unseal
 from dra_driver.mps.files import read_file, write_file
 
@@ -179,7 +179,7 @@ class DaemonDeaths:
         return at is None or self._timing.monotonic() >= at + self._timing.quiet
 
     def _tell(self, domain: DomainId, status: Status) -> None:
-        record = self._records.read(ClaimUid(domain))
+        record = self._records.read(ClaimUid(claim_of(domain)))
         if record is None:
             return  # on its way out
         log.warning("mps daemon of a claim died", claim=str(record.ref), deaths=status.restarts)

@@ -1,8 +1,9 @@
-"""Plans of a claim, made, applied and undone: the claims' side of sharing strategies.
+"""Plans of a claim, made, applied and undone: the claims' side of sharing strategies and MIG.
 
 In: config groups or recorded plans. Out: plans; edits; and of what could not be undone `Debt`s with
 the reason. The plans of a claim are for different GPUs, or can be undone each by itself, so they
-run side by side: eight GPUs take no longer than one.
+run side by side: eight GPUs take no longer than one. But for MIG devices: they are there before
+anything is set on them, and go last.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,35 +12,51 @@ from contextvars import copy_context
 
 from dra_driver.cdi.model import Edits
 from dra_driver.claims.config import ConfigGroup
+from dra_driver.claims.mig import MIG
 from dra_driver.claims.record import Debt
-from dra_driver.devices.model import Gpu, GpuUuid
-from dra_driver.errors import ConfigError, DriverError, StateError
-from dra_driver.sharing.base import Group, Plan, Sharing, strategy_name
+from dra_driver.devices.model import Gpu
+from dra_driver.errors import ConfigError, DriverError, StateError, TransientError
+from dra_driver.sharing.base import (
+    DeviceUuid,
+    Effect,
+    GpuPart,
+    Group,
+    MigUnit,
+    Plan,
+    Sharing,
+    strategy_name,
+)
+
+Unit = Gpu | MigUnit
+"""What a device of a claim is, once it is there."""
 
 
 class Strategies:
-    """The sharing strategies of this node. Callers hold the GPUs' locks.
+    """The sharing strategies of this node, and MIG. Callers hold the GPUs' locks.
 
     Args:
         by_name: the strategies (sharing/base.py).
         on_failed_undo: told the strategy's name each time something cannot be taken back.
+        mig: makes MIG devices (claims/mig.py); None where there are none.
     """
 
     def __init__(
         self,
         by_name: Mapping[str, Sharing],
         on_failed_undo: Callable[[str], None] = lambda _: None,
+        mig: Effect | None = None,
     ) -> None:
         self._by_name = by_name
+        self._effects: dict[str, Effect] = {**by_name, **({MIG: mig} if mig else {})}
         self._on_failed_undo = on_failed_undo
 
     def plan(
-        self, uid: str, groups: Sequence[ConfigGroup], gpus: Mapping[str, Gpu]
+        self, uid: str, groups: Sequence[ConfigGroup], units: Mapping[str, Unit]
     ) -> tuple[Plan, ...]:
-        """Return the plans for a claim's groups; `gpus` are by device name.
+        """Return the plans for a claim's groups; `units` are by device name.
 
         Raises:
-            ConfigError: a config asks for what these GPUs or this driver cannot do.
+            ConfigError: a config asks for what these devices or this driver cannot do.
             DeviceError, TransientError: a GPU does not say how it is set.
         """
         named: dict[str, list[ConfigGroup]] = {}
@@ -54,12 +71,12 @@ class Strategies:
                     f"remove `sharing` from the {members[0].config.kind} of request "
                     f"{members[0].results[0].request}"
                 )
-            plans += strategy.plan([_group(uid, group, gpus) for group in members])
+            plans += strategy.plan([_group(uid, group, units) for group in members])
         return tuple(plans)
 
-    def edits(self, plans: Sequence[Plan]) -> dict[GpuUuid, Edits]:
-        """Return what containers get for the plans, by the GPU they use."""
-        found: dict[GpuUuid, Edits] = {}
+    def edits(self, plans: Sequence[Plan]) -> dict[DeviceUuid, Edits]:
+        """Return what containers get for the plans, by the device they use."""
+        found: dict[DeviceUuid, Edits] = {}
         for plan in plans:
             for uuid, edits in self._of(plan).edits(plan).items():
                 found[uuid] = found.get(uuid, Edits()) + edits
@@ -85,10 +102,23 @@ class Strategies:
             self._of(plan).uphold(plan, deadline)
 
     def undo(self, plans: Sequence[Plan], deadline: float) -> tuple[Debt, ...]:
-        """Take plans back; return those that could not be, with the reasons."""
+        """Take plans back, those of MIG last; return those that could not be, with the reasons."""
+        left = self._undo([plan for plan in plans if plan.strategy != MIG], deadline)
+        last: list[Plan] = []
+        for plan in plans:
+            if plan.strategy == MIG:
+                # Who is still on a device is not to have it destroyed below it.
+                user = next((debt for debt in left if self.excludes(debt.plan, plan.parts)), None)
+                if user is None:
+                    last.append(plan)
+                else:
+                    left += (Debt(plan=plan, reason=user.reason, may_pass=user.may_pass),)
+        return left + self._undo(last, deadline)
+
+    def _undo(self, plans: Sequence[Plan], deadline: float) -> tuple[Debt, ...]:
         outcomes = _each(plans, lambda plan: self._of(plan).undo(plan, deadline))
         left = tuple(
-            Debt(plan=plan, reason=str(error))
+            Debt(plan=plan, reason=str(error), may_pass=isinstance(error, TransientError))
             for plan, error in zip(plans, outcomes, strict=True)
             if error is not None
         )
@@ -98,30 +128,50 @@ class Strategies:
 
     def lives_on(self, plan: Plan) -> bool:
         """Tell whether what the plan makes lives by itself; of an unknown strategy, it may."""
-        strategy = self._by_name.get(plan.strategy)
-        return strategy is None or strategy.lives_on
+        effect = self._effects.get(plan.strategy)
+        return effect is None or effect.lives_on
+
+    def is_exclusive(self, plan: Plan) -> bool:
+        """Tell whether nobody else can have the plan's parts before it is undone.
+
+        A setting can be overruled. A daemon cannot, and neither can a MIG device, which takes the
+        place of the next one.
+        """
+        return self.lives_on(plan) or (plan.strategy == MIG and bool(plan.places))
+
+    def excludes(self, plan: Plan, parts: Sequence[GpuPart]) -> bool:
+        """Tell whether a plan keeps some parts from being used until it is undone."""
+        return self.is_exclusive(plan) and any(
+            one.overlaps(other) for one in plan.parts for other in parts
+        )
 
     def leftovers(self) -> dict[str, list[Plan]]:
         """Return by claim UID what would undo all that lives by itself here, recorded or not."""
         found: dict[str, list[Plan]] = {}
-        for strategy in self._by_name.values():
-            for uid, plan in strategy.leftovers().items():
+        for effect in self._effects.values():
+            for uid, plan in effect.leftovers().items():
                 found.setdefault(uid, []).append(plan)
         return found
 
-    def _of(self, plan: Plan) -> Sharing:
-        strategy = self._by_name.get(plan.strategy)
-        if strategy is None:
+    def _of(self, plan: Plan) -> Effect:
+        effect = self._effects.get(plan.strategy)
+        if effect is None:
             raise StateError(
                 f"the claim was prepared with sharing strategy {plan.strategy}, which this version "
                 "of the driver does not know; install the version that prepared it"
             )
-        return strategy
+        return effect
 
 
-def _group(uid: str, group: ConfigGroup, gpus: Mapping[str, Gpu]) -> Group:
-    members = {gpus[result.device].uuid: gpus[result.device] for result in group.results}
-    return Group(claim=uid, gpus=tuple(members.values()), config=group.config)
+def _group(uid: str, group: ConfigGroup, units: Mapping[str, Unit]) -> Group:
+    # The same device can be in a group twice, for two requests.
+    members = {result.device: units[result.device] for result in group.results}.values()
+    return Group(
+        claim=uid,
+        config=group.config,
+        gpus=tuple(unit for unit in members if isinstance(unit, Gpu)),
+        migs=tuple(unit for unit in members if isinstance(unit, MigUnit)),
+    )
 
 
 def _each(plans: Sequence[Plan], call: Callable[[Plan], None]) -> list[DriverError | None]:

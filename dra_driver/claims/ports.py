@@ -4,7 +4,16 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from dra_driver.cdi.model import Edits, Spec
-from dra_driver.devices.model import Gpu, Inventory
+from dra_driver.devices.model import (
+    Gpu,
+    GpuUuid,
+    Instance,
+    Inventory,
+    MigDevice,
+    MigMode,
+    MigSlot,
+    Partition,
+)
 
 
 class ClaimReader(Protocol):
@@ -38,6 +47,37 @@ class EditsSource(Protocol):
 
     def gpu_edits(self, gpu: Gpu) -> Edits:
         """Return what a container gets for this GPU."""
+        ...
+
+    def mig_edits(self, gpu: Gpu, device: MigDevice) -> Edits:
+        """Return what a container gets for a MIG device of this GPU."""
+        ...
+
+
+class MigDevices(Protocol):
+    """Makes and destroys MIG devices (devices/mig.py). Each may be repeated.
+
+    All raise DeviceError where NVML refuses, and TransientError for what may pass.
+    """
+
+    def mode(self, gpu: GpuUuid) -> MigMode:
+        """Return the MIG mode that a GPU is in now."""
+        ...
+
+    def set_mode(self, gpu: GpuUuid, mode: MigMode) -> None:
+        """Turn MIG mode on or off. Raises ConflictError: off, while instances are there."""
+        ...
+
+    def find(self, slot: MigSlot) -> Instance | None:
+        """Return what is at a place now."""
+        ...
+
+    def make(self, partition: Partition) -> MigDevice:
+        """Make a MIG device, or find it made; wholly or not at all."""
+        ...
+
+    def destroy(self, slot: MigSlot) -> None:
+        """Destroy what is at a place; nothing there is fine."""
         ...
 
 

@@ -19,7 +19,7 @@ import structlog
 
 from dra_driver.claims.checkpoint import check_uid
 from dra_driver.claims.config import group_by_config
-from dra_driver.claims.gpus import allocated_gpus, kind_of
+from dra_driver.claims.gpus import allocated_devices, kind_of
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import Claim, ClaimRef, ClaimUid, PreparedDevice, parse_claim, uid_of
 from dra_driver.claims.ports import ClaimReader, InventorySource
@@ -115,6 +115,7 @@ class ClaimPreparer:
 
         Raises:
             ConflictError: other calls for the claim or its GPUs went on until the deadline.
+            TransientError: processes still use a MIG device that was made for the claim.
             StateError: the record cannot be deleted.
         """
         try:
@@ -129,7 +130,7 @@ class ClaimPreparer:
                 self._prepared.delete_spec(uid)
                 self._prepared.records.delete(uid)
             else:
-                self._release(record, end)
+                self._release_all(record, end)
 
     def discard(self, record: Record, *, deadline: float) -> bool:
         """Unprepare a claim if its record still is this one; tell whether it was.
@@ -143,6 +144,29 @@ class ClaimPreparer:
                 return False
             self._release(record, deadline)
             return True
+
+    def _release_all(self, record: Record, end: float) -> None:
+        """Release a claim, and wait for processes that still use a MIG device made for it."""
+        pause = self._patience.first_pause
+        while True:
+            kept = [debt for debt in self._release(record, end) if self._prepared.keeps_pod(debt)]
+            if not kept:
+                return
+            left = self._prepared.records.read(record.ref.uid)
+            if left is None or not self._pause(min(pause, end - self._clock())):
+                raise TransientError(
+                    f"claim {record.ref} cannot be unprepared yet: {kept[0].reason}; the pod stays "
+                    "until then, and it is tried again by itself"
+                )
+            record = left
+            pause = min(2 * pause, self._patience.longest_pause)
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait; False when there is no time left, or the driver stops."""
+        with self._changed:
+            if seconds > 0:
+                self._changed.wait_for(lambda: self._stopping, seconds)
+            return seconds > 0 and not self._stopping
 
     def _release(self, record: Record, end: float) -> tuple[Debt, ...]:
         with self._locks.gpus(record.touched_gpus, end):
@@ -247,6 +271,7 @@ class ClaimPreparer:
         uid = record.ref.uid
         try:
             with self._locks.gpus(record.touched_gpus, end):
+                record = self._prepared.mend(record)
                 self._prepared.restore(record)
         except (DeviceError, TransientError) as error:
             if not self._prepared.has_spec(uid):
@@ -261,20 +286,20 @@ class ClaimPreparer:
         # Configs first: their authors should not have to wait for hardware to hear of a mistake.
         kinds = {result.device: kind_of(result.device) for result in claim.results}
         groups = group_by_config(claim, kinds)
-        gpus = allocated_gpus(claim.results, self._pool, self._inventory.current())
-        draft = self._prepared.draft(claim, gpus)
+        allocated = allocated_devices(claim.results, self._pool, self._inventory.current())
+        draft = self._prepared.draft(claim, allocated)
         if former:
             # Of another boot, broken off by a crash, or of an allocation that is no more.
             draft = replace(draft, debts=self._release(former, end))
-            self._prepared.check_free(draft.debts, draft.held_gpus)
+            self._prepared.check_free(draft.debts, draft)
         if not draft.devices:
             return ()
         with self._locks.gpus(draft.touched_gpus, end):
             rival = self._prepared.rival(draft)
             if rival is None:
                 self._collect_debts(draft, end)
-                draft = self._prepared.planned(draft, gpus, groups)
-                self._prepared.commit(draft, deadline=end)
+                draft = self._prepared.planned(draft, allocated, groups)
+                draft = self._prepared.commit(draft, groups, deadline=end)
         if rival is not None:
             raise self._conflict(*rival, end)
         log.info("claim prepared", **_facts(draft))
@@ -286,7 +311,7 @@ class ClaimPreparer:
             try:
                 # Not waited for: whoever has that claim may be waiting for our GPUs.
                 with self._locks.claim(uid, self._clock()):
-                    self._prepared.vacate(uid, draft.held_gpus, deadline=end)
+                    self._prepared.vacate(uid, draft, deadline=end)
             except ConflictError as error:
                 raise TransientError(f"a GPU is being given back: {error}") from error
 

@@ -3,7 +3,8 @@
 Each method is a step between two consistent states, and a kill at any point in it is repaired by
 the next call for the claim or by claims/reconcile.py. The order is always: mark the GPUs, write
 down what will be changed, change it, write down that it is done, write the CDI spec; and back:
-undo, delete spec, record, marks. Where no hardware is changed the first record is left out.
+undo, delete spec, record, marks. Where no hardware is changed the first record is left out. MIG
+devices are made before sharing is planned for them, so that is written down twice.
 
 What hardware refuses to take back is a debt: it stays in the record, and its GPUs stay marked, so
 that whoever comes to them finds it. CDI specs are derived from records. Nothing here asks the API
@@ -17,19 +18,22 @@ from pathlib import Path
 
 import structlog
 
-from dra_driver.cdi.model import Edits, Spec, SpecDevice
-from dra_driver.cdi.spec import KIND, claim_device_id, claim_device_name
+from dra_driver.cdi.model import Spec
+from dra_driver.cdi.spec import claim_device_id
 from dra_driver.claims.checkpoint import RecordStore
 from dra_driver.claims.config import ConfigGroup
-from dra_driver.claims.gpus import recorded_gpus
+from dra_driver.claims.gpus import Allocated, recorded_gpus
 from dra_driver.claims.holders import GpuHolders
+from dra_driver.claims.made import MadeHere
+from dra_driver.claims.mig import MIG, ClaimedMig, mig_record
 from dra_driver.claims.model import Claim, ClaimUid
 from dra_driver.claims.plans import Strategies
-from dra_driver.claims.ports import EditsSource, InventorySource, SpecFiles
+from dra_driver.claims.ports import EditsSource, InventorySource, MigDevices, SpecFiles
 from dra_driver.claims.record import Debt, DeviceRecord, Record, RecordState
-from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.claims.specs import claim_spec, units, units_to_be
+from dra_driver.devices.model import GpuUuid
 from dra_driver.errors import DriverError, TransientError
-from dra_driver.sharing.base import Plan
+from dra_driver.sharing.base import GpuPart, Plan, Sharing
 
 log = structlog.get_logger()
 
@@ -44,7 +48,9 @@ class NodeParts:
     inventory: InventorySource
     edits: EditsSource
     specs: SpecFiles
-    strategies: Strategies
+    strategies: Mapping[str, Sharing]
+    mig: MigDevices
+    on_failed_undo: Callable[[str], None] = lambda _: None
 
 
 class PreparedClaims:
@@ -68,8 +74,10 @@ class PreparedClaims:
         """
         self.records = RecordStore(directory)
         self._holders = GpuHolders(directory)
+        self.made = MadeHere(directory, boot_id)
+        self.mig = ClaimedMig(parts.mig, self.made, parts.inventory)
         self._parts = parts
-        self._strategies = parts.strategies
+        self._strategies = Strategies(parts.strategies, parts.on_failed_undo, self.mig)
         self._boot_id = boot_id
         self._step = step
 
@@ -86,14 +94,14 @@ class PreparedClaims:
         return self.is_of_this_boot(record) and record.state is RecordState.PREPARED
 
     def rival(self, record: Record) -> tuple[DeviceRecord, Record] | None:
-        """Return another claim that holds one of the record's GPUs, and the device it is about.
+        """Return another claim that holds some of what the record wants, and the device it is.
 
         The cost depends on how many claims hold these GPUs, not on how many there are.
         """
         for device in record.devices:
             if not device.admin_access:
                 for other in self._others(device.uuid, record.ref.uid):
-                    if self.holds(other) and device.uuid in other.held_gpus:
+                    if self.holds(other) and _overlap([device.part], other.held_parts):
                         return device, other
         return None
 
@@ -106,8 +114,8 @@ class PreparedClaims:
             if not self.holds(other) or other.debts
         }
 
-    def vacate(self, uid: ClaimUid, gpus: Collection[GpuUuid], *, deadline: float) -> None:
-        """Take back what a claim has left on GPUs that another one is about to get.
+    def vacate(self, uid: ClaimUid, wanted: Record, *, deadline: float) -> None:
+        """Take back what a claim has left on GPUs that another one is about to use.
 
         A setting that cannot be reset does not keep the other one away.
 
@@ -119,26 +127,38 @@ class PreparedClaims:
         if record is None:
             return
         if self.is_of_this_boot(record):
-            left = self.settle(record, deadline=deadline, gpus=gpus)
+            left = self.settle(record, deadline=deadline, gpus=wanted.held_gpus)
         else:
             left = self._lapse_plans(record, deadline)
-        self.check_free(left, gpus)
+        self.check_free(left, wanted)
 
-    def check_free(self, debts: Sequence[Debt], gpus: Collection[GpuUuid]) -> None:
-        """Check that no debt keeps the GPUs from being used.
+    def check_free(self, debts: Sequence[Debt], wanted: Record) -> None:
+        """Check that no debt keeps what a record wants from being used.
 
         Raises:
             TransientError: one does.
         """
         for debt in debts:
-            if self._strategies.lives_on(debt.plan) and not set(debt.plan.gpus).isdisjoint(gpus):
+            if self._strategies.excludes(debt.plan, wanted.held_parts):
                 raise TransientError(
                     f"{', '.join(debt.plan.gpus)} cannot be used yet: {debt.plan.strategy} of an "
                     f"earlier claim has not ended ({debt.reason})"
                 )
 
-    def draft(self, claim: Claim, gpus: Mapping[str, Gpu]) -> Record:
-        """Return the record the claim will have, without plans; `gpus` are by device name."""
+    def keeps_pod(self, debt: Debt) -> bool:
+        """Tell whether a pod has to stay until a debt is paid: a process still uses its device.
+
+        What hardware refuses for good, or cannot be asked for now, keeps nobody.
+        """
+        return (
+            debt.may_pass
+            and debt.plan.strategy == MIG
+            and self._strategies.is_exclusive(debt.plan)
+            and self._parts.inventory.current().driver_version is not None
+        )
+
+    def draft(self, claim: Claim, allocated: Mapping[str, Allocated]) -> Record:
+        """Return the record the claim will have, without plans; `allocated` is by device name."""
         return Record(
             ref=claim.ref,
             boot_id=self._boot_id,
@@ -146,7 +166,7 @@ class PreparedClaims:
             devices=tuple(
                 DeviceRecord(
                     name=result.device,
-                    uuid=gpus[result.device].uuid,
+                    uuid=allocated[result.device].gpu.uuid,
                     pool=result.pool,
                     request_names=(result.base_request,),
                     cdi_device_ids=(
@@ -154,6 +174,7 @@ class PreparedClaims:
                     ),
                     admin_access=result.admin_access,
                     share_id=result.share_id,
+                    mig=mig_record(allocated[result.device].partition),
                 )
                 for result in claim.results
             ),
@@ -161,18 +182,27 @@ class PreparedClaims:
         )
 
     def planned(
-        self, draft: Record, gpus: Mapping[str, Gpu], groups: Sequence[ConfigGroup]
+        self, draft: Record, allocated: Mapping[str, Allocated], groups: Sequence[ConfigGroup]
     ) -> Record:
-        """Return a draft with the plans for its groups of results. Nothing is changed yet.
+        """Return a draft with what is there of its devices, and with plans for what is to be done.
+
+        Sharing of MIG devices that have to be made is only tried out: a wrong config should be
+        heard of before anything is made. Nothing is changed yet.
 
         Raises:
-            ConfigError: a config asks for what these GPUs or this driver cannot do.
-            DeviceError, TransientError: a GPU does not say how it is set.
+            ConfigError: a config asks for what these devices or this driver cannot do.
+            DeviceError, TransientError: a GPU does not say how it is set, or a device is not there.
         """
-        return replace(draft, plans=self._strategies.plan(draft.ref.uid, groups, gpus))
+        uid = draft.ref.uid
+        self._take_orphans_away(draft)
+        draft = self.mig.resolved(draft, allocated)
+        sharing = self._strategies.plan(uid, groups, units_to_be(draft, allocated))
+        if _is_to_be_made(draft):
+            return draft
+        return replace(draft, plans=draft.plans + sharing)
 
-    def commit(self, record: Record, *, deadline: float) -> None:
-        """Make a planned record come true.
+    def commit(self, record: Record, groups: Sequence[ConfigGroup], *, deadline: float) -> Record:
+        """Make a planned record come true; return it as it is then.
 
         Raises:
             ConfigError, DeviceError, TransientError: the hardware refused, or takes longer than
@@ -181,23 +211,46 @@ class PreparedClaims:
         """
         # First what can fail without leaving anything behind.
         gpus = recorded_gpus(record.devices, self._parts.inventory.current())
-        spec = self._spec(record, gpus)
+        spec = None if _is_to_be_made(record) else self._spec(record)
         for uuid in record.held_gpus:
             self._holders.add(uuid, record.ref.uid)
         self._step("marked")
         if record.plans:
-            self.records.write(replace(record, state=RecordState.PREPARING))
-            self._step("intended")
+            self._intend(record)
             try:
-                self._strategies.apply(record.plans, deadline)
+                if spec is None:
+                    self._strategies.apply(record.plans, deadline)
+                    self._step("made")
+                    made, record = len(record.plans), self.mig.filled(record)
+                    sharing = self._strategies.plan(record.ref.uid, groups, units(record, gpus))
+                    record = replace(record, plans=record.plans + sharing)
+                    if sharing:
+                        self._intend(record)
+                    self._strategies.apply(record.plans[made:], deadline)
+                    spec = self._spec(record)
+                else:
+                    self._strategies.apply(record.plans, deadline)
             except DriverError:
                 self.release(record, deadline=deadline + UNDO_SECONDS)
                 raise
             self._step("applied")
         self.records.write(record)
         self._step("recorded")
-        self._parts.specs.write(record.ref.uid, spec)
+        self._parts.specs.write(record.ref.uid, spec or self._spec(record))
         self._step("specified")
+        return record
+
+    def mend(self, record: Record) -> Record:
+        """Return the record of a prepared claim whose MIG devices are there; lost ones are made.
+
+        Raises:
+            DeviceError, TransientError: one cannot be.
+            StateError: the disk refused.
+        """
+        mended = self.mig.mended(record)
+        if mended != record:
+            self.records.write(mended)
+        return mended
 
     def restore(self, record: Record) -> None:
         """Bring marks and CDI spec of a prepared claim in line with its record.
@@ -209,8 +262,7 @@ class PreparedClaims:
         for uuid in record.touched_gpus:
             self._holders.add(uuid, record.ref.uid)
         self._strategies.uphold(record.plans, None)
-        gpus = recorded_gpus(record.devices, self._parts.inventory.current())
-        self._parts.specs.write(record.ref.uid, self._spec(record, gpus))
+        self._parts.specs.write(record.ref.uid, self._spec(record))
 
     def wait_ready(self, record: Record, *, deadline: float) -> None:
         """Wait until containers can be started with what was applied for a prepared claim.
@@ -279,6 +331,10 @@ class PreparedClaims:
             self._unmark(record, keep=record.held_gpus)
         return True
 
+    def left_on(self, uid: ClaimUid) -> set[GpuUuid]:
+        """Return the GPUs that have to be locked for `sweep`."""
+        return {gpu for plan in self._strategies.leftovers().get(uid, []) for gpu in plan.gpus}
+
     def sweep(self, uid: ClaimUid, *, deadline: float) -> bool:
         """Take back what lives by itself for a claim that has no record; return whether it did."""
         plans = self._strategies.leftovers().get(uid, [])
@@ -298,8 +354,9 @@ class PreparedClaims:
         return self._parts.specs.exists(uid)
 
     def delete_leftovers(self) -> None:
-        """Delete what a killed process was writing into the CDI folder."""
+        """Delete what a killed process was writing into the CDI folder, and notes of old boots."""
         self._parts.specs.delete_leftovers()
+        self.made.forget_other_boots()
 
     def traced(self) -> set[ClaimUid]:
         """Return the claims that have a CDI spec, or something that lives by itself."""
@@ -325,13 +382,14 @@ class PreparedClaims:
         return found
 
     def _is_in_use(self, debt: Debt, record: Record) -> bool:
-        """Tell whether undoing a debt would change a GPU that a claim has."""
-        if self._strategies.lives_on(debt.plan):
-            return False  # nobody has the GPU before it is gone
-        if record.state is not RecordState.RELEASED and set(debt.plan.gpus) & set(record.held_gpus):
+        """Tell whether undoing a debt would change what a claim has."""
+        if self._strategies.is_exclusive(debt.plan):
+            return False  # nobody has it before it is gone
+        parts = debt.plan.parts
+        if record.state is not RecordState.RELEASED and _overlap(parts, record.held_parts):
             return True
         return any(
-            self.holds(other) and uuid in other.held_gpus
+            self.holds(other) and _overlap(parts, other.held_parts)
             for uuid in debt.plan.gpus
             for other in self._others(uuid, record.ref.uid)
         )
@@ -380,25 +438,36 @@ class PreparedClaims:
             if uuid not in keep:
                 self._holders.remove(uuid, record.ref.uid)
 
-    def _spec(self, record: Record, gpus: Mapping[GpuUuid, Gpu]) -> Spec:
-        """Return the claim's CDI spec."""
-        extra = self._strategies.edits(record.plans)
-        # The same device can stand in a claim twice, with admin access and without.
-        devices = {
-            claim_device_name(record.ref.uid, device.name, device.share_id): device.uuid
-            for device in record.devices
+    def _intend(self, record: Record) -> None:
+        self.records.write(replace(record, state=RecordState.PREPARING))
+        self._step("intended")
+
+    def _take_orphans_away(self, draft: Record) -> None:
+        """Destroy what was made where the draft wants something, for claims without a record."""
+        orphans = self.mig.orphans(draft.held_parts)
+        lost = {
+            slot: uid
+            for slot, uid in orphans.items()
+            if uid != draft.ref.uid and self.records.read(uid) is None
         }
-        return Spec(
-            kind=KIND,
-            devices=tuple(
-                SpecDevice(
-                    name=name,
-                    edits=self._parts.edits.gpu_edits(gpus[uuid]) + extra.get(uuid, Edits()),
-                )
-                for name, uuid in devices.items()
-            ),
-            edits=self._parts.edits.common_edits(),
-        )
+        self.mig.take_away(lost)
+
+    def _spec(self, record: Record) -> Spec:
+        gpus = recorded_gpus(record.devices, self._parts.inventory.current())
+        extra = self._strategies.edits(record.plans)
+        return claim_spec(record, gpus, self._parts.edits, extra)
+
+
+def _is_to_be_made(record: Record) -> bool:
+    """Tell whether MIG devices are still to be made."""
+    return any(
+        device.mig is not None and device.mig.made_here and device.mig.uuid is None
+        for device in record.devices
+    )
+
+
+def _overlap(one: Sequence[GpuPart], other: Sequence[GpuPart]) -> bool:
+    return any(part.overlaps(theirs) for part in one for theirs in other)
 
 
 def _gpus_of(debts: Sequence[Debt]) -> set[GpuUuid]:

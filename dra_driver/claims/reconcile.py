@@ -94,6 +94,7 @@ class Reconciler:
         """
         if only is None:
             only = self._prepared.records.uids() | self._prepared.traced()
+            self._tidy_modes()
         return {uid for uid in sorted(only) if not self._done(uid, self._mend_claim)}
 
     def compare(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
@@ -150,7 +151,9 @@ class Reconciler:
                     log.info("spec without a claim deleted", claim_uid=uid)
                 self._prepared.delete_spec(uid)
                 self._prepared.records.delete(uid)
-                return self._prepared.sweep(uid, deadline=self._undo_deadline())
+                left = self._prepared.left_on(uid)
+                with self._locks.gpus(left, self._clock() + self._pace.lock_timeout):
+                    return self._prepared.sweep(uid, deadline=self._undo_deadline())
             with self._locks.gpus(record.touched_gpus, self._clock() + self._pace.lock_timeout):
                 return self._mend_record(record)
 
@@ -168,6 +171,15 @@ class Reconciler:
             case RecordState.PREPARING | RecordState.RELEASED:
                 log.info("preparation taken back", claim=str(record.ref), state=record.state)
                 return not self._prepared.release(record, deadline=deadline)
+
+    def _tidy_modes(self) -> None:
+        """Turn MIG mode off that was turned on here and could not be turned off again."""
+        for gpu in self._prepared.mig.gpus_to_tidy():
+            try:
+                with self._locks.gpus([gpu], self._clock() + self._pace.lock_timeout):
+                    self._prepared.mig.tidy(gpu)
+            except ConflictError:
+                continue  # a claim is busy with it, and tidies up itself
 
     def _undo_deadline(self) -> float:
         return self._clock() + self._pace.undo_timeout

@@ -9,15 +9,15 @@ Unprepare needs, because the claim object may be gone from the API server by the
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any
 
 from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod, PreparedDevice
-from dra_driver.devices.model import GpuUuid
+from dra_driver.devices.model import GpuUuid, MigSlot, MigUuid, Placement
 from dra_driver.errors import StateError
-from dra_driver.sharing.base import Plan
+from dra_driver.sharing.base import DeviceUuid, GpuPart, Plan
 
 _VERSION = 1
 
@@ -40,8 +40,28 @@ class RecordState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MigRecord:
+    """That a prepared device is a MIG device: where it is, and which one.
+
+    `profile` is the profile's name. `made_here` says that it is made for this claim and destroyed
+    with it. The ids, NVML's, and the UUID are None until it is there.
+    """
+
+    profile: str
+    profile_id: int
+    placement: Placement
+    made_here: bool = False
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    uuid: MigUuid | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRecord:
-    """One prepared device. The name can come to mean another card; the UUID cannot."""
+    """One prepared device. The name can come to mean another card; the UUID cannot.
+
+    `uuid` is the physical GPU's, whether the device is all of it or a MIG device on it.
+    """
 
     name: str
     uuid: GpuUuid
@@ -50,14 +70,38 @@ class DeviceRecord:
     cdi_device_ids: tuple[str, ...]
     admin_access: bool = False
     share_id: str | None = None
+    mig: MigRecord | None = None
+
+    @property
+    def part(self) -> GpuPart:
+        """What of the GPU it is."""
+        return GpuPart(gpu=self.uuid, placement=self.mig.placement if self.mig else None)
+
+    @property
+    def slot(self) -> MigSlot | None:
+        """The place of a MIG device; None for a whole GPU."""
+        if self.mig is None:
+            return None
+        return MigSlot(
+            gpu=self.uuid, profile_id=self.mig.profile_id, start=self.mig.placement.start
+        )
+
+    @property
+    def device_uuid(self) -> DeviceUuid | None:
+        """What a process names the device by; None for a MIG device that is not there yet."""
+        return self.uuid if self.mig is None else self.mig.uuid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Debt:
-    """A plan that could not be undone, and why not at the latest attempt, for people."""
+    """A plan that could not be undone, and why not at the latest attempt, for people.
+
+    `may_pass` says that the attempt may succeed in a moment; it is not stored.
+    """
 
     plan: Plan
     reason: str
+    may_pass: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +128,13 @@ class Record:
 
     @property
     def held_gpus(self) -> tuple[GpuUuid, ...]:
-        """The GPUs this claim keeps others away from, each once, sorted."""
+        """The GPUs this claim has devices of, but for admin access, each once, sorted."""
         return tuple(sorted({device.uuid for device in self.devices if not device.admin_access}))
+
+    @property
+    def held_parts(self) -> tuple[GpuPart, ...]:
+        """What of GPUs this claim keeps others away from."""
+        return tuple(device.part for device in self.devices if not device.admin_access)
 
     @property
     def touched_gpus(self) -> tuple[GpuUuid, ...]:
@@ -153,7 +202,7 @@ def decode(data: bytes) -> Record:
 
 
 def _device_json(device: DeviceRecord) -> dict[str, object]:
-    return {
+    found: dict[str, object] = {
         "name": device.name,
         "uuid": device.uuid,
         "pool": device.pool,
@@ -162,10 +211,36 @@ def _device_json(device: DeviceRecord) -> dict[str, object]:
         "adminAccess": device.admin_access,
         "shareID": device.share_id,
     }
+    return found if device.mig is None else found | {"mig": _mig_json(device.mig)}
+
+
+def _mig_json(mig: MigRecord) -> dict[str, object]:
+    return {
+        "profile": mig.profile,
+        "profileID": mig.profile_id,
+        "start": mig.placement.start,
+        "size": mig.placement.size,
+        "madeHere": mig.made_here,
+        "gpuInstance": mig.gpu_instance,
+        "computeInstance": mig.compute_instance,
+        "uuid": mig.uuid,
+    }
 
 
 def _plan_json(plan: Plan) -> dict[str, object]:
-    return {"strategy": plan.strategy, "gpus": plan.gpus, "changes": plan.changes}
+    found: dict[str, object] = {
+        "strategy": plan.strategy,
+        "gpus": plan.gpus,
+        "changes": plan.changes,
+    }
+    return found if not plan.places else found | {"places": [_place_json(p) for p in plan.places]}
+
+
+def _place_json(place: GpuPart) -> dict[str, object]:
+    whole = {"gpu": place.gpu}
+    if place.placement is None:
+        return {**whole}
+    return {**whole, "start": place.placement.start, "size": place.placement.size}
 
 
 def _plan(plan: Mapping[str, Any]) -> Plan:
@@ -173,6 +248,41 @@ def _plan(plan: Mapping[str, Any]) -> Plan:
         strategy=plan["strategy"],
         gpus=tuple(GpuUuid(uuid) for uuid in plan["gpus"]),
         changes=plan["changes"],
+        places=tuple(
+            GpuPart(
+                gpu=GpuUuid(place["gpu"]),
+                placement=Placement(start=int(place["start"]), size=int(place["size"]))
+                if "start" in place
+                else None,
+            )
+            for place in plan.get("places", ())
+        ),
+    )
+
+
+def _device(device: Mapping[str, Any]) -> DeviceRecord:
+    mig = device.get("mig")
+    return DeviceRecord(
+        name=device["name"],
+        uuid=GpuUuid(device["uuid"]),
+        pool=device["pool"],
+        request_names=tuple(device["requests"]),
+        cdi_device_ids=tuple(device["cdiDeviceIDs"]),
+        admin_access=device["adminAccess"],
+        share_id=device["shareID"],
+        mig=None if mig is None else _mig(mig),
+    )
+
+
+def _mig(mig: Mapping[str, Any]) -> MigRecord:
+    return MigRecord(
+        profile=mig["profile"],
+        profile_id=int(mig["profileID"]),
+        placement=Placement(start=int(mig["start"]), size=int(mig["size"])),
+        made_here=mig["madeHere"],
+        gpu_instance=mig["gpuInstance"],
+        compute_instance=mig["computeInstance"],
+        uuid=mig["uuid"],
     )
 
 
@@ -182,18 +292,7 @@ def _record(payload: Mapping[str, Any]) -> Record:
         ref=ClaimRef(uid=ClaimUid(claim["uid"]), namespace=claim["namespace"], name=claim["name"]),
         boot_id=payload["bootID"],
         state=RecordState(payload["state"]),
-        devices=tuple(
-            DeviceRecord(
-                name=device["name"],
-                uuid=GpuUuid(device["uuid"]),
-                pool=device["pool"],
-                request_names=tuple(device["requests"]),
-                cdi_device_ids=tuple(device["cdiDeviceIDs"]),
-                admin_access=device["adminAccess"],
-                share_id=device["shareID"],
-            )
-            for device in payload["devices"]
-        ),
+        devices=tuple(_device(device) for device in payload["devices"]),
         plans=tuple(_plan(plan) for plan in payload["plans"]),
         # Records of the first drivers have neither.
         debts=tuple(

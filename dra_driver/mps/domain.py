@@ -22,6 +22,7 @@ DomainId = NewType("DomainId", str)
 _ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _UUID = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9/-]{1,120}")
 _MIG = "MIG-"
+_OF_MIG = "_mig_"
 
 
 class State(StrEnum):
@@ -137,6 +138,17 @@ class Status:
     pinned_memory_mib: tuple[tuple[str, int], ...] = ()
     restarts: int = 0
     failures: int = 0
+
+
+def mig_domain(claim: str, number: int) -> DomainId:
+    """Return the id of the domain for a claim's MIG device of that number, counted from 0."""
+    return DomainId(f"{claim}{_OF_MIG}{number}")
+
+
+def claim_of(domain: DomainId) -> str:
+    """Return the UID of the claim that a domain is for."""
+    claim, mark, number = domain.rpartition(_OF_MIG)
+    return claim if mark and number.isdecimal() else domain
 
 
 def check_id(text: str) -> DomainId:

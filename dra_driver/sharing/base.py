@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from dra_driver.cdi.model import Edits
-from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, MigUuid, Placement
 from resource_nvidia_com.decode import Config
 from resource_nvidia_com.v1beta1.vfio import VfioDeviceConfig
 
@@ -19,26 +19,68 @@ EXCLUSIVE = "Exclusive"
 """Name of the strategy for configs that name none."""
 
 
+DeviceUuid = GpuUuid | MigUuid
+"""What a process names its device by: a whole GPU's UUID or a MIG device's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPart:
+    """Some memory slices of a GPU, or with no placement all of it."""
+
+    gpu: GpuUuid
+    placement: Placement | None = None
+
+    def overlaps(self, other: "GpuPart") -> bool:
+        """Tell whether two claims cannot have both."""
+        if self.gpu != other.gpu:
+            return False
+        if self.placement is None or other.placement is None:
+            return True
+        return self.placement.overlaps(other.placement)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigUnit:
+    """A MIG device, and the GPU that it is on."""
+
+    gpu: Gpu
+    device: MigDevice
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The GPUs of one claim that stand under one config. `claim` is the claim's UID."""
+    """The devices of one claim that stand under one config. `claim` is the claim's UID.
+
+    A config is for whole GPUs or for MIG devices, so one of the two is empty.
+    """
 
     claim: str
-    gpus: tuple[Gpu, ...]
     config: Config
+    gpus: tuple[Gpu, ...] = ()
+    migs: tuple[MigUnit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a strategy will do to some GPUs. `changes` is JSON that only the strategy reads."""
+    """What will be done to some GPUs. `changes` is JSON that only who made the plan reads.
+
+    `gpus` are those that have to be locked for it. `places` says what of them it is about, where
+    that is less than all.
+    """
 
     strategy: str
     gpus: tuple[GpuUuid, ...]
     changes: Mapping[str, object] = field(default_factory=dict)
+    places: tuple[GpuPart, ...] = ()
+
+    @property
+    def parts(self) -> tuple[GpuPart, ...]:
+        """What the plan is about."""
+        return self.places or tuple(GpuPart(gpu=gpu) for gpu in self.gpus)
 
 
-class Sharing(Protocol):
-    """A sharing strategy. Methods that touch hardware are called with the plan's GPUs locked.
+class Effect(Protocol):
+    """What carries out plans. Methods that touch hardware are called with the plan's GPUs locked.
 
     Plans of one claim are applied and undone side by side, on threads of their own. Deadlines are
     values of the driver's monotonic clock, in seconds.
@@ -53,17 +95,8 @@ class Sharing(Protocol):
         """
         ...
 
-    def plan(self, groups: Sequence[Group]) -> tuple[Plan, ...]:
-        """Say what is to be done for all groups of a claim under this strategy, changing nothing.
-
-        Raises:
-            ConfigError: these GPUs cannot do what a config asks.
-            DeviceError, TransientError: a GPU does not say how it is set.
-        """
-        ...
-
-    def edits(self, plan: Plan) -> Mapping[GpuUuid, Edits]:
-        """Return what containers get for the plan, by the GPU they use. Touches nothing."""
+    def edits(self, plan: Plan) -> Mapping[DeviceUuid, Edits]:
+        """Return what containers get for the plan, by the device they use. Touches nothing."""
         ...
 
     def apply(self, plan: Plan, deadline: float) -> None:
@@ -95,6 +128,19 @@ class Sharing(Protocol):
 
     def leftovers(self) -> Mapping[str, Plan]:
         """Return, by claim UID, plans to undo all that is there for claims without a record."""
+        ...
+
+
+class Sharing(Effect, Protocol):
+    """A sharing strategy."""
+
+    def plan(self, groups: Sequence[Group]) -> tuple[Plan, ...]:
+        """Say what is to be done for all groups of a claim under this strategy, changing nothing.
+
+        Raises:
+            ConfigError: these devices cannot do what a config asks.
+            DeviceError, TransientError: a GPU does not say how it is set.
+        """
         ...
 
 

@@ -7,8 +7,7 @@ there is nothing to plan, nothing to set and nothing to take back.
 from collections.abc import Mapping, Sequence
 
 from dra_driver.cdi.model import Edits
-from dra_driver.devices.model import GpuUuid
-from dra_driver.sharing.base import Group, Plan
+from dra_driver.sharing.base import DeviceUuid, Group, Plan
 
 
 class Exclusive:
@@ -20,7 +19,7 @@ class Exclusive:
         """Return no plan."""
         return ()
 
-    def edits(self, plan: Plan) -> Mapping[GpuUuid, Edits]:  # noqa: ARG002
+    def edits(self, plan: Plan) -> Mapping[DeviceUuid, Edits]:  # noqa: ARG002
         """Return no edits: the GPU's own are enough."""
         return {}
 

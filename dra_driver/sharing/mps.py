@@ -1,10 +1,11 @@
 """MPS: the CUDA programs of a claim's containers run on its GPUs at the same time.
 
-In: GPUs under configs with limits. Out: one MPS domain for the whole claim, asked for from the
-supervisor (mps/desk.py), and edits that make containers its clients. A process is a client of one
-daemon, so requests with different limits share one: memory limits are per GPU, which the daemon
-keeps, and of active thread percentages the daemon has the largest and containers of the other
-requests have theirs in their environment. The supervisor sets compute modes and puts them back.
+In: devices under configs with limits. Out: one MPS domain for all whole GPUs of the claim, asked
+for from the supervisor (mps/desk.py), and edits that make containers its clients. A process is a
+client of one daemon, so requests with different limits share one: memory limits are per GPU, which
+the daemon keeps, and of active thread percentages the daemon has the largest and containers of the
+other requests have theirs in their environment. The supervisor sets compute modes and puts them
+back. A MIG device has a domain of its own: a process cannot use two, nor one beside a whole GPU.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,14 +13,22 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from dra_driver.cdi.model import Edits
-from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.devices.model import Gpu, GpuUuid, MigUuid
 from dra_driver.errors import ConfigError, StateError
 from dra_driver.mps.client import ClientLimits, client_edits
-from dra_driver.mps.domain import Domain, DomainDevice, DomainId, Status
+from dra_driver.mps.domain import (
+    Domain,
+    DomainDevice,
+    DomainId,
+    Status,
+    claim_of,
+    mig_domain,
+)
 from dra_driver.mps.files import DomainPaths
-from dra_driver.sharing.base import Group, Plan
+from dra_driver.sharing.base import DeviceUuid, GpuPart, Group, Plan
 from dra_driver.sharing.mps_limits import active_thread_percentage, pinned_memory_mib
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
+from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
 from resource_nvidia_com.v1beta1.sharing import MpsConfig, SharingStrategy
 
 NAME = str(SharingStrategy.MPS)
@@ -62,7 +71,7 @@ class Desk(Protocol):
 
 
 class Mps:
-    """The strategy MPS: one plan, and one domain of the claim's UID, for all groups."""
+    """The strategy MPS: one plan and domain for all whole GPUs, and one for each MIG device."""
 
     lives_on = True
 
@@ -79,50 +88,24 @@ class Mps:
         self._ready_seconds = ready_seconds
 
     def plan(self, groups: Sequence[Group]) -> tuple[Plan, ...]:
-        """Return the plan for all groups.
+        """Return the plan for all whole GPUs, and one for each MIG device.
 
         Raises:
             ConfigError: a limit is for a device that is not there, or a card cannot do it.
         """
         limited = [(group, _config(group)) for group in groups]
-        memory: dict[str, int | None] = {}
         for group, config in limited:
-            _check_cards(group.gpus, config)
-            memory |= pinned_memory_mib(config, [gpu.uuid for gpu in group.gpus])
-        percentages: dict[str, int] = {
-            gpu.uuid: active_thread_percentage(config) or _ALL
-            for group, config in limited
-            for gpu in group.gpus
-        }
-        largest = max(percentages.values())
-        uuids = sorted(memory)
-        return (
-            Plan(
-                strategy=NAME,
-                gpus=tuple(GpuUuid(uuid) for uuid in uuids),
-                changes={
-                    "domain": groups[0].claim,
-                    "devices": [
-                        {
-                            "uuid": uuid,
-                            "pinnedMemoryMiB": memory[uuid],
-                            "activeThreadPercentage": percentages[uuid],
-                        }
-                        for uuid in uuids
-                    ],
-                    "activeThreadPercentage": None if largest == _ALL else largest,
-                    "multiUser": any(bool(config.multi_user) for _, config in limited),
-                },
-            ),
-        )
+            _check_cards((*group.gpus, *(unit.gpu for unit in group.migs)), config)
+        whole = [(group, config) for group, config in limited if group.gpus]
+        return (*_plans_of_gpus(whole), *_plans_of_migs(limited))
 
-    def edits(self, plan: Plan) -> Mapping[GpuUuid, Edits]:
+    def edits(self, plan: Plan) -> Mapping[DeviceUuid, Edits]:
         """Return what makes containers clients, with limits where they are below the domain's."""
         domain = domain_of(plan)
         paths = self._desk.paths(domain.id)
         most = domain.active_thread_percentage or _ALL
         return {
-            GpuUuid(uuid): client_edits(
+            _device_uuid(uuid): client_edits(
                 paths,
                 ClientLimits(active_thread_percentage=None if percentage == most else percentage),
             )
@@ -157,15 +140,21 @@ class Mps:
         Raises:
             TransientError: it takes longer, or no supervisor runs; the domain's end stays wanted.
         """
-        domain = DomainId(str(plan.changes["domain"]))
-        self._desk.remove(domain)
-        self._desk.wait_gone(domain, min(deadline, self._clock() + GONE_SECONDS))
+        domains = _domains_of(plan)
+        for domain in domains:
+            self._desk.remove(domain)
+        end = min(deadline, self._clock() + GONE_SECONDS)
+        for domain in domains:
+            self._desk.wait_gone(domain, end)
 
     def leftovers(self) -> Mapping[str, Plan]:
-        """Return a plan for each domain there is."""
+        """Return a plan for the domains of each claim."""
+        found: dict[str, list[str]] = {}
+        for domain in sorted(self._desk.list()):
+            found.setdefault(claim_of(domain), []).append(domain)
         return {
-            domain: Plan(strategy=NAME, gpus=(), changes={"domain": domain})
-            for domain in self._desk.list()
+            claim: Plan(strategy=NAME, gpus=(), changes={"domain": first, "others": others})
+            for claim, (first, *others) in found.items()
         }
 
 
@@ -198,9 +187,86 @@ def client_percentages(plan: Plan) -> Mapping[str, int]:
     )
 
 
+def _domains_of(plan: Plan) -> tuple[DomainId, ...]:
+    """Return the domains that end with a plan: one, but for leftovers of a claim."""
+    others: Any = plan.changes.get("others", ())
+    return tuple(DomainId(str(domain)) for domain in (plan.changes["domain"], *others))
+
+
+def _device_uuid(uuid: str) -> DeviceUuid:
+    return MigUuid(uuid) if uuid.startswith("MIG-") else GpuUuid(uuid)
+
+
+def _plans_of_gpus(limited: Sequence[tuple[Group, MpsConfig]]) -> tuple[Plan, ...]:
+    """Return the plan for one domain over all whole GPUs; none if there are none."""
+    if not limited:
+        return ()
+    memory: dict[str, int | None] = {}
+    for group, config in limited:
+        memory |= pinned_memory_mib(config, [gpu.uuid for gpu in group.gpus])
+    percentages: dict[str, int] = {
+        gpu.uuid: active_thread_percentage(config) or _ALL
+        for group, config in limited
+        for gpu in group.gpus
+    }
+    uuids = sorted(memory)
+    changes = _changes(
+        DomainId(limited[0][0].claim),
+        memory,
+        percentages,
+        multi_user=any(bool(config.multi_user) for _, config in limited),
+    )
+    return (Plan(strategy=NAME, gpus=tuple(GpuUuid(uuid) for uuid in uuids), changes=changes),)
+
+
+def _plans_of_migs(limited: Sequence[tuple[Group, MpsConfig]]) -> tuple[Plan, ...]:
+    """Return a plan for each MIG device, numbered through the claim."""
+    plans: list[Plan] = []
+    for group, config in limited:
+        if not group.migs:
+            continue
+        memory = pinned_memory_mib(config, [unit.device.uuid for unit in group.migs])
+        for unit in group.migs:
+            uuid, parent = unit.device.uuid, unit.gpu.uuid
+            changes = _changes(
+                mig_domain(group.claim, len(plans)),
+                {uuid: memory[uuid]},
+                {uuid: active_thread_percentage(config) or _ALL},
+                multi_user=bool(config.multi_user),
+            )
+            place = GpuPart(gpu=parent, placement=unit.device.placement)
+            plans.append(Plan(strategy=NAME, gpus=(parent,), changes=changes, places=(place,)))
+    return tuple(plans)
+
+
+def _changes(
+    domain: DomainId,
+    memory: Mapping[str, int | None],
+    percentages: Mapping[str, int],
+    *,
+    multi_user: bool,
+) -> Mapping[str, object]:
+    largest = max(percentages.values())
+    return {
+        "domain": domain,
+        "devices": [
+            {
+                "uuid": uuid,
+                "pinnedMemoryMiB": memory[uuid],
+                "activeThreadPercentage": percentages[uuid],
+            }
+            for uuid in sorted(memory)
+        ],
+        "activeThreadPercentage": None if largest == _ALL else largest,
+        "multiUser": multi_user,
+    }
+
+
 def _config(group: Group) -> MpsConfig:
     match group.config:
-        case GpuConfig(sharing=sharing) if sharing is not None and sharing.mps_config is not None:
+        case GpuConfig(sharing=sharing) | MigDeviceConfig(sharing=sharing) if (
+            sharing is not None and sharing.mps_config is not None
+        ):
             return sharing.mps_config
         case _:
             return MpsConfig()

@@ -14,10 +14,10 @@ from typing import Protocol
 import structlog
 
 from dra_driver.cdi.model import Edits
-from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.devices.model import Gpu
 from dra_driver.devices.names import gpu_name
 from dra_driver.errors import ConfigError, DriverError
-from dra_driver.sharing.base import Group, Plan
+from dra_driver.sharing.base import DeviceUuid, Group, Plan
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.sharing import Interval, SharingStrategy
 
@@ -87,7 +87,7 @@ class TimeSlicing:
             self._slices.find()
         return tuple(self._plan(gpu, interval) for gpu, interval in wanted)
 
-    def edits(self, plan: Plan) -> Mapping[GpuUuid, Edits]:  # noqa: ARG002 (a Sharing)
+    def edits(self, plan: Plan) -> Mapping[DeviceUuid, Edits]:  # noqa: ARG002 (a Sharing)
         """Return none: nothing of it shows in a container."""
         return {}
 
