@@ -4,6 +4,12 @@ from testbed.api import Object
 from testbed.driver import DRIVER_NAME
 
 
+def gpu_config(**sharing: object) -> Object:
+    """Return a GpuConfig with this `sharing`."""
+    version = "resource.nvidia.com/v1beta1"
+    return {"apiVersion": version, "kind": "GpuConfig", "sharing": sharing}
+
+
 def claim(name: str, *, device_class: str = DRIVER_NAME, **request: object) -> Object:
     """Return a claim of one request named `gpu`; keywords go into its `exactly`."""
     exactly = {"deviceClassName": device_class, **request}
@@ -15,15 +21,25 @@ def claim(name: str, *, device_class: str = DRIVER_NAME, **request: object) -> O
     }
 
 
-def allocation(node: str, *devices: str, admin_access: bool = False) -> Object:
-    """Return the `status` a scheduler writes when it gives devices of a node to such a claim."""
+def allocation(
+    node: str, *devices: str, admin_access: bool = False, config: Object | None = None
+) -> Object:
+    """Return the `status` a scheduler writes when it gives devices of a node to such a claim.
+
+    The scheduler copies the configs of the claim's spec into it; here it is `config`.
+    """
     result: Object = {"request": "gpu", "driver": DRIVER_NAME, "pool": node}
     if admin_access:
         result["adminAccess"] = True
+    opaque = {"driver": DRIVER_NAME, "parameters": config}
+    configs = [{"source": "FromClaim", "requests": [], "opaque": opaque}] if config else []
     selector = {"key": "metadata.name", "operator": "In", "values": [node]}
     return {
         "allocation": {
-            "devices": {"results": [result | {"device": device} for device in devices]},
+            "devices": {
+                "results": [result | {"device": device} for device in devices],
+                "config": configs,
+            },
             "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [selector]}]},
         }
     }

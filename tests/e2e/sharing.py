@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from testbed import mps
 from testbed.api import Object
+from testbed.claims import gpu_config
 from testbed.commands import run, wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.machine import DRIVER, GpuSettings
@@ -18,12 +19,6 @@ UNDER_MPS = GpuSettings(compute_mode="Exclusive_Process", time_slice="Default")
 PERCENTAGE = "get_default_active_thread_percentage"
 MEMORY = "get_default_device_pinned_mem_limit"
 PIPE = "CUDA_MPS_PIPE_DIRECTORY"
-
-
-def gpu_config(**sharing: object) -> Object:
-    """A GpuConfig with this `sharing`."""
-    version = "resource.nvidia.com/v1beta1"
-    return {"apiVersion": version, "kind": "GpuConfig", "sharing": sharing}
 
 
 def time_slicing(interval: str) -> Object:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from testbed import mps
 from testbed.api import Object
+from testbed.claims import gpu_config
 from testbed.commands import wait_until
 from testbed.machine import GpuSettings
 
@@ -19,7 +20,6 @@ from e2e.sharing import (
     USUAL,
     Shared,
     claim_spec,
-    gpu_config,
     mps_limits,
     status,
     time_slicing,

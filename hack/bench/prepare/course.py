@@ -8,10 +8,11 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+from sharing import CONFIGS, beside_a_slow_start, nvidia_smi, supervisor
 from stage import Stage, fake_stage, real_stage
 from testbed.api import Api, Object
 from testbed.commands import TestbedError, wait_until
@@ -60,6 +61,12 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         "--callers", type=numbers, default=[1, 8], help="calls at once, at most 8 (default: 1,8)"
     )
     parser.add_argument(
+        "--config",
+        type=lambda text: text.split(","),
+        default=["exclusive"],
+        help=f"how claims share their GPUs, of {', '.join(CONFIGS)} (default: exclusive)",
+    )
+    parser.add_argument(
         "--prepared",
         type=numbers,
         default=[0, 100, 500, 1000],
@@ -70,11 +77,22 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--folder", default=FOLDER, help=f"where to work (default: {FOLDER})")
     parser.add_argument("--output", type=Path, help="write the JSON to this file, too")
-    return parser.parse_args(words)
+    options = parser.parse_args(words)
+    for name in set(options.config) - CONFIGS.keys():
+        parser.error(f"--config {name}: there are {', '.join(CONFIGS)}")
+    return options
 
 
 def _measure(stage: Stage, options: argparse.Namespace) -> Object:
-    driver = DriverProcess(stage.place, Path(options.folder) / f"dra-bench-{os.getpid()}.log")
+    logs = Path(options.folder)
+    driver = DriverProcess(stage.place, logs / f"dra-bench-{os.getpid()}.log")
+    with ExitStack() as stack:
+        if "mps" in options.config:
+            stack.enter_context(supervisor(stage, logs / f"dra-bench-mps-{os.getpid()}.log"))
+        return _measure_driver(stage, driver, options)
+
+
+def _measure_driver(stage: Stage, driver: DriverProcess, options: argparse.Namespace) -> Object:
     try:
         _say(f"starting the driver {STARTS} times")
         starts = [_start(driver) for _ in range(STARTS)]
@@ -82,8 +100,9 @@ def _measure(stage: Stage, options: argparse.Namespace) -> Object:
         with KubeletClient(register(driver).endpoint) as kubelet:
             devices = _devices(stage.api)
             idle, _ = resident_memory(driver.pid)
-            yardsticks = Yardsticks(stage, kubelet, devices[0])
-            cases = list(_cases(yardsticks, driver, devices, options))
+            yardsticks = Yardsticks(stage, kubelet, devices)
+            cases = list(_cases(yardsticks, driver, list(devices), options))
+            beside = _beside_a_slow_start(stage, devices, options)
         _, peak = resident_memory(driver.pid)
     finally:
         driver.stop()
@@ -102,6 +121,7 @@ def _measure(stage: Stage, options: argparse.Namespace) -> Object:
         "resident_memory_mib": {"idle": round(idle / MIB, 1), "peak": round(peak / MIB, 1)},
         "cases": cases,
         "ratios": _ratios(cases),
+        **beside,
     }
 
 
@@ -115,11 +135,17 @@ def _start(driver: DriverProcess) -> float:
     return took
 
 
-def _devices(api: Api) -> list[str]:
-    def published() -> list[str]:
+def _devices(api: Api) -> dict[str, str]:
+    """Return the UUIDs of the whole GPUs that are published, by device name."""
+
+    def published() -> dict[str, str]:
         slices = api.all("ResourceSlice")
         devices = [one for found in slices for one in found["spec"].get("devices", [])]
-        return [one["name"] for one in devices if one["attributes"]["type"]["string"] == "gpu"]
+        return {
+            one["name"]: one["attributes"]["uuid"]["string"]
+            for one in devices
+            if one["attributes"]["type"]["string"] == "gpu"
+        }
 
     return wait_until(published, "the driver to publish its GPUs", timeout=30)
 
@@ -127,15 +153,18 @@ def _devices(api: Api) -> list[str]:
 class Yardsticks:
     """What no driver of this kind can do without: an empty call, an API GET, an fsync.
 
+    And what time-slicing cannot do without: an nvidia-smi, which is no part of the floor.
+
     They are taken anew for each case, because other programs may slow the machine down meanwhile.
     """
 
-    def __init__(self, stage: Stage, kubelet: KubeletClient, device: str) -> None:
+    def __init__(self, stage: Stage, kubelet: KubeletClient, devices: Mapping[str, str]) -> None:
         self.stage = stage
         self.kubelet = kubelet
-        self._claim = stage.exclusive(device)
+        device, self._uuid = next(iter(devices.items()))
+        self._claim = stage.claim(device)
 
-    def measure(self, rounds: int) -> Object:
+    def measure(self, config: str, rounds: int) -> Object:
         """Return each one's summary, and `floor_ms`: the sum of their medians."""
         with closing(Api.from_kubeconfig(self.stage.place.kubeconfig)) as api:
             taken = {
@@ -146,7 +175,11 @@ class Yardsticks:
                 ),
                 "fsync_1kb": summary([fsync_1kb(self.stage.place.plugins) for _ in range(rounds)]),
             }
-        return taken | {"floor_ms": round(sum(one["p50_ms"] for one in taken.values()), 3)}
+        floor = {"floor_ms": round(sum(one["p50_ms"] for one in taken.values()), 3)}
+        if config != "time-slicing":
+            return taken | floor
+        smi = summary([nvidia_smi(self.stage, self._uuid) for _ in range(rounds)])
+        return taken | floor | {"nvidia_smi": smi}
 
 
 def _sample(action: Callable[[], object], rounds: int) -> Summary:
@@ -169,12 +202,13 @@ def _cases(
         while len(standing) < prepared:
             standing.append(stage.standing(next(gpus)))
             kubelet.prepare(standing[-1])
-        for callers in options.callers:
-            _say(f"measuring {callers} callers with {prepared} claims prepared")
-            floor = yardsticks.measure(options.rounds)
-            times = _case(stage, devices[:callers], options.rounds)
+        for config, callers in itertools.product(options.config, options.callers):
+            _say(f"measuring {callers} callers with {prepared} claims prepared, {config}")
+            floor = yardsticks.measure(config, options.rounds)
+            times = _case(stage, devices[:callers], config, options.rounds)
             memory, _ = resident_memory(driver.pid)
             yield {
+                "config": config,
                 "callers": callers,
                 "prepared": prepared,
                 **times,
@@ -183,13 +217,13 @@ def _cases(
             }
 
 
-def _case(stage: Stage, devices: Sequence[str], rounds: int) -> Object:
+def _case(stage: Stage, devices: Sequence[str], config: str, rounds: int) -> Object:
     """Let one caller per device prepare, prepare again and unprepare a claim, all at once."""
     endpoint = str(stage.place.data / "dra.sock")
     with _callers(endpoint, len(devices)) as kubelets:
         steps = []
         for kubelet, device in zip(kubelets, devices, strict=True):
-            claim = stage.exclusive(device)
+            claim = stage.claim(device, CONFIGS[config])
             steps.append(_steps(kubelet, claim))
         at_once(steps, WARM_UP)
         prepare, again, unprepare = at_once(steps, rounds)
@@ -213,16 +247,27 @@ def _callers(endpoint: str, count: int) -> Iterator[list[KubeletClient]]:
         yield [stack.enter_context(KubeletClient(endpoint)) for _ in range(count)]
 
 
+def _beside_a_slow_start(
+    stage: Stage, devices: Mapping[str, str], options: argparse.Namespace
+) -> Object:
+    if "mps" not in options.config:
+        return {}
+    _say("measuring a claim beside one whose MPS daemon is slow to start")
+    rounds = max(1, options.rounds // 10)
+    with _callers(str(stage.place.data / "dra.sock"), 2) as kubelets:
+        gpus = list(devices.items())[:2]
+        return {"beside_a_slow_start": beside_a_slow_start(stage, kubelets, gpus, rounds)}
+
+
 def _ratios(cases: Sequence[Object]) -> Object:
     """Say what carries over to other machines: medians of one caller, in units of the floor."""
-    alone = {case["prepared"]: case for case in cases if case["callers"] == 1}
-    return {
-        step: {
-            f"{prepared}_prepared": round(case[step]["p50_ms"] / case["yardsticks"]["floor_ms"], 2)
-            for prepared, case in alone.items()
-        }
-        for step in ("prepare", "prepare_again", "unprepare")
-    }
+    alone = [case for case in cases if case["callers"] == 1]
+    ratios: Object = {}
+    for case, step in itertools.product(alone, ("prepare", "prepare_again", "unprepare")):
+        by_prepared = ratios.setdefault(case["config"], {}).setdefault(step, {})
+        ratio = case[step]["p50_ms"] / case["yardsticks"]["floor_ms"]
+        by_prepared[f"{case['prepared']}_prepared"] = round(ratio, 2)
+    return ratios
 
 
 def _say(text: str) -> None:

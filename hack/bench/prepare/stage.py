@@ -1,6 +1,6 @@
 """What the benchmark runs on: an API server, simulated GPUs, and the claims to prepare.
 
-Claims that are measured hold a GPU each, exclusively. Claims that only stand there, to see whether
+Claims that are measured hold a GPU each. Claims that only stand there, to see whether
 their number matters, ask for admin access: any number of those may hold the same GPUs, so that 1000
 prepared claims fit on eight of them. Their records and CDI specs are like any other claim's.
 """
@@ -36,19 +36,20 @@ class Stage:
     place: Place
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
-    def exclusive(self, device: str) -> ClaimName:
-        """Make a claim that was given a whole GPU."""
-        return self._make(device, admin_access=False)
+    def claim(self, device: str, config: Object | None = None) -> ClaimName:
+        """Make a claim that was given a whole GPU, to be shared as `config` says."""
+        return self._make(device, admin_access=False, config=config)
 
     def standing(self, device: str) -> ClaimName:
         """Make a claim that was given admin access to a GPU."""
         return self._make(device, admin_access=True)
 
-    def _make(self, device: str, *, admin_access: bool) -> ClaimName:
+    def _make(self, device: str, *, admin_access: bool, config: Object | None = None) -> ClaimName:
         name = f"claim-{next(self._numbers)}"
         request: Object = {"adminAccess": True} if admin_access else {}
         uid = self.api.create(claim(name, **request), NAMESPACE)["metadata"]["uid"]
-        status = allocation(self.place.node, device, admin_access=admin_access)
+        node = self.place.node
+        status = allocation(node, device, admin_access=admin_access, config=config)
         status["reservedFor"] = [{"resource": "pods", "name": name, "uid": uid}]
         self.api.patch("ResourceClaim", name, {"status": status}, NAMESPACE, part="/status")
         return ClaimName(uid=uid, namespace=NAMESPACE, name=name)

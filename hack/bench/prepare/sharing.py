@@ -1,0 +1,101 @@
+"""What sharing costs: the configs, one nvidia-smi as a yardstick, and a slow neighbour."""
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from stage import Stage
+from testbed import mps
+from testbed.api import Object
+from testbed.claims import gpu_config
+from testbed.commands import TestbedError, run, wait_until
+from testbed.driver import SupervisorProcess
+from testbed.kubelet import ClaimName, KubeletClient
+from timings import summary, timed
+
+CONFIGS: Mapping[str, Object | None] = {
+    "exclusive": None,
+    "time-slicing": gpu_config(strategy="TimeSlicing", timeSlicingConfig={"interval": "Short"}),
+    "mps": gpu_config(
+        strategy="MPS",
+        mpsConfig={
+            "defaultActiveThreadPercentage": 50,
+            "defaultPinnedDeviceMemoryLimit": "10Gi",
+        },
+    ),
+}
+SLOW_SECONDS = 1.0
+"""How much longer the slow neighbour's daemon takes to start."""
+
+
+@contextmanager
+def supervisor(stage: Stage, log: Path) -> Iterator[None]:
+    """Run an MPS supervisor beside the driver.
+
+    Raises:
+        TestbedError: NVIDIA's MPS programs could not be had, or this is not root.
+    """
+    if os.geteuid() != 0 or not mps.can_run_mps(stage.place.driver_root):
+        raise TestbedError("--config mps needs root, and NVIDIA's MPS programs in the machine")
+    process = SupervisorProcess(stage.place, log)
+    process.start()
+    try:
+        process.wait_log("mps supervisor started")
+        yield
+    finally:
+        process.stop()
+        mps.end_all(stage.place.plugins)
+        log.unlink(missing_ok=True)
+
+
+def nvidia_smi(stage: Stage, uuid: str) -> float:
+    """Return the milliseconds that one nvidia-smi takes to set a GPU's time-slice."""
+    root = stage.place.driver_root
+    library = next(root.glob("usr/lib/**/libnvidia-ml.so.1"))
+    words = (root / "usr/bin/nvidia-smi", "compute-policy", "-i", uuid, "--set-timeslice=0")
+    environment = {"LD_PRELOAD": str(library)}
+    return timed(lambda: run(words, env=environment))
+
+
+def beside_a_slow_start(
+    stage: Stage, kubelets: Sequence[KubeletClient], gpus: Sequence[tuple[str, str]], rounds: int
+) -> Object:
+    """Time a claim that comes while the daemon of a claim on another GPU takes long to start.
+
+    `gpus` are names and UUIDs of two GPUs: the slow claim's and the other's.
+
+    Returns:
+        Summaries of the slow claim's prepare, of the other one's meanwhile, and of the other one's
+        alone.
+    """
+    (slow_gpu, slow_uuid), (gpu, _) = gpus
+    slow, other = stage.claim(slow_gpu, CONFIGS["mps"]), stage.claim(gpu, CONFIGS["mps"])
+    times: dict[str, list[float]] = {"slow": [], "beside_it": [], "alone": []}
+    with mps.slow_start(stage.place.driver_root, SLOW_SECONDS, gpu=slow_uuid):
+        for _ in range(rounds):
+            times["alone"].append(timed(lambda: kubelets[1].prepare(other)))
+            kubelets[1].unprepare(other)
+            with _meanwhile(stage, kubelets[0], slow, times["slow"]):
+                times["beside_it"].append(timed(lambda: kubelets[1].prepare(other)))
+            kubelets[0].unprepare(slow)
+            kubelets[1].unprepare(other)
+    return {"slow_start_ms": SLOW_SECONDS * 1000} | {
+        name: summary(values) for name, values in times.items()
+    }
+
+
+@contextmanager
+def _meanwhile(
+    stage: Stage, kubelet: KubeletClient, slow: ClaimName, times: list[float]
+) -> Iterator[None]:
+    """Prepare the slow claim on a thread; the body runs once its domain is wanted."""
+    thread = threading.Thread(
+        target=lambda: times.append(timed(lambda: kubelet.prepare(slow))), name="slow claim"
+    )
+    thread.start()
+    wish = stage.place.mps / "desired" / f"{slow.uid}.json"
+    wait_until(wish.exists, "the slow claim's domain to be wanted", timeout=30, interval=0.005)
+    yield
+    thread.join()
