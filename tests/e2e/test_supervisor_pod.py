@@ -1,0 +1,129 @@
+"""The MPS supervisor as the DaemonSet of the manifests runs it: daemons outlive its pod.
+
+There is no image of the driver here. The test image takes its place, with this machine's Python and
+this checkout mounted into it; all else is as in manifests/mps-supervisor.yaml, with this cluster's
+paths.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from testbed import mps
+from testbed.api import Object
+from testbed.commands import REPOSITORY, wait_until
+from testbed.machine import DRIVER
+from testbed.pods import explain, is_ready
+
+from dra_driver.mps.cgroup import GROUP
+from e2e.scene import IMAGE, Scene
+from e2e.sharing import MEMORY, PERCENTAGE, UNDER_MPS, Shared, mps_limits
+
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("mps_node")]
+
+NAMESPACE = "dra-driver"
+NAME = "dra-driver-mps-supervisor"
+LABEL = "nvidia.com/gpu.present"
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+@pytest.fixture
+def daemon_set(scene: Scene) -> Iterator[str]:
+    """The supervisor in a pod instead of as a process of the host."""
+    kubectl = scene.node.cluster.kubectl
+    scene.node.supervisor.stop()
+    kubectl("label", "node", scene.node.cluster.node, f"{LABEL}=true")
+    kubectl("apply", "-f", "-", stdin=manifest(scene))
+    try:
+        yield supervisor_pod(scene)
+    finally:
+        kubectl("delete", "-f", "-", "--wait", stdin=manifest(scene))
+        kubectl("label", "node", scene.node.cluster.node, f"{LABEL}-")
+        scene.node.supervisor.start()
+
+
+def test_daemons_and_their_clients_outlive_the_supervisors_pod(
+    scene: Scene, daemon_set: str
+) -> None:
+    shared = Shared.make(scene, gpu=mps_limits())
+    pod = shared.pod(one="gpu", other="gpu")
+    scene.running(pod, timeout=120)
+    daemon, gpu = shared.daemon(), shared.gpu(pod, "one")
+    assert shared.settings(gpu) == UNDER_MPS
+    assert shared.mounts(pod, "one")["/dev/shm"] == "tmpfs"
+    scene.run_in(pod, "touch", "/dev/shm/from-one", ctr="one")
+    assert "from-one" in scene.run_in(pod, "ls", "/dev/shm", ctr="other")
+    assert f"/{GROUP}" in Path(f"/proc/{daemon}/cgroup").read_text()
+
+    scene.api.delete("Pod", daemon_set, NAMESPACE)
+    assert supervisor_pod(scene, but=daemon_set) != daemon_set
+
+    new = Shared.make(scene, "new", gpu=mps_limits(20))
+    other = new.pod("other")
+    scene.running(other, timeout=120)
+    assert new.ask(PERCENTAGE) == "20.0"
+    assert shared.daemon() == daemon
+    assert (shared.ask(PERCENTAGE), shared.ask(f"{MEMORY} 0")) == ("50.0", "10G")
+    assert "from-one" in scene.run_in(pod, "ls", "/dev/shm", ctr="other")
+    scene.delete(pod, other)
+    assert mps.processes(scene.node.place.plugins) == {}
+    remove_groups()
+
+
+def supervisor_pod(scene: Scene, but: str = "") -> str:
+    """Wait for the DaemonSet's pod, another one than `but`; return its name."""
+
+    def ready() -> str | None:
+        pods = scene.api.all("Pod", NAMESPACE, labelSelector=f"app.kubernetes.io/name={NAME}")
+        found = [pod["metadata"]["name"] for pod in pods if is_ready(pod)]
+        return found[0] if len(pods) == 1 and found and found != [but] else None
+
+    try:
+        return wait_until(ready, "the supervisor's pod", timeout=90)
+    finally:
+        for pod in scene.api.all("Pod", NAMESPACE):
+            sys.stdout.write(explain(scene.api, pod) + "\n")
+
+
+def manifest(scene: Scene) -> str:
+    """The DaemonSet for this cluster's paths, with an image that is there."""
+    text = (REPOSITORY / "manifests" / "mps-supervisor.yaml").read_text()
+    things: list[Object] = list(yaml.safe_load_all(text))
+    (daemons,) = (one for one in things if one["kind"] == "DaemonSet")
+    pod = daemons["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    plugins, root = str(scene.node.place.plugins), str(scene.node.machine.root)
+    container["image"] = IMAGE
+    container["command"] = [str(DRIVER), "mps-supervisor"]
+    container["env"] += [{"name": "KUBELET_PLUGINS_DIRECTORY_PATH", "value": plugins}]
+    for one in container["volumeMounts"]:
+        if one["name"] == "plugins":
+            one["mountPath"] = plugins
+        if one["name"] == "driver-root":
+            one["readOnly"] = False  # settings of simulated GPUs are kept in a file there
+            del one["mountPropagation"]  # this machine's root need not be a shared mount
+    for one in pod["volumes"]:
+        if one["name"] in {"plugins", "driver-root"}:
+            one["hostPath"]["path"] = plugins if one["name"] == "plugins" else root
+    for number, path in enumerate(("/usr", sys.base_prefix, str(REPOSITORY))):
+        name = f"this-machine-{number}"
+        pod["volumes"].append({"name": name, "hostPath": {"path": path}})
+        container["volumeMounts"].append({"name": name, "mountPath": path, "readOnly": True})
+    return yaml.safe_dump_all(things)
+
+
+def remove_groups() -> None:
+    """Remove the daemons' control groups, which are empty now."""
+    for group in (*CGROUPS.glob(GROUP), *CGROUPS.glob(f"*/{GROUP}")):
+        if not group.parent.is_symlink():
+            wait_until(lambda group=group: _remove(group), f"{group} to go", timeout=10)
+
+
+def _remove(group: Path) -> bool:
+    try:
+        group.rmdir()
+    except OSError:
+        return not group.exists()
+    return True
