@@ -24,7 +24,7 @@ from dra_driver.claims.reconcile import Pace, Reconciler
 from dra_driver.devices.mig import Calls, MigInstances
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice
 from dra_driver.errors import DriverError, NotFoundError
-from dra_driver.sharing.base import EXCLUSIVE, DeviceUuid, Group, Plan, Sharing
+from dra_driver.sharing.base import EXCLUSIVE, DeviceUuid, GpuPart, Group, Plan, Sharing
 from dra_driver.sharing.exclusive import Exclusive
 from resource_nvidia_com.v1beta1.sharing import SharingStrategy
 
@@ -95,6 +95,7 @@ class FileSharing:
     def __init__(self, folder: Path, *, lives_on: bool = False) -> None:
         self._folder = folder
         self.lives_on = lives_on
+        self.refuse_plan: DriverError | None = None
         self.refuse_apply: DriverError | None = None
         self.refuse_undo: DriverError | None = None
         self.refuse_uphold: DriverError | None = None
@@ -102,19 +103,30 @@ class FileSharing:
         self.applied = 0
 
     def plan(self, groups: Sequence[Group]) -> tuple[Plan, ...]:
-        return tuple(
+        if self.refuse_plan:
+            raise self.refuse_plan
+        found = [
             Plan(strategy="MPS", gpus=(gpu.uuid,), changes={"claim": group.claim})
             for group in groups
             for gpu in group.gpus
-        )
+        ]
+        for group in groups:
+            for unit in group.migs:
+                place = GpuPart(gpu=unit.gpu.uuid, placement=unit.device.placement)
+                changes = {"claim": group.claim, "mig": unit.device.uuid}
+                found.append(
+                    Plan(strategy="MPS", gpus=(place.gpu,), changes=changes, places=(place,))
+                )
+        return tuple(found)
 
     def edits(self, plan: Plan) -> Mapping[DeviceUuid, Edits]:
-        return {uuid: Edits(env=(f"MPS={plan.changes['claim']}",)) for uuid in plan.gpus}
+        env = Edits(env=(f"MPS={plan.changes['claim']}",))
+        return {GpuUuid(uuid): env for uuid in self._devices(plan)}
 
     def apply(self, plan: Plan, deadline: float) -> None:
         self._folder.mkdir(exist_ok=True)
         self.on_apply(plan)
-        for uuid in plan.gpus:
+        for uuid in self._devices(plan):
             (self._folder / uuid).write_text(str(plan.changes["claim"]))
         if self.refuse_apply:
             raise self.refuse_apply
@@ -127,7 +139,7 @@ class FileSharing:
     def undo(self, plan: Plan, deadline: float) -> None:
         if self.refuse_undo:
             raise self.refuse_undo
-        for uuid in plan.gpus or self._of(plan):
+        for uuid in self._devices(plan) or self._of(plan):
             (self._folder / uuid).unlink(missing_ok=True)
 
     def leftovers(self) -> Mapping[str, Plan]:
@@ -135,6 +147,9 @@ class FileSharing:
             return {}
         claims = {path.read_text() for path in self._folder.iterdir()}
         return {claim: Plan(strategy="MPS", gpus=(), changes={"claim": claim}) for claim in claims}
+
+    def _devices(self, plan: Plan) -> tuple[str, ...]:
+        return (str(plan.changes["mig"]),) if "mig" in plan.changes else plan.gpus
 
     def _of(self, plan: Plan) -> list[str]:
         found = self._folder.iterdir()
@@ -230,6 +245,11 @@ class World:
         folders.append(self.root / "hardware")
         files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
         return sorted(str(path.relative_to(self.root)) for path in files)
+
+    @property
+    def shared(self) -> list[str]:
+        """The UUIDs of the devices on which the strategy has set something."""
+        return sorted(path.name for path in (self.root / "hardware").iterdir())
 
     def set_on(self, uuid: GpuUuid) -> str | None:
         """What the strategy has set on a GPU."""

@@ -101,14 +101,20 @@ class Strategies:
         for plan in plans:
             self._of(plan).uphold(plan, deadline)
 
-    def undo(self, plans: Sequence[Plan], deadline: float) -> tuple[Debt, ...]:
-        """Take plans back, those of MIG last; return those that could not be, with the reasons."""
+    def undo(
+        self, plans: Sequence[Plan], deadline: float, owed: Sequence[Debt] = ()
+    ) -> tuple[Debt, ...]:
+        """Take plans back, those of MIG last; return those that could not be, with the reasons.
+
+        `owed` is what else could not be taken back and may be on the same devices.
+        """
         left = self._undo([plan for plan in plans if plan.strategy != MIG], deadline)
         last: list[Plan] = []
         for plan in plans:
             if plan.strategy == MIG:
                 # Who is still on a device is not to have it destroyed below it.
-                user = next((debt for debt in left if self.excludes(debt.plan, plan.parts)), None)
+                users = (d for d in (*left, *owed) if d.plan.strategy != MIG)
+                user = next((d for d in users if self.excludes(d.plan, plan.parts)), None)
                 if user is None:
                     last.append(plan)
                 else:

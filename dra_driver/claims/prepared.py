@@ -282,10 +282,16 @@ class PreparedClaims:
             StateError: the record cannot be deleted.
         """
         plans = self._undoable(record.plans, record)
+        if record.state is RecordState.PREPARED and any(plan.strategy == MIG for plan in plans):
+            # Half destroyed, a device is none: a driver that starts then must not take it for one.
+            self.records.write(replace(record, state=RecordState.PREPARING))
         left = self._strategies.undo(plans, deadline)
         # After the plans: a debt may be about the same GPU, and its setting is the older one.
-        for debt in reversed(record.debts):
-            left = self._strategies.undo(self._undoable([debt.plan], record), deadline) + left
+        # A MIG device after what is on it.
+        latest_first = record.debts[::-1]
+        for debt in sorted(latest_first, key=lambda debt: debt.plan.strategy == MIG):
+            plans = self._undoable([debt.plan], record)
+            left = self._strategies.undo(plans, deadline, left) + left
         self._step("undone")
         self.delete_spec(record.ref.uid)
         self._step("unspecified")

@@ -1,0 +1,116 @@
+"""A process that lets drivers of its own die at each NVML call, and checks what comes after.
+
+Each driver is a fork, so that a hundred of them take no longer than a few interpreters would. They
+leave a machine without anything of theirs, so all of them use the same one.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from dra_driver.claims.model import ClaimRef
+from dra_driver.claims.reconcile import Pace
+from dra_driver.claims.record import RecordState
+from mig_world import MPS_ON_MIG, MigNode
+
+
+def claim(node: MigNode) -> ClaimRef:
+    return node.claim(node.name("1g.10gb", 2), configs=[MPS_ON_MIG])
+
+
+def prepare(root: Path, nth: int, *, after: bool) -> None:
+    """Prepare and be killed at a call."""
+    node = MigNode(root)
+    ref = claim(node)
+    node.machine.kill_at("*", nth=nth, after=after)
+    node.world.prepare(ref)
+
+
+def unprepare(root: Path, nth: int, *, after: bool) -> None:
+    """Prepare, then unprepare and be killed at a call."""
+    node = MigNode(root)
+    ref = claim(node)
+    node.world.prepare(ref)
+    node.machine.kill_at("*", nth=nth, after=after)
+    node.world.unprepare(ref)
+
+
+def then_prepare(node: MigNode, ref: ClaimRef) -> None:
+    """The kubelet repeats Prepare: the claim has its device, and nothing is on another one."""
+    node.world.prepare(ref)
+    assert node.shapes() == ["1g.10gb@2"]
+    (made,) = node.there()
+    assert set(node.world.shared) <= {made.uuid}
+    node.world.unprepare(ref)
+
+
+def then_unprepare(node: MigNode, ref: ClaimRef) -> None:
+    """The pod was deleted meanwhile."""
+    node.world.unprepare(ref)
+
+
+def then_start(node: MigNode, ref: ClaimRef) -> None:
+    """The driver starts and looks around; a claim is prepared whole, or not at all."""
+    assert node.world.reconciler(Pace()).mend() == set()
+    record = node.world.prepared.records.read(ref.uid)
+    if record is None:
+        assert node.shapes() == []
+    else:
+        assert record.state is RecordState.PREPARED
+        assert node.shapes() == ["1g.10gb@2"]
+    node.world.unprepare(ref)
+
+
+def then_another(node: MigNode, ref: ClaimRef) -> None:
+    """The claim is deleted, and the next one has a larger device in the same place."""
+    del node.world.api.claims["default", ref.name]
+    node.world.unprepare(ref)
+    other = node.claim(node.name("2g.20gb", 2), name="other")
+    node.world.prepare(other)
+    assert node.shapes() == ["2g.20gb@2"]
+    node.world.unprepare(other)
+
+
+def forked(work: Callable[[], None]) -> int:
+    """Do work in a process of its own; return its exit status, negative for a signal."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 (nothing may come back from a fork)
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def check(root: Path, then: str) -> None:
+    node = MigNode(root)
+    node.machine.clear_faults()
+    globals()[then](node, claim(node))
+    node.world.reconciler(Pace()).mend()
+    assert node.left() == [], node.left()
+
+
+def main(folder: str, call: str, when: str, then: str) -> int:
+    root, after = Path(folder), when == "after"
+    MigNode.create(root).close()
+    for nth in count(1):
+        status = forked(lambda n=nth: globals()[call](root, n, after=after))  # type: ignore[misc]
+        if status == 0:
+            print(f"{nth - 1} calls")  # noqa: T201
+            return 0 if nth > 1 else 1
+        if status != -signal.SIGKILL or forked(lambda: check(root, then)):
+            print(f"killed {when} NVML call {nth} of {call}, {then}: not well")  # noqa: T201
+            return 1
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
