@@ -1,6 +1,7 @@
 """Builders of domain values for tests: complete, plausible values; override what matters."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dra_driver.claims.model import ClaimRef, ClaimUid
@@ -175,3 +176,8 @@ def gpu_config(strategy: str | None = None, **settings: Any) -> GpuConfig:
     found = decode(config(**fields)["opaque"]["parameters"]).normalise()
     assert isinstance(found, GpuConfig)
     return found
+
+
+def profile_like(shape: MigProfile, *, size: int, starts: Iterable[int]) -> MigProfile:
+    """A MIG profile with other placements."""
+    return replace(shape, placements=tuple(Placement(start=start, size=size) for start in starts))

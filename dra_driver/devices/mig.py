@@ -11,6 +11,7 @@ Callers hold a lock on the GPU, and know for whom the device is: nothing here do
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
@@ -124,7 +125,7 @@ class MigInstances:
         with self._calls() as calls:
             found = _at(calls, partition.slot)
             if isinstance(found, MigDevice):
-                return found
+                return replace(found, made_here=True)
             if found is None:
                 _check_room(calls, partition)
             with ExitStack() as undo:
@@ -169,6 +170,7 @@ def _make(
     if calls.mode(gpu) is not MigMode.ENABLED:
         calls.set_mode(gpu, MigMode.ENABLED)
         undo.callback(_try, calls.set_mode, gpu, MigMode.DISABLED)
+        log.info("mig mode changed", gpu=gpu, mode=str(MigMode.ENABLED))
     if found is None:
         number = calls.create_gpu_instance(gpu, partition.profile.id, placement)
         undo.callback(_try, calls.destroy_gpu_instance, gpu, number)

@@ -1,0 +1,230 @@
+"""Making and destroying MIG devices over a GPU in memory whose every step can be made to fail."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+import make
+from dra_driver.devices.mig import MigInstances
+from dra_driver.devices.model import (
+    BareInstance,
+    GpuUuid,
+    Instance,
+    MigDevice,
+    MigMode,
+    MigUuid,
+    Partition,
+    Placement,
+)
+from dra_driver.errors import ConflictError, DeviceError, DriverError, TransientError
+
+GPU = make.gpu(0).uuid
+
+
+@dataclass
+class Card:
+    """An H100. Steps whose names are in `failing` fail; all are remembered."""
+
+    is_on: bool = False
+    present: dict[int, Instance] = field(default_factory=dict)
+    failing: dict[str, DriverError] = field(default_factory=dict)
+    steps: list[str] = field(default_factory=list)
+
+    def _step(self, name: str) -> None:
+        self.steps.append(name)
+        if name in self.failing:
+            raise self.failing[name]
+
+    def mode(self, gpu: GpuUuid) -> MigMode:
+        return MigMode.ENABLED if self.is_on else MigMode.DISABLED
+
+    def set_mode(self, gpu: GpuUuid, mode: MigMode) -> None:
+        self._step("on" if mode is MigMode.ENABLED else "off")
+        self.is_on = mode is MigMode.ENABLED
+
+    def instances(self, gpu: GpuUuid) -> tuple[Instance, ...]:
+        return tuple(self.present.values())
+
+    def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, placement: Placement) -> int:
+        self._step("make gi")
+        (profile,) = (one for one in make.H100_PROFILES if one.id == profile_id)
+        self.present[7] = BareInstance(
+            parent=gpu, profile=profile, placement=placement, gpu_instance=7
+        )
+        return 7
+
+    def create_compute_instance(self, gpu: GpuUuid, gpu_instance: int) -> tuple[int, MigUuid]:
+        self._step("make ci")
+        bare = self.present[gpu_instance]
+        device = make.mig_device(0, bare.profile.name, bare.placement.start, gpu_instance=7)
+        self.present[gpu_instance] = device
+        return 0, device.uuid
+
+    def destroy_compute_instance(
+        self, gpu: GpuUuid, gpu_instance: int, compute_instance: int
+    ) -> None:
+        self._step("destroy ci")
+        was = self.present[gpu_instance]
+        self.present[gpu_instance] = BareInstance(
+            parent=gpu, profile=was.profile, placement=was.placement, gpu_instance=gpu_instance
+        )
+
+    def destroy_gpu_instance(self, gpu: GpuUuid, gpu_instance: int) -> None:
+        self._step("destroy gi")
+        del self.present[gpu_instance]
+
+
+def on(card: Card) -> MigInstances:
+    @contextmanager
+    def lend() -> Iterator[Card]:
+        yield card
+
+    return MigInstances(lend)
+
+
+def partition(profile: str = "3g.40gb", start: int = 4) -> Partition:
+    device = make.mig_device(0, profile, start)
+    return Partition(parent=GPU, profile=device.profile, placement=device.placement)
+
+
+def bare(profile: str = "3g.40gb", start: int = 4, *inside: int) -> BareInstance:
+    device = make.mig_device(0, profile, start)
+    return BareInstance(
+        parent=GPU,
+        profile=device.profile,
+        placement=device.placement,
+        gpu_instance=7,
+        compute_instances=inside,
+    )
+
+
+def test_a_device_is_made_in_order_with_the_mode_turned_on_for_it() -> None:
+    card = Card()
+    device = on(card).make(partition())
+
+    assert card.steps == ["on", "make gi", "make ci"]
+    assert device.made_here
+    assert (device.slot, device.gpu_instance) == (partition().slot, 7)
+
+
+def test_the_mode_is_left_alone_when_it_is_on() -> None:
+    card = Card(is_on=True)
+    on(card).make(partition())
+
+    assert card.steps == ["make gi", "make ci"]
+
+
+@pytest.mark.parametrize(
+    ("step", "is_on"),
+    [("on", False), ("make gi", False), ("make ci", False), ("make gi", True), ("make ci", True)],
+)
+def test_whatever_fails_everything_is_as_before(step: str, *, is_on: bool) -> None:
+    card = Card(is_on=is_on, failing={step: TransientError("busy")})
+    with pytest.raises(TransientError, match="busy"):
+        on(card).make(partition())
+
+    assert card.is_on is is_on
+    assert card.present == {}
+
+
+def test_a_step_that_cannot_be_taken_back_does_not_hide_the_cause() -> None:
+    card = Card(failing={"make ci": DeviceError("no room"), "destroy gi": TransientError("busy")})
+    with pytest.raises(DeviceError, match="no room"):
+        on(card).make(partition())
+
+    assert set(card.present) == {7}
+    assert card.steps == ["on", "make gi", "make ci", "destroy gi", "off"]
+
+
+def test_a_device_that_is_there_is_returned_and_nothing_is_touched() -> None:
+    card = Card(is_on=True)
+    first = on(card).make(partition())
+    card.steps.clear()
+
+    assert on(card).make(partition()) == first
+    assert card.steps == []
+
+
+def test_a_gpu_instance_left_by_a_crash_is_completed() -> None:
+    card = Card(is_on=True, present={7: bare()})
+
+    assert on(card).make(partition()).gpu_instance == 7
+    assert card.steps == ["make ci"]
+
+
+def test_a_gpu_instance_left_by_a_crash_stays_when_it_cannot_be_completed() -> None:
+    card = Card(is_on=True, present={7: bare()}, failing={"make ci": TransientError("busy")})
+    with pytest.raises(TransientError):
+        on(card).make(partition())
+
+    assert card.present == {7: bare()}
+
+
+def test_a_gpu_instance_divided_by_hand_is_not_taken() -> None:
+    card = Card(is_on=True, present={7: bare("3g.40gb", 4, 0, 1)})
+    with pytest.raises(DeviceError, match="divided among several compute instances"):
+        on(card).make(partition())
+
+    assert card.steps == []
+
+
+def test_what_is_in_the_way_is_named() -> None:
+    card = Card(is_on=True, present={7: bare("1g.10gb", 5)})
+    with pytest.raises(TransientError, match=r"it has GPU instance 7 \(1g\.10gb at 5\)"):
+        on(card).make(partition())
+
+    assert card.steps == []
+
+
+def test_a_device_is_destroyed_from_the_inside_and_the_mode_stays() -> None:
+    card = Card()
+    on(card).make(partition())
+    card.steps.clear()
+    on(card).destroy(partition().slot)
+
+    assert card.steps == ["destroy ci", "destroy gi"]
+    assert card.present == {}
+    assert card.is_on
+
+
+def test_destroying_can_be_repeated_from_wherever_it_stopped() -> None:
+    card = Card(failing={"destroy gi": TransientError("in use")})
+    on(card).make(partition())
+    with pytest.raises(TransientError, match="in use"):
+        on(card).destroy(partition().slot)
+    card.failing.clear()
+    on(card).destroy(partition().slot)
+    on(card).destroy(partition().slot)
+
+    assert card.present == {}
+    assert card.steps.count("destroy ci") == 1
+
+
+def test_another_device_at_the_same_place_is_not_destroyed() -> None:
+    card = Card(is_on=True, present={7: bare("1g.20gb", 4)})
+    on(card).destroy(partition("2g.20gb", 4).slot)
+
+    assert set(card.present) == {7}
+
+
+def test_what_is_at_a_slot_is_found() -> None:
+    card = Card(is_on=True)
+    assert on(card).find(partition().slot) is None
+    card.present[7] = bare()
+    assert on(card).find(partition().slot) == bare()
+    on(card).make(partition())
+    assert isinstance(on(card).find(partition().slot), MigDevice)
+
+
+def test_the_mode_stays_on_while_instances_are_there() -> None:
+    card = Card(is_on=True, present={7: bare()})
+    with pytest.raises(ConflictError, match=r"GPU instance 7 \(3g\.40gb at 4\)"):
+        on(card).set_mode(GPU, MigMode.DISABLED)
+    card.present.clear()
+    on(card).set_mode(GPU, MigMode.DISABLED)
+    on(card).set_mode(GPU, MigMode.DISABLED)
+
+    assert card.steps == ["off"]
+    assert on(card).mode(GPU) is MigMode.DISABLED

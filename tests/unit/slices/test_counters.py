@@ -1,0 +1,66 @@
+"""What MIG devices use of their GPU, in the names and numbers of NVIDIA's own driver."""
+
+from dataclasses import replace
+
+import make
+from dra_driver.slices import counters
+
+H100 = make.H100_PROFILES
+ONE, ME, THREE = H100[0], H100[1], H100[4]
+
+
+def test_a_card_has_the_most_of_each_engine_and_one_of_each_memory_slice() -> None:
+    assert counters.whole(H100) == {
+        "multiprocessors": 132,
+        "copy-engines": 8,
+        "decoders": 7,
+        "encoders": 0,
+        "jpeg-engines": 7,
+        "ofa-engines": 1,
+        "memory": 81152 * 1024**2,
+        **{f"memory-slice-{number}": 1 for number in range(8)},
+    }
+
+
+def test_a_mig_device_uses_its_engines_and_the_slices_it_covers() -> None:
+    used = counters.used(THREE, THREE.placements[1], counters.whole(H100))
+
+    assert {name for name in used if name.startswith("memory-slice")} == {
+        f"memory-slice-{number}" for number in (4, 5, 6, 7)
+    }
+    assert (used["multiprocessors"], used["ofa-engines"]) == (60, 0)
+
+
+def test_the_limit_of_a_profile_that_engines_imply_has_no_counter_of_its_own() -> None:
+    assert not any("instances" in name for name in counters.whole(H100))
+
+
+def test_a_limit_that_engines_do_not_imply_has_a_counter_of_its_own() -> None:
+    limited = tuple(replace(one, ofa_engines=0) for one in H100)
+    everything = counters.whole(limited)
+    used = [counters.used(limited[1], place, everything) for place in ME.placements[:2]]
+
+    assert everything["profile-20-instances"] == 1
+    assert counters.fits(used[0], everything)
+    assert not counters.fits({k: a + used[1].get(k, 0) for k, a in used[0].items()}, everything)
+    assert "profile-20-instances" not in counters.used(ONE, ONE.placements[0], everything)
+
+
+def test_instances_of_others_leave_the_rest() -> None:
+    everything = counters.whole(H100)
+    left = counters.left_by([make.mig_device(0, "3g.40gb", 4)], everything)
+
+    assert [left[f"memory-slice-{number}"] for number in range(8)] == [1] * 4 + [0] * 4
+    assert left["multiprocessors"] == 132 - 60
+    assert counters.left_by([], everything) == everything
+
+
+def test_amounts_are_written_as_the_api_has_them() -> None:
+    assert counters.counter_set("s", {"copy-engines": 8, "memory": 9856 * 1024**2}) == {
+        "name": "s",
+        "counters": {"copy-engines": {"value": "8"}, "memory": {"value": "9856Mi"}},
+    }
+    assert counters.capacity({"copy-engines": 8, "multiprocessors": 1}) == {
+        "copyEngines": {"value": "8"},
+        "multiprocessors": {"value": "1"},
+    }

@@ -1,0 +1,252 @@
+"""MIG devices in ResourceSlices: those that exist, those that could, and the GPUs they are on."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import make
+from dra_driver.devices.model import BareInstance, Gpu, MigMode
+from dra_driver.slices.project import Projection, projection
+
+ON = MigMode.ENABLED
+HAND_MADE = make.mig_device(0, "3g.40gb", 4)
+PARENT = make.gpu(0).uuid
+
+
+def h100(*instances: Any, minor: int = 0, **changes: object) -> Gpu:
+    mode = ON if instances else MigMode.DISABLED
+    return make.gpu(minor, mig_mode=mode, mig=make.mig(*instances, **changes))
+
+
+def a100(mode: MigMode, *instances: Any, **changes: object) -> Gpu:
+    mig = make.mig(*instances, needs_reset=True, pending_mode=mode, **changes)
+    return make.gpu(0, architecture="Ampere", mig_mode=mode, mig=mig)
+
+
+def found(*gpus: Gpu, with_counters: bool = True) -> Projection:
+    return projection(make.inventory(*gpus), with_counters=with_counters)
+
+
+def names(published: Projection) -> list[str]:
+    return [str(device["name"]) for device in published.devices]
+
+
+def device(published: Projection, name: str) -> dict[str, Any]:
+    (one,) = (each for each in published.devices if each["name"] == name)
+    return one
+
+
+def test_a_hopper_gpu_is_published_whole_and_in_every_part_it_could_be_cut_into() -> None:
+    published = found(h100())
+
+    assert len(published.devices) == 26
+    assert names(published)[-1] == "gpu-0"
+    assert [counter_set["name"] for counter_set in published.counter_sets] == ["gpu-0-counter-set"]
+    assert published.withheld == published.notes == ()
+
+
+def test_a_partition_is_described_as_by_nvidias_driver() -> None:
+    one = device(found(h100()), "gpu-0-mig-1g10gb-me-20-6")
+
+    assert one["attributes"] == {
+        "type": {"string": "mig"},
+        "parentUUID": {"string": PARENT},
+        "profile": {"string": "1g.10gb+me"},
+        "productName": {"string": "NVIDIA H100 80GB HBM3"},
+        "brand": {"string": "Nvidia"},
+        "architecture": {"string": "Hopper"},
+        "cudaComputeCapability": {"version": "9.0.0"},
+        "driverVersion": {"version": "535.261.3"},
+        "cudaDriverVersion": {"version": "12.2.0"},
+        "addressingMode": {"string": "HMM"},
+        "resource.kubernetes.io/pciBusID": {"string": "0000:10:00.0"},
+        "resource.kubernetes.io/pcieRoot": {"string": "pci0000:0f"},
+        "resource.kubernetes.io/numaNode": {"int": 0},
+    }
+    assert one["capacity"] == {
+        "multiprocessors": {"value": "16"},
+        "copyEngines": {"value": "1"},
+        "decoders": {"value": "1"},
+        "encoders": {"value": "0"},
+        "jpegEngines": {"value": "1"},
+        "ofaEngines": {"value": "1"},
+        "memory": {"value": "9856Mi"},
+    }
+    assert one["consumesCounters"] == [
+        {
+            "counterSet": "gpu-0-counter-set",
+            "counters": {
+                "multiprocessors": {"value": "16"},
+                "copy-engines": {"value": "1"},
+                "decoders": {"value": "1"},
+                "encoders": {"value": "0"},
+                "jpeg-engines": {"value": "1"},
+                "ofa-engines": {"value": "1"},
+                "memory": {"value": "9856Mi"},
+                "memory-slice-6": {"value": "1"},
+            },
+        }
+    ]
+
+
+def test_the_whole_gpu_consumes_all_counters_and_keeps_its_own_memory() -> None:
+    published = found(h100())
+    whole = device(published, "gpu-0")
+
+    assert whole["consumesCounters"][0]["counters"] == published.counter_sets[0]["counters"]
+    assert whole["capacity"]["memory"] == {"value": "80Gi"}
+    assert whole["capacity"]["multiprocessors"] == {"value": "132"}
+
+
+def test_what_claims_make_and_unmake_changes_no_byte() -> None:
+    before = found(h100())
+    for profile, start in (("1g.10gb", 6), ("3g.40gb", 0), ("7g.80gb", 0)):
+        made = make.mig_device(0, profile, start, made_here=True)
+        assert json.dumps(found(h100(made)).devices) == json.dumps(before.devices)
+        assert found(h100(made)).counter_sets == before.counter_sets
+
+
+def test_an_instance_that_a_claim_is_having_made_changes_no_byte_either() -> None:
+    half = BareInstance(
+        parent=PARENT,
+        profile=HAND_MADE.profile,
+        placement=HAND_MADE.placement,
+        gpu_instance=1,
+        made_here=True,
+    )
+    assert found(h100(half)) == found(h100())
+
+
+def test_the_mode_of_a_hopper_gpu_changes_no_byte() -> None:
+    assert found(make.gpu(0, mig_mode=ON, mig=make.mig())) == found(h100())
+
+
+def test_an_instance_made_by_hand_is_published_as_it_is() -> None:
+    one = device(found(h100(HAND_MADE)), "gpu-0-mig-3g40gb-9-4")
+
+    assert one["attributes"]["uuid"] == {"string": HAND_MADE.uuid}
+    assert one["capacity"]["memory"] == {"value": "40448Mi"}
+    assert {name for name in one["capacity"] if name.startswith("memorySlice")} == {
+        f"memorySlice{number}" for number in (4, 5, 6, 7)
+    }
+    assert "consumesCounters" not in one
+
+
+def test_beside_instances_made_by_hand_only_what_fits_is_published() -> None:
+    published = found(h100(HAND_MADE))
+    starts = {int(name.rsplit("-", 1)[1]) for name in names(published)[1:]}
+
+    assert names(published)[0] == "gpu-0-mig-3g40gb-9-4"
+    assert starts == {0, 1, 2, 3}
+    assert "gpu-0" not in names(published)
+    assert "nvidia-smi mig -i 0000:10:00.0 -dgi" in published.notes[0].text
+    counters: Any = published.counter_sets[0]["counters"]
+    assert counters["memory-slice-3"] == {"value": "1"}
+    assert counters["memory-slice-4"] == {"value": "0"}
+    assert counters["multiprocessors"] == {"value": "72"}
+
+
+def test_a_gpu_instance_without_compute_instance_takes_its_place_and_is_said() -> None:
+    half = BareInstance(
+        parent=PARENT, profile=HAND_MADE.profile, placement=HAND_MADE.placement, gpu_instance=2
+    )
+    published = found(h100(half))
+
+    assert "gpu-0-mig-3g40gb-9-4" not in names(published)
+    assert "GPU instance 2 (3g.40gb at 4) has no compute instance" in published.notes[0].text
+
+
+def test_ampere_with_mode_off_is_a_whole_gpu_and_says_why_not_more() -> None:
+    published = found(a100(MigMode.DISABLED))
+
+    assert names(published) == ["gpu-0"]
+    assert "consumesCounters" not in device(published, "gpu-0")
+    assert published.counter_sets == ()
+    assert "-mig 1, and reset the GPU" in published.notes[0].text
+
+
+def test_ampere_with_mode_on_and_nothing_on_it_is_not_stranded() -> None:
+    published = found(a100(ON))
+
+    assert len(published.devices) == 25
+    assert "gpu-0" not in names(published)
+
+
+def test_a_vgpu_has_the_instances_its_host_gave_it() -> None:
+    published = found(a100(ON, HAND_MADE, is_virtual=True))
+
+    assert names(published) == ["gpu-0-mig-3g40gb-9-4"]
+    assert published.counter_sets == ()
+
+
+def test_capability_is_of_the_card_and_not_of_the_node() -> None:
+    plain = make.gpu(1, mig_mode=MigMode.UNSUPPORTED)
+    published = found(h100(), plain)
+
+    assert names(published)[-2:] == ["gpu-1", "gpu-0"]
+    assert device(published, "gpu-1") == found(plain).devices[0]
+
+
+def test_partitions_fill_gpus_from_the_first_and_whole_gpus_are_offered_from_the_last() -> None:
+    published = names(found(*(h100(minor=minor) for minor in range(3))))
+
+    assert published[-3:] == ["gpu-2", "gpu-1", "gpu-0"]
+    assert [name.split("-mig")[0] for name in published[:-3]] == (
+        ["gpu-0"] * 25 + ["gpu-1"] * 25 + ["gpu-2"] * 25
+    )
+
+
+def test_without_counters_whole_gpus_stay_and_partitions_go() -> None:
+    published = found(h100(), with_counters=False)
+
+    assert names(published) == ["gpu-0"]
+    assert published.counter_sets == ()
+    assert "consumesCounters" not in published.devices[0]
+    assert "does not store counters" in published.notes[0].text
+
+
+def test_without_counters_a_gpu_with_instances_is_not_given_out_as_a_whole() -> None:
+    made = make.mig_device(0, "1g.10gb", 6, made_here=True)
+    assert names(found(h100(made), with_counters=False)) == []
+    assert names(found(h100(HAND_MADE, made), with_counters=False)) == ["gpu-0-mig-3g40gb-9-4"]
+    assert [entry.index for entry in found(h100(made), with_counters=False).withheld] == [0]
+
+
+def test_instances_that_cannot_be_read_withhold_the_gpu_with_the_reason() -> None:
+    one = make.gpu(0, mig_mode=ON, mig=make.mig(problem="run it as root"))
+    published = found(one)
+
+    assert published.devices == ()
+    assert "run it as root" in published.withheld[0].reason
+
+
+def test_a_card_with_more_slices_than_the_api_takes_is_a_whole_gpu() -> None:
+    shape = make.H100_PROFILES[0]
+    wide = make.mig(profiles=(make.profile_like(shape, size=1, starts=range(30)),))
+    published = found(make.gpu(0, mig_mode=MigMode.DISABLED, mig=wide))
+
+    assert names(published) == ["gpu-0"]
+    assert "counters" in published.notes[0].text
+
+
+def test_a_device_that_covers_too_much_for_the_api_lacks_only_its_slices() -> None:
+    shape = make.profile_like(make.H100_PROFILES[-1], size=12, starts=[0])
+    instance = replace(
+        make.mig_device(0, "7g.80gb", 0), profile=shape, placement=shape.placements[0]
+    )
+    published = found(make.gpu(0, mig_mode=ON, mig=make.mig(instance, profiles=(shape,))))
+
+    (one,) = published.devices
+    assert "memory" in one["capacity"]  # type: ignore[operator]
+    assert [entry.attribute for entry in published.omitted] == ["memorySlice…"]
+
+
+@pytest.mark.parametrize("mode", [ON, MigMode.DISABLED])
+def test_two_gpus_of_one_minor_number_are_published_once(mode: MigMode) -> None:
+    twin = make.gpu(0, index=5, uuid="GPU-twin", mig_mode=mode, mig=make.mig())
+    published = found(h100(), twin)
+
+    assert len(set(names(published))) == len(published.devices) == 26
+    assert [entry.index for entry in published.withheld] == [5]
