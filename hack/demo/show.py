@@ -132,6 +132,7 @@ def _tear_down(screen: Screen, node: GpuNode) -> None:
 def _tell_how_to_use(screen: Screen, node: GpuNode) -> None:
     screen.part("Left running")
     env, log, machine = node.cluster.env, node.driver.log, node.machine.root
+    plugins = f"KUBELET_PLUGINS_DIRECTORY_PATH={node.place.plugins} PROC_ROOT={machine}/proc"
     screen.line(f"""\
     export KUBECONFIG={env["KUBECONFIG"]}
     alias kubectl={env["KUBECTL"]}
@@ -139,6 +140,7 @@ def _tell_how_to_use(screen: Screen, node: GpuNode) -> None:
     kubectl apply -f manifests/demos/{DEFAULT_DEMOS[0]}/demo.yaml
 
     The driver's log:        tail -f {log}
+    Who shares which GPU:    {plugins} .venv/bin/dra-driver status
     The cluster's parts:     python3 hack/cluster status --name {NAME}
     Make a GPU fall off:     .venv/bin/dra-driver simulate fault lose --gpu 7 --root {machine}
     End all of it:           .venv/bin/python hack/demo --down""")

@@ -11,7 +11,7 @@ from testbed.machine import GpuSettings
 
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
-from e2e.scene import Scene, cel
+from e2e.scene import Scene, cel, container
 from e2e.sharing import (
     MEMORY,
     PERCENTAGE,
@@ -134,6 +134,22 @@ class TestMps:
         assert shared.mounts(pod)["/dev/shm"] == "tmpfs"
         on_the_node = scene.node.place.mps / "domains" / shared.uid / "shm" / "here"
         assert on_the_node.exists()
+
+    def test_a_container_with_two_mps_claims_is_a_client_of_one_daemon(self, scene: Scene) -> None:
+        one, two = (Shared.make(scene, name, gpu=mps_limits()) for name in ("one", "two"))
+        claims = [
+            {"name": name, "resourceClaimName": name_of.claim}
+            for name, name_of in (("first", one), ("second", two))
+        ]
+        resources = {"claims": [{"name": "first"}, {"name": "second"}]}
+        spec = {"resourceClaims": claims, "containers": [container("ctr", resources)]}
+        pod = one.pod(spec=spec)
+        scene.running(pod)
+        assert len(scene.gpus(pod)) == 2
+        scene.run_in(pod, "touch", "/dev/shm/here", "/tmp/nvidia-mps/here")
+        domains = scene.node.place.mps / "domains"
+        found = {path.relative_to(domains).parts[:2] for path in domains.glob("*/*/here")}
+        assert found == {(two.uid, "shm"), (two.uid, "pipe")}
 
     def test_the_node_says_who_shares_what(self, scene: Scene) -> None:
         shared = Shared.make(scene, fast=mps_limits(30, "4Gi"), turns=time_slicing("Medium"))
