@@ -1,9 +1,10 @@
 """Whether the API server stores what devices consume, asked before anything is published.
 
 In: the devices to be published. Out: yes or no, by a create with `dryRun=All`, which stores
-nothing. Rule: an API server whose feature gate DRAPartitionableDevices is off silently drops counters from
-devices. A whole GPU and its MIG devices would then be published side by side, each free to be
-allocated, until the loss is noticed in the reply: too late for a pod that is scheduled in between.
+nothing. Rule: an API server whose feature gate DRAPartitionableDevices is off silently drops
+counters from devices. A whole GPU and its MIG devices would then be published side by side, each
+free to be allocated, until the loss is noticed in the reply: too late for a pod that is scheduled
+in between.
 """
 
 from collections.abc import Mapping, Sequence
