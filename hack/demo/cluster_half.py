@@ -1,14 +1,22 @@
 """The whole way, on a real Kubernetes node: pods ask for GPUs, containers say what they see."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from demos import Demo, Found, Seen, complaints
 from screen import Screen
 from testbed import mps
 from testbed.commands import TestbedError, wait_until
 from testbed.node import GpuNode
-from testbed.pods import claim_uids, environment, explain, gpus_seen, mount_points, wait_running
+from testbed.pods import (
+    claim_uids,
+    environment,
+    explain,
+    gpus_seen,
+    migs_seen,
+    mount_points,
+    wait_running,
+)
 
 TEST_IMAGE = "registry.local/gpu-test:1"
 """The image that hack/cluster makes: busybox, bash and a C library."""
@@ -43,7 +51,7 @@ def run_demos(
 
 def _run(screen: Screen, node: GpuNode, demo: Demo, *, keep: bool) -> list[str]:
     _provide_images(screen, node, demo)
-    before = node.machine.settings()
+    before = node.machine.settings(), node.machine.mig_devices()
     problems = []
     try:
         node.cluster.kubectl("apply", "-f", demo.manifest)
@@ -68,6 +76,7 @@ def look(node: GpuNode, demo: Demo) -> Found:
     return Found(
         gpus={ctr: gpus_seen(cluster, *ctr.split("/"), place) for ctr in demo.gpus},
         env={ctr: environment(cluster, *ctr.split("/"), place) for ctr in demo.env},
+        mig={ctr: migs_seen(cluster, *ctr.split("/"), place) for ctr in demo.mig},
         mounts={ctr: mount_points(cluster, *ctr.split("/"), place) for ctr in demo.mounts},
         node=node.machine.settings() if demo.node else {},
         mps={ctr: _mps_answers(node, demo, ctr) for ctr in demo.mps},
@@ -82,6 +91,8 @@ def _mps_answers(node: GpuNode, demo: Demo, container: str) -> dict[str, str]:
 
 def _show(screen: Screen, demo: Demo, found: Found) -> None:
     screen.table(("POD", "CONTAINER", "GPU"), _rows(found.gpus))
+    if found.mig:
+        screen.table(("POD", "CONTAINER", "MIG DEVICE", "PROFILE"), _mig_rows(found.mig))
     for container, variables in demo.env.items():
         for name in variables:
             if name in found.env[container]:
@@ -102,8 +113,8 @@ def _show(screen: Screen, demo: Demo, found: Found) -> None:
 def _left(node: GpuNode, before: object) -> list[str]:
     """Say what is left of a demo that was removed."""
     problems = [f"left on the node: {name}" for name in node.place.left_over()]
-    if node.machine.settings() != before:
-        problems.append("the GPUs are not set as they were before")
+    if (node.machine.settings(), node.machine.mig_devices()) != before:
+        problems.append("the GPUs are not set or divided as they were before")
     if left := mps.processes(node.place.plugins):
         problems.append(f"MPS daemons still run: {', '.join(map(str, left))}")
     return problems
@@ -139,6 +150,14 @@ def _remove(node: GpuNode, demo: Demo) -> None:
     except TestbedError as error:
         reasons = "\n".join(explain(api, pod) for pod in api.all("Pod", demo.namespace))
         raise TestbedError(f"{error}\n{reasons}") from error
+
+
+def _mig_rows(seen: Mapping[str, Mapping[str, str]]) -> list[tuple[str, ...]]:
+    return [
+        (*container.split("/"), uuid, profile)
+        for container, devices in seen.items()
+        for uuid, profile in devices.items()
+    ]
 
 
 def _rows(seen: Seen) -> list[tuple[str, str, str]]:

@@ -28,6 +28,7 @@ class Demo:
         equal, disjoint: groups of containers that see the same GPUs, or none in common.
         env: variables and their values; None: not set.
         mounts: paths where something is mounted.
+        mig: the profiles of the MIG devices it sees. Without `env`, no two containers see the same.
         node: how the GPUs it sees are set on the node, in nvidia-smi's words.
         mps: commands and what the MPS daemon that serves it answers.
     """
@@ -40,6 +41,7 @@ class Demo:
     disjoint: tuple[tuple[str, ...], ...] = ()
     env: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     mounts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    mig: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     node: Mapping[str, GpuSettings] = field(default_factory=dict)
     mps: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -55,11 +57,15 @@ class Demo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What was found of a demo; by `pod/container`, but `node`, which is by GPU UUID."""
+    """What was found of a demo; by `pod/container`, but `node`, which is by GPU UUID.
+
+    `mig` has the profiles of MIG devices by their UUIDs.
+    """
 
     gpus: Seen
     env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     mounts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    mig: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     node: Mapping[str, GpuSettings] = field(default_factory=dict)
     mps: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -88,6 +94,7 @@ def load(name: str) -> Demo:
         disjoint=tuple(tuple(group) for group in expect.get("disjoint", ())),
         env=expect.get("env", {}),
         mounts={ctr: tuple(paths) for ctr, paths in expect.get("mounts", {}).items()},
+        mig={ctr: tuple(profiles) for ctr, profiles in expect.get("mig", {}).items()},
         node={
             ctr: GpuSettings(compute_mode=one["computeMode"], time_slice=one["timeSlice"])
             for ctr, one in expect.get("node", {}).items()
@@ -104,6 +111,7 @@ def complaints(demo: Demo, found: Found) -> list[str]:
         *_overlaps(demo, found.gpus),
         *_wrong_variables(demo, found.env),
         *_missing_mounts(demo, found.mounts),
+        *_wrong_migs(demo, found),
         *_wrong_settings(demo, found),
         *_wrong_answers(demo, found.mps),
     ]
@@ -142,6 +150,17 @@ def _missing_mounts(demo: Demo, mounts: Mapping[str, Mapping[str, str]]) -> Iter
         for path in paths:
             if path not in mounts[container]:
                 yield f"{container} has nothing mounted at {path}"
+
+
+def _wrong_migs(demo: Demo, found: Found) -> Iterator[str]:
+    for container, wanted in demo.mig.items():
+        profiles = sorted(found.mig[container].values())
+        if profiles != sorted(wanted):
+            yield f"{container} sees MIG devices {profiles} instead of {sorted(wanted)}"
+    if not demo.env:  # containers that share something see the same
+        for one, other in itertools.combinations(demo.mig, 2):
+            if common := found.mig[one].keys() & found.mig[other].keys():
+                yield f"{one} and {other} both see {', '.join(sorted(common))}"
 
 
 def _wrong_settings(demo: Demo, found: Found) -> Iterator[str]:

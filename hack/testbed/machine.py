@@ -10,6 +10,7 @@ DRIVER = REPOSITORY / ".venv" / "bin" / "dra-driver"
 
 
 COMPUTE_MODES = {0: "Default", 2: "Prohibited", 3: "Exclusive_Process"}
+MIG_MODES = {0: "Disabled", 1: "Enabled"}
 TIME_SLICES = {0: "Default", 1: "Short", 2: "Medium", 3: "Long"}
 
 
@@ -19,6 +20,7 @@ class GpuSettings:
 
     compute_mode: str
     time_slice: str
+    mig_mode: str = "Disabled"
 
 
 class SimulatedMachine:
@@ -46,9 +48,18 @@ class SimulatedMachine:
             gpu["uuid"]: GpuSettings(
                 compute_mode=COMPUTE_MODES.get(gpu["computeMode"], "-"),
                 time_slice=TIME_SLICES.get(gpu["timeSlice"], "-"),
+                mig_mode=MIG_MODES.get(gpu["migMode"], "-"),
             )
             for gpu in json.loads(self._do("status", "--output", "json"))["gpus"]
         }
+
+    def mig_devices(self) -> tuple[str, ...]:
+        """The MIG devices that are there, a line for each: UUID, GPU, profile, place."""
+        return tuple(self.mig("list").splitlines())
+
+    def mig(self, verb: str, *words: str) -> str:
+        """Do by hand what `dra-driver simulate mig` offers; return what it printed."""
+        return run((DRIVER, "simulate", "mig", verb, "--root", self.root, *words)).strip()
 
     def _do(self, verb: str, *words: str, timeout: float = 60) -> str:
         return run((DRIVER, "simulate", verb, "--root", self.root, *words), timeout=timeout)

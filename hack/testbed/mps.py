@@ -24,8 +24,13 @@ def can_run_mps(driver_root: Path) -> bool:
 
 
 def ask(place: Place, claim: str, command: str) -> str:
-    """Give a command to the daemon that serves a claim (its UID); return the answer."""
+    """Give a command to the daemon that serves a claim (its UID); return the answer.
+
+    Of a claim with MIG devices only, that is the daemon of the first.
+    """
     folder = place.mps / "domains" / claim
+    if not folder.exists():
+        folder = folder.with_name(f"{claim}_mig_0")
     # Relative, because the path of a socket holds 107 bytes and the folder's has as many.
     env = {"CUDA_MPS_PIPE_DIRECTORY": ".", "LD_LIBRARY_PATH": str(folder / "lib")}
     program = (place.driver_root / PROGRAM,)

@@ -10,6 +10,28 @@ from testbed.commands import TestbedError, wait_until
 GPU_LINE = re.compile(r"^GPU (?P<index>\d+): (?P<name>.+) \(UUID: (?P<uuid>GPU-[0-9a-f-]+)\)$")
 
 
+MIG_LINE = re.compile(
+    r"^  MIG (?P<profile>\S+) +Device +(?P<index>\d+): \(UUID: (?P<uuid>MIG-[0-9a-f-]+)\)$"
+)
+
+
+def migs_seen(cluster: Cluster, pod: str, container: str, namespace: str) -> dict[str, str]:
+    """Return the profiles of the MIG devices that `nvidia-smi -L` lists in a container, by UUID.
+
+    Raises:
+        TestbedError: It failed there, or printed something else than GPUs and MIG devices.
+    """
+    command = ("exec", "--namespace", namespace, pod, "--container", container)
+    return parse_mig_list(cluster.kubectl(*command, "--", "nvidia-smi", "-L"))
+
+
+def parse_mig_list(text: str) -> dict[str, str]:
+    """Return profiles by UUID of the MIG devices in the output of `nvidia-smi -L`."""
+    parse_gpu_list(text)
+    lines = (MIG_LINE.match(line) for line in text.splitlines())
+    return {line["uuid"]: line["profile"] for line in lines if line}
+
+
 def gpus_seen(cluster: Cluster, pod: str, container: str, namespace: str) -> tuple[str, ...]:
     """Return the UUIDs that `nvidia-smi -L` lists in a running container, in its order.
 
@@ -24,7 +46,8 @@ def parse_gpu_list(text: str) -> tuple[str, ...]:
     """Return the UUIDs in the output of `nvidia-smi -L`."""
     if text.strip() == "No devices found.":
         return ()
-    lines = [GPU_LINE.match(line) for line in text.strip().splitlines()]
+    found = [line for line in text.strip().splitlines() if not MIG_LINE.match(line)]
+    lines = [GPU_LINE.match(line) for line in found]
     if not all(lines):
         raise TestbedError(f"nvidia-smi -L printed:\n{text}")
     return tuple(line["uuid"] for line in lines if line)

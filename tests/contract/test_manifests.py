@@ -54,6 +54,21 @@ def values(container: Object) -> dict[str, str]:
     return {one["name"]: one["value"] for one in container["env"] if "value" in one}
 
 
+def pods(thing: Object) -> list[tuple[str, Object]]:
+    """The pods that an object is or makes: name and spec."""
+    name, spec = thing["metadata"]["name"], thing.get("spec", {})
+    if thing["kind"] == "StatefulSet":
+        return [(f"{name}-{n}", spec["template"]["spec"]) for n in range(spec["replicas"])]
+    return [(name, spec)] if thing["kind"] == "Pod" else []
+
+
+def test_the_device_class_of_mig_devices_is_the_drivers() -> None:
+    found = only("DeviceClass", REPOSITORY / "deviceclasses" / "mig.yaml")
+    assert found["metadata"]["name"] == "mig.nvidia.com"
+    (selector,) = found["spec"]["selectors"]
+    assert f"device.driver == '{DRIVER_NAME}'" in selector["cel"]["expression"]
+
+
 def test_the_device_class_is_the_drivers_and_has_the_extended_resource() -> None:
     found = only("DeviceClass", REPOSITORY / "deviceclasses" / "gpu.yaml")
     assert found["metadata"]["name"] == "gpu.nvidia.com"
@@ -197,19 +212,20 @@ def test_kustomize_applies_every_manifest() -> None:
 def test_a_demo_is_whole(folder: Path) -> None:
     expect = yaml.safe_load((folder / "expect.yaml").read_text())
     things = list(objects(folder / "demo.yaml"))
-    by_container = ("env", "mounts", "node", "mps")
+    by_container = ("mig", "env", "mounts", "node", "mps")
     assert set(expect) <= {"namespace", "gpus", "equal", "disjoint", *by_container}
     containers = {
-        f"{thing['metadata']['name']}/{container['name']}"
+        f"{pod}/{container['name']}"
         for thing in things
-        if thing["kind"] == "Pod"
-        for container in thing["spec"]["containers"]
+        for pod, spec in pods(thing)
+        for container in spec["containers"]
     }
     assert set(expect["gpus"]) == containers
     groups = [*expect.get("equal", []), *expect.get("disjoint", [])]
     groups += [list(expect.get(part, {})) for part in by_container]
     assert {container for group in groups for container in group} <= containers
-    names = {thing["metadata"].get("namespace", thing["metadata"]["name"]) for thing in things}
+    in_namespaces = [thing for thing in things if thing["kind"] != "DeviceClass"]
+    names = {one["metadata"].get("namespace", one["metadata"]["name"]) for one in in_namespaces}
     assert names == {expect["namespace"]} == {folder.name}
 
 
