@@ -15,10 +15,9 @@ and go, and does three things:
 Pure.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from dra_driver.devices.model import Gpu, MigProfile, Partition
-from dra_driver.devices.partitions import is_partitioned
 
 
 def in_fill_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
@@ -26,11 +25,16 @@ def in_fill_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
     return tuple(sorted(gpus, key=lambda gpu: (gpu.pci_address, gpu.index)))
 
 
-def in_whole_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
-    """Return the GPUs in the order in which they are offered as a whole."""
+def in_whole_order(gpus: Iterable[Gpu], divided: Container[Gpu]) -> tuple[Gpu, ...]:
+    """Return the GPUs in the order in which they are offered as a whole.
+
+    Args:
+        gpus: those that are.
+        divided: those whose partitions are offered too.
+    """
     ordered = in_fill_order(gpus)
-    plain = tuple(gpu for gpu in ordered if not is_partitioned(gpu))
-    return plain + tuple(gpu for gpu in reversed(ordered) if is_partitioned(gpu))
+    plain = tuple(gpu for gpu in ordered if gpu not in divided)
+    return plain + tuple(gpu for gpu in reversed(ordered) if gpu in divided)
 
 
 def in_packing_order(partitions: Sequence[Partition]) -> tuple[Partition, ...]:

@@ -108,10 +108,11 @@ def projection(inventory: Inventory, *, with_counters: bool = True) -> Projectio
 
 def _arranged(offers: dict[int, _Offer], withheld: list[Withheld]) -> Projection:
     filled = tuple(offers.values())
-    whole = [offers[gpu.minor] for gpu in order.in_whole_order(offer.gpu for offer in filled)]
+    divided = [offer.gpu for offer in filled if offer.partitions]
+    whole = order.in_whole_order((offer.gpu for offer in filled if offer.whole), divided)
     devices = [device for offer in filled for device in offer.existing]
     devices += [device for offer in filled for device in offer.partitions]
-    devices += [offer.whole for offer in whole if offer.whole is not None]
+    devices += [one for gpu in whole if (one := offers[gpu.minor].whole) is not None]
     return Projection(
         devices=tuple(devices),
         counter_sets=tuple(offer.counter_set for offer in filled if offer.counter_set is not None),

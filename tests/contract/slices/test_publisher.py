@@ -9,6 +9,7 @@ import pytest
 import make
 from apiserver.kinds import kind_of
 from apiserver.rules import without_device_fields
+from apiserver.store import Refusal
 from dra_driver.devices.model import Inventory
 from dra_driver.ops.metrics import SliceWrite
 from dra_driver.slices.project import Projection, projection
@@ -241,6 +242,79 @@ class TestDroppedFields:
         bench.look_again(publisher, make.inventory())
         assert bench.writes() == 1
         assert bench.count.dropped == 0
+
+
+def h100s(*instances: Any, count: int = 1) -> Inventory:
+    return make.inventory(
+        *(make.gpu(minor, mig=make.mig(*instances if minor == 0 else ())) for minor in range(count))
+    )
+
+
+class TestCounters:
+    def test_counters_stand_in_a_slice_of_their_own_before_the_devices(self, bench: Any) -> None:
+        bench.start(h100s(count=2))
+        counters, devices = bench.slices()
+        assert [one["name"] for one in counters["spec"]["sharedCounters"]] == [
+            "gpu-0-counter-set",
+            "gpu-1-counter-set",
+        ]
+        assert "devices" not in counters["spec"]
+        assert len(devices["spec"]["devices"]) == 52
+        assert bench.devices()[-2:] == ["gpu-1", "gpu-0"]
+
+    def test_nothing_is_written_while_claims_make_and_unmake_instances(self, bench: Any) -> None:
+        publisher = bench.start(h100s(count=8))
+        writes = bench.writes()
+        for start in range(7):
+            made = make.mig_device(0, "1g.10gb", start, made_here=True)
+            bench.look_again(publisher, h100s(made, count=8))
+        assert bench.writes() == writes
+
+    def test_a_server_without_counters_is_never_told_of_partitions(self, bench: Any) -> None:
+        seen: list[str] = []
+
+        def drop(new: Any, _old: Any) -> None:
+            spec = new.get("spec", {})
+            spec.pop("sharedCounters", None)
+            for device in spec.get("devices") or ():
+                device.pop("consumesCounters", None)
+                if not new["metadata"]["name"].startswith("probe-"):
+                    seen.append(device["name"])
+
+        bench.server.store.rules.insert(0, drop)
+        publisher = bench.start(h100s(count=2))
+        bench.look_again(publisher, h100s(count=2))
+        assert bench.devices() == ["gpu-0", "gpu-1"]
+        assert set(seen) == {"gpu-0", "gpu-1"}
+        assert bench.count.dropped == 1
+
+    def test_a_server_that_refuses_counters_gets_whole_gpus(self, bench: Any) -> None:
+        def refuse(new: Any, _old: Any) -> None:
+            if any("consumesCounters" in one for one in new["spec"].get("devices") or ()):
+                raise Refusal(422, "Invalid", "counterSet must be in the same slice")
+
+        bench.server.store.rules.insert(0, refuse)
+        bench.start(h100s(count=2))
+        assert bench.devices() == ["gpu-0", "gpu-1"]
+
+    def test_counters_that_are_lost_later_take_the_partitions_with_them(self, bench: Any) -> None:
+        publisher = bench.start(h100s())
+        bench.server.store.rules.insert(0, without_device_fields("consumesCounters"))
+        bench.server.delete_all("resourceslices")
+        bench.wait(lambda: bench.devices() == ["gpu-0"])
+        bench.look_again(publisher, h100s())
+        assert bench.devices() == ["gpu-0"]
+
+    def test_it_is_asked_once_and_nothing_is_left_of_the_question(self, bench: Any) -> None:
+        publisher = bench.start(h100s())
+        bench.look_again(publisher, h100s())
+        asked = [
+            seen
+            for seen in bench.server.seen("create", "resourceslices")
+            if seen.query.get("dryRun") == "All"
+        ]
+        assert len(asked) == 1
+        assert len(bench.slices()) == 2
 
 
 class TestFailures:

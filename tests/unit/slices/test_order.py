@@ -54,7 +54,7 @@ def test_gpus_are_filled_by_address_and_given_out_whole_from_the_other_end() -> 
     plain = make.gpu(9, mig_mode=MigMode.UNSUPPORTED)
 
     assert [gpu.minor for gpu in in_fill_order(H100S[::-1])] == list(range(8))
-    assert [gpu.minor for gpu in in_whole_order((*H100S[:3], plain))] == [9, 2, 1, 0]
+    assert [gpu.minor for gpu in in_whole_order((*H100S[:3], plain), H100S)] == [9, 2, 1, 0]
 
 
 def lost_by_mix(count: int, load: float) -> dict[str, tuple[int, int, int, int]]:

@@ -1,0 +1,306 @@
+"""The real pynvml over simulated MIG: what is found, made, destroyed, and what is refused."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dra_driver.devices.mig import MigInstances
+from dra_driver.devices.model import BareInstance, Gpu, MigDevice, MigMode, MigSlot, Partition
+from dra_driver.devices.partitions import partition_named, partitions
+from dra_driver.devices.session import DriverSession
+from dra_driver.errors import ConflictError, DeviceError, TransientError
+from dra_driver.simulator.machine import Machine
+
+IN_USE = 19
+NO_PERMISSION = 4
+UNKNOWN = 999
+CARDS = ["a100-sxm4-80gb-x8", "a30-x4", "h100x8", "h200x8", "b200-x8", "rtx-pro-6000-x8"]
+
+
+class World:
+    """A simulated machine, a session on it, and the slots that the driver says are its own."""
+
+    def __init__(self, root: Path, profile: str) -> None:
+        self.machine = Machine.create(root, profile)
+        self.made: set[MigSlot] = set()
+        self.session = DriverSession(
+            driver_root=self.machine.driver_root,
+            dev=self.machine.dev_root / "dev",
+            proc_root=self.machine.proc_root,
+            sys_root=self.machine.sys_root,
+            made_here=lambda: self.made,
+        )
+        self.session.look()
+        self.mig = MigInstances(self.session.mig)
+
+    @property
+    def gpu(self) -> Gpu:
+        return self.session.look().gpus[0]
+
+    def turn_on(self) -> None:
+        """Turn MIG mode on as an admin does, with a reset where the card wants one."""
+        uuid = self.gpu.uuid
+        if not self.machine.set_mig_mode(uuid, enabled=True):
+            self.machine.reset_gpu(uuid)
+
+    def partition(self, profile_id: int, start: int) -> Partition:
+        found = partition_named(self.gpu, profile_id, start)
+        assert found is not None
+        return found
+
+    def present(self) -> list[tuple[str, int]]:
+        gpu = self.gpu
+        assert gpu.mig is not None
+        return [(entry.profile.name, entry.placement.start) for entry in gpu.mig.instances]
+
+
+@pytest.fixture
+def h100(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path / "h100", "h100x8")
+    yield world
+    world.session.close()
+
+
+@pytest.fixture
+def a100(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path / "a100", "a100x8")
+    yield world
+    world.session.close()
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_every_partition_of_every_card_can_be_made_and_destroyed(tmp_path: Path, card: str) -> None:
+    world = World(tmp_path / "m", card)
+    world.turn_on()
+    possible = partitions(world.gpu)
+    for partition in possible:
+        device = world.mig.make(partition)
+        assert device.uuid.startswith("MIG-")
+        assert world.present() == [(partition.profile.name, partition.placement.start)]
+        world.mig.destroy(partition.slot)
+    assert world.present() == []
+    assert len(possible) >= 10
+    world.session.close()
+
+
+def test_a_hopper_gpu_is_known_as_what_it_can_be_divided_into(h100: World) -> None:
+    mig = h100.gpu.mig
+
+    assert mig is not None
+    assert (mig.units, mig.needs_reset, mig.is_virtual) == (8, False, False)
+    assert {profile.name for profile in mig.profiles} == {
+        "1g.10gb",
+        "1g.10gb+me",
+        "1g.20gb",
+        "2g.20gb",
+        "3g.40gb",
+        "4g.40gb",
+        "7g.80gb",
+    }
+    (whole,) = (profile for profile in mig.profiles if profile.name == "7g.80gb")
+    assert (whole.id, whole.slices, whole.multiprocessors) == (0, 7, 132)
+
+
+def test_cards_without_mig_have_none(tmp_path: Path) -> None:
+    world = World(tmp_path / "t4", "t4x4")
+    assert {gpu.mig for gpu in world.session.look().gpus} == {None}
+    world.session.close()
+
+
+def test_making_turns_the_mode_on_at_once_on_hopper(h100: World) -> None:
+    device = h100.mig.make(h100.partition(9, 4))
+
+    assert h100.gpu.mig_mode is MigMode.ENABLED
+    assert h100.machine.mig_devices(h100.gpu.uuid)[0].uuid == device.uuid
+    assert h100.present() == [("3g.40gb", 4)]
+
+
+def test_the_mode_is_turned_off_once_nothing_is_left(h100: World) -> None:
+    partition = h100.partition(9, 4)
+    h100.mig.make(partition)
+    with pytest.raises(ConflictError, match=r"3g\.40gb at 4"):
+        h100.mig.set_mode(partition.parent, MigMode.DISABLED)
+    h100.mig.destroy(partition.slot)
+    h100.mig.set_mode(partition.parent, MigMode.DISABLED)
+
+    assert h100.gpu.mig_mode is MigMode.DISABLED
+
+
+def test_ampere_is_never_left_waiting_for_a_reset(a100: World) -> None:
+    before = a100.gpu
+    with pytest.raises(DeviceError, match="only by a reset"):
+        a100.mig.set_mode(before.uuid, MigMode.ENABLED)
+
+    assert a100.gpu == before
+
+
+def test_ampere_in_mig_mode_is_divided(a100: World) -> None:
+    a100.turn_on()
+    a100.mig.make(a100.partition(19, 6))
+    a100.mig.make(a100.partition(9, 0))
+
+    assert a100.present() == [("3g.20gb", 0), ("1g.5gb", 6)]
+
+
+def test_instances_made_and_removed_by_hand_are_seen_at_the_next_look(h100: World) -> None:
+    h100.turn_on()
+    uuid = h100.machine.create_mig(h100.gpu.uuid, "2g.20gb", 2)
+    mig = h100.gpu.mig
+    assert mig is not None
+    (device,) = mig.devices
+    assert (device.uuid, device.placement.start, device.made_here) == (uuid, 2, False)
+    h100.machine.destroy_mig(uuid)
+    assert h100.present() == []
+
+
+def test_holes_in_the_mig_index_hide_nothing(h100: World) -> None:
+    h100.turn_on()
+    made = [h100.machine.create_mig(h100.gpu.uuid, "1g.10gb", start) for start in range(4)]
+    h100.machine.destroy_mig(made[1])
+
+    assert [start for _, start in h100.present()] == [0, 2, 3]
+
+
+def test_what_the_driver_says_it_made_is_marked(h100: World) -> None:
+    partition = h100.partition(9, 4)
+    h100.made.add(partition.slot)
+    h100.mig.make(partition)
+    h100.mig.make(h100.partition(19, 0))
+    mig = h100.gpu.mig
+    assert mig is not None
+
+    assert [(entry.profile.name, entry.made_here) for entry in mig.instances] == [
+        ("1g.10gb", False),
+        ("3g.40gb", True),
+    ]
+
+
+def test_making_again_returns_the_same_device(h100: World) -> None:
+    partition = h100.partition(9, 4)
+
+    assert h100.mig.make(partition) == h100.mig.make(partition)
+
+
+def test_what_overlaps_waits_until_the_other_has_gone(h100: World) -> None:
+    h100.mig.make(h100.partition(9, 4))
+    with pytest.raises(TransientError, match=r"it has GPU instance \d+ \(3g\.40gb at 4\)"):
+        h100.mig.make(h100.partition(19, 5))
+    h100.mig.destroy(h100.partition(9, 4).slot)
+
+    assert h100.mig.make(h100.partition(19, 5)).placement.start == 5
+
+
+def test_engines_that_are_used_up_are_waited_for_and_nothing_is_left(h100: World) -> None:
+    h100.mig.make(h100.partition(20, 0))
+    with pytest.raises(TransientError, match="no room"):
+        h100.mig.make(h100.partition(20, 3))
+
+    assert h100.present() == [("1g.10gb+me", 0)]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "nvmlDeviceCreateGpuInstanceWithPlacement",
+        "nvmlGpuInstanceGetInfo",
+        "nvmlGpuInstanceGetComputeInstanceProfileInfoV",
+        "nvmlGpuInstanceCreateComputeInstance",
+        "nvmlComputeInstanceGetInfo_v2",
+    ],
+)
+def test_a_call_that_fails_leaves_neither_instance_nor_mode(h100: World, function: str) -> None:
+    partition = h100.partition(9, 4)
+    h100.machine.fail_call(function, UNKNOWN, times=1)
+    with pytest.raises(DeviceError, match="Unknown Error"):
+        h100.mig.make(partition)
+
+    assert h100.present() == []
+    assert h100.gpu.mig_mode is MigMode.DISABLED
+    assert h100.mig.make(partition).placement == partition.placement
+
+
+def test_an_instance_in_use_is_destroyed_when_its_processes_have_ended(h100: World) -> None:
+    partition = h100.partition(9, 4)
+    device = h100.mig.make(partition)
+    holder = h100.machine.hold_instance(device.uuid)
+    with pytest.raises(TransientError, match="processes still use it"):
+        h100.mig.destroy(partition.slot)
+    assert h100.present() == [("3g.40gb", 4)]
+    h100.machine.release_instance(device.uuid, pid=holder)
+    h100.mig.destroy(partition.slot)
+
+    assert h100.present() == []
+
+
+def test_a_mode_in_use_is_waited_for(h100: World) -> None:
+    h100.machine.fail_call("nvmlDeviceSetMigMode", IN_USE, times=1)
+    with pytest.raises(TransientError, match="turning MIG mode on"):
+        h100.mig.make(h100.partition(9, 4))
+
+    assert h100.mig.make(h100.partition(9, 4)).profile.name == "3g.40gb"
+
+
+def test_an_instance_lost_by_a_reset_is_simply_gone(h100: World) -> None:
+    partition = h100.partition(9, 4)
+    h100.mig.make(partition)
+    h100.machine.reset_gpu(partition.parent)
+
+    assert h100.mig.find(partition.slot) is None
+    h100.mig.destroy(partition.slot)
+
+
+def test_a_gpu_instance_without_compute_instance_is_found_and_destroyed(h100: World) -> None:
+    partition = h100.partition(9, 4)
+    h100.machine.fail_call("nvmlGpuInstanceCreateComputeInstance", UNKNOWN, times=1)
+    h100.machine.fail_call("nvmlGpuInstanceDestroy", UNKNOWN, times=1)
+    with pytest.raises(DeviceError):
+        h100.mig.make(partition)
+    assert isinstance(h100.mig.find(partition.slot), BareInstance)
+    h100.mig.destroy(partition.slot)
+
+    assert h100.present() == []
+
+
+def test_who_may_not_list_instances_is_told_so(h100: World) -> None:
+    h100.mig.make(h100.partition(9, 4))
+    h100.machine.fail_call("nvmlDeviceGetGpuInstances", NO_PERMISSION)
+    mig = h100.gpu.mig
+
+    assert mig is not None
+    assert mig.instances == ()
+    assert "root" in (mig.problem or "")
+
+
+def test_an_instance_that_goes_during_the_look_is_looked_for_again(h100: World) -> None:
+    h100.mig.make(h100.partition(9, 4))
+    h100.machine.fail_call("nvmlDeviceGetGpuInstanceId", 6, times=1)
+
+    assert h100.present() == [("3g.40gb", 4)]
+
+
+def test_the_library_stays_open_while_it_is_lent(h100: World) -> None:
+    closed: queue.Queue[bool] = queue.Queue()
+    closer = threading.Thread(target=lambda: closed.put(h100.session.close()), name="closer")
+    with h100.session.mig() as calls:
+        closer.start()
+        assert calls.mode(h100.machine.find("0").uuid) is MigMode.DISABLED
+        assert closed.empty()
+    assert closed.get(timeout=30)
+    closer.join(30)
+    with pytest.raises(TransientError, match="not open"), h100.session.mig():
+        pass
+
+
+def test_a_device_is_found_as_it_was_made(h100: World) -> None:
+    device = h100.mig.make(h100.partition(5, 0))
+    found = h100.mig.find(device.slot)
+
+    assert isinstance(found, MigDevice)
+    assert (found.uuid, found.gpu_instance, found.compute_instance) == (
+        device.uuid,
+        device.gpu_instance,
+        device.compute_instance,
+    )
