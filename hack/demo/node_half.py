@@ -63,14 +63,13 @@ def _place(folder: Path, kubeconfig: Path, machine: SimulatedMachine) -> Place:
 
 
 def _published(api: Api) -> list[Object]:
-    """Wait for the driver's slices and return their devices."""
+    """Wait for all of the driver's slices and return their devices."""
 
     def look() -> list[Object]:
-        return [
-            device
-            for found in api.all("ResourceSlice")
-            for device in found["spec"].get("devices", [])
-        ]
+        slices = [found["spec"] for found in api.all("ResourceSlice")]
+        if any(one["pool"]["resourceSliceCount"] != len(slices) for one in slices):
+            return []
+        return [device for one in slices for device in one.get("devices", [])]
 
     return wait_until(look, "the driver to publish its GPUs", timeout=30)
 
