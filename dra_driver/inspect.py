@@ -9,7 +9,10 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,13 +24,16 @@ from dra_driver.cdi.content import CdiContent
 from dra_driver.cdi.model import Edits, Spec, SpecDevice
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.spec import KIND, render
-from dra_driver.devices.model import Gpu, Inventory
-from dra_driver.devices.names import gpu_name
+from dra_driver.claims.made import MadeHere
+from dra_driver.devices.model import Gpu, Inventory, MigDevice, MigSlot
+from dra_driver.devices.names import DRIVER_NAME, gpu_name
+from dra_driver.devices.partitions import partition_name
 from dra_driver.devices.session import DriverSession
-from dra_driver.errors import DeviceError, SetupError
+from dra_driver.errors import DeviceError, SetupError, StateError, TransientError
 from dra_driver.slices.project import Projection, projection
 
 _GIB = 1024**3
+_MIG_COLUMNS = ("MIG DEVICE", "PROFILE", "PLACEMENT", "UUID", "GPU INSTANCE", "COMPUTE INSTANCE")
 _COLUMNS = ("NAME", "PRODUCT", "UUID", "PCI", "NUMA", "MEMORY", "MIG")
 
 
@@ -84,6 +90,11 @@ class Inspect(BaseSettings):
     proc_root: Path = Field(
         Path("/proc"), validation_alias="proc_root", description="Where procfs is mounted."
     )
+    kubelet_plugins_directory_path: Path = Field(
+        Path("/var/lib/kubelet/plugins"),
+        validation_alias="kubelet_plugins_directory_path",
+        description="Holds the driver's notes of the MIG devices that it made for claims.",
+    )
 
     def cli_cmd(self) -> None:
         """Look and print.
@@ -98,7 +109,7 @@ class Inspect(BaseSettings):
             proc_root=self.proc_root,
             sys_root=self.sys_root,
         )
-        inventory = look(roots)
+        inventory = look(roots, self.kubelet_plugins_directory_path / DRIVER_NAME)
         edits, problems = edits_of(
             inventory.gpus,
             CdiContent(
@@ -116,14 +127,22 @@ class Inspect(BaseSettings):
             sys.stdout.write(_dump(report(inventory, problems), self.output))
 
 
-def look(roots: Roots) -> Inventory:
+def look(roots: Roots, data_directory: Path) -> Inventory:
     """Look at the GPUs once.
+
+    Args:
+        roots: where the NVIDIA driver is.
+        data_directory: the directory of the driver's own files, which need not be there.
 
     Raises:
         DeviceError: there is no driver, or it does not answer.
     """
     session = DriverSession(
-        driver_root=roots.driver, dev=roots.dev, proc_root=roots.proc, sys_root=roots.sys
+        driver_root=roots.driver,
+        dev=roots.dev,
+        proc_root=roots.proc,
+        sys_root=roots.sys,
+        made_here=lambda: _made_here(data_directory, roots.proc),
     )
     try:
         return session.look()
@@ -131,17 +150,31 @@ def look(roots: Roots) -> Inventory:
         session.close()
 
 
+def _made_here(data_directory: Path, proc: Path) -> AbstractSet[MigSlot]:
+    """Return where the driver has made MIG devices; who may not read its notes sees none."""
+    try:
+        boot_id = (proc / "sys/kernel/random/boot_id").read_text().strip()
+        return MadeHere(data_directory, boot_id).slots()
+    except (OSError, StateError):
+        return frozenset()
+
+
 def edits_of(gpus: Sequence[Gpu], content: CdiContent) -> tuple[dict[str, Edits], dict[str, str]]:
-    """Return the edits of each GPU by device name, and why others have none.
+    """Return the edits of each GPU and MIG device by device name, and why others have none.
 
     The edits that all share stand under the empty name.
     """
+    wanted: dict[str, Callable[[], Edits]] = {"": content.common_edits}
+    for gpu in gpus:
+        wanted[gpu_name(gpu.minor)] = partial(content.gpu_edits, gpu)
+        for device in _mig_devices(gpu):
+            wanted[partition_name(gpu, device)] = partial(content.mig_edits, gpu, device)
     edits: dict[str, Edits] = {}
     problems: dict[str, str] = {}
-    for name, gpu in [("", None), *((str(gpu_name(gpu.minor)), gpu) for gpu in gpus)]:
+    for name, make in wanted.items():
         try:
-            edits[name] = content.common_edits() if gpu is None else content.gpu_edits(gpu)
-        except DeviceError as error:
+            edits[name] = make()
+        except (DeviceError, TransientError) as error:
             problems[name] = str(error)
     return edits, problems
 
@@ -174,6 +207,8 @@ def report(inventory: Inventory, problems: Mapping[str, str]) -> dict[str, objec
         "gpus": [_facts(gpu, problems) for gpu in inventory.gpus],
         "sick": [{"index": gpu.index, "reason": gpu.reason} for gpu in inventory.sick],
         "withheld": [{"index": gpu.index, "reason": gpu.reason} for gpu in published.withheld],
+        "notes": [{"index": note.index, "text": note.text} for note in published.notes],
+        "counterSets": list(published.counter_sets),
         "devices": list(published.devices),
     }
 
@@ -186,12 +221,16 @@ def table(inventory: Inventory, problems: Mapping[str, str]) -> str:
         lines += _aligned([_COLUMNS, *map(_row, inventory.gpus)])
     else:
         lines += ["no usable GPU"]
+    rows = [row for gpu in inventory.gpus for row in _mig_rows(gpu)]
+    if rows:
+        lines += ["", *_aligned([_MIG_COLUMNS, *rows])]
     faults = [
         *(f"not published: GPU {gpu.index}: {gpu.reason}" for gpu in published.withheld),
         *(
             f"left out: {each.attribute} of {each.device}: {each.reason}"
             for each in published.omitted
         ),
+        *(f"GPU {note.index}: {note.text}" for note in published.notes),
         *(
             f"cannot be prepared: {name or 'any GPU'}: {problem}"
             for name, problem in problems.items()
@@ -214,6 +253,39 @@ def _row(gpu: Gpu) -> tuple[str, ...]:
     )
 
 
+def _mig_devices(gpu: Gpu) -> tuple[MigDevice, ...]:
+    return () if gpu.mig is None else gpu.mig.devices
+
+
+def _mig_rows(gpu: Gpu) -> Iterable[tuple[str, ...]]:
+    for device in _mig_devices(gpu):
+        place = device.placement
+        yield (
+            partition_name(gpu, device),
+            device.profile.name,
+            f"{place.start}-{place.start + place.size - 1}",
+            device.uuid,
+            str(device.gpu_instance),
+            str(device.compute_instance),
+        )
+
+
+def _mig_facts(gpu: Gpu) -> list[dict[str, object]]:
+    return [
+        {
+            "name": partition_name(gpu, device),
+            "uuid": device.uuid,
+            "profile": device.profile.name,
+            "profileID": device.profile.id,
+            "start": device.placement.start,
+            "size": device.placement.size,
+            "gpuInstance": device.gpu_instance,
+            "computeInstance": device.compute_instance,
+        }
+        for device in _mig_devices(gpu)
+    ]
+
+
 def _facts(gpu: Gpu, problems: Mapping[str, str]) -> dict[str, object]:
     name = str(gpu_name(gpu.minor))
     return {
@@ -230,6 +302,7 @@ def _facts(gpu: Gpu, problems: Mapping[str, str]) -> dict[str, object]:
         "cudaComputeCapability": _dotted(gpu.cuda_compute_capability),
         "memoryBytes": gpu.memory_bytes,
         "migMode": str(gpu.mig_mode),
+        "migDevices": _mig_facts(gpu),
         "addressingMode": gpu.addressing_mode,
         "problem": problems.get(name, problems.get("")),
     }
@@ -237,15 +310,36 @@ def _facts(gpu: Gpu, problems: Mapping[str, str]) -> dict[str, object]:
 
 def _published(published: Projection) -> Iterable[str]:
     """Yield what all devices have in common on one line, then what each has beside it."""
-    devices = published.devices
+    partitions = [device for device in published.devices if _is_partition(device)]
+    devices = [device for device in published.devices if not _is_partition(device)]
     values = [_values(device) for device in devices]
-    yield f"would publish {len(devices)} {'device' if len(devices) == 1 else 'devices'}"
+    count = len(published.devices)
+    yield f"would publish {count} {'device' if count == 1 else 'devices'}"
+    yield from _summary(partitions)
     if len(devices) > 1:
         shared = [each for each in values[0] if all(each in other for other in values)]
         yield f"  all: {', '.join(shared)}"
         values = [[each for each in own if each not in shared] for own in values]
     for device, own in zip(devices, values, strict=True):
         yield f"  {device['name']}: {', '.join(own)}"
+
+
+def _is_partition(device: Mapping[str, Any]) -> bool:
+    """Tell a MIG device that is made on demand: it has a parent and no UUID of its own."""
+    attributes = device.get("attributes", {})
+    return "parentUUID" in attributes and "uuid" not in attributes
+
+
+def _summary(partitions: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Yield for each GPU how many placements of each profile can be made on it, at most."""
+    profiles: dict[str, Counter[str]] = {}
+    for device in partitions:
+        parent = str(device["name"]).partition("-mig-")[0]
+        profile = str(device["attributes"]["profile"]["string"])
+        profiles.setdefault(parent, Counter())[profile] += 1
+    for parent, counts in profiles.items():
+        found = ", ".join(f"{profile} in {count}" for profile, count in counts.items())
+        yield f"  on demand on {parent}, places: {found}"
 
 
 def _values(device: Mapping[str, Any]) -> list[str]:

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dra_driver.claims.made import MadeHere
+from dra_driver.claims.model import ClaimUid
 from dra_driver.cli import main
+from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.simulator.machine import Machine
 
 
@@ -90,3 +93,27 @@ def test_without_driver_there_is_one_line_and_status_1(
     assert shown.out == ""
     [line] = shown.err.splitlines()
     assert line.startswith(f"error: libnvidia-ml.so.1 not found under {tmp_path}")
+
+
+def test_mig_devices_of_claims_are_told_from_those_made_by_hand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hopper = Machine.create(tmp_path / "h100", "h100x8")
+    uuid = hopper.gpus[0].uuid
+    hopper.set_mig_mode(uuid, enabled=True)
+    hopper.create_mig(uuid, "3g.40gb", 4)
+    plugins = tmp_path / "plugins"
+    asked = words(hopper, f"--kubelet-plugins-directory-path={plugins}")
+
+    assert main(asked) == 0
+    by_hand = capsys.readouterr().out
+    slot = MigSlot(gpu=GpuUuid(uuid), profile_id=9, start=4)
+    MadeHere(plugins / "gpu.nvidia.com", hopper.boot_id).add(slot, ClaimUid("claim"))
+    assert main(asked) == 0
+    by_claim = capsys.readouterr().out
+
+    assert "not published as a whole" in by_hand
+    assert "would publish 197 devices" in by_hand
+    assert "not published as a whole" not in by_claim
+    assert "would publish 208 devices" in by_claim
+    assert f"gpu-{hopper.gpus[0].minor}-mig-3g40gb-9-4  3g.40gb  4-7" in by_claim

@@ -107,3 +107,35 @@ def test_no_usable_gpu_is_no_spec() -> None:
         spec_text({"": EDITS[""]}, {}, "yaml")
     with pytest.raises(SetupError, match="no driver libraries"):
         spec_text({"gpu-0": EDITS["gpu-0"]}, {"": "no driver libraries"}, "yaml")
+
+
+HAND_MADE = make.mig_device(0, "3g.40gb", 4)
+
+
+def test_mig_devices_that_exist_have_a_table_of_their_own() -> None:
+    text = table(make.inventory(make.gpu(0, mig=make.mig(HAND_MADE))), {})
+
+    (row,) = (line for line in text.splitlines() if line.startswith("gpu-0-mig-3g40gb-9-4  "))
+    assert row.split() == ["gpu-0-mig-3g40gb-9-4", "3g.40gb", "4-7", HAND_MADE.uuid, "5", "0"]
+    assert "GPU 0: it is not published as a whole" in text
+
+
+def test_what_could_be_made_is_said_in_one_line_for_each_gpu() -> None:
+    text = table(make.inventory(make.gpu(0, mig=make.mig()), make.gpu(1)), {})
+
+    assert "would publish 27 devices" in text
+    assert (
+        "  on demand on gpu-0, places: 1g.10gb in 7, 1g.10gb+me in 7, 1g.20gb in 4, 2g.20gb in 3,"
+        " 3g.40gb in 2, 4g.40gb in 1, 7g.80gb in 1\n"
+    ) in text
+    assert "mig-1g10gb" not in text
+
+
+def test_a_report_has_mig_devices_counters_and_notes() -> None:
+    found = report(make.inventory(make.gpu(0, mig=make.mig(HAND_MADE))), {})
+
+    assert json.loads(json.dumps(found)) == found
+    [gpu] = found["gpus"]  # type: ignore[misc]
+    [device] = gpu["migDevices"]  # type: ignore[has-type]
+    assert (device["profile"], device["start"], device["size"]) == ("3g.40gb", 4, 4)
+    assert len(found["counterSets"]) == len(found["notes"]) == 1  # type: ignore[arg-type]
