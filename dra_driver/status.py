@@ -16,11 +16,12 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dra_driver.claims.checkpoint import StoredRecords, stored_records
+from dra_driver.claims.mig import MIG
 from dra_driver.claims.record import DeviceRecord, Record, RecordState
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.mps.desk import MpsDesk
-from dra_driver.mps.domain import DomainId, Status
+from dra_driver.mps.domain import DomainId, Status, claim_of
 from dra_driver.sharing import mps, time_slicing
 from dra_driver.sharing.base import EXCLUSIVE, Plan
 
@@ -93,7 +94,8 @@ class NodeStatus:
     @property
     def strays(self) -> list[str]:
         """MPS domains that belong to no record."""
-        return sorted(self.domains.keys() - {str(one.ref.uid) for one in self.stored.records})
+        known = {str(one.ref.uid) for one in self.stored.records}
+        return sorted(domain for domain in self.domains if claim_of(DomainId(domain)) not in known)
 
 
 def look(directory: Path, boot_id: str) -> NodeStatus:
@@ -173,7 +175,8 @@ def _row(node: NodeStatus, record: Record, device: DeviceRecord) -> tuple[str, .
 
 
 def _claim_json(node: NodeStatus, record: Record) -> dict[str, object]:
-    status = node.domains.get(record.ref.uid)
+    domains = [mps.domain_of(plan).id for plan in record.plans if plan.strategy == mps.NAME]
+    domain = next((one for one in domains if one in node.domains), None)
     return {
         "namespace": record.ref.namespace,
         "name": record.ref.name,
@@ -184,14 +187,15 @@ def _claim_json(node: NodeStatus, record: Record) -> dict[str, object]:
         "devices": [
             {
                 "name": device.name,
-                "uuid": device.uuid,
+                "uuid": device.device_uuid,
+                "gpu": device.uuid,
                 "requests": device.request_names,
                 "strategy": _strategy(record, device),
                 "settings": _settings(record, device),
             }
             for device in record.devices
         ],
-        "mpsDomain": _domain_json(status) if record.ref.uid in node.domains else None,
+        "mpsDomain": None if domain is None else _domain_json(node.domains[domain]),
     }
 
 
@@ -211,7 +215,8 @@ def _domain_json(status: Status | None) -> dict[str, object]:
 def _plan_of(record: Record, device: DeviceRecord) -> Plan | None:
     if device.admin_access:
         return None
-    return next((plan for plan in record.plans if device.uuid in plan.gpus), None)
+    plans = (plan for plan in record.plans if plan.strategy != MIG and device.part in plan.parts)
+    return next(plans, None)
 
 
 def _strategy(record: Record, device: DeviceRecord) -> str:
@@ -228,8 +233,9 @@ def _settings(record: Record, device: DeviceRecord) -> dict[str, object]:
         return {"interval": str(time_slicing.interval_of(plan))}
     if plan is not None and plan.strategy == mps.NAME:
         domain = mps.domain_of(plan)
-        (memory,) = (one.pinned_memory_mib for one in domain.devices if one.uuid == device.uuid)
-        percentage = mps.client_percentages(plan)[device.uuid]
+        uuid = str(device.device_uuid)
+        (memory,) = (one.pinned_memory_mib for one in domain.devices if one.uuid == uuid)
+        percentage = mps.client_percentages(plan)[uuid]
         found = {
             "activeThreadPercentage": None if percentage == _NO_LIMIT else percentage,
             "pinnedMemoryMiB": memory,
@@ -254,8 +260,9 @@ def _state(node: NodeStatus, record: Record, device: DeviceRecord) -> str:
         return "prepared before the last reboot"
     if record.state is RecordState.PREPARING:
         return "being prepared"
-    if _strategy(record, device) == mps.NAME:
-        return _health(node, record.ref.uid)
+    plan = _plan_of(record, device)
+    if plan is not None and plan.strategy == mps.NAME:
+        return _health(node, mps.domain_of(plan).id)
     return "prepared"
 
 

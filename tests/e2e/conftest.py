@@ -1,7 +1,7 @@
 """One node with eight simulated GPUs for all end-to-end tests, and a scene of its own for each.
 
 Without what they need (root, the cluster's binaries) the tests are skipped with the reason; with
-E2E_REQUIRED=1 they fail instead.
+E2E_REQUIRED=1 they fail instead. E2E_CLUSTER names the cluster: two runs need two names.
 """
 
 import os
@@ -39,7 +39,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
         pytest.skip(reason)
     # Tokens live as shortly as they may, so that the driver meets renewed ones during the tests.
     node = GpuNode(
-        "e2e",
+        os.environ.get("E2E_CLUSTER", "e2e"),
         tmp_path_factory.mktemp("node"),
         token_life=600,
         driver_env={"RESCAN_INTERVAL": "1"},

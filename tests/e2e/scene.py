@@ -172,6 +172,7 @@ class Scene:
         assert self.node.place.left_over() == []
         assert mps.processes(self.node.place.plugins) == {}
         assert self.node.machine.settings() == self._settings
+        assert self.node.machine.mig_devices() == ()
         assert slice_facts(self.api) == self._slices
 
     def explain(self) -> str:

@@ -8,7 +8,7 @@ import make
 from dra_driver import cli
 from dra_driver.claims.checkpoint import RecordStore, StoredRecords
 from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
-from dra_driver.claims.record import Debt, Record, RecordState
+from dra_driver.claims.record import Debt, MigRecord, Record, RecordState
 from dra_driver.devices.model import GpuUuid
 from dra_driver.mps.domain import Daemon, DomainId, State, Status
 from dra_driver.sharing.base import Plan
@@ -144,3 +144,39 @@ def test_a_node_without_the_driver_says_so(
 def test_an_unknown_device_of_a_plan_is_no_trouble() -> None:
     other = replace(LONG, gpus=(GpuUuid("GPU-other"),))
     assert "Exclusive" in table(node(record("one", PLAIN, plans=(other,))))
+
+
+def test_a_mig_device_is_told_with_its_own_mps_domain() -> None:
+    made = make.mig_device()
+    place = MigRecord(
+        profile=made.profile.name,
+        profile_id=made.profile.id,
+        placement=made.placement,
+        made_here=True,
+        gpu_instance=made.gpu_instance,
+        compute_instance=made.compute_instance,
+        uuid=made.uuid,
+    )
+    (device,) = make.record(PLAIN).devices
+    part = replace(device, name="gpu-2-mig-1g10gb-19-0", mig=place)
+    limits = {"uuid": made.uuid, "pinnedMemoryMiB": 4096, "activeThreadPercentage": 50}
+    plan = Plan(
+        strategy="MPS",
+        gpus=(PLAIN.uuid,),
+        changes={
+            "domain": "uid-one_mig_0",
+            "devices": [limits],
+            "activeThreadPercentage": 50,
+            "multiUser": False,
+        },
+        places=(part.part,),
+    )
+    making = Plan(strategy="MIG", gpus=(PLAIN.uuid,), places=(part.part,))
+    one = record("one", devices=(part,), plans=(making, plan))
+    found = node(one, domains={"uid-one_mig_0": READY})
+    assert found.strays == []
+    line = table(found).splitlines()[1]
+    assert "gpu-2-mig-1g10gb-19-0  MPS       50 % of threads, 4096 MiB  ready, PID 412" in line
+    (claim,) = json.loads(report(found))["claims"]
+    assert claim["devices"][0]["uuid"] == made.uuid
+    assert claim["mpsDomain"]["daemonPID"] == 412

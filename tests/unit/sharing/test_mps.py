@@ -10,8 +10,9 @@ from dra_driver.devices.model import Gpu
 from dra_driver.errors import ConfigError, StateError
 from dra_driver.mps.desk import MpsDesk
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId
-from dra_driver.sharing.base import Group, Plan
+from dra_driver.sharing.base import Group, MigUnit, Plan
 from dra_driver.sharing.mps import Mps, domain_of
+from resource_nvidia_com.decode import decode as decode_config
 
 ONE, TWO, THREE = make.gpu(1), make.gpu(2), make.gpu(3)
 
@@ -103,3 +104,44 @@ def test_what_is_asked_for_without_a_record_can_be_undone(mps: Mps, tmp_path: Pa
     assert list(mps.leftovers()) == ["uid"]
     mps.undo(mps.leftovers()["uid"], 0.0)
     assert mps.leftovers() == {}
+
+
+def test_each_mig_device_has_a_domain_of_its_own_beside_the_one_of_whole_gpus(mps: Mps) -> None:
+    units = tuple(MigUnit(gpu=make.gpu(0), device=make.mig_device(start=start)) for start in (0, 1))
+    config = make.config(
+        kind="MigDeviceConfig",
+        sharing={
+            "strategy": "MPS",
+            "mpsConfig": {
+                "defaultActiveThreadPercentage": 40,
+                "defaultPerDevicePinnedMemoryLimit": {"1": "2Gi"},
+            },
+        },
+    )
+    parameters = decode_config(config["opaque"]["parameters"]).normalise()
+    migs = Group(claim="uid", config=parameters, migs=units)
+    whole, first, second = mps.plan([group([ONE]), migs])
+    assert domain_of(whole).id == "uid"
+    assert domain_of(first) == Domain(
+        id=DomainId("uid_mig_0"),
+        devices=(DomainDevice(uuid=units[0].device.uuid),),
+        active_thread_percentage=40,
+    )
+    assert domain_of(second).id == "uid_mig_1"
+    assert domain_of(second).devices[0].pinned_memory_mib == 2048
+    assert first.gpus == (make.gpu(0).uuid,)
+    assert [place.placement for place in first.places] == [units[0].device.placement]
+    assert list(mps.edits(first)) == [units[0].device.uuid]
+    record = make.record(plans=(whole, first, second))
+    assert decode(encode(record)).plans == record.plans
+
+
+def test_what_is_left_of_a_claims_domains_is_ended_together(mps: Mps) -> None:
+    for plan in mps.plan([group([ONE])]):
+        mps.uphold(plan, None)
+    unit = MigUnit(gpu=TWO, device=make.mig_device(2))
+    for plan in mps.plan([Group(claim="uid", config=make.gpu_config("MPS"), migs=(unit,))]):
+        mps.uphold(plan, None)
+    (left,) = mps.leftovers().items()
+    assert left[0] == "uid"
+    assert (left[1].changes["domain"], left[1].changes["others"]) == ("uid", ["uid_mig_0"])

@@ -1,0 +1,237 @@
+"""MIG devices on a real node: made for pods, seen by their containers, and gone after them."""
+
+import pytest
+from testbed import mps
+from testbed.api import Object
+from testbed.commands import wait_until
+from testbed.driver import DRIVER_NAME
+from testbed.pods import claim_uids, migs_seen, parse_gpu_list
+
+from e2e.scene import NAMESPACE, Scene, container
+
+pytestmark = pytest.mark.e2e
+
+MIG_CLASS = "mig.nvidia.com"
+SMALL, MEDIUM, LARGE = "1g.10gb", "2g.20gb", "3g.40gb"
+HALF = {"defaultActiveThreadPercentage": 50, "defaultPinnedDeviceMemoryLimit": "4Gi"}
+
+
+def profile(name: str) -> list[Object]:
+    """The selectors of a request for a MIG device of a profile."""
+    expression = f"device.attributes['{DRIVER_NAME}'].profile == '{name}'"
+    return [{"cel": {"expression": expression}}]
+
+
+def migs(sharing: Object | None = None, *, on_one_gpu: bool = False, **requests: str) -> Object:
+    """The spec of a claim: a MIG device for each request, of the profile given."""
+    devices: Object = {
+        "requests": [
+            {
+                "name": name,
+                "exactly": {"deviceClassName": MIG_CLASS, "selectors": profile(wanted)},
+            }
+            for name, wanted in requests.items()
+        ]
+    }
+    if on_one_gpu:
+        devices["constraints"] = [{"matchAttribute": f"{DRIVER_NAME}/parentUUID"}]
+    if sharing:
+        version = "resource.nvidia.com/v1beta1"
+        config = {"apiVersion": version, "kind": "MigDeviceConfig", "sharing": sharing}
+        devices["config"] = [{"opaque": {"driver": DRIVER_NAME, "parameters": config}}]
+    return {"devices": devices}
+
+
+def template(scene: Scene, spec: Object) -> str:
+    return scene.make("ResourceClaimTemplate", "migs", {"spec": {"spec": spec}})
+
+
+def pod_of_requests(scene: Scene, template_name: str, *requests: str, name: str = "pod") -> str:
+    """Make a pod with a container for each request of its claim."""
+    spec = {
+        "terminationGracePeriodSeconds": 1,
+        "resourceClaims": [{"name": "migs", "resourceClaimTemplateName": template_name}],
+        "containers": [
+            container(request, {"claims": [{"name": "migs", "request": request}]})
+            for request in requests
+        ],
+    }
+    return scene.make("Pod", name, {"spec": spec})
+
+
+def seen(scene: Scene, pod: str, ctr: str = "ctr") -> dict[str, str]:
+    """The MIG devices that a container sees: profiles by UUID."""
+    return migs_seen(scene.node.cluster, pod, ctr, NAMESPACE)
+
+
+def parent(scene: Scene, pod: str, ctr: str = "ctr") -> str:
+    """The GPU that a container's MIG device is on."""
+    (gpu,) = parse_gpu_list(scene.run_in(pod, "nvidia-smi", "-L", ctr=ctr))
+    return gpu
+
+
+def there(scene: Scene) -> int:
+    """How many MIG devices there are on the node."""
+    return len(scene.node.machine.mig_devices())
+
+
+def test_a_pod_sees_the_mig_device_that_was_made_for_it_and_no_other(scene: Scene) -> None:
+    name = template(scene, migs(mig=SMALL))
+    one, two = (scene.pod(pod, templates=[name]) for pod in ("one", "two"))
+    scene.running(one, two)
+    (first,), (second,) = seen(scene, one), seen(scene, two)
+    assert first != second
+    assert set(seen(scene, one).values()) == {SMALL}
+    assert there(scene) == 2
+    scene.delete(one)
+    assert there(scene) == 1
+    assert list(seen(scene, two)) == [second]
+    scene.delete(two)
+    assert there(scene) == 0
+
+
+def test_containers_of_a_pod_get_a_mig_device_each_by_profile(scene: Scene) -> None:
+    pod = pod_of_requests(scene, template(scene, migs(small=SMALL, large=LARGE)), "small", "large")
+    scene.running(pod)
+    assert list(seen(scene, pod, "small").values()) == [SMALL]
+    assert list(seen(scene, pod, "large").values()) == [LARGE]
+
+
+def test_four_mig_devices_of_a_claim_are_on_one_gpu_and_four_pods_on_four(scene: Scene) -> None:
+    wanted = {"small0": SMALL, "small1": SMALL, "medium": MEDIUM, "large": LARGE}
+    name = template(scene, migs(on_one_gpu=True, **wanted))
+    pods = [pod_of_requests(scene, name, *wanted, name=f"pod{n}") for n in range(4)]
+    scene.running(*pods)
+    gpus = set()
+    for pod in pods:
+        (gpu,) = {parent(scene, pod, ctr) for ctr in wanted}
+        gpus.add(gpu)
+        for ctr, profile_name in wanted.items():
+            assert list(seen(scene, pod, ctr).values()) == [profile_name]
+    assert len(gpus) == 4
+    assert there(scene) == 16
+
+
+def test_a_whole_gpu_waits_for_its_parts_and_runs_after_them(scene: Scene) -> None:
+    part = scene.pod("part", templates=[template(scene, migs(mig=SMALL))])
+    scene.running(part)
+    eight = scene.claim("eight", count=8)
+    whole = scene.pod("whole", claims=[eight])
+    assert "cannot allocate all claims" in scene.unschedulable(whole)
+    scene.delete(part)
+    scene.running(whole)
+    assert len(scene.gpus(whole)) == 8
+
+
+def test_parts_wait_for_whole_gpus_and_run_after_them(scene: Scene) -> None:
+    whole = scene.pod("whole", claims=[scene.claim("eight", count=8)])
+    scene.running(whole)
+    part = scene.pod("part", templates=[template(scene, migs(mig=SMALL))])
+    assert "cannot allocate all claims" in scene.unschedulable(part)
+    scene.delete(whole)
+    scene.running(part)
+    assert list(seen(scene, part).values()) == [SMALL]
+
+
+def test_time_slicing_of_a_mig_device_is_accepted_and_changes_nothing(scene: Scene) -> None:
+    name = template(scene, migs({"strategy": "TimeSlicing"}, mig=SMALL))
+    pod = scene.pod(templates=[name], containers=("one", "two"))
+    scene.running(pod)
+    assert seen(scene, pod, "one") == seen(scene, pod, "two")
+    gpu = parent(scene, pod, "one")
+    assert scene.node.machine.settings()[gpu].time_slice == "Default"
+
+
+@pytest.mark.usefixtures("mps_node")
+def test_containers_on_a_mig_device_are_clients_of_its_own_mps_daemon(scene: Scene) -> None:
+    name = template(scene, migs({"strategy": "MPS", "mpsConfig": HALF}, mig=SMALL))
+    pod = scene.pod(templates=[name], containers=("one", "two"))
+    scene.running(pod)
+    assert seen(scene, pod, "one") == seen(scene, pod, "two")
+    (claim,) = claim_uids(scene.api, scene.api.get("Pod", pod, NAMESPACE))
+    assert mps.ask(scene.node.place, claim, "get_default_active_thread_percentage") == "50.0"
+    gpu = parent(scene, pod, "one")
+    assert scene.node.machine.settings()[gpu].compute_mode == "Default"
+    scene.delete(pod)
+    assert there(scene) == 0
+
+
+def test_a_held_mig_device_keeps_its_pod_until_it_is_let_go(scene: Scene) -> None:
+    pod = scene.pod(templates=[template(scene, migs(mig=SMALL))])
+    scene.running(pod)
+    (uuid,) = seen(scene, pod)
+    scene.node.machine.mig("hold", "--device", uuid)
+    scene.api.delete("Pod", pod, NAMESPACE)
+    words = "processes still use it"
+    wait_until(lambda: words in scene.node.driver.tail(60), "the driver to say so", timeout=60)
+    assert there(scene) == 1
+    assert scene.api.find("Pod", pod, NAMESPACE) is not None
+    scene.node.machine.mig("release", "--device", uuid)
+    wait_until(lambda: scene.api.find("Pod", pod, NAMESPACE) is None, "the pod to go", timeout=120)
+    assert there(scene) == 0
+
+
+def test_a_killed_driver_finds_its_mig_devices_again(scene: Scene) -> None:
+    name = template(scene, migs(mig=SMALL))
+    pod = scene.pod("before", templates=[name])
+    scene.running(pod)
+    scene.node.driver.kill()
+    scene.node.driver.start()
+    other = scene.pod("after", templates=[name])
+    scene.running(other)
+    assert there(scene) == 2
+    scene.delete(pod, other)
+    assert there(scene) == 0
+
+
+def test_mig_devices_come_as_extended_resources(scene: Scene) -> None:
+    resource, name = f"nvidia.com/mig-{SMALL}", f"mig-{SMALL}.{scene.name('test')}"
+    spec = {
+        "extendedResourceName": resource,
+        "selectors": [
+            {"cel": {"expression": f"device.driver == '{DRIVER_NAME}'"}},
+            {
+                "cel": {
+                    "expression": f"device.attributes['{DRIVER_NAME}'].?profile.orValue('')"
+                    f" == '{SMALL}'"
+                }
+            },
+        ],
+    }
+    version = "resource.k8s.io/v1"
+    scene.api.create(
+        {"apiVersion": version, "kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
+    )
+    try:
+        pod = scene.pod(limits={resource: 1})
+        scene.running(pod)
+        assert list(seen(scene, pod).values()) == [SMALL]
+        scene.delete(pod)
+        assert there(scene) == 0
+    finally:
+        scene.api.delete("DeviceClass", name)
+
+
+def test_a_mig_device_made_by_hand_is_noticed_given_out_and_left(scene: Scene) -> None:
+    machine = scene.node.machine
+    machine.mig("on", "--gpu", "7")
+    uuid = machine.mig("create", "--gpu", "7", "--profile", MEDIUM)
+    try:
+        static = [
+            {
+                "cel": {
+                    "expression": f"device.attributes['{DRIVER_NAME}'].?uuid.orValue('')"
+                    f" == '{uuid}'"
+                }
+            }
+        ]
+        claim = scene.claim("static", deviceClassName=MIG_CLASS, selectors=static)
+        pod = scene.pod(claims=[claim])
+        scene.running(pod)
+        assert seen(scene, pod) == {uuid: MEDIUM}
+        scene.delete(pod)
+        assert there(scene) == 1
+    finally:
+        machine.mig("destroy", "--device", uuid)
+        machine.mig("off", "--gpu", "7")
+    scene.rewritten()
