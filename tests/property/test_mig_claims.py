@@ -1,0 +1,169 @@
+"""Any order of claims on MIG devices, crashes and reboots: none is given twice, none is leaked.
+
+The model is a scheduler that gives out places which the published counters allow, or takes them
+back; the hardware is a simulated card, asked through the real NVML binding.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+)
+
+from dra_driver.claims.model import ClaimRef
+from dra_driver.claims.reconcile import Pace
+from dra_driver.devices.model import Partition
+from dra_driver.devices.partitions import partition_name, partitions
+from dra_driver.slices import counters
+from mig_world import MigNode
+
+IN_MEMORY = Path("/dev/shm")
+STEPS = st.sampled_from(
+    [
+        "marked",
+        "intended",
+        "made",
+        "applied",
+        "recorded",
+        "specified",
+        "undone",
+        "unspecified",
+        "forgotten",
+    ]
+)
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing in the driver catches it."""
+
+
+class Card(RuleBasedStateMachine):
+    """One GPU and its claims. A claim's place is None for the whole GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        folder = IN_MEMORY if IN_MEMORY.is_dir() else None
+        self.root = Path(tempfile.mkdtemp(dir=folder))
+        self.node = MigNode.create(self.root / "node", "h100x8")
+        self.die_at: str | None = None
+        self.count = 0
+        self.allocated: dict[ClaimRef, Partition | None] = {}
+        self.running: set[ClaimRef] = set()
+        gpu = self.node.gpu()
+        self.places = partitions(gpu)
+        assert gpu.mig is not None
+        self.everything = counters.whole(gpu.mig.profiles)
+        self.node = self.node.restarted(step=self.step)
+
+    def teardown(self) -> None:
+        for ref in list(self.allocated):
+            self.node.world.unprepare(ref)
+        assert not self.node.world.reconciler(Pace()).mend()
+        assert [name for name in self.node.left() if "/gpus/" not in name] == []
+        self.node.close()
+        shutil.rmtree(self.root)
+
+    def step(self, name: str) -> None:
+        if name == self.die_at:
+            self.die_at = None
+            raise Killed
+
+    def start(self) -> None:
+        self.die_at = None
+        self.node = self.node.restarted(step=self.step)
+
+    def fits(self, place: Partition | None) -> bool:
+        """Tell whether the counters allow one more, as the scheduler reckons."""
+        if place is None or None in self.allocated.values():
+            return not self.allocated
+        left = dict(self.everything)
+        for one in (*self.allocated.values(), place):
+            assert one is not None
+            for counter, used in counters.used(one.profile, one.placement, self.everything).items():
+                left[counter] -= used
+        return min(left.values()) >= 0
+
+    @rule(data=st.data(), die_at=st.none() | STEPS)
+    def allocate(self, data: st.DataObject, die_at: str | None) -> None:
+        """Give out a place that is free, and prepare the claim."""
+        free = [place for place in (*self.places, None) if self.fits(place)]
+        if not free:
+            return
+        place = data.draw(st.sampled_from(free))
+        self.count += 1
+        gpu = self.node.gpu()
+        device = self.node.whole() if place is None else partition_name(gpu, place)
+        ref = self.node.claim(device, name=f"c{self.count}")
+        self.allocated[ref] = place
+        self.prepare(ref, die_at)
+
+    @precondition(lambda self: self.allocated)
+    @rule(data=st.data(), die_at=st.none() | STEPS)
+    def again(self, data: st.DataObject, die_at: str | None) -> None:
+        """The kubelet repeats Prepare."""
+        self.prepare(data.draw(st.sampled_from(sorted(self.allocated, key=str))), die_at)
+
+    @precondition(lambda self: self.allocated)
+    @rule(data=st.data(), die_at=st.none() | STEPS)
+    def release(self, data: st.DataObject, die_at: str | None) -> None:
+        """The pod ends; the scheduler gives the place away only when the kubelet is done."""
+        ref = data.draw(st.sampled_from(sorted(self.allocated, key=str)))
+        self.running.discard(ref)
+        self.die_at = die_at
+        try:
+            self.node.world.unprepare(ref)
+        except Killed:
+            self.start()
+            self.node.world.unprepare(ref)
+        self.die_at = None
+        del self.allocated[ref]
+        del self.node.world.api.claims["default", ref.name]
+
+    @rule()
+    def restart(self) -> None:
+        self.start()
+        assert not self.node.world.reconciler(Pace()).mend()
+
+    @rule()
+    def reboot(self) -> None:
+        self.running.clear()
+        self.node.machine.reboot()
+        self.restart()
+
+    @invariant()
+    def running_claims_have_their_mig_device_and_no_other_is_there(self) -> None:
+        wanted = {
+            (place.profile.id, place.placement.start)
+            for ref, place in self.allocated.items()
+            if ref in self.running and place is not None
+        }
+        found = [(one.profile_id, one.start) for one in self.node.there()]
+        assert wanted <= set(found)
+        slots = self.node.world.prepared.made.slots()
+        assert {(slot.profile_id, slot.start) for slot in slots} >= set(found)
+
+    @invariant()
+    def nothing_overlaps(self) -> None:
+        taken = [n for one in self.node.there() for n in range(one.start, one.start + one.size)]
+        assert len(taken) == len(set(taken))
+
+    def prepare(self, ref: ClaimRef, die_at: str | None) -> None:
+        self.die_at = die_at
+        try:
+            self.node.world.prepare(ref)
+        except Killed:
+            self.start()
+        else:
+            self.running.add(ref)
+        self.die_at = None
+
+
+class TestCard(Card.TestCase):  # type: ignore[misc, name-defined]
+    settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
