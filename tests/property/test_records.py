@@ -8,16 +8,37 @@ from hypothesis import strategies as st
 
 import make
 from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
-from dra_driver.claims.record import Debt, DeviceRecord, Record, RecordState, decode, encode
-from dra_driver.devices.model import GpuUuid
+from dra_driver.claims.record import (
+    Debt,
+    DeviceRecord,
+    MigRecord,
+    Record,
+    RecordState,
+    decode,
+    encode,
+)
+from dra_driver.devices.model import GpuUuid, MigUuid, Placement
 from dra_driver.errors import StateError
-from dra_driver.sharing.base import Plan
+from dra_driver.sharing.base import GpuPart, Plan
 
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 names = st.lists(text, max_size=3).map(tuple)
 json_values: st.SearchStrategy[Any] = st.dictionaries(
     text, st.none() | st.booleans() | st.integers() | text, max_size=3
 )
+numbers = st.integers(0, 2**31)
+placements = st.builds(Placement, start=numbers, size=numbers)
+migs = st.builds(
+    MigRecord,
+    profile=text,
+    profile_id=numbers,
+    placement=placements,
+    made_here=st.booleans(),
+    gpu_instance=st.none() | numbers,
+    compute_instance=st.none() | numbers,
+    uuid=st.none() | text.map(MigUuid),
+)
+places = st.builds(GpuPart, gpu=text.map(GpuUuid), placement=st.none() | placements)
 devices = st.builds(
     DeviceRecord,
     name=text,
@@ -27,12 +48,14 @@ devices = st.builds(
     cdi_device_ids=names,
     admin_access=st.booleans(),
     share_id=st.none() | text,
+    mig=st.none() | migs,
 )
 plans = st.builds(
     Plan,
     strategy=text,
     gpus=st.lists(text.map(GpuUuid), max_size=2).map(tuple),
     changes=json_values,
+    places=st.lists(places, max_size=2).map(tuple),
 )
 records = st.builds(
     Record,

@@ -7,9 +7,10 @@ import pytest
 
 import make
 from dra_driver.claims.model import ConsumerPod, PreparedDevice
-from dra_driver.claims.record import Debt, DeviceRecord, decode, encode
+from dra_driver.claims.record import Debt, DeviceRecord, MigRecord, decode, encode
+from dra_driver.devices.model import Placement
 from dra_driver.errors import StateError
-from dra_driver.sharing.base import Plan
+from dra_driver.sharing.base import GpuPart, Plan
 
 GOLDEN = Path(__file__).parents[2] / "data" / "records"
 PLAN = Plan(strategy="TimeSlicing", gpus=(make.gpu(0).uuid,), changes={"interval": "Long"})
@@ -18,6 +19,33 @@ OWING = replace(
     RECORD,
     debts=(Debt(plan=replace(PLAN, gpus=(make.gpu(7).uuid,)), reason="the GPU is lost"),),
     pods=(ConsumerPod(name="pod", uid="pod-uid"),),
+)
+MADE = make.mig_device(0, "2g.20gb", 2)
+DIVIDED = replace(
+    make.record(),
+    devices=(
+        replace(
+            make.record().devices[0],
+            name="gpu-0-mig-2g20gb-14-2",
+            mig=MigRecord(
+                profile="2g.20gb",
+                profile_id=14,
+                placement=MADE.placement,
+                made_here=True,
+                gpu_instance=MADE.gpu_instance,
+                compute_instance=MADE.compute_instance,
+                uuid=MADE.uuid,
+            ),
+        ),
+    ),
+    plans=(
+        Plan(
+            strategy="MIG",
+            gpus=(make.gpu(0).uuid,),
+            changes={"claim": "uid", "make": []},
+            places=(GpuPart(gpu=make.gpu(0).uuid, placement=MADE.placement),),
+        ),
+    ),
 )
 
 
@@ -34,6 +62,22 @@ def test_a_record_with_debts_and_pods_is_read_and_written_as_ever() -> None:
     golden = (GOLDEN / "v1-debts.json").read_bytes()
     assert decode(golden) == OWING
     assert encode(OWING) == golden
+
+
+def test_a_record_with_a_mig_device_is_read_and_written_as_ever() -> None:
+    golden = (GOLDEN / "v1-mig.json").read_bytes()
+    assert decode(golden) == DIVIDED
+    assert encode(DIVIDED) == golden
+
+
+def test_parts_of_a_gpu_overlap_with_the_whole_and_with_each_other_where_they_do() -> None:
+    (device,) = DIVIDED.devices
+    gpu = device.uuid
+    beside = GpuPart(gpu=gpu, placement=Placement(start=0, size=2))
+    assert device.part.overlaps(GpuPart(gpu=gpu))
+    assert not device.part.overlaps(beside)
+    assert device.part.overlaps(GpuPart(gpu=gpu, placement=Placement(start=3, size=1)))
+    assert not device.part.overlaps(GpuPart(gpu=make.gpu(9).uuid))
 
 
 def test_gpus_with_debts_are_touched_but_not_held() -> None:
