@@ -118,7 +118,8 @@ class Strategies:
                 if user is None:
                     last.append(plan)
                 else:
-                    left += (Debt(plan=plan, reason=user.reason, may_pass=user.may_pass),)
+                    # Our own daemon, no process of the pod: no reason for the pod to stay.
+                    left += (Debt(plan=plan, reason=user.reason),)
         return left + self._undo(last, deadline)
 
     def _undo(self, plans: Sequence[Plan], deadline: float) -> tuple[Debt, ...]:
