@@ -19,11 +19,11 @@ import structlog
 from dra_driver.claims.model import Claim, ClaimRef, ClaimUid, parse_claim, uid_of
 from dra_driver.claims.record import Record
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.envelope import seal, unseal
 from dra_driver.errors import ConfigError, DriverError, NotFoundError, StateError, UnavailableError
 from dra_driver.kube.events import Happening, Regarding, Reporter, warning_event
 from dra_driver.kube.resource import EVENTS, RESOURCE_CLAIMS, Resource
 from dra_driver.mps.domain import DomainId, State, Status, claim_of
-from dra_driver.mps.envelope import seal, unseal
 from dra_driver.mps.files import read_file, write_file
 
 log = structlog.get_logger()

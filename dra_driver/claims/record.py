@@ -6,24 +6,16 @@ old record wrong; readers skip payload fields that they do not know. A record ho
 Unprepare needs, because the claim object may be gone from the API server by then.
 """
 
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from hashlib import sha256
 from typing import Any
 
 from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod, PreparedDevice
 from dra_driver.devices.model import GpuUuid, MigSlot, MigUuid, Placement
+from dra_driver.envelope import seal, unseal
 from dra_driver.errors import StateError
 from dra_driver.sharing.base import DeviceUuid, GpuPart, Plan
-
-_VERSION = 1
-
-_ENVELOPE = re.compile(
-    rb'\{"version":([0-9]{1,9}),"sha256":"([0-9a-f]{64})","payload":(\{.*\})\}\n', re.DOTALL
-)
 
 
 class RecordState(StrEnum):
@@ -159,7 +151,7 @@ class Record:
 
 def encode(record: Record) -> bytes:
     """Return the bytes of a record; the same record gives the same bytes."""
-    payload = json.dumps(
+    return seal(
         {
             "claim": {
                 "uid": record.ref.uid,
@@ -174,11 +166,8 @@ def encode(record: Record) -> bytes:
                 {"plan": _plan_json(debt.plan), "reason": debt.reason} for debt in record.debts
             ],
             "pods": [{"name": pod.name, "uid": pod.uid} for pod in record.pods],
-        },
-        separators=(",", ":"),
-    ).encode()
-    digest = sha256(payload).hexdigest().encode()
-    return b'{"version":%d,"sha256":"%s","payload":%s}\n' % (_VERSION, digest, payload)
+        }
+    )
 
 
 def decode(data: bytes) -> Record:
@@ -187,16 +176,9 @@ def decode(data: bytes) -> Record:
     Raises:
         StateError: the bytes are damaged, or of a version that is not known here.
     """
-    match = _ENVELOPE.fullmatch(data)
-    if match is None:
-        raise StateError("it is cut off or no record at all")
-    version, digest, payload = int(match[1]), match[2].decode(), match[3]
-    if sha256(payload).hexdigest() != digest:
-        raise StateError("its checksum does not match its content")
-    if version != _VERSION:
-        raise StateError(f"it has version {version}, and this driver reads version {_VERSION}")
+    payload = unseal(data)
     try:
-        return _record(json.loads(payload))
+        return _record(payload)
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"its content is not that of a record: {error!r}") from error
 

@@ -13,8 +13,8 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, NewType
 
+from dra_driver.envelope import seal, unseal
 from dra_driver.errors import StateError
-from dra_driver.mps.envelope import seal, unseal
 
 DomainId = NewType("DomainId", str)
 """Names a domain's files and folders: a claim's UID, or begins with one."""

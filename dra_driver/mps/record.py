@@ -10,9 +10,9 @@ from pathlib import Path
 
 import structlog
 
+from dra_driver.envelope import seal, unseal
 from dra_driver.errors import StateError
 from dra_driver.mps.domain import Daemon, daemon_json, daemon_of
-from dra_driver.mps.envelope import seal, unseal
 from dra_driver.mps.files import read_file, write_file
 
 log = structlog.get_logger()

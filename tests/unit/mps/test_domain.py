@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_driver.envelope import seal
 from dra_driver.errors import StateError
 from dra_driver.mps.domain import (
     Daemon,
@@ -18,7 +19,6 @@ from dra_driver.mps.domain import (
     encode_domain,
     encode_status,
 )
-from dra_driver.mps.envelope import seal
 
 GPU = "GPU-00000000-0000-4000-8000-00000000000"
 IDS = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,30}[A-Za-z0-9])?", fullmatch=True)

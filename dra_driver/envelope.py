@@ -1,4 +1,4 @@
-"""The envelope of the files between driver and supervisor, so that half a file is never believed.
+"""The envelope of the files that this driver keeps, so that half a file is never believed.
 
 In and out: a JSON payload and its bytes, `{"version":1,"sha256":"…","payload":{…}}` on one line.
 The checksum is over the payload's bytes as they are stored. Readers skip payload fields they do not
