@@ -81,7 +81,7 @@ def turned_away(
     found: Sequence[Offer], counter_sets: Sequence[Mapping[str, Any]], arrivals: Sequence[Arrival]
 ) -> tuple[int, int]:
     """Return how many requests found no room, and how much memory they asked for."""
-    left = {entry["name"]: _amounts(entry["counters"]) for entry in counter_sets}
+    left = {entry["name"]: amounts(entry["counters"]) for entry in counter_sets}
     kinds: dict[str, list[Offer]] = {}
     for offer in found:
         kinds.setdefault(offer.kind, []).append(offer)
@@ -90,10 +90,10 @@ def turned_away(
     for number, arrival in enumerate(arrivals):
         while leaving and leaving[0][0] <= arrival.at:
             _, _, offer = heapq.heappop(leaving)
-            _take(left[offer.counter_set], offer, -1)
+            take(left[offer.counter_set], offer, -1)
         for offer in kinds[arrival.kind]:
-            if _fits(left[offer.counter_set], offer):
-                _take(left[offer.counter_set], offer, 1)
+            if fits(left[offer.counter_set], offer):
+                take(left[offer.counter_set], offer, 1)
                 heapq.heappush(leaving, (arrival.at + arrival.stays, number, offer))
                 break
         else:
@@ -110,18 +110,21 @@ def _offer(device: Mapping[str, Any]) -> Offer:
         name=device["name"],
         kind=attributes["profile"]["string"] if is_mig else WHOLE,
         counter_set=consumed["counterSet"],
-        counters={name: n for name, n in _amounts(consumed["counters"]).items() if n},
+        counters={name: n for name, n in amounts(consumed["counters"]).items() if n},
     )
 
 
-def _amounts(counters: Mapping[str, Any]) -> dict[str, int]:
+def amounts(counters: Mapping[str, Any]) -> dict[str, int]:
+    """Return counters as numbers."""
     return {name: Quantity.parse(amount["value"]).whole for name, amount in counters.items()}
 
 
-def _fits(left: Mapping[str, int], offer: Offer) -> bool:
+def fits(left: Mapping[str, int], offer: Offer) -> bool:
+    """Tell whether a device can be allocated with this much left."""
     return all(left[name] >= amount for name, amount in offer.counters.items())
 
 
-def _take(left: dict[str, int], offer: Offer, sign: int) -> None:
+def take(left: dict[str, int], offer: Offer, sign: int) -> None:
+    """Allocate a device (1), or give it back (-1)."""
     for name, amount in offer.counters.items():
         left[name] -= sign * amount

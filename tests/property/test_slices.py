@@ -3,13 +3,29 @@
 import copy
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from apiserver.rules import check_slice
-from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, PciAddress, SickGpu
+from dra_driver.devices.model import (
+    Gpu,
+    GpuUuid,
+    Instance,
+    Inventory,
+    Mig,
+    MigDevice,
+    MigMode,
+    MigProfile,
+    MigUuid,
+    PciAddress,
+    Placement,
+    SickGpu,
+)
+from dra_driver.devices.partitions import is_partitioned
+from dra_driver.slices.counters import MOST_COUNTERS, whole
 from dra_driver.slices.plan import Create, Delete, Owner, Update, Write, plan
 from dra_driver.slices.pool import DesiredPool, build_slices
 from dra_driver.slices.project import project, projection
@@ -18,6 +34,62 @@ OWNER = Owner(name="n1", uid="node-uid")
 
 texts = st.text(st.characters(), max_size=90)
 small = st.integers(min_value=0, max_value=9)
+
+
+@st.composite
+def profiles(draw: st.DrawFn, number: int, units: int) -> MigProfile:
+    """Any MIG profile that NVML could tell of on a card of so many memory slices."""
+    size = draw(st.integers(min_value=1, max_value=units))
+    first = draw(st.integers(min_value=0, max_value=units - size))
+    starts = range(first, units - size + 1, draw(st.integers(min_value=1, max_value=units)))
+    engines, memory = draw(st.tuples(small, small)), draw(st.integers(min_value=0, max_value=2**40))
+    return MigProfile(
+        id=number,
+        name=draw(st.sampled_from(["1g.10gb", "1g.24gb+me.all", "2g.48gb-me"]) | texts),
+        slices=draw(st.integers(min_value=1, max_value=8)),
+        instances=draw(st.integers(min_value=1, max_value=8)),
+        memory_bytes=memory,
+        multiprocessors=draw(st.integers(min_value=1, max_value=200)),
+        copy_engines=engines[0],
+        decoders=engines[1],
+        encoders=0,
+        jpeg_engines=engines[0],
+        ofa_engines=engines[1],
+        placements=tuple(Placement(start=start, size=size) for start in starts),
+    )
+
+
+@st.composite
+def migs(draw: st.DrawFn) -> Mig:
+    """MIG of any card, with any instances on it, made here or by others."""
+    units = draw(st.sampled_from([1, 4, 8, 12, 24, 26, 40]))
+    count = draw(st.sampled_from([0, 1, 2, 4]))
+    found = tuple(draw(profiles(number, units)) for number in range(count))
+    instances: list[Instance] = []
+    for profile in draw(st.lists(st.sampled_from(found), max_size=2)) if found else ():
+        placement = draw(st.sampled_from(profile.placements))
+        if not any(placement.overlaps(other.placement) for other in instances):
+            instances.append(
+                MigDevice(
+                    parent=GpuUuid("GPU-parent"),
+                    profile=profile,
+                    placement=placement,
+                    gpu_instance=len(instances),
+                    compute_instance=0,
+                    uuid=MigUuid(draw(texts)),
+                    made_here=draw(st.booleans()),
+                )
+            )
+    return Mig(
+        profiles=found,
+        pending_mode=draw(st.sampled_from(MigMode)),
+        needs_reset=draw(st.booleans()),
+        is_virtual=draw(st.booleans()),
+        instances=tuple(instances),
+        problem=draw(st.none() | texts),
+    )
+
+
 gpus = st.builds(
     Gpu,
     index=st.integers(min_value=0, max_value=300),
@@ -33,12 +105,13 @@ gpus = st.builds(
     pcie_root=st.none() | texts,
     numa_node=st.none() | st.integers(min_value=-1, max_value=64),
     addressing_mode=st.none() | texts,
+    mig=st.none() | migs(),
 )
 inventories = st.builds(
     Inventory,
     driver_version=st.none() | texts | st.from_regex(r"\A[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,3}\Z"),
     cuda_version=st.none() | st.tuples(small, small),
-    gpus=st.lists(gpus, max_size=12).map(tuple),
+    gpus=st.lists(gpus, max_size=5).map(tuple),
     sick=st.lists(st.builds(SickGpu, index=small, reason=texts), max_size=3).map(tuple),
 )
 
@@ -67,22 +140,65 @@ def slices(desired: DesiredPool) -> list[dict[str, Any]]:
     ]
 
 
-def pool(devices: Sequence[dict[str, Any]]) -> DesiredPool:
-    return build_slices(devices, driver="gpu.nvidia.com", node_name="n1")
+def pool(
+    devices: Sequence[dict[str, Any]], counter_sets: Sequence[dict[str, Any]] = ()
+) -> DesiredPool:
+    return build_slices(devices, driver="gpu.nvidia.com", node_name="n1", counter_sets=counter_sets)
 
 
-@given(inventories)
-def test_slices_of_any_machine_are_accepted_by_the_api(inventory: Inventory) -> None:
-    for entry in slices(pool(project(inventory))):
+@given(inventories, st.booleans())
+def test_slices_of_any_machine_are_accepted_by_the_api(
+    inventory: Inventory, with_counters: bool
+) -> None:
+    found = projection(inventory, with_counters=with_counters)
+    for entry in slices(pool(found.devices, found.counter_sets)):
         check_slice(json.loads(json.dumps(entry)), None)
 
 
-@given(inventories)
-def test_every_gpu_is_published_or_withheld_with_a_reason(inventory: Inventory) -> None:
-    found = projection(inventory)
+@given(inventories, st.booleans())
+def test_every_gpu_is_published_or_withheld_with_a_reason(
+    inventory: Inventory, with_counters: bool
+) -> None:
+    found = projection(inventory, with_counters=with_counters)
+    published = {str(device["name"]).partition("-mig-")[0] for device in found.devices}
     counted = len(inventory.gpus) + len(inventory.sick)
-    assert len(found.devices) + len(found.withheld) == counted
+    assert len(published) + len(found.withheld) == counted
     assert all(device["attributes"] for device in found.devices)
+
+
+@given(inventories)
+def test_nothing_is_shared_without_counters(inventory: Inventory) -> None:
+    found = projection(inventory, with_counters=False)
+    assert found.counter_sets == ()
+    whole = {str(device["name"]) for device in found.devices if "-mig-" not in str(device["name"])}
+    parents = {str(device["name"]).partition("-mig-")[0] for device in found.devices}
+    in_parts = {
+        str(device["name"]).partition("-mig-")[0]
+        for device in found.devices
+        if "-mig-" in str(device["name"])
+    }
+    assert whole.isdisjoint(in_parts)
+    assert whole | in_parts == parents
+    assert not any("consumesCounters" in device for device in found.devices)
+
+
+@given(inventories)
+def test_what_claims_make_and_unmake_changes_no_byte(inventory: Inventory) -> None:
+    bare = tuple(_without_ours(gpu) for gpu in inventory.gpus)
+    before = projection(replace(inventory, gpus=bare))
+    now = projection(inventory)
+    assert json.dumps((now.devices, now.counter_sets)) == json.dumps(
+        (before.devices, before.counter_sets)
+    )
+
+
+def _without_ours(gpu: Gpu) -> Gpu:
+    """Return the GPU as before claims had anything made on it, if they could."""
+    mig = gpu.mig
+    if mig is None or not is_partitioned(gpu) or len(whole(mig.profiles)) > MOST_COUNTERS:
+        return gpu
+    others = tuple(one for one in mig.instances if not one.made_here)
+    return replace(gpu, mig=replace(mig, instances=others))
 
 
 @given(inventories)

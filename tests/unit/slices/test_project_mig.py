@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 import make
+from apiserver.rules import check_slice
 from dra_driver.devices.model import BareInstance, Gpu, MigMode
+from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import Projection, projection
 
 ON = MigMode.ENABLED
@@ -250,3 +252,23 @@ def test_two_gpus_of_one_minor_number_are_published_once(mode: MigMode) -> None:
 
     assert len(set(names(published))) == len(published.devices) == 26
     assert [entry.index for entry in published.withheld] == [5]
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 9, 16])
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_any_number_of_gpus_keeps_within_the_limits_of_the_api(
+    count: int, *, by_hand: bool
+) -> None:
+    instances = [make.mig_device(0, "1g.10gb", start) for start in range(7)] if by_hand else []
+    published = found(*(h100(*instances, minor=minor) for minor in range(count)))
+    pool = build_slices(
+        published.devices,
+        driver="gpu.nvidia.com",
+        node_name="n",
+        counter_sets=published.counter_sets,
+    )
+    for index in range(len(pool.contents)):
+        metadata = {"name": pool.slice_name(index)}
+        spec = pool.spec(index, generation=1)
+        check_slice({"kind": "ResourceSlice", "metadata": metadata, "spec": spec}, None)
+    assert len(published.devices) == count * (7 if by_hand else 26)
