@@ -16,6 +16,7 @@ DeviceName = NewType("DeviceName", str)
 
 _GPU = re.compile(r"gpu-(?P<minor>[0-9]+)")
 _MIG = re.compile(r"gpu-(?P<minor>[0-9]+)-mig-.+-(?P<id>[0-9]+)-(?P<start>[0-9]+)")
+_LONGEST_LABEL = 63
 _NOT_IN_LABELS = re.compile(r"[^a-z0-9-]")
 
 
@@ -45,8 +46,11 @@ def mig_name(minor: int, profile: str, profile_id: int, start: int) -> DeviceNam
         profile_id: the card's number for it.
         start: first memory slice.
     """
-    readable = _NOT_IN_LABELS.sub("-", profile.lower().replace(".", "")).strip("-")
-    return DeviceName(f"gpu-{minor}-mig-{readable}-{profile_id}-{start}")
+    numbers = f"{profile_id}-{start}"
+    readable = _NOT_IN_LABELS.sub("-", profile.lower().replace(".", ""))
+    room = _LONGEST_LABEL - len(f"gpu-{minor}-mig--{numbers}")
+    readable = readable.strip("-")[:room].strip("-") or "profile"
+    return DeviceName(f"gpu-{minor}-mig-{readable}-{numbers}")
 
 
 def gpu_minor(name: str) -> int | None:

@@ -25,7 +25,14 @@ import ctypes, pynvml
 pynvml.nvmlLib = ctypes.CDLL("libnvidia-ml.so.1")
 pynvml.nvmlInit()
 for index in range(pynvml.nvmlDeviceGetCount()):
-    print(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)))
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+    print(pynvml.nvmlDeviceGetUUID(gpu))
+    for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+        try:
+            mig = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number)
+        except pynvml.NVMLError:
+            continue
+        print(pynvml.nvmlDeviceGetUUID(mig))
 """
 
 
@@ -46,6 +53,10 @@ def roots(machine: Machine) -> Roots:
 
 @pytest.fixture
 def gpus(roots: Roots) -> tuple[Gpu, ...]:
+    return look(roots)
+
+
+def look(roots: Roots) -> tuple[Gpu, ...]:
     session = DriverSession(
         driver_root=roots.driver, dev=roots.dev, proc_root=roots.proc, sys_root=roots.sys
     )
@@ -71,12 +82,8 @@ def make_container(folder: Path, edits: Edits) -> None:
         target.touch()
 
 
-def test_hookless_content_of_one_gpu_shows_that_gpu_to_nvml(
-    roots: Roots, gpus: tuple[Gpu, ...], tmp_path: Path
-) -> None:
-    content = content_of(roots)
-    container = tmp_path / "container"
-    make_container(container, content.common_edits() + content.gpu_edits(gpus[3]))
+def shown_in(container: Path) -> list[str]:
+    """Return the UUIDs of what NVML shows to a process in that folder."""
     shown = subprocess.run(
         [sys.executable, "-c", LIST_GPUS],
         env=os.environ
@@ -89,7 +96,36 @@ def test_hookless_content_of_one_gpu_shows_that_gpu_to_nvml(
         check=True,
     )
 
-    assert shown.stdout.split() == [gpus[3].uuid]
+    return shown.stdout.split()
+
+
+def test_hookless_content_of_one_gpu_shows_that_gpu_to_nvml(
+    roots: Roots, gpus: tuple[Gpu, ...], tmp_path: Path
+) -> None:
+    content = content_of(roots)
+    container = tmp_path / "container"
+    make_container(container, content.common_edits() + content.gpu_edits(gpus[3]))
+
+    assert shown_in(container) == [gpus[3].uuid]
+
+
+@pytest.mark.parametrize("nodes_are_late", [False, True])
+def test_content_of_a_mig_device_shows_that_device_and_no_other(
+    machine: Machine, roots: Roots, tmp_path: Path, *, nodes_are_late: bool
+) -> None:
+    if nodes_are_late:
+        machine.late_nodes(3_600_000)
+    machine.set_mig_mode(machine.gpus[3].uuid, enabled=True)
+    for start in (2, 4, 6):
+        machine.create_mig(machine.gpus[3].uuid, "1g.10gb", start)
+    (gpu,) = (gpu for gpu in look(roots) if gpu.uuid == machine.gpus[3].uuid)
+    assert gpu.mig is not None
+    device = gpu.mig.devices[1]
+    content = content_of(roots)
+    container = tmp_path / "container"
+    make_container(container, content.common_edits() + content.mig_edits(gpu, device))
+
+    assert shown_in(container) == [gpu.uuid, device.uuid]
 
 
 def test_each_gpu_has_nodes_of_its_own(roots: Roots, gpus: tuple[Gpu, ...]) -> None:
