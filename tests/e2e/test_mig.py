@@ -235,3 +235,16 @@ def test_a_mig_device_made_by_hand_is_noticed_given_out_and_left(scene: Scene) -
         machine.mig("destroy", "--device", uuid)
         machine.mig("off", "--gpu", "7")
     scene.rewritten()
+
+
+def test_fifty_six_mig_devices_come_and_go_without_a_write_to_the_slices(scene: Scene) -> None:
+    spec = migs(mig=SMALL)
+    spec["devices"]["requests"][0]["exactly"]["count"] = 7
+    name = template(scene, spec)
+    pods = [scene.pod(f"pod-{number}", templates=[name]) for number in range(8)]
+    scene.running(*pods, timeout=180)
+    assert there(scene) == 56
+    assert {len(seen(scene, pod)) for pod in pods} == {7}
+    # The scene's end compares the slices with those of its beginning, to the resourceVersion.
+    scene.delete(*pods)
+    assert there(scene) == 0
