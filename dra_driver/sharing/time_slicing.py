@@ -66,6 +66,8 @@ class TimeSlicing:
     def __init__(self, slices: TimeSlices, modes: ComputeModes) -> None:
         self._slices = slices
         self._modes = modes
+        # NVIDIA gives no way to ask; who refused once is not tried again beside other GPUs.
+        self._unable: set[str] = set()
 
     def plan(self, groups: Sequence[Group]) -> tuple[Plan, ...]:
         """Return a plan for each GPU, with the compute mode that is found on it.
@@ -83,6 +85,8 @@ class TimeSlicing:
         for gpu, interval in wanted:
             if NUMBERS[interval] and gpu.cuda_compute_capability < _PREEMPTION:
                 raise _cannot(_described(gpu), interval, "its architecture has no preemption")
+            if NUMBERS[interval] and gpu.uuid in self._unable:
+                raise _cannot(_described(gpu), interval, "Not Supported")
         if wanted:
             self._slices.find()
         return tuple(self._plan(gpu, interval) for gpu, interval in wanted)
@@ -102,6 +106,7 @@ class TimeSlicing:
         interval = interval_of(plan)
         # First what a card may not have. A default that cannot be set is a default all the same.
         if not self._slices.set_time_slice(uuid, NUMBERS[interval], deadline) and NUMBERS[interval]:
+            self._unable.add(uuid)
             raise _cannot(str(plan.changes.get("device", uuid)), interval, "Not Supported")
         if _found_mode(plan) != _DEFAULT_MODE:
             self._modes.set_compute_mode(uuid, _DEFAULT_MODE)

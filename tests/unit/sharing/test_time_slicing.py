@@ -96,6 +96,17 @@ def test_a_card_that_refuses_its_time_slice_keeps_its_compute_mode() -> None:
     assert card.mode == EXCLUSIVE_PROCESS
 
 
+def test_a_card_that_refused_once_is_refused_when_planned_again() -> None:
+    card = Card()
+    card.has_slices = False
+    strategy, plan = planned(card)
+    with pytest.raises(ConfigError):
+        strategy.apply(plan, 0.0)
+    with pytest.raises(ConfigError, match=r"gpu-1 .*: Not Supported"):
+        strategy.plan([group()])
+    assert strategy.plan([group(interval="Default")])
+
+
 def test_cards_without_preemption_are_refused_when_planned() -> None:
     old = make.gpu(1, cuda_compute_capability=(5, 2))
     strategy = TimeSlicing(Card(), Card())
