@@ -4,6 +4,7 @@ The model is a scheduler that gives a GPU to one claim at a time but may forget 
 still run (a forced deletion), and a kubelet that knows which claims it got an answer for.
 """
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -40,7 +41,7 @@ class Killed(BaseException):
 class Node(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        folder = IN_MEMORY if IN_MEMORY.is_dir() else None
+        folder = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
         self.root = Path(tempfile.mkdtemp(dir=folder))
         self.boot = 1
         self.count = 0

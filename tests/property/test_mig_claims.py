@@ -4,6 +4,7 @@ The model is a scheduler that gives out places which the published counters allo
 back; the hardware is a simulated card, asked through the real NVML binding.
 """
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -49,7 +50,7 @@ class Card(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        folder = IN_MEMORY if IN_MEMORY.is_dir() else None
+        folder = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
         self.root = Path(tempfile.mkdtemp(dir=folder))
         self.node = MigNode.create(self.root / "node", "h100x8")
         self.die_at: str | None = None
