@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import yaml
 from pydantic import AliasChoices, Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from dra_driver.cdi.content import CdiContent
 from dra_driver.cdi.model import Edits, Spec, SpecDevice
@@ -30,6 +30,7 @@ from dra_driver.devices.names import DRIVER_NAME, gpu_name
 from dra_driver.devices.partitions import partition_name
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import DeviceError, SetupError, StateError, TransientError
+from dra_driver.settings import CommandSettings
 from dra_driver.slices.project import Projection, projection
 
 _GIB = 1024**3
@@ -37,22 +38,12 @@ _MIG_COLUMNS = ("MIG DEVICE", "PROFILE", "PLACEMENT", "UUID", "GPU INSTANCE", "C
 _COLUMNS = ("NAME", "PRODUCT", "UUID", "PCI", "NUMA", "MEMORY", "MIG")
 
 
-class Inspect(BaseSettings):
+class Inspect(CommandSettings):
     """Show this node's GPUs and what the driver would publish of them."""
 
     model_config = SettingsConfigDict(
-        frozen=True,
-        extra="ignore",
         env_prefix="inspect_",  # for what is not a setting of the driver, and has no alias
-        env_ignore_empty=True,
-        populate_by_name=True,
         cli_prog_name="dra-driver inspect",
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
-        cli_show_env_vars=True,
-        cli_hide_none_type=True,
-        cli_avoid_json=True,
-        cli_exit_on_error=False,
     )
 
     output: Literal["table", "yaml", "json"] = Field(

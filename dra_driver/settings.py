@@ -57,15 +57,14 @@ Port = Annotated[int, Field(le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Settings(BaseSettings):
-    """Publish this node's NVIDIA GPUs and prepare them for the claims of its pods."""
+class CommandSettings(BaseSettings):
+    """How every sub-command takes its settings: flags in kebab-case, and environment variables."""
 
     model_config = SettingsConfigDict(
         frozen=True,
         extra="ignore",
         env_ignore_empty=True,
         populate_by_name=True,
-        cli_prog_name="dra-driver kubelet-plugin",
         cli_kebab_case=True,
         cli_implicit_flags=True,
         cli_show_env_vars=True,
@@ -73,6 +72,12 @@ class Settings(BaseSettings):
         cli_avoid_json=True,
         cli_exit_on_error=False,
     )
+
+
+class Settings(CommandSettings):
+    """Publish this node's NVIDIA GPUs and prepare them for the claims of its pods."""
+
+    model_config = SettingsConfigDict(cli_prog_name="dra-driver kubelet-plugin")
 
     # Kubernetes
     node_name: str = Field(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from dra_driver.claims.checkpoint import StoredRecords, stored_records
 from dra_driver.claims.mig import MIG
@@ -22,6 +22,7 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.mps.desk import MpsDesk
 from dra_driver.mps.domain import DomainId, Status, claim_of
+from dra_driver.settings import CommandSettings
 from dra_driver.sharing import mps, time_slicing
 from dra_driver.sharing.base import EXCLUSIVE, Plan
 
@@ -30,22 +31,12 @@ _ADMIN_ACCESS = "AdminAccess"
 _NO_LIMIT = 100
 
 
-class ShowStatus(BaseSettings):
+class ShowStatus(CommandSettings):
     """Show this node's prepared claims, how their GPUs are shared, and what is not in order."""
 
     model_config = SettingsConfigDict(
-        frozen=True,
-        extra="ignore",
         env_prefix="status_",  # for what is not a setting of the driver, and has no alias
-        env_ignore_empty=True,
-        populate_by_name=True,
         cli_prog_name="dra-driver status",
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
-        cli_show_env_vars=True,
-        cli_hide_none_type=True,
-        cli_avoid_json=True,
-        cli_exit_on_error=False,
     )
 
     output: Literal["table", "json"] = Field("table", description="Form of what is printed.")

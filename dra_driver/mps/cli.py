@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 
 import structlog
 from pydantic import AliasChoices, Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
@@ -34,6 +34,7 @@ from dra_driver.mps.supervisor import Supervisor
 from dra_driver.ops.http import HttpEndpoint, Page
 from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
 from dra_driver.ops.metrics import MpsMetrics
+from dra_driver.settings import CommandSettings
 from resource_nvidia_com.quantity import Quantity
 
 log = structlog.get_logger()
@@ -45,22 +46,10 @@ _SMALLEST_SHM = 64 * 1024**2
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class MpsSupervisor(BaseSettings):
+class MpsSupervisor(CommandSettings):
     """Run NVIDIA's MPS control daemons that claims of this node ask for."""
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        extra="ignore",
-        env_ignore_empty=True,
-        populate_by_name=True,
-        cli_prog_name="dra-driver mps-supervisor",
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
-        cli_show_env_vars=True,
-        cli_hide_none_type=True,
-        cli_avoid_json=True,
-        cli_exit_on_error=False,
-    )
+    model_config = SettingsConfigDict(cli_prog_name="dra-driver mps-supervisor")
 
     kubelet_plugins_directory_path: Path = Field(
         Path("/var/lib/kubelet/plugins"),
