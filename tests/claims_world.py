@@ -102,7 +102,7 @@ class FileSharing:
         self.on_apply: Callable[[Plan], None] = lambda _: None
         self.applied = 0
 
-    def plan(self, groups: Sequence[Group]) -> tuple[Plan, ...]:
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[Plan, ...]:
         if self.refuse_plan:
             raise self.refuse_plan
         found = [

@@ -51,13 +51,17 @@ class Strategies:
         self._on_failed_undo = on_failed_undo
 
     def plan(
-        self, uid: str, groups: Sequence[ConfigGroup], units: Mapping[str, Unit]
+        self,
+        uid: str,
+        groups: Sequence[ConfigGroup],
+        units: Mapping[str, Unit],
+        deadline: float,
     ) -> tuple[Plan, ...]:
         """Return the plans for a claim's groups; `units` are by device name.
 
         Raises:
             ConfigError: a config asks for what these devices or this driver cannot do.
-            DeviceError, TransientError: a GPU does not say how it is set.
+            DeviceError, TransientError: a GPU does not say how it is set, or what it can do.
         """
         named: dict[str, list[ConfigGroup]] = {}
         for group in groups:
@@ -71,7 +75,7 @@ class Strategies:
                     f"remove `sharing` from the {members[0].config.kind} of request "
                     f"{members[0].results[0].request}"
                 )
-            plans += strategy.plan([_group(uid, group, units) for group in members])
+            plans += strategy.plan([_group(uid, group, units) for group in members], deadline)
         return tuple(plans)
 
     def edits(self, plans: Sequence[Plan]) -> dict[DeviceUuid, Edits]:

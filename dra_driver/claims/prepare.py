@@ -298,7 +298,7 @@ class ClaimPreparer:
             rival = self._prepared.rival(draft)
             if rival is None:
                 self._collect_debts(draft, end)
-                draft = self._prepared.planned(draft, allocated, groups)
+                draft = self._prepared.planned(draft, allocated, groups, deadline=end)
                 draft = self._prepared.commit(draft, groups, deadline=end)
         if rival is not None:
             raise self._conflict(*rival, end)

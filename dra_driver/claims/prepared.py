@@ -182,7 +182,12 @@ class PreparedClaims:
         )
 
     def planned(
-        self, draft: Record, allocated: Mapping[str, Allocated], groups: Sequence[ConfigGroup]
+        self,
+        draft: Record,
+        allocated: Mapping[str, Allocated],
+        groups: Sequence[ConfigGroup],
+        *,
+        deadline: float,
     ) -> Record:
         """Return a draft with what is there of its devices, and with plans for what is to be done.
 
@@ -191,12 +196,13 @@ class PreparedClaims:
 
         Raises:
             ConfigError: a config asks for what these devices or this driver cannot do.
-            DeviceError, TransientError: a GPU does not say how it is set, or a device is not there.
+            DeviceError, TransientError: a GPU does not say how it is set or what it can do, or a
+                device is not there.
         """
         uid = draft.ref.uid
         self._take_orphans_away(draft)
         draft = self.mig.resolved(draft, allocated)
-        sharing = self._strategies.plan(uid, groups, units_to_be(draft, allocated))
+        sharing = self._strategies.plan(uid, groups, units_to_be(draft, allocated), deadline)
         if _is_to_be_made(draft):
             return draft
         return replace(draft, plans=draft.plans + sharing)
@@ -222,7 +228,9 @@ class PreparedClaims:
                     self._strategies.apply(record.plans, deadline)
                     self._step("made")
                     made, record = len(record.plans), self.mig.filled(record)
-                    sharing = self._strategies.plan(record.ref.uid, groups, units(record, gpus))
+                    sharing = self._strategies.plan(
+                        record.ref.uid, groups, units(record, gpus), deadline
+                    )
                     record = replace(record, plans=record.plans + sharing)
                     if sharing:
                         self._intend(record)

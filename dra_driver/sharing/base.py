@@ -1,9 +1,10 @@
 """What a sharing strategy is: from configs to plans, from a plan to container edits and back.
 
-A strategy first plans, which changes nothing, and says in its plans everything it needs to apply
-and to undo them. A plan is plain JSON, so that it can be written down before hardware is touched
-and carried out backwards by another process after a crash. A strategy makes as many plans for a
-claim as there are parts that can be undone each by itself. What needs no change has no plan.
+A strategy first plans, which changes nothing that is in use, and says in its plans everything it
+needs to apply and to undo them. A plan is plain JSON, so that it can be written down before
+hardware is touched and carried out backwards by another process after a crash. A strategy makes as
+many plans for a claim as there are parts that can be undone each by itself. What needs no change
+has no plan.
 """
 
 from collections.abc import Mapping, Sequence
@@ -134,12 +135,15 @@ class Effect(Protocol):
 class Sharing(Effect, Protocol):
     """A sharing strategy."""
 
-    def plan(self, groups: Sequence[Group]) -> tuple[Plan, ...]:
-        """Say what is to be done for all groups of a claim under this strategy, changing nothing.
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[Plan, ...]:
+        """Say what is to be done for all groups of a claim under this strategy.
+
+        What cannot be had is refused here. Nothing is changed, but that a GPU whose abilities can
+        only be tried out is set to a default; the GPUs are locked, and nobody else has them.
 
         Raises:
             ConfigError: these devices cannot do what a config asks.
-            DeviceError, TransientError: a GPU does not say how it is set.
+            DeviceError, TransientError: a GPU does not say how it is set, or what it can do.
         """
         ...
 

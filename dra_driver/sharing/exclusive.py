@@ -15,7 +15,7 @@ class Exclusive:
 
     lives_on = False
 
-    def plan(self, groups: Sequence[Group]) -> tuple[Plan, ...]:  # noqa: ARG002 (a Sharing)
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[Plan, ...]:  # noqa: ARG002
         """Return no plan."""
         return ()
 

@@ -87,7 +87,7 @@ class Mps:
         self._clock = clock
         self._ready_seconds = ready_seconds
 
-    def plan(self, groups: Sequence[Group]) -> tuple[Plan, ...]:
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[Plan, ...]:  # noqa: ARG002 (a Sharing)
         """Return the plan for all whole GPUs, and one for each MIG device.
 
         Raises:

@@ -4,17 +4,19 @@ In: GPUs under a config with an interval. Out: the GPU's time-slice, set by nvid
 compute mode DEFAULT, set through NVML, because in the other modes a second process is turned away.
 Both hold for the GPU, not for a client, and are lost with a reboot. The time-slice cannot be read,
 so only the record says that it was set; the compute mode is read first and put back in the end.
+Whether a card has time-slices cannot be read either: it is asked once, by setting the default one.
 Only whole GPUs have a time-slice: one on MIG devices is accepted and nothing is done.
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Protocol
 
 import structlog
 
 from dra_driver.cdi.model import Edits
-from dra_driver.devices.model import Gpu
+from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.names import gpu_name
 from dra_driver.errors import ConfigError, DriverError
 from dra_driver.sharing.base import DeviceUuid, Group, Plan
@@ -66,15 +68,15 @@ class TimeSlicing:
     def __init__(self, slices: TimeSlices, modes: ComputeModes) -> None:
         self._slices = slices
         self._modes = modes
-        # NVIDIA gives no way to ask; who refused once is not tried again beside other GPUs.
-        self._unable: set[str] = set()
+        self._able: set[GpuUuid] = set()
 
-    def plan(self, groups: Sequence[Group]) -> tuple[Plan, ...]:
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[Plan, ...]:
         """Return a plan for each GPU, with the compute mode that is found on it.
 
         Raises:
             ConfigError: a card cannot have the interval.
-            DeviceError, TransientError: nvidia-smi is missing, or a GPU does not say its mode.
+            DeviceError, TransientError: nvidia-smi is missing or fails, or a GPU does not say its
+                mode.
         """
         wanted = [
             (gpu, _interval(group.config))
@@ -85,10 +87,16 @@ class TimeSlicing:
         for gpu, interval in wanted:
             if NUMBERS[interval] and gpu.cuda_compute_capability < _PREEMPTION:
                 raise _cannot(_described(gpu), interval, "its architecture has no preemption")
-            if NUMBERS[interval] and gpu.uuid in self._unable:
-                raise _cannot(_described(gpu), interval, "Not Supported")
         if wanted:
             self._slices.find()
+        asked = [
+            (gpu, interval)
+            for gpu, interval in wanted
+            if NUMBERS[interval] and gpu.uuid not in self._able
+        ]
+        for (gpu, interval), has in zip(asked, self._ask(asked, deadline), strict=True):
+            if not has:
+                raise _cannot(_described(gpu), interval, "Not Supported")
         return tuple(self._plan(gpu, interval) for gpu, interval in wanted)
 
     def edits(self, plan: Plan) -> Mapping[DeviceUuid, Edits]:  # noqa: ARG002 (a Sharing)
@@ -104,9 +112,8 @@ class TimeSlicing:
         """
         (uuid,) = plan.gpus
         interval = interval_of(plan)
-        # First what a card may not have. A default that cannot be set is a default all the same.
+        # A default that cannot be set is a default all the same.
         if not self._slices.set_time_slice(uuid, NUMBERS[interval], deadline) and NUMBERS[interval]:
-            self._unable.add(uuid)
             raise _cannot(str(plan.changes.get("device", uuid)), interval, "Not Supported")
         if _found_mode(plan) != _DEFAULT_MODE:
             self._modes.set_compute_mode(uuid, _DEFAULT_MODE)
@@ -134,6 +141,20 @@ class TimeSlicing:
     def leftovers(self) -> Mapping[str, Plan]:
         """Return none: a GPU does not say whose setting it has."""
         return {}
+
+    def _ask(self, asked: Sequence[tuple[Gpu, Interval]], deadline: float) -> list[bool]:
+        """Return whether each GPU has time-slices; side by side, as one can take seconds."""
+
+        def has_slices(uuid: GpuUuid) -> bool:
+            has = self._slices.set_time_slice(uuid, NUMBERS[Interval.DEFAULT], deadline)
+            if has:
+                self._able.add(uuid)
+            return has
+
+        if not asked:
+            return []
+        with ThreadPoolExecutor(len(asked), thread_name_prefix="ask") as pool:
+            return list(pool.map(has_slices, [gpu.uuid for gpu, _ in asked]))
 
     def _plan(self, gpu: Gpu, interval: Interval) -> Plan:
         mode = self._modes.compute_mode(gpu.uuid)

@@ -10,7 +10,7 @@ from claims_world import World
 from dra_driver.claims.reconcile import Pace
 from dra_driver.claims.record import RecordState
 from dra_driver.errors import ConfigError, DeviceError
-from sharing_world import LONG, Node
+from sharing_world import HALF, LONG, Node
 
 Make = Callable[..., Node]
 EXCLUSIVE_PROCESS = 3
@@ -119,9 +119,28 @@ def test_a_card_without_time_slices_has_the_default_one(make_node: Make) -> None
     assert node.left() == []
 
 
+def test_a_card_without_time_slices_is_refused_before_anything_is_changed(
+    make_node: Make,
+) -> None:
+    node = make_node("mixed")
+    names = {gpu.minor: gpu.product_name for gpu in node.inventory.gpus}
+    assert (names[1], names[2]) == ("NVIDIA L4", "Tesla P4")
+    node.set_mode(1, EXCLUSIVE_PROCESS)
+    runs = smi_runs(node, 'exec "$REAL" "$@"')
+    for beside in (LONG, HALF):
+        ref = node.claim({"a": beside, "b": LONG}, first=1)
+        with pytest.raises(ConfigError, match=r"Long cannot be set on gpu-2 .*: Not Supported"):
+            node.prepare(ref)
+        assert node.left() == ["compute mode of gpu-1"]
+        assert not list(node.mps.files.desired_folder.glob("*"))
+    assert {line.split()[-1] for line in runs.read_text().splitlines()} == {"--set-timeslice=0"}
+
+
 def test_one_gpu_that_refuses_takes_back_the_others(node: Node) -> None:
-    node.machine.fail_call("nvidia-smi:set-timeslice", 999, uuid=node.uuid(1), times=1)
     ref = node.claim({"a": LONG, "b": LONG, "c": LONG})
+    node.prepare(ref)  # all three are known to have time-slices from here on
+    node.unprepare(ref)
+    node.machine.fail_call("nvidia-smi:set-timeslice", 999, uuid=node.uuid(1), times=1)
     with pytest.raises(DeviceError, match=r"cannot set the time-slice of GPU-.*Unknown Error"):
         node.prepare(ref)
     assert node.left() == []

@@ -9,7 +9,7 @@ from resource_nvidia_com.v1beta1.vfio import VfioDeviceConfig
 def test_exclusive_gpus_are_not_changed() -> None:
     exclusive: Sharing = Exclusive()
     group = Group(claim="u", gpus=(make.gpu(0), make.gpu(1)), config=GpuConfig())
-    assert exclusive.plan([group]) == ()
+    assert exclusive.plan([group], 0.0) == ()
     assert exclusive.leftovers() == {}
     assert not exclusive.lives_on
 

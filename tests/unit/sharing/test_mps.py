@@ -36,7 +36,8 @@ def test_one_plan_is_for_all_groups_with_the_largest_limits(mps: Mps) -> None:
                 defaultPerDevicePinnedMemoryLimit={"0": "1Gi"},
                 multiUser=True,
             ),
-        ]
+        ],
+        0.0,
     )
     assert plan.gpus == (ONE.uuid, TWO.uuid, THREE.uuid)
     assert domain_of(plan) == Domain(
@@ -57,13 +58,13 @@ def test_one_plan_is_for_all_groups_with_the_largest_limits(mps: Mps) -> None:
 
 
 def test_a_group_without_a_percentage_leaves_the_daemon_without_one(mps: Mps) -> None:
-    (plan,) = mps.plan([group([ONE]), group([TWO], defaultActiveThreadPercentage=30)])
+    (plan,) = mps.plan([group([ONE]), group([TWO], defaultActiveThreadPercentage=30)], 0.0)
     assert domain_of(plan).active_thread_percentage is None
     assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30" in mps.edits(plan)[TWO.uuid].env
 
 
 def test_a_plan_comes_back_from_its_record(mps: Mps) -> None:
-    (plan,) = mps.plan([group([ONE, TWO], defaultPinnedDeviceMemoryLimit="10Gi")])
+    (plan,) = mps.plan([group([ONE, TWO], defaultPinnedDeviceMemoryLimit="10Gi")], 0.0)
     (stored,) = decode(encode(make.record(ONE, TWO, plans=(plan,)))).plans
     assert domain_of(stored) == domain_of(plan)
     assert mps.edits(stored) == mps.edits(plan)
@@ -89,17 +90,17 @@ def test_a_plan_of_something_else_is_not_taken_for_one() -> None:
 def test_cards_before_volta_have_no_limits(mps: Mps, config: dict[str, Any], what: str) -> None:
     old = make.gpu(4, cuda_compute_capability=(6, 1))
     with pytest.raises(ConfigError, match=rf'^{what} was requested .* "6.1", wanted >= "7.0"'):
-        mps.plan([group([ONE, old], **config)])
-    assert mps.plan([group([ONE, old])])
+        mps.plan([group([ONE, old], **config)], 0.0)
+    assert mps.plan([group([ONE, old])], 0.0)
 
 
 def test_cards_before_mps_have_none(mps: Mps) -> None:
     with pytest.raises(ConfigError, match=r'^MPS was requested .* "3.0", wanted >= "3.5"'):
-        mps.plan([group([make.gpu(4, cuda_compute_capability=(3, 0))])])
+        mps.plan([group([make.gpu(4, cuda_compute_capability=(3, 0))])], 0.0)
 
 
 def test_what_is_asked_for_without_a_record_can_be_undone(mps: Mps, tmp_path: Path) -> None:
-    (plan,) = mps.plan([group([ONE])])
+    (plan,) = mps.plan([group([ONE])], 0.0)
     mps.uphold(plan, None)
     assert list(mps.leftovers()) == ["uid"]
     mps.undo(mps.leftovers()["uid"], 0.0)
@@ -120,7 +121,7 @@ def test_each_mig_device_has_a_domain_of_its_own_beside_the_one_of_whole_gpus(mp
     )
     parameters = decode_config(config["opaque"]["parameters"]).normalise()
     migs = Group(claim="uid", config=parameters, migs=units)
-    whole, first, second = mps.plan([group([ONE]), migs])
+    whole, first, second = mps.plan([group([ONE]), migs], 0.0)
     assert domain_of(whole).id == "uid"
     assert domain_of(first) == Domain(
         id=DomainId("uid_mig_0"),
@@ -137,10 +138,10 @@ def test_each_mig_device_has_a_domain_of_its_own_beside_the_one_of_whole_gpus(mp
 
 
 def test_what_is_left_of_a_claims_domains_is_ended_together(mps: Mps) -> None:
-    for plan in mps.plan([group([ONE])]):
+    for plan in mps.plan([group([ONE])], 0.0):
         mps.uphold(plan, None)
     unit = MigUnit(gpu=TWO, device=make.mig_device(2))
-    for plan in mps.plan([Group(claim="uid", config=make.gpu_config("MPS"), migs=(unit,))]):
+    for plan in mps.plan([Group(claim="uid", config=make.gpu_config("MPS"), migs=(unit,))], 0.0):
         mps.uphold(plan, None)
     (left,) = mps.leftovers().items()
     assert left[0] == "uid"

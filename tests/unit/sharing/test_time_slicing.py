@@ -19,7 +19,7 @@ class Card:
 
     def __init__(self, mode: int | None = 0) -> None:
         self.mode = mode
-        self.slice: int | None = None
+        self.slices: list[int] = []
         self.has_slices = True
         self.refuse_slice: DeviceError | None = None
         self.refuse_mode: TransientError | None = None
@@ -31,7 +31,7 @@ class Card:
         if self.refuse_slice:
             raise self.refuse_slice
         if self.has_slices:
-            self.slice = number
+            self.slices.append(number)
         return self.has_slices
 
     def compute_mode(self, uuid: str) -> int | None:
@@ -52,15 +52,15 @@ def group(*gpus: Gpu, interval: str = "Long") -> Group:
 
 def planned(card: Card, **facts: Any) -> tuple[TimeSlicing, Plan]:
     strategy = TimeSlicing(card, card)
-    (plan,) = strategy.plan([group(**facts)])
+    (plan,) = strategy.plan([group(**facts)], 0.0)
     return strategy, plan
 
 
 def test_each_gpu_has_a_plan_of_its_own() -> None:
     card = Card(EXCLUSIVE_PROCESS)
-    plans = TimeSlicing(card, card).plan([group(make.gpu(0), make.gpu(1)), group(make.gpu(2))])
+    plans = TimeSlicing(card, card).plan([group(make.gpu(0), make.gpu(1)), group(make.gpu(2))], 0.0)
     assert [plan.gpus for plan in plans] == [(make.gpu(number).uuid,) for number in range(3)]
-    assert card.slice is None
+    assert card.slices == [0, 0, 0], "each is asked by setting its default"
     assert plans[0].changes == {
         "interval": "Long",
         "computeMode": EXCLUSIVE_PROCESS,
@@ -85,34 +85,49 @@ def test_a_compute_mode_that_somebody_else_has_set_stays() -> None:
     assert card.mode == 2
 
 
-def test_a_card_that_refuses_its_time_slice_keeps_its_compute_mode() -> None:
+def test_a_card_without_time_slices_is_refused_when_planned() -> None:
     card = Card(EXCLUSIVE_PROCESS)
     card.has_slices = False
+    strategy = TimeSlicing(card, card)
+    for _ in range(2):
+        with pytest.raises(
+            ConfigError, match=r"interval Long cannot be set on gpu-1 .*: Not Supported"
+        ):
+            strategy.plan([group()], 0.0)
+    assert strategy.plan([group(interval="Default")], 0.0)
+    card.has_slices = True  # the driver was upgraded, say
+    assert strategy.plan([group()], 0.0)
+
+
+def test_a_card_that_refuses_only_when_set_keeps_its_compute_mode() -> None:
+    card = Card(EXCLUSIVE_PROCESS)
     strategy, plan = planned(card)
-    with pytest.raises(
-        ConfigError, match=r"interval Long cannot be set on gpu-1 .*: Not Supported"
-    ):
+    card.has_slices = False
+    with pytest.raises(ConfigError, match=r"gpu-1 .*: Not Supported"):
         strategy.apply(plan, 0.0)
     assert card.mode == EXCLUSIVE_PROCESS
 
 
-def test_a_card_that_refused_once_is_refused_when_planned_again() -> None:
+def test_a_card_is_asked_once_for_its_time_slices() -> None:
     card = Card()
-    card.has_slices = False
-    strategy, plan = planned(card)
-    with pytest.raises(ConfigError):
-        strategy.apply(plan, 0.0)
-    with pytest.raises(ConfigError, match=r"gpu-1 .*: Not Supported"):
-        strategy.plan([group()])
-    assert strategy.plan([group(interval="Default")])
+    strategy, _ = planned(card)
+    strategy.plan([group(), group(make.gpu(2), interval="Default")], 0.0)
+    assert card.slices == [0]
+
+
+def test_a_card_that_cannot_be_asked_is_not_planned_for() -> None:
+    card = Card()
+    card.refuse_slice = DeviceError("no answer")
+    with pytest.raises(DeviceError, match="no answer"):
+        planned(card)
 
 
 def test_cards_without_preemption_are_refused_when_planned() -> None:
     old = make.gpu(1, cuda_compute_capability=(5, 2))
     strategy = TimeSlicing(Card(), Card())
     with pytest.raises(ConfigError, match="its architecture has no preemption; use interval Defau"):
-        strategy.plan([group(old)])
-    assert strategy.plan([group(old, interval="Default")])
+        strategy.plan([group(old)], 0.0)
+    assert strategy.plan([group(old, interval="Default")], 0.0)
 
 
 def test_the_compute_mode_is_put_back_although_the_reset_fails() -> None:
@@ -135,4 +150,4 @@ def test_a_gpu_that_does_not_say_its_mode_is_not_planned_for() -> None:
 def test_on_a_mig_device_there_is_nothing_to_do() -> None:
     config = MigDeviceConfig(sharing=MigDeviceSharing(strategy=SharingStrategy.TIME_SLICING))
     strategy = TimeSlicing(Card(), Card())
-    assert strategy.plan([Group(claim="uid", gpus=(GPU,), config=config)]) == ()
+    assert strategy.plan([Group(claim="uid", gpus=(GPU,), config=config)], 0.0) == ()
