@@ -292,7 +292,10 @@ def connect(settings: Settings, environment: Mapping[str, str]) -> KubeClient:
         SetupError: there are no usable credentials.
     """
     if settings.kubeconfig is not None:
-        return KubeClient.from_kubeconfig(settings.kubeconfig)
+        # Not above: a driver in a pod needs nothing of it.
+        from dra_driver.kube.kubeconfig import from_kubeconfig  # noqa: PLC0415
+
+        return from_kubeconfig(settings.kubeconfig)
     return KubeClient.in_cluster(environment)
 
 

@@ -1,11 +1,11 @@
-"""The one door to the `kubernetes` package: requests to the API server as dicts.
+"""Requests to the API server as dicts, over urllib3's pool of kept-alive connections.
 
-In: where the API server is and who we are, from a pod's environment or a kubeconfig. Out: decoded
-JSON objects, or errors of our own tree. The package gives kubeconfig, TLS, proxies and its urllib3
-pool; the generated API classes are left alone, because their models drop every field they do not
-know (and a read-modify-write of a claim would erase what a newer driver wrote), and cost 80 MiB
-and half a second. There is no client-side rate limit: the API server has its own (API Priority and
-Fairness), and its Retry-After is handed on. Every call has a timeout.
+In: where the API server is and who we are, from a pod's environment (here) or from a kubeconfig
+(kube/kubeconfig.py). Out: decoded JSON objects, or errors of our own tree. There are no generated
+model classes on the way: they drop every field they do not know (and a read-modify-write of a claim
+would erase what a newer driver wrote), and cost 80 MiB and half a second. There is no client-side
+rate limit: the API server has its own (API Priority and Fairness), and its Retry-After is handed
+on. Every call has a timeout.
 """
 
 import json
@@ -15,13 +15,9 @@ from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol, Self
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import urllib3
-import yaml
-from kubernetes.client.configuration import Configuration
-from kubernetes.client.rest import RESTClientObject
-from kubernetes.config import ConfigException, kube_config
 
 from dra_driver.errors import AccessError, SetupError, UnavailableError
 from dra_driver.kube.answers import decode, error_for
@@ -33,7 +29,7 @@ SERVICE_ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount"
 """Where the kubelet mounts `token` and `ca.crt` (KEP-1205)."""
 
 _CONNECT_SECONDS = 5.0
-_POOL_SIZE = 32
+POOL_SIZE = 32
 """Kept-alive connections: every worker of the kubelet's service, the watch, and some room."""
 
 _WATCH_IDLE_SECONDS = 90.0
@@ -65,16 +61,15 @@ class KubeClient:
     - ApiError: any other refusal
     """
 
-    def __init__(self, configuration: Configuration, credentials: Credentials) -> None:
-        """Use an address and TLS settings of the `kubernetes` package. Nothing is sent yet."""
-        configuration.connection_pool_maxsize = _POOL_SIZE
-        configuration.keep_alive = True
-        server = configuration.host.rstrip("/")
-        # A server behind a gateway has a path of its own, before /api and /apis.
-        self._prefix = urlsplit(server).path
-        self._manager: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
-        # The pool of the one server: asking the manager for it costs each request 0.1 ms.
-        self._pool = self._manager.connection_from_url(server)
+    def __init__(
+        self, pool: urllib3.HTTPConnectionPool, credentials: Credentials, *, prefix: str = ""
+    ) -> None:
+        """Take connections to the one server, and the path before its /api and /apis, if any.
+
+        Nothing is sent yet. `close` closes the pool.
+        """
+        self._pool = pool
+        self._prefix = prefix
         self._credentials = credentials
         self._headers = {
             "Accept": "application/json",
@@ -104,43 +99,15 @@ class KubeClient:
             )
         tokens = TokenFile(directory / "token", clock=time.monotonic)
         tokens.token()
-        address = f"[{host}]" if ":" in host else host
-        # no_proxy: the API server of one's own cluster is never behind an HTTP proxy.
-        configuration = Configuration(
-            host=f"https://{address}:{port}", ssl_ca_cert=str(authority), no_proxy="*"
+        # No proxy: the API server of one's own cluster is never behind one.
+        pool = urllib3.HTTPSConnectionPool(
+            host,
+            int(port),
+            maxsize=POOL_SIZE,
+            cert_reqs="CERT_REQUIRED",
+            ca_certs=str(authority),
         )
-        return cls(configuration, _FileToken(tokens))
-
-    @classmethod
-    def from_kubeconfig(cls, path: Path, *, context: str | None = None) -> Self:
-        """Use a kubeconfig file; `context` defaults to its current context.
-
-        Raises:
-            SetupError: the file cannot be read or is no usable kubeconfig.
-        """
-        configuration = Configuration(host="")
-        try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
-            kube_config.load_kube_config(  # type: ignore[no-untyped-call]
-                config_file=str(path),
-                context=context,
-                client_configuration=configuration,
-                persist_config=False,
-            )
-            token_file = _token_file(content, context)
-        except (OSError, UnicodeDecodeError) as error:
-            raise SetupError(f"cannot read the kubeconfig: {error}") from error
-        except (ConfigException, yaml.YAMLError, LookupError, TypeError, ValueError) as error:
-            raise SetupError(f"{path} is no usable kubeconfig: {error}") from error
-        if not configuration.host:
-            raise SetupError(f"{path} is no usable kubeconfig: its cluster names no server")
-        if token_file is None:
-            return cls(configuration, _ConfiguredToken(configuration))
-        # The package reads tokenFile once and never again; a bound token would be dead in an hour.
-        return cls(
-            configuration,
-            _FileToken(TokenFile(path.parent / token_file, clock=time.monotonic)),
-        )
+        return cls(pool, FileToken(tokens))
 
     def get_claim(self, namespace: str, name: str, *, timeout: float) -> JsonObject:
         """Return one ResourceClaim."""
@@ -236,7 +203,7 @@ class KubeClient:
 
     def close(self) -> None:
         """Close the kept-alive connections."""
-        self._manager.clear()
+        self._pool.close()
 
     def _ask(
         self,
@@ -335,40 +302,17 @@ def _reach(
         ) from error
 
 
-class _FileToken:
+class FileToken:
     """Credentials that are a token in a file."""
 
     def __init__(self, tokens: TokenFile) -> None:
+        """Take the file."""
         self._tokens = tokens
 
     def header(self) -> str | None:
+        """Return the token as it is now."""
         return f"Bearer {self._tokens.token()}"
 
     def expire(self) -> None:
+        """Have the file read again."""
         self._tokens.expire()
-
-
-class _ConfiguredToken:
-    """Credentials as the `kubernetes` package knows them: inline, from an exec plugin, or none."""
-
-    def __init__(self, configuration: Configuration) -> None:
-        self._configuration = configuration
-
-    def header(self) -> str | None:
-        # Calls the package's refresh hook, which runs an exec plugin again once its token expired.
-        return self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
-
-    def expire(self) -> None:
-        """Nothing to forget: expiry is the package's own affair here."""
-
-
-def _token_file(content: object, context: str | None) -> str | None:
-    """Return the `tokenFile` of a kubeconfig's user, unless an inline token comes first."""
-    if not isinstance(content, dict):
-        raise TypeError("it is not a mapping")
-    name = context or content["current-context"]
-    contexts = {entry["name"]: entry["context"] for entry in content.get("contexts") or ()}
-    users = {entry["name"]: entry["user"] for entry in content.get("users") or ()}
-    user = users.get(contexts[name].get("user")) or {}
-    file = None if user.get("token") else user.get("tokenFile")
-    return None if file is None else str(file)

@@ -5,6 +5,7 @@ host this does the same: a kubeconfig that names a token file, and a thread that
 half of the token's life. The admission policy of the manifests lets no other token write slices.
 """
 
+import base64
 import threading
 from pathlib import Path
 
@@ -18,7 +19,7 @@ SERVICE_ACCOUNT = ("dra-driver", "dra-driver")
 
 
 class NodeCredentials:
-    """A kubeconfig in `folder` for the driver on the cluster's node.
+    """A kubeconfig in `folder` for the driver on the cluster's node, and a pod's folder of secrets.
 
     `life` is each token's life in seconds; the API server allows no less than 600.
     """
@@ -26,13 +27,15 @@ class NodeCredentials:
     def __init__(self, cluster: Cluster, folder: Path, *, life: int = 3600) -> None:
         self._cluster = cluster
         self._life = life
-        self._token = folder / "token"
+        self.service_account = folder / "serviceaccount"
+        self._token = self.service_account / "token"
         self.kubeconfig = folder / "driver.kubeconfig"
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="renew-token", daemon=True)
 
     def create(self) -> None:
-        """Write the token and the kubeconfig."""
+        """Write the folder that a pod would have, and the kubeconfig."""
+        self.service_account.mkdir(exist_ok=True)
         self._write_token()
         self._write_kubeconfig()
 
@@ -61,6 +64,8 @@ class NodeCredentials:
 
     def _write_kubeconfig(self) -> None:
         config = yaml.safe_load(Path(self._cluster.env["KUBECONFIG"]).read_text())
+        authority = config["clusters"][0]["cluster"]["certificate-authority-data"]
+        (self.service_account / "ca.crt").write_bytes(base64.b64decode(authority))
         config["users"] = [{"name": "driver", "user": {"tokenFile": str(self._token)}}]
         for context in config["contexts"]:
             context["context"]["user"] = "driver"

@@ -7,12 +7,18 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
 
 from testbed.api import Object
 from testbed.commands import TestbedError, wait_until
 from testbed.machine import DRIVER
 
 DRIVER_NAME = "gpu.nvidia.com"
+
+SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod has its ServiceAccount's token; on this host an empty folder, if it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +31,13 @@ class Place:
     registry: Path
     cdi_root: Path
     driver_root: Path
+    service_account: Path | None = None
+    """A folder with `token` and `ca.crt`: the driver gets it as a pod does, and no kubeconfig."""
 
     def env(self) -> dict[str, str]:
         """The driver's environment, as the DaemonSet of the manifests would set it."""
-        return {
+        return self._api_env() | {
             "NODE_NAME": self.node,
-            "KUBECONFIG": str(self.kubeconfig),
             "KUBELET_PLUGINS_DIRECTORY_PATH": str(self.plugins),
             "KUBELET_REGISTRAR_DIRECTORY_PATH": str(self.registry),
             "CDI_ROOT": str(self.cdi_root),
@@ -39,6 +46,16 @@ class Place:
             "SYS_ROOT": str(self.driver_root / "sys"),
             "PROC_ROOT": str(self.driver_root / "proc"),
             "LOG_FORMAT": "json",
+        }
+
+    def _api_env(self) -> dict[str, str]:
+        if self.service_account is None:
+            return {"KUBECONFIG": str(self.kubeconfig)}
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        server = urlsplit(config["clusters"][0]["cluster"]["server"])
+        return {
+            "KUBERNETES_SERVICE_HOST": str(server.hostname),
+            "KUBERNETES_SERVICE_PORT": str(server.port),
         }
 
     @property
@@ -98,13 +115,23 @@ class DriverProcess:
         env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [DRIVER, self.command],
+                [*self._around(), DRIVER, self.command],
                 env=env | self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=detached,
             )
+
+    def _around(self) -> list[str]:
+        """The command that gives the driver its ServiceAccount's folder; it becomes the driver."""
+        folder = self.place.service_account
+        if folder is None:
+            return []
+        SERVICE_ACCOUNT_FOLDER.mkdir(parents=True, exist_ok=True)
+        script = 'mount --bind "$0" "$1" && shift && exec "$@"'
+        words = ["unshare", "--mount", "sh", "-c", script]
+        return [*words, str(folder), str(SERVICE_ACCOUNT_FOLDER)]
 
     def wait_log(self, event: str, *, timeout: float = 30) -> Object:
         """Wait for a log line of this life with the given event text; return its facts.

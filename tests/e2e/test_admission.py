@@ -15,7 +15,7 @@ from testbed.machine import DRIVER
 from testbed.node import GpuNode
 
 from bad_configs import BAD_CONFIGS, VERSION, BadConfig
-from dra_driver.kube.client import KubeClient
+from dra_driver.kube.kubeconfig import from_kubeconfig
 from e2e.scene import NAMESPACE, Scene, claim_spec
 from generated_configs import Json, configs
 from resource_nvidia_com.decode import InvalidConfigError, decode
@@ -224,7 +224,7 @@ def test_a_key_that_stands_twice_gets_past_the_policy_and_is_seen_by_the_driver(
     path = f"{GROUP}/namespaces/{NAMESPACE}/resourceclaims"
     node.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=text)
     try:
-        client = KubeClient.from_kubeconfig(Path(node.cluster.env["KUBECONFIG"]))
+        client = from_kubeconfig(Path(node.cluster.env["KUBECONFIG"]))
         stored = client.get_claim(NAMESPACE, "key-stands-twice", timeout=10)
         client.close()
         (config,) = stored["spec"]["devices"]["config"]

@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from testbed.api import Api, Object
@@ -91,9 +91,10 @@ def real_stage(folder: Path) -> Iterator[Stage]:
                 "metadata": {"name": NAMESPACE, "labels": labels},
             }
         )
-        kubeconfig = node.credentials.kubeconfig
-        with _place(folder, node.cluster.node, kubeconfig, node.machine.root) as place:
-            yield Stage(api=node.cluster.api, place=place)
+        credentials = node.credentials
+        with _place(folder, node.cluster.node, credentials.kubeconfig, node.machine.root) as place:
+            in_a_pod = replace(place, service_account=credentials.service_account)
+            yield Stage(api=node.cluster.api, place=in_a_pod)
     finally:
         node.down()
 

@@ -11,7 +11,7 @@ from claims_world import World
 from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.reconcile import Pace
 from dra_driver.errors import ConflictError, NotFoundError, TransientError
-from dra_driver.kube.client import KubeClient
+from dra_driver.kube.kubeconfig import from_kubeconfig
 
 UID = ClaimUid("11111111-0000-4000-8000-000000000000")
 REF = ClaimRef(uid=UID, namespace="default", name="claim")
@@ -26,7 +26,7 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def world(server: ApiServer, tmp_path: Path) -> Iterator[World]:
-    client = KubeClient.from_kubeconfig(server.write_kubeconfig(tmp_path / "kubeconfig"))
+    client = from_kubeconfig(server.write_kubeconfig(tmp_path / "kubeconfig"))
     made = World(tmp_path, reader=client)
     yield made
     made.close()

@@ -13,7 +13,7 @@ from dra_driver.claims.checkpoint import RecordStore
 from dra_driver.claims.deaths import FILE_NAME, DaemonDeaths, Timing
 from dra_driver.claims.model import ClaimUid
 from dra_driver.errors import UnavailableError
-from dra_driver.kube.client import KubeClient
+from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.mps.desk import MpsDesk
 from dra_driver.mps.domain import DomainId, State, Status, encode_status
 from dra_driver.mps.files import MpsFiles
@@ -33,7 +33,7 @@ class World:
         server.put(make.claim_object("gpu-0"))
         self.files = MpsFiles(root=folder / "mps")
         self.files.make_folders()
-        self.kube = KubeClient.from_kubeconfig(server.write_kubeconfig(folder / "kubeconfig"))
+        self.kube = from_kubeconfig(server.write_kubeconfig(folder / "kubeconfig"))
 
     def driver(self) -> DaemonDeaths:
         """What a driver that has just been started has."""

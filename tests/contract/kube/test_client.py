@@ -19,6 +19,7 @@ from dra_driver.errors import (
     UnavailableError,
 )
 from dra_driver.kube.client import KubeClient
+from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.resource import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 
 CLAIM = {
@@ -39,7 +40,7 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def client(server: ApiServer, tmp_path: Path) -> Iterator[KubeClient]:
-    made = KubeClient.from_kubeconfig(server.write_kubeconfig(tmp_path / "kubeconfig"))
+    made = from_kubeconfig(server.write_kubeconfig(tmp_path / "kubeconfig"))
     yield made
     made.close()
 
@@ -179,7 +180,7 @@ class TestCredentials:
         with ApiServer(token="first") as server:
             server.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
             config = server.write_kubeconfig(tmp_path / "kubeconfig", tokenFile=str(file))
-            client = KubeClient.from_kubeconfig(config)
+            client = from_kubeconfig(config)
             client.get_node("n1", timeout=5)
             file.write_text("second\n")
             server.token = "second"
@@ -189,7 +190,7 @@ class TestCredentials:
     def test_a_refused_token_is_an_access_error_that_does_not_show_it(self, tmp_path: Path) -> None:
         with ApiServer(token="right") as server:
             config = server.write_kubeconfig(tmp_path / "kubeconfig", token="very-secret")
-            client = KubeClient.from_kubeconfig(config)
+            client = from_kubeconfig(config)
             with pytest.raises(AccessError, match="does not accept") as caught:
                 client.get_node("n1", timeout=5)
             client.close()
@@ -242,8 +243,8 @@ class TestCredentials:
         path = tmp_path / "kubeconfig"
         path.write_text(content)
         with pytest.raises(SetupError, match="kubeconfig"):
-            KubeClient.from_kubeconfig(path)
+            from_kubeconfig(path)
 
     def test_a_kubeconfig_that_does_not_exist_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(SetupError, match="nowhere"):
-            KubeClient.from_kubeconfig(tmp_path / "nowhere")
+            from_kubeconfig(tmp_path / "nowhere")

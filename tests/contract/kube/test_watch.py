@@ -12,6 +12,7 @@ import pytest
 
 from apiserver.server import ApiServer
 from dra_driver.kube.client import KubeClient
+from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.resource import NODES
 from dra_driver.kube.watch import Changed, Listed, Watch
 
@@ -57,7 +58,7 @@ class Follower:
 def follower(tmp_path: Path) -> Iterator[Follower]:
     with ApiServer(bookmark_seconds=0.05) as server:
         server.put(node("n1"), node("n2"))
-        client = KubeClient.from_kubeconfig(server.write_kubeconfig(tmp_path / "kubeconfig"))
+        client = from_kubeconfig(server.write_kubeconfig(tmp_path / "kubeconfig"))
         made = Follower(server, client)
         yield made
         assert made.watch.stop(5)

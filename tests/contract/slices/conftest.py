@@ -11,6 +11,7 @@ import pytest
 from apiserver.server import ApiServer
 from dra_driver.devices.model import Inventory
 from dra_driver.kube.client import KubeClient
+from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.resource import RESOURCE_SLICES
 from dra_driver.ops.metrics import SliceWrite
 from dra_driver.slices.project import projection
@@ -112,7 +113,7 @@ def node(uid: str = "node-uid") -> dict[str, Any]:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     with ApiServer() as server:
         server.put(node())
-        client = KubeClient.from_kubeconfig(server.write_kubeconfig(tmp_path / "kubeconfig"))
+        client = from_kubeconfig(server.write_kubeconfig(tmp_path / "kubeconfig"))
         made = Bench(server, client)
         yield made
         ended = [publisher.stop(5) for publisher in made.publishers]
