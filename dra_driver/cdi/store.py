@@ -15,16 +15,15 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from tempfile import mkstemp
 
 from dra_driver.cdi.model import Edits, Spec
 from dra_driver.cdi.spec import CLASS, VENDOR, render, render_common
 from dra_driver.errors import StateError
+from dra_driver.files import TEMPORARY_SUFFIX, write_whole
 
 _PREFIX = f"{VENDOR}-{CLASS}_"
 _SUFFIX = ".json"
 _PEER_SUFFIX = ".yaml"  # NVIDIA's own driver names the same devices in a file of this ending
-_TEMPORARY_SUFFIX = ".tmp"
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _RENAME_ATTEMPTS = 3
 _NEWLINE = "\n"
@@ -82,7 +81,7 @@ class SpecStore:
         """Return the UIDs of all claims that have a spec file. An absent folder holds none."""
         return {
             name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
-            for name in self._names()
+            for name in self._names(_PREFIX)
             if name.endswith(_SUFFIX)
         }
 
@@ -92,7 +91,7 @@ class SpecStore:
         Meant for the start of the driver. A second driver that is writing at that moment notices
         that its temporary file has gone and writes it again.
         """
-        leftovers = [name for name in self._names() if name.endswith(_TEMPORARY_SUFFIX)]
+        leftovers = [name for name in self._names("." + _PREFIX) if name.endswith(TEMPORARY_SUFFIX)]
         for name in leftovers:
             with suppress(OSError):
                 (self._root / name).unlink(missing_ok=True)
@@ -111,10 +110,10 @@ class SpecStore:
             self._common = spec.edits, common
         return (_layout(render(spec, common), _NEWLINE) + _NEWLINE).encode()
 
-    def _names(self) -> Iterator[str]:
+    def _names(self, prefix: str) -> Iterator[str]:
         try:
             with os.scandir(self._root) as entries:
-                yield from (entry.name for entry in entries if entry.name.startswith(_PREFIX))
+                yield from (entry.name for entry in entries if entry.name.startswith(prefix))
         except FileNotFoundError:
             return
         except OSError as error:
@@ -127,33 +126,15 @@ class SpecStore:
 
     def _replace(self, path: Path, content: bytes) -> None:
         for attempt in range(1, _RENAME_ATTEMPTS + 1):
-            temporary = self._write_temporary(path, content)
             try:
-                temporary.replace(path)
+                # 0644, because rootless runtimes read it too.
+                write_whole(path, content, mode=0o644, durable=True)
             except FileNotFoundError:
                 # Another driver's delete_leftovers took it, as it starts during a rolling update.
                 if attempt == _RENAME_ATTEMPTS:
                     raise
-            except OSError:
-                temporary.unlink(missing_ok=True)
-                raise
             else:
-                break
-        _sync_folder(self._root)
-
-    def _write_temporary(self, path: Path, content: bytes) -> Path:
-        descriptor, name = mkstemp(prefix=f"{path.stem}.", suffix=_TEMPORARY_SUFFIX, dir=self._root)
-        temporary = Path(name)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                os.fchmod(file.fileno(), 0o644)  # mkstemp gives 0600; rootless runtimes read too
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        return temporary
+                return
 
 
 class _Laid(str):
@@ -186,11 +167,3 @@ def _read(path: Path) -> bytes | None:
         return path.read_bytes()
     except FileNotFoundError:
         return None
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

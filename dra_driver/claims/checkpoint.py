@@ -1,7 +1,7 @@
 """The records of all claims of this node on disk: one file per claim UID.
 
     <directory>/claims/<uid>.json       the record (format: claims/record.py)
-    <directory>/claims/.<uid>.tmp       being written
+    <directory>/claims/.<uid>.json.tmp  being written
     <directory>/quarantine/<uid>.json   damaged, moved aside for a person to look at
 
 Each call touches the files of one claim, so its cost does not depend on how many there are. Nothing
@@ -21,6 +21,7 @@ import structlog
 from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.record import Record, decode, encode
 from dra_driver.errors import ConfigError, StateError
+from dra_driver.files import TEMPORARY_SUFFIX, temporary_of, write_whole
 
 log = structlog.get_logger()
 
@@ -92,17 +93,8 @@ class RecordStore:
             StateError: the disk is full or cannot be written.
         """
         path = self._path(record.ref.uid)
-        temporary = self._temporary(record.ref.uid)
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-            file = os.open(temporary, flags, 0o600)
-            try:
-                _write_all(file, encode(record))
-                os.fsync(file)
-            finally:
-                os.close(file)
-            temporary.replace(path)
-            self._sync()
+            write_whole(path, encode(record), mode=0o600, durable=True)
         except OSError as error:
             raise _failed("write", path, error) from error
 
@@ -116,7 +108,7 @@ class RecordStore:
         """
         path = self._path(uid)
         try:
-            self._temporary(uid).unlink(missing_ok=True)
+            temporary_of(path).unlink(missing_ok=True)
             path.unlink(missing_ok=True)
         except OSError as error:
             raise _failed("delete", path, error) from error
@@ -132,21 +124,12 @@ class RecordStore:
         except OSError as error:
             raise _failed("read", self._claims, error) from error
         stems = {name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)}
-        stems |= {name[1:].removesuffix(".tmp") for name in names if name.startswith(".")}
+        being_written = _SUFFIX + TEMPORARY_SUFFIX
+        stems |= {name[1:].removesuffix(being_written) for name in names if name.startswith(".")}
         return {ClaimUid(stem) for stem in stems if _UID.fullmatch(stem)}
 
     def _path(self, uid: ClaimUid) -> Path:
         return self._claims / f"{check_uid(uid)}{_SUFFIX}"
-
-    def _temporary(self, uid: ClaimUid) -> Path:
-        return self._claims / f".{check_uid(uid)}.tmp"
-
-    def _sync(self) -> None:
-        folder = os.open(self._claims, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     def _move_aside(self, path: Path, seen: os.stat_result, reason: str) -> None:
         target = self._quarantine / path.name
@@ -201,12 +184,6 @@ def stored_records(directory: Path) -> StoredRecords:
         except OSError as error:
             raise _failed("read", directory / folder, error) from error
     return StoredRecords(records=tuple(records), damaged=damaged)
-
-
-def _write_all(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
 
 
 def _failed(verb: str, path: Path, error: OSError) -> StateError:

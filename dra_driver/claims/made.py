@@ -17,6 +17,7 @@ from pathlib import Path
 from dra_driver.claims.model import ClaimUid
 from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.errors import StateError
+from dra_driver.files import write_whole
 
 _SLOT = re.compile(r"(?P<profile>[0-9]+)-(?P<start>[0-9]+)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,95}")
@@ -149,11 +150,9 @@ def _read(note: Path) -> str | None:
 def _write(note: Path, text: str) -> None:
     # By rename, so that nobody reads half a UID; not synced, because a power cut takes the MIG
     # devices away too.
-    temporary = note.with_name(f".{note.name}")
     try:
         note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary.write_text(text)
-        temporary.replace(note)
+        write_whole(note, text.encode(), mode=0o600, durable=False)
     except OSError as error:
         raise _failed(note, error) from error
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.errors import StateError
+from dra_driver.files import temporary_of, write_whole
 from dra_driver.mps.domain import DomainId, check_id
 
 _SUFFIX = ".json"
@@ -144,21 +145,8 @@ def write_file(path: Path, data: bytes, *, durable: bool) -> None:
     Raises:
         StateError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        file = os.open(temporary, flags, 0o644)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(file, view) :]
-            if durable:
-                os.fsync(file)
-        finally:
-            os.close(file)
-        temporary.replace(path)
-        if durable:
-            _sync(path.parent)
+        write_whole(path, data, mode=0o644, durable=durable)
     except OSError as error:
         raise file_error("write", path, error) from error
 
@@ -170,7 +158,7 @@ def delete_file(path: Path) -> None:
         StateError: it cannot be deleted.
     """
     try:
-        path.with_name(f".{path.name}.tmp").unlink(missing_ok=True)
+        temporary_of(path).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
     except OSError as error:
         raise file_error("delete", path, error) from error
@@ -191,11 +179,3 @@ def _names(folder: Path) -> list[str]:
         return []
     except OSError as error:
         raise file_error("read", folder, error) from error
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -47,7 +47,7 @@ def test_a_spec_that_no_longer_fits_is_written_anew(world: World) -> None:
 
 
 def test_half_a_record_is_removed(world: World) -> None:
-    (world.plugin / "claims" / ".some-uid.tmp").write_text('{"version":1,')
+    (world.plugin / "claims" / ".some-uid.json.tmp").write_text('{"version":1,')
     assert not world.reconciler(Pace()).mend()
     assert world.left() == []
 

@@ -1,6 +1,7 @@
 """CDI spec files on disk: whole or not there, and nobody else's."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def test_uids_are_those_of_this_drivers_files_only(tmp_path: Path) -> None:
     for name in (
         "nvidia.yaml",
         "k8s.gpu.nvidia.com-base.json",
-        f"k8s.gpu.nvidia.com-claim_{UID}.xyz.tmp",
+        f".k8s.gpu.nvidia.com-claim_{UID}.json.tmp",
         "k8s.gpu.nvidia.com-claim_other.yaml",
     ):
         (tmp_path / name).touch()
@@ -108,7 +109,7 @@ def test_leftovers_of_a_killed_driver_are_deleted_and_foreign_temporary_files_ke
 ) -> None:
     store = SpecStore(tmp_path)
     store.write(UID, spec())
-    (tmp_path / f"k8s.gpu.nvidia.com-claim_{UID}.abc.tmp").write_text("{")
+    (tmp_path / f".k8s.gpu.nvidia.com-claim_{UID}.json.tmp").write_text("{")
     foreign = tmp_path / "spec.123.tmp"
     foreign.touch()
 
@@ -116,12 +117,14 @@ def test_leftovers_of_a_killed_driver_are_deleted_and_foreign_temporary_files_ke
     assert set(tmp_path.iterdir()) == {foreign, file_of(tmp_path)}
 
 
-def test_temporary_names_are_never_loaded_by_a_runtime(tmp_path: Path) -> None:
-    temporary = SpecStore(tmp_path)._write_temporary(file_of(tmp_path), b"{}")
+def test_rootless_runtimes_can_read_a_spec(tmp_path: Path) -> None:
+    former = os.umask(0o077)
+    try:
+        SpecStore(tmp_path).write(UID, spec())
+    finally:
+        os.umask(former)
 
-    assert temporary.parent == tmp_path
-    assert temporary.suffix == ".tmp"
-    assert temporary.stat().st_mode & 0o7777 == 0o644
+    assert file_of(tmp_path).stat().st_mode & 0o7777 == 0o644
 
 
 def test_a_spec_that_breaks_a_rule_leaves_the_old_file(tmp_path: Path) -> None:

@@ -1,0 +1,53 @@
+"""Files that appear whole or not at all: written beside their place, then renamed into it.
+
+In: a path, its bytes. Out: nothing, or an OSError that the caller puts into words. The file that is
+being written is `.<name>.tmp` in the same folder: names that begin with a dot are never read, and
+a watcher of the folder sees one rename. Writers of one path take turns; readers need no lock.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+def temporary_of(path: Path) -> Path:
+    """Return where a file is while it is being written, and stays if its writer is killed."""
+    return path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
+
+
+def write_whole(path: Path, data: bytes, *, mode: int, durable: bool) -> None:
+    """Write a file with these permission bits; a durable one outlives a power cut from now on.
+
+    Raises:
+        OSError: it cannot be written; what was there before still is.
+    """
+    temporary = temporary_of(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        file = os.open(temporary, flags, mode)
+        try:
+            os.fchmod(file, mode)  # whatever the umask
+            view = memoryview(data)
+            while view:
+                view = view[os.write(file, view) :]
+            if durable:
+                os.fsync(file)
+        finally:
+            os.close(file)
+        temporary.replace(path)
+        if durable:
+            _sync(path.parent)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)  # half a file may fill a disk
+        raise
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
