@@ -17,6 +17,26 @@ def temporary_of(path: Path) -> Path:
     return path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
 
 
+def read_whole(path: Path) -> tuple[bytes, os.stat_result] | None:
+    """Return a file's bytes, and which file they are of; None when it is absent.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        seen = os.fstat(file)
+        parts = []
+        while part := os.read(file, seen.st_size + 1):
+            parts.append(part)
+        return b"".join(parts), seen
+    finally:
+        os.close(file)
+
+
 def write_whole(path: Path, data: bytes, *, mode: int, durable: bool) -> None:
     """Write a file with these permission bits; a durable one outlives a power cut from now on.
 

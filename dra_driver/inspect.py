@@ -155,12 +155,16 @@ def edits_of(gpus: Sequence[Gpu], content: CdiContent) -> tuple[dict[str, Edits]
 
     The edits that all share stand under the empty name.
     """
-    wanted: dict[str, Callable[[], Edits]] = {"": content.common_edits}
+    try:
+        node = content.look()
+    except (DeviceError, TransientError) as error:
+        return {}, {"": str(error)}
+    wanted: dict[str, Callable[[], Edits]] = {}
     for gpu in gpus:
-        wanted[gpu_name(gpu.minor)] = partial(content.gpu_edits, gpu)
+        wanted[gpu_name(gpu.minor)] = partial(node.gpu, gpu)
         for device in _mig_devices(gpu):
-            wanted[partition_name(gpu, device)] = partial(content.mig_edits, gpu, device)
-    edits: dict[str, Edits] = {}
+            wanted[partition_name(gpu, device)] = partial(node.mig, gpu, device)
+    edits = {"": node.common}
     problems: dict[str, str] = {}
     for name, make in wanted.items():
         try:

@@ -74,14 +74,16 @@ class Machine:
     def current(self) -> Inventory:
         return self.inventory
 
-    def common_edits(self) -> Edits:
-        return Edits(env=("NVIDIA_VISIBLE_DEVICES=void",))
+    def look(self) -> "Machine":
+        return self
 
-    def gpu_edits(self, gpu: Gpu) -> Edits:
+    common = Edits(env=("NVIDIA_VISIBLE_DEVICES=void",))
+
+    def gpu(self, gpu: Gpu) -> Edits:
         self.on_edits(gpu)
         return Edits(device_nodes=(DeviceNode(path=f"/dev/nvidia{gpu.minor}"),))
 
-    def mig_edits(self, gpu: Gpu, device: MigDevice) -> Edits:
+    def mig(self, gpu: Gpu, device: MigDevice) -> Edits:
         node = f"/dev/nvidia{gpu.minor}-gi{device.gpu_instance}-ci{device.compute_instance}"
         return Edits(device_nodes=(DeviceNode(path=node),))
 

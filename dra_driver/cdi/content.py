@@ -1,8 +1,9 @@
 """What specs are filled with, ready for prepare: the common part kept, a device's part made anew.
 
-In: the roots and the configured hook program. Out: edits. Finding the driver's files costs some ten
-milliseconds, so they are kept until something shows that they may have changed: a folder they are
-in, a control node, the hook program, or simply their age. A device's nodes are looked at each time.
+In: the roots and the configured hook program. Out: `NodeEdits`. Finding the driver's files costs
+some ten milliseconds, so they are kept until something shows that they may have changed: a folder
+they are in, a control node, the hook program, or simply their age. That is looked at once for each
+spec, and a device's nodes each time.
 """
 
 import os
@@ -28,9 +29,34 @@ _Signature = tuple[tuple[int, ...] | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    edits: Edits
+class NodeEdits:
+    """Container edits of this node as it was found; `common` is what all GPUs of it share."""
+
+    common: Edits
+    roots: Roots
     hook_program: HookProgram | None
+
+    def gpu(self, gpu: Gpu) -> Edits:
+        """Return what a container gets for this GPU, beside the common edits.
+
+        Raises:
+            DeviceError: the GPU's device node is missing or not usable.
+        """
+        return gpu_edits(gpu, self.roots, self.hook_program)
+
+    def mig(self, gpu: Gpu, device: MigDevice) -> Edits:
+        """Return what a container gets for a MIG device of this GPU, beside the common edits.
+
+        Raises:
+            DeviceError: the GPU's device node is missing or not usable, or there is no MIG.
+            TransientError: the kernel driver does not know the device, yet or any more.
+        """
+        return mig_edits(gpu, device, self.roots, self.hook_program)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    edits: NodeEdits
     watched: tuple[str, ...]
     signature: _Signature
     until: float
@@ -61,44 +87,28 @@ class CdiContent:
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: _Kept | None = None
+        self._looked = clock()
 
-    def common_edits(self) -> Edits:
-        """Return what all GPUs of the node share.
+    def look(self) -> NodeEdits:
+        """Return what holds now.
 
         Raises:
             DeviceError: the driver's files, a control node or the hook program are not usable.
         """
-        return self._current().edits
-
-    def gpu_edits(self, gpu: Gpu) -> Edits:
-        """Return what a container gets for this GPU, beside the common edits.
-
-        Raises:
-            DeviceError: the GPU's device node is missing or not usable.
-        """
-        return gpu_edits(gpu, self._roots, self._current().hook_program)
-
-    def mig_edits(self, gpu: Gpu, device: MigDevice) -> Edits:
-        """Return what a container gets for a MIG device of this GPU, beside the common edits.
-
-        Raises:
-            DeviceError: the GPU's device node is missing or not usable, or there is no MIG.
-            TransientError: the kernel driver does not know the device, yet or any more.
-        """
-        return mig_edits(gpu, device, self._roots, self._current().hook_program)
-
-    def _current(self) -> _Kept:
+        asked = self._clock()
         with self._lock:
-            kept = self._kept
-            if (
-                kept is None
-                or self._clock() >= kept.until
-                or _signature(kept.watched) != kept.signature
-            ):
-                kept = self._kept = self._look()
-            return kept
+            # Who waited for somebody that began to look meanwhile need not look once more.
+            if self._kept is None or self._looked <= asked:
+                self._looked = self._clock()
+                if self._kept is None or self._is_over(self._kept):
+                    self._kept = None
+                    self._kept = self._find()
+            return self._kept.edits
 
-    def _look(self) -> _Kept:
+    def _is_over(self, kept: _Kept) -> bool:
+        return self._clock() >= kept.until or _signature(kept.watched) != kept.signature
+
+    def _find(self) -> _Kept:
         files = find_driver_files(self._roots, kernel_release=self._kernel_release)
         hook_program = find_hook_program(self._roots, self._hook_path)
         watched = (
@@ -106,8 +116,11 @@ class CdiContent:
             *(str(self._roots.dev / name) for name in CONTROL_NODES),
         )
         return _Kept(
-            edits=common_edits(files, self._roots, hook_program),
-            hook_program=hook_program,
+            edits=NodeEdits(
+                common=common_edits(files, self._roots, hook_program),
+                roots=self._roots,
+                hook_program=hook_program,
+            ),
             watched=watched,
             signature=_signature(watched),
             until=self._clock() + _MOST_SECONDS,

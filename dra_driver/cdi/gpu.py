@@ -5,12 +5,12 @@ In: a GPU of the inventory. Out: edits with /dev/nvidia<minor> and, for graphics
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from dra_driver.cdi.hooks import HookProgram
-from dra_driver.cdi.model import Edits
-from dra_driver.cdi.nodes import node_edits
+from dra_driver.cdi.model import Edits, merged
+from dra_driver.cdi.nodes import node_edits, renamed
 from dra_driver.cdi.roots import Roots
 from dra_driver.devices.model import Gpu
 from dra_driver.errors import DeviceError
@@ -24,12 +24,10 @@ def gpu_edits(gpu: Gpu, roots: Roots, hook_program: HookProgram | None) -> Edits
     Raises:
         DeviceError: the GPU's device node is missing or not usable.
     """
-    edits = parent_edits(gpu, roots)
     found = {drm: node_edits(roots, f"dri/{drm}") for drm in _drm_names(gpu, roots)}
-    present = {drm: drm_edits for drm, drm_edits in found.items() if drm_edits is not None}
-    for drm_edits in present.values():
-        edits += drm_edits
-    return edits + _by_path(gpu, roots, frozenset(present), hook_program)
+    present = {drm: edits for drm, edits in found.items() if edits is not None}
+    by_path = _by_path(gpu, roots, present, hook_program)
+    return merged(parent_edits(gpu, roots), *present.values(), *by_path)
 
 
 def parent_edits(gpu: Gpu, roots: Roots) -> Edits:
@@ -57,22 +55,24 @@ def _drm_names(gpu: Gpu, roots: Roots) -> list[str]:
 
 
 def _by_path(
-    gpu: Gpu, roots: Roots, names: frozenset[str], hook_program: HookProgram | None
-) -> Edits:
-    """Give the chosen DRM nodes their names by PCI address, as links or as nodes of their own."""
-    chosen = {
-        link: target
-        for link, target in _by_path_links(gpu, roots)
-        if target.rpartition("/")[2] in names
-    }
+    gpu: Gpu, roots: Roots, present: Mapping[str, Edits], hook_program: HookProgram | None
+) -> tuple[Edits, ...]:
+    """Give the DRM nodes that are there their names by PCI address, as links or as nodes."""
+    links = [(link, target, _name_in(target)) for link, target in _by_path_links(gpu, roots)]
     if hook_program is not None:
-        pairs = ((target, f"/dev/{link}") for link, target in chosen.items())
-        return Edits(hooks=hook_program.links(pairs))
-    edits = Edits()
-    for link, target in chosen.items():
-        # The same node under a second name does what the link would do.
-        edits += node_edits(roots, f"dri/{target.rpartition('/')[2]}", shown=link) or Edits()
-    return edits
+        pairs = ((target, f"/dev/{link}") for link, target, name in links if name in present)
+        return (Edits(hooks=hook_program.links(pairs)),)
+    # The same node under a second name does what the link would do.
+    return tuple(
+        Edits(device_nodes=(renamed(node, f"/dev/{link}"),))
+        for link, _, name in links
+        if name in present
+        for node in present[name].device_nodes
+    )
+
+
+def _name_in(target: str) -> str:
+    return target.rpartition("/")[2]
 
 
 def _by_path_links(gpu: Gpu, roots: Roots) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,9 @@ sharing/, goes to cdi/spec.py, which checks and serialises. Paths of the host ar
 runtime sees them, paths of the container as the container sees them.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -56,13 +58,7 @@ class Edits:
 
     def __add__(self, other: "Edits") -> "Edits":
         """Return the edits of both, self's first; what stands twice is kept once."""
-        return Edits(
-            env=_union(self.env, other.env),
-            device_nodes=_union(self.device_nodes, other.device_nodes),
-            mounts=_union(self.mounts, other.mounts),
-            hooks=_union(self.hooks, other.hooks),
-            additional_gids=_union(self.additional_gids, other.additional_gids),
-        )
+        return merged(self, other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,5 +78,16 @@ class Spec:
     edits: Edits = field(default_factory=Edits)
 
 
-def _union(first: tuple[T, ...], second: tuple[T, ...]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys(first + second))
+def merged(*parts: Edits) -> Edits:
+    """Return the edits of all, in their order; what stands twice is kept once."""
+    return Edits(
+        env=_union(part.env for part in parts),
+        device_nodes=_union(part.device_nodes for part in parts),
+        mounts=_union(part.mounts for part in parts),
+        hooks=_union(part.hooks for part in parts),
+        additional_gids=_union(part.additional_gids for part in parts),
+    )
+
+
+def _union(entries: Iterable[tuple[T, ...]]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(chain.from_iterable(entries)))

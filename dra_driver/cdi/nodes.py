@@ -10,6 +10,7 @@ GPUs without root), and then /proc/devices says the major number.
 import os
 import re
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.cdi.model import DeviceNode, Edits
@@ -36,13 +37,17 @@ _DRIVER_NAMES = {
 _NUMBERED = re.compile(r"(?:nvidia|(?P<drm>dri/(?:card|renderD)))(?P<minor>[0-9]+)")
 
 
-def node_edits(roots: Roots, name: str, *, shown: str | None = None) -> Edits | None:
+def renamed(node: DeviceNode, path: str) -> DeviceNode:
+    """Return a node of the host as another path in the container."""
+    return replace(node, path=path, host_path=node.host_path or node.path)
+
+
+def node_edits(roots: Roots, name: str) -> Edits | None:
     """Return the edits that give a container the node `name`, such as `nvidia0` or `dri/card1`.
 
     Args:
         roots: where the node is.
         name: path below the dev root.
-        shown: path below /dev in the container, if another.
 
     Returns:
         None if there is no such node.
@@ -58,7 +63,7 @@ def node_edits(roots: Roots, name: str, *, shown: str | None = None) -> Edits | 
     except OSError as error:
         raise DeviceError(f"device node {path} cannot be looked at: {error.strerror}") from error
     major, minor = _numbers(roots.proc, path, name, status)
-    in_container = f"/dev/{shown or name}"
+    in_container = f"/dev/{name}"
     on_host = roots.node_on_host(name)
     node = DeviceNode(
         path=in_container,

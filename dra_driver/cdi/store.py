@@ -19,13 +19,13 @@ from pathlib import Path
 from dra_driver.cdi.model import Edits, Spec
 from dra_driver.cdi.spec import CLASS, VENDOR, render, render_common
 from dra_driver.errors import StateError
-from dra_driver.files import TEMPORARY_SUFFIX, write_whole
+from dra_driver.files import TEMPORARY_SUFFIX, read_whole, write_whole
 
 _PREFIX = f"{VENDOR}-{CLASS}_"
 _SUFFIX = ".json"
 _PEER_SUFFIX = ".yaml"  # NVIDIA's own driver names the same devices in a file of this ending
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_RENAME_ATTEMPTS = 3
+_WRITE_ATTEMPTS = 3
 _NEWLINE = "\n"
 _INDENT = " "
 
@@ -42,7 +42,10 @@ class SpecStore:
         self._common: tuple[Edits, _Laid] = (Edits(), _Laid())
 
     def write(self, uid: str, spec: Spec) -> None:
-        """Write the spec of a claim, durably. A file that holds these bytes already is left alone.
+        """Write the spec of a claim. A file that holds these bytes already is left alone.
+
+        It is not synced: a power cut takes along what the spec was for, and the kubelet prepares
+        the claim anew after it.
 
         Raises:
             StateError: the spec breaks a rule of CDI, or the file cannot be written.
@@ -50,8 +53,8 @@ class SpecStore:
         path = self._path(uid)
         content = self._serialise(spec)
         try:
-            self._root.mkdir(mode=0o755, parents=True, exist_ok=True)
-            if _read(path) != content:
+            found = read_whole(path)
+            if found is None or found[0] != content:
                 self._replace(path, content)
             path.with_name(path.stem + _PEER_SUFFIX).unlink(missing_ok=True)
         except OSError as error:
@@ -125,14 +128,16 @@ class SpecStore:
         return self._root / f"{_PREFIX}{uid}{_SUFFIX}"
 
     def _replace(self, path: Path, content: bytes) -> None:
-        for attempt in range(1, _RENAME_ATTEMPTS + 1):
+        for attempt in range(1, _WRITE_ATTEMPTS + 1):
             try:
                 # 0644, because rootless runtimes read it too.
-                write_whole(path, content, mode=0o644, durable=True)
+                write_whole(path, content, mode=0o644, durable=False)
             except FileNotFoundError:
-                # Another driver's delete_leftovers took it, as it starts during a rolling update.
-                if attempt == _RENAME_ATTEMPTS:
+                # There is no folder yet, or another driver's delete_leftovers took the temporary
+                # file, as it starts during a rolling update.
+                if attempt == _WRITE_ATTEMPTS:
                     raise
+                self._root.mkdir(mode=0o755, parents=True, exist_ok=True)
             else:
                 return
 
@@ -160,10 +165,3 @@ def _holds_objects(value: object) -> bool:
     return isinstance(value, dict) or (
         isinstance(value, list) and bool(value) and isinstance(value[0], dict)
     )
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None

@@ -21,7 +21,7 @@ import structlog
 from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.record import Record, decode, encode
 from dra_driver.errors import ConfigError, StateError
-from dra_driver.files import TEMPORARY_SUFFIX, temporary_of, write_whole
+from dra_driver.files import TEMPORARY_SUFFIX, read_whole, temporary_of, write_whole
 
 log = structlog.get_logger()
 
@@ -69,13 +69,12 @@ class RecordStore:
         """
         path = self._path(uid)
         try:
-            with path.open("rb", buffering=0) as file:
-                data = file.read()
-                seen = os.fstat(file.fileno())
-        except FileNotFoundError:
-            return None
+            found = read_whole(path)
         except OSError as error:
             raise _failed("read", path, error) from error
+        if found is None:
+            return None
+        data, seen = found
         try:
             record = decode(data)
         except StateError as error:

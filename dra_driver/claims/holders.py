@@ -32,7 +32,7 @@ class GpuHolders:
             StateError: the disk cannot be read.
         """
         try:
-            return tuple(sorted(ClaimUid(mark.name) for mark in self._folder(gpu).iterdir()))
+            return tuple(sorted(map(ClaimUid, os.listdir(self._folder(gpu)))))  # noqa: PTH208
         except FileNotFoundError:
             return ()
         except OSError as error:

@@ -38,19 +38,28 @@ class InventorySource(Protocol):
         ...
 
 
-class EditsSource(Protocol):
-    """Makes container edits (cdi/content.py)."""
+class NodeEdits(Protocol):
+    """Container edits of this node at one moment (cdi/content.py)."""
 
-    def common_edits(self) -> Edits:
-        """Return what every container with a GPU gets."""
+    @property
+    def common(self) -> Edits:
+        """What every container with a GPU gets."""
         ...
 
-    def gpu_edits(self, gpu: Gpu) -> Edits:
+    def gpu(self, gpu: Gpu) -> Edits:
         """Return what a container gets for this GPU."""
         ...
 
-    def mig_edits(self, gpu: Gpu, device: MigDevice) -> Edits:
+    def mig(self, gpu: Gpu, device: MigDevice) -> Edits:
         """Return what a container gets for a MIG device of this GPU."""
+        ...
+
+
+class EditsSource(Protocol):
+    """Finds out what containers get (cdi/content.py)."""
+
+    def look(self) -> NodeEdits:
+        """Return what holds now."""
         ...
 
 

@@ -295,9 +295,9 @@ class ClaimPreparer:
         if not draft.devices:
             return ()
         with self._locks.gpus(draft.touched_gpus, end):
-            rival = self._prepared.rival(draft)
+            rival, debtors = self._prepared.neighbours(draft)
             if rival is None:
-                self._collect_debts(draft, end)
+                self._collect_debts(debtors, draft, end)
                 draft = self._prepared.planned(draft, allocated, groups, deadline=end)
                 draft = self._prepared.commit(draft, groups, deadline=end)
         if rival is not None:
@@ -305,9 +305,9 @@ class ClaimPreparer:
         log.info("claim prepared", **_facts(draft))
         return draft.answer
 
-    def _collect_debts(self, draft: Record, end: float) -> None:
+    def _collect_debts(self, debtors: set[ClaimUid], draft: Record, end: float) -> None:
         """Have taken back what earlier claims have left on the draft's GPUs."""
-        for uid in sorted(self._prepared.debtors(draft)):
+        for uid in sorted(debtors):
             try:
                 # Not waited for: whoever has that claim may be waiting for our GPUs.
                 with self._locks.claim(uid, self._clock()):

@@ -93,26 +93,28 @@ class PreparedClaims:
         """Tell whether the claim is prepared, and in this boot."""
         return self.is_of_this_boot(record) and record.state is RecordState.PREPARED
 
-    def rival(self, record: Record) -> tuple[DeviceRecord, Record] | None:
-        """Return another claim that holds some of what the record wants, and the device it is.
+    def neighbours(
+        self, record: Record
+    ) -> tuple[tuple[DeviceRecord, Record] | None, set[ClaimUid]]:
+        """Return who holds some of what the record wants, and who left something on its GPUs.
 
-        The cost depends on how many claims hold these GPUs, not on how many there are.
+        The first is another claim's record with the device that both want, None when all is free;
+        the second are claims that may have left something. The cost depends on how many claims
+        have to do with these GPUs, not on how many there are.
         """
+        others = {uuid: self._others(uuid, record.ref.uid) for uuid in record.held_gpus}
         for device in record.devices:
             if not device.admin_access:
-                for other in self._others(device.uuid, record.ref.uid):
+                for other in others[device.uuid]:
                     if self.holds(other) and _overlap([device.part], other.held_parts):
-                        return device, other
-        return None
-
-    def debtors(self, record: Record) -> set[ClaimUid]:
-        """Return the other claims that may have left something on the record's GPUs."""
-        return {
+                        return (device, other), set()
+        debtors = {
             other.ref.uid
-            for uuid in record.held_gpus
-            for other in self._others(uuid, record.ref.uid)
+            for found in others.values()
+            for other in found
             if not self.holds(other) or other.debts
         }
+        return None, debtors
 
     def vacate(self, uid: ClaimUid, wanted: Record, *, deadline: float) -> None:
         """Take back what a claim has left on GPUs that another one is about to use.
@@ -469,7 +471,7 @@ class PreparedClaims:
     def _spec(self, record: Record) -> Spec:
         gpus = recorded_gpus(record.devices, self._parts.inventory.current())
         extra = self._strategies.edits(record.plans)
-        return claim_spec(record, gpus, self._parts.edits, extra)
+        return claim_spec(record, gpus, self._parts.edits.look(), extra)
 
 
 def _is_to_be_made(record: Record) -> bool:

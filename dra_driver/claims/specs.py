@@ -11,7 +11,7 @@ from dra_driver.cdi.spec import KIND, claim_device_name
 from dra_driver.claims.gpus import Allocated
 from dra_driver.claims.mig import mig_device
 from dra_driver.claims.plans import Unit
-from dra_driver.claims.ports import EditsSource
+from dra_driver.claims.ports import NodeEdits
 from dra_driver.claims.record import DeviceRecord, Record
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, MigUuid, Partition
 from dra_driver.sharing.base import DeviceUuid, MigUnit
@@ -20,7 +20,7 @@ from dra_driver.sharing.base import DeviceUuid, MigUnit
 def claim_spec(
     record: Record,
     gpus: Mapping[GpuUuid, Gpu],
-    edits: EditsSource,
+    edits: NodeEdits,
     extra: Mapping[DeviceUuid, Edits],
 ) -> Spec:
     """Return the claim's CDI spec; `extra` is what strategies add, by device.
@@ -39,7 +39,7 @@ def claim_spec(
             SpecDevice(name=name, edits=_edits(device, gpus[device.uuid], edits, extra))
             for name, device in devices.items()
         ),
-        edits=edits.common_edits(),
+        edits=edits.common,
     )
 
 
@@ -65,14 +65,11 @@ def _unit(device: DeviceRecord, gpu: Gpu) -> Unit:
 
 
 def _edits(
-    device: DeviceRecord, gpu: Gpu, edits: EditsSource, extra: Mapping[DeviceUuid, Edits]
+    device: DeviceRecord, gpu: Gpu, edits: NodeEdits, extra: Mapping[DeviceUuid, Edits]
 ) -> Edits:
-    if device.mig is None:
-        own = edits.gpu_edits(gpu)
-    else:
-        own = edits.mig_edits(gpu, mig_device(device, gpu))
-    uuid = device.device_uuid
-    return own if uuid is None else own + extra.get(uuid, Edits())
+    own = edits.gpu(gpu) if device.mig is None else edits.mig(gpu, mig_device(device, gpu))
+    added = extra.get(device.device_uuid) if device.device_uuid else None
+    return own if added is None else own + added
 
 
 def _yet_to_be(partition: Partition) -> MigDevice:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.errors import StateError
-from dra_driver.files import temporary_of, write_whole
+from dra_driver.files import read_whole, temporary_of, write_whole
 from dra_driver.mps.domain import DomainId, check_id
 
 _SUFFIX = ".json"
@@ -132,11 +132,10 @@ def read_file(path: Path) -> bytes | None:
         StateError: it cannot be read.
     """
     try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
+        found = read_whole(path)
     except OSError as error:
         raise file_error("read", path, error) from error
+    return None if found is None else found[0]
 
 
 def write_file(path: Path, data: bytes, *, durable: bool) -> None:

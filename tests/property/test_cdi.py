@@ -212,11 +212,11 @@ def test_any_driver_root_gives_a_spec_that_runtimes_load(
             devices=tuple(
                 SpecDevice(
                     name=claim_device_name(UID, f"gpu-{minor}"),
-                    edits=given_content.gpu_edits(make.gpu(minor)),
+                    edits=given_content.look().gpu(make.gpu(minor)),
                 )
                 for minor in sorted(minors)
             ),
-            edits=given_content.common_edits(),
+            edits=given_content.look().common,
         )
         SpecStore(root / "cdi").write(UID, spec)
         [written] = (root / "cdi").iterdir()

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.files import temporary_of, write_whole
+from dra_driver.files import read_whole, temporary_of, write_whole
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -13,6 +13,17 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
     assert path.read_bytes() == b"two"
     assert path.stat().st_mode & 0o7777 == 0o644
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_was_written_is_read_with_the_file_it_came_from(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    assert read_whole(path) is None
+    for data in (b"", b"x" * 100_000):
+        write_whole(path, data, mode=0o600, durable=False)
+        found = read_whole(path)
+        assert found is not None
+        assert found[0] == data
+        assert os.path.samestat(found[1], path.stat())
 
 
 def test_what_is_being_written_has_a_name_that_nobody_reads(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_the_edits_that_cannot_be_had_take_the_device_back(node: MigNode) -> Non
     def refuse(*_: object) -> None:
         raise DeviceError("no such node")
 
-    node.world.machine.mig_edits = refuse  # type: ignore[method-assign,assignment]
+    node.world.machine.mig = refuse  # type: ignore[method-assign,assignment]
     with pytest.raises(DeviceError, match="no such node"):
         node.world.prepare(ref)
     assert node.left() == []

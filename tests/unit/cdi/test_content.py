@@ -1,5 +1,7 @@
 """What containers get in common, with and without the hook program, and when it is found anew."""
 
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 
 import driver_tree
 import make
+from dra_driver.cdi import content as content_module
 from dra_driver.cdi.content import CdiContent
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.roots import Roots
@@ -36,14 +39,14 @@ def mounts(edits: Edits) -> dict[str, str]:
 
 
 def test_nvidias_older_runtime_is_told_to_keep_out(driver_root: Path) -> None:
-    assert content(driver_root).common_edits().env == (
+    assert content(driver_root).look().common.env == (
         f"NVIDIA_CTK_LIBCUDA_DIR={FOLDER}",
         "NVIDIA_VISIBLE_DEVICES=void",
     )
 
 
 def test_control_nodes_that_exist_are_given(driver_root: Path) -> None:
-    nodes = content(driver_root).common_edits().device_nodes
+    nodes = content(driver_root).look().common.device_nodes
 
     assert [node.path for node in nodes] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
 
@@ -51,7 +54,7 @@ def test_control_nodes_that_exist_are_given(driver_root: Path) -> None:
 def test_with_the_hook_program_files_stand_at_their_place_and_hooks_do_the_rest(
     driver_root: Path,
 ) -> None:
-    edits = content(driver_root, hook_path="/opt/nvidia-cdi-hook").common_edits()
+    edits = content(driver_root, hook_path="/opt/nvidia-cdi-hook").look().common
 
     assert mounts(edits) == {
         f"{FOLDER}/libcuda.so.{VERSION}": f"/host{FOLDER}/libcuda.so.{VERSION}",
@@ -78,7 +81,7 @@ def test_with_the_hook_program_files_stand_at_their_place_and_hooks_do_the_rest(
 
 
 def test_hookless_libraries_also_stand_where_cuda_images_search(driver_root: Path) -> None:
-    edits = content(driver_root).common_edits()
+    edits = content(driver_root).look().common
     cuda = f"/host{FOLDER}/libcuda.so.{VERSION}"
 
     assert edits.hooks == ()
@@ -95,7 +98,7 @@ def test_hookless_libraries_also_stand_where_cuda_images_search(driver_root: Pat
 def test_hookless_files_that_are_no_libraries_keep_their_name(driver_root: Path) -> None:
     name = f"libnvidia-simulator.so.{VERSION}"
     (driver_root / FOLDER[1:] / name).write_bytes(b"state")
-    edits = content(driver_root).common_edits()
+    edits = content(driver_root).look().common
 
     assert mounts(edits)[f"{ALIASES}/{name}"] == f"/host{FOLDER}/{name}"
 
@@ -105,7 +108,7 @@ def test_hookless_links_outside_the_library_folders_are_mounts_of_their_own(
 ) -> None:
     allocator = driver_root / f"{FOLDER[1:]}/libnvidia-allocator.so.{VERSION}"
     allocator.write_bytes(driver_tree.elf("libnvidia-allocator.so.1"))
-    edits = content(driver_root).common_edits()
+    edits = content(driver_root).look().common
 
     target = f"/host{FOLDER}/libnvidia-allocator.so.{VERSION}"
     assert mounts(edits)[f"{FOLDER}/gbm/nvidia-drm_gbm.so"] == target
@@ -113,7 +116,7 @@ def test_hookless_links_outside_the_library_folders_are_mounts_of_their_own(
 
 
 def test_no_container_path_is_mounted_twice(driver_root: Path) -> None:
-    edits = content(driver_root).common_edits()
+    edits = content(driver_root).look().common
 
     assert len(mounts(edits)) == len(edits.mounts)
 
@@ -122,7 +125,7 @@ def test_files_are_read_only_and_sockets_are_not(driver_root: Path) -> None:
     socket = driver_root / "run/nvidia-persistenced/socket"
     socket.parent.mkdir(parents=True)
     socket.touch()
-    edits = content(driver_root).common_edits()
+    edits = content(driver_root).look().common
 
     options = {mount.container_path: mount.options for mount in edits.mounts}
     assert options["/usr/bin/nvidia-smi"] == ("ro", "nosuid", "nodev", "rbind", "rprivate")
@@ -138,40 +141,72 @@ def test_files_are_read_only_and_sockets_are_not(driver_root: Path) -> None:
 def test_an_unchanged_driver_is_looked_for_once(driver_root: Path) -> None:
     kept = content(driver_root)
 
-    assert kept.common_edits() is kept.common_edits()
+    assert kept.look().common is kept.look().common
+
+
+def test_callers_that_wait_for_a_look_share_the_next_one(
+    driver_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Semaphore(0)
+
+    def clock() -> float:
+        asked.release()
+        return time.monotonic()
+
+    kept = content(driver_root, clock=clock)
+    kept.look()
+    callers = [threading.Thread(target=kept.look) for _ in range(3)]
+    looks: list[int] = []
+    real = content_module._signature
+
+    def signature(paths: tuple[str, ...]) -> content_module._Signature:
+        looks.append(len(paths))
+        if len(looks) == 1:  # the three ask while the first look goes on
+            while asked.acquire(blocking=False):
+                pass
+            for caller in callers:
+                caller.start()
+                asked.acquire()
+        return real(paths)
+
+    monkeypatch.setattr(content_module, "_signature", signature)
+    kept.look()
+    for caller in callers:
+        caller.join()
+    assert len(looks) == 2
 
 
 def test_an_upgraded_driver_is_noticed_at_once(driver_root: Path) -> None:
     kept = content(driver_root)
-    kept.common_edits()
+    kept.look()
     folder = driver_root / FOLDER[1:]
     for stem in ("libcuda", "libnvidia-ml"):
         (folder / f"{stem}.so.{VERSION}").rename(folder / f"{stem}.so.560.1.2")
         (folder / f"{stem}.so.1").unlink()
         (folder / f"{stem}.so.1").symlink_to(f"{stem}.so.560.1.2")
 
-    assert f"{FOLDER}/libcuda.so.560.1.2" in mounts(kept.common_edits())
+    assert f"{FOLDER}/libcuda.so.560.1.2" in mounts(kept.look().common)
 
 
 def test_a_control_node_made_later_is_noticed_at_once(driver_root: Path) -> None:
     kept = content(driver_root)
-    kept.common_edits()
+    kept.look()
     (driver_root / "dev/nvidia-modeset").touch()
 
-    paths = [node.path for node in kept.common_edits().device_nodes]
+    paths = [node.path for node in kept.look().common.device_nodes]
     assert "/dev/nvidia-modeset" in paths
 
 
 def test_what_is_not_watched_is_noticed_after_a_while(driver_root: Path) -> None:
     now = [0.0]
     kept = content(driver_root, clock=lambda: now[0])
-    kept.common_edits()
+    kept.look()
     config = driver_root / "etc/vulkan/icd.d/nvidia_icd.json"
     config.parent.mkdir(parents=True)
     config.touch()
     now[0] = 300.0
 
-    assert "/etc/vulkan/icd.d/nvidia_icd.json" in mounts(kept.common_edits())
+    assert "/etc/vulkan/icd.d/nvidia_icd.json" in mounts(kept.look().common)
 
 
 def test_a_driver_installed_later_is_found(tmp_path: Path) -> None:
@@ -179,17 +214,17 @@ def test_a_driver_installed_later_is_found(tmp_path: Path) -> None:
     root.mkdir()
     kept = content(root)
     with pytest.raises(DeviceError, match="no NVIDIA driver libraries"):
-        kept.common_edits()
+        kept.look()
     driver_tree.driver_root(root)
 
-    assert kept.common_edits().mounts
+    assert kept.look().common.mounts
 
 
 def test_a_gpus_part_is_looked_at_each_time(driver_root: Path) -> None:
     kept = content(driver_root)
-    before = kept.gpu_edits(make.gpu(1))
+    before = kept.look().gpu(make.gpu(1))
     (driver_root / "dev/nvidia1").unlink()
 
     assert [node.path for node in before.device_nodes] == ["/dev/nvidia1"]
     with pytest.raises(DeviceError, match="is missing"):
-        kept.gpu_edits(make.gpu(1))
+        kept.look().gpu(make.gpu(1))
