@@ -19,6 +19,7 @@ import node_half
 from cluster_half import run_demos
 from fetch import BinariesMissingError, Fetch
 from screen import Screen
+from testbed.cluster import Cluster
 from testbed.commands import TestbedError
 from testbed.node import GpuNode
 
@@ -117,7 +118,7 @@ def _cluster_half(screen: Screen, chosen: Sequence[demos.Demo], *, keep: bool) -
 
 def _gpu_node(*, keep: bool = False, mps: bool = False) -> GpuNode:
     life = KEPT_TOKEN_SECONDS if keep else 3600
-    return GpuNode(NAME, HOME, profile=PROFILE, token_life=life, mps=mps)
+    return GpuNode(Cluster(NAME), HOME, profile=PROFILE, token_life=life, mps=mps)
 
 
 def _tear_down(screen: Screen, node: GpuNode) -> None:

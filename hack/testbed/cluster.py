@@ -12,10 +12,14 @@ COMMAND = REPOSITORY / "hack" / "cluster"
 
 
 class Cluster:
-    """One named cluster of hack/cluster. `up` first, then the rest."""
+    """One named cluster of hack/cluster. `up` first, then the rest.
 
-    def __init__(self, name: str) -> None:
+    `kubernetes` is the version, such as `1.36`; empty for the one that hack/cluster chooses.
+    """
+
+    def __init__(self, name: str, kubernetes: str = "") -> None:
         self.name = name
+        self._version = ("--version", kubernetes) if kubernetes else ()
         self._env: dict[str, str] = {}
         self._api: Api | None = None
 
@@ -25,7 +29,7 @@ class Cluster:
         Raises:
             TestbedError: It could not be; the text is what hack/cluster said.
         """
-        stream(self._words("up"), tell, timeout=1800)
+        stream(self._words("up", *self._version), tell, timeout=1800)
         self.attach()
 
     def attach(self) -> None:

@@ -28,7 +28,7 @@ class GpuNode:
 
     def __init__(
         self,
-        name: str,
+        cluster: Cluster,
         folder: Path,
         *,
         profile: str = "h100x8",
@@ -36,7 +36,7 @@ class GpuNode:
         driver_env: Mapping[str, str] | None = None,
         mps: bool = False,
     ) -> None:
-        self.cluster = Cluster(name)
+        self.cluster = cluster
         self.folder = folder
         self.machine = SimulatedMachine(folder / "gpus", profile)
         self._token_life = token_life

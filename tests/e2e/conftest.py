@@ -2,6 +2,7 @@
 
 Without what they need (root, the cluster's binaries) the tests are skipped with the reason; with
 E2E_REQUIRED=1 they fail instead. E2E_CLUSTER names the cluster: two runs need two names.
+E2E_KUBERNETES is its version, 1.37 or 1.36.
 """
 
 import os
@@ -14,10 +15,13 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.append(str(REPOSITORY / "hack"))
 
+from testbed.cluster import Cluster  # noqa: E402
 from testbed.commands import TestbedError, run  # noqa: E402
 from testbed.node import GpuNode  # noqa: E402
 
 from e2e.scene import Scene  # noqa: E402
+
+KUBERNETES = os.environ.get("E2E_KUBERNETES", "")
 
 
 def missing() -> str:
@@ -25,7 +29,8 @@ def missing() -> str:
     if os.geteuid() != 0:
         return "a kubelet needs root"
     try:
-        run((sys.executable, REPOSITORY / "hack" / "cluster", "fetch"), timeout=1800)
+        version = ("--version", KUBERNETES) if KUBERNETES else ()
+        run((sys.executable, REPOSITORY / "hack" / "cluster", "fetch", *version), timeout=1800)
     except TestbedError as error:
         return f"the cluster's binaries could not be had: {error}"
     return ""
@@ -39,7 +44,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
         pytest.skip(reason)
     # Tokens live as shortly as they may, so that the driver meets renewed ones during the tests.
     node = GpuNode(
-        os.environ.get("E2E_CLUSTER", "e2e"),
+        Cluster(os.environ.get("E2E_CLUSTER", "e2e"), KUBERNETES),
         tmp_path_factory.mktemp("node"),
         token_life=600,
         driver_env={"RESCAN_INTERVAL": "1"},

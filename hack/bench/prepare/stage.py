@@ -15,6 +15,7 @@ from pathlib import Path
 
 from testbed.api import Api, Object
 from testbed.claims import allocation, claim
+from testbed.cluster import Cluster
 from testbed.driver import Place
 from testbed.fake_api import fake_api
 from testbed.kubelet import ClaimName
@@ -77,7 +78,7 @@ def real_stage(folder: Path) -> Iterator[Stage]:
 
     The driver has folders of its own, not the kubelet's, and the identity it has in a pod.
     """
-    node = GpuNode("bench", folder / "node", profile=PROFILE, token_life=6 * 3600)
+    node = GpuNode(Cluster("bench"), folder / "node", profile=PROFILE, token_life=6 * 3600)
     node.clear()
     try:
         node.up_to_driver(lambda _: None)
