@@ -32,7 +32,7 @@ from dra_driver.mps.files import (
     write_file,
 )
 from dra_driver.mps.lock import running_supervisor
-from dra_driver.mps.notice import FolderWatch
+from dra_driver.mps.notice import WatchPool
 
 T = TypeVar("T")
 
@@ -40,6 +40,8 @@ SUPERVISOR_GRACE_SECONDS = 5.0
 """A supervisor that is being replaced is away for less; one that is missing is told of by then."""
 
 _LONGEST_WAIT = 0.25  # whether the supervisor still runs shows in no file's change
+
+_IDLE_WATCHES = 8  # claims that the kubelet has prepared at once
 
 _NOT_RUNNING = (
     "the MPS supervisor is not running on this node: deploy `dra-driver mps-supervisor` on every "
@@ -68,6 +70,7 @@ class MpsDesk:
         self._clock = clock
         self._grace = supervisor_grace
         self._stopping = threading.Event()
+        self._watches = WatchPool(self._files.status_folder, most_kept=_IDLE_WATCHES)
 
     def paths(self, domain: DomainId) -> DomainPaths:
         """Return the folders of a domain, for `client_edits`."""
@@ -141,6 +144,7 @@ class MpsDesk:
     def stop(self) -> None:
         """End every wait, now and from now on."""
         self._stopping.set()
+        self._watches.close()
 
     def wait_ready(self, domain: Domain, deadline: float) -> Status:
         """Wait until the domain's daemon serves clients with the limits asked for.
@@ -211,12 +215,7 @@ class MpsDesk:
     ) -> T:
         self._files.make_folders()
         missing_since: float | None = None
-        # Without a watch first: it takes the kernel some 15 ms to take one back.
-        supervisor = running_supervisor(self._files.lock)
-        found = None if supervisor is None else look(supervisor)
-        if found is not None:
-            return found
-        with FolderWatch(self._files.status_folder) as watch:
+        with self._watches.lend() as watch:
             while True:
                 supervisor, now = running_supervisor(self._files.lock), self._clock()
                 if supervisor is None:

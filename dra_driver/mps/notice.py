@@ -8,7 +8,9 @@ misread. Where inotify cannot be had (its instances are limited per user), it is
 import ctypes
 import os
 import select
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,6 +27,10 @@ class FolderWatch:
 
     def __init__(self, folder: Path) -> None:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._folder = folder
+        self._identity: tuple[int, int] | None = None
+        with suppress(OSError):  # before the watch, so that a folder replaced meanwhile shows
+            self._identity = _identity(folder)
         self._inotify = _watch(folder)
         self._poll = select.poll()
         for descriptor in (self._wake, self._inotify):
@@ -54,11 +60,70 @@ class FolderWatch:
         """End the wait that runs, or the next one."""
         os.eventfd_write(self._wake, 1)
 
+    def still_watches(self) -> bool:
+        """Tell whether the folder is the one that is watched, and no later one of its name."""
+        try:
+            return self._inotify is not None and _identity(self._folder) == self._identity
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Stop watching."""
         os.close(self._wake)
         if self._inotify is not None:
             os.close(self._inotify)
+
+
+class WatchPool:
+    """Watches on one folder, lent to threads that wait, and kept when they come back.
+
+    The kernel takes some 15 ms to take a watch back, which every claim's pod would wait for.
+    """
+
+    def __init__(self, folder: Path, *, most_kept: int) -> None:
+        """Take the folder, which need not be there yet, and how many idle watches to keep."""
+        self._folder = folder
+        self._most_kept = most_kept
+        self._lock = threading.Lock()
+        self._idle: list[FolderWatch] = []
+        self._closed = False
+
+    @contextmanager
+    def lend(self) -> Iterator[FolderWatch]:
+        """Lend a watch on the folder as it is now. Its first wait may end at once."""
+        watch = self._idle_one() or FolderWatch(self._folder)
+        try:
+            yield watch
+        finally:
+            with self._lock:
+                keep = not self._closed and len(self._idle) < self._most_kept
+                if keep:
+                    self._idle.append(watch)
+            if not keep:
+                watch.close()
+
+    def close(self) -> None:
+        """Close the idle watches; the others are closed when they come back."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for watch in idle:
+            watch.close()
+
+    def _idle_one(self) -> FolderWatch | None:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                watch = self._idle.pop()
+            if watch.still_watches():
+                return watch
+            watch.close()
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
 
 
 def _watch(folder: Path) -> int | None:

@@ -11,7 +11,7 @@ from dra_driver.mps.desk import MpsDesk
 from dra_driver.mps.domain import Daemon, Domain, DomainDevice, DomainId
 from dra_driver.mps.files import MpsFiles, delete_file, ids_in, read_file, write_file
 from dra_driver.mps.lock import SupervisorLock, running_supervisor
-from dra_driver.mps.notice import FolderWatch
+from dra_driver.mps.notice import FolderWatch, WatchPool
 from dra_driver.mps.record import Record, read_record, write_record
 
 DOMAIN = Domain(id=DomainId("claim"), devices=(DomainDevice(uuid="GPU-1"),))
@@ -75,6 +75,36 @@ def test_a_wait_on_a_folder_ends_with_a_change_or_a_wake(tmp_path: Path) -> None
         watch.wake()
         watch.wait(hours)
         watch.wait(0)
+
+
+def test_a_watch_that_comes_back_is_lent_again(tmp_path: Path) -> None:
+    pool = WatchPool(tmp_path, most_kept=1)
+    with pool.lend() as first, pool.lend() as second:
+        assert first is not second
+    with pool.lend() as again:
+        assert again is second
+        write_file(tmp_path / "a.json", b"", durable=False)
+        again.wait(3600.0)
+    pool.close()
+    with pool.lend() as late:
+        assert late is not again
+
+
+def test_a_watch_on_a_folder_that_was_replaced_is_not_lent(tmp_path: Path) -> None:
+    folder = tmp_path / "status"
+    pool = WatchPool(folder, most_kept=1)
+    with pool.lend() as polling:  # there is no folder yet
+        pass
+    folder.mkdir()
+    with pool.lend() as former:
+        assert former is not polling
+    folder.rename(tmp_path / "former")
+    folder.mkdir()
+    with pool.lend() as watch:
+        assert watch is not former
+        write_file(folder / "a.json", b"", durable=False)
+        watch.wait(3600.0)
+    pool.close()
 
 
 def test_a_folder_that_cannot_be_watched_is_polled(tmp_path: Path) -> None:
