@@ -26,6 +26,7 @@ from typing import TextIO
 
 import structlog
 
+from dra_driver.boot import read_boot_id
 from dra_driver.cdi.content import CdiContent
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.store import SpecStore
@@ -40,7 +41,7 @@ from dra_driver.devices.model import Inventory, MigSlot
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
-from dra_driver.errors import DriverError, SetupError
+from dra_driver.errors import DriverError
 from dra_driver.kube.client import KubeClient
 from dra_driver.kubelet.liveness import Liveness
 from dra_driver.kubelet.plugin import KubeletPlugin
@@ -308,21 +309,6 @@ def roots_of(settings: Settings) -> Roots:
         proc_root=settings.proc_root,
         sys_root=settings.sys_root,
     )
-
-
-def read_boot_id(proc_root: Path) -> str:
-    """Return the kernel's id of this boot, which is new after each reboot (random(4)).
-
-    Raises:
-        SetupError: it cannot be read.
-    """
-    path = proc_root / "sys/kernel/random/boot_id"
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        raise SetupError(
-            f"{path} cannot be read: {error.strerror}: is --proc-root where procfs is mounted?"
-        ) from error
 
 
 def _healthy() -> tuple[bytes, str]:

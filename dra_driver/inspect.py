@@ -20,6 +20,7 @@ import yaml
 from pydantic import AliasChoices, Field
 from pydantic_settings import SettingsConfigDict
 
+from dra_driver.boot import read_boot_id
 from dra_driver.cdi.content import CdiContent
 from dra_driver.cdi.model import Edits, Spec, SpecDevice
 from dra_driver.cdi.roots import Roots, find_roots
@@ -144,9 +145,8 @@ def look(roots: Roots, data_directory: Path) -> Inventory:
 def _made_here(data_directory: Path, proc: Path) -> AbstractSet[MigSlot]:
     """Return where the driver has made MIG devices; who may not read its notes sees none."""
     try:
-        boot_id = (proc / "sys/kernel/random/boot_id").read_text().strip()
-        return MadeHere(data_directory, boot_id).slots()
-    except (OSError, StateError):
+        return MadeHere(data_directory, read_boot_id(proc)).slots()
+    except (SetupError, StateError):
         return frozenset()
 
 

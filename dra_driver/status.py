@@ -15,6 +15,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from dra_driver.boot import read_boot_id
 from dra_driver.claims.checkpoint import StoredRecords, stored_records
 from dra_driver.claims.mig import MIG
 from dra_driver.claims.record import DeviceRecord, Record, RecordState
@@ -56,7 +57,7 @@ class ShowStatus(CommandSettings):
             SetupError: no driver has ever run here, or procfs is not where it should be.
             StateError: the files cannot be read.
         """
-        node = look(self.kubelet_plugins_directory_path / DRIVER_NAME, _boot_id(self.proc_root))
+        node = look(self.kubelet_plugins_directory_path / DRIVER_NAME, read_boot_id(self.proc_root))
         sys.stdout.write(table(node) if self.output == "table" else report(node))
 
 
@@ -286,11 +287,3 @@ def _aligned(rows: Sequence[Iterable[str]]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in cells
     ]
-
-
-def _boot_id(proc: Path) -> str:
-    path = proc / "sys/kernel/random/boot_id"
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        raise SetupError(f"{path} cannot be read: {error.strerror}; check --proc-root") from error

@@ -21,6 +21,7 @@ import structlog
 from pydantic import AliasChoices, Field
 from pydantic_settings import SettingsConfigDict
 
+from dra_driver.boot import read_boot_id
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.mps.cgroup import DaemonGroup
@@ -123,7 +124,7 @@ def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: Non
     directory = settings.kubelet_plugins_directory_path / DRIVER_NAME / "mps"
     works = Works(
         supervisor=str(uuid.uuid4()),
-        boot_id=_read_boot_id(settings.proc_root),
+        boot_id=read_boot_id(settings.proc_root),
         files=MpsFiles(root=directory),
         control=Control(driver_root),
         modes=ComputeModes(NvmlModes(driver_root), change=settings.compute_mode),
@@ -169,14 +170,6 @@ def run(supervisor: Supervisor, http: HttpEndpoint | None) -> int:
 
 def _healthy() -> tuple[bytes, str]:
     return b"ok\n", "text/plain; charset=utf-8"
-
-
-def _read_boot_id(proc: Path) -> str:
-    path = proc / "sys/kernel/random/boot_id"
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        raise SetupError(f"cannot read {path}: {error.strerror}; check --proc-root") from error
 
 
 def _shm_bytes(settings: MpsSupervisor) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.app import DIED, connect, end_at_dead_threads, read_boot_id, roots_of
+from dra_driver.app import DIED, connect, end_at_dead_threads, roots_of
 from dra_driver.errors import SetupError
 from dra_driver.settings import Settings
 
@@ -36,18 +36,6 @@ def test_a_thread_that_dies_ends_the_driver() -> None:
 def test_without_kubeconfig_outside_of_a_pod_the_error_says_what_to_give() -> None:
     with pytest.raises(SetupError, match="--kubeconfig"):
         connect(settings(), {})
-
-
-def test_the_boot_id_is_the_kernels(tmp_path: Path) -> None:
-    file = tmp_path / "sys/kernel/random/boot_id"
-    file.parent.mkdir(parents=True)
-    file.write_text("6a1f\n")
-    assert read_boot_id(tmp_path) == "6a1f"
-
-
-def test_a_proc_root_without_boot_id_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=f"{tmp_path}.*--proc-root"):
-        read_boot_id(tmp_path)
 
 
 def test_device_nodes_are_below_dev_of_the_dev_root(tmp_path: Path) -> None:

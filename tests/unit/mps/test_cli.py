@@ -71,5 +71,5 @@ def test_a_size_that_is_none_is_refused(tmp_path: Path, size: str) -> None:
 
 
 def test_a_missing_procfs_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="check --proc-root"):
+    with pytest.raises(SetupError, match="--proc-root"):
         build(parsed(f"--proc-root={tmp_path}"))

@@ -1,0 +1,20 @@
+"""Which boot this is: what hardware was told in another one, it has forgotten."""
+
+from pathlib import Path
+
+from dra_driver.errors import SetupError
+
+
+def read_boot_id(proc_root: Path) -> str:
+    """Return the kernel's id of this boot, which is new after each reboot (random(4)).
+
+    Raises:
+        SetupError: it cannot be read.
+    """
+    path = proc_root / "sys/kernel/random/boot_id"
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise SetupError(
+            f"{path} cannot be read: {error.strerror}: is --proc-root where procfs is mounted?"
+        ) from error
