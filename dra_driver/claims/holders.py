@@ -65,6 +65,32 @@ class GpuHolders:
         except OSError as error:
             raise _failed(gpu, error) from error
 
+    def uids(self) -> set[ClaimUid]:
+        """Return the claims with a mark on any GPU.
+
+        Raises:
+            StateError: the disk cannot be read.
+        """
+        return {uid for gpu in self._gpus() for uid in self.of(gpu)}
+
+    def forget(self, uid: ClaimUid) -> None:
+        """Remove every mark of a claim. Needs the claim's lock, and that it has no record.
+
+        Raises:
+            StateError: the disk cannot be written.
+        """
+        for gpu in self._gpus():
+            self.remove(gpu, uid)
+
+    def _gpus(self) -> list[GpuUuid]:
+        try:
+            names = os.listdir(self._root)  # noqa: PTH208 (names are what is wanted)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _failed("GPUs", error) from error
+        return [GpuUuid(name) for name in names if _GPU.fullmatch(name)]
+
     def _folder(self, gpu: GpuUuid) -> Path:
         if _GPU.fullmatch(gpu) is None:
             raise StateError(f"{gpu[:120]!r} is no GPU UUID")

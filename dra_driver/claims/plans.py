@@ -24,6 +24,7 @@ from dra_driver.sharing.base import (
     MigUnit,
     Plan,
     Sharing,
+    overlap,
     strategy_name,
 )
 
@@ -152,9 +153,7 @@ class Strategies:
 
     def excludes(self, plan: Plan, parts: Sequence[GpuPart]) -> bool:
         """Tell whether a plan keeps some parts from being used until it is undone."""
-        return self.is_exclusive(plan) and any(
-            one.overlaps(other) for one in plan.parts for other in parts
-        )
+        return self.is_exclusive(plan) and overlap(plan.parts, parts)
 
     def leftovers(self) -> dict[str, list[Plan]]:
         """Return by claim UID what would undo all that lives by itself here, recorded or not."""

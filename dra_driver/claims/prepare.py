@@ -127,8 +127,7 @@ class ClaimPreparer:
         with self._wanting_no_more(uid), self._locks.claim(uid, end):
             record = self._prepared.records.read(uid)
             if record is None:
-                self._prepared.delete_spec(uid)
-                self._prepared.records.delete(uid)
+                self._prepared.forget(uid)
             else:
                 self._release_all(record, end)
 

@@ -33,7 +33,7 @@ from dra_driver.claims.record import Debt, DeviceRecord, Record, RecordState
 from dra_driver.claims.specs import claim_spec, units, units_to_be
 from dra_driver.devices.model import GpuUuid
 from dra_driver.errors import DriverError, TransientError
-from dra_driver.sharing.base import GpuPart, Plan, Sharing
+from dra_driver.sharing.base import Plan, Sharing, overlap
 
 log = structlog.get_logger()
 
@@ -106,7 +106,7 @@ class PreparedClaims:
         for device in record.devices:
             if not device.admin_access:
                 for other in others[device.uuid]:
-                    if self.holds(other) and _overlap([device.part], other.held_parts):
+                    if self.holds(other) and overlap([device.part], other.held_parts):
                         return (device, other), set()
         debtors = {
             other.ref.uid
@@ -205,7 +205,7 @@ class PreparedClaims:
         self._take_orphans_away(draft)
         draft = self.mig.resolved(draft, allocated)
         sharing = self._strategies.plan(uid, groups, units_to_be(draft, allocated), deadline)
-        if _is_to_be_made(draft):
+        if draft.is_to_be_made:
             return draft
         return replace(draft, plans=draft.plans + sharing)
 
@@ -219,7 +219,7 @@ class PreparedClaims:
         """
         # First what can fail without leaving anything behind.
         gpus = recorded_gpus(record.devices, self._parts.inventory.current())
-        spec = None if _is_to_be_made(record) else self._spec(record)
+        spec = None if record.is_to_be_made else self._spec(record)
         for uuid in record.held_gpus:
             self._holders.add(uuid, record.ref.uid)
         self._step("marked")
@@ -352,11 +352,21 @@ class PreparedClaims:
         return {gpu for plan in self._strategies.leftovers().get(uid, []) for gpu in plan.gpus}
 
     def sweep(self, uid: ClaimUid, *, deadline: float) -> bool:
-        """Take back what lives by itself for a claim that has no record; return whether it did."""
+        """Take back what is there for a claim that has no record; return whether all of it is."""
         plans = self._strategies.leftovers().get(uid, [])
         if plans:
             log.warning("claim without a record taken back", claim_uid=uid)
         return not self._strategies.undo(plans, deadline)
+
+    def forget(self, uid: ClaimUid) -> None:
+        """Delete what files a claim has on disk that has no whole record.
+
+        Raises:
+            StateError: the disk refused.
+        """
+        self.delete_spec(uid)
+        self.records.delete(uid)
+        self._holders.forget(uid)
 
     def delete_spec(self, uid: ClaimUid) -> None:
         """Delete the claim's CDI spec; one that cannot be deleted is left to a later reconcile."""
@@ -375,10 +385,9 @@ class PreparedClaims:
         self.made.forget_other_boots()
 
     def traced(self) -> set[ClaimUid]:
-        """Return the claims that have a CDI spec, or something that lives by itself."""
-        return {
-            ClaimUid(uid) for uid in self._parts.specs.uids() | set(self._strategies.leftovers())
-        }
+        """Return the claims that have a CDI spec, a mark, or something that lives by itself."""
+        traces = self._parts.specs.uids() | set(self._strategies.leftovers())
+        return self._holders.uids().union(map(ClaimUid, traces))
 
     def count_debts(self) -> Mapping[str, int]:
         """Return how many plans wait to be undone, by strategy."""
@@ -402,10 +411,10 @@ class PreparedClaims:
         if self._strategies.is_exclusive(debt.plan):
             return False  # nobody has it before it is gone
         parts = debt.plan.parts
-        if record.state is not RecordState.RELEASED and _overlap(parts, record.held_parts):
+        if record.state is not RecordState.RELEASED and overlap(parts, record.held_parts):
             return True
         return any(
-            self.holds(other) and _overlap(parts, other.held_parts)
+            self.holds(other) and overlap(parts, other.held_parts)
             for uuid in debt.plan.gpus
             for other in self._others(uuid, record.ref.uid)
         )
@@ -472,18 +481,6 @@ class PreparedClaims:
         gpus = recorded_gpus(record.devices, self._parts.inventory.current())
         extra = self._strategies.edits(record.plans)
         return claim_spec(record, gpus, self._parts.edits.look(), extra)
-
-
-def _is_to_be_made(record: Record) -> bool:
-    """Tell whether MIG devices are still to be made."""
-    return any(
-        device.mig is not None and device.mig.made_here and device.mig.uuid is None
-        for device in record.devices
-    )
-
-
-def _overlap(one: Sequence[GpuPart], other: Sequence[GpuPart]) -> bool:
-    return any(part.overlaps(theirs) for part in one for theirs in other)
 
 
 def _gpus_of(debts: Sequence[Debt]) -> set[GpuUuid]:

@@ -149,8 +149,7 @@ class Reconciler:
             if record is None:
                 if self._prepared.has_spec(uid):
                     log.info("spec without a claim deleted", claim_uid=uid)
-                self._prepared.delete_spec(uid)
-                self._prepared.records.delete(uid)
+                self._prepared.forget(uid)
                 left = self._prepared.left_on(uid)
                 with self._locks.gpus(left, self._clock() + self._pace.lock_timeout):
                     return self._prepared.sweep(uid, deadline=self._undo_deadline())

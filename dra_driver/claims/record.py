@@ -135,6 +135,12 @@ class Record:
         return tuple(sorted(owed.union(self.held_gpus)))
 
     @property
+    def is_to_be_made(self) -> bool:
+        """Whether MIG devices of it are still to be made."""
+        migs = [device.mig for device in self.devices if device.mig is not None]
+        return any(mig.made_here and mig.uuid is None for mig in migs)
+
+    @property
     def answer(self) -> tuple[PreparedDevice, ...]:
         """What the kubelet is told."""
         return tuple(

@@ -7,7 +7,7 @@ many plans for a claim as there are parts that can be undone each by itself. Wha
 has no plan.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,6 +38,11 @@ class GpuPart:
         if self.placement is None or other.placement is None:
             return True
         return self.placement.overlaps(other.placement)
+
+
+def overlap(some: Iterable[GpuPart], others: Collection[GpuPart]) -> bool:
+    """Tell whether two claims cannot have what is in both."""
+    return any(one.overlaps(other) for one in some for other in others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

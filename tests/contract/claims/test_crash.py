@@ -90,9 +90,6 @@ def test_killed_in_prepare_unprepare_takes_all_back(killed: Killed, mode: str, s
     world, ref = killed(mode, "prepare", step)
     world.unprepare(ref)
     assert world.set_on(GPU) is None
-    newcomer = world.api.add("gpu-1", uid="new", name="new")
-    world.prepare(newcomer)
-    world.unprepare(newcomer)
     assert world.left() == []
 
 
@@ -107,8 +104,8 @@ def test_killed_in_prepare_the_next_start_leaves_all_or_nothing(
         assert record.state is RecordState.PREPARED
         assert world.nodes(ref) == ["/dev/nvidia1"]
     else:
-        assert not world.specs.exists(ref.uid)
         assert world.set_on(GPU) is None
+        assert world.left() == []
 
 
 @pytest.mark.parametrize(("mode", "step"), UNPREPARE_STEPS)
@@ -125,9 +122,14 @@ def test_killed_in_unprepare_nothing_is_left_in_the_end(
     for call in after.split(" and "):
         calls[call]()
     assert world.set_on(GPU) is None
-    newcomer = world.api.add("gpu-1", uid="new", name="new")
-    world.prepare(newcomer)
-    world.unprepare(newcomer)
+    assert world.left() == []
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "sharing"])
+def test_a_mark_without_a_record_goes_with_the_next_start(killed: Killed, mode: str) -> None:
+    world, ref = killed(mode, "unprepare", "forgotten")
+    assert world.left() == [f"plugin/gpus/{GPU}/{ref.uid}"]
+    assert not world.reconciler(Pace()).mend()
     assert world.left() == []
 
 
