@@ -3,10 +3,14 @@
 import json
 
 from hypothesis import given
+from jsonschema import Draft202012Validator
 
 from dra_driver.validation.findings import check_manifest
 from generated_configs import Json, anything, configs
 from resource_nvidia_com.decode import InvalidConfigError, decode, decode_stored
+from resource_nvidia_com.schema import json_schemas
+
+SCHEMAS = {kind: Draft202012Validator(schema) for kind, schema in json_schemas().items()}
 
 
 def texts(config: Json) -> list[str]:
@@ -45,3 +49,12 @@ def test_the_command_finds_what_prepare_refuses(config: Json) -> None:
     assert [one.text.removeprefix(before).lstrip(": .") for one in found] == [
         text.lstrip(": .") for text in texts(config)
     ] or config.get("kind") == "VfioDeviceConfig"
+
+
+@given(configs)
+def test_an_editor_marks_no_config_that_is_right(config: Json) -> None:
+    try:
+        kind = decode(config).kind
+    except InvalidConfigError:
+        return
+    assert SCHEMAS[kind].is_valid(config)
