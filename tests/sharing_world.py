@@ -14,6 +14,7 @@ import make
 from claims_world import Api, World
 from dra_driver.claims.model import ClaimRef
 from dra_driver.devices.mig import MigInstances
+from dra_driver.devices.partitions import partition_name, partitions
 from dra_driver.devices.session import DriverSession
 from dra_driver.mps.domain import DomainId
 from dra_driver.sharing.base import EXCLUSIVE, Sharing
@@ -105,6 +106,21 @@ class Node:
         for result, request in zip(self.world.api.results(ref), requests, strict=True):
             result["request"] = request
         return ref
+
+    def mig_claim(self, *starts: int, name: str = "claim") -> ClaimRef:
+        """Allocate a claim: a small MIG device at each start on the first GPU, all under MPS."""
+        gpu = self.inventory.gpus[0]
+        names = [
+            partition_name(gpu, place)
+            for place in partitions(gpu)
+            if place.profile.name == "1g.10gb" and place.placement.start in starts
+        ]
+        config = make.config(kind="MigDeviceConfig", sharing=HALF)
+        return self.world.api.add(*names, uid=f"uid-{name}", name=name, configs=[config])
+
+    def instances(self) -> int:
+        """How many MIG devices are on the first GPU."""
+        return len(self.machine.mig_devices(self.inventory.gpus[0].uuid))
 
     def prepare(self, ref: ClaimRef) -> None:
         self.world.prepare(ref, PATIENCE)

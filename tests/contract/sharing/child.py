@@ -11,14 +11,18 @@ from sharing_world import REQUESTS, Node
 
 
 def die(root: str, mode: str, call: str, at: str) -> None:
-    """Make a call and be killed at a step of it."""
+    """Make a call and be killed at a step of it, `name`, or `name:2` for its second time."""
+    name_at, _, times = at.partition(":")
+    seen = 0
 
     def step(name: str) -> None:
-        if name == at:
+        nonlocal seen
+        seen += name == name_at
+        if seen == int(times or 1):
             os.kill(os.getpid(), signal.SIGKILL)
 
     node = Node(Path(root), step=step)
-    ref = node.claim(REQUESTS[mode])
+    ref = node.mig_claim(0, 1) if mode == "mig" else node.claim(REQUESTS[mode])
     {"prepare": node.prepare, "unprepare": node.unprepare}[call](ref)
 
 

@@ -23,6 +23,15 @@ Supervised = Callable[..., AbstractContextManager[None]]
 CHILD = Path(__file__).with_name("child.py")
 PREPARE_STEPS = ["marked", "intended", "applied", "recorded", "specified"]
 HALF_OF_ONE = {"a": HALF}
+MIG_PREPARE_STEPS = [
+    "marked",
+    "intended",
+    "made",
+    "intended:2",
+    "applied",
+    "recorded",
+    "specified",
+]
 UNPREPARE_STEPS = ["undone", "unspecified", "forgotten"]
 
 
@@ -88,6 +97,44 @@ def test_a_driver_killed_in_unprepare_leaves_nothing_in_the_end(
         assert (node.slices(), node.modes()) == ({}, {})
         node.unprepare(other)
         assert node.left() == []
+
+
+@pytest.mark.parametrize("step", MIG_PREPARE_STEPS)
+@pytest.mark.parametrize("after", ["prepare", "mend", "unprepare"])
+def test_a_driver_killed_in_prepare_of_mig_devices_under_mps_converges(
+    node: Node, supervised: Supervised, step: str, after: str
+) -> None:
+    with supervised(node):
+        kill_at(node, "mig", "prepare", step)
+        ref = node.mig_claim(0, 1)
+        if after == "mend":
+            assert node.world.reconciler(Pace()).mend() == set()
+            assert node.instances() in (0, 2)
+            assert len(node.mps.desk.list()) == node.instances()
+        elif after == "prepare":
+            node.prepare(ref)
+            assert node.instances() == 2
+            for number in range(2):
+                paths = node.mps.files.paths(DomainId(f"{ref.uid}_mig_{number}"))
+                percentage = "get_default_active_thread_percentage"
+                assert node.mps.control.ask(paths, [percentage]) == ["50.0"]
+        node.unprepare(ref)
+        assert (node.instances(), node.left()) == (0, [])
+
+
+@pytest.mark.parametrize("step", UNPREPARE_STEPS)
+@pytest.mark.parametrize("after", ["unprepare", "mend"])
+def test_a_driver_killed_in_unprepare_of_mig_devices_under_mps_converges(
+    node: Node, supervised: Supervised, step: str, after: str
+) -> None:
+    with supervised(node):
+        ref = node.mig_claim(0, 1)
+        node.prepare(ref)
+        kill_at(node, "mig", "unprepare", step)
+        if after == "mend":
+            assert node.world.reconciler(Pace()).mend() == set()
+        node.unprepare(ref)
+        assert (node.instances(), node.left()) == (0, [])
 
 
 @pytest.mark.parametrize("step", ["begun", "mounted", "modes set", "launched", "limited"])
