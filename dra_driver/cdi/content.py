@@ -3,29 +3,37 @@
 In: the roots and the configured hook program. Out: `NodeEdits`. Finding the driver's files costs
 some ten milliseconds, so they are kept until something shows that they may have changed: a folder
 they are in, a control node, the hook program, or simply their age. That is looked at once for each
-spec, and a device's nodes each time.
+spec; so are the nodes of its GPUs.
 """
 
 import os
 import stat
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dra_driver.cdi.common import common_edits
 from dra_driver.cdi.driver_root import find_driver_files, watched_paths
-from dra_driver.cdi.gpu import gpu_edits
+from dra_driver.cdi.gpu import gpu_edits, watched_nodes
 from dra_driver.cdi.hooks import HookProgram, find_hook_program
 from dra_driver.cdi.mig import mig_edits
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.nodes import CONTROL_NODES
 from dra_driver.cdi.roots import Roots
-from dra_driver.devices.model import Gpu, MigDevice
+from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
 
 # Configuration files in folders that are not watched are noticed after this time.
 _MOST_SECONDS = 300.0
 
 _Signature = tuple[tuple[int, ...] | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KeptGpu:
+    gpu: Gpu
+    edits: Edits
+    watched: tuple[str, ...]
+    signature: _Signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +43,7 @@ class NodeEdits:
     common: Edits
     roots: Roots
     hook_program: HookProgram | None
+    _gpus: dict[GpuUuid, _KeptGpu] = field(default_factory=dict)
 
     def gpu(self, gpu: Gpu) -> Edits:
         """Return what a container gets for this GPU, beside the common edits.
@@ -42,7 +51,14 @@ class NodeEdits:
         Raises:
             DeviceError: the GPU's device node is missing or not usable.
         """
-        return gpu_edits(gpu, self.roots, self.hook_program)
+        kept = self._gpus.get(gpu.uuid)
+        if kept and kept.gpu == gpu and _signature(kept.watched) == kept.signature:
+            return kept.edits
+        watched = tuple(map(str, watched_nodes(gpu, self.roots)))
+        before = _signature(watched)
+        edits = gpu_edits(gpu, self.roots, self.hook_program)
+        self._gpus[gpu.uuid] = _KeptGpu(gpu=gpu, edits=edits, watched=watched, signature=before)
+        return edits
 
     def mig(self, gpu: Gpu, device: MigDevice) -> Edits:
         """Return what a container gets for a MIG device of this GPU, beside the common edits.

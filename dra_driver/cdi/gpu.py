@@ -7,6 +7,7 @@ In: a GPU of the inventory. Out: edits with /dev/nvidia<minor> and, for graphics
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from dra_driver.cdi.hooks import HookProgram
 from dra_driver.cdi.model import Edits, merged
@@ -30,6 +31,21 @@ def gpu_edits(gpu: Gpu, roots: Roots, hook_program: HookProgram | None) -> Edits
     return merged(parent_edits(gpu, roots), *present.values(), *by_path)
 
 
+def watched_nodes(gpu: Gpu, roots: Roots) -> tuple[Path, ...]:
+    """Return paths of which one looks different whenever `gpu_edits` would be different.
+
+    A node that comes or goes shows in its folder below /dev, and one that is changed in itself;
+    the folder in /sys need not show what is in it, but is there only while the GPU has nodes.
+    """
+    return (
+        roots.dev / f"nvidia{gpu.minor}",
+        roots.dev / "dri",
+        roots.dev / _BY_PATH,
+        _drm_folder(gpu, roots),
+        *(roots.dev / "dri" / name for name in _drm_names(gpu, roots)),
+    )
+
+
 def parent_edits(gpu: Gpu, roots: Roots) -> Edits:
     """Return the edits for the GPU's own node alone, without graphics.
 
@@ -46,10 +62,13 @@ def parent_edits(gpu: Gpu, roots: Roots) -> Edits:
     return edits
 
 
+def _drm_folder(gpu: Gpu, roots: Roots) -> Path:
+    return roots.sys / "bus/pci/devices" / gpu.pci_address / "drm"
+
+
 def _drm_names(gpu: Gpu, roots: Roots) -> list[str]:
-    folder = roots.sys / "bus/pci/devices" / gpu.pci_address / "drm"
     try:
-        return sorted(os.listdir(folder))  # noqa: PTH208 (names are what is wanted)
+        return sorted(os.listdir(_drm_folder(gpu, roots)))  # noqa: PTH208 (names are what is wanted)
     except OSError:
         return []  # a compute-only kernel driver has no DRM part
 

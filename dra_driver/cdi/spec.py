@@ -10,7 +10,7 @@ newer than itself. No file is touched here.
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dra_driver.cdi.model import DeviceNode, Edits, Hook, Mount, Spec
 from dra_driver.errors import StateError
@@ -47,7 +47,7 @@ def claim_device_id(uid: str, device: str, share_id: str | None = None) -> str:
     return f"{KIND}={claim_device_name(uid, device, share_id)}"
 
 
-def render(spec: Spec, common: object | None = None) -> dict[str, object]:
+def render(spec: Spec, edits_of: Callable[[Edits], object] | None = None) -> dict[str, object]:
     """Check a spec and return it as the CDI JSON object, its entries in a fixed order.
 
     Device nodes and mounts are sorted by path depth, then path, so that a mount never hides one
@@ -55,40 +55,52 @@ def render(spec: Spec, common: object | None = None) -> dict[str, object]:
 
     Args:
         spec: the spec.
-        common: what `render_common` made of the spec's common edits, in whatever form the caller
-            wants it in the object; they are then not checked again.
+        edits_of: returns what `render_edits` returns, in whatever form the caller wants it in the
+            object; it may know it already.
 
     Raises:
         StateError: a rule of CDI is broken; the text names the entry and the rule.
     """
-    if common is None:
-        common = render_common(spec.edits)
-    _check(_problems(spec))
+    edits_of = edits_of or render_edits
+    problem = next(_problems(spec), None)
+    if problem is not None:
+        raise _refused(problem)
     document: dict[str, object] = {
         "cdiVersion": minimum_version(spec),
         "kind": spec.kind,
         "devices": [
-            {"name": device.name, "containerEdits": _edits(device.edits)}
+            {
+                "name": device.name,
+                "containerEdits": _part(f"device {device.name!r}", device.edits, edits_of),
+            }
             for device in sorted(spec.devices, key=lambda device: device.name)
         ],
     }
-    return document | {"containerEdits": common} if common else document
+    common = _part("common edits", spec.edits, edits_of)
+    return document if _is_empty(spec.edits) else document | {"containerEdits": common}
 
 
-def render_common(edits: Edits) -> dict[str, object]:
-    """Check the edits that all devices of a spec share and return their JSON object.
+def render_edits(edits: Edits) -> dict[str, object]:
+    """Check container edits and return their JSON object.
 
     Raises:
         StateError: a rule of CDI is broken; the text names the entry and the rule.
     """
-    _check(f"common edits: {problem}" for problem in _edit_problems(edits))
-    return {} if _is_empty(edits) else _edits(edits)
-
-
-def _check(problems: Iterator[str]) -> None:
-    problem = next(problems, None)
+    problem = next(_edit_problems(edits), None)
     if problem is not None:
-        raise StateError(f"CDI spec {KIND} cannot be written: {problem}")
+        raise StateError(problem)
+    return _edits(edits)
+
+
+def _part(name: str, edits: Edits, edits_of: Callable[[Edits], object]) -> object:
+    try:
+        return edits_of(edits)
+    except StateError as error:
+        raise _refused(f"{name}: {error}") from error
+
+
+def _refused(problem: str) -> StateError:
+    return StateError(f"CDI spec {KIND} cannot be written: {problem}")
 
 
 def minimum_version(spec: Spec) -> str:
@@ -119,8 +131,6 @@ def _problems(spec: Spec) -> Iterator[str]:
             )
         if _is_empty(device.edits):
             yield f"device {device.name!r} has no container edits"
-        for problem in _edit_problems(device.edits):
-            yield f"device {device.name!r}: {problem}"
 
 
 def _kind_problems(kind: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dra_driver.cdi.model import Edits, Spec
-from dra_driver.cdi.spec import CLASS, VENDOR, render, render_common
+from dra_driver.cdi.spec import CLASS, VENDOR, render, render_edits
 from dra_driver.errors import StateError
 from dra_driver.files import TEMPORARY_SUFFIX, read_whole, write_whole
 
@@ -26,6 +26,7 @@ _SUFFIX = ".json"
 _PEER_SUFFIX = ".yaml"  # NVIDIA's own driver names the same devices in a file of this ending
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _WRITE_ATTEMPTS = 3
+_MOST_KEPT = 64  # a node's common edits and its GPUs', and some that are new each time
 _NEWLINE = "\n"
 _INDENT = " "
 
@@ -39,7 +40,7 @@ class SpecStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._common: tuple[Edits, _Laid] = (Edits(), _Laid())
+        self._kept: dict[int, tuple[Edits, _Laid]] = {}
 
     def write(self, uid: str, spec: Spec) -> None:
         """Write the spec of a claim. A file that holds these bytes already is left alone.
@@ -103,15 +104,19 @@ class SpecStore:
     def _serialise(self, spec: Spec) -> bytes:
         """Return JSON with one device node, mount or hook per line, for people who open the file.
 
-        The common edits, by far the larger part, are the same object from claim to claim; they are
-        checked and laid out once.
+        The edits of a node and of a GPU are the same objects from claim to claim.
         """
-        edits, common = self._common
-        if edits is not spec.edits:
-            rendered = render_common(spec.edits)
-            common = _Laid(_layout(rendered, _NEWLINE + _INDENT) if rendered else "")
-            self._common = spec.edits, common
-        return (_layout(render(spec, common), _NEWLINE) + _NEWLINE).encode()
+        return (_layout(render(spec, self._laid), _NEWLINE) + _NEWLINE).encode()
+
+    def _laid(self, edits: Edits) -> "_Laid":
+        """Return checked edits as they stand in a spec; what was laid out lately is kept."""
+        known = self._kept.get(id(edits))
+        if known is None:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            known = edits, _Laid(_layout(render_edits(edits), _NEWLINE))
+            self._kept[id(edits)] = known  # with the object, so that its id stays its own
+        return known[1]
 
     def _names(self, prefix: str) -> Iterator[str]:
         try:
@@ -143,14 +148,14 @@ class SpecStore:
 
 
 class _Laid(str):
-    """JSON text that is laid out already."""
+    """JSON text that is laid out already, as if nothing were around it."""
 
     __slots__ = ()
 
 
 def _layout(value: object, newline: str) -> str:
     if isinstance(value, _Laid):
-        return value
+        return value.replace(_NEWLINE, newline)  # within a JSON string there is none
     deeper = newline + _INDENT
     if isinstance(value, dict) and any(_holds_objects(member) for member in value.values()):
         members = (f"{json.dumps(key)}: {_layout(member, deeper)}" for key, member in value.items())
@@ -162,6 +167,6 @@ def _layout(value: object, newline: str) -> str:
 
 def _holds_objects(value: object) -> bool:
     """Tell an object, or a list of objects, from a list of plain values."""
-    return isinstance(value, dict) or (
+    return isinstance(value, dict | _Laid) or (
         isinstance(value, list) and bool(value) and isinstance(value[0], dict)
     )

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ WARM_UP = 5
 
 def main(words: Sequence[str]) -> int:
     """Measure, print JSON, return the exit status."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and tidy up
     options = _options(words)
     if options.apiserver == "real" and os.geteuid() != 0:
         sys.stderr.write("error: a real cluster needs root; use --apiserver fake without\n")
