@@ -92,6 +92,8 @@ class KubeClient:
                 "this is no pod (KUBERNETES_SERVICE_HOST is not set): "
                 "name a kubeconfig with --kubeconfig"
             )
+        if not port.isdecimal():
+            raise SetupError(f"KUBERNETES_SERVICE_PORT is {port!r}, and a port is a number")
         authority = directory / "ca.crt"
         if not authority.is_file():
             raise SetupError(

@@ -1,5 +1,6 @@
 """What containers get in common, with and without the hook program, and when it is found anew."""
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -218,6 +219,47 @@ def test_a_driver_installed_later_is_found(tmp_path: Path) -> None:
     driver_tree.driver_root(root)
 
     assert kept.look().common.mounts
+
+
+def test_an_unchanged_gpus_part_is_found_once(driver_root: Path) -> None:
+    node = content(driver_root).look()
+
+    assert node.gpu(make.gpu(1)) is node.gpu(make.gpu(1))
+    assert node.gpu(make.gpu(1)) is not node.gpu(make.gpu(1, pci_address="0000:1b:00.0"))
+
+
+@pytest.mark.parametrize("change", ["mode", "new node", "new link", "gone"])
+def test_a_change_of_a_gpus_graphics_nodes_is_noticed_at_once(
+    driver_root: Path, change: str
+) -> None:
+    gpu = make.gpu(0)
+    drm = driver_root / "sys/bus/pci/devices" / gpu.pci_address / "drm"
+    dri = driver_root / "dev/dri"
+    link = dri / f"by-path/pci-{gpu.pci_address}-card"
+    for path in (drm / "card1", dri / "card1", dri / "card2"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    link.parent.mkdir()
+    link.symlink_to("../card1")
+    kept = content(driver_root)
+    before = kept.look().gpu(gpu)
+    assert len(before.device_nodes) == 3, "the GPU's, the card, and the card by its path"
+    assert kept.look().gpu(gpu) is before
+
+    match change:
+        case "mode":
+            (dri / "card1").chmod(0o600)
+        case "new node":
+            (drm / "renderD128").touch()
+            (dri / "renderD128").touch()
+        case "new link":
+            (dri / f"by-path/pci-{gpu.pci_address}-render").symlink_to("../card1")
+        case "gone":
+            shutil.rmtree(drm)
+
+    after = kept.look().gpu(gpu)
+    assert after == content(driver_root).look().gpu(gpu)
+    assert after != before
 
 
 def test_a_gpus_part_is_looked_at_each_time(driver_root: Path) -> None:
