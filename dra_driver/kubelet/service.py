@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import grpc
 import structlog
@@ -192,29 +192,14 @@ class DraPluginV1(dra_v1_pb2_grpc.DRAPluginServicer):
     ) -> dra_v1_pb2.NodePrepareResourcesResponse:
         """Answer devices or an error for each claim."""
         answers = self._calls.prepare(_refs(request.claims), _seconds(context))
-        response = dra_v1_pb2.NodePrepareResourcesResponse()
-        for uid, answer in answers.items():
-            entry = response.claims[uid]
-            entry.error = answer.error
-            for device in answer.devices:
-                entry.devices.add(
-                    request_names=device.request_names,
-                    pool_name=device.pool_name,
-                    device_name=device.device_name,
-                    cdi_device_ids=device.cdi_device_ids,
-                    share_id=device.share_id,
-                )
-        return response
+        return _prepared(dra_v1_pb2.NodePrepareResourcesResponse(), answers)
 
     def NodeUnprepareResources(  # noqa: N802
         self, request: dra_v1_pb2.NodeUnprepareResourcesRequest, context: grpc.ServicerContext
     ) -> dra_v1_pb2.NodeUnprepareResourcesResponse:
         """Answer an empty entry or an error for each claim."""
         answers = self._calls.unprepare(_refs(request.claims), _seconds(context))
-        response = dra_v1_pb2.NodeUnprepareResourcesResponse()
-        for uid, answer in answers.items():
-            response.claims[uid].error = answer.error
-        return response
+        return _unprepared(dra_v1_pb2.NodeUnprepareResourcesResponse(), answers)
 
 
 class DraPluginV1Beta1(dra_v1beta1_rpc.DRAPluginServicer):
@@ -232,28 +217,49 @@ class DraPluginV1Beta1(dra_v1beta1_rpc.DRAPluginServicer):
     ) -> dra_v1beta1_pb2.NodePrepareResourcesResponse:
         """Answer devices or an error for each claim."""
         answers = self._calls.prepare(_refs(request.claims), _seconds(context))
-        response = dra_v1beta1_pb2.NodePrepareResourcesResponse()
-        for uid, answer in answers.items():
-            entry = response.claims[uid]
-            entry.error = answer.error
-            for device in answer.devices:
-                entry.devices.add(
-                    request_names=device.request_names,
-                    pool_name=device.pool_name,
-                    device_name=device.device_name,
-                    cdi_device_ids=device.cdi_device_ids,
-                )
-        return response
+        return _prepared(dra_v1beta1_pb2.NodePrepareResourcesResponse(), answers)
 
     def NodeUnprepareResources(  # noqa: N802
         self, request: dra_v1beta1_pb2.NodeUnprepareResourcesRequest, context: grpc.ServicerContext
     ) -> dra_v1beta1_pb2.NodeUnprepareResourcesResponse:
         """Answer an empty entry or an error for each claim."""
         answers = self._calls.unprepare(_refs(request.claims), _seconds(context))
-        response = dra_v1beta1_pb2.NodeUnprepareResourcesResponse()
-        for uid, answer in answers.items():
-            response.claims[uid].error = answer.error
-        return response
+        return _unprepared(dra_v1beta1_pb2.NodeUnprepareResourcesResponse(), answers)
+
+
+Prepared = TypeVar(
+    "Prepared",
+    dra_v1_pb2.NodePrepareResourcesResponse,
+    dra_v1beta1_pb2.NodePrepareResourcesResponse,
+)
+Unprepared = TypeVar(
+    "Unprepared",
+    dra_v1_pb2.NodeUnprepareResourcesResponse,
+    dra_v1beta1_pb2.NodeUnprepareResourcesResponse,
+)
+
+
+def _prepared(response: Prepared, answers: Mapping[ClaimUid, Answer]) -> Prepared:
+    """Fill in and return a response; version v1beta1 has no share ids."""
+    for uid, answer in answers.items():
+        entry = response.claims[uid]
+        entry.error = answer.error
+        for device in answer.devices:
+            added = entry.devices.add(
+                request_names=device.request_names,
+                pool_name=device.pool_name,
+                device_name=device.device_name,
+                cdi_device_ids=device.cdi_device_ids,
+            )
+            if isinstance(added, dra_v1_pb2.Device) and device.share_id is not None:
+                added.share_id = device.share_id
+    return response
+
+
+def _unprepared(response: Unprepared, answers: Mapping[ClaimUid, Answer]) -> Unprepared:
+    for uid, answer in answers.items():
+        response.claims[uid].error = answer.error
+    return response
 
 
 def _refs(
