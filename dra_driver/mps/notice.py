@@ -9,6 +9,7 @@ import ctypes
 import os
 import select
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,9 +34,10 @@ class FolderWatch:
             self._identity = _identity(folder)
         self._inotify = _watch(folder)
         self._poll = select.poll()
-        for descriptor in (self._wake, self._inotify):
-            if descriptor is not None:
-                self._poll.register(descriptor, select.POLLIN)
+        descriptors = [one for one in (self._wake, self._inotify) if one is not None]
+        for descriptor in descriptors:
+            self._poll.register(descriptor, select.POLLIN)
+        self._end = weakref.finalize(self, _close, descriptors)
 
     def __enter__(self) -> Self:
         return self
@@ -68,10 +70,8 @@ class FolderWatch:
             return False
 
     def close(self) -> None:
-        """Stop watching."""
-        os.close(self._wake)
-        if self._inotify is not None:
-            os.close(self._inotify)
+        """Stop watching; at the latest this happens when nobody has the watch any more."""
+        self._end()
 
 
 class WatchPool:
@@ -119,6 +119,11 @@ class WatchPool:
             if watch.still_watches():
                 return watch
             watch.close()
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _identity(folder: Path) -> tuple[int, int]:

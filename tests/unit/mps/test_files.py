@@ -1,6 +1,8 @@
 """Files, the lock and the wait between driver and supervisor."""
 
+import gc
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,26 @@ def test_a_watch_that_comes_back_is_lent_again(tmp_path: Path) -> None:
     pool.close()
     with pool.lend() as late:
         assert late is not again
+
+
+def watched_folders() -> int:
+    """How many inotify instances this process has; what nobody has any more does not count."""
+    gc.collect()
+    found = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the descriptor of this very listing
+            found += str(descriptor.readlink()) == "anon_inode:inotify"
+    return found
+
+
+def test_watches_end_with_who_has_them(tmp_path: Path) -> None:
+    before = watched_folders()
+    pool = WatchPool(tmp_path, most_kept=1)
+    with pool.lend():
+        pass
+    assert watched_folders() == before + 1
+    del pool
+    assert watched_folders() == before
 
 
 def test_a_watch_on_a_folder_that_was_replaced_is_not_lent(tmp_path: Path) -> None:
