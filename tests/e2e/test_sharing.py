@@ -149,7 +149,8 @@ class TestMps:
         scene.run_in(pod, "touch", "/dev/shm/here", "/tmp/nvidia-mps/here")
         domains = scene.node.place.mps / "domains"
         found = {path.relative_to(domains).parts[:2] for path in domains.glob("*/*/here")}
-        assert found == {(two.uid, "shm"), (two.uid, "pipe")}
+        # Which of the two mounts on one path a runtime puts on top is its own affair.
+        assert found in [{(claim.uid, "shm"), (claim.uid, "pipe")} for claim in (one, two)]
 
     def test_the_node_says_who_shares_what(self, scene: Scene) -> None:
         shared = Shared.make(scene, fast=mps_limits(30, "4Gi"), turns=time_slicing("Medium"))
