@@ -1,4 +1,4 @@
-"""What specs are filled with, ready for prepare: the common part kept, a device's part made anew.
+"""What specs are filled with, ready for prepare: found once, kept while the files look the same.
 
 In: the roots and the configured hook program. Out: `NodeEdits`. Finding the driver's files costs
 some ten milliseconds, so they are kept until something shows that they may have changed: a folder
