@@ -28,12 +28,12 @@ from typing import TextIO
 import structlog
 
 from dra_driver.boot import read_boot_id
-from dra_driver.cdi.content import CdiContent
+from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.store import SpecStore
-from dra_driver.claims.deaths import DaemonDeaths, Timing
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.mig import MIG
+from dra_driver.claims.mps_events import EventTiming, MpsEvents
 from dra_driver.claims.prepare import ClaimPreparer
 from dra_driver.claims.prepared import NodeParts, PreparedClaims
 from dra_driver.claims.reconcile import Reconciler
@@ -48,7 +48,7 @@ from dra_driver.kubelet.liveness import Liveness
 from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.kubelet.sockets import SocketPaths, socket_paths
-from dra_driver.mps.desk import MpsDesk
+from dra_driver.mps.requests import DomainRequests
 from dra_driver.ops.http import HttpEndpoint
 from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
 from dra_driver.ops.metrics import DeviceType, Metrics
@@ -130,7 +130,7 @@ class Driver:
         )
 
     def _build_claims(self, roots: Roots, clock: Callable[[], float]) -> None:
-        content = CdiContent(
+        content = EditsCache(
             roots,
             hook_path=self._settings.nvidia_cdi_hook_path,
             kernel_release=platform.release(),
@@ -162,28 +162,28 @@ class Driver:
             locks=self._locks,
             clock=clock,
         )
-        self._deaths = DaemonDeaths(
-            self._desk,
+        self._deaths = MpsEvents(
+            self._requests,
             self._prepared.records,
             self._kube,
             node=self._settings.node_name,
             folder=self._mps_folder,
-            timing=Timing(monotonic=clock, now=lambda: datetime.now(UTC)),
+            timing=EventTiming(monotonic=clock, now=lambda: datetime.now(UTC)),
         )
         self._calls = ClaimCalls(self._preparer, self._metrics, clock=clock)
         self._metrics.watch_prepared(self._count_prepared)
         self._metrics.watch_quarantined(lambda: self._prepared.records.quarantined)
-        self._metrics.watch_sharing((*SharingStrategy, MIG), self._prepared.count_debts)
+        self._metrics.watch_sharing((*SharingStrategy, MIG), self._prepared.count_cleanups)
 
     def _build_strategies(self, roots: Roots, clock: Callable[[], float]) -> Mapping[str, Sharing]:
-        self._desk = MpsDesk(self._mps_folder, clock)
+        self._requests = DomainRequests(self._mps_folder, clock)
         return {
             EXCLUSIVE: Exclusive(),
             str(SharingStrategy.TIME_SLICING): TimeSlicing(
                 NvidiaSmi(roots.driver, clock), self._session
             ),
             str(SharingStrategy.MPS): Mps(
-                self._desk, clock, ready_seconds=self._settings.mps_ready_timeout
+                self._requests, clock, ready_seconds=self._settings.mps_ready_timeout
             ),
         }
 
@@ -220,7 +220,7 @@ class Driver:
         self._liveness.stop()
         # Calls that only wait for something would use up the grace of those that work.
         self._preparer.stop()
-        self._desk.stop()
+        self._requests.stop()
         left = self._plugin.stop(self._settings.shutdown_grace)
         self._reconciler.stop(STOP_SECONDS)
         self._deaths.stop(STOP_SECONDS)

@@ -21,7 +21,7 @@ from pydantic import AliasChoices, Field
 from pydantic_settings import SettingsConfigDict
 
 from dra_driver.boot import read_boot_id
-from dra_driver.cdi.content import CdiContent
+from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits, Spec, SpecDevice
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.spec import KIND, render
@@ -104,7 +104,7 @@ class Inspect(CommandSettings):
         inventory = look(roots, self.kubelet_plugins_directory_path / DRIVER_NAME)
         edits, problems = edits_of(
             inventory.gpus,
-            CdiContent(
+            EditsCache(
                 roots,
                 hook_path=self.nvidia_cdi_hook_path,
                 kernel_release=platform.release(),
@@ -150,7 +150,7 @@ def _made_here(data_directory: Path, proc: Path) -> AbstractSet[MigSlot]:
         return frozenset()
 
 
-def edits_of(gpus: Sequence[Gpu], content: CdiContent) -> tuple[dict[str, Edits], dict[str, str]]:
+def edits_of(gpus: Sequence[Gpu], content: EditsCache) -> tuple[dict[str, Edits], dict[str, str]]:
     """Return the edits of each GPU and MIG device by device name, and why others have none.
 
     The edits that all share stand under the empty name.

@@ -18,11 +18,11 @@ from pydantic_settings import SettingsConfigDict
 from dra_driver.boot import read_boot_id
 from dra_driver.claims.checkpoint import StoredRecords, stored_records
 from dra_driver.claims.mig import MIG
-from dra_driver.claims.record import DeviceRecord, Record, RecordState
+from dra_driver.claims.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
-from dra_driver.mps.desk import MpsDesk
 from dra_driver.mps.domain import DomainId, Status, claim_of
+from dra_driver.mps.requests import DomainRequests
 from dra_driver.settings import CommandSettings
 from dra_driver.sharing import mps, time_slicing
 from dra_driver.sharing.base import EXCLUSIVE, Plan
@@ -78,7 +78,7 @@ class NodeStatus:
     supervisor_runs: bool
 
     @property
-    def claims(self) -> list[Record]:
+    def claims(self) -> list[ClaimRecord]:
         """The records of claims that have devices, by name."""
         found = [one for one in self.stored.records if one.state is not RecordState.RELEASED]
         return sorted(found, key=lambda one: (one.ref.namespace, one.ref.name, one.ref.uid))
@@ -102,12 +102,12 @@ def look(directory: Path, boot_id: str) -> NodeStatus:
             f"{directory} is not there: the driver has not run on this node, or its directory is "
             "another one (--kubelet-plugins-directory-path)"
         )
-    desk = MpsDesk(directory / "mps", lambda: 0.0)
+    requests = DomainRequests(directory / "mps", lambda: 0.0)
     return NodeStatus(
         boot_id=boot_id,
         stored=stored_records(directory),
-        domains={str(domain): desk.status(domain) for domain in desk.list()},
-        supervisor_runs=desk.supervisor_runs(),
+        domains={str(domain): requests.status(domain) for domain in requests.list()},
+        supervisor_runs=requests.supervisor_runs(),
     )
 
 
@@ -116,7 +116,7 @@ def table(node: NodeStatus) -> str:
     rows = [_row(node, record, device) for record in node.claims for device in record.devices]
     lines = _aligned([_COLUMNS, *rows]) if rows else ["no claim is prepared on this node"]
     sections = {
-        "not taken back yet": _debts(node),
+        "not taken back yet": _cleanups(node),
         "MPS domains without a claim": [f"{each} ({_health(node, each)})" for each in node.strays],
         "damaged records": [f"{name}: {why}" for name, why in node.stored.damaged.items()],
     }
@@ -135,16 +135,16 @@ def report(node: NodeStatus) -> str:
     """Return it as JSON, for programs."""
     document = {
         "claims": [_claim_json(node, record) for record in node.claims],
-        "debts": [
+        "pendingCleanups": [
             {
                 "claim": str(record.ref),
                 "uid": record.ref.uid,
-                "strategy": debt.plan.strategy,
-                "gpus": debt.plan.gpus,
-                "reason": debt.reason,
+                "strategy": cleanup.plan.strategy,
+                "gpus": cleanup.plan.gpus,
+                "reason": cleanup.reason,
             }
             for record in node.stored.records
-            for debt in record.debts
+            for cleanup in record.pending
         ],
         "mps": {
             "supervisorRuns": node.supervisor_runs,
@@ -155,7 +155,7 @@ def report(node: NodeStatus) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _row(node: NodeStatus, record: Record, device: DeviceRecord) -> tuple[str, ...]:
+def _row(node: NodeStatus, record: ClaimRecord, device: DeviceRecord) -> tuple[str, ...]:
     return (
         str(record.ref),
         ", ".join(pod.name for pod in record.pods) or "-",
@@ -166,7 +166,7 @@ def _row(node: NodeStatus, record: Record, device: DeviceRecord) -> tuple[str, .
     )
 
 
-def _claim_json(node: NodeStatus, record: Record) -> dict[str, object]:
+def _claim_json(node: NodeStatus, record: ClaimRecord) -> dict[str, object]:
     domains = [mps.domain_of(plan).id for plan in record.plans if plan.strategy == mps.NAME]
     domain = next((one for one in domains if one in node.domains), None)
     return {
@@ -204,21 +204,21 @@ def _domain_json(status: Status | None) -> dict[str, object]:
     }
 
 
-def _plan_of(record: Record, device: DeviceRecord) -> Plan | None:
+def _plan_of(record: ClaimRecord, device: DeviceRecord) -> Plan | None:
     if device.admin_access:
         return None
     plans = (plan for plan in record.plans if plan.strategy != MIG and device.part in plan.parts)
     return next(plans, None)
 
 
-def _strategy(record: Record, device: DeviceRecord) -> str:
+def _strategy(record: ClaimRecord, device: DeviceRecord) -> str:
     plan = _plan_of(record, device)
     if device.admin_access:
         return _ADMIN_ACCESS
     return plan.strategy if plan else EXCLUSIVE
 
 
-def _settings(record: Record, device: DeviceRecord) -> dict[str, object]:
+def _settings(record: ClaimRecord, device: DeviceRecord) -> dict[str, object]:
     """Return what a device's containers are given, by the names of the API's units."""
     plan = _plan_of(record, device)
     if plan is not None and plan.strategy == time_slicing.NAME:
@@ -247,7 +247,7 @@ def _words(settings: Mapping[str, object]) -> str:
     return ", ".join(forms[name].format(value) for name, value in settings.items())
 
 
-def _state(node: NodeStatus, record: Record, device: DeviceRecord) -> str:
+def _state(node: NodeStatus, record: ClaimRecord, device: DeviceRecord) -> str:
     if record.boot_id != node.boot_id:
         return "prepared before the last reboot"
     if record.state is RecordState.PREPARING:
@@ -272,11 +272,11 @@ def _health(node: NodeStatus, domain: DomainId | str) -> str:
     return ", ".join(facts)
 
 
-def _debts(node: NodeStatus) -> list[str]:
+def _cleanups(node: NodeStatus) -> list[str]:
     return [
-        f"{record.ref}: {debt.plan.strategy} on {', '.join(debt.plan.gpus)}: {debt.reason}"
+        f"{record.ref}: {cleanup.plan.strategy} on {', '.join(cleanup.plan.gpus)}: {cleanup.reason}"
         for record in node.stored.records
-        for debt in record.debts
+        for cleanup in record.pending
     ]
 
 

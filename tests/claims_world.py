@@ -18,9 +18,9 @@ from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
 from dra_driver.claims.ports import ClaimReader, MigDevices
-from dra_driver.claims.prepare import ClaimPreparer, Patience
+from dra_driver.claims.prepare import ClaimPreparer, PrepareTiming
 from dra_driver.claims.prepared import NodeParts, PreparedClaims
-from dra_driver.claims.reconcile import Pace, Reconciler
+from dra_driver.claims.reconcile import Reconciler, ReconcileTiming
 from dra_driver.devices.mig import Calls, MigInstances
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice
 from dra_driver.errors import DriverError, NotFoundError
@@ -28,7 +28,7 @@ from dra_driver.sharing.base import EXCLUSIVE, DeviceUuid, GpuPart, Group, Plan,
 from dra_driver.sharing.exclusive import Exclusive
 from resource_nvidia_com.v1beta1.sharing import SharingStrategy
 
-FAST = Patience(longest=10.0, margin=0.0, first_pause=0.001, longest_pause=0.005)
+FAST = PrepareTiming(longest=10.0, margin=0.0, first_pause=0.001, longest_pause=0.005)
 MPS = make.config(sharing={"strategy": "MPS"})
 CONFIGS: dict[str, list[dict[str, Any]]] = {"exclusive": [], "sharing": [MPS]}
 
@@ -91,12 +91,12 @@ class Machine:
 class FileSharing:
     """A strategy that changes hardware: a file for each GPU.
 
-    With `lives_on` the files are wanted by something on disk, so that no reboot takes them away.
+    With `survives_reboot` something on disk wants the files, so no reboot takes them away.
     """
 
-    def __init__(self, folder: Path, *, lives_on: bool = False) -> None:
+    def __init__(self, folder: Path, *, survives_reboot: bool = False) -> None:
         self._folder = folder
-        self.lives_on = lives_on
+        self.survives_reboot = survives_reboot
         self.refuse_plan: DriverError | None = None
         self.refuse_apply: DriverError | None = None
         self.refuse_undo: DriverError | None = None
@@ -134,7 +134,7 @@ class FileSharing:
             raise self.refuse_apply
         self.applied += 1
 
-    def uphold(self, plan: Plan, deadline: float | None) -> None:
+    def ensure(self, plan: Plan, deadline: float | None) -> None:
         if deadline is not None and self.refuse_uphold:
             raise self.refuse_uphold
 
@@ -145,7 +145,7 @@ class FileSharing:
             (self._folder / uuid).unlink(missing_ok=True)
 
     def leftovers(self) -> Mapping[str, Plan]:
-        if not self.lives_on or not self._folder.exists():
+        if not self.survives_reboot or not self._folder.exists():
             return {}
         claims = {path.read_text() for path in self._folder.iterdir()}
         return {claim: Plan(strategy="MPS", gpus=(), changes={"claim": claim}) for claim in claims}
@@ -173,10 +173,10 @@ class World:
         boot_id: str = "boot-1",
         api: Api | None = None,
         step: Callable[[str], None] = lambda _: None,
-        patience: Patience = FAST,
+        timing: PrepareTiming = FAST,
         reader: ClaimReader | None = None,
         strategies: Mapping[str, Sharing] | None = None,
-        lives_on: bool = False,
+        survives_reboot: bool = False,
         mig: MigDevices | None = None,
     ) -> None:
         self.root = root
@@ -184,7 +184,7 @@ class World:
         self.reader = reader or self.api
         self.machine = Machine(*(gpus or tuple(make.gpu(minor) for minor in range(8))))
         self.specs = SpecStore(root / "cdi")
-        self.sharing = FileSharing(root / "hardware", lives_on=lives_on)
+        self.sharing = FileSharing(root / "hardware", survives_reboot=survives_reboot)
         self.failed_undos: list[str] = []
         parts = NodeParts(
             inventory=self.machine,
@@ -205,20 +205,22 @@ class World:
             locks=self.locks,
             pool="node-1",
             clock=time.monotonic,
-            patience=patience,
+            timing=timing,
         )
 
     def close(self) -> None:
         self.locks.close()
 
-    def reconciler(self, pace: Pace, clock: Callable[[], float] = time.monotonic) -> Reconciler:
+    def reconciler(
+        self, timing: ReconcileTiming, clock: Callable[[], float] = time.monotonic
+    ) -> Reconciler:
         return Reconciler(
             claims=self.reader,
             prepared=self.prepared,
             preparer=self.preparer,
             locks=self.locks,
             clock=clock,
-            pace=pace,
+            timing=timing,
         )
 
     def prepare(self, ref: ClaimRef, seconds: float = 10.0) -> tuple[PreparedDevice, ...]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from dra_driver.claims.model import ClaimRef, ClaimUid
-from dra_driver.claims.record import DeviceRecord, Record, RecordState
+from dra_driver.claims.record import ClaimRecord, DeviceRecord, RecordState
 from dra_driver.devices.model import (
     BareInstance,
     Gpu,
@@ -87,7 +87,7 @@ def config(
     return {"source": source, "requests": list(requests), "opaque": opaque}
 
 
-def record(*gpus: Gpu, **changes: Any) -> Record:
+def record(*gpus: Gpu, **changes: Any) -> ClaimRecord:
     """The record of a claim prepared with the given GPUs, or with one."""
     uid = changes.pop("uid", "11111111-0000-4000-8000-000000000000")
     facts: dict[str, Any] = {
@@ -105,7 +105,7 @@ def record(*gpus: Gpu, **changes: Any) -> Record:
             for one in gpus or (gpu(0),)
         ),
     }
-    return Record(**(facts | changes))
+    return ClaimRecord(**(facts | changes))
 
 
 def _profile(

@@ -31,7 +31,7 @@ class MigNode:
         *,
         api: Api | None = None,
         step: Callable[[str], None] = lambda _: None,
-        lives_on: bool = False,
+        survives_reboot: bool = False,
     ) -> None:
         self.root = root
         self.is_closed = False
@@ -51,7 +51,7 @@ class MigNode:
             boot_id=self.machine.boot_id,
             api=api,
             step=step,
-            lives_on=lives_on,
+            survives_reboot=survives_reboot,
             mig=MigInstances(self.session.mig),
         )
 

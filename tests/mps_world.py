@@ -9,16 +9,16 @@ from dra_driver.mps import mounts, processes
 from dra_driver.mps.cgroup import DaemonGroup
 from dra_driver.mps.compute_modes import ComputeModes, NvmlModes
 from dra_driver.mps.control import PROGRAM, Control
-from dra_driver.mps.desk import MpsDesk
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, Status
+from dra_driver.mps.domain_worker import WorkerTiming
 from dra_driver.mps.files import MpsFiles
-from dra_driver.mps.keeper import Pace
-from dra_driver.mps.lifecycle import Works
+from dra_driver.mps.lifecycle import SupervisorContext
+from dra_driver.mps.requests import DomainRequests
 from dra_driver.mps.supervisor import Supervisor
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 
-PACE = Pace(first_retry=0.02, longest_retry=0.2, check=0.2, settled=0.0)
+PACE = WorkerTiming(first_retry=0.02, longest_retry=0.2, check=0.2, settled=0.0)
 PATIENCE = 40.0
 Step = Callable[[DomainId, str], None]
 
@@ -34,8 +34,8 @@ class World:
         self.root = root
         self.machine = Machine(root / "driver")
         self.files = MpsFiles(root=root / "mps")
-        self.desk = MpsDesk(self.files.root, time.monotonic, supervisor_grace=PATIENCE)
-        self.impatient = MpsDesk(self.files.root, time.monotonic, supervisor_grace=0.05)
+        self.requests = DomainRequests(self.files.root, time.monotonic, supervisor_grace=PATIENCE)
+        self.impatient = DomainRequests(self.files.root, time.monotonic, supervisor_grace=0.05)
         self.control = Control(self.machine.driver_root)
 
     @classmethod
@@ -45,9 +45,9 @@ class World:
         return cls(root)
 
     def supervisor(
-        self, step: Step = no_step, pace: Pace = PACE, *, modes: bool = True
+        self, step: Step = no_step, timing: WorkerTiming = PACE, *, modes: bool = True
     ) -> Supervisor:
-        works = Works(
+        context = SupervisorContext(
             supervisor=f"{os.getpid()}-{time.monotonic_ns()}",
             boot_id=self.machine.boot_id,
             files=self.files,
@@ -57,7 +57,7 @@ class World:
             shm_bytes=16 * 1024**2,
             step=step,
         )
-        return Supervisor(works, pace, time.monotonic)
+        return Supervisor(context, timing, time.monotonic)
 
     def uuid(self, slot: int) -> str:
         return self.machine.gpus[slot].uuid
@@ -77,23 +77,23 @@ class World:
 
     def ready(self, domain: Domain) -> Status:
         """Ask for a domain and wait until it is served."""
-        self.desk.write_desired(domain)
-        return self.desk.wait_ready(domain, time.monotonic() + PATIENCE)
+        self.requests.write_desired(domain)
+        return self.requests.wait_ready(domain, time.monotonic() + PATIENCE)
 
     def gone(self, domain: Domain) -> None:
         """Ask for a domain's end and wait for it."""
-        self.desk.remove(domain.id)
-        self.desk.wait_gone(domain.id, time.monotonic() + PATIENCE)
+        self.requests.remove(domain.id)
+        self.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
 
     def until(self, domain: Domain, holds: Callable[[Status], bool]) -> Status:
         """Wait for a status."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
-            status = self.desk.status(domain.id)
+            status = self.requests.status(domain.id)
             if status is not None and holds(status):
                 return status
             time.sleep(0.005)
-        raise AssertionError(f"last status: {self.desk.status(domain.id)}")
+        raise AssertionError(f"last status: {self.requests.status(domain.id)}")
 
     def ask(self, domain: Domain, command: str) -> list[str]:
         """Ask the domain's daemon, the way a person would."""

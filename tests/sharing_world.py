@@ -67,7 +67,7 @@ class Node:
             "TimeSlicing": TimeSlicing(
                 NvidiaSmi(self.machine.driver_root, time.monotonic), self.session
             ),
-            "MPS": Mps(self.mps.desk, time.monotonic, ready_seconds=ready_seconds),
+            "MPS": Mps(self.mps.requests, time.monotonic, ready_seconds=ready_seconds),
         }
         self.world = World(
             root / "state",
@@ -157,18 +157,18 @@ class Node:
     def set_mode(self, minor: int, mode: int) -> None:
         self.machine.set_fact(self.uuid(minor), Fact.COMPUTE_MODE, mode)
 
-    def debts(self, ref: ClaimRef) -> list[tuple[str, str]]:
+    def cleanups(self, ref: ClaimRef) -> list[tuple[str, str]]:
         """What could not be taken back of a claim: strategy and reason."""
         record = self.world.prepared.records.read(ref.uid)
-        debts = record.debts if record else ()
-        return [(debt.plan.strategy, debt.reason) for debt in debts]
+        cleanups = record.pending if record else ()
+        return [(cleanup.plan.strategy, cleanup.reason) for cleanup in cleanups]
 
     def left(self) -> list[str]:
         """What claims have left: files, time-slices, compute modes, and of MPS anything at all."""
         found = self.world.left()
         found += [f"time-slice of gpu-{minor}" for minor in self.slices()]
         found += [f"compute mode of gpu-{minor}" for minor in self.modes()]
-        found += [f"mps domain {domain}" for domain in sorted(self.mps.desk.list())]
+        found += [f"mps domain {domain}" for domain in sorted(self.mps.requests.list())]
         for folder in self.mps.files.domains_folder.glob("*"):
             found += [f"mps folder {folder.name}"]
         return found

@@ -2,7 +2,8 @@
 
 In: the configured path, or the node's usual places. Out: `HookProgram`, which makes the hooks. With
 it a container's own links, loader cache and compatibility libraries are set up at its creation;
-without it specs are hookless (cdi/common.py). The arguments are those of `nvidia-ctk cdi generate`.
+without it specs are hookless (cdi/driver_edits.py). The arguments are those of
+`nvidia-ctk cdi generate`.
 A hook's path is the container runtime's, on the host.
 """
 

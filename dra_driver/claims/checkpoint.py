@@ -19,7 +19,7 @@ from pathlib import Path
 import structlog
 
 from dra_driver.claims.model import ClaimUid
-from dra_driver.claims.record import Record, decode, encode
+from dra_driver.claims.record import ClaimRecord, decode, encode
 from dra_driver.errors import ConfigError, StateError
 from dra_driver.files import TEMPORARY_SUFFIX, read_whole, temporary_of, write_whole
 
@@ -61,7 +61,7 @@ class RecordStore:
         except OSError as error:
             raise _failed("make", folder, error) from error
 
-    def read(self, uid: ClaimUid) -> Record | None:
+    def read(self, uid: ClaimUid) -> ClaimRecord | None:
         """Return the claim's record, or None. A damaged record is moved aside and counts as none.
 
         Raises:
@@ -85,7 +85,7 @@ class RecordStore:
             return None
         return record
 
-    def write(self, record: Record) -> None:
+    def write(self, record: ClaimRecord) -> None:
         """Store the record so that it outlives a crash and a power cut from this moment on.
 
         Raises:
@@ -153,7 +153,7 @@ class RecordStore:
 class StoredRecords:
     """What lies below a directory. `damaged` is by file name, with the reason."""
 
-    records: tuple[Record, ...]
+    records: tuple[ClaimRecord, ...]
     damaged: Mapping[str, str]
 
 
@@ -163,7 +163,7 @@ def stored_records(directory: Path) -> StoredRecords:
     Raises:
         StateError: the disk cannot be read.
     """
-    records: list[Record] = []
+    records: list[ClaimRecord] = []
     damaged: dict[str, str] = {}
     for folder, is_sound in (("claims", True), ("quarantine", False)):
         try:

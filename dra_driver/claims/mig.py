@@ -19,7 +19,7 @@ from dra_driver.claims.gpus import Allocated, recorded_partition
 from dra_driver.claims.made import MadeHere
 from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.ports import InventorySource, MigDevices
-from dra_driver.claims.record import DeviceRecord, MigRecord, Record
+from dra_driver.claims.record import ClaimRecord, DeviceRecord, MigRecord
 from dra_driver.devices.model import (
     BareInstance,
     Gpu,
@@ -54,7 +54,7 @@ class ClaimedMig:
         inventory: the GPUs of this node.
     """
 
-    lives_on = False
+    survives_reboot = False
 
     def __init__(self, devices: MigDevices, made: MadeHere, inventory: InventorySource) -> None:
         self._devices = devices
@@ -63,7 +63,7 @@ class ClaimedMig:
 
     # Before anything is changed
 
-    def resolved(self, record: Record, allocated: Mapping[str, Allocated]) -> Record:
+    def resolved(self, record: ClaimRecord, allocated: Mapping[str, Allocated]) -> ClaimRecord:
         """Return a draft with what is at its devices' places now, and plans for what is not.
 
         Raises:
@@ -78,7 +78,7 @@ class ClaimedMig:
         record = replace(record, devices=devices)
         return replace(record, plans=(*self._makings(record), *self._modes(record, allocated)))
 
-    def filled(self, record: Record) -> Record:
+    def filled(self, record: ClaimRecord) -> ClaimRecord:
         """Return a record with the ids of the MIG devices that its plans have made.
 
         Raises:
@@ -88,7 +88,7 @@ class ClaimedMig:
 
     # Later
 
-    def mended(self, record: Record) -> Record:
+    def mended(self, record: ClaimRecord) -> ClaimRecord:
         """Return the record of a prepared claim when its MIG devices are there, making lost ones.
 
         A MIG device cannot be removed while processes use it, so whoever had one that is gone has
@@ -165,7 +165,7 @@ class ClaimedMig:
             self._made.add(slot, uid)
             self._make(self._partition(slot))
 
-    def uphold(self, plan: Plan, deadline: float | None) -> None:
+    def ensure(self, plan: Plan, deadline: float | None) -> None:
         """Do nothing: see `mended`."""
 
     def undo(self, plan: Plan, deadline: float) -> None:  # noqa: ARG002
@@ -229,7 +229,7 @@ class ClaimedMig:
             )
         return replace(device, mig=replace(mig, made_here=True))
 
-    def _makings(self, record: Record) -> Iterator[Plan]:
+    def _makings(self, record: ClaimRecord) -> Iterator[Plan]:
         """Yield a plan for each GPU on which MIG devices have to be made."""
         todo: dict[GpuUuid, list[DeviceRecord]] = {}
         for device in record.devices:
@@ -239,7 +239,7 @@ class ClaimedMig:
             slots = [device.slot for device in devices if device.slot is not None]
             yield _plan(record.ref.uid, slots, [device.part for device in devices])
 
-    def _modes(self, record: Record, allocated: Mapping[str, Allocated]) -> Iterator[Plan]:
+    def _modes(self, record: ClaimRecord, allocated: Mapping[str, Allocated]) -> Iterator[Plan]:
         """Yield a plan for each whole GPU whose MIG mode is in the way."""
         for device in record.devices:
             gpu = allocated[device.name].gpu
@@ -262,7 +262,7 @@ class ClaimedMig:
             return device
         return _with_ids(device, _present(device, self._devices.find(device.slot)))
 
-    def _mended(self, device: DeviceRecord, record: Record) -> DeviceRecord:
+    def _mended(self, device: DeviceRecord, record: ClaimRecord) -> DeviceRecord:
         slot, mig = device.slot, device.mig
         if slot is None or mig is None or device.admin_access:
             return device
@@ -381,7 +381,7 @@ def _is_mode_off(plan: Plan) -> bool:
     return bool(plan.changes.get("modeOff"))
 
 
-def _is_shared(device: DeviceRecord, record: Record) -> bool:
+def _is_shared(device: DeviceRecord, record: ClaimRecord) -> bool:
     """Tell whether a strategy's plan names the device by its UUID."""
     return any(plan.strategy != MIG and device.part in plan.parts for plan in record.plans)
 

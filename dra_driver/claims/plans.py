@@ -1,6 +1,7 @@
 """Plans of a claim, made, applied and undone: the claims' side of sharing strategies and MIG.
 
-In: config groups or recorded plans. Out: plans; edits; and of what could not be undone `Debt`s with
+In: config groups or recorded plans. Out: plans; edits; and a `PendingCleanup` for each that could
+not be undone, with
 the reason. The plans of a claim are for different GPUs, or can be undone each by itself, so they
 run side by side: eight GPUs take no longer than one. But for MIG devices: they are there before
 anything is set on them, and go last.
@@ -13,7 +14,7 @@ from contextvars import copy_context
 from dra_driver.cdi.model import Edits
 from dra_driver.claims.config import ConfigGroup
 from dra_driver.claims.mig import MIG
-from dra_driver.claims.record import Debt
+from dra_driver.claims.record import PendingCleanup
 from dra_driver.devices.model import Gpu
 from dra_driver.errors import ConfigError, DriverError, StateError, TransientError
 from dra_driver.sharing.base import (
@@ -97,18 +98,18 @@ class Strategies:
             if error is not None:
                 raise error
 
-    def uphold(self, plans: Sequence[Plan], deadline: float | None) -> None:
+    def ensure(self, plans: Sequence[Plan], deadline: float | None) -> None:
         """See to it that plans that were applied still are.
 
         Raises:
             DeviceError, TransientError: one is not, by the deadline.
         """
         for plan in plans:
-            self._of(plan).uphold(plan, deadline)
+            self._of(plan).ensure(plan, deadline)
 
     def undo(
-        self, plans: Sequence[Plan], deadline: float, owed: Sequence[Debt] = ()
-    ) -> tuple[Debt, ...]:
+        self, plans: Sequence[Plan], deadline: float, owed: Sequence[PendingCleanup] = ()
+    ) -> tuple[PendingCleanup, ...]:
         """Take plans back, those of MIG last; return those that could not be, with the reasons.
 
         `owed` is what else could not be taken back and may be on the same devices.
@@ -124,24 +125,24 @@ class Strategies:
                     last.append(plan)
                 else:
                     # Our own daemon, no process of the pod: no reason for the pod to stay.
-                    left += (Debt(plan=plan, reason=user.reason),)
+                    left += (PendingCleanup(plan=plan, reason=user.reason),)
         return left + self._undo(last, deadline)
 
-    def _undo(self, plans: Sequence[Plan], deadline: float) -> tuple[Debt, ...]:
+    def _undo(self, plans: Sequence[Plan], deadline: float) -> tuple[PendingCleanup, ...]:
         outcomes = _each(plans, lambda plan: self._of(plan).undo(plan, deadline))
         left = tuple(
-            Debt(plan=plan, reason=str(error), may_pass=isinstance(error, TransientError))
+            PendingCleanup(plan=plan, reason=str(error), may_pass=isinstance(error, TransientError))
             for plan, error in zip(plans, outcomes, strict=True)
             if error is not None
         )
-        for debt in left:
-            self._on_failed_undo(debt.plan.strategy)
+        for cleanup in left:
+            self._on_failed_undo(cleanup.plan.strategy)
         return left
 
-    def lives_on(self, plan: Plan) -> bool:
+    def survives_reboot(self, plan: Plan) -> bool:
         """Tell whether what the plan makes lives by itself; of an unknown strategy, it may."""
         effect = self._effects.get(plan.strategy)
-        return effect is None or effect.lives_on
+        return effect is None or effect.survives_reboot
 
     def is_exclusive(self, plan: Plan) -> bool:
         """Tell whether nobody else can have the plan's parts before it is undone.
@@ -149,7 +150,7 @@ class Strategies:
         A setting can be overruled. A daemon cannot, and neither can a MIG device, which takes the
         place of the next one.
         """
-        return self.lives_on(plan) or (plan.strategy == MIG and bool(plan.places))
+        return self.survives_reboot(plan) or (plan.strategy == MIG and bool(plan.places))
 
     def excludes(self, plan: Plan, parts: Sequence[GpuPart]) -> bool:
         """Tell whether a plan keeps some parts from being used until it is undone."""

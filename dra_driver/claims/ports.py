@@ -39,7 +39,7 @@ class InventorySource(Protocol):
 
 
 class NodeEdits(Protocol):
-    """Container edits of this node at one moment (cdi/content.py)."""
+    """Container edits of this node at one moment (cdi/edits_cache.py)."""
 
     @property
     def common(self) -> Edits:
@@ -56,7 +56,7 @@ class NodeEdits(Protocol):
 
 
 class EditsSource(Protocol):
-    """Finds out what containers get (cdi/content.py)."""
+    """Finds out what containers get (cdi/edits_cache.py)."""
 
     def look(self) -> NodeEdits:
         """Return what holds now."""

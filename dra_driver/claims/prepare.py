@@ -24,8 +24,8 @@ from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import Claim, ClaimRef, ClaimUid, PreparedDevice, parse_claim, uid_of
 from dra_driver.claims.ports import ClaimReader, InventorySource
 from dra_driver.claims.prepared import PreparedClaims
-from dra_driver.claims.record import Debt, DeviceRecord, Record, RecordState
-from dra_driver.claims.standing import has_devices_of, why_gone
+from dra_driver.claims.record import ClaimRecord, DeviceRecord, PendingCleanup, RecordState
+from dra_driver.claims.validity import has_devices_of, why_gone
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import (
     ConfigError,
@@ -41,7 +41,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class PrepareTiming:
     """How long a call waits for what may pass. All in seconds."""
 
     longest: float = 40.0
@@ -67,7 +67,7 @@ class ClaimPreparer:
         locks: per claim and per GPU.
         pool: the name of this node's pool in its ResourceSlices.
         clock: monotonic, in seconds; deadlines are its values.
-        patience: how long to wait for what may pass.
+        timing: how long to wait for what may pass.
     """
 
     def __init__(  # noqa: PLR0913 (the one place where all parts meet)
@@ -79,7 +79,7 @@ class ClaimPreparer:
         locks: NodeLocks,
         pool: str,
         clock: Callable[[], float],
-        patience: Patience = Patience(),
+        timing: PrepareTiming = PrepareTiming(),
     ) -> None:
         self._claims = claims
         self._inventory = inventory
@@ -87,7 +87,7 @@ class ClaimPreparer:
         self._locks = locks
         self._pool = pool
         self._clock = clock
-        self._patience = patience
+        self._timing = timing
         self._changed = threading.Condition()
         self._released = 0
         self._unwanted: dict[ClaimUid, int] = {}
@@ -131,7 +131,7 @@ class ClaimPreparer:
             else:
                 self._release_all(record, end)
 
-    def discard(self, record: Record, *, deadline: float) -> bool:
+    def discard(self, record: ClaimRecord, *, deadline: float) -> bool:
         """Unprepare a claim if its record still is this one; tell whether it was.
 
         Raises:
@@ -144,11 +144,15 @@ class ClaimPreparer:
             self._release(record, deadline)
             return True
 
-    def _release_all(self, record: Record, end: float) -> None:
+    def _release_all(self, record: ClaimRecord, end: float) -> None:
         """Release a claim, and wait for processes that still use a MIG device made for it."""
-        pause = self._patience.first_pause
+        pause = self._timing.first_pause
         while True:
-            kept = [debt for debt in self._release(record, end) if self._prepared.keeps_pod(debt)]
+            kept = [
+                cleanup
+                for cleanup in self._release(record, end)
+                if self._prepared.keeps_pod(cleanup)
+            ]
             if not kept:
                 return
             left = self._prepared.records.read(record.ref.uid)
@@ -158,7 +162,7 @@ class ClaimPreparer:
                     "until then, and it is tried again by itself"
                 )
             record = left
-            pause = min(2 * pause, self._patience.longest_pause)
+            pause = min(2 * pause, self._timing.longest_pause)
 
     def _pause(self, seconds: float) -> bool:
         """Wait; False when there is no time left, or the driver stops."""
@@ -167,7 +171,7 @@ class ClaimPreparer:
                 self._changed.wait_for(lambda: self._stopping, seconds)
             return seconds > 0 and not self._stopping
 
-    def _release(self, record: Record, end: float) -> tuple[Debt, ...]:
+    def _release(self, record: ClaimRecord, end: float) -> tuple[PendingCleanup, ...]:
         with self._locks.gpus(record.touched_gpus, end):
             left = self._prepared.release(record, deadline=end)
         with self._changed:
@@ -178,8 +182,8 @@ class ClaimPreparer:
         return left
 
     def _end(self, deadline: float) -> float:
-        patience = self._patience
-        return min(deadline - patience.margin, self._clock() + patience.longest)
+        timing = self._timing
+        return min(deadline - timing.margin, self._clock() + timing.longest)
 
     @contextmanager
     def _wanting_no_more(self, uid: ClaimUid) -> Iterator[None]:
@@ -200,7 +204,7 @@ class ClaimPreparer:
     ) -> tuple[PreparedDevice, ...]:
         """Repeat the attempt while its error may pass and there is time."""
         start = self._clock()
-        pause = self._patience.first_pause
+        pause = self._timing.first_pause
         while True:
             seen = self._released
             try:
@@ -212,7 +216,7 @@ class ClaimPreparer:
                         f"{error}; waited {waited:.0f} s, it is tried again by itself"
                     ) from error
                 log.debug("prepare retried", claim_uid=uid, reason=str(error))
-                pause = min(2 * pause, self._patience.longest_pause)
+                pause = min(2 * pause, self._timing.longest_pause)
 
     def _wait(self, uid: ClaimUid, end: float, pause: float, seen: int) -> bool:
         """Wait until a GPU came free or `pause` is over; False when there is no point in it."""
@@ -244,10 +248,10 @@ class ClaimPreparer:
             return self._again(known, end)
         return self._prepare(claim, record, end)
 
-    def _read(self, ref: ClaimRef, end: float, known: Record | None) -> Claim:
+    def _read(self, ref: ClaimRef, end: float, known: ClaimRecord | None) -> Claim:
         timeout = max(0.1, end - self._clock())
         if known:
-            timeout = min(timeout, self._patience.repeat_timeout)
+            timeout = min(timeout, self._timing.repeat_timeout)
         try:
             found = self._claims.get_claim(ref.namespace, ref.name, timeout=timeout)
         except NotFoundError as error:
@@ -265,7 +269,7 @@ class ClaimPreparer:
         structlog.contextvars.bind_contextvars(pods=[pod.name for pod in claim.pods])
         return claim
 
-    def _again(self, record: Record, end: float) -> tuple[PreparedDevice, ...]:
+    def _again(self, record: ClaimRecord, end: float) -> tuple[PreparedDevice, ...]:
         """Answer as before. The CDI spec may be gone: /var/run/cdi is no lasting place."""
         uid = record.ref.uid
         try:
@@ -280,7 +284,7 @@ class ClaimPreparer:
         return record.answer
 
     def _prepare(
-        self, claim: Claim, former: Record | None, end: float
+        self, claim: Claim, former: ClaimRecord | None, end: float
     ) -> tuple[PreparedDevice, ...]:
         # Configs first: their authors should not have to wait for hardware to hear of a mistake.
         kinds = {result.device: kind_of(result.device) for result in claim.results}
@@ -289,14 +293,14 @@ class ClaimPreparer:
         draft = self._prepared.draft(claim, allocated)
         if former:
             # Of another boot, broken off by a crash, or of an allocation that is no more.
-            draft = replace(draft, debts=self._release(former, end))
-            self._prepared.check_free(draft.debts, draft)
+            draft = replace(draft, pending=self._release(former, end))
+            self._prepared.check_free(draft.pending, draft)
         if not draft.devices:
             return ()
         with self._locks.gpus(draft.touched_gpus, end):
-            rival, debtors = self._prepared.neighbours(draft)
+            rival, earlier = self._prepared.neighbours(draft)
             if rival is None:
-                self._collect_debts(debtors, draft, end)
+                self._collect_cleanups(earlier, draft, end)
                 draft = self._prepared.planned(draft, allocated, groups, deadline=end)
                 draft = self._prepared.commit(draft, groups, deadline=end)
         if rival is not None:
@@ -304,9 +308,9 @@ class ClaimPreparer:
         log.info("claim prepared", **_facts(draft))
         return draft.answer
 
-    def _collect_debts(self, debtors: set[ClaimUid], draft: Record, end: float) -> None:
+    def _collect_cleanups(self, earlier: set[ClaimUid], draft: ClaimRecord, end: float) -> None:
         """Have taken back what earlier claims have left on the draft's GPUs."""
-        for uid in sorted(debtors):
+        for uid in sorted(earlier):
             try:
                 # Not waited for: whoever has that claim may be waiting for our GPUs.
                 with self._locks.claim(uid, self._clock()):
@@ -314,7 +318,7 @@ class ClaimPreparer:
             except ConflictError as error:
                 raise TransientError(f"a GPU is being given back: {error}") from error
 
-    def _conflict(self, device: DeviceRecord, holder: Record, end: float) -> DriverError:
+    def _conflict(self, device: DeviceRecord, holder: ClaimRecord, end: float) -> DriverError:
         """Return the error for a device that another claim holds: final, or one that may pass."""
         reason = why_gone(self._claims, holder, timeout=max(0.1, end - self._clock()))
         if reason is None:
@@ -330,7 +334,7 @@ class ClaimPreparer:
         )
 
 
-def _facts(record: Record) -> dict[str, object]:
+def _facts(record: ClaimRecord) -> dict[str, object]:
     """Return what a log line says of a claim."""
     return {
         "claim": str(record.ref),

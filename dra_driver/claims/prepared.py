@@ -6,7 +6,8 @@ down what will be changed, change it, write down that it is done, write the CDI 
 undo, delete spec, record, marks. Where no hardware is changed the first record is left out. MIG
 devices are made before sharing is planned for them, so that is written down twice.
 
-What hardware refuses to take back is a debt: it stays in the record, and its GPUs stay marked, so
+What hardware refuses to take back is a pending cleanup: it stays in the record, and its GPUs stay
+marked, so
 that whoever comes to them finds it. CDI specs are derived from records. Nothing here asks the API
 server or takes a lock: callers hold the lock of the claim and of the GPUs it touches.
 """
@@ -29,7 +30,7 @@ from dra_driver.claims.mig import MIG, ClaimedMig, mig_record
 from dra_driver.claims.model import Claim, ClaimUid
 from dra_driver.claims.plans import Strategies
 from dra_driver.claims.ports import EditsSource, InventorySource, MigDevices, SpecFiles
-from dra_driver.claims.record import Debt, DeviceRecord, Record, RecordState
+from dra_driver.claims.record import ClaimRecord, DeviceRecord, PendingCleanup, RecordState
 from dra_driver.claims.specs import claim_spec, units, units_to_be
 from dra_driver.devices.model import GpuUuid
 from dra_driver.errors import DriverError, TransientError
@@ -81,21 +82,21 @@ class PreparedClaims:
         self._boot_id = boot_id
         self._step = step
 
-    def holds(self, record: Record) -> bool:
+    def holds(self, record: ClaimRecord) -> bool:
         """Tell whether the record keeps others from its GPUs; after a reboot nothing uses them."""
         return self.is_of_this_boot(record) and record.state is not RecordState.RELEASED
 
-    def is_of_this_boot(self, record: Record) -> bool:
+    def is_of_this_boot(self, record: ClaimRecord) -> bool:
         """Tell whether what the record says of hardware can still be true."""
         return record.boot_id == self._boot_id
 
-    def is_prepared(self, record: Record) -> bool:
+    def is_prepared(self, record: ClaimRecord) -> bool:
         """Tell whether the claim is prepared, and in this boot."""
         return self.is_of_this_boot(record) and record.state is RecordState.PREPARED
 
     def neighbours(
-        self, record: Record
-    ) -> tuple[tuple[DeviceRecord, Record] | None, set[ClaimUid]]:
+        self, record: ClaimRecord
+    ) -> tuple[tuple[DeviceRecord, ClaimRecord] | None, set[ClaimUid]]:
         """Return who holds some of what the record wants, and who left something on its GPUs.
 
         The first is another claim's record with the device that both want, None when all is free;
@@ -108,15 +109,15 @@ class PreparedClaims:
                 for other in others[device.uuid]:
                     if self.holds(other) and overlap([device.part], other.held_parts):
                         return (device, other), set()
-        debtors = {
+        former = {
             other.ref.uid
             for found in others.values()
             for other in found
-            if not self.holds(other) or other.debts
+            if not self.holds(other) or other.pending
         }
-        return None, debtors
+        return None, former
 
-    def vacate(self, uid: ClaimUid, wanted: Record, *, deadline: float) -> None:
+    def vacate(self, uid: ClaimUid, wanted: ClaimRecord, *, deadline: float) -> None:
         """Take back what a claim has left on GPUs that another one is about to use.
 
         A setting that cannot be reset does not keep the other one away.
@@ -134,34 +135,34 @@ class PreparedClaims:
             left = self._lapse_plans(record, deadline)
         self.check_free(left, wanted)
 
-    def check_free(self, debts: Sequence[Debt], wanted: Record) -> None:
-        """Check that no debt keeps what a record wants from being used.
+    def check_free(self, cleanups: Sequence[PendingCleanup], wanted: ClaimRecord) -> None:
+        """Check that no cleanup keeps what a record wants from being used.
 
         Raises:
             TransientError: one does.
         """
-        for debt in debts:
-            if self._strategies.excludes(debt.plan, wanted.held_parts):
+        for cleanup in cleanups:
+            if self._strategies.excludes(cleanup.plan, wanted.held_parts):
                 raise TransientError(
-                    f"{', '.join(debt.plan.gpus)} cannot be used yet: {debt.plan.strategy} of an "
-                    f"earlier claim has not ended ({debt.reason})"
+                    f"{', '.join(cleanup.plan.gpus)} cannot be used yet: {cleanup.plan.strategy} "
+                    f"of an earlier claim has not ended ({cleanup.reason})"
                 )
 
-    def keeps_pod(self, debt: Debt) -> bool:
-        """Tell whether a pod has to stay until a debt is paid: a process still uses its device.
+    def keeps_pod(self, cleanup: PendingCleanup) -> bool:
+        """Tell whether a pod has to stay until a cleanup is paid: a process still uses its device.
 
         What hardware refuses for good, or cannot be asked for now, keeps nobody.
         """
         return (
-            debt.may_pass
-            and debt.plan.strategy == MIG
-            and self._strategies.is_exclusive(debt.plan)
+            cleanup.may_pass
+            and cleanup.plan.strategy == MIG
+            and self._strategies.is_exclusive(cleanup.plan)
             and self._parts.inventory.current().driver_version is not None
         )
 
-    def draft(self, claim: Claim, allocated: Mapping[str, Allocated]) -> Record:
+    def draft(self, claim: Claim, allocated: Mapping[str, Allocated]) -> ClaimRecord:
         """Return the record the claim will have, without plans; `allocated` is by device name."""
-        return Record(
+        return ClaimRecord(
             ref=claim.ref,
             boot_id=self._boot_id,
             state=RecordState.PREPARED,
@@ -185,12 +186,12 @@ class PreparedClaims:
 
     def planned(
         self,
-        draft: Record,
+        draft: ClaimRecord,
         allocated: Mapping[str, Allocated],
         groups: Sequence[ConfigGroup],
         *,
         deadline: float,
-    ) -> Record:
+    ) -> ClaimRecord:
         """Return a draft with what is there of its devices, and with plans for what is to be done.
 
         Sharing of MIG devices that have to be made is only tried out: a wrong config should be
@@ -209,12 +210,14 @@ class PreparedClaims:
             return draft
         return replace(draft, plans=draft.plans + sharing)
 
-    def commit(self, record: Record, groups: Sequence[ConfigGroup], *, deadline: float) -> Record:
+    def commit(
+        self, record: ClaimRecord, groups: Sequence[ConfigGroup], *, deadline: float
+    ) -> ClaimRecord:
         """Make a planned record come true; return it as it is then.
 
         Raises:
             ConfigError, DeviceError, TransientError: the hardware refused, or takes longer than
-                until the deadline; what was changed has been undone, or is a debt.
+                until the deadline; what was changed has been undone, or is a cleanup.
             StateError: the disk refused; the next call for the claim finishes or undoes it.
         """
         # First what can fail without leaving anything behind.
@@ -250,7 +253,7 @@ class PreparedClaims:
         self._step("specified")
         return record
 
-    def mend(self, record: Record) -> Record:
+    def mend(self, record: ClaimRecord) -> ClaimRecord:
         """Return the record of a prepared claim whose MIG devices are there; lost ones are made.
 
         Raises:
@@ -262,7 +265,7 @@ class PreparedClaims:
             self.records.write(mended)
         return mended
 
-    def restore(self, record: Record) -> None:
+    def restore(self, record: ClaimRecord) -> None:
         """Bring marks and CDI spec of a prepared claim in line with its record.
 
         Raises:
@@ -271,18 +274,18 @@ class PreparedClaims:
         """
         for uuid in record.touched_gpus:
             self._holders.add(uuid, record.ref.uid)
-        self._strategies.uphold(record.plans, None)
+        self._strategies.ensure(record.plans, None)
         self._parts.specs.write(record.ref.uid, self._spec(record))
 
-    def wait_ready(self, record: Record, *, deadline: float) -> None:
+    def wait_ready(self, record: ClaimRecord, *, deadline: float) -> None:
         """Wait until containers can be started with what was applied for a prepared claim.
 
         Raises:
             DeviceError, TransientError: they cannot by the deadline.
         """
-        self._strategies.uphold(record.plans, deadline)
+        self._strategies.ensure(record.plans, deadline)
 
-    def release(self, record: Record, *, deadline: float) -> tuple[Debt, ...]:
+    def release(self, record: ClaimRecord, *, deadline: float) -> tuple[PendingCleanup, ...]:
         """Take back everything of a claim; return what hardware refuses to take back.
 
         That stays in a record of its own and is tried again, by `claims/reconcile.py` and by the
@@ -296,11 +299,11 @@ class PreparedClaims:
             # Half destroyed, a device is none: a driver that starts then must not take it for one.
             self.records.write(replace(record, state=RecordState.PREPARING))
         left = self._strategies.undo(plans, deadline)
-        # After the plans: a debt may be about the same GPU, and its setting is the older one.
+        # After the plans: a cleanup may be about the same GPU, and its setting is the older one.
         # A MIG device after what is on it.
-        latest_first = record.debts[::-1]
-        for debt in sorted(latest_first, key=lambda debt: debt.plan.strategy == MIG):
-            plans = self._undoable([debt.plan], record)
+        latest_first = record.pending[::-1]
+        for cleanup in sorted(latest_first, key=lambda cleanup: cleanup.plan.strategy == MIG):
+            plans = self._undoable([cleanup.plan], record)
             left = self._strategies.undo(plans, deadline, left) + left
         self._step("undone")
         self.delete_spec(record.ref.uid)
@@ -309,8 +312,8 @@ class PreparedClaims:
         return left
 
     def settle(
-        self, record: Record, *, deadline: float, gpus: Collection[GpuUuid] | None = None
-    ) -> tuple[Debt, ...]:
+        self, record: ClaimRecord, *, deadline: float, gpus: Collection[GpuUuid] | None = None
+    ) -> tuple[PendingCleanup, ...]:
         """Try again what could not be undone, on some GPUs or on all that nobody uses.
 
         Returns what is left.
@@ -319,21 +322,21 @@ class PreparedClaims:
             StateError: the disk refused.
         """
         todo = [
-            debt
-            for debt in record.debts
-            if (not self._is_in_use(debt, record))
-            and (gpus is None or not set(debt.plan.gpus).isdisjoint(gpus))
+            cleanup
+            for cleanup in record.pending
+            if (not self._is_in_use(cleanup, record))
+            and (gpus is None or not set(cleanup.plan.gpus).isdisjoint(gpus))
         ]
-        again = self._strategies.undo([debt.plan for debt in todo], deadline)
-        left = tuple(debt for debt in record.debts if debt not in todo) + again
+        again = self._strategies.undo([cleanup.plan for cleanup in todo], deadline)
+        left = tuple(cleanup for cleanup in record.pending if cleanup not in todo) + again
         if record.state is RecordState.RELEASED:
             self._forget(record, left)
-        elif left != record.debts:
-            self.records.write(replace(record, debts=left))
+        elif left != record.pending:
+            self.records.write(replace(record, pending=left))
             self._unmark(record, keep={*record.held_gpus, *_gpus_of(left)})
         return left
 
-    def lapse(self, record: Record, *, deadline: float) -> bool:
+    def lapse(self, record: ClaimRecord, *, deadline: float) -> bool:
         """Take back what has outlived a reboot of a claim that was prepared before it.
 
         The record stays: the kubelet prepares the claim anew or unprepares it. Returns whether
@@ -342,8 +345,8 @@ class PreparedClaims:
         self.delete_spec(record.ref.uid)
         if self._lapse_plans(record, deadline):
             return False
-        if record.debts:
-            self.records.write(replace(record, debts=()))
+        if record.pending:
+            self.records.write(replace(record, pending=()))
             self._unmark(record, keep=record.held_gpus)
         return True
 
@@ -389,12 +392,14 @@ class PreparedClaims:
         traces = self._parts.specs.uids() | set(self._strategies.leftovers())
         return self._holders.uids().union(map(ClaimUid, traces))
 
-    def count_debts(self) -> Mapping[str, int]:
+    def count_cleanups(self) -> Mapping[str, int]:
         """Return how many plans wait to be undone, by strategy."""
         found = (self.records.read(uid) for uid in self.records.uids())
-        return Counter(debt.plan.strategy for record in found if record for debt in record.debts)
+        return Counter(
+            cleanup.plan.strategy for record in found if record for cleanup in record.pending
+        )
 
-    def _others(self, gpu: GpuUuid, uid: ClaimUid) -> list[Record]:
+    def _others(self, gpu: GpuUuid, uid: ClaimUid) -> list[ClaimRecord]:
         """Return the records of other claims with a mark on the GPU."""
         found = []
         for other in self._holders.of(gpu):
@@ -406,68 +411,74 @@ class PreparedClaims:
                     self._holders.remove(gpu, other)  # left by a crash
         return found
 
-    def _is_in_use(self, debt: Debt, record: Record) -> bool:
-        """Tell whether undoing a debt would change what a claim has."""
-        if self._strategies.is_exclusive(debt.plan):
+    def _is_in_use(self, cleanup: PendingCleanup, record: ClaimRecord) -> bool:
+        """Tell whether undoing a cleanup would change what a claim has."""
+        if self._strategies.is_exclusive(cleanup.plan):
             return False  # nobody has it before it is gone
-        parts = debt.plan.parts
+        parts = cleanup.plan.parts
         if record.state is not RecordState.RELEASED and overlap(parts, record.held_parts):
             return True
         return any(
             self.holds(other) and overlap(parts, other.held_parts)
-            for uuid in debt.plan.gpus
+            for uuid in cleanup.plan.gpus
             for other in self._others(uuid, record.ref.uid)
         )
 
-    def _undoable(self, plans: Sequence[Plan], record: Record) -> list[Plan]:
+    def _undoable(self, plans: Sequence[Plan], record: ClaimRecord) -> list[Plan]:
         """Return the plans of which something can still be there, the latest first.
 
         A reboot undid settings, and the GPU may be another claim's by now.
         """
         here = self.is_of_this_boot(record)
-        return [plan for plan in reversed(plans) if here or self._strategies.lives_on(plan)]
+        return [plan for plan in reversed(plans) if here or self._strategies.survives_reboot(plan)]
 
-    def _lapse_plans(self, record: Record, deadline: float) -> tuple[Debt, ...]:
-        plans = (*record.plans, *(debt.plan for debt in record.debts))
+    def _lapse_plans(self, record: ClaimRecord, deadline: float) -> tuple[PendingCleanup, ...]:
+        plans = (*record.plans, *(cleanup.plan for cleanup in record.pending))
         return self._strategies.undo(self._undoable(plans, record), deadline)
 
-    def _forget(self, record: Record, debts: tuple[Debt, ...]) -> None:
-        """Reduce a record to its debts; one without any goes."""
+    def _forget(self, record: ClaimRecord, cleanups: tuple[PendingCleanup, ...]) -> None:
+        """Reduce a record to its cleanups; one without any goes."""
         uid = record.ref.uid
-        known = {(debt.plan.strategy, debt.plan.gpus, debt.reason) for debt in record.debts}
-        for debt in debts:
-            plan = debt.plan
-            if (plan.strategy, plan.gpus, debt.reason) not in known:
+        known = {
+            (cleanup.plan.strategy, cleanup.plan.gpus, cleanup.reason) for cleanup in record.pending
+        }
+        for cleanup in cleanups:
+            plan = cleanup.plan
+            if (plan.strategy, plan.gpus, cleanup.reason) not in known:
                 log.warning(
                     "plan not undone",
                     claim=str(record.ref),
                     claim_uid=uid,
                     strategy=plan.strategy,
                     gpus=list(plan.gpus),
-                    reason=debt.reason,
+                    reason=cleanup.reason,
                 )
-        if debts:
+        if cleanups:
             # Whatever boot the plans were of, what is left of them is there in this one.
             left = replace(
-                record, state=RecordState.RELEASED, boot_id=self._boot_id, plans=(), debts=debts
+                record,
+                state=RecordState.RELEASED,
+                boot_id=self._boot_id,
+                plans=(),
+                pending=cleanups,
             )
             if left != record:
                 self.records.write(left)
         else:
             self.records.delete(uid)
         self._step("forgotten")
-        self._unmark(record, keep=_gpus_of(debts))
+        self._unmark(record, keep=_gpus_of(cleanups))
 
-    def _unmark(self, record: Record, *, keep: Collection[GpuUuid]) -> None:
+    def _unmark(self, record: ClaimRecord, *, keep: Collection[GpuUuid]) -> None:
         for uuid in record.touched_gpus:
             if uuid not in keep:
                 self._holders.remove(uuid, record.ref.uid)
 
-    def _intend(self, record: Record) -> None:
+    def _intend(self, record: ClaimRecord) -> None:
         self.records.write(replace(record, state=RecordState.PREPARING))
         self._step("intended")
 
-    def _take_orphans_away(self, draft: Record) -> None:
+    def _take_orphans_away(self, draft: ClaimRecord) -> None:
         """Destroy what was made where the draft wants something, for claims without a record."""
         orphans = self.mig.orphans(draft.held_parts)
         lost = {
@@ -477,11 +488,11 @@ class PreparedClaims:
         }
         self.mig.take_away(lost)
 
-    def _spec(self, record: Record) -> Spec:
+    def _spec(self, record: ClaimRecord) -> Spec:
         gpus = recorded_gpus(record.devices, self._parts.inventory.current())
         extra = self._strategies.edits(record.plans)
         return claim_spec(record, gpus, self._parts.edits.look(), extra)
 
 
-def _gpus_of(debts: Sequence[Debt]) -> set[GpuUuid]:
-    return {uuid for debt in debts for uuid in debt.plan.gpus}
+def _gpus_of(cleanups: Sequence[PendingCleanup]) -> set[GpuUuid]:
+    return {uuid for cleanup in cleanups for uuid in cleanup.plan.gpus}

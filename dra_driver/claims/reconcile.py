@@ -22,15 +22,15 @@ from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.ports import ClaimReader
 from dra_driver.claims.prepare import ClaimPreparer
 from dra_driver.claims.prepared import PreparedClaims
-from dra_driver.claims.record import Record, RecordState
-from dra_driver.claims.standing import why_gone
+from dra_driver.claims.record import ClaimRecord, RecordState
+from dra_driver.claims.validity import why_gone
 from dra_driver.errors import ConflictError, DriverError, UnavailableError
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class ReconcileTiming:
     """How often to look. All in seconds."""
 
     period: float = 600.0
@@ -63,14 +63,14 @@ class Reconciler:
         preparer: ClaimPreparer,
         locks: NodeLocks,
         clock: Callable[[], float],
-        pace: Pace = Pace(),
+        timing: ReconcileTiming = ReconcileTiming(),
     ) -> None:
         self._claims = claims
         self._prepared = prepared
         self._preparer = preparer
         self._locks = locks
         self._clock = clock
-        self._pace = pace
+        self._timing = timing
         self._gone_since: dict[ClaimUid, float] = {}
         self._said: dict[ClaimUid, str] = {}
         self._stop = threading.Event()
@@ -118,10 +118,10 @@ class Reconciler:
 
     def _run(self) -> None:
         self._prepared.delete_leftovers()
-        rounds = [_Round(self.mend, self._pace.period), _Round(self.compare, self._pace.period)]
+        rounds = [_Round(self.mend, self._timing.period), _Round(self.compare, self._timing.period)]
         while not self._stop.is_set():
             for one in rounds:
-                one.run_when_due(self._clock, self._pace.retry)
+                one.run_when_due(self._clock, self._timing.retry)
             due = min(one.due for one in rounds)
             self._stop.wait(max(0.0, due - self._clock()))
 
@@ -144,19 +144,19 @@ class Reconciler:
         return done
 
     def _mend_claim(self, uid: ClaimUid) -> bool:
-        with self._locks.claim(uid, self._clock() + self._pace.lock_timeout):
+        with self._locks.claim(uid, self._clock() + self._timing.lock_timeout):
             record = self._prepared.records.read(uid)
             if record is None:
                 if self._prepared.has_spec(uid):
                     log.info("spec without a claim deleted", claim_uid=uid)
                 self._prepared.forget(uid)
                 left = self._prepared.left_on(uid)
-                with self._locks.gpus(left, self._clock() + self._pace.lock_timeout):
+                with self._locks.gpus(left, self._clock() + self._timing.lock_timeout):
                     return self._prepared.sweep(uid, deadline=self._undo_deadline())
-            with self._locks.gpus(record.touched_gpus, self._clock() + self._pace.lock_timeout):
+            with self._locks.gpus(record.touched_gpus, self._clock() + self._timing.lock_timeout):
                 return self._mend_record(record)
 
-    def _mend_record(self, record: Record) -> bool:
+    def _mend_record(self, record: ClaimRecord) -> bool:
         deadline = self._undo_deadline()
         match record.state:
             case RecordState.PREPARED if not self._prepared.is_of_this_boot(record):
@@ -175,25 +175,25 @@ class Reconciler:
         """Turn MIG mode off that was turned on here and could not be turned off again."""
         for gpu in self._prepared.mig.gpus_to_tidy():
             try:
-                with self._locks.gpus([gpu], self._clock() + self._pace.lock_timeout):
+                with self._locks.gpus([gpu], self._clock() + self._timing.lock_timeout):
                     self._prepared.mig.tidy(gpu)
             except ConflictError:
                 continue  # a claim is busy with it, and tidies up itself
 
     def _undo_deadline(self) -> float:
-        return self._clock() + self._pace.undo_timeout
+        return self._clock() + self._timing.undo_timeout
 
     def _compare_claim(self, uid: ClaimUid) -> bool:
-        with self._locks.claim(uid, self._clock() + self._pace.lock_timeout):
+        with self._locks.claim(uid, self._clock() + self._timing.lock_timeout):
             record = self._prepared.records.read(uid)
         if record is None or record.state is RecordState.RELEASED:
             return True
-        reason = why_gone(self._claims, record, timeout=self._pace.request_timeout)
+        reason = why_gone(self._claims, record, timeout=self._timing.request_timeout)
         if reason is None:
             self._gone_since.pop(uid, None)
             return True
         since = self._gone_since.setdefault(uid, self._clock())
-        if self._clock() - since < self._pace.grace:
+        if self._clock() - since < self._timing.grace:
             return False
         if self._preparer.discard(record, deadline=self._undo_deadline()):
             log.warning(

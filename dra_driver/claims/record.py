@@ -28,7 +28,7 @@ class RecordState(StrEnum):
     """The kubelet has, or will get, its answer."""
 
     RELEASED = "released"
-    """Unprepared, but some plans could not be undone yet: it has debts, and holds no device."""
+    """Unprepared, but some plans could not be undone yet: it has cleanups, and holds no device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class DeviceRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Debt:
+class PendingCleanup:
     """A plan that could not be undone, and why not at the latest attempt, for people.
 
     `may_pass` says that the attempt may succeed in a moment; it is not stored.
@@ -97,7 +97,7 @@ class Debt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class ClaimRecord:
     """One claim on this node.
 
     Attributes:
@@ -106,7 +106,7 @@ class Record:
         state: how far the claim has come.
         devices: what it has, or had.
         plans: what is to be undone when it goes; what changes nothing has no plan.
-        debts: what could not be undone of an earlier preparation.
+        pending: what could not be undone of an earlier preparation.
         pods: the pods it was reserved for when it was prepared.
     """
 
@@ -115,7 +115,7 @@ class Record:
     state: RecordState
     devices: tuple[DeviceRecord, ...]
     plans: tuple[Plan, ...] = ()
-    debts: tuple[Debt, ...] = ()
+    pending: tuple[PendingCleanup, ...] = ()
     pods: tuple[ConsumerPod, ...] = ()
 
     @property
@@ -131,7 +131,7 @@ class Record:
     @property
     def touched_gpus(self) -> tuple[GpuUuid, ...]:
         """The GPUs it holds or still has to put right, each once, sorted: those to be locked."""
-        owed = {uuid for debt in self.debts for uuid in debt.plan.gpus}
+        owed = {uuid for cleanup in self.pending for uuid in cleanup.plan.gpus}
         return tuple(sorted(owed.union(self.held_gpus)))
 
     @property
@@ -155,7 +155,7 @@ class Record:
         )
 
 
-def encode(record: Record) -> bytes:
+def encode(record: ClaimRecord) -> bytes:
     """Return the bytes of a record; the same record gives the same bytes."""
     return seal(
         {
@@ -168,15 +168,16 @@ def encode(record: Record) -> bytes:
             "state": record.state,
             "devices": [_device_json(device) for device in record.devices],
             "plans": [_plan_json(plan) for plan in record.plans],
-            "debts": [
-                {"plan": _plan_json(debt.plan), "reason": debt.reason} for debt in record.debts
+            "pendingCleanups": [
+                {"plan": _plan_json(cleanup.plan), "reason": cleanup.reason}
+                for cleanup in record.pending
             ],
             "pods": [{"name": pod.name, "uid": pod.uid} for pod in record.pods],
         }
     )
 
 
-def decode(data: bytes) -> Record:
+def decode(data: bytes) -> ClaimRecord:
     """Return the record that `encode` made these bytes of, by this version or a former one.
 
     Raises:
@@ -274,18 +275,18 @@ def _mig(mig: Mapping[str, Any]) -> MigRecord:
     )
 
 
-def _record(payload: Mapping[str, Any]) -> Record:
+def _record(payload: Mapping[str, Any]) -> ClaimRecord:
     claim = payload["claim"]
-    return Record(
+    return ClaimRecord(
         ref=ClaimRef(uid=ClaimUid(claim["uid"]), namespace=claim["namespace"], name=claim["name"]),
         boot_id=payload["bootID"],
         state=RecordState(payload["state"]),
         devices=tuple(_device(device) for device in payload["devices"]),
         plans=tuple(_plan(plan) for plan in payload["plans"]),
         # Records of the first drivers have neither.
-        debts=tuple(
-            Debt(plan=_plan(debt["plan"]), reason=debt["reason"])
-            for debt in payload.get("debts", ())
+        pending=tuple(
+            PendingCleanup(plan=_plan(cleanup["plan"]), reason=cleanup["reason"])
+            for cleanup in payload.get("pendingCleanups", ())
         ),
         pods=tuple(
             ConsumerPod(name=pod["name"], uid=pod["uid"]) for pod in payload.get("pods", ())

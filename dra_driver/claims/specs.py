@@ -12,13 +12,13 @@ from dra_driver.claims.gpus import Allocated
 from dra_driver.claims.mig import mig_device
 from dra_driver.claims.plans import Unit
 from dra_driver.claims.ports import NodeEdits
-from dra_driver.claims.record import DeviceRecord, Record
+from dra_driver.claims.record import ClaimRecord, DeviceRecord
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, MigUuid, Partition
 from dra_driver.sharing.base import DeviceUuid, MigUnit
 
 
 def claim_spec(
-    record: Record,
+    record: ClaimRecord,
     gpus: Mapping[GpuUuid, Gpu],
     edits: NodeEdits,
     extra: Mapping[DeviceUuid, Edits],
@@ -43,12 +43,12 @@ def claim_spec(
     )
 
 
-def units(record: Record, gpus: Mapping[GpuUuid, Gpu]) -> dict[str, Unit]:
+def units(record: ClaimRecord, gpus: Mapping[GpuUuid, Gpu]) -> dict[str, Unit]:
     """Return what the devices of a record are, by name, when all of them are there."""
     return {device.name: _unit(device, gpus[device.uuid]) for device in record.devices}
 
 
-def units_to_be(draft: Record, allocated: Mapping[str, Allocated]) -> dict[str, Unit]:
+def units_to_be(draft: ClaimRecord, allocated: Mapping[str, Allocated]) -> dict[str, Unit]:
     """Return what the devices of a draft will be, by name: some may have to be made yet."""
     found: dict[str, Unit] = {}
     for device in draft.devices:

@@ -20,8 +20,8 @@ from urllib.parse import urlencode
 import urllib3
 
 from dra_driver.errors import AccessError, SetupError, UnavailableError
-from dra_driver.kube.answers import decode, error_for
 from dra_driver.kube.resource import NODES, RESOURCE_CLAIMS, Call, Resource
+from dra_driver.kube.responses import decode, error_for
 from dra_driver.kube.stream import WatchStream
 from dra_driver.kube.token import TokenFile
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import urllib3
 
 from dra_driver.errors import UnavailableError
-from dra_driver.kube.answers import error_in_watch
 from dra_driver.kube.resource import Call
+from dra_driver.kube.responses import error_in_watch
 
 _CHUNK = 65536
 

@@ -28,9 +28,9 @@ from dra_driver.mps.cgroup import DaemonGroup
 from dra_driver.mps.compute_modes import ComputeModes, NvmlModes
 from dra_driver.mps.control import Control
 from dra_driver.mps.domain import State
+from dra_driver.mps.domain_worker import WorkerTiming
 from dra_driver.mps.files import MpsFiles
-from dra_driver.mps.keeper import Pace
-from dra_driver.mps.lifecycle import Works
+from dra_driver.mps.lifecycle import SupervisorContext
 from dra_driver.mps.supervisor import Supervisor
 from dra_driver.ops.http import HttpEndpoint, Page
 from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
@@ -122,7 +122,7 @@ def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: Non
     """
     driver_root = settings.container_driver_root or settings.nvidia_driver_root
     directory = settings.kubelet_plugins_directory_path / DRIVER_NAME / "mps"
-    works = Works(
+    context = SupervisorContext(
         supervisor=str(uuid.uuid4()),
         boot_id=read_boot_id(settings.proc_root),
         files=MpsFiles(root=directory),
@@ -132,7 +132,7 @@ def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: Non
         shm_bytes=_shm_bytes(settings),
         on_death=on_death,
     )
-    return Supervisor(works, Pace(check=settings.check_interval), time.monotonic)
+    return Supervisor(context, WorkerTiming(check=settings.check_interval), time.monotonic)
 
 
 def run(supervisor: Supervisor, http: HttpEndpoint | None) -> int:

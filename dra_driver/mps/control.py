@@ -17,7 +17,7 @@ from pathlib import Path
 from dra_driver.devices import libraries, rooted
 from dra_driver.errors import DeviceError
 from dra_driver.mps import mounts, processes
-from dra_driver.mps.client import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
+from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
 from dra_driver.mps.domain import Daemon, Domain
 from dra_driver.mps.files import DomainPaths
 

@@ -38,10 +38,10 @@ class State(StrEnum):
     """The daemon died. Its clients have lost their CUDA contexts; a new one is being brought up."""
 
     FAILED = "failed"
-    """Several attempts in a row failed, or the wish cannot be read. It is tried on, slowly."""
+    """Several attempts in a row failed, or the desired cannot be read. It is tried on, slowly."""
 
     STOPPING = "stopping"
-    """The wish is gone, and what was done for it is being taken back."""
+    """The desired is gone, and what was done for it is being taken back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class Status:
 
     Attributes:
         supervisor: which supervisor process says it; what an earlier one said may be out of date.
-        generation: the `Domain.generation` it speaks of; empty when the wish cannot be read.
+        generation: the `Domain.generation` it speaks of; empty when the desired cannot be read.
         reason: for people, when the state is not what was wished; empty otherwise.
         daemon: the daemon, when there is one.
         active_thread_percentage: as the daemon read it back.

@@ -23,7 +23,7 @@ from dra_driver.mps.control import Control, clean_pipe
 from dra_driver.mps.domain import Daemon, Domain, DomainId, State
 from dra_driver.mps.files import MpsFiles, file_error
 from dra_driver.mps.limits import Limits, read_limits, set_limits
-from dra_driver.mps.record import Record, read_record, write_record
+from dra_driver.mps.record import DomainRecord, read_record, write_record
 
 log = structlog.get_logger()
 
@@ -39,7 +39,7 @@ _ANSWERS = ("get_default_active_thread_percentage",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Works:
+class SupervisorContext:
     """What the domains of a supervisor have in common.
 
     `step` is told of each step that has been taken, by domain and name; tests die there. `on_death`
@@ -70,20 +70,20 @@ class Lifecycle:
     """One domain's life, for one thread. `report` is told of the state and the reason for it."""
 
     def __init__(
-        self, domain: DomainId, works: Works, report: Callable[[State, str], None]
+        self, domain: DomainId, context: SupervisorContext, report: Callable[[State, str], None]
     ) -> None:
         self._domain = domain
-        self._works = works
+        self._context = context
         self._report = report
-        self._paths = works.files.paths(domain)
-        self._ask = partial(works.control.ask, self._paths)
-        self._step = partial(works.step, domain)
+        self._paths = context.files.paths(domain)
+        self._ask = partial(context.control.ask, self._paths)
+        self._step = partial(context.step, domain)
         self._log = log.bind(domain=domain)
 
     @property
-    def record(self) -> Record | None:
+    def record(self) -> DomainRecord | None:
         """What has been done for the domain, as it is on disk."""
-        return read_record(self._paths.record, self._works.boot_id)
+        return read_record(self._paths.record, self._context.boot_id)
 
     def bring_about(self, wanted: Domain, serving: Service | None) -> Service:
         """See to it that a daemon serves the domain; `serving` is the one that did last time.
@@ -107,7 +107,7 @@ class Lifecycle:
             self._ask(_ANSWERS)
             self._trim_logs()
             return serving
-        self._works.group.take(daemon)
+        self._context.group.take(daemon)
         set_limits(self._ask, wanted)
         limits = read_limits(self._ask, wanted)
         self._step("limited")
@@ -130,60 +130,60 @@ class Lifecycle:
             mounts.unmount_all(self._paths.shm)
             self._step("unmounted")
         for uuid in record.modes_found if record is not None else ():
-            self._works.modes.leave(self._domain, uuid)
+            self._context.modes.leave(self._domain, uuid)
         self._step("modes restored")
         self._remove_folders()
         self._step("removed")
 
     # Bringing about
 
-    def _begin(self, wanted: Domain) -> Record:
+    def _begin(self, wanted: Domain) -> DomainRecord:
         record = self.record
         if record is None:
             self._report(State.STARTING, "")
             self._step("begun")
-            return Record(boot_id=self._works.boot_id)
+            return DomainRecord(boot_id=self._context.boot_id)
         if record.is_damaged:
             return self._guess([device.uuid for device in wanted.devices if device.is_whole_gpu])
         return record
 
-    def _guess(self, gpus: list[str]) -> Record:
+    def _guess(self, gpus: list[str]) -> DomainRecord:
         """Replace a damaged record. Without MPS the mode is DEFAULT on all but a few machines."""
         found = dict.fromkeys(gpus, DEFAULT)
-        self._works.modes.remember(self._domain, found)
-        record = Record(boot_id=self._works.boot_id, modes_found=found)
+        self._context.modes.remember(self._domain, found)
+        record = DomainRecord(boot_id=self._context.boot_id, modes_found=found)
         write_record(self._paths.record, record)
         return record
 
     def _visible_devices(self) -> list[str]:
         """Return the whole GPUs that the running daemon was started for."""
-        daemon = self._living(Record(boot_id=self._works.boot_id))
+        daemon = self._living(DomainRecord(boot_id=self._context.boot_id))
         environment = processes.environment_of(daemon.pid) if daemon is not None else {}
         devices = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
         return [uuid for uuid in devices if uuid.startswith("GPU-")]
 
-    def _living(self, record: Record) -> Daemon | None:
+    def _living(self, record: DomainRecord) -> Daemon | None:
         """Return the domain's daemon, if one runs, whichever supervisor started it."""
         if record.daemon is not None and processes.is_alive(record.daemon):
             return record.daemon
         if not self._paths.pipe.exists():
             return None
-        daemon = self._works.control.listening(self._paths)
+        daemon = self._context.control.listening(self._paths)
         folder = str(self._paths.folder)
         if daemon and processes.environment_of(daemon.pid).get(processes.MARK) == folder:
             return daemon
         return None
 
-    def _bury(self, record: Record) -> Record:
+    def _bury(self, record: DomainRecord) -> DomainRecord:
         record = replace(record, daemon=None, restarts=record.restarts + 1)
         write_record(self._paths.record, record)
         self._log.error("mps daemon died", restarts=record.restarts)
-        self._works.on_death()
+        self._context.on_death()
         self._report(State.RESTARTING, LOST_WORK)
         self._step("buried")
         return record
 
-    def _start(self, wanted: Domain, record: Record) -> Daemon:
+    def _start(self, wanted: Domain, record: DomainRecord) -> Daemon:
         if self._paths.pipe.exists():
             # Servers of a daemon that is gone would keep the GPU from a new one's.
             self._kill_all()
@@ -191,11 +191,11 @@ class Lifecycle:
         self._step("cleared")
         self._make_folders()
         self._step("folders made")
-        mounts.mount_tmpfs(self._paths.shm, size_bytes=self._works.shm_bytes)
+        mounts.mount_tmpfs(self._paths.shm, size_bytes=self._context.shm_bytes)
         self._step("mounted")
         record = self._set_modes(wanted, record)
         self._step("modes set")
-        daemon = self._works.control.start(wanted, self._paths)
+        daemon = self._context.control.start(wanted, self._paths)
         self._step("launched")
         write_record(self._paths.record, replace(record, daemon=daemon))
         self._step("recorded")
@@ -217,15 +217,15 @@ class Lifecycle:
                 folder.mkdir(exist_ok=True)
                 if not mounts.layers(folder):
                     folder.chmod(0o755)  # for clients of any user, whatever our umask is
-            self._works.control.link_libraries(paths)
+            self._context.control.link_libraries(paths)
         except OSError as error:
             raise file_error("make", paths.folder, error) from error
 
-    def _set_modes(self, wanted: Domain, record: Record) -> Record:
+    def _set_modes(self, wanted: Domain, record: DomainRecord) -> DomainRecord:
         """Set the compute mode of each whole GPU, with the one found written down before."""
         gpus = [device.uuid for device in wanted.devices if device.is_whole_gpu]
         for uuid in set(record.modes_found) - set(gpus):
-            self._works.modes.leave(self._domain, uuid)
+            self._context.modes.leave(self._domain, uuid)
         found = self._found(gpus)
         # What is known from before stays known, also when modes shall not be changed any more.
         before = {uuid: mode for uuid, mode in record.modes_found.items() if uuid in gpus}
@@ -233,18 +233,18 @@ class Lifecycle:
         write_record(self._paths.record, record)
         self._step("modes recorded")
         for uuid in found:
-            self._works.modes.set_exclusive(uuid)
+            self._context.modes.set_exclusive(uuid)
         return record
 
     def _found(self, gpus: list[str]) -> Mapping[str, int]:
-        found = {uuid: self._works.modes.found(self._domain, uuid) for uuid in gpus}
+        found = {uuid: self._context.modes.found(self._domain, uuid) for uuid in gpus}
         return {uuid: mode for uuid, mode in found.items() if mode is not None}
 
     # Taking back
 
-    def _stop_daemon(self, record: Record | None) -> None:
+    def _stop_daemon(self, record: DomainRecord | None) -> None:
         """End the daemon: asked first, killed if it does not."""
-        daemon = self._living(record or Record(boot_id=self._works.boot_id))
+        daemon = self._living(record or DomainRecord(boot_id=self._context.boot_id))
         if daemon is not None:
             self._quit(daemon)
             self._step("quit")
@@ -254,7 +254,7 @@ class Lifecycle:
 
     def _quit(self, daemon: Daemon) -> None:
         try:
-            self._works.control.quit(self._paths)
+            self._context.control.quit(self._paths)
         except DeviceError as error:
             # Also when it did quit, and one of its servers did not end as it should.
             if not processes.wait_for_end(daemon, _LATE_SECONDS):

@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class DomainRecord:
     """What was done for a domain.
 
     Attributes:
@@ -37,7 +37,7 @@ class Record:
     is_damaged: bool = False
 
 
-def read_record(path: Path, boot_id: str) -> Record | None:
+def read_record(path: Path, boot_id: str) -> DomainRecord | None:
     """Return the record, as far as it is true in this boot; None when there is none.
 
     Raises:
@@ -50,13 +50,13 @@ def read_record(path: Path, boot_id: str) -> Record | None:
         record = _decode(data)
     except StateError as error:
         log.warning("mps record damaged", file=str(path), reason=str(error))
-        return Record(boot_id=boot_id, is_damaged=True)
+        return DomainRecord(boot_id=boot_id, is_damaged=True)
     if record.boot_id != boot_id:
         return replace(record, boot_id=boot_id, modes_found={}, daemon=None)
     return record
 
 
-def write_record(path: Path, record: Record) -> None:
+def write_record(path: Path, record: DomainRecord) -> None:
     """Store the record so that it outlives a crash from this moment on.
 
     Raises:
@@ -73,10 +73,10 @@ def write_record(path: Path, record: Record) -> None:
     write_file(path, data, durable=True)
 
 
-def _decode(data: bytes) -> Record:
+def _decode(data: bytes) -> DomainRecord:
     payload = unseal(data)
     try:
-        return Record(
+        return DomainRecord(
             boot_id=str(payload["bootID"]),
             modes_found={str(uuid): int(mode) for uuid, mode in payload["modesFound"].items()},
             daemon=daemon_of(payload["daemon"]),

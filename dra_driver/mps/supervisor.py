@@ -1,7 +1,7 @@
-"""The supervisor: sees what the driver wants, and has one keeper for each MPS domain.
+"""The supervisor: sees what the driver wants, and has one worker for each MPS domain.
 
-In: the folder of desired-state files. Out: keepers, told of every change; the work is theirs. Only
-one supervisor of a directory works at a time; another one waits for the lock, which makes a rolling
+In: the folder of desired-state files. Out: workers, told of every change; the work is theirs. Only
+one supervisor of a directory works at a time; another waits for the lock, which makes a rolling
 update safe. When it stops, or is killed, the daemons go on, and the next one adopts them.
 """
 
@@ -14,11 +14,11 @@ import structlog
 
 from dra_driver.errors import StateError
 from dra_driver.mps.domain import Domain, DomainId, State, check_id, decode_domain
+from dra_driver.mps.domain_worker import Desired, DomainWorker, Unreadable, WorkerTiming
 from dra_driver.mps.files import folders_in, ids_in, read_file
-from dra_driver.mps.keeper import Keeper, Pace, Unreadable, Wish
-from dra_driver.mps.lifecycle import Works
+from dra_driver.mps.inotify import FolderWatch
+from dra_driver.mps.lifecycle import SupervisorContext
 from dra_driver.mps.lock import SupervisorLock
-from dra_driver.mps.notice import FolderWatch
 from dra_driver.mps.record import read_record
 
 log = structlog.get_logger()
@@ -31,22 +31,24 @@ _STOP_SECONDS = 5.0
 class Supervisor:
     """Serves one MPS directory, from `run` until `stop`."""
 
-    def __init__(self, works: Works, pace: Pace, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, context: SupervisorContext, timing: WorkerTiming, clock: Callable[[], float]
+    ) -> None:
         """Take what the domains have in common; the clock counts monotonic seconds.
 
         Raises:
             StateError: the MPS directory cannot be used.
         """
-        self._works = works
-        self._files = works.files
-        self._pace = pace
+        self._context = context
+        self._files = context.files
+        self._timing = timing
         self._clock = clock
         self._stopping = threading.Event()
-        self._keepers: dict[DomainId, Keeper] = {}
+        self._workers: dict[DomainId, DomainWorker] = {}
         self._marks: dict[DomainId, tuple[int, ...]] = {}
-        works.files.make_folders()
-        self._lock = SupervisorLock(works.files.lock)
-        self._watch = FolderWatch(works.files.desired_folder)
+        context.files.make_folders()
+        self._lock = SupervisorLock(context.files.lock)
+        self._watch = FolderWatch(context.files.desired_folder)
 
     def run(self) -> None:
         """Work until `stop`. Call it once.
@@ -58,7 +60,7 @@ class Supervisor:
             if self._take_lock():
                 self._remember_modes()
                 threading.Thread(
-                    target=self._works.modes.warm, name="mps nvml", daemon=True
+                    target=self._context.modes.warm, name="mps nvml", daemon=True
                 ).start()
                 while not self._stopping.is_set():
                     self._look()
@@ -73,15 +75,15 @@ class Supervisor:
 
     def domains(self) -> frozenset[DomainId]:
         """Return the ids of the domains that are kept now."""
-        return frozenset(self._keepers)
+        return frozenset(self._workers)
 
     def states(self) -> Mapping[str, int]:
         """Return how many domains are in each state now."""
-        return Counter(str(keeper.state or State.STARTING) for keeper in self._keepers.values())
+        return Counter(str(worker.state or State.STARTING) for worker in self._workers.values())
 
     def _take_lock(self) -> bool:
         told = False
-        while not self._lock.take(self._works.supervisor):
+        while not self._lock.take(self._context.supervisor):
             if not told:
                 log.info("another mps supervisor is running", lock=str(self._files.lock))
                 told = True
@@ -91,11 +93,11 @@ class Supervisor:
         return True
 
     def _remember_modes(self) -> None:
-        """Read what earlier supervisors found before any keeper asks whose a GPU is."""
+        """Read what earlier supervisors found before any worker asks whose a GPU is."""
         for domain in sorted(self._left_over()):
-            record = read_record(self._files.paths(domain).record, self._works.boot_id)
+            record = read_record(self._files.paths(domain).record, self._context.boot_id)
             if record is not None:
-                self._works.modes.remember(domain, record.modes_found)
+                self._context.modes.remember(domain, record.modes_found)
 
     def _left_over(self) -> set[DomainId]:
         """Return the domains for which something may have been done, wanted or not."""
@@ -105,8 +107,8 @@ class Supervisor:
     def _look(self) -> None:
         wanted = {domain for domain in ids_in(self._files.desired_folder) if _is_id(domain)}
         # Replaced, never changed: others read it meanwhile.
-        self._keepers = {
-            domain: keeper for domain, keeper in self._keepers.items() if not keeper.join(0)
+        self._workers = {
+            domain: worker for domain, worker in self._workers.items() if not worker.join(0)
         }
         for domain in sorted(wanted):
             path = self._files.desired(domain)
@@ -114,28 +116,28 @@ class Supervisor:
             if mark is not None and self._marks.get(domain) != mark:
                 self._marks[domain] = mark
                 self._tell(domain, _read(path, domain))
-        for domain in sorted((set(self._keepers) | set(self._marks) | self._left_over()) - wanted):
-            if domain in self._marks or domain not in self._keepers:
+        for domain in sorted((set(self._workers) | set(self._marks) | self._left_over()) - wanted):
+            if domain in self._marks or domain not in self._workers:
                 self._marks.pop(domain, None)
                 self._tell(domain, None)
 
-    def _tell(self, domain: DomainId, wish: Wish) -> None:
-        keeper = self._keepers.get(domain)
-        if keeper is None or not keeper.want(wish):
-            keeper = Keeper(domain, self._works, self._pace, self._clock)
-            keeper.want(wish)
-            self._keepers = {**self._keepers, domain: keeper}
-            keeper.start()
+    def _tell(self, domain: DomainId, desired: Desired) -> None:
+        worker = self._workers.get(domain)
+        if worker is None or not worker.want(desired):
+            worker = DomainWorker(domain, self._context, self._timing, self._clock)
+            worker.want(desired)
+            self._workers = {**self._workers, domain: worker}
+            worker.start()
 
     def _let_go(self) -> None:
-        for keeper in self._keepers.values():
-            keeper.stop()
+        for worker in self._workers.values():
+            worker.stop()
         late = [
-            domain for domain, keeper in self._keepers.items() if not keeper.join(_STOP_SECONDS)
+            domain for domain, worker in self._workers.items() if not worker.join(_STOP_SECONDS)
         ]
         if late:
             log.warning("mps domains were being worked on", domains=late)
-        self._works.modes.close()
+        self._context.modes.close()
         self._lock.release()
         self._watch.close()
         log.info("mps supervisor stopped", daemons="go on")
@@ -150,19 +152,19 @@ def _mark(path: Path) -> tuple[int, ...] | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _read(path: Path, domain: DomainId) -> Wish:
+def _read(path: Path, domain: DomainId) -> Desired:
     try:
         data = read_file(path)
-        wish: Domain | None = None if data is None else decode_domain(data)
-        if wish is not None and wish.id != domain:
-            return _unreadable(path, f"it is of the domain {wish.id}")
+        desired: Domain | None = None if data is None else decode_domain(data)
+        if desired is not None and desired.id != domain:
+            return _unreadable(path, f"it is of the domain {desired.id}")
     except StateError as error:
         return _unreadable(path, str(error))
-    return wish
+    return desired
 
 
 def _unreadable(path: Path, reason: str) -> Unreadable:
-    log.error("wish for an mps domain cannot be read", file=str(path), reason=reason)
+    log.error("desired for an mps domain cannot be read", file=str(path), reason=reason)
     return Unreadable(
         reason=f"{path} cannot be read: {reason}; the driver writes it anew when the claim is "
         "prepared again"

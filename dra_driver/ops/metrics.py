@@ -146,8 +146,8 @@ class Metrics:
             ("driver", "strategy"),
             registry=self._registry,
         )
-        self._debts = self._gauge(
-            "nvidia_dra_sharing_debts",
+        self._cleanups = self._gauge(
+            "nvidia_dra_pending_cleanups",
             "What sharing strategies have set and could not take back yet.",
             "strategy",
         )
@@ -219,13 +219,13 @@ class Metrics:
         self._undo_errors.labels(self._driver, strategy).inc()
 
     def watch_sharing(
-        self, strategies: Iterable[str], count_debts: Callable[[], Mapping[str, int]]
+        self, strategies: Iterable[str], count_cleanups: Callable[[], Mapping[str, int]]
     ) -> None:
-        """Ask `count_debts` at each scrape how much could not be taken back, by strategy."""
+        """Ask `count_cleanups` at each scrape how much could not be taken back, by strategy."""
         for strategy in strategies:
             self._undo_errors.labels(self._driver, strategy)
-            gauge = self._debts.labels(self._driver, strategy)
-            gauge.set_function(partial(_count_of, count_debts, strategy))
+            gauge = self._cleanups.labels(self._driver, strategy)
+            gauge.set_function(partial(_count_of, count_cleanups, strategy))
 
     def render(self) -> tuple[bytes, str]:
         """Return all metrics in the Prometheus text format, and its content type."""

@@ -93,7 +93,7 @@ class Effect(Protocol):
     """
 
     @property
-    def lives_on(self) -> bool:
+    def survives_reboot(self) -> bool:
         """Whether what a plan makes lives by itself, as a daemon does.
 
         Then it outlives a reboot, because it is wanted by something on disk, and nobody else can
@@ -114,7 +114,7 @@ class Effect(Protocol):
         """
         ...
 
-    def uphold(self, plan: Plan, deadline: float | None) -> None:
+    def ensure(self, plan: Plan, deadline: float | None) -> None:
         """See to it that a plan which was applied still is, touching no hardware.
 
         Without a deadline nothing is waited for.

@@ -13,7 +13,7 @@ from dra_driver.sharing.base import DeviceUuid, Group, Plan
 class Exclusive:
     """The strategy of configs without `sharing`."""
 
-    lives_on = False
+    survives_reboot = False
 
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[Plan, ...]:  # noqa: ARG002
         """Return no plan."""
@@ -26,7 +26,7 @@ class Exclusive:
     def apply(self, plan: Plan, deadline: float) -> None:
         """Do nothing."""
 
-    def uphold(self, plan: Plan, deadline: float | None) -> None:
+    def ensure(self, plan: Plan, deadline: float | None) -> None:
         """Do nothing."""
 
     def undo(self, plan: Plan, deadline: float) -> None:

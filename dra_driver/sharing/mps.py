@@ -1,11 +1,12 @@
 """MPS: the CUDA programs of a claim's containers run on its GPUs at the same time.
 
 In: devices under configs with limits. Out: one MPS domain for all whole GPUs of the claim, asked
-for from the supervisor (mps/desk.py), and edits that make containers its clients. A process is a
-client of one daemon, so requests with different limits share one: memory limits are per GPU, which
-the daemon keeps, and of active thread percentages the daemon has the largest and containers of the
-other requests have theirs in their environment. The supervisor sets compute modes and puts them
-back. A MIG device has a domain of its own: a process cannot use two, nor one beside a whole GPU.
+for from the supervisor (mps/requests.py), and edits that make containers its clients. A process is
+a client of one daemon, so requests with different limits share one: memory limits are per GPU,
+which the daemon keeps, and of active thread percentages the daemon has the largest and containers
+of the other requests have theirs in their environment. The supervisor sets compute modes and puts
+them back. A MIG device has a domain of its own: a process cannot use two, nor one beside a whole
+GPU.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 from dra_driver.cdi.model import Edits
 from dra_driver.devices.model import Gpu, GpuUuid, MigUuid
 from dra_driver.errors import ConfigError, StateError
-from dra_driver.mps.client import ClientLimits, client_edits
+from dra_driver.mps.client_edits import ClientLimits, client_edits
 from dra_driver.mps.domain import (
     Domain,
     DomainDevice,
@@ -42,8 +43,8 @@ _MPS, _LIMITS = (3, 5), (7, 0)
 _ALL = 100
 
 
-class Desk(Protocol):
-    """The driver's side of the supervisor (mps/desk.py)."""
+class Requests(Protocol):
+    """The driver's side of the supervisor (mps/requests.py)."""
 
     def paths(self, domain: DomainId) -> DomainPaths:
         """Return a domain's folders."""
@@ -73,17 +74,19 @@ class Desk(Protocol):
 class Mps:
     """The strategy MPS: one plan and domain for all whole GPUs, and one for each MIG device."""
 
-    lives_on = True
+    survives_reboot = True
 
-    def __init__(self, desk: Desk, clock: Callable[[], float], *, ready_seconds: float) -> None:
+    def __init__(
+        self, requests: Requests, clock: Callable[[], float], *, ready_seconds: float
+    ) -> None:
         """Take the way to the supervisor.
 
         Args:
-            desk: asks for domains.
+            requests: asks for domains.
             clock: monotonic seconds; deadlines are its values.
             ready_seconds: how long to wait for a daemon to be ready, within a call's deadline.
         """
-        self._desk = desk
+        self._requests = requests
         self._clock = clock
         self._ready_seconds = ready_seconds
 
@@ -102,7 +105,7 @@ class Mps:
     def edits(self, plan: Plan) -> Mapping[DeviceUuid, Edits]:
         """Return what makes containers clients, with limits where they are below the domain's."""
         domain = domain_of(plan)
-        paths = self._desk.paths(domain.id)
+        paths = self._requests.paths(domain.id)
         most = domain.active_thread_percentage or _ALL
         return {
             _device_uuid(uuid): client_edits(
@@ -120,17 +123,17 @@ class Mps:
             TransientError: it is not ready in time, or no supervisor runs.
         """
         domain = domain_of(plan)
-        self._desk.write_desired(domain)
-        self._desk.wait_ready(domain, min(deadline, self._clock() + self._ready_seconds))
+        self._requests.write_desired(domain)
+        self._requests.wait_ready(domain, min(deadline, self._clock() + self._ready_seconds))
 
-    def uphold(self, plan: Plan, deadline: float | None) -> None:
+    def ensure(self, plan: Plan, deadline: float | None) -> None:
         """See to it that the domain is asked for; with a deadline, that it serves clients.
 
         Raises:
             DeviceError, TransientError: it does not by then.
         """
         if deadline is None:
-            self._desk.write_desired(domain_of(plan))
+            self._requests.write_desired(domain_of(plan))
         else:
             self.apply(plan, deadline)
 
@@ -142,15 +145,15 @@ class Mps:
         """
         domains = _domains_of(plan)
         for domain in domains:
-            self._desk.remove(domain)
+            self._requests.remove(domain)
         end = min(deadline, self._clock() + GONE_SECONDS)
         for domain in domains:
-            self._desk.wait_gone(domain, end)
+            self._requests.wait_gone(domain, end)
 
     def leftovers(self) -> Mapping[str, Plan]:
         """Return a plan for the domains of each claim."""
         found: dict[str, list[str]] = {}
-        for domain in sorted(self._desk.list()):
+        for domain in sorted(self._requests.list()):
             found.setdefault(claim_of(domain), []).append(domain)
         return {
             claim: Plan(strategy=NAME, gpus=(), changes={"domain": first, "others": others})

@@ -63,7 +63,7 @@ class ComputeModes(Protocol):
 class TimeSlicing:
     """The strategy TimeSlicing: one plan for each GPU."""
 
-    lives_on = False
+    survives_reboot = False
 
     def __init__(self, slices: TimeSlices, modes: ComputeModes) -> None:
         self._slices = slices
@@ -119,7 +119,7 @@ class TimeSlicing:
             self._modes.set_compute_mode(uuid, _DEFAULT_MODE)
         log.info("time-slice set", gpu=uuid, interval=str(interval))
 
-    def uphold(self, plan: Plan, deadline: float | None) -> None:
+    def ensure(self, plan: Plan, deadline: float | None) -> None:
         """Do nothing: both settings stay until a reboot, and cannot or need not be set again."""
 
     def undo(self, plan: Plan, deadline: float) -> None:

@@ -3,7 +3,7 @@
 In: devices and counter sets as dicts. Out: the slices there should be, with their names. Rules: the
 limits of resource.k8s.io/v1; devices and counters live in slices of their own (Kubernetes 1.35 and
 newer); the scheduler takes slices in order of their names and devices in the order they are listed.
-Pure, and deterministic to the byte. Which writes bring it about is in slices/plan.py.
+Pure, and deterministic to the byte. Which writes bring it about is in slices/writes.py.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """One publication: the API server's slices of this node brought in line with an inventory.
 
-In: an inventory. Out: deletes, updates and creates on the API server, as slices/plan.py says, and
+In: an inventory. Out: deletes, updates and creates on the API server, as slices/writes.py says, and
 what was left out as log lines. Rules: the API server silently drops fields of disabled features,
 so each reply is compared with what was asked; a device that is not safe without a dropped field
 (without its counters a GPU and its partitions could both be allocated) is withdrawn until the
@@ -20,10 +20,10 @@ from dra_driver.kube.resource import RESOURCE_SLICES, Resource
 from dra_driver.kube.watch import EventStream
 from dra_driver.ops.metrics import SliceWrite
 from dra_driver.slices.difference import Difference, Kind, differences
-from dra_driver.slices.plan import Create, Delete, Owner, Settled, Update, Write, plan
 from dra_driver.slices.pool import DesiredPool, Object, build_slices, objects
 from dra_driver.slices.probe import CONSUMES_COUNTERS, stores_counters
 from dra_driver.slices.project import Projection, WireDevice, projection
+from dra_driver.slices.writes import Create, Delete, Owner, Settled, Update, Write, writes_for
 
 log = structlog.get_logger()
 
@@ -217,11 +217,11 @@ class Publication:
         owner = self._owner
         planned: tuple[Write, ...] = ()
         if owner is not None:
-            planned = plan(pool, existing, owner=owner, settled=self._settled)
+            planned = writes_for(pool, existing, owner=owner, settled=self._settled)
         if owner is None or planned:
             # A node that was deleted and made anew has another uid, and our slices went with it.
             owner = self._owner = self._read_owner()
-            planned = plan(pool, existing, owner=owner, settled=self._settled)
+            planned = writes_for(pool, existing, owner=owner, settled=self._settled)
         for write in planned:
             self._do(write)
         return len(planned)

@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class PublisherTiming:
     """Seconds that shape when slices are published. The defaults are right outside of tests."""
 
     settle: float = 0.4
@@ -60,7 +60,7 @@ class SlicePublisher:
         *,
         clock: Callable[[], float],
         random: Callable[[], float],
-        pace: Pace | None = None,
+        timing: PublisherTiming | None = None,
     ) -> None:
         """Take what to do; `start` begins.
 
@@ -68,13 +68,15 @@ class SlicePublisher:
             publication: publishes one inventory; is used from the publisher's thread alone.
             clock: monotonic seconds.
             random: numbers in [0, 1), for jitter.
-            pace: delays.
+            timing: delays.
         """
         self._publication = publication
         self._clock = clock
         self._random = random
-        self._pace = pace or Pace()
-        self._backoff = Backoff(first=self._pace.retry, most=self._pace.retry_most, random=random)
+        self._timing = timing or PublisherTiming()
+        self._backoff = Backoff(
+            first=self._timing.retry, most=self._timing.retry_most, random=random
+        )
         self._watch = Watch(
             publication.api,
             RESOURCE_SLICES,
@@ -136,18 +138,18 @@ class SlicePublisher:
 
     def _settle(self) -> float:
         """Return the seconds from a change to our look, longer after each repair of late."""
-        delay = self._pace.settle * 2.0 ** max(0, min(self._repairs, 16) - 3)
-        return min(delay, self._pace.settle_most) * (1 - self._random() / 2)
+        delay = self._timing.settle * 2.0 ** max(0, min(self._repairs, 16) - 3)
+        return min(delay, self._timing.settle_most) * (1 - self._random() / 2)
 
     def _run(self) -> None:
         while True:
             with self._wake:
                 while not self._is_stopping and (wait := self._due - self._clock()) > 0:
-                    self._wake.wait(min(wait, self._pace.resync))
+                    self._wake.wait(min(wait, self._timing.resync))
                 inventory = self._inventory
                 if self._is_stopping or inventory is None:
                     return
-                self._due = self._clock() + self._pace.resync
+                self._due = self._clock() + self._timing.resync
                 is_ordered, self._is_ordered = self._is_ordered, False
             self._attempt(inventory, is_repair=not is_ordered)
 
@@ -168,7 +170,7 @@ class SlicePublisher:
     def _count_repair(self) -> None:
         now = self._clock()
         with self._wake:
-            is_calm = now - self._repaired_at > self._pace.peace
+            is_calm = now - self._repaired_at > self._timing.peace
             self._repairs = 1 if is_calm else self._repairs + 1
             self._repaired_at = now
 
@@ -177,7 +179,7 @@ class SlicePublisher:
         self._publication.observer.publish_failed()
         delay = self._backoff.delay()
         if isinstance(error, InvalidError):
-            delay = max(delay, self._pace.invalid)
+            delay = max(delay, self._timing.invalid)
         elif isinstance(error, UnavailableError):
             delay = max(delay, error.retry_after or 0.0)
         if str(error) != self._trouble:

@@ -17,8 +17,8 @@ import make
 from apiserver.server import ApiServer
 from dra_driver.errors import SetupError
 from dra_driver.mps import mounts, processes
-from dra_driver.mps.desk import MpsDesk
 from dra_driver.mps.domain import DomainId
+from dra_driver.mps.requests import DomainRequests
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from driver_process import NODE, Node, eventually
@@ -104,13 +104,13 @@ def test_an_mps_claim_outlives_the_driver_and_goes_with_its_pod(
     node.start()
     node.wait_device("gpu-3")
     claim = node.allocate("shared", "gpu-2", configs=[HALF])
-    desk = MpsDesk(node.plugins / "gpu.nvidia.com/mps", lambda: 0.0)
+    requests = DomainRequests(node.plugins / "gpu.nvidia.com/mps", lambda: 0.0)
     with KubeletClient(node.registry) as kubelet:
         kubelet.register()
         assert kubelet.prepare(claim)["uid-shared"].error == ""
     assert "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps" in spec_edits(node)["env"]
     assert machine.compute_mode(uuid(machine, 2)) == 3
-    before = desk.status(DomainId("uid-shared"))
+    before = requests.status(DomainId("uid-shared"))
     assert before is not None
     assert before.active_thread_percentage == 50.0
 
@@ -120,10 +120,10 @@ def test_an_mps_claim_outlives_the_driver_and_goes_with_its_pod(
     with KubeletClient(node.registry) as kubelet:
         kubelet.register()
         assert kubelet.prepare(claim)["uid-shared"].error == ""
-        assert desk.status(DomainId("uid-shared")) == before
+        assert requests.status(DomainId("uid-shared")) == before
         assert kubelet.unprepare(claim)["uid-shared"].error == ""
     assert machine.compute_mode(uuid(machine, 2)) == 0
-    assert desk.list() == frozenset()
+    assert requests.list() == frozenset()
     assert node.specs() == []
 
 
@@ -162,7 +162,7 @@ def test_a_time_slice_that_cannot_be_reset_is_counted_until_it_is(
         machine.fail_call("nvidia-smi:set-timeslice", 999)
         assert kubelet.unprepare(claim)["uid-sliced"].error == ""
         labels = '{driver="gpu.nvidia.com",strategy="TimeSlicing"}'
-        assert f"nvidia_dra_sharing_debts{labels} 1.0" in metrics(port)
+        assert f"nvidia_dra_pending_cleanups{labels} 1.0" in metrics(port)
         assert f"nvidia_dra_sharing_undo_errors_total{labels} 1.0" in metrics(port)
         (line,) = node.events("plan not undone")
         assert "Unknown Error" in line["reason"]
@@ -170,7 +170,7 @@ def test_a_time_slice_that_cannot_be_reset_is_counted_until_it_is(
         other = node.allocate("other", "gpu-3")
         assert kubelet.prepare(other)["uid-other"].error == ""
         assert machine.time_slice(uuid(machine, 3)) == 0
-        assert f"nvidia_dra_sharing_debts{labels} 0.0" in metrics(port)
+        assert f"nvidia_dra_pending_cleanups{labels} 0.0" in metrics(port)
 
 
 def metrics(port: int) -> str:

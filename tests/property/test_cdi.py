@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import driver_tree
 import make
-from dra_driver.cdi.content import CdiContent
+from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.elf import read_soname
 from dra_driver.cdi.model import DeviceNode, Edits, Hook, Mount, Spec, SpecDevice
 from dra_driver.cdi.roots import Roots
@@ -204,7 +204,7 @@ def test_any_driver_root_gives_a_spec_that_runtimes_load(
             proc=root / "proc",
             sys=root / "sys",
         )
-        given_content = CdiContent(
+        given_content = EditsCache(
             roots, hook_path=hook_path, kernel_release="6.8.0", clock=lambda: 0.0
         )
         spec = Spec(

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 import make
 from claims_world import MPS, World
 from dra_driver.claims.model import ClaimRef, ClaimUid
-from dra_driver.claims.reconcile import Pace
+from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.errors import DeviceError, DriverError
 
@@ -49,7 +49,7 @@ class Node(RuleBasedStateMachine):
         self.allocated: dict[str, tuple[ClaimRef, set[int]]] = {}
         self.running: dict[ClaimRef, set[int]] = {}
         self.known: set[ClaimRef] = set()
-        self.lives_on = False
+        self.survives_reboot = False
         self.refuses = False
         self.world = World(self.root, *GPUS, boot_id="boot-1", step=self.step)
 
@@ -58,7 +58,7 @@ class Node(RuleBasedStateMachine):
         self.hardware(refuses=False)
         for ref in self.known:
             self.world.unprepare(ref)
-        assert not self.world.reconciler(Pace()).mend()
+        assert not self.world.reconciler(ReconcileTiming()).mend()
         # A mark without a record binds nobody; the next claim of that GPU removes it.
         assert [name for name in self.world.left() if "/gpus/" not in name] == []
         self.world.close()
@@ -77,14 +77,14 @@ class Node(RuleBasedStateMachine):
             boot_id=f"boot-{self.boot}",
             api=self.world.api,
             step=self.step,
-            lives_on=self.lives_on,
+            survives_reboot=self.survives_reboot,
         )
         self.hardware(refuses=self.refuses)
 
-    @initialize(lives_on=st.booleans())
-    def begin(self, lives_on: bool) -> None:
+    @initialize(survives_reboot=st.booleans())
+    def begin(self, survives_reboot: bool) -> None:
         """Share by a setting of the hardware, or by something that lives by itself."""
-        self.lives_on = lives_on
+        self.survives_reboot = survives_reboot
         self.start()
 
     @rule(refuses=st.booleans())
@@ -151,18 +151,18 @@ class Node(RuleBasedStateMachine):
         else:
             self.known.discard(ref)
             record = self.world.prepared.records.read(ref.uid)
-            assert record is None or (record.state is RecordState.RELEASED and record.debts)
+            assert record is None or (record.state is RecordState.RELEASED and record.pending)
         self.die_at = None
 
     @rule()
     def restart(self) -> None:
         self.start()
-        left = self.world.reconciler(Pace()).mend()
+        left = self.world.reconciler(ReconcileTiming()).mend()
         records = self.world.prepared.records
         for uid in records.uids():
             record = records.read(uid)
             assert record is not None
-            if record.debts:
+            if record.pending:
                 assert uid in left
             elif not (self.refuses and uid in left):
                 assert record.boot_id != f"boot-{self.boot}" or record.state is RecordState.PREPARED
@@ -171,7 +171,7 @@ class Node(RuleBasedStateMachine):
     def reboot(self, specs_stay: bool) -> None:
         self.boot += 1
         self.running.clear()
-        if not self.lives_on:
+        if not self.survives_reboot:
             shutil.rmtree(self.root / "hardware", ignore_errors=True)
         if not specs_stay:
             shutil.rmtree(self.root / "cdi", ignore_errors=True)
@@ -204,7 +204,7 @@ class Node(RuleBasedStateMachine):
         for ref, gpus in self.running.items():
             for minor in gpus:
                 uid = self.world.set_on(GPUS[minor].uuid)
-                assert uid in (None, ref.uid) or not self.lives_on
+                assert uid in (None, ref.uid) or not self.survives_reboot
 
 
 class TestNode(Node.TestCase):  # type: ignore[misc, name-defined]

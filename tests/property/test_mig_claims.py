@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from dra_driver.claims.model import ClaimRef
-from dra_driver.claims.reconcile import Pace
+from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.devices.model import Partition
 from dra_driver.devices.partitions import partition_name, partitions
 from dra_driver.slices import counters
@@ -66,7 +66,7 @@ class Card(RuleBasedStateMachine):
     def teardown(self) -> None:
         for ref in list(self.allocated):
             self.node.world.unprepare(ref)
-        assert not self.node.world.reconciler(Pace()).mend()
+        assert not self.node.world.reconciler(ReconcileTiming()).mend()
         assert [name for name in self.node.left() if "/gpus/" not in name] == []
         self.node.close()
         shutil.rmtree(self.root)
@@ -130,7 +130,7 @@ class Card(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.start()
-        assert not self.node.world.reconciler(Pace()).mend()
+        assert not self.node.world.reconciler(ReconcileTiming()).mend()
 
     @rule()
     def reboot(self) -> None:

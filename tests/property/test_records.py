@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 import make
 from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
 from dra_driver.claims.record import (
-    Debt,
+    ClaimRecord,
     DeviceRecord,
     MigRecord,
-    Record,
+    PendingCleanup,
     RecordState,
     decode,
     encode,
@@ -58,24 +58,24 @@ plans = st.builds(
     places=st.lists(places, max_size=2).map(tuple),
 )
 records = st.builds(
-    Record,
+    ClaimRecord,
     ref=st.builds(ClaimRef, uid=text.map(ClaimUid), namespace=text, name=text),
     boot_id=text,
     state=st.sampled_from(RecordState),
     devices=st.lists(devices, max_size=3).map(tuple),
     plans=st.lists(plans, max_size=2).map(tuple),
-    debts=st.lists(st.builds(Debt, plan=plans, reason=text), max_size=2).map(tuple),
+    pending=st.lists(st.builds(PendingCleanup, plan=plans, reason=text), max_size=2).map(tuple),
     pods=st.lists(st.builds(ConsumerPod, name=text, uid=text), max_size=2).map(tuple),
 )
 
 
 @given(records)
-def test_a_record_comes_back_as_it_was(record: Record) -> None:
+def test_a_record_comes_back_as_it_was(record: ClaimRecord) -> None:
     assert decode(encode(record)) == record
 
 
 @given(records, st.data())
-def test_a_record_cut_off_anywhere_is_refused(record: Record, data: st.DataObject) -> None:
+def test_a_record_cut_off_anywhere_is_refused(record: ClaimRecord, data: st.DataObject) -> None:
     whole = encode(record)
     length = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(StateError):

@@ -26,9 +26,9 @@ from dra_driver.devices.model import (
 )
 from dra_driver.devices.partitions import is_partitioned
 from dra_driver.slices.counters import MOST_COUNTERS, whole
-from dra_driver.slices.plan import Create, Delete, Owner, Update, Write, plan
 from dra_driver.slices.pool import DesiredPool, build_slices
 from dra_driver.slices.project import project, projection
+from dra_driver.slices.writes import Create, Delete, Owner, Update, Write, writes_for
 
 OWNER = Owner(name="n1", uid="node-uid")
 
@@ -245,9 +245,9 @@ def is_complete(existing: Sequence[dict[str, Any]]) -> bool:
 def test_a_plan_brings_about_what_is_wanted_and_then_nothing_is_left_to_do(
     before: list[dict[str, Any]], after: list[dict[str, Any]]
 ) -> None:
-    start = apply(plan(pool(before), [], owner=OWNER), [])
-    end = apply(plan(pool(after), start, owner=OWNER), start)
-    assert plan(pool(after), end, owner=OWNER) == ()
+    start = apply(writes_for(pool(before), [], owner=OWNER), [])
+    end = apply(writes_for(pool(after), start, owner=OWNER), start)
+    assert writes_for(pool(after), end, owner=OWNER) == ()
     assert is_complete(end)
     ordered = sorted(end, key=lambda entry: str(entry["metadata"]["name"]))
     assert [device for entry in ordered for device in entry["spec"]["devices"]] == after
@@ -257,13 +257,13 @@ def test_a_plan_brings_about_what_is_wanted_and_then_nothing_is_left_to_do(
 def test_it_converges_from_a_plan_that_was_broken_off_and_from_losses(
     before: list[dict[str, Any]], after: list[dict[str, Any]], data: st.DataObject
 ) -> None:
-    start = apply(plan(pool(before), [], owner=OWNER), [])
-    writes = plan(pool(after), start, owner=OWNER)
+    start = apply(writes_for(pool(before), [], owner=OWNER), [])
+    writes = writes_for(pool(after), start, owner=OWNER)
     part = apply(writes[: data.draw(st.integers(0, len(writes)))], start)
     kept = [entry for entry in part if data.draw(st.booleans())]
     for wanted in (after, before):
-        end = apply(plan(pool(wanted), kept, owner=OWNER), kept)
-        assert plan(pool(wanted), end, owner=OWNER) == ()
+        end = apply(writes_for(pool(wanted), kept, owner=OWNER), kept)
+        assert writes_for(pool(wanted), end, owner=OWNER) == ()
         assert is_complete(end)
 
 
@@ -271,8 +271,8 @@ def test_it_converges_from_a_plan_that_was_broken_off_and_from_losses(
 def test_no_half_done_plan_looks_complete_with_a_mixture_of_old_and_new(
     before: list[dict[str, Any]], after: list[dict[str, Any]]
 ) -> None:
-    start = apply(plan(pool(before), [], owner=OWNER), [])
-    writes = plan(pool(after), start, owner=OWNER)
+    start = apply(writes_for(pool(before), [], owner=OWNER), [])
+    writes = writes_for(pool(after), start, owner=OWNER)
     for count in range(1, len(writes)):
         part = apply(writes[:count], start)
         newest = max((entry["spec"]["pool"]["generation"] for entry in part), default=0)

@@ -8,7 +8,7 @@ import make
 from dra_driver import cli
 from dra_driver.claims.checkpoint import RecordStore, StoredRecords
 from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
-from dra_driver.claims.record import Debt, MigRecord, Record, RecordState
+from dra_driver.claims.record import ClaimRecord, MigRecord, PendingCleanup, RecordState
 from dra_driver.devices.model import GpuUuid
 from dra_driver.mps.domain import Daemon, DomainId, State, Status
 from dra_driver.sharing.base import Plan
@@ -39,7 +39,7 @@ READY = Status(
 )
 
 
-def record(name: str, *gpus: object, **facts: object) -> Record:
+def record(name: str, *gpus: object, **facts: object) -> ClaimRecord:
     ref = ClaimRef(uid=ClaimUid(f"uid-{name}"), namespace="default", name=name)
     return replace(make.record(*gpus), ref=ref, **facts)  # type: ignore[arg-type]
 
@@ -48,7 +48,7 @@ ONE = record("one", SLICED, SERVED, PLAIN, plans=(LONG, HALF), pods=(POD,))
 
 
 def node(
-    *records: Record, domains: dict[str, Status | None] | None = None, runs: bool = True
+    *records: ClaimRecord, domains: dict[str, Status | None] | None = None, runs: bool = True
 ) -> NodeStatus:
     return NodeStatus(
         boot_id="boot-1",
@@ -90,8 +90,8 @@ def test_a_domain_that_is_not_in_order_says_why() -> None:
 
 
 def test_debts_strays_and_damage_are_told() -> None:
-    debt = Debt(plan=LONG, reason="GPU is lost")
-    owing = record("old", SLICED, state=RecordState.RELEASED, debts=(debt,))
+    cleanup = PendingCleanup(plan=LONG, reason="GPU is lost")
+    owing = record("old", SLICED, state=RecordState.RELEASED, pending=(cleanup,))
     found = replace(
         node(owing, domains={"uid-stray": READY}),
         stored=StoredRecords(records=(owing,), damaged={"x.json": "it is cut off"}),
@@ -101,7 +101,7 @@ def test_debts_strays_and_damage_are_told() -> None:
     assert f"  default/old: TimeSlicing on {SLICED.uuid}: GPU is lost" in text
     assert "  uid-stray (ready, PID 412)" in text
     assert "  x.json: it is cut off" in text
-    assert json.loads(report(found))["debts"][0]["reason"] == "GPU is lost"
+    assert json.loads(report(found))["pendingCleanups"][0]["reason"] == "GPU is lost"
 
 
 def test_claims_of_an_earlier_boot_and_unfinished_ones_are_told() -> None:

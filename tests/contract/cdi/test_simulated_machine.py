@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.cdi.content import CdiContent
+from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits, Spec, SpecDevice
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.spec import KIND
@@ -66,8 +66,8 @@ def look(roots: Roots) -> tuple[Gpu, ...]:
         session.close()
 
 
-def content_of(roots: Roots) -> CdiContent:
-    return CdiContent(roots, hook_path=None, kernel_release="6.8.0", clock=lambda: 0.0)
+def content_of(roots: Roots) -> EditsCache:
+    return EditsCache(roots, hook_path=None, kernel_release="6.8.0", clock=lambda: 0.0)
 
 
 def make_container(folder: Path, edits: Edits) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dra_driver.claims.model import ClaimRef
-from dra_driver.claims.reconcile import Pace
+from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from mig_world import MPS_ON_MIG, MigNode
 
@@ -57,7 +57,7 @@ def then_unprepare(node: MigNode, ref: ClaimRef) -> None:
 
 def then_start(node: MigNode, ref: ClaimRef) -> None:
     """The driver starts and looks around; a claim is prepared whole, or not at all."""
-    assert node.world.reconciler(Pace()).mend() == set()
+    assert node.world.reconciler(ReconcileTiming()).mend() == set()
     record = node.world.prepared.records.read(ref.uid)
     if record is None:
         assert node.shapes() == []
@@ -94,7 +94,7 @@ def check(root: Path, then: str) -> None:
     node = MigNode(root)
     node.machine.clear_faults()
     globals()[then](node, claim(node))
-    node.world.reconciler(Pace()).mend()
+    node.world.reconciler(ReconcileTiming()).mend()
     assert node.left() == [], node.left()
 
 

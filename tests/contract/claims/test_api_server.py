@@ -9,7 +9,7 @@ import make
 from apiserver.server import ApiServer
 from claims_world import World
 from dra_driver.claims.model import ClaimRef, ClaimUid
-from dra_driver.claims.reconcile import Pace
+from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.errors import ConflictError, NotFoundError, TransientError
 from dra_driver.kube.kubeconfig import from_kubeconfig
 
@@ -68,14 +68,14 @@ def test_a_server_that_is_down_is_an_error_but_not_for_a_prepared_claim(
     other = ClaimRef(uid=ClaimUid("other"), namespace="default", name="other")
     with pytest.raises(TransientError, match="it is tried again by itself"):
         world.prepare(other, seconds=0.2)
-    assert world.reconciler(Pace(grace=0.0)).compare() == {UID}
+    assert world.reconciler(ReconcileTiming(grace=0.0)).compare() == {UID}
     world.unprepare(REF)
     assert world.left() == []
 
 
 def test_a_claim_deleted_from_the_server_is_unprepared(server: ApiServer, world: World) -> None:
     world.prepare(REF)
-    reconciler = world.reconciler(Pace(grace=0.0))
+    reconciler = world.reconciler(ReconcileTiming(grace=0.0))
     assert not reconciler.compare()
     assert world.left() != []
     server.delete_all("resourceclaims")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import make
-from claims_world import FAST, Patience, World
+from claims_world import FAST, PrepareTiming, World
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.errors import ConflictError, TransientError, UnavailableError
 
@@ -73,7 +73,7 @@ def test_unprepare_during_prepare_waits_and_leaves_nothing(tmp_path: Path) -> No
 
 
 def test_unprepare_ends_a_prepare_that_waits(world: World) -> None:
-    patient = World(world.root, api=world.api, patience=Patience(margin=0.0, first_pause=LONG))
+    patient = World(world.root, api=world.api, timing=PrepareTiming(margin=0.0, first_pause=LONG))
     ref = world.api.add("gpu-1")
     asked = threading.Event()
 
@@ -109,8 +109,8 @@ def test_stopping_ends_all_waiting(world: World) -> None:
 
 
 def test_a_claim_that_waits_for_a_gpu_gets_it_when_it_is_unprepared(world: World) -> None:
-    patience = Patience(longest=LONG, margin=0.0, first_pause=LONG)
-    patient = World(world.root, api=world.api, patience=patience)
+    timing = PrepareTiming(longest=LONG, margin=0.0, first_pause=LONG)
+    patient = World(world.root, api=world.api, timing=timing)
     holder = world.api.add("gpu-1", uid="holder", name="holder")
     patient.prepare(holder)
     del world.api.claims["default", "holder"]
@@ -126,7 +126,7 @@ def test_a_claim_that_waits_for_a_gpu_gets_it_when_it_is_unprepared(world: World
 
 
 def test_ten_pods_at_once_each_get_their_gpus(tmp_path: Path) -> None:
-    world = World(tmp_path, *(make.gpu(minor) for minor in range(20)), patience=FAST)
+    world = World(tmp_path, *(make.gpu(minor) for minor in range(20)), timing=FAST)
     refs = [
         world.api.add(f"gpu-{2 * n}", f"gpu-{2 * n + 1}", uid=f"uid-{n}", name=f"claim-{n}")
         for n in range(10)

@@ -13,7 +13,7 @@ import pytest
 import make
 from claims_world import CONFIGS, World
 from dra_driver.claims.model import ClaimRef
-from dra_driver.claims.reconcile import Pace
+from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.errors import DeviceError
 
@@ -98,7 +98,7 @@ def test_killed_in_prepare_the_next_start_leaves_all_or_nothing(
     killed: Killed, mode: str, step: str
 ) -> None:
     world, ref = killed(mode, "prepare", step)
-    assert not world.reconciler(Pace()).mend()
+    assert not world.reconciler(ReconcileTiming()).mend()
     record = world.prepared.records.read(ref.uid)
     if record:
         assert record.state is RecordState.PREPARED
@@ -117,7 +117,7 @@ def test_killed_in_unprepare_nothing_is_left_in_the_end(
     calls: dict[str, Callable[[], object]] = {
         "unprepare": lambda: world.unprepare(ref),
         "prepare": lambda: world.prepare(ref),
-        "mend": world.reconciler(Pace()).mend,
+        "mend": world.reconciler(ReconcileTiming()).mend,
     }
     for call in after.split(" and "):
         calls[call]()
@@ -129,7 +129,7 @@ def test_killed_in_unprepare_nothing_is_left_in_the_end(
 def test_a_mark_without_a_record_goes_with_the_next_start(killed: Killed, mode: str) -> None:
     world, ref = killed(mode, "unprepare", "forgotten")
     assert world.left() == [f"plugin/gpus/{GPU}/{ref.uid}"]
-    assert not world.reconciler(Pace()).mend()
+    assert not world.reconciler(ReconcileTiming()).mend()
     assert world.left() == []
 
 
@@ -168,7 +168,7 @@ def test_what_cannot_be_undone_does_not_block_unprepare_and_is_tried_again(world
     newcomer = world.api.add("gpu-1", uid="new", name="new", configs=CONFIGS["sharing"])
     world.prepare(newcomer)
     world.sharing.refuse_undo = None
-    reconciler = world.reconciler(Pace())
+    reconciler = world.reconciler(ReconcileTiming())
     assert reconciler.mend() == {ref.uid}, "the GPU is another claim's now, so it must wait"
     assert world.set_on(GPU) == "new"
     world.unprepare(newcomer)

@@ -7,7 +7,7 @@ import pytest
 
 import make
 from claims_world import FAST
-from dra_driver.claims.reconcile import Pace
+from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.devices.model import MigDevice
 from dra_driver.errors import (
@@ -239,7 +239,7 @@ def test_sharing_that_fails_takes_the_mig_device_with_it(node: MigNode) -> None:
 def test_a_mig_device_whose_sharing_lives_on_is_not_destroyed_below_it(
     tmp_path: Path,
 ) -> None:
-    node = MigNode.create(tmp_path / "node").restarted(lives_on=True)
+    node = MigNode.create(tmp_path / "node").restarted(survives_reboot=True)
     ref = node.claim(node.name("1g.10gb", 0), configs=[MPS_ON_MIG])
     node.world.prepare(ref)
     node.world.sharing.refuse_undo = TransientError("the daemon has not ended")
@@ -248,7 +248,7 @@ def test_a_mig_device_whose_sharing_lives_on_is_not_destroyed_below_it(
     with pytest.raises(TransientError, match="the daemon has not ended"):
         node.world.prepare(node.claim(node.name("1g.10gb", 0), name="next"), SOON)
     node.world.sharing.refuse_undo = None
-    assert node.world.reconciler(Pace()).mend() == set()
+    assert node.world.reconciler(ReconcileTiming()).mend() == set()
     assert node.left() == []
     node.close()
 
@@ -347,7 +347,7 @@ def test_a_held_mig_device_is_destroyed_by_the_reconciler_later(node: MigNode) -
     node.machine.hold_instance(made.uuid)
     with pytest.raises(TransientError):
         node.world.unprepare(ref, SOON)
-    reconciler = node.world.reconciler(Pace())
+    reconciler = node.world.reconciler(ReconcileTiming())
     assert reconciler.mend() == {ref.uid}
     node.machine.release_instance(made.uuid)
     assert reconciler.mend() == set()
@@ -365,7 +365,7 @@ def test_what_nvml_refuses_for_good_does_not_keep_the_pod(node: MigNode) -> None
     with pytest.raises(TransientError, match="has not ended"):
         node.world.prepare(node.claim(node.name("1g.10gb", 0), name="next"), SOON)
     node.machine.clear_faults()
-    assert node.world.reconciler(Pace()).mend() == set()
+    assert node.world.reconciler(ReconcileTiming()).mend() == set()
     assert node.left() == []
 
 
@@ -392,7 +392,7 @@ def test_after_a_reboot_the_claim_gets_its_mig_device_anew(node: MigNode) -> Non
     node.world.prepare(ref)
     node.machine.reboot()
     again = node.restarted()
-    assert again.world.reconciler(Pace()).mend() == set()
+    assert again.world.reconciler(ReconcileTiming()).mend() == set()
     assert again.shapes() == []
     again.world.prepare(ref)
     assert again.shapes() == ["1g.10gb@0"]
@@ -418,7 +418,7 @@ def test_a_claim_whose_record_is_lost_has_its_mig_device_taken_away(node: MigNod
     node.world.prepare(ref)
     (record,) = (node.world.plugin / "claims").iterdir()
     record.write_text("damaged")
-    assert node.world.reconciler(Pace()).mend() == set()
+    assert node.world.reconciler(ReconcileTiming()).mend() == set()
     assert node.shapes() == []
     assert node.mode() == 0
 
@@ -439,7 +439,7 @@ def test_a_mode_that_cannot_be_turned_off_keeps_nobody_and_is_tried_again(node: 
     node.world.unprepare(ref)
     assert (node.shapes(), node.mode()) == ([], 1)
     node.machine.clear_faults()
-    node.world.reconciler(Pace()).mend()
+    node.world.reconciler(ReconcileTiming()).mend()
     assert node.left() == []
 
 

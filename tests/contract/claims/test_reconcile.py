@@ -9,7 +9,7 @@ import pytest
 
 import make
 from claims_world import MPS, World
-from dra_driver.claims.reconcile import Pace
+from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import DriverError, UnavailableError
@@ -34,7 +34,7 @@ def test_missing_specs_are_written_and_orphans_deleted(world: World) -> None:
     file.rename(orphan)
     foreign = file.with_name("nvidia.com-gpu.yaml")
     foreign.touch()
-    assert not world.reconciler(Pace()).mend()
+    assert not world.reconciler(ReconcileTiming()).mend()
     assert sorted(world.root.joinpath("cdi").iterdir()) == sorted([file, foreign])
 
 
@@ -42,13 +42,13 @@ def test_a_spec_that_no_longer_fits_is_written_anew(world: World) -> None:
     ref = world.api.add("gpu-1")
     world.prepare(ref)
     world.machine.inventory = make.inventory(replace(make.gpu(1), minor=6))
-    assert not world.reconciler(Pace()).mend()
+    assert not world.reconciler(ReconcileTiming()).mend()
     assert world.nodes(ref) == ["/dev/nvidia6"]
 
 
 def test_half_a_record_is_removed(world: World) -> None:
     (world.plugin / "claims" / ".some-uid.json.tmp").write_text('{"version":1,')
-    assert not world.reconciler(Pace()).mend()
+    assert not world.reconciler(ReconcileTiming()).mend()
     assert world.left() == []
 
 
@@ -56,7 +56,7 @@ def test_a_damaged_record_is_put_aside_with_its_spec(world: World) -> None:
     ref = world.api.add("gpu-1")
     world.prepare(ref)
     (world.plugin / "claims" / f"{ref.uid}.json").write_bytes(b"\0" * 100)
-    assert not world.reconciler(Pace()).mend()
+    assert not world.reconciler(ReconcileTiming()).mend()
     assert not world.specs.exists(ref.uid)
     assert world.prepared.records.quarantined == 1
 
@@ -69,7 +69,7 @@ def test_a_gpu_that_is_away_is_tried_again_and_hides_no_other_claim(world: World
         world.specs.delete(ref.uid)
     whole = world.machine.inventory
     world.machine.inventory = make.inventory(make.gpu(2))
-    reconciler = world.reconciler(Pace())
+    reconciler = world.reconciler(ReconcileTiming())
     assert reconciler.mend()
     assert world.nodes(here) == ["/dev/nvidia2"]
     world.machine.inventory = whole
@@ -82,7 +82,7 @@ def test_a_spec_of_a_former_boot_is_deleted_and_the_record_kept(tmp_path: Path) 
     ref = before.api.add("gpu-1")
     before.prepare(ref)
     after = World(tmp_path, boot_id="boot-2", api=before.api)
-    assert not after.reconciler(Pace()).mend()
+    assert not after.reconciler(ReconcileTiming()).mend()
     assert not after.specs.exists(ref.uid)
     assert after.prepared.records.read(ref.uid) is not None
     before.close()
@@ -95,7 +95,7 @@ def test_half_done_work_of_a_former_boot_is_forgotten(tmp_path: Path, state: Rec
     plan = Plan(strategy="MPS", gpus=(make.gpu(0).uuid,), changes={"claim": "u"})
     world.prepared.records.write(make.record(state=state, plans=(plan,)))
     world.sharing.refuse_undo = True
-    assert not world.reconciler(Pace()).mend()
+    assert not world.reconciler(ReconcileTiming()).mend()
     assert world.left() == []
     world.close()
 
@@ -114,7 +114,7 @@ def test_a_claim_that_stays_gone_is_unprepared(world: World, loss: str) -> None:
         case "moved":
             world.api.results(ref)[0]["pool"] = "node-2"
     clock = Clock()
-    reconciler = world.reconciler(Pace(grace=90.0), clock)
+    reconciler = world.reconciler(ReconcileTiming(grace=90.0), clock)
     for now in (1000.0, 1089.0):
         clock.now = now
         assert reconciler.compare() == {ref.uid}
@@ -128,7 +128,7 @@ def test_a_claim_in_use_is_never_touched(world: World) -> None:
     ref = world.api.add("gpu-1")
     world.prepare(ref)
     before = world.left()
-    reconciler = world.reconciler(Pace(grace=0.0))
+    reconciler = world.reconciler(ReconcileTiming(grace=0.0))
     assert not reconciler.mend()
     assert not reconciler.compare()
     assert world.left() == before
@@ -145,7 +145,7 @@ def test_an_api_server_that_does_not_say_is_no_reason_to_unprepare(
         raise error
 
     world.api.trouble = trouble
-    assert world.reconciler(Pace(grace=0.0)).compare() == {ref.uid}
+    assert world.reconciler(ReconcileTiming(grace=0.0)).compare() == {ref.uid}
     assert world.prepared.records.read(ref.uid)
 
 
@@ -159,7 +159,7 @@ def test_an_api_server_that_is_away_is_asked_once_for_all_claims(world: World) -
 
     world.api.asked.clear()
     world.api.trouble = away
-    assert world.reconciler(Pace()).compare() == {ref.uid for ref in refs}
+    assert world.reconciler(ReconcileTiming()).compare() == {ref.uid for ref in refs}
     assert len(world.api.asked) == 1
 
 
@@ -168,7 +168,7 @@ def test_a_claim_that_comes_back_is_not_counted_as_gone(world: World) -> None:
     world.prepare(ref)
     whole = dict(world.api.claims)
     clock = Clock()
-    reconciler = world.reconciler(Pace(grace=90.0), clock)
+    reconciler = world.reconciler(ReconcileTiming(grace=90.0), clock)
     for now, claims in ((1000.0, {}), (1050.0, whole), (1095.0, {}), (1180.0, {})):
         clock.now, world.api.claims = now, claims
         reconciler.compare()
@@ -190,7 +190,7 @@ def test_a_claim_the_kubelet_is_busy_with_is_left_for_later(world: World) -> Non
     ref = world.api.add("gpu-1")
     world.prepare(ref)
     other = World(world.root, api=world.api)
-    reconciler = other.reconciler(Pace(lock_timeout=0.01))
+    reconciler = other.reconciler(ReconcileTiming(lock_timeout=0.01))
     with world.locks.claim(ref.uid, time.monotonic() + LONG):
         assert reconciler.mend()
         assert reconciler.compare()
@@ -206,7 +206,7 @@ def test_the_thread_mends_and_compares_until_it_is_stopped(world: World) -> None
     world.machine.inventory = Inventory(driver_version=None, cuda_version=None)
     compared = threading.Event()
     world.api.trouble = lambda _: compared.set()
-    reconciler = world.reconciler(Pace(period=0.01, retry=0.01))
+    reconciler = world.reconciler(ReconcileTiming(period=0.01, retry=0.01))
     reconciler.start()
     assert compared.wait(LONG)
     compared.clear()

@@ -59,7 +59,7 @@ def test_killed_while_a_domain_comes_up_the_next_completes_it(
     world: World, start: Start, run: Run, step: str
 ) -> None:
     domain = world.domain("claim", 0, 1, limits=(1024, 2048), active_thread_percentage=30)
-    world.desk.write_desired(domain)
+    world.requests.write_desired(domain)
     killed(start(step))
     before = daemons(world, domain)
     assert bool(before) == (step in WITH_A_DAEMON)
@@ -80,11 +80,11 @@ def test_killed_while_a_domain_comes_up_that_is_then_not_wanted_nothing_is_left(
     world: World, start: Start, run: Run, step: str
 ) -> None:
     domain = world.domain("claim", 0)
-    world.desk.write_desired(domain)
+    world.requests.write_desired(domain)
     killed(start(step))
-    world.desk.remove(domain.id)
+    world.requests.remove(domain.id)
     run(world.supervisor())
-    world.desk.wait_gone(domain.id, time.monotonic() + PATIENCE)
+    world.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
     assert world.left(domain) == []
 
 
@@ -95,10 +95,10 @@ def test_killed_while_a_domain_goes_the_next_finishes(
     domain = world.domain("claim", 0)
     child = start(step)
     world.ready(domain)
-    world.desk.remove(domain.id)
+    world.requests.remove(domain.id)
     killed(child)
     run(world.supervisor())
-    world.desk.wait_gone(domain.id, time.monotonic() + PATIENCE)
+    world.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
     assert world.left(domain) == []
 
 
@@ -127,7 +127,7 @@ def test_killed_with_its_daemons_at_work_they_go_on_and_are_adopted(
     before, doomed = world.ready(steady), world.ready(struck)
     child.kill()
     child.wait(PATIENCE)
-    assert not world.desk.supervisor_runs()
+    assert not world.requests.supervisor_runs()
     assert world.ask(steady, "get_default_active_thread_percentage") == ["100.0"]
     assert doomed.daemon is not None
     os.kill(doomed.daemon.pid, signal.SIGKILL)

@@ -14,8 +14,8 @@ import pytest
 
 from dra_driver.mps import processes
 from dra_driver.mps.cgroup import GROUP, DaemonGroup
-from dra_driver.mps.desk import MpsDesk
 from dra_driver.mps.files import MpsFiles
+from dra_driver.mps.requests import DomainRequests
 from mps_world import PATIENCE, World
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -26,7 +26,7 @@ def command(world: World) -> Iterator["subprocess.Popen[bytes]"]:
     """The command on the world's node; its MPS directory becomes the world's."""
     plugins = world.root / "plugins"
     world.files = MpsFiles(root=plugins / "gpu.nvidia.com/mps")
-    world.desk = MpsDesk(world.files.root, time.monotonic, supervisor_grace=PATIENCE)
+    world.requests = DomainRequests(world.files.root, time.monotonic, supervisor_grace=PATIENCE)
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "dra_driver", "mps-supervisor"),

@@ -13,8 +13,8 @@ import pytest
 from dra_driver.errors import DeviceError, TransientError
 from dra_driver.mps import mounts, processes
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, State, decode_status
-from dra_driver.mps.keeper import Pace
-from dra_driver.mps.record import Record, write_record
+from dra_driver.mps.domain_worker import WorkerTiming
+from dra_driver.mps.record import DomainRecord, write_record
 from dra_driver.mps.supervisor import Supervisor
 from dra_driver.simulator.layout import Fact
 from mps_world import PATIENCE, World
@@ -72,7 +72,7 @@ def test_when_it_is_no_longer_wanted_all_is_as_before(world: World, run: Run) ->
     assert world.left(domain)
     world.gone(domain)
     assert world.left(domain) == []
-    assert world.desk.list() == frozenset()
+    assert world.requests.list() == frozenset()
 
 
 def test_a_compute_mode_of_the_administrators_is_put_back(world: World, run: Run) -> None:
@@ -116,8 +116,8 @@ def test_a_mig_device_has_a_daemon_and_no_compute_mode(world: World, run: Run) -
     domain = Domain(id=DomainId("claim"), devices=(device,))
     assert world.ready(domain).pinned_memory_mib == ((uuid, 512),)
     assert set(world.modes()) == {DEFAULT}
-    world.desk.remove(domain.id)
-    world.desk.wait_gone(domain.id, time.monotonic() + PATIENCE)
+    world.requests.remove(domain.id)
+    world.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
 
 
 def test_a_daemon_that_dies_is_replaced_and_told_of(world: World, run: Run) -> None:
@@ -125,7 +125,7 @@ def test_a_daemon_that_dies_is_replaced_and_told_of(world: World, run: Run) -> N
 
     def step(_domain: str, name: str) -> None:
         if name == "buried":
-            status = world.desk.status(DomainId("claim"))
+            status = world.requests.status(DomainId("claim"))
             seen.append(f"{status.state}: {status.reason}" if status else "")
 
     run(world.supervisor(step))
@@ -164,7 +164,7 @@ def test_a_domain_that_failed_is_tried_at_once_when_it_is_asked_for_again(
     world: World, run: Run
 ) -> None:
     world.wrap_control("exit 1")
-    run(world.supervisor(pace=Pace(first_retry=0.01, longest_retry=0.05)))
+    run(world.supervisor(timing=WorkerTiming(first_retry=0.01, longest_retry=0.05)))
     domain = world.domain("claim", 0)
     with pytest.raises(DeviceError, match="MPS does not start"):
         world.ready(domain)
@@ -173,7 +173,7 @@ def test_a_domain_that_failed_is_tried_at_once_when_it_is_asked_for_again(
 
 
 def test_a_daemon_that_dies_soon_after_its_start_is_given_a_pause(world: World, run: Run) -> None:
-    run(world.supervisor(pace=Pace(first_retry=0.02, settled=3600.0)))
+    run(world.supervisor(timing=WorkerTiming(first_retry=0.02, settled=3600.0)))
     domain = world.domain("claim", 0)
     for restarts in (1, 2):
         daemon = world.ready(domain).daemon
@@ -218,11 +218,11 @@ def test_a_slow_start_of_one_does_not_delay_another(world: World, run: Run) -> N
     )
     run(world.supervisor())
     slow, quick = world.domain("slow", 0), world.domain("quick", 1)
-    world.desk.write_desired(slow)
+    world.requests.write_desired(slow)
     world.until(slow, lambda status: status.state is State.STARTING)
     world.ready(quick)
     world.gone(quick)
-    status = world.desk.status(slow.id)
+    status = world.requests.status(slow.id)
     assert status is not None
     assert status.state is State.STARTING
     go.touch()
@@ -239,7 +239,9 @@ def test_what_an_earlier_life_left_is_removed(world: World, run: Run) -> None:
         (paths.pipe / name).write_text("1")
     os.mkfifo(paths.pipe / "log")
     mounts.mount_tmpfs(paths.shm, size_bytes=1024**2)
-    write_record(paths.record, Record(boot_id="of another boot", modes_found={world.uuid(0): 2}))
+    write_record(
+        paths.record, DomainRecord(boot_id="of another boot", modes_found={world.uuid(0): 2})
+    )
     run(world.supervisor())
     world.ready(domain)
     assert mounts.layers(paths.shm) == 1
@@ -254,11 +256,11 @@ def test_what_nobody_wants_any_more_is_taken_back_at_the_start(
     domain = world.domain("claim", 0)
     world.ready(domain)
     stop(first)
-    world.desk.remove(domain.id)
+    world.requests.remove(domain.id)
     with pytest.raises(TransientError, match="the MPS supervisor is not running on this node"):
         world.impatient.wait_gone(domain.id, time.monotonic() + PATIENCE)
     run(world.supervisor())
-    world.desk.wait_gone(domain.id, time.monotonic() + PATIENCE)
+    world.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
     assert world.left(domain) == []
 
 
@@ -300,8 +302,8 @@ def test_a_wish_that_cannot_be_read_stops_no_other(world: World, run: Run) -> No
     assert world.ready(kept).daemon == daemon
     world.gone(kept)
     assert world.left(kept) == []
-    world.desk.remove(DomainId("damaged"))
-    world.desk.wait_gone(DomainId("damaged"), time.monotonic() + PATIENCE)
+    world.requests.remove(DomainId("damaged"))
+    world.requests.wait_gone(DomainId("damaged"), time.monotonic() + PATIENCE)
 
 
 def test_a_damaged_record_does_not_leave_the_gpu_exclusive(
@@ -314,11 +316,11 @@ def test_a_damaged_record_does_not_leave_the_gpu_exclusive(
     stop(first)
     for one in (domain, unwanted):
         world.files.paths(one.id).record.write_bytes(b"")
-    world.desk.remove(unwanted.id)
+    world.requests.remove(unwanted.id)
     run(world.supervisor())
     assert world.ready(domain).daemon == daemon
     world.gone(domain)
-    world.desk.wait_gone(unwanted.id, time.monotonic() + PATIENCE)
+    world.requests.wait_gone(unwanted.id, time.monotonic() + PATIENCE)
     assert world.left(domain) + world.left(unwanted) == []
 
 
@@ -359,12 +361,12 @@ def test_a_refused_compute_mode_is_tried_again(world: World, run: Run) -> None:
     world.machine.clear_faults()
     world.until(domain, lambda status: status.state is State.READY)
     world.machine.fail_call("nvmlDeviceSetComputeMode", NO_PERMISSION)
-    world.desk.remove(domain.id)
+    world.requests.remove(domain.id)
     world.until(domain, lambda status: status.state is State.STOPPING and bool(status.reason))
     with pytest.raises(TransientError, match="not taken back yet: this process may not use"):
-        world.desk.wait_gone(domain.id, time.monotonic())
+        world.requests.wait_gone(domain.id, time.monotonic())
     world.machine.clear_faults()
-    world.desk.wait_gone(domain.id, time.monotonic() + PATIENCE)
+    world.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
     assert world.left(domain) == []
 
 
@@ -401,13 +403,13 @@ def test_a_driver_without_mps_is_named(world: World, run: Run) -> None:
 
 def test_without_a_supervisor_the_driver_is_told_so(world: World) -> None:
     domain = world.domain("claim", 0)
-    world.desk.write_desired(domain)
+    world.requests.write_desired(domain)
     with pytest.raises(TransientError, match="the MPS supervisor is not running on this node"):
         world.impatient.wait_ready(domain, time.monotonic() + PATIENCE)
 
 
 def test_a_wait_ends_when_the_driver_stops(world: World) -> None:
-    world.desk.stop()
+    world.requests.stop()
     with pytest.raises(TransientError):
         world.ready(world.domain("claim", 0))
 
@@ -435,7 +437,7 @@ def test_many_domains_come_and_go_together(world: World, run: Run) -> None:
         thread.join(PATIENCE)
     assert set(world.modes()) == {EXCLUSIVE}
     for domain in domains:
-        world.desk.remove(domain.id)
+        world.requests.remove(domain.id)
     for domain in domains:
-        world.desk.wait_gone(domain.id, time.monotonic() + PATIENCE)
+        world.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
         assert world.left(domain) == []

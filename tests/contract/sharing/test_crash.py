@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.reconcile import Pace
+from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.mps import processes
 from dra_driver.mps.domain import DomainId
@@ -63,7 +63,7 @@ def test_a_driver_killed_in_prepare_leaves_all_or_nothing_at_its_next_start(
 ) -> None:
     with supervised(node):
         kill_at(node, mode, "prepare", step)
-        assert node.world.reconciler(Pace()).mend() == set()
+        assert node.world.reconciler(ReconcileTiming()).mend() == set()
         ref = node.claim(REQUESTS[mode])
         record = node.world.prepared.records.read(ref.uid)
         if record is None:
@@ -90,7 +90,7 @@ def test_a_driver_killed_in_unprepare_leaves_nothing_in_the_end(
         node.prepare(ref)
         kill_at(node, mode, "unprepare", step)
         if after == "mend":
-            assert node.world.reconciler(Pace()).mend() == set()
+            assert node.world.reconciler(ReconcileTiming()).mend() == set()
         node.unprepare(ref)
         other = node.claim(dict.fromkeys(REQUESTS[mode]), name="other")
         node.prepare(other)
@@ -108,9 +108,9 @@ def test_a_driver_killed_in_prepare_of_mig_devices_under_mps_converges(
         kill_at(node, "mig", "prepare", step)
         ref = node.mig_claim(0, 1)
         if after == "mend":
-            assert node.world.reconciler(Pace()).mend() == set()
+            assert node.world.reconciler(ReconcileTiming()).mend() == set()
             assert node.instances() in (0, 2)
-            assert len(node.mps.desk.list()) == node.instances()
+            assert len(node.mps.requests.list()) == node.instances()
         elif after == "prepare":
             node.prepare(ref)
             assert node.instances() == 2
@@ -132,7 +132,7 @@ def test_a_driver_killed_in_unprepare_of_mig_devices_under_mps_converges(
         node.prepare(ref)
         kill_at(node, "mig", "unprepare", step)
         if after == "mend":
-            assert node.world.reconciler(Pace()).mend() == set()
+            assert node.world.reconciler(ReconcileTiming()).mend() == set()
         node.unprepare(ref)
         assert (node.instances(), node.left()) == (0, [])
 
@@ -173,7 +173,7 @@ def test_a_claim_is_prepared_although_its_daemon_is_killed_on_the_way(
         ref = node.claim(HALF_OF_ONE)
         node.prepare(ref)
         assert killed == [step]
-        domain = node.mps.desk.desired(DomainId(ref.uid))
+        domain = node.mps.requests.desired(DomainId(ref.uid))
         assert domain is not None
         node.mps.until(domain, lambda status: status.restarts == 1 or step != "limited")
         node.prepare(ref)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from dra_driver.claims.reconcile import Pace
+from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.mps.domain import DomainId
 from sharing_world import Node
 
@@ -22,7 +22,7 @@ def test_each_mig_device_of_a_claim_has_a_daemon_that_goes_before_it(
         node.prepare(ref)
         assert node.instances() == 2
         domains = [f"{ref.uid}_mig_{number}" for number in range(2)]
-        assert sorted(node.mps.desk.list()) == domains
+        assert sorted(node.mps.requests.list()) == domains
         for domain in domains:
             assert answers(node, domain, "get_default_active_thread_percentage") == ["50.0"]
             assert answers(node, domain, "get_default_device_pinned_mem_limit 0") == ["10G"]
@@ -40,8 +40,8 @@ def test_without_a_supervisor_the_pod_ends_and_the_mig_device_goes_later(
         node.prepare(ref)
     node.world.unprepare(ref, 1.0)
     assert node.instances() == 1
-    assert [strategy for strategy, _ in node.debts(ref)] == ["MPS", "MIG"]
+    assert [strategy for strategy, _ in node.cleanups(ref)] == ["MPS", "MIG"]
     with supervised(node):
-        assert node.world.reconciler(Pace()).mend() == set()
+        assert node.world.reconciler(ReconcileTiming()).mend() == set()
         assert node.instances() == 0
         assert node.left() == []

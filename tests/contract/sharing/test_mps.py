@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dra_driver.claims.prepare import Patience
-from dra_driver.claims.reconcile import Pace
+from dra_driver.claims.prepare import PrepareTiming
+from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.errors import ConfigError, DeviceError, TransientError
 from dra_driver.mps import processes
 from dra_driver.mps.domain import DomainId, State
@@ -64,7 +64,7 @@ def test_requests_with_different_limits_share_one_daemon(
         large = mps(defaultActiveThreadPercentage=60, defaultPinnedDeviceMemoryLimit="3Gi")
         ref = node.claim({"small": small, "large": large})
         node.prepare(ref)
-        assert node.mps.desk.list() == {ref.uid}
+        assert node.mps.requests.list() == {ref.uid}
         assert node.ask(ref, PERCENTAGE) == ["60.0"]
         ordinals = sorted([node.uuid(0), node.uuid(1)])
         limits = {uuid: node.ask(ref, f"{MEMORY} {number}") for number, uuid in enumerate(ordinals)}
@@ -97,10 +97,10 @@ def test_a_repeated_prepare_waits_for_nothing_and_changes_nothing(
     with supervised(node):
         ref = node.claim({"a": HALF})
         node.prepare(ref)
-        before = node.mps.desk.status(DomainId(ref.uid))
+        before = node.mps.requests.status(DomainId(ref.uid))
         node.prepare(ref)
-        assert not node.world.reconciler(Pace()).mend()
-        assert node.mps.desk.status(DomainId(ref.uid)) == before
+        assert not node.world.reconciler(ReconcileTiming()).mend()
+        assert node.mps.requests.status(DomainId(ref.uid)) == before
 
 
 def test_a_repeated_prepare_waits_until_a_dead_daemon_is_replaced(
@@ -109,12 +109,12 @@ def test_a_repeated_prepare_waits_until_a_dead_daemon_is_replaced(
     with supervised(node):
         ref = node.claim({"a": HALF})
         node.prepare(ref)
-        domain = node.mps.desk.desired(DomainId(ref.uid))
+        domain = node.mps.requests.desired(DomainId(ref.uid))
         assert domain is not None
         processes.kill(processes.marked(node.mps.files.paths(domain.id).folder), PATIENCE)
         node.mps.until(domain, lambda status: status.restarts == 1)
         node.prepare(ref)
-        status = node.mps.desk.status(domain.id)
+        status = node.mps.requests.status(domain.id)
         assert status is not None
         assert (status.state, status.restarts) == (State.READY, 1)
 
@@ -131,8 +131,8 @@ def test_a_daemon_that_cannot_start_says_why_and_leaves_nothing(
 
 def test_without_a_supervisor_a_claim_waits_then_says_what_is_missing(make_node: Make) -> None:
     node = make_node()
-    node.strategies["MPS"]._desk = node.mps.impatient  # type: ignore[attr-defined]
-    node.world.preparer._patience = Patience(longest=0.2, margin=0.0)
+    node.strategies["MPS"]._requests = node.mps.impatient  # type: ignore[attr-defined]
+    node.world.preparer._timing = PrepareTiming(longest=0.2, margin=0.0)
     with pytest.raises(TransientError, match="the MPS supervisor is not running on this node"):
         node.prepare(node.claim({"a": HALF}))
     assert node.left() == []
@@ -144,23 +144,23 @@ def test_a_gpu_is_not_given_on_before_its_daemon_has_ended(
     ref = node.claim({"a": HALF, "b": None})
     with supervised(node):
         node.prepare(ref)
-    node.strategies["MPS"]._desk = node.mps.impatient  # type: ignore[attr-defined]
+    node.strategies["MPS"]._requests = node.mps.impatient  # type: ignore[attr-defined]
     node.unprepare(ref)
-    ((strategy, reason),) = node.debts(ref)
+    ((strategy, reason),) = node.cleanups(ref)
     assert strategy == "MPS"
     assert "the MPS supervisor is not running" in reason
     free = node.claim({"a": None}, first=1, name="free")
     node.prepare(free)
     other = node.claim({"a": None}, name="other")
-    node.world.preparer._patience = Patience(longest=0.2, margin=0.0)
+    node.world.preparer._timing = PrepareTiming(longest=0.2, margin=0.0)
     with pytest.raises(TransientError, match=r"GPU-.* cannot be used yet: MPS of an earlier claim"):
         node.prepare(other)
-    node.world.preparer._patience = Patience(margin=0.0)
-    node.strategies["MPS"]._desk = node.mps.desk  # type: ignore[attr-defined]
+    node.world.preparer._timing = PrepareTiming(margin=0.0)
+    node.strategies["MPS"]._requests = node.mps.requests  # type: ignore[attr-defined]
     with supervised(node):
         node.prepare(other)
         assert node.modes() == {}
-        assert node.debts(ref) == []
+        assert node.cleanups(ref) == []
         node.unprepare(other)
         node.unprepare(free)
         assert node.left() == []
@@ -192,10 +192,10 @@ def test_a_domain_that_nobody_has_a_record_of_is_taken_back(
         ref = node.claim({"a": HALF})
         node.prepare(ref)
         node.world.prepared.records.delete(ref.uid)
-        assert node.world.reconciler(Pace()).mend() == set()
+        assert node.world.reconciler(ReconcileTiming()).mend() == set()
         node.prepare(node.claim({"a": None}, name="other"))
         assert node.modes() == {}
-        assert node.mps.desk.list() == frozenset()
+        assert node.mps.requests.list() == frozenset()
 
 
 def test_after_a_reboot_the_domain_of_a_claim_that_is_gone_is_taken_back(
@@ -208,7 +208,7 @@ def test_after_a_reboot_the_domain_of_a_claim_that_is_gone_is_taken_back(
     node.machine.reboot("boot-2")
     after = Node(node.root)
     with supervised(after):
-        domain = after.mps.desk.desired(DomainId(ref.uid))
+        domain = after.mps.requests.desired(DomainId(ref.uid))
         assert domain is not None
         # The supervisor is up first and finds the wish of the former boot.
         after.mps.until(domain, lambda status: status.state is State.READY)
@@ -231,8 +231,8 @@ def test_after_a_reboot_the_start_takes_back_what_waits_for_its_pod(
     node.machine.reboot("boot-2")
     after = Node(node.root, api=node.world.api)
     with supervised(after):
-        assert after.world.reconciler(Pace()).mend() == set()
-        assert after.mps.desk.list() == frozenset()
+        assert after.world.reconciler(ReconcileTiming()).mend() == set()
+        assert after.mps.requests.list() == frozenset()
         after.prepare(ref)
         assert after.ask(ref, PERCENTAGE) == ["50.0"]
         after.unprepare(ref)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from claims_world import World
-from dra_driver.claims.reconcile import Pace
+from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.errors import ConfigError, DeviceError
 from sharing_world import HALF, LONG, Node
@@ -77,7 +77,7 @@ def test_a_repeated_prepare_sets_nothing(node: Node) -> None:
     node.prepare(ref)
     runs = smi_runs(node, 'exec "$REAL" "$@"')
     node.prepare(ref)
-    assert not node.world.reconciler(Pace()).mend()
+    assert not node.world.reconciler(ReconcileTiming()).mend()
     assert not runs.exists()
 
 
@@ -106,7 +106,7 @@ def test_a_card_without_time_slices_is_refused_and_nothing_is_left(make_node: Ma
             "Not Supported; use interval Default, or select another GPU"
         )
         assert node.modes() == ({card.minor: mode} if mode else {})
-        assert node.debts(ref) == []
+        assert node.cleanups(ref) == []
         assert node.world.left() == []
 
 
@@ -154,13 +154,13 @@ def test_a_reset_that_fails_does_not_block_unprepare_and_is_retried(node: Node) 
     node.machine.fail_call("nvidia-smi:set-timeslice", 999, uuid=node.uuid(0), times=2)
     node.unprepare(ref)
     assert node.slices() == {0: 3}
-    ((strategy, reason),) = node.debts(ref)
+    ((strategy, reason),) = node.cleanups(ref)
     assert strategy == "TimeSlicing"
     assert "Unknown Error" in reason
-    assert node.world.prepared.count_debts() == {"TimeSlicing": 1}
+    assert node.world.prepared.count_cleanups() == {"TimeSlicing": 1}
     assert not node.world.specs.exists(ref.uid)
 
-    reconciler = node.world.reconciler(Pace())
+    reconciler = node.world.reconciler(ReconcileTiming())
     assert reconciler.mend() == {ref.uid}
     assert node.world.failed_undos == ["TimeSlicing", "TimeSlicing"]
     assert reconciler.mend() == set()
@@ -173,13 +173,13 @@ def test_the_next_claim_of_the_gpu_takes_a_debt_back(node: Node) -> None:
     node.prepare(ref)
     node.machine.fail_call("nvidia-smi:set-timeslice", 999, times=2)
     node.unprepare(ref)
-    assert [strategy for strategy, _ in node.debts(ref)] == ["TimeSlicing", "TimeSlicing"]
+    assert [strategy for strategy, _ in node.cleanups(ref)] == ["TimeSlicing", "TimeSlicing"]
     other = node.claim({"a": None}, name="other")
     node.prepare(other)
     assert node.slices() == {1: 3}
-    assert len(node.debts(ref)) == 1
+    assert len(node.cleanups(ref)) == 1
     node.unprepare(other)
-    assert node.world.reconciler(Pace()).mend() == set()
+    assert node.world.reconciler(ReconcileTiming()).mend() == set()
     assert node.modes() == {0: EXCLUSIVE_PROCESS}
     assert node.slices() == {}
     assert node.world.left() == []
@@ -192,12 +192,14 @@ def test_a_debt_that_cannot_be_paid_does_not_keep_the_next_claim_away(node: Node
     node.unprepare(ref)
     other = node.claim({"a": None}, name="other")
     node.prepare(other)
-    assert len(node.debts(ref)) == 1
+    assert len(node.cleanups(ref)) == 1
     node.machine.clear_faults()
-    assert node.world.reconciler(Pace()).mend() == {ref.uid}, "the GPU is another claim's now"
+    assert node.world.reconciler(ReconcileTiming()).mend() == {ref.uid}, (
+        "the GPU is another claim's now"
+    )
     assert node.slices() == {0: 3}
     node.unprepare(other)
-    assert node.world.reconciler(Pace()).mend() == set()
+    assert node.world.reconciler(ReconcileTiming()).mend() == set()
     assert node.left() == []
 
 
@@ -213,7 +215,7 @@ def test_a_claim_that_is_prepared_again_keeps_its_debt_in_mind(node: Node) -> No
     record = node.world.prepared.records.read(ref.uid)
     assert record is not None
     assert record.state is RecordState.PREPARED
-    assert len(record.debts) == 1
+    assert len(record.pending) == 1
     node.unprepare(again)
     assert node.left() == []
 
@@ -223,11 +225,11 @@ def test_a_lost_gpu_does_not_block_unprepare(node: Node) -> None:
     node.prepare(ref)
     node.machine.lose_gpu(node.uuid(0))
     node.unprepare(ref)
-    ((_, reason),) = node.debts(ref)
+    ((_, reason),) = node.cleanups(ref)
     assert "GPU is lost" in reason
     node.machine.reboot("boot-2")
     after = Node(node.root)
-    assert after.world.reconciler(Pace()).mend() == set()
+    assert after.world.reconciler(ReconcileTiming()).mend() == set()
     assert after.left() == []
     after.close()
 
@@ -253,7 +255,7 @@ def test_after_a_reboot_nothing_is_reset(node: Node) -> None:
     runs = smi_runs(node, 'exec "$REAL" "$@"')
     after = Node(node.root, api=node.world.api)
     assert isinstance(after.world, World)
-    assert after.world.reconciler(Pace()).mend() == set()
+    assert after.world.reconciler(ReconcileTiming()).mend() == set()
     after.unprepare(ref)
     assert not runs.exists()
     assert after.left() == []

@@ -16,9 +16,9 @@ from dra_driver.kube.resource import RESOURCE_SLICES
 from dra_driver.ops.metrics import SliceWrite
 from dra_driver.slices.project import projection
 from dra_driver.slices.publication import Project, Publication
-from dra_driver.slices.publisher import Pace, SlicePublisher
+from dra_driver.slices.publisher import PublisherTiming, SlicePublisher
 
-QUICK = Pace(settle=0.02, retry=0.01, retry_most=0.05)
+QUICK = PublisherTiming(settle=0.02, retry=0.01, retry_most=0.05)
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Bench:
         self,
         inventory: Inventory | None = None,
         *,
-        pace: Pace = QUICK,
+        timing: PublisherTiming = QUICK,
         project: Project = projection,
     ) -> SlicePublisher:
         """Start a publisher, and wait until it has published the inventory if one is given."""
@@ -67,7 +67,9 @@ class Bench:
             observer=self.count,
             project=project,
         )
-        publisher = SlicePublisher(publication, clock=time.monotonic, random=lambda: 0.5, pace=pace)
+        publisher = SlicePublisher(
+            publication, clock=time.monotonic, random=lambda: 0.5, timing=timing
+        )
         self.publishers.append(publisher)
         publisher.start()
         if inventory is not None:

@@ -13,7 +13,7 @@ from apiserver.store import Refusal
 from dra_driver.devices.model import Inventory
 from dra_driver.ops.metrics import SliceWrite
 from dra_driver.slices.project import Projection, projection
-from dra_driver.slices.publisher import Pace
+from dra_driver.slices.publisher import PublisherTiming
 
 OTHERS = {
     "apiVersion": "resource.k8s.io/v1",
@@ -390,7 +390,7 @@ class TestFailures:
             bench.wait(lambda: bench.devices() == ["gpu-0", "gpu-1"])
 
     def test_someone_who_insists_is_overruled_more_and_more_slowly(self, bench: Any) -> None:
-        bench.start(make.inventory(), pace=Pace(settle=0.01, settle_most=1000.0))
+        bench.start(make.inventory(), timing=PublisherTiming(settle=0.01, settle_most=1000.0))
         rounds = count()
 
         def wipe() -> bool:

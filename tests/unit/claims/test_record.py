@@ -7,7 +7,7 @@ import pytest
 
 import make
 from dra_driver.claims.model import ConsumerPod, PreparedDevice
-from dra_driver.claims.record import Debt, DeviceRecord, MigRecord, decode, encode
+from dra_driver.claims.record import DeviceRecord, MigRecord, PendingCleanup, decode, encode
 from dra_driver.devices.model import Placement
 from dra_driver.errors import StateError
 from dra_driver.sharing.base import GpuPart, Plan
@@ -17,7 +17,9 @@ PLAN = Plan(strategy="TimeSlicing", gpus=(make.gpu(0).uuid,), changes={"interval
 RECORD = make.record(make.gpu(0), make.gpu(5), plans=(PLAN,))
 OWING = replace(
     RECORD,
-    debts=(Debt(plan=replace(PLAN, gpus=(make.gpu(7).uuid,)), reason="the GPU is lost"),),
+    pending=(
+        PendingCleanup(plan=replace(PLAN, gpus=(make.gpu(7).uuid,)), reason="the GPU is lost"),
+    ),
     pods=(ConsumerPod(name="pod", uid="pod-uid"),),
 )
 MADE = make.mig_device(0, "2g.20gb", 2)
@@ -59,7 +61,7 @@ def test_the_first_records_are_read() -> None:
 
 
 def test_a_record_with_debts_and_pods_is_read_and_written_as_ever() -> None:
-    golden = (GOLDEN / "v1-debts.json").read_bytes()
+    golden = (GOLDEN / "v1-cleanups.json").read_bytes()
     assert decode(golden) == OWING
     assert encode(OWING) == golden
 

@@ -9,12 +9,12 @@ import pytest
 
 from dra_driver.errors import StateError
 from dra_driver.mps.cgroup import GROUP, DaemonGroup
-from dra_driver.mps.desk import MpsDesk
 from dra_driver.mps.domain import Daemon, Domain, DomainDevice, DomainId
 from dra_driver.mps.files import MpsFiles, delete_file, ids_in, read_file, write_file
+from dra_driver.mps.inotify import FolderWatch, WatchPool
 from dra_driver.mps.lock import SupervisorLock, running_supervisor
-from dra_driver.mps.notice import FolderWatch, WatchPool
-from dra_driver.mps.record import Record, read_record, write_record
+from dra_driver.mps.record import DomainRecord, read_record, write_record
+from dra_driver.mps.requests import DomainRequests
 
 DOMAIN = Domain(id=DomainId("claim"), devices=(DomainDevice(uuid="GPU-1"),))
 
@@ -33,7 +33,7 @@ def test_a_file_is_written_whole_replaced_and_deleted(tmp_path: Path, durable: b
     assert list(tmp_path.iterdir()) == []
 
 
-def test_half_written_files_are_nobodys_wish(tmp_path: Path) -> None:
+def test_half_written_files_are_nobodys_desired(tmp_path: Path) -> None:
     (tmp_path / ".a.json.tmp").touch()
     (tmp_path / ".b.json").touch()
     assert ids_in(tmp_path) == set()
@@ -135,43 +135,43 @@ def test_a_folder_that_cannot_be_watched_is_polled(tmp_path: Path) -> None:
 
 
 def test_asking_for_the_same_again_touches_nothing(tmp_path: Path) -> None:
-    desk = MpsDesk(tmp_path / "mps", time.monotonic)
-    desk.write_desired(DOMAIN)
+    requests = DomainRequests(tmp_path / "mps", time.monotonic)
+    requests.write_desired(DOMAIN)
     path = tmp_path / "mps/desired/claim.json"
     before = path.stat()
-    desk.write_desired(DOMAIN)
+    requests.write_desired(DOMAIN)
     assert path.stat() == before
-    assert desk.desired(DOMAIN.id) == DOMAIN
-    assert desk.list() == {"claim"}
-    desk.remove(DOMAIN.id)
-    desk.remove(DOMAIN.id)
-    assert desk.desired(DOMAIN.id) is None
+    assert requests.desired(DOMAIN.id) == DOMAIN
+    assert requests.list() == {"claim"}
+    requests.remove(DOMAIN.id)
+    requests.remove(DOMAIN.id)
+    assert requests.desired(DOMAIN.id) is None
 
 
 def test_a_domain_that_never_was_is_gone_also_without_a_supervisor(tmp_path: Path) -> None:
-    desk = MpsDesk(tmp_path / "mps", time.monotonic)
-    desk.wait_gone(DOMAIN.id, time.monotonic())
-    assert not desk.supervisor_runs()
+    requests = DomainRequests(tmp_path / "mps", time.monotonic)
+    requests.wait_gone(DOMAIN.id, time.monotonic())
+    assert not requests.supervisor_runs()
 
 
 def test_damaged_files_say_nothing(tmp_path: Path) -> None:
-    desk = MpsDesk(tmp_path, time.monotonic)
-    desk.write_desired(DOMAIN)
+    requests = DomainRequests(tmp_path, time.monotonic)
+    requests.write_desired(DOMAIN)
     (tmp_path / "desired/claim.json").write_bytes(b"{")
     (tmp_path / "status/claim.json").write_bytes(b"{")
-    assert desk.desired(DOMAIN.id) is None
-    assert desk.status(DOMAIN.id) is None
+    assert requests.desired(DOMAIN.id) is None
+    assert requests.status(DOMAIN.id) is None
 
 
 def test_a_record_holds_until_the_next_boot(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
-    record = Record(
+    record = DomainRecord(
         boot_id="one", modes_found={"GPU-1": 2}, daemon=Daemon(pid=7, start_ticks=8), restarts=3
     )
     assert read_record(path, "one") is None
     write_record(path, record)
     assert read_record(path, "one") == record
-    assert read_record(path, "two") == Record(boot_id="two", restarts=3)
+    assert read_record(path, "two") == DomainRecord(boot_id="two", restarts=3)
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 100, b'{"version":1}\n'])

@@ -11,7 +11,7 @@ def test_exclusive_gpus_are_not_changed() -> None:
     group = Group(claim="u", gpus=(make.gpu(0), make.gpu(1)), config=GpuConfig())
     assert exclusive.plan([group], 0.0) == ()
     assert exclusive.leftovers() == {}
-    assert not exclusive.lives_on
+    assert not exclusive.survives_reboot
 
 
 def test_a_config_names_its_strategy() -> None:

@@ -8,8 +8,8 @@ import make
 from dra_driver.claims.record import decode, encode
 from dra_driver.devices.model import Gpu
 from dra_driver.errors import ConfigError, StateError
-from dra_driver.mps.desk import MpsDesk
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId
+from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import Group, MigUnit, Plan
 from dra_driver.sharing.mps import Mps, domain_of
 from resource_nvidia_com.decode import decode as decode_config
@@ -19,7 +19,7 @@ ONE, TWO, THREE = make.gpu(1), make.gpu(2), make.gpu(3)
 
 @pytest.fixture
 def mps(tmp_path: Path) -> Mps:
-    return Mps(MpsDesk(tmp_path, lambda: 0.0), lambda: 0.0, ready_seconds=1.0)
+    return Mps(DomainRequests(tmp_path, lambda: 0.0), lambda: 0.0, ready_seconds=1.0)
 
 
 def group(gpus: Iterable[Gpu], **config: Any) -> Group:
@@ -101,7 +101,7 @@ def test_cards_before_mps_have_none(mps: Mps) -> None:
 
 def test_what_is_asked_for_without_a_record_can_be_undone(mps: Mps, tmp_path: Path) -> None:
     (plan,) = mps.plan([group([ONE])], 0.0)
-    mps.uphold(plan, None)
+    mps.ensure(plan, None)
     assert list(mps.leftovers()) == ["uid"]
     mps.undo(mps.leftovers()["uid"], 0.0)
     assert mps.leftovers() == {}
@@ -139,10 +139,10 @@ def test_each_mig_device_has_a_domain_of_its_own_beside_the_one_of_whole_gpus(mp
 
 def test_what_is_left_of_a_claims_domains_is_ended_together(mps: Mps) -> None:
     for plan in mps.plan([group([ONE])], 0.0):
-        mps.uphold(plan, None)
+        mps.ensure(plan, None)
     unit = MigUnit(gpu=TWO, device=make.mig_device(2))
     for plan in mps.plan([Group(claim="uid", config=make.gpu_config("MPS"), migs=(unit,))], 0.0):
-        mps.uphold(plan, None)
+        mps.ensure(plan, None)
     (left,) = mps.leftovers().items()
     assert left[0] == "uid"
     assert (left[1].changes["domain"], left[1].changes["others"]) == ("uid", ["uid_mig_0"])

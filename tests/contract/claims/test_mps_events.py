@@ -10,13 +10,13 @@ import pytest
 import make
 from apiserver.server import ApiServer
 from dra_driver.claims.checkpoint import RecordStore
-from dra_driver.claims.deaths import FILE_NAME, DaemonDeaths, Timing
 from dra_driver.claims.model import ClaimUid
+from dra_driver.claims.mps_events import FILE_NAME, EventTiming, MpsEvents
 from dra_driver.errors import UnavailableError
 from dra_driver.kube.kubeconfig import from_kubeconfig
-from dra_driver.mps.desk import MpsDesk
 from dra_driver.mps.domain import DomainId, State, Status, encode_status
 from dra_driver.mps.files import MpsFiles
+from dra_driver.mps.requests import DomainRequests
 
 UID = "11111111-0000-4000-8000-000000000000"
 DOMAIN = DomainId(UID)
@@ -35,15 +35,15 @@ class World:
         self.files.make_folders()
         self.kube = from_kubeconfig(server.write_kubeconfig(folder / "kubeconfig"))
 
-    def driver(self) -> DaemonDeaths:
+    def driver(self) -> MpsEvents:
         """What a driver that has just been started has."""
-        return DaemonDeaths(
-            MpsDesk(self.files.root, lambda: self.time),
+        return MpsEvents(
+            DomainRequests(self.files.root, lambda: self.time),
             self.records,
             self.kube,
             node="node-1",
             folder=self.files.root,
-            timing=Timing(
+            timing=EventTiming(
                 monotonic=lambda: self.time, now=lambda: datetime.now(UTC), look=0.01, retry=0.01
             ),
         )

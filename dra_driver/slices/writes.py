@@ -73,7 +73,7 @@ class Settled:
     answered: Object
 
 
-def plan(
+def writes_for(
     desired: DesiredPool,
     existing: Sequence[Object],
     *,

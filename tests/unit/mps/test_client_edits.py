@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dra_driver.cdi.model import Mount
-from dra_driver.mps.client import ClientLimits, client_edits
+from dra_driver.mps.client_edits import ClientLimits, client_edits
 from dra_driver.mps.files import DomainPaths
 
 PATHS = DomainPaths(folder=Path("/plugins/mps/domains/claim"))

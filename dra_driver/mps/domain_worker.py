@@ -1,9 +1,9 @@
 """Keeps one MPS domain as it is wanted, on a thread of its own, so that none delays another.
 
 In: what is wanted, which may change at any time. Out: the domain's status file. The thread sleeps
-until the wish changes, the daemon dies (pidfd_open(2)) or it is time to ask the daemon whether it
-answers. What fails is tried again with back-off for as long as it is wanted; a daemon that keeps
-dying soon after its start counts as failing.
+until the desired state changes, the daemon dies (pidfd_open(2)) or it is time to ask the daemon
+whether it answers. What fails is tried again with back-off for as long as it is wanted; a daemon
+that keeps dying soon after its start counts as failing.
 """
 
 import os
@@ -18,7 +18,7 @@ import structlog
 from dra_driver.errors import DeviceError, DriverError, StateError
 from dra_driver.mps.domain import Domain, DomainId, State, Status, encode_status
 from dra_driver.mps.files import delete_file, write_file
-from dra_driver.mps.lifecycle import LOST_WORK, Lifecycle, Service, Works
+from dra_driver.mps.lifecycle import LOST_WORK, Lifecycle, Service, SupervisorContext
 from dra_driver.mps.processes import is_alive
 
 log = structlog.get_logger()
@@ -27,7 +27,7 @@ _ATTEMPTS_BEFORE_FAILED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class WorkerTiming:
     """How often things are done; seconds. A daemon is settled once it has lived that long."""
 
     first_retry: float = 0.2
@@ -38,53 +38,57 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A wish that cannot be read: what it was before is left as it is. `reason` is for people."""
+    """A desired state that cannot be read: the domain stays as it was. `reason` is for people."""
 
     reason: str
 
 
-Wish = Domain | Unreadable | None
+Desired = Domain | Unreadable | None
 """What is wanted of a domain; None is its end."""
 
 
-class Keeper:
-    """One domain's keeper. `want` may be called from any thread; `start` once."""
+class DomainWorker:
+    """One domain's worker. `want` may be called from any thread; `start` once."""
 
     def __init__(
-        self, domain: DomainId, works: Works, pace: Pace, clock: Callable[[], float]
+        self,
+        domain: DomainId,
+        context: SupervisorContext,
+        timing: WorkerTiming,
+        clock: Callable[[], float],
     ) -> None:
         """Take the domain to keep.
 
         Args:
             domain: its id.
-            works: what all domains have in common.
-            pace: how often things are done.
+            context: what all domains have in common.
+            timing: how often things are done.
             clock: monotonic seconds.
         """
         self.domain = domain
-        self._works = works
-        self._pace = pace
+        self._context = context
+        self._timing = timing
         self._clock = clock
         self._log = log.bind(domain=domain)
         self._lock = threading.Lock()
-        self._wish: Wish = None
+        self._desired: Desired = None
         self._ended = False
         self._stopping = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name=f"mps {domain}", daemon=True)
         # Of the thread alone:
-        self._life = Lifecycle(domain, works, self._report)
+        self._life = Lifecycle(domain, context, self._report)
         self._generation = ""
         self._service: Service | None = None
         self._serving_since = 0.0
         self._failures = 0
         self._status: Status | None = None
 
-    def want(self, wish: Wish) -> bool:
-        """Say what is wanted from now on; False if this keeper has ended and cannot be told."""
+    def want(self, desired: Desired) -> bool:
+        """Say what is wanted from now on; False if this worker has ended and cannot be told."""
         with self._lock:
             if not self._ended:
-                self._wish = wish
+                self._desired = desired
                 os.eventfd_write(self._wake, 1)
             return not self._ended
 
@@ -115,19 +119,19 @@ class Keeper:
         while pause is not None:
             self._sleep(pause)
             with self._lock:
-                wish, stopping = self._wish, self._stopping
+                desired, stopping = self._desired, self._stopping
             if not stopping:
-                pause = self._work(wish)
+                pause = self._work(desired)
             with self._lock:
-                # A wish that came meanwhile goes before the end.
-                if self._stopping or (pause is None and self._wish is None):
+                # A desired that came meanwhile goes before the end.
+                if self._stopping or (pause is None and self._desired is None):
                     self._ended, pause = True, None
                     os.close(self._wake)
                 elif pause is None:
                     pause = 0.0
 
     def _sleep(self, seconds: float) -> None:
-        """Wait for another wish, the daemon's end, or the time."""
+        """Wait for another desired, the daemon's end, or the time."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         pidfd = None
@@ -144,10 +148,10 @@ class Keeper:
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
 
-    def _work(self, wish: Wish) -> float | None:
+    def _work(self, desired: Desired) -> float | None:
         """Do what is to be done; return after how many seconds to look again, None for never."""
         try:
-            match wish:
+            match desired:
                 case None:
                     self._end()
                     return None
@@ -155,41 +159,41 @@ class Keeper:
                     self._generation, self._service = "", None
                     self._report(State.FAILED, reason)
                 case Domain():
-                    self._keep(wish)
+                    self._keep(desired)
         except (DriverError, OSError) as error:
-            return self._fail(wish, error)
+            return self._fail(desired, error)
         if self._is_settled():
             self._failures = 0
-        return self._pace.check
+        return self._timing.check
 
     def _keep(self, wanted: Domain) -> None:
         self._generation = wanted.generation
         before, self._service = self._service, None
         if before and not is_alive(before.daemon) and not self._is_settled():
-            log_folder = self._works.files.paths(self.domain).log
+            log_folder = self._context.files.paths(self.domain).log
             raise DeviceError(f"{LOST_WORK}; it died soon after its start, see {log_folder}")
         service = self._life.bring_about(wanted, before)
         if before is None or service.daemon != before.daemon:
             self._serving_since = self._clock()
         self._service = service
         self._write_ready(service)
-        self._works.step(self.domain, "reported")
+        self._context.step(self.domain, "reported")
 
     def _is_settled(self) -> bool:
-        return self._clock() >= self._serving_since + self._pace.settled
+        return self._clock() >= self._serving_since + self._timing.settled
 
     def _end(self) -> None:
         self._generation, self._service = "", None
         self._life.take_back()
         # The status goes last: its absence says that all is gone.
-        delete_file(self._works.files.status(self.domain))
+        delete_file(self._context.files.status(self.domain))
         self._status = None
         self._log.info("mps domain removed")
 
-    def _fail(self, wish: Wish, error: DriverError | OSError) -> float:
+    def _fail(self, desired: Desired, error: DriverError | OSError) -> float:
         self._failures += 1
         before, reason = self._status, str(error)
-        if wish is None:
+        if desired is None:
             state = State.STOPPING
         elif self._failures >= _ATTEMPTS_BEFORE_FAILED:
             state = State.FAILED
@@ -201,7 +205,8 @@ class Keeper:
         with suppress(StateError):  # of a full disk, for one; it is tried again with the rest
             self._report(state, reason)
         return min(
-            self._pace.first_retry * 2.0 ** min(self._failures - 1, 16), self._pace.longest_retry
+            self._timing.first_retry * 2.0 ** min(self._failures - 1, 16),
+            self._timing.longest_retry,
         )
 
     def _report(self, state: State, reason: str) -> None:
@@ -211,7 +216,7 @@ class Keeper:
             Status(
                 id=self.domain,
                 state=state,
-                supervisor=self._works.supervisor,
+                supervisor=self._context.supervisor,
                 generation=self._generation,
                 reason=reason,
                 daemon=record.daemon if record is not None else None,
@@ -226,7 +231,7 @@ class Keeper:
         status = Status(
             id=self.domain,
             state=State.READY,
-            supervisor=self._works.supervisor,
+            supervisor=self._context.supervisor,
             generation=service.generation,
             daemon=service.daemon,
             active_thread_percentage=service.limits.active_thread_percentage,
@@ -239,5 +244,7 @@ class Keeper:
 
     def _write(self, status: Status) -> None:
         if status != self._status:
-            write_file(self._works.files.status(self.domain), encode_status(status), durable=False)
+            write_file(
+                self._context.files.status(self.domain), encode_status(status), durable=False
+            )
             self._status = status

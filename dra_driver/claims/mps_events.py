@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import structlog
 
 from dra_driver.claims.model import Claim, ClaimRef, ClaimUid, parse_claim, uid_of
-from dra_driver.claims.record import Record
+from dra_driver.claims.record import ClaimRecord
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.envelope import seal, unseal
 from dra_driver.errors import ConfigError, DriverError, NotFoundError, StateError, UnavailableError
@@ -34,7 +34,7 @@ FILE_NAME = "reported-deaths.json"
 
 
 class Domains(Protocol):
-    """What the supervisor says of MPS domains (mps/desk.py)."""
+    """What the supervisor says of MPS domains (mps/requests.py)."""
 
     def list(self) -> frozenset[DomainId]:
         """Return the domains there are."""
@@ -48,7 +48,7 @@ class Domains(Protocol):
 class Records(Protocol):
     """The claims of this node (claims/checkpoint.py)."""
 
-    def read(self, uid: ClaimUid) -> Record | None:
+    def read(self, uid: ClaimUid) -> ClaimRecord | None:
         """Return a claim's record, or None."""
         ...
 
@@ -73,7 +73,7 @@ class ApiServer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class EventTiming:
     """Two clocks, monotonic seconds and the time of day, and how often to do what; seconds."""
 
     monotonic: Callable[[], float]
@@ -88,7 +88,7 @@ class Timing:
     request_timeout: float = 10.0
 
 
-class DaemonDeaths:
+class MpsEvents:
     """A thread that tells of MPS daemons that died."""
 
     def __init__(
@@ -99,7 +99,7 @@ class DaemonDeaths:
         *,
         node: str,
         folder: Path,
-        timing: Timing,
+        timing: EventTiming,
     ) -> None:
         """Take the parts it works with.
 

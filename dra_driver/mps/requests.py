@@ -31,8 +31,8 @@ from dra_driver.mps.files import (
     read_file,
     write_file,
 )
+from dra_driver.mps.inotify import WatchPool
 from dra_driver.mps.lock import running_supervisor
-from dra_driver.mps.notice import WatchPool
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ _NOT_RUNNING = (
 )
 
 
-class MpsDesk:
+class DomainRequests:
     """Asks for MPS domains. Calls for different domains may run at the same time."""
 
     def __init__(
@@ -95,8 +95,8 @@ class MpsDesk:
         """
         path = self._files.desired(domain)
         if path.exists():
-            # A supervisor may just have read the wish and not answered yet. With a status there,
-            # the end has come only when the supervisor has seen that the wish is gone.
+            # A supervisor may just have read the desired and not answered yet. With a status there,
+            # the end has come only when the supervisor has seen that the desired is gone.
             _write_new(self._files.status(domain), encode_status(_not_taken_up(domain)))
         delete_file(path)
 

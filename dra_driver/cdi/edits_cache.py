@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dra_driver.cdi.common import common_edits
+from dra_driver.cdi.driver_edits import driver_edits
 from dra_driver.cdi.driver_root import find_driver_files, watched_paths
 from dra_driver.cdi.gpu import gpu_edits, watched_nodes
 from dra_driver.cdi.hooks import HookProgram, find_hook_program
@@ -78,7 +78,7 @@ class _Kept:
     until: float
 
 
-class CdiContent:
+class EditsCache:
     """Container edits of this node. Calls may come from any thread."""
 
     def __init__(
@@ -133,7 +133,7 @@ class CdiContent:
         )
         return _Kept(
             edits=NodeEdits(
-                common=common_edits(files, self._roots, hook_program),
+                common=driver_edits(files, self._roots, hook_program),
                 roots=self._roots,
                 hook_program=hook_program,
             ),

@@ -7,12 +7,12 @@ them to others at once, while the kubelet still has to end the containers and ca
 
 from dra_driver.claims.model import Claim, parse_claim, uid_of
 from dra_driver.claims.ports import ClaimReader
-from dra_driver.claims.record import Record
+from dra_driver.claims.record import ClaimRecord
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ConfigError, NotFoundError
 
 
-def why_gone(claims: ClaimReader, record: Record, *, timeout: float) -> str | None:
+def why_gone(claims: ClaimReader, record: ClaimRecord, *, timeout: float) -> str | None:
     """Return why a recorded claim has no right to its devices any more, or None when it has.
 
     The answer goes after "claim X, which …". `timeout` is in seconds.
@@ -35,7 +35,7 @@ def why_gone(claims: ClaimReader, record: Record, *, timeout: float) -> str | No
     return None if has_devices_of(claim, record) else "was allocated anew"
 
 
-def has_devices_of(claim: Claim, record: Record) -> bool:
+def has_devices_of(claim: Claim, record: ClaimRecord) -> bool:
     """Tell whether the claim is allocated just the devices that the record has."""
     allocated = {(one.pool, one.device, one.share_id, one.admin_access) for one in claim.results}
     recorded = {(one.pool, one.name, one.share_id, one.admin_access) for one in record.devices}

@@ -35,7 +35,7 @@ _SEARCHED_BY_DEFAULT = (
 )
 
 
-def common_edits(files: DriverFiles, roots: Roots, hook_program: HookProgram | None) -> Edits:
+def driver_edits(files: DriverFiles, roots: Roots, hook_program: HookProgram | None) -> Edits:
     """Return the edits shared by all GPUs of the node.
 
     Raises:

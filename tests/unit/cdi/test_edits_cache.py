@@ -10,8 +10,8 @@ import pytest
 
 import driver_tree
 import make
-from dra_driver.cdi import content as content_module
-from dra_driver.cdi.content import CdiContent
+from dra_driver.cdi import edits_cache as content_module
+from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.roots import Roots
 from dra_driver.errors import DeviceError
@@ -23,7 +23,7 @@ ALIASES = "/usr/local/nvidia/lib64"
 
 def content(
     root: Path, *, hook_path: str = "", clock: Callable[[], float] = lambda: 0.0
-) -> CdiContent:
+) -> EditsCache:
     roots = Roots(
         driver=root,
         driver_on_host="/host",
@@ -32,7 +32,7 @@ def content(
         proc=root / "proc",
         sys=root / "sys",
     )
-    return CdiContent(roots, hook_path=hook_path, kernel_release="6.8.0", clock=clock)
+    return EditsCache(roots, hook_path=hook_path, kernel_release="6.8.0", clock=clock)
 
 
 def mounts(edits: Edits) -> dict[str, str]:

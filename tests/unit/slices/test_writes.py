@@ -4,8 +4,8 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from dra_driver.slices.plan import Create, Delete, Owner, Settled, Update, Write, plan
 from dra_driver.slices.pool import DesiredPool, build_slices
+from dra_driver.slices.writes import Create, Delete, Owner, Settled, Update, Write, writes_for
 
 OWNER = Owner(name="n1", uid="node-uid")
 TAINT = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
@@ -55,11 +55,11 @@ def name(index: int) -> str:
 
 
 def test_what_is_as_wanted_is_not_written() -> None:
-    assert plan(pool(devices(65)), served(devices(65)), owner=OWNER) == ()
+    assert writes_for(pool(devices(65)), served(devices(65)), owner=OWNER) == ()
 
 
 def test_a_new_pool_begins_with_generation_one() -> None:
-    writes = plan(pool(devices(65)), [], owner=OWNER)
+    writes = writes_for(pool(devices(65)), [], owner=OWNER)
     assert kinds(writes) == [(Create, name(0)), (Create, name(1))]
     assert generations(writes) == {1}
     assert isinstance(writes[0], Create)
@@ -72,7 +72,7 @@ def test_a_new_pool_begins_with_generation_one() -> None:
 def test_one_changed_slice_keeps_the_generation() -> None:
     existing = served(devices(65), generation=7)
     existing[1]["spec"]["devices"][0]["name"] = "other"
-    writes = plan(pool(devices(65)), existing, owner=OWNER)
+    writes = writes_for(pool(devices(65)), existing, owner=OWNER)
     assert kinds(writes) == [(Update, name(1))]
     assert generations(writes) == {7}
 
@@ -81,19 +81,19 @@ def test_two_changed_slices_raise_the_generation_and_write_every_slice() -> None
     existing = served(devices(130), generation=7)
     for entry in existing[:2]:
         entry["spec"]["devices"][0]["name"] = "other"
-    writes = plan(pool(devices(130)), existing, owner=OWNER)
+    writes = writes_for(pool(devices(130)), existing, owner=OWNER)
     assert kinds(writes) == [(Update, name(0)), (Update, name(1)), (Update, name(2))]
     assert generations(writes) == {8}
 
 
 def test_a_missing_slice_raises_the_generation() -> None:
-    writes = plan(pool(devices(65)), served(devices(65), generation=7)[:1], owner=OWNER)
+    writes = writes_for(pool(devices(65)), served(devices(65), generation=7)[:1], owner=OWNER)
     assert kinds(writes) == [(Update, name(0)), (Create, name(1))]
     assert generations(writes) == {8}
 
 
 def test_a_slice_too_many_is_deleted_before_the_rest_is_written() -> None:
-    writes = plan(pool(devices(1)), served(devices(65), generation=7), owner=OWNER)
+    writes = writes_for(pool(devices(1)), served(devices(65), generation=7), owner=OWNER)
     assert kinds(writes) == [(Delete, name(1)), (Update, name(0))]
     assert generations(writes) == {7}
     assert writes[0] == Delete(name=name(1), uid="uid-1", resource_version="101")
@@ -101,7 +101,7 @@ def test_a_slice_too_many_is_deleted_before_the_rest_is_written() -> None:
 
 def test_a_slice_left_behind_at_an_older_generation_is_the_only_one_written() -> None:
     existing = [served(devices(65), generation=8)[0], served(devices(65), generation=7)[1]]
-    writes = plan(pool(devices(65)), existing, owner=OWNER)
+    writes = writes_for(pool(devices(65)), existing, owner=OWNER)
     assert kinds(writes) == [(Update, name(1))]
     assert generations(writes) == {8}
 
@@ -115,7 +115,7 @@ def test_slices_of_another_pool_and_with_odd_names_are_deleted() -> None:
     elsewhere = copy.deepcopy(existing[0])
     elsewhere["metadata"]["name"] = "00000-other"
     elsewhere["spec"]["pool"]["name"] = "n1/old"
-    writes = plan(pool(devices(1)), [*existing, elsewhere], owner=OWNER)
+    writes = writes_for(pool(devices(1)), [*existing, elsewhere], owner=OWNER)
     assert {type(write) for write in writes} == {Delete}
     assert len(writes) == 5
 
@@ -125,15 +125,15 @@ def test_of_two_slices_for_one_place_the_newer_generation_stays_then_the_one_wit
 ):
     ours, theirs = served(devices(1)), served(devices(1))
     theirs[0]["metadata"]["name"] = "00000-gpu.nvidia.com-n1-zzzzz"
-    writes = plan(pool(devices(1)), [*theirs, *ours], owner=OWNER)
+    writes = writes_for(pool(devices(1)), [*theirs, *ours], owner=OWNER)
     assert kinds(writes) == [(Delete, "00000-gpu.nvidia.com-n1-zzzzz")]
     theirs[0]["spec"]["pool"]["generation"] = 2
-    writes = plan(pool(devices(1)), [*theirs, *ours], owner=OWNER)
+    writes = writes_for(pool(devices(1)), [*theirs, *ours], owner=OWNER)
     assert kinds(writes) == [(Delete, name(0))]
 
 
 def test_the_order_of_devices_matters() -> None:
-    writes = plan(pool(devices(2)), served(devices(2)[::-1]), owner=OWNER)
+    writes = writes_for(pool(devices(2)), served(devices(2)[::-1]), owner=OWNER)
     assert kinds(writes) == [(Update, name(0))]
 
 
@@ -143,7 +143,7 @@ def test_an_update_is_of_what_was_seen_and_keeps_what_others_wrote() -> None:
     meta |= {"labels": {"theirs": "yes"}, "managedFields": [{}], "resourceVersion": "7"}
     theirs = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u"}
     meta["ownerReferences"].append(theirs)
-    (write,) = plan(pool(devices(2)), existing, owner=OWNER)
+    (write,) = writes_for(pool(devices(2)), existing, owner=OWNER)
     assert isinstance(write, Update)
     assert write.body["metadata"] == {
         "name": name(0),
@@ -156,7 +156,7 @@ def test_an_update_is_of_what_was_seen_and_keeps_what_others_wrote() -> None:
 
 def test_slices_of_a_node_that_was_made_anew_get_its_uid_and_keep_their_generation() -> None:
     new = Owner(name="n1", uid="another")
-    writes = plan(pool(devices(65)), served(devices(65), generation=4), owner=new)
+    writes = writes_for(pool(devices(65)), served(devices(65), generation=4), owner=new)
     assert kinds(writes) == [(Update, name(0)), (Update, name(1))]
     assert generations(writes) == {4}
     assert isinstance(writes[0], Update)
@@ -166,7 +166,7 @@ def test_slices_of_a_node_that_was_made_anew_get_its_uid_and_keep_their_generati
 def test_a_new_taint_is_one_write_in_the_same_generation() -> None:
     wanted = devices(130)
     wanted[70]["taints"] = [TAINT]
-    writes = plan(pool(wanted), served(devices(130), generation=7), owner=OWNER)
+    writes = writes_for(pool(wanted), served(devices(130), generation=7), owner=OWNER)
     assert kinds(writes) == [(Update, name(1))]
     assert generations(writes) == {7}
 
@@ -176,7 +176,7 @@ def test_a_taint_keeps_the_time_it_was_added_at_even_in_another_slice() -> None:
     existing = served(devices(65))
     existing[1]["spec"]["devices"][0]["taints"] = [{**TAINT, "timeAdded": time}]
     wanted = [{"name": "gpu-64", "taints": [TAINT]}, *devices(64)]
-    writes = plan(pool(wanted), existing, owner=OWNER)
+    writes = writes_for(pool(wanted), existing, owner=OWNER)
     assert isinstance(writes[0], Update)
     first = writes[0].body["spec"]["devices"][0]  # type: ignore[index]
     assert first == {"name": "gpu-64", "taints": [{**TAINT, "timeAdded": time}]}
@@ -186,7 +186,7 @@ def test_another_value_is_another_taint_with_a_time_of_its_own() -> None:
     existing = served(devices(1))
     existing[0]["spec"]["devices"][0]["taints"] = [{**TAINT, "timeAdded": "2026-01-02T03:04:05Z"}]
     wanted = [{"name": "gpu-0", "taints": [{**TAINT, "value": "48"}]}]
-    (write,) = plan(pool(wanted), existing, owner=OWNER)
+    (write,) = writes_for(pool(wanted), existing, owner=OWNER)
     assert isinstance(write, Update)
     (taint,) = write.body["spec"]["devices"][0]["taints"]  # type: ignore[index]
     assert "timeAdded" not in taint
@@ -197,13 +197,13 @@ def test_a_reply_that_was_not_as_asked_is_asked_for_once() -> None:
     existing = served(devices(1))
     asked = pool(wanted).spec(0, generation=1)
     settled = {name(0): Settled(asked=asked, answered=copy.deepcopy(existing[0]["spec"]))}
-    assert plan(pool(wanted), existing, owner=OWNER, settled=settled) == ()
+    assert writes_for(pool(wanted), existing, owner=OWNER, settled=settled) == ()
     existing[0]["spec"]["devices"][0]["name"] = "edited"
-    assert len(plan(pool(wanted), existing, owner=OWNER, settled=settled)) == 1
-    assert len(plan(pool(devices(2)), served(devices(1)), owner=OWNER, settled=settled)) == 1
+    assert len(writes_for(pool(wanted), existing, owner=OWNER, settled=settled)) == 1
+    assert len(writes_for(pool(devices(2)), served(devices(1)), owner=OWNER, settled=settled)) == 1
 
 
 def test_slices_that_make_no_sense_are_replaced() -> None:
     broken: list[Slice] = [{}, {"metadata": None, "spec": None}, {"metadata": {"name": "x"}}]
-    writes = plan(pool(devices(1)), broken, owner=OWNER)
+    writes = writes_for(pool(devices(1)), broken, owner=OWNER)
     assert [type(write) for write in writes] == [Delete, Delete, Delete, Create]

@@ -13,8 +13,8 @@ from dra_driver.errors import (
     StaleError,
     UnavailableError,
 )
-from dra_driver.kube.answers import decode, error_for, error_in_watch
 from dra_driver.kube.resource import NODES, RESOURCE_CLAIMS, Call
+from dra_driver.kube.responses import decode, error_for, error_in_watch
 from resource_nvidia_com.decode import DuplicateKeys
 
 CALL = Call(verb="get", resource=RESOURCE_CLAIMS, namespace="team", name="web")

@@ -1,0 +1,63 @@
+"""The driver's side alone: what it leaves on disk, and whose word it takes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dra_driver.errors import TransientError
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId
+from dra_driver.mps.files import MpsFiles
+from dra_driver.mps.lock import SupervisorLock
+from dra_driver.mps.requests import DomainRequests
+
+DOMAIN = Domain(id=DomainId("claim"), devices=(DomainDevice(uuid="GPU-1"),))
+NOW = 0.0
+
+
+@pytest.fixture
+def requests(tmp_path: Path) -> DomainRequests:
+    return DomainRequests(tmp_path, lambda: NOW)
+
+
+@pytest.fixture
+def busy_supervisor(tmp_path: Path) -> Iterator[None]:
+    """A supervisor that runs and has no time."""
+    lock = SupervisorLock(MpsFiles(root=tmp_path).lock)
+    assert lock.take("busy")
+    yield
+    lock.release()
+
+
+def test_a_wish_taken_back_at_once_is_not_gone_before_the_supervisor_has_seen_it(
+    requests: DomainRequests, busy_supervisor: None
+) -> None:
+    requests.write_desired(DOMAIN)
+    requests.remove(DOMAIN.id)
+    assert requests.desired(DOMAIN.id) is None
+    for _ in range(2):
+        with pytest.raises(TransientError, match="not seen yet that it is not wanted any more"):
+            requests.wait_gone(DOMAIN.id, NOW)
+        requests.remove(DOMAIN.id)
+    assert requests.list() == {DOMAIN.id}
+
+
+def test_a_wish_that_no_supervisor_has_seen_needs_none_to_end(requests: DomainRequests) -> None:
+    requests.write_desired(DOMAIN)
+    requests.remove(DOMAIN.id)
+    requests.wait_gone(DOMAIN.id, NOW)
+    assert requests.list() == frozenset()
+
+
+def test_what_nobody_asked_for_is_gone(requests: DomainRequests, busy_supervisor: None) -> None:
+    requests.remove(DOMAIN.id)
+    requests.wait_gone(DOMAIN.id, NOW)
+    assert requests.list() == frozenset()
+
+
+def test_what_was_begun_is_not_gone_without_a_supervisor(requests: DomainRequests) -> None:
+    requests.write_desired(DOMAIN)
+    requests.paths(DOMAIN.id).folder.mkdir()
+    requests.remove(DOMAIN.id)
+    with pytest.raises(TransientError, match="the MPS supervisor is not running"):
+        requests.wait_gone(DOMAIN.id, NOW)
