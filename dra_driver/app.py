@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import TextIO, assert_never
 
 import structlog
 
@@ -31,12 +31,18 @@ from dra_driver.boot import read_boot_id
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.devices import (
+    RecordedDevice,
+    RecordedGpu,
+    RecordedMig,
+    RecordedPartition,
+)
 from dra_driver.claims.locks import NodeLocks
-from dra_driver.claims.mig import MIG
 from dra_driver.claims.mps_events import EventTiming, MpsEvents
+from dra_driver.claims.node import NodeParts, open_claims
 from dra_driver.claims.prepare import ClaimPreparer
-from dra_driver.claims.prepared import NodeParts, PreparedClaims
 from dra_driver.claims.reconcile import Reconciler
+from dra_driver.claims.record import MIG
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Inventory, MigSlot
 from dra_driver.devices.names import DRIVER_NAME
@@ -145,26 +151,26 @@ class Driver:
             on_failed_undo=self._metrics.undo_failed,
         )
         directory = self.paths.data_directory
-        self._prepared = PreparedClaims(directory, parts, boot_id=read_boot_id(roots.proc))
+        self._claims = open_claims(directory, parts, boot_id=read_boot_id(roots.proc))
         self._locks = NodeLocks(directory / "locks", clock)
         self._preparer = ClaimPreparer(
-            claims=self._kube,
+            api=self._kube,
             inventory=self._watcher,
-            prepared=self._prepared,
+            claims=self._claims,
             locks=self._locks,
             pool=self._settings.node_name,
             clock=clock,
         )
         self._reconciler = Reconciler(
-            claims=self._kube,
-            prepared=self._prepared,
+            api=self._kube,
+            claims=self._claims,
             preparer=self._preparer,
             locks=self._locks,
             clock=clock,
         )
         self._deaths = MpsEvents(
             self._requests,
-            self._prepared.records,
+            self._claims.records,
             self._kube,
             node=self._settings.node_name,
             folder=self._mps_folder,
@@ -172,8 +178,8 @@ class Driver:
         )
         self._calls = ClaimCalls(self._preparer, self._metrics, clock=clock)
         self._metrics.watch_prepared(self._count_prepared)
-        self._metrics.watch_quarantined(lambda: self._prepared.records.quarantined)
-        self._metrics.watch_sharing((*SharingStrategy, MIG), self._prepared.count_cleanups)
+        self._metrics.watch_quarantined(lambda: self._claims.records.quarantined)
+        self._metrics.watch_sharing((*SharingStrategy, MIG), self._claims.cleanup.count_pending)
 
     def _build_strategies(self, roots: Roots, clock: Callable[[], float]) -> Mapping[str, Sharing]:
         self._requests = DomainRequests(self._mps_folder, clock)
@@ -232,21 +238,31 @@ class Driver:
         return left
 
     def _mig_made_here(self) -> AbstractSet[MigSlot]:
-        return self._prepared.made.slots()
+        return self._claims.ownership.made().keys()
 
     def _on_inventory(self, inventory: Inventory) -> None:
         self._metrics.gpus(ok=len(inventory.gpus), sick=len(inventory.sick))
         self._publisher.update(inventory)
 
     def _count_prepared(self) -> Mapping[DeviceType, int]:
-        records = self._prepared.records
+        records = self._claims.records
         found = (records.read(uid) for uid in records.uids())
         return Counter(
-            DeviceType.MIG if "-mig-" in device.name else DeviceType.GPU
+            _device_type(entry.device)
             for record in found
-            if record and self._prepared.is_prepared(record)
-            for device in record.devices
+            if record and self._claims.holdings.is_prepared(record)
+            for entry in record.devices
         )
+
+
+def _device_type(device: RecordedDevice) -> DeviceType:
+    match device:
+        case RecordedGpu():
+            return DeviceType.GPU
+        case RecordedMig() | RecordedPartition():
+            return DeviceType.MIG
+        case _:
+            assert_never(device)
 
 
 def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> int:

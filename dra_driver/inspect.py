@@ -10,9 +10,8 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,8 +24,9 @@ from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits, Spec, SpecDevice
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.spec import KIND, render
-from dra_driver.claims.made import MadeHere
-from dra_driver.devices.model import Gpu, Inventory, MigDevice, MigSlot
+from dra_driver.claims.ownership import Ownership
+from dra_driver.devices.kinds import NodeDevice, name_of
+from dra_driver.devices.model import Gpu, Inventory, MigDevice, MigSlot, Partition
 from dra_driver.devices.names import DRIVER_NAME, gpu_name
 from dra_driver.devices.partitions import partition_name
 from dra_driver.devices.session import DriverSession
@@ -145,7 +145,7 @@ def look(roots: Roots, data_directory: Path) -> Inventory:
 def _made_here(data_directory: Path, proc: Path) -> AbstractSet[MigSlot]:
     """Return where the driver has made MIG devices; who may not read its notes sees none."""
     try:
-        return MadeHere(data_directory, read_boot_id(proc)).slots()
+        return Ownership(data_directory, read_boot_id(proc)).made().keys()
     except (SetupError, StateError):
         return frozenset()
 
@@ -159,19 +159,22 @@ def edits_of(gpus: Sequence[Gpu], content: EditsCache) -> tuple[dict[str, Edits]
         node = content.look()
     except (DeviceError, TransientError) as error:
         return {}, {"": str(error)}
-    wanted: dict[str, Callable[[], Edits]] = {}
-    for gpu in gpus:
-        wanted[gpu_name(gpu.minor)] = partial(node.gpu, gpu)
-        for device in _mig_devices(gpu):
-            wanted[partition_name(gpu, device)] = partial(node.mig, gpu, device)
     edits = {"": node.common}
     problems: dict[str, str] = {}
-    for name, make in wanted.items():
+    for one in (one for gpu in gpus for one in _devices(gpu)):
+        name = name_of(one.gpu, one.device)
         try:
-            edits[name] = make()
+            edits[name] = node.device(one)
         except (DeviceError, TransientError) as error:
             problems[name] = str(error)
     return edits, problems
+
+
+def _devices(gpu: Gpu) -> Iterable[NodeDevice]:
+    """Yield the GPU, and the MIG devices that are on it."""
+    yield NodeDevice(gpu=gpu, device=gpu)
+    for device in _mig_devices(gpu):
+        yield NodeDevice(gpu=gpu, device=device)
 
 
 def spec_text(edits: Mapping[str, Edits], problems: Mapping[str, str], output: str) -> str:
@@ -305,33 +308,28 @@ def _facts(gpu: Gpu, problems: Mapping[str, str]) -> dict[str, object]:
 
 def _published(published: Projection) -> Iterable[str]:
     """Yield what all devices have in common on one line, then what each has beside it."""
-    partitions = [device for device in published.devices if _is_partition(device)]
-    devices = [device for device in published.devices if not _is_partition(device)]
+    each = list(zip(published.devices, published.sources, strict=True))
+    devices = [wire for wire, source in each if not isinstance(source.device, Partition)]
+    partitions = [source for _, source in each if isinstance(source.device, Partition)]
     values = [_values(device) for device in devices]
     count = len(published.devices)
     yield f"would publish {count} {'device' if count == 1 else 'devices'}"
     yield from _summary(partitions)
     if len(devices) > 1:
-        shared = [each for each in values[0] if all(each in other for other in values)]
+        shared = [one for one in values[0] if all(one in other for other in values)]
         yield f"  all: {', '.join(shared)}"
-        values = [[each for each in own if each not in shared] for own in values]
+        values = [[one for one in own if one not in shared] for own in values]
     for device, own in zip(devices, values, strict=True):
         yield f"  {device['name']}: {', '.join(own)}"
 
 
-def _is_partition(device: Mapping[str, Any]) -> bool:
-    """Tell a MIG device that is made on demand: it has a parent and no UUID of its own."""
-    attributes = device.get("attributes", {})
-    return "parentUUID" in attributes and "uuid" not in attributes
-
-
-def _summary(partitions: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+def _summary(partitions: Iterable[NodeDevice]) -> Iterable[str]:
     """Yield for each GPU how many placements of each profile can be made on it, at most."""
     profiles: dict[str, Counter[str]] = {}
-    for device in partitions:
-        parent = str(device["name"]).partition("-mig-")[0]
-        profile = str(device["attributes"]["profile"]["string"])
-        profiles.setdefault(parent, Counter())[profile] += 1
+    for one in partitions:
+        if isinstance(one.device, Partition):
+            counts = profiles.setdefault(gpu_name(one.gpu.minor), Counter())
+            counts[one.device.profile.name] += 1
     for parent, counts in profiles.items():
         found = ", ".join(f"{profile} in {count}" for profile, count in counts.items())
         yield f"  on demand on {parent}, places: {found}"

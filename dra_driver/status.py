@@ -7,9 +7,10 @@ GPU, API server or driver is asked.
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import Field
@@ -17,19 +18,25 @@ from pydantic_settings import SettingsConfigDict
 
 from dra_driver.boot import read_boot_id
 from dra_driver.claims.checkpoint import StoredRecords, stored_records
-from dra_driver.claims.mig import MIG
-from dra_driver.claims.record import ClaimRecord, DeviceRecord, RecordState
+from dra_driver.claims.devices import DeviceRecord
+from dra_driver.claims.record import ClaimRecord, RecordState
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.mps.domain import DomainId, Status, claim_of
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.settings import CommandSettings
 from dra_driver.sharing import mps, time_slicing
-from dra_driver.sharing.base import EXCLUSIVE, Plan
+from dra_driver.sharing.base import EXCLUSIVE, Description, DeviceUuid, SharingPlan
+from dra_driver.sharing.mps import Mps
+from dra_driver.sharing.time_slicing import TimeSlicing
 
 _COLUMNS = ("CLAIM", "PODS", "DEVICE", "STRATEGY", "SETTINGS", "STATE")
 _ADMIN_ACCESS = "AdminAccess"
-_NO_LIMIT = 100
+
+_DESCRIBE: Mapping[str, Callable[[SharingPlan, DeviceUuid], Description]] = MappingProxyType(
+    {time_slicing.NAME: TimeSlicing.describe, mps.NAME: Mps.describe}
+)
+"""How each strategy describes its plans. One that is not known here shows by its name alone."""
 
 
 class ShowStatus(CommandSettings):
@@ -139,8 +146,8 @@ def report(node: NodeStatus) -> str:
             {
                 "claim": str(record.ref),
                 "uid": record.ref.uid,
-                "strategy": cleanup.plan.strategy,
-                "gpus": cleanup.plan.gpus,
+                "strategy": cleanup.name,
+                "gpus": cleanup.gpus,
                 "reason": cleanup.reason,
             }
             for record in node.stored.records
@@ -161,13 +168,13 @@ def _row(node: NodeStatus, record: ClaimRecord, device: DeviceRecord) -> tuple[s
         ", ".join(pod.name for pod in record.pods) or "-",
         device.name,
         _strategy(record, device),
-        _words(_settings(record, device)) or "-",
+        _description(record, device).words or "-",
         _state(node, record, device),
     )
 
 
 def _claim_json(node: NodeStatus, record: ClaimRecord) -> dict[str, object]:
-    domains = [mps.domain_of(plan).id for plan in record.plans if plan.strategy == mps.NAME]
+    domains = (_description(record, device).domain for device in record.devices)
     domain = next((one for one in domains if one in node.domains), None)
     return {
         "namespace": record.ref.namespace,
@@ -179,11 +186,11 @@ def _claim_json(node: NodeStatus, record: ClaimRecord) -> dict[str, object]:
         "devices": [
             {
                 "name": device.name,
-                "uuid": device.device_uuid,
-                "gpu": device.uuid,
+                "uuid": device.device.device_uuid,
+                "gpu": device.device.gpu,
                 "requests": device.request_names,
                 "strategy": _strategy(record, device),
-                "settings": _settings(record, device),
+                "settings": _description(record, device).settings,
             }
             for device in record.devices
         ],
@@ -204,11 +211,10 @@ def _domain_json(status: Status | None) -> dict[str, object]:
     }
 
 
-def _plan_of(record: ClaimRecord, device: DeviceRecord) -> Plan | None:
+def _plan_of(record: ClaimRecord, device: DeviceRecord) -> SharingPlan | None:
     if device.admin_access:
         return None
-    plans = (plan for plan in record.plans if plan.strategy != MIG and device.part in plan.parts)
-    return next(plans, None)
+    return next((plan for plan in record.plans if device.device.part in plan.parts), None)
 
 
 def _strategy(record: ClaimRecord, device: DeviceRecord) -> str:
@@ -218,33 +224,12 @@ def _strategy(record: ClaimRecord, device: DeviceRecord) -> str:
     return plan.strategy if plan else EXCLUSIVE
 
 
-def _settings(record: ClaimRecord, device: DeviceRecord) -> dict[str, object]:
-    """Return what a device's containers are given, by the names of the API's units."""
-    plan = _plan_of(record, device)
-    if plan is not None and plan.strategy == time_slicing.NAME:
-        return {"interval": str(time_slicing.interval_of(plan))}
-    if plan is not None and plan.strategy == mps.NAME:
-        domain = mps.domain_of(plan)
-        uuid = str(device.device_uuid)
-        (memory,) = (one.pinned_memory_mib for one in domain.devices if one.uuid == uuid)
-        percentage = mps.client_percentages(plan)[uuid]
-        found = {
-            "activeThreadPercentage": None if percentage == _NO_LIMIT else percentage,
-            "pinnedMemoryMiB": memory,
-            "multiUser": domain.multi_user or None,
-        }
-        return {name: value for name, value in found.items() if value is not None}
-    return {}
-
-
-def _words(settings: Mapping[str, object]) -> str:
-    forms = {
-        "interval": "interval {}",
-        "activeThreadPercentage": "{} % of threads",
-        "pinnedMemoryMiB": "{} MiB",
-        "multiUser": "multi-user",
-    }
-    return ", ".join(forms[name].format(value) for name, value in settings.items())
+def _description(record: ClaimRecord, device: DeviceRecord) -> Description:
+    """Return what a device's containers are given, as its strategy describes it."""
+    plan, uuid = _plan_of(record, device), device.device.device_uuid
+    if plan is None or uuid is None or plan.strategy not in _DESCRIBE:
+        return Description()
+    return _DESCRIBE[plan.strategy](plan, uuid)
 
 
 def _state(node: NodeStatus, record: ClaimRecord, device: DeviceRecord) -> str:
@@ -252,10 +237,8 @@ def _state(node: NodeStatus, record: ClaimRecord, device: DeviceRecord) -> str:
         return "prepared before the last reboot"
     if record.state is RecordState.PREPARING:
         return "being prepared"
-    plan = _plan_of(record, device)
-    if plan is not None and plan.strategy == mps.NAME:
-        return _health(node, mps.domain_of(plan).id)
-    return "prepared"
+    domain = _description(record, device).domain
+    return "prepared" if domain is None else _health(node, domain)
 
 
 def _health(node: NodeStatus, domain: DomainId | str) -> str:
@@ -274,7 +257,7 @@ def _health(node: NodeStatus, domain: DomainId | str) -> str:
 
 def _cleanups(node: NodeStatus) -> list[str]:
     return [
-        f"{record.ref}: {cleanup.plan.strategy} on {', '.join(cleanup.plan.gpus)}: {cleanup.reason}"
+        f"{record.ref}: {cleanup.name} on {', '.join(cleanup.gpus)}: {cleanup.reason}"
         for record in node.stored.records
         for cleanup in record.pending
     ]

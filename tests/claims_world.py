@@ -16,15 +16,24 @@ import make
 from dra_driver.cdi.model import DeviceNode, Edits
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.locks import NodeLocks
+from dra_driver.claims.mig import MigHardware
 from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
-from dra_driver.claims.ports import ClaimReader, MigDevices
+from dra_driver.claims.node import NodeParts, open_claims
 from dra_driver.claims.prepare import ClaimPreparer, PrepareTiming
-from dra_driver.claims.prepared import NodeParts, PreparedClaims
 from dra_driver.claims.reconcile import Reconciler, ReconcileTiming
+from dra_driver.claims.validity import ClaimReader
+from dra_driver.devices.kinds import GpuPart, NodeDevice
 from dra_driver.devices.mig import Calls, MigInstances
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice
 from dra_driver.errors import DriverError, NotFoundError
-from dra_driver.sharing.base import EXCLUSIVE, DeviceUuid, GpuPart, Group, Plan, Sharing
+from dra_driver.sharing.base import (
+    EXCLUSIVE,
+    Description,
+    DeviceUuid,
+    Group,
+    Sharing,
+    SharingPlan,
+)
 from dra_driver.sharing.exclusive import Exclusive
 from resource_nvidia_com.v1beta1.sharing import SharingStrategy
 
@@ -79,12 +88,12 @@ class Machine:
 
     common = Edits(env=("NVIDIA_VISIBLE_DEVICES=void",))
 
-    def gpu(self, gpu: Gpu) -> Edits:
-        self.on_edits(gpu)
-        return Edits(device_nodes=(DeviceNode(path=f"/dev/nvidia{gpu.minor}"),))
-
-    def mig(self, gpu: Gpu, device: MigDevice) -> Edits:
-        node = f"/dev/nvidia{gpu.minor}-gi{device.gpu_instance}-ci{device.compute_instance}"
+    def device(self, one: NodeDevice) -> Edits:
+        node = f"/dev/nvidia{one.gpu.minor}"
+        if isinstance(one.device, MigDevice):
+            node += f"-gi{one.device.gpu_instance}-ci{one.device.compute_instance}"
+        else:
+            self.on_edits(one.gpu)
         return Edits(device_nodes=(DeviceNode(path=node),))
 
 
@@ -101,14 +110,14 @@ class FileSharing:
         self.refuse_apply: DriverError | None = None
         self.refuse_undo: DriverError | None = None
         self.refuse_uphold: DriverError | None = None
-        self.on_apply: Callable[[Plan], None] = lambda _: None
+        self.on_apply: Callable[[SharingPlan], None] = lambda _: None
         self.applied = 0
 
-    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[Plan, ...]:
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:
         if self.refuse_plan:
             raise self.refuse_plan
         found = [
-            Plan(strategy="MPS", gpus=(gpu.uuid,), changes={"claim": group.claim})
+            SharingPlan(strategy="MPS", gpus=(gpu.uuid,), changes={"claim": group.claim})
             for group in groups
             for gpu in group.gpus
         ]
@@ -117,15 +126,15 @@ class FileSharing:
                 place = GpuPart(gpu=unit.gpu.uuid, placement=unit.device.placement)
                 changes = {"claim": group.claim, "mig": unit.device.uuid}
                 found.append(
-                    Plan(strategy="MPS", gpus=(place.gpu,), changes=changes, places=(place,))
+                    SharingPlan(strategy="MPS", gpus=(place.gpu,), changes=changes, places=(place,))
                 )
         return tuple(found)
 
-    def edits(self, plan: Plan) -> Mapping[DeviceUuid, Edits]:
+    def edits(self, plan: SharingPlan) -> Mapping[DeviceUuid, Edits]:
         env = Edits(env=(f"MPS={plan.changes['claim']}",))
-        return {GpuUuid(uuid): env for uuid in self._devices(plan)}
+        return {DeviceUuid(uuid): env for uuid in self._devices(plan)}
 
-    def apply(self, plan: Plan, deadline: float) -> None:
+    def apply(self, plan: SharingPlan, deadline: float) -> None:
         self._folder.mkdir(exist_ok=True)
         self.on_apply(plan)
         for uuid in self._devices(plan):
@@ -134,28 +143,34 @@ class FileSharing:
             raise self.refuse_apply
         self.applied += 1
 
-    def ensure(self, plan: Plan, deadline: float | None) -> None:
+    def ensure(self, plan: SharingPlan, deadline: float | None) -> None:
         if deadline is not None and self.refuse_uphold:
             raise self.refuse_uphold
 
-    def undo(self, plan: Plan, deadline: float) -> None:
+    def undo(self, plan: SharingPlan, deadline: float) -> None:
         if self.refuse_undo:
             raise self.refuse_undo
-        for uuid in self._devices(plan) or self._of(plan):
+        for uuid in self._devices(plan):
             (self._folder / uuid).unlink(missing_ok=True)
 
-    def leftovers(self) -> Mapping[str, Plan]:
+    @staticmethod
+    def describe(plan: SharingPlan, device: DeviceUuid) -> Description:
+        return Description()
+
+    def claims(self) -> frozenset[str]:
         if not self.survives_reboot or not self._folder.exists():
-            return {}
-        claims = {path.read_text() for path in self._folder.iterdir()}
-        return {claim: Plan(strategy="MPS", gpus=(), changes={"claim": claim}) for claim in claims}
+            return frozenset()
+        return frozenset(path.read_text() for path in self._folder.iterdir())
 
-    def _devices(self, plan: Plan) -> tuple[str, ...]:
+    def sweep(self, claim: str, deadline: float) -> None:
+        if self.refuse_undo:
+            raise self.refuse_undo
+        for path in list(self._folder.iterdir()):
+            if path.read_text() == claim:
+                path.unlink(missing_ok=True)
+
+    def _devices(self, plan: SharingPlan) -> tuple[str, ...]:
         return (str(plan.changes["mig"]),) if "mig" in plan.changes else plan.gpus
-
-    def _of(self, plan: Plan) -> list[str]:
-        found = self._folder.iterdir()
-        return [path.name for path in found if path.read_text() == plan.changes["claim"]]
 
 
 def no_mig() -> AbstractContextManager[Calls]:
@@ -177,7 +192,7 @@ class World:
         reader: ClaimReader | None = None,
         strategies: Mapping[str, Sharing] | None = None,
         survives_reboot: bool = False,
-        mig: MigDevices | None = None,
+        mig: MigHardware | None = None,
     ) -> None:
         self.root = root
         self.api = api or Api()
@@ -196,12 +211,12 @@ class World:
             on_failed_undo=self.failed_undos.append,
         )
         self.plugin = root / "plugin"
-        self.prepared = PreparedClaims(self.plugin, parts, boot_id=boot_id, step=step)
+        self.claims = open_claims(self.plugin, parts, boot_id=boot_id, step=step)
         self.locks = NodeLocks(self.plugin / "locks", time.monotonic)
         self.preparer = ClaimPreparer(
-            claims=self.reader,
+            api=self.reader,
             inventory=self.machine,
-            prepared=self.prepared,
+            claims=self.claims,
             locks=self.locks,
             pool="node-1",
             clock=time.monotonic,
@@ -215,8 +230,8 @@ class World:
         self, timing: ReconcileTiming, clock: Callable[[], float] = time.monotonic
     ) -> Reconciler:
         return Reconciler(
-            claims=self.reader,
-            prepared=self.prepared,
+            api=self.reader,
+            claims=self.claims,
             preparer=self.preparer,
             locks=self.locks,
             clock=clock,

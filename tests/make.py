@@ -4,8 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dra_driver.claims.devices import DeviceRecord, recorded
 from dra_driver.claims.model import ClaimRef, ClaimUid
-from dra_driver.claims.record import ClaimRecord, DeviceRecord, RecordState
+from dra_driver.claims.record import ClaimRecord, RecordState
+from dra_driver.devices.kinds import NodeDevice
 from dra_driver.devices.model import (
     BareInstance,
     Gpu,
@@ -42,6 +44,11 @@ def gpu(minor: int = 0, **changes: object) -> Gpu:
         "addressing_mode": "HMM",
     }
     return Gpu(**(facts | changes))  # type: ignore[arg-type]
+
+
+def whole(one: Gpu) -> NodeDevice:
+    """A whole GPU as a device of its node."""
+    return NodeDevice(gpu=one, device=one)
 
 
 def inventory(*gpus: Gpu, **changes: object) -> Inventory:
@@ -97,7 +104,7 @@ def record(*gpus: Gpu, **changes: Any) -> ClaimRecord:
         "devices": tuple(
             DeviceRecord(
                 name=f"gpu-{one.minor}",
-                uuid=one.uuid,
+                device=recorded(one),
                 pool="node-1",
                 request_names=("gpu",),
                 cdi_device_ids=(f"k8s.gpu.nvidia.com/claim={uid}-gpu-{one.minor}",),

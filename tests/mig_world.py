@@ -41,7 +41,9 @@ class MigNode:
             dev=self.machine.dev_root / "dev",
             proc_root=self.machine.proc_root,
             sys_root=self.machine.sys_root,
-            made_here=lambda: self.world.prepared.made.slots() if self.world else frozenset(),
+            made_here=lambda: (
+                self.world.claims.ownership.made().keys() if self.world else frozenset()
+            ),
         )
         self.world: World = None  # type: ignore[assignment] # looked for GPUs before there is one
         self.inventory = self.session.look()
@@ -70,7 +72,7 @@ class MigNode:
         """The driver after its process has ended: same files, same API server."""
         self.close()
         node = MigNode(self.root, api=self.world.api, **changes)
-        node.world.prepared.delete_leftovers()
+        node.world.claims.cleanup.delete_leftovers()
         return node
 
     def look(self) -> None:

@@ -159,9 +159,9 @@ class Node:
 
     def cleanups(self, ref: ClaimRef) -> list[tuple[str, str]]:
         """What could not be taken back of a claim: strategy and reason."""
-        record = self.world.prepared.records.read(ref.uid)
+        record = self.world.claims.records.read(ref.uid)
         cleanups = record.pending if record else ()
-        return [(cleanup.plan.strategy, cleanup.reason) for cleanup in cleanups]
+        return [(cleanup.name, cleanup.reason) for cleanup in cleanups]
 
     def left(self) -> list[str]:
         """What claims have left: files, time-slices, compute modes, and of MPS anything at all."""

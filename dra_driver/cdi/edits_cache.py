@@ -11,6 +11,7 @@ import stat
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from dra_driver.cdi.driver_edits import driver_edits
 from dra_driver.cdi.driver_root import find_driver_files, watched_paths
@@ -20,7 +21,9 @@ from dra_driver.cdi.mig import mig_edits
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.nodes import CONTROL_NODES
 from dra_driver.cdi.roots import Roots
-from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
+from dra_driver.devices.kinds import NodeDevice
+from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition
+from dra_driver.errors import StateError
 
 # Configuration files in folders that are not watched are noticed after this time.
 _MOST_SECONDS = 300.0
@@ -45,12 +48,29 @@ class NodeEdits:
     hook_program: HookProgram | None
     _gpus: dict[GpuUuid, _KeptGpu] = field(default_factory=dict)
 
-    def gpu(self, gpu: Gpu) -> Edits:
-        """Return what a container gets for this GPU, beside the common edits.
+    def device(self, one: NodeDevice) -> Edits:
+        """Return what a container gets for a device, beside the common edits.
 
         Raises:
-            DeviceError: the GPU's device node is missing or not usable.
+            DeviceError: the GPU's device node is missing or not usable, or there is no MIG.
+            TransientError: the kernel driver does not know the MIG device, yet or any more.
+            StateError: the device is yet to be made.
         """
+        match one.device:
+            case Gpu():
+                return self._gpu(one.device)
+            case MigDevice():
+                return mig_edits(one.gpu, one.device, self.roots, self.hook_program)
+            case Partition():
+                raise StateError(
+                    f"{one.device.profile.name} at {one.device.placement.start} of {one.gpu.uuid} "
+                    "cannot be used before it is made"
+                )
+            case _:
+                assert_never(one.device)
+
+    def _gpu(self, gpu: Gpu) -> Edits:
+        """Return what a container gets for a whole GPU; kept while its nodes look the same."""
         kept = self._gpus.get(gpu.uuid)
         if kept and kept.gpu == gpu and _signature(kept.watched) == kept.signature:
             return kept.edits
@@ -59,15 +79,6 @@ class NodeEdits:
         edits = gpu_edits(gpu, self.roots, self.hook_program)
         self._gpus[gpu.uuid] = _KeptGpu(gpu=gpu, edits=edits, watched=watched, signature=before)
         return edits
-
-    def mig(self, gpu: Gpu, device: MigDevice) -> Edits:
-        """Return what a container gets for a MIG device of this GPU, beside the common edits.
-
-        Raises:
-            DeviceError: the GPU's device node is missing or not usable, or there is no MIG.
-            TransientError: the kernel driver does not know the device, yet or any more.
-        """
-        return mig_edits(gpu, device, self.roots, self.hook_program)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,21 +11,15 @@ Devices with admin access stand in no group: they are seen, never changed.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import assert_never
 
 from dra_driver.claims.model import Claim, OpaqueConfig, Result
+from dra_driver.devices.kinds import DeviceKind
 from dra_driver.errors import ConfigError
 from resource_nvidia_com.decode import Config, InvalidConfigError, decode
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
 from resource_nvidia_com.v1beta1.vfio import UNSUPPORTED, VfioDeviceConfig
-
-
-class DeviceKind(StrEnum):
-    """The kinds of device a config can be for: the values of the attribute `type`."""
-
-    GPU = "gpu"
-    MIG = "mig"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +64,7 @@ def _winner(choices: list[_Choice], result: Result, kind: DeviceKind) -> int | N
     for index in reversed(range(len(choices))):
         choice = choices[index]
         named = choice.opaque.requests
-        fits = _kind(choice.config) is kind
+        fits = isinstance(choice.config, type(_default(kind)))
         if not named and fits:
             return index
         if result.request in named or result.base_request in named:
@@ -108,19 +102,11 @@ def _decoded(opaque: OpaqueConfig) -> Config:
     return config
 
 
-def _kind(config: Config) -> DeviceKind | None:
-    match config:
-        case GpuConfig():
-            return DeviceKind.GPU
-        case MigDeviceConfig():
-            return DeviceKind.MIG
-        case VfioDeviceConfig():
-            return None
-
-
 def _default(kind: DeviceKind) -> GpuConfig | MigDeviceConfig:
     match kind:
         case DeviceKind.GPU:
             return GpuConfig()
         case DeviceKind.MIG:
             return MigDeviceConfig()
+        case _:
+            assert_never(kind)

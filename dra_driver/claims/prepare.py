@@ -7,11 +7,11 @@ driver that is starting, a GPU whose former claim the kubelet unprepares in a mo
 
 The kubelet repeats Prepare for claims that are in use (after its restart, for a new sandbox): the
 answer is then the same and nothing is touched. Unprepare needs no API server, and a claim that is
-not known is unprepared. Steps on disk and hardware are in claims/prepared.py.
+not known is unprepared. Steps on disk and hardware are in claims/transaction.py.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -19,13 +19,18 @@ import structlog
 
 from dra_driver.claims.checkpoint import check_uid
 from dra_driver.claims.config import group_by_config
-from dra_driver.claims.gpus import allocated_devices, kind_of
+from dra_driver.claims.devices import (
+    InventorySource,
+    allocated_devices,
+    kind_named,
+)
+from dra_driver.claims.holdings import Rival
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import Claim, ClaimRef, ClaimUid, PreparedDevice, parse_claim, uid_of
-from dra_driver.claims.ports import ClaimReader, InventorySource
-from dra_driver.claims.prepared import PreparedClaims
-from dra_driver.claims.record import ClaimRecord, DeviceRecord, PendingCleanup, RecordState
-from dra_driver.claims.validity import has_devices_of, why_gone
+from dra_driver.claims.node import NodeClaims
+from dra_driver.claims.record import ClaimRecord, PendingCleanup, RecordState
+from dra_driver.claims.transaction import Wanted
+from dra_driver.claims.validity import ClaimReader, has_devices_of, why_gone
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import (
     ConfigError,
@@ -61,9 +66,9 @@ class ClaimPreparer:
     """Prepares and unprepares claims. Calls may come from many threads, also for the same claim.
 
     Args:
-        claims: reads claims from the API server.
+        api: reads claims from the API server.
         inventory: the GPUs of this node.
-        prepared: the claims prepared so far.
+        claims: the claims prepared so far.
         locks: per claim and per GPU.
         pool: the name of this node's pool in its ResourceSlices.
         clock: monotonic, in seconds; deadlines are its values.
@@ -73,17 +78,21 @@ class ClaimPreparer:
     def __init__(  # noqa: PLR0913 (the one place where all parts meet)
         self,
         *,
-        claims: ClaimReader,
+        api: ClaimReader,
         inventory: InventorySource,
-        prepared: PreparedClaims,
+        claims: NodeClaims,
         locks: NodeLocks,
         pool: str,
         clock: Callable[[], float],
         timing: PrepareTiming = PrepareTiming(),
     ) -> None:
-        self._claims = claims
+        self._api = api
         self._inventory = inventory
-        self._prepared = prepared
+        self._records = claims.records
+        self._holdings = claims.holdings
+        self._specs = claims.specs
+        self._cleanup = claims.cleanup
+        self._transaction = claims.transaction
         self._locks = locks
         self._pool = pool
         self._clock = clock
@@ -125,9 +134,9 @@ class ClaimPreparer:
             return
         end = self._end(deadline)
         with self._wanting_no_more(uid), self._locks.claim(uid, end):
-            record = self._prepared.records.read(uid)
+            record = self._records.read(uid)
             if record is None:
-                self._prepared.forget(uid)
+                self._cleanup.forget_files(uid)
             else:
                 self._release_all(record, end)
 
@@ -139,7 +148,7 @@ class ClaimPreparer:
             StateError: the record cannot be deleted.
         """
         with self._locks.claim(record.ref.uid, deadline):
-            if self._prepared.records.read(record.ref.uid) != record:
+            if self._records.read(record.ref.uid) != record:
                 return False
             self._release(record, deadline)
             return True
@@ -151,11 +160,11 @@ class ClaimPreparer:
             kept = [
                 cleanup
                 for cleanup in self._release(record, end)
-                if self._prepared.keeps_pod(cleanup)
+                if self._cleanup.keeps_pod(cleanup)
             ]
             if not kept:
                 return
-            left = self._prepared.records.read(record.ref.uid)
+            left = self._records.read(record.ref.uid)
             if left is None or not self._pause(min(pause, end - self._clock())):
                 raise TransientError(
                     f"claim {record.ref} cannot be unprepared yet: {kept[0].reason}; the pod stays "
@@ -173,7 +182,7 @@ class ClaimPreparer:
 
     def _release(self, record: ClaimRecord, end: float) -> tuple[PendingCleanup, ...]:
         with self._locks.gpus(record.touched_gpus, end):
-            left = self._prepared.release(record, deadline=end)
+            left = self._transaction.release(record, deadline=end)
         with self._changed:
             self._released += 1
             self._changed.notify_all()
@@ -232,8 +241,8 @@ class ClaimPreparer:
             return not hopeless()
 
     def _attempt(self, ref: ClaimRef, end: float) -> tuple[PreparedDevice, ...]:
-        record = self._prepared.records.read(ref.uid)
-        known = record if record and self._prepared.is_prepared(record) else None
+        record = self._records.read(ref.uid)
+        known = record if record and self._holdings.is_prepared(record) else None
         try:
             claim = self._read(ref, end, known)
         except ConfigError:
@@ -253,7 +262,7 @@ class ClaimPreparer:
         if known:
             timeout = min(timeout, self._timing.repeat_timeout)
         try:
-            found = self._claims.get_claim(ref.namespace, ref.name, timeout=timeout)
+            found = self._api.get_claim(ref.namespace, ref.name, timeout=timeout)
         except NotFoundError as error:
             raise NotFoundError(
                 f"claim {ref} no longer exists; delete the pod if it does not end by itself",
@@ -274,53 +283,54 @@ class ClaimPreparer:
         uid = record.ref.uid
         try:
             with self._locks.gpus(record.touched_gpus, end):
-                record = self._prepared.mend(record)
-                self._prepared.restore(record)
+                record = self._transaction.mend(record)
+                self._transaction.restore(record)
         except (DeviceError, TransientError) as error:
-            if not self._prepared.has_spec(uid):
+            if not self._specs.files.exists(uid):
                 raise
             log.warning("spec left as it was", claim=str(record.ref), reason=str(error))
-        self._prepared.wait_ready(record, deadline=end)
+        self._transaction.wait_ready(record, deadline=end)
         return record.answer
 
     def _prepare(
         self, claim: Claim, former: ClaimRecord | None, end: float
     ) -> tuple[PreparedDevice, ...]:
         # Configs first: their authors should not have to wait for hardware to hear of a mistake.
-        kinds = {result.device: kind_of(result.device) for result in claim.results}
+        kinds = {result.device: kind_named(result.device) for result in claim.results}
         groups = group_by_config(claim, kinds)
         allocated = allocated_devices(claim.results, self._pool, self._inventory.current())
-        draft = self._prepared.draft(claim, allocated)
+        draft = self._transaction.draft(claim, allocated)
         if former:
             # Of another boot, broken off by a crash, or of an allocation that is no more.
             draft = replace(draft, pending=self._release(former, end))
-            self._prepared.check_free(draft.pending, draft)
+            self._cleanup.check_free(draft.pending, draft)
         if not draft.devices:
             return ()
         with self._locks.gpus(draft.touched_gpus, end):
-            rival, earlier = self._prepared.neighbours(draft)
-            if rival is None:
-                self._collect_cleanups(earlier, draft, end)
-                draft = self._prepared.planned(draft, allocated, groups, deadline=end)
-                draft = self._prepared.commit(draft, groups, deadline=end)
-        if rival is not None:
-            raise self._conflict(*rival, end)
-        log.info("claim prepared", **_facts(draft))
-        return draft.answer
+            neighbours = self._holdings.neighbours(draft)
+            if neighbours.rival is None:
+                self._clear(neighbours.former, draft, end)
+                wanted = Wanted(draft=draft, allocated=allocated, groups=groups)
+                record = self._transaction.prepare(wanted, deadline=end)
+        if neighbours.rival is not None:
+            raise self._conflict(neighbours.rival, end)
+        log.info("claim prepared", **_facts(record))
+        return record.answer
 
-    def _collect_cleanups(self, earlier: set[ClaimUid], draft: ClaimRecord, end: float) -> None:
+    def _clear(self, former: Iterable[ClaimUid], draft: ClaimRecord, end: float) -> None:
         """Have taken back what earlier claims have left on the draft's GPUs."""
-        for uid in sorted(earlier):
+        for uid in sorted(former):
             try:
                 # Not waited for: whoever has that claim may be waiting for our GPUs.
                 with self._locks.claim(uid, self._clock()):
-                    self._prepared.vacate(uid, draft, deadline=end)
+                    self._cleanup.vacate(uid, draft, deadline=end)
             except ConflictError as error:
                 raise TransientError(f"a GPU is being given back: {error}") from error
 
-    def _conflict(self, device: DeviceRecord, holder: ClaimRecord, end: float) -> DriverError:
+    def _conflict(self, rival: Rival, end: float) -> DriverError:
         """Return the error for a device that another claim holds: final, or one that may pass."""
-        reason = why_gone(self._claims, holder, timeout=max(0.1, end - self._clock()))
+        device, holder = rival.device, rival.holder
+        reason = why_gone(self._api, holder, timeout=max(0.1, end - self._clock()))
         if reason is None:
             return ConflictError(
                 f'requested device "{device.name}" is already allocated to different claim '

@@ -19,11 +19,10 @@ import structlog
 
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import ClaimUid
-from dra_driver.claims.ports import ClaimReader
+from dra_driver.claims.node import NodeClaims
 from dra_driver.claims.prepare import ClaimPreparer
-from dra_driver.claims.prepared import PreparedClaims
 from dra_driver.claims.record import ClaimRecord, RecordState
-from dra_driver.claims.validity import why_gone
+from dra_driver.claims.validity import ClaimReader, why_gone
 from dra_driver.errors import ConflictError, DriverError, UnavailableError
 
 log = structlog.get_logger()
@@ -58,15 +57,15 @@ class Reconciler:
     def __init__(
         self,
         *,
-        claims: ClaimReader,
-        prepared: PreparedClaims,
+        api: ClaimReader,
+        claims: NodeClaims,
         preparer: ClaimPreparer,
         locks: NodeLocks,
         clock: Callable[[], float],
         timing: ReconcileTiming = ReconcileTiming(),
     ) -> None:
+        self._api = api
         self._claims = claims
-        self._prepared = prepared
         self._preparer = preparer
         self._locks = locks
         self._clock = clock
@@ -93,7 +92,7 @@ class Reconciler:
             StateError: the driver's directory or the CDI folder cannot be read.
         """
         if only is None:
-            only = self._prepared.records.uids() | self._prepared.traced()
+            only = self._claims.cleanup.traced()
             self._tidy_modes()
         return {uid for uid in sorted(only) if not self._done(uid, self._mend_claim)}
 
@@ -103,7 +102,7 @@ class Reconciler:
         Raises:
             StateError: the driver's directory cannot be read.
         """
-        uids = self._prepared.records.uids()
+        uids = self._claims.records.uids()
         self._gone_since = {uid: at for uid, at in self._gone_since.items() if uid in uids}
         todo = sorted(uids if only is None else uids.intersection(only))
         left: set[ClaimUid] = set()
@@ -117,7 +116,7 @@ class Reconciler:
         return left
 
     def _run(self) -> None:
-        self._prepared.delete_leftovers()
+        self._claims.cleanup.delete_leftovers()
         rounds = [_Round(self.mend, self._timing.period), _Round(self.compare, self._timing.period)]
         while not self._stop.is_set():
             for one in rounds:
@@ -145,38 +144,38 @@ class Reconciler:
 
     def _mend_claim(self, uid: ClaimUid) -> bool:
         with self._locks.claim(uid, self._clock() + self._timing.lock_timeout):
-            record = self._prepared.records.read(uid)
+            record = self._claims.records.read(uid)
             if record is None:
-                if self._prepared.has_spec(uid):
+                if self._claims.specs.files.exists(uid):
                     log.info("spec without a claim deleted", claim_uid=uid)
-                self._prepared.forget(uid)
-                left = self._prepared.left_on(uid)
+                self._claims.cleanup.forget_files(uid)
+                left = self._claims.cleanup.left_on(uid)
                 with self._locks.gpus(left, self._clock() + self._timing.lock_timeout):
-                    return self._prepared.sweep(uid, deadline=self._undo_deadline())
+                    return self._claims.cleanup.sweep(uid, deadline=self._undo_deadline())
             with self._locks.gpus(record.touched_gpus, self._clock() + self._timing.lock_timeout):
                 return self._mend_record(record)
 
     def _mend_record(self, record: ClaimRecord) -> bool:
         deadline = self._undo_deadline()
         match record.state:
-            case RecordState.PREPARED if not self._prepared.is_of_this_boot(record):
+            case RecordState.PREPARED if not self._claims.holdings.is_of_this_boot(record):
                 # Nothing runs with it. The kubelet prepares the claim again or unprepares it.
-                return self._prepared.lapse(record, deadline=deadline)
+                return self._claims.cleanup.lapse(record, deadline=deadline)
             case RecordState.PREPARED:
-                self._prepared.restore(record)
-                return not self._prepared.settle(record, deadline=deadline)
-            case RecordState.RELEASED if self._prepared.is_of_this_boot(record):
-                return not self._prepared.settle(record, deadline=deadline)
+                self._claims.transaction.restore(record)
+                return not self._claims.cleanup.settle(record, deadline=deadline)
+            case RecordState.RELEASED if self._claims.holdings.is_of_this_boot(record):
+                return not self._claims.cleanup.settle(record, deadline=deadline)
             case RecordState.PREPARING | RecordState.RELEASED:
                 log.info("preparation taken back", claim=str(record.ref), state=record.state)
-                return not self._prepared.release(record, deadline=deadline)
+                return not self._claims.transaction.release(record, deadline=deadline)
 
     def _tidy_modes(self) -> None:
         """Turn MIG mode off that was turned on here and could not be turned off again."""
-        for gpu in self._prepared.mig.gpus_to_tidy():
+        for gpu in self._claims.ownership.gpus_turned_on():
             try:
                 with self._locks.gpus([gpu], self._clock() + self._timing.lock_timeout):
-                    self._prepared.mig.tidy(gpu)
+                    self._claims.mig.tidy(gpu)
             except ConflictError:
                 continue  # a claim is busy with it, and tidies up itself
 
@@ -185,10 +184,10 @@ class Reconciler:
 
     def _compare_claim(self, uid: ClaimUid) -> bool:
         with self._locks.claim(uid, self._clock() + self._timing.lock_timeout):
-            record = self._prepared.records.read(uid)
+            record = self._claims.records.read(uid)
         if record is None or record.state is RecordState.RELEASED:
             return True
-        reason = why_gone(self._claims, record, timeout=self._timing.request_timeout)
+        reason = why_gone(self._api, record, timeout=self._timing.request_timeout)
         if reason is None:
             self._gone_since.pop(uid, None)
             return True

@@ -4,18 +4,35 @@ A record is a JSON envelope on one line: `{"version":1,"sha256":"…","payload":
 over the payload's bytes as they are stored, not over a model of them, so a new field never makes an
 old record wrong; readers skip payload fields that they do not know. A record holds everything that
 Unprepare needs, because the claim object may be gone from the API server by then.
+
+What has to be undone is of two kinds: realisations, through which the claim's devices exist, and
+sharing plans, for what was set on them.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, assert_never
 
+from dra_driver.claims.devices import (
+    DeviceRecord,
+    RecordedGpu,
+    RecordedMig,
+    RecordedPartition,
+    partition_json,
+    partition_of,
+    record_json,
+    record_of,
+)
 from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod, PreparedDevice
-from dra_driver.devices.model import GpuUuid, MigSlot, MigUuid, Placement
+from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.model import GpuUuid, Placement
 from dra_driver.envelope import seal, unseal
 from dra_driver.errors import StateError
-from dra_driver.sharing.base import DeviceUuid, GpuPart, Plan
+from dra_driver.sharing.base import SharingPlan
+
+MIG = "MIG"
+"""What realisations are called in logs, metrics and status, where sharing plans have a strategy."""
 
 
 class RecordState(StrEnum):
@@ -28,72 +45,73 @@ class RecordState(StrEnum):
     """The kubelet has, or will get, its answer."""
 
     RELEASED = "released"
-    """Unprepared, but some plans could not be undone yet: it has cleanups, and holds no device."""
+    """Unprepared, but something could not be undone yet: it has pending cleanups, and no device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MigRecord:
-    """That a prepared device is a MIG device: where it is, and which one.
+class MakeMigDevices:
+    """MIG devices are made on one GPU."""
 
-    `profile` is the profile's name. `made_here` says that it is made for this claim and destroyed
-    with it. The ids, NVML's, and the UUID are None until it is there.
-    """
+    gpu: GpuUuid
+    places: tuple[RecordedPartition, ...]
 
-    profile: str
-    profile_id: int
-    placement: Placement
-    made_here: bool = False
-    gpu_instance: int | None = None
-    compute_instance: int | None = None
-    uuid: MigUuid | None = None
+    @property
+    def parts(self) -> tuple[GpuPart, ...]:
+        """What of the GPU it is about."""
+        return tuple(place.part for place in self.places)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRecord:
-    """One prepared device. The name can come to mean another card; the UUID cannot.
+class TurnMigModeOff:
+    """MIG mode of a GPU is turned off, so that it can be used as a whole.
 
-    `uuid` is the physical GPU's, whether the device is all of it or a MIG device on it.
+    `restore` says that it was on before, and not turned on by us: it is turned on again.
     """
 
-    name: str
-    uuid: GpuUuid
-    pool: str
-    request_names: tuple[str, ...]
-    cdi_device_ids: tuple[str, ...]
-    admin_access: bool = False
-    share_id: str | None = None
-    mig: MigRecord | None = None
+    gpu: GpuUuid
+    restore: bool
 
     @property
-    def part(self) -> GpuPart:
-        """What of the GPU it is."""
-        return GpuPart(gpu=self.uuid, placement=self.mig.placement if self.mig else None)
+    def parts(self) -> tuple[GpuPart, ...]:
+        """What of the GPU it is about."""
+        return (GpuPart(gpu=self.gpu),)
 
-    @property
-    def slot(self) -> MigSlot | None:
-        """The place of a MIG device; None for a whole GPU."""
-        if self.mig is None:
-            return None
-        return MigSlot(
-            gpu=self.uuid, profile_id=self.mig.profile_id, start=self.mig.placement.start
-        )
 
-    @property
-    def device_uuid(self) -> DeviceUuid | None:
-        """What a process names the device by; None for a MIG device that is not there yet."""
-        return self.uuid if self.mig is None else self.mig.uuid
+Realisation = MakeMigDevices | TurnMigModeOff
+"""What is done to one GPU so that devices of a claim exist there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCleanup:
-    """A plan that could not be undone, and why not at the latest attempt, for people.
+    """What could not be undone, and why not at the latest attempt, for people.
 
     `may_pass` says that the attempt may succeed in a moment; it is not stored.
     """
 
-    plan: Plan
+    of: SharingPlan | Realisation
     reason: str
     may_pass: bool = field(default=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The strategy of a sharing plan, or `MIG`."""
+        match self.of:
+            case SharingPlan():
+                return self.of.strategy
+            case MakeMigDevices() | TurnMigModeOff():
+                return MIG
+            case _:
+                assert_never(self.of)
+
+    @property
+    def gpus(self) -> tuple[GpuUuid, ...]:
+        """The GPUs that have to be locked for it."""
+        return self.of.gpus if isinstance(self.of, SharingPlan) else (self.of.gpu,)
+
+    @property
+    def parts(self) -> tuple[GpuPart, ...]:
+        """What of these GPUs it is about."""
+        return self.of.parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +123,8 @@ class ClaimRecord:
         boot_id: the kernel's: what a record of another boot says of hardware is no longer true.
         state: how far the claim has come.
         devices: what it has, or had.
-        plans: what is to be undone when it goes; what changes nothing has no plan.
+        realisations: what is to be undone of that these devices exist.
+        plans: what is to be undone of how they are shared; what changes nothing has no plan.
         pending: what could not be undone of an earlier preparation.
         pods: the pods it was reserved for when it was prepared.
     """
@@ -114,44 +133,53 @@ class ClaimRecord:
     boot_id: str
     state: RecordState
     devices: tuple[DeviceRecord, ...]
-    plans: tuple[Plan, ...] = ()
+    realisations: tuple[Realisation, ...] = ()
+    plans: tuple[SharingPlan, ...] = ()
     pending: tuple[PendingCleanup, ...] = ()
     pods: tuple[ConsumerPod, ...] = ()
 
     @property
     def held_gpus(self) -> tuple[GpuUuid, ...]:
         """The GPUs this claim has devices of, but for admin access, each once, sorted."""
-        return tuple(sorted({device.uuid for device in self.devices if not device.admin_access}))
+        held = {entry.device.gpu for entry in self.devices if not entry.admin_access}
+        return tuple(sorted(held))
 
     @property
     def held_parts(self) -> tuple[GpuPart, ...]:
         """What of GPUs this claim keeps others away from."""
-        return tuple(device.part for device in self.devices if not device.admin_access)
+        return tuple(entry.device.part for entry in self.devices if not entry.admin_access)
 
     @property
     def touched_gpus(self) -> tuple[GpuUuid, ...]:
         """The GPUs it holds or still has to put right, each once, sorted: those to be locked."""
-        owed = {uuid for cleanup in self.pending for uuid in cleanup.plan.gpus}
+        owed = {uuid for cleanup in self.pending for uuid in cleanup.gpus}
         return tuple(sorted(owed.union(self.held_gpus)))
 
     @property
-    def is_to_be_made(self) -> bool:
-        """Whether MIG devices of it are still to be made."""
-        migs = [device.mig for device in self.devices if device.mig is not None]
-        return any(mig.made_here and mig.uuid is None for mig in migs)
+    def is_complete(self) -> bool:
+        """Whether all its devices exist: none is still to be made."""
+        for entry in self.devices:
+            match entry.device:
+                case RecordedGpu() | RecordedMig():
+                    continue
+                case RecordedPartition():
+                    return False
+                case _:
+                    assert_never(entry.device)
+        return True
 
     @property
     def answer(self) -> tuple[PreparedDevice, ...]:
         """What the kubelet is told."""
         return tuple(
             PreparedDevice(
-                request_names=device.request_names,
-                pool_name=device.pool,
-                device_name=device.name,
-                cdi_device_ids=device.cdi_device_ids,
-                share_id=device.share_id,
+                request_names=entry.request_names,
+                pool_name=entry.pool,
+                device_name=entry.name,
+                cdi_device_ids=entry.cdi_device_ids,
+                share_id=entry.share_id,
             )
-            for device in self.devices
+            for entry in self.devices
         )
 
 
@@ -166,12 +194,10 @@ def encode(record: ClaimRecord) -> bytes:
             },
             "bootID": record.boot_id,
             "state": record.state,
-            "devices": [_device_json(device) for device in record.devices],
+            "devices": [record_json(entry) for entry in record.devices],
+            "realisations": [_realisation_json(one) for one in record.realisations],
             "plans": [_plan_json(plan) for plan in record.plans],
-            "pendingCleanups": [
-                {"plan": _plan_json(cleanup.plan), "reason": cleanup.reason}
-                for cleanup in record.pending
-            ],
+            "pendingCleanups": [_cleanup_json(cleanup) for cleanup in record.pending],
             "pods": [{"name": pod.name, "uid": pod.uid} for pod in record.pods],
         }
     )
@@ -186,93 +212,79 @@ def decode(data: bytes) -> ClaimRecord:
     payload = unseal(data)
     try:
         return _record(payload)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(f"its content is not that of a record: {error!r}") from error
 
 
-def _device_json(device: DeviceRecord) -> dict[str, object]:
-    found: dict[str, object] = {
-        "name": device.name,
-        "uuid": device.uuid,
-        "pool": device.pool,
-        "requests": device.request_names,
-        "cdiDeviceIDs": device.cdi_device_ids,
-        "adminAccess": device.admin_access,
-        "shareID": device.share_id,
-    }
-    return found if device.mig is None else found | {"mig": _mig_json(device.mig)}
+def _realisation_json(realisation: Realisation) -> dict[str, object]:
+    match realisation:
+        case MakeMigDevices():
+            places = [partition_json(place) for place in realisation.places]
+            return {"gpu": realisation.gpu, "makeMIGDevices": places}
+        case TurnMigModeOff():
+            return {"gpu": realisation.gpu, "turnMIGModeOff": {"restore": realisation.restore}}
+        case _:
+            assert_never(realisation)
 
 
-def _mig_json(mig: MigRecord) -> dict[str, object]:
-    return {
-        "profile": mig.profile,
-        "profileID": mig.profile_id,
-        "start": mig.placement.start,
-        "size": mig.placement.size,
-        "madeHere": mig.made_here,
-        "gpuInstance": mig.gpu_instance,
-        "computeInstance": mig.compute_instance,
-        "uuid": mig.uuid,
-    }
+def _realisation(value: Mapping[str, Any]) -> Realisation:
+    gpu = GpuUuid(value["gpu"])
+    match value:
+        case {"makeMIGDevices": places}:
+            return MakeMigDevices(gpu=gpu, places=tuple(partition_of(place) for place in places))
+        case {"turnMIGModeOff": settings}:
+            return TurnMigModeOff(gpu=gpu, restore=bool(settings["restore"]))
+        case _:
+            raise StateError(f"it has a realisation that is not known here: {sorted(value)}")
 
 
-def _plan_json(plan: Plan) -> dict[str, object]:
+def _plan_json(plan: SharingPlan) -> dict[str, object]:
     found: dict[str, object] = {
         "strategy": plan.strategy,
         "gpus": plan.gpus,
         "changes": plan.changes,
     }
-    return found if not plan.places else found | {"places": [_place_json(p) for p in plan.places]}
+    return (
+        found if not plan.places else found | {"places": [_part_json(one) for one in plan.places]}
+    )
 
 
-def _place_json(place: GpuPart) -> dict[str, object]:
-    whole = {"gpu": place.gpu}
-    if place.placement is None:
-        return {**whole}
-    return {**whole, "start": place.placement.start, "size": place.placement.size}
+def _part_json(part: GpuPart) -> dict[str, object]:
+    whole: dict[str, object] = {"gpu": part.gpu}
+    if part.placement is None:
+        return whole
+    return {**whole, "start": part.placement.start, "size": part.placement.size}
 
 
-def _plan(plan: Mapping[str, Any]) -> Plan:
-    return Plan(
+def _plan(plan: Mapping[str, Any]) -> SharingPlan:
+    return SharingPlan(
         strategy=plan["strategy"],
         gpus=tuple(GpuUuid(uuid) for uuid in plan["gpus"]),
         changes=plan["changes"],
-        places=tuple(
-            GpuPart(
-                gpu=GpuUuid(place["gpu"]),
-                placement=Placement(start=int(place["start"]), size=int(place["size"]))
-                if "start" in place
-                else None,
-            )
-            for place in plan.get("places", ())
-        ),
+        places=tuple(_part(part) for part in plan.get("places", ())),
     )
 
 
-def _device(device: Mapping[str, Any]) -> DeviceRecord:
-    mig = device.get("mig")
-    return DeviceRecord(
-        name=device["name"],
-        uuid=GpuUuid(device["uuid"]),
-        pool=device["pool"],
-        request_names=tuple(device["requests"]),
-        cdi_device_ids=tuple(device["cdiDeviceIDs"]),
-        admin_access=device["adminAccess"],
-        share_id=device["shareID"],
-        mig=None if mig is None else _mig(mig),
-    )
+def _part(part: Mapping[str, Any]) -> GpuPart:
+    gpu = GpuUuid(part["gpu"])
+    if "start" not in part:
+        return GpuPart(gpu=gpu)
+    return GpuPart(gpu=gpu, placement=Placement(start=int(part["start"]), size=int(part["size"])))
 
 
-def _mig(mig: Mapping[str, Any]) -> MigRecord:
-    return MigRecord(
-        profile=mig["profile"],
-        profile_id=int(mig["profileID"]),
-        placement=Placement(start=int(mig["start"]), size=int(mig["size"])),
-        made_here=mig["madeHere"],
-        gpu_instance=mig["gpuInstance"],
-        compute_instance=mig["computeInstance"],
-        uuid=mig["uuid"],
-    )
+def _cleanup_json(cleanup: PendingCleanup) -> dict[str, object]:
+    match cleanup.of:
+        case SharingPlan():
+            return {"plan": _plan_json(cleanup.of), "reason": cleanup.reason}
+        case MakeMigDevices() | TurnMigModeOff():
+            return {"realisation": _realisation_json(cleanup.of), "reason": cleanup.reason}
+        case _:
+            assert_never(cleanup.of)
+
+
+def _cleanup(value: Mapping[str, Any]) -> PendingCleanup:
+    of = _plan(value["plan"]) if "plan" in value else _realisation(value["realisation"])
+    return PendingCleanup(of=of, reason=value["reason"])
 
 
 def _record(payload: Mapping[str, Any]) -> ClaimRecord:
@@ -281,14 +293,9 @@ def _record(payload: Mapping[str, Any]) -> ClaimRecord:
         ref=ClaimRef(uid=ClaimUid(claim["uid"]), namespace=claim["namespace"], name=claim["name"]),
         boot_id=payload["bootID"],
         state=RecordState(payload["state"]),
-        devices=tuple(_device(device) for device in payload["devices"]),
+        devices=tuple(record_of(entry) for entry in payload["devices"]),
+        realisations=tuple(_realisation(one) for one in payload["realisations"]),
         plans=tuple(_plan(plan) for plan in payload["plans"]),
-        # Records of the first drivers have neither.
-        pending=tuple(
-            PendingCleanup(plan=_plan(cleanup["plan"]), reason=cleanup["reason"])
-            for cleanup in payload.get("pendingCleanups", ())
-        ),
-        pods=tuple(
-            ConsumerPod(name=pod["name"], uid=pod["uid"]) for pod in payload.get("pods", ())
-        ),
+        pending=tuple(_cleanup(cleanup) for cleanup in payload["pendingCleanups"]),
+        pods=tuple(ConsumerPod(name=pod["name"], uid=pod["uid"]) for pod in payload["pods"]),
     )

@@ -1,86 +1,125 @@
-"""A claim's CDI spec, and what its devices are for those who share them out. Pure but for edits.
+"""The CDI spec of each claim: derived from its record, and written again whenever it is missing.
 
-In: a record and the GPUs it is about. Out: a spec with one CDI device for each device of the claim,
-and units: a whole GPU, or a MIG device with the GPU it is on.
+In: a record. Out: a spec with one CDI device for each device of the claim (cdi/spec.py), kept as a
+file (cdi/store.py).
 """
 
-from collections.abc import Mapping
+from typing import Protocol
+
+import structlog
 
 from dra_driver.cdi.model import Edits, Spec, SpecDevice
 from dra_driver.cdi.spec import KIND, claim_device_name
-from dra_driver.claims.gpus import Allocated
-from dra_driver.claims.mig import mig_device
-from dra_driver.claims.plans import Unit
-from dra_driver.claims.ports import NodeEdits
-from dra_driver.claims.record import ClaimRecord, DeviceRecord
-from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, MigUuid, Partition
-from dra_driver.sharing.base import DeviceUuid, MigUnit
+from dra_driver.claims.devices import DeviceRecord, InventorySource, recorded_gpus, restored
+from dra_driver.claims.model import ClaimUid
+from dra_driver.claims.record import ClaimRecord
+from dra_driver.claims.strategies import Strategies
+from dra_driver.devices.kinds import NodeDevice
+from dra_driver.errors import DriverError
+
+log = structlog.get_logger()
 
 
-def claim_spec(
-    record: ClaimRecord,
-    gpus: Mapping[GpuUuid, Gpu],
-    edits: NodeEdits,
-    extra: Mapping[DeviceUuid, Edits],
-) -> Spec:
-    """Return the claim's CDI spec; `extra` is what strategies add, by device.
+class NodeEdits(Protocol):
+    """Container edits of this node at one moment (cdi/edits_cache.py)."""
 
-    Raises:
-        DeviceError, TransientError: a device's files are not there.
-    """
-    # The same device can stand in a claim twice, with admin access and without.
-    devices = {
-        claim_device_name(record.ref.uid, device.name, device.share_id): device
-        for device in record.devices
-    }
-    return Spec(
-        kind=KIND,
-        devices=tuple(
-            SpecDevice(name=name, edits=_edits(device, gpus[device.uuid], edits, extra))
-            for name, device in devices.items()
-        ),
-        edits=edits.common,
-    )
+    @property
+    def common(self) -> Edits:
+        """What every container with a GPU gets."""
+        ...
+
+    def device(self, one: NodeDevice) -> Edits:
+        """Return what a container gets for this device."""
+        ...
 
 
-def units(record: ClaimRecord, gpus: Mapping[GpuUuid, Gpu]) -> dict[str, Unit]:
-    """Return what the devices of a record are, by name, when all of them are there."""
-    return {device.name: _unit(device, gpus[device.uuid]) for device in record.devices}
+class EditsSource(Protocol):
+    """Finds out what containers get (cdi/edits_cache.py)."""
+
+    def look(self) -> NodeEdits:
+        """Return what holds now."""
+        ...
 
 
-def units_to_be(draft: ClaimRecord, allocated: Mapping[str, Allocated]) -> dict[str, Unit]:
-    """Return what the devices of a draft will be, by name: some may have to be made yet."""
-    found: dict[str, Unit] = {}
-    for device in draft.devices:
-        gpu, partition = allocated[device.name].gpu, allocated[device.name].partition
-        if partition is not None and device.mig is not None and device.mig.uuid is None:
-            found[device.name] = MigUnit(gpu=gpu, device=_yet_to_be(partition))
-        else:
-            found[device.name] = _unit(device, gpu)
-    return found
+class SpecFiles(Protocol):
+    """Keeps one CDI spec for each claim (cdi/store.py)."""
+
+    def write(self, uid: str, spec: Spec) -> None:
+        """Write the claim's spec, whole or not at all; nothing when it is there already."""
+        ...
+
+    def exists(self, uid: str) -> bool:
+        """Tell whether the claim has a spec."""
+        ...
+
+    def delete(self, uid: str) -> None:
+        """Remove the claim's spec; none is fine."""
+        ...
+
+    def uids(self) -> set[str]:
+        """Return the claims that have a spec."""
+        ...
+
+    def delete_leftovers(self) -> int:
+        """Remove what a killed process was writing; return how many files that were."""
+        ...
 
 
-def _unit(device: DeviceRecord, gpu: Gpu) -> Unit:
-    return gpu if device.mig is None else MigUnit(gpu=gpu, device=mig_device(device, gpu))
+class ClaimSpecs:
+    """The CDI specs of this node's claims."""
 
+    def __init__(
+        self,
+        files: SpecFiles,
+        edits: EditsSource,
+        inventory: InventorySource,
+        strategies: Strategies,
+    ) -> None:
+        self.files = files
+        self._edits = edits
+        self._inventory = inventory
+        self._strategies = strategies
 
-def _edits(
-    device: DeviceRecord, gpu: Gpu, edits: NodeEdits, extra: Mapping[DeviceUuid, Edits]
-) -> Edits:
-    own = edits.gpu(gpu) if device.mig is None else edits.mig(gpu, mig_device(device, gpu))
-    added = extra.get(device.device_uuid) if device.device_uuid else None
-    return own if added is None else own + added
+    def of(self, record: ClaimRecord) -> Spec:
+        """Return the spec of a claim, all of whose devices exist.
 
+        Raises:
+            DeviceError, TransientError: a device or its files are not there.
+        """
+        gpus = recorded_gpus(record.devices, self._inventory.current())
+        added = self._strategies.edits(record.plans)
+        node = self._edits.look()
 
-def _yet_to_be(partition: Partition) -> MigDevice:
-    """Return a MIG device whose UUID is not known yet, but is no other's."""
-    slot = partition.slot
-    return MigDevice(
-        parent=partition.parent,
-        profile=partition.profile,
-        placement=partition.placement,
-        gpu_instance=0,
-        compute_instance=0,
-        uuid=MigUuid(f"MIG-to-be-made-{slot.gpu}-{slot.profile_id}-{slot.start}"),
-        made_here=True,
-    )
+        def edits(entry: DeviceRecord) -> Edits:
+            own = node.device(restored(entry.device, gpus[entry.device.gpu]))
+            uuid = entry.device.device_uuid
+            return own if uuid is None or uuid not in added else own + added[uuid]
+
+        # The same device can stand in a claim twice, with admin access and without.
+        devices = {
+            claim_device_name(record.ref.uid, entry.name, entry.share_id): entry
+            for entry in record.devices
+        }
+        return Spec(
+            kind=KIND,
+            devices=tuple(
+                SpecDevice(name=name, edits=edits(entry)) for name, entry in devices.items()
+            ),
+            edits=node.common,
+        )
+
+    def write(self, record: ClaimRecord) -> None:
+        """Write the spec of a claim, unless it stands there as it should.
+
+        Raises:
+            DeviceError, TransientError: a device or its files are not there.
+            StateError: the disk refused.
+        """
+        self.files.write(record.ref.uid, self.of(record))
+
+    def delete(self, uid: ClaimUid) -> None:
+        """Delete a claim's spec; one that cannot be deleted is left to a later reconcile."""
+        try:
+            self.files.delete(uid)
+        except DriverError as error:
+            log.warning("spec not deleted", claim_uid=uid, reason=str(error))

@@ -5,11 +5,27 @@ pod that was reserved for it is gone and its allocation is taken back; the sched
 them to others at once, while the kubelet still has to end the containers and call Unprepare.
 """
 
+from collections.abc import Mapping
+from typing import Any, Protocol
+
 from dra_driver.claims.model import Claim, parse_claim, uid_of
-from dra_driver.claims.ports import ClaimReader
 from dra_driver.claims.record import ClaimRecord
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ConfigError, NotFoundError
+
+
+class ClaimReader(Protocol):
+    """Reads ResourceClaims from the API server (kube/client.py)."""
+
+    def get_claim(self, namespace: str, name: str, *, timeout: float) -> Mapping[str, Any]:
+        """Return one resource.k8s.io/v1 ResourceClaim; give up after `timeout` seconds.
+
+        Raises:
+            NotFoundError: there is no such claim.
+            TransientError: the API server cannot be reached or is too busy.
+            DriverError: anything else it said.
+        """
+        ...
 
 
 def why_gone(claims: ClaimReader, record: ClaimRecord, *, timeout: float) -> str | None:

@@ -21,6 +21,13 @@ _NOT_IN_LABELS = re.compile(r"[^a-z0-9-]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuName:
+    """What the name of a whole GPU says: the minor number of its device node."""
+
+    minor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MigName:
     """What the name of a MIG device says: parent's minor number, id of the profile, start."""
 
@@ -53,17 +60,12 @@ def mig_name(minor: int, profile: str, profile_id: int, start: int) -> DeviceNam
     return DeviceName(f"gpu-{minor}-mig-{readable}-{numbers}")
 
 
-def gpu_minor(name: str) -> int | None:
-    """Return the minor number in the name of a whole GPU; None if it is no such name."""
-    match = _GPU.fullmatch(name)
-    return None if match is None else int(match["minor"])
-
-
-def parse_mig_name(name: str) -> MigName | None:
-    """Return what the name of a MIG device says; None if it is no such name."""
-    match = _MIG.fullmatch(name)
-    if match is None:
-        return None
-    return MigName(
-        minor=int(match["minor"]), profile_id=int(match["id"]), start=int(match["start"])
-    )
+def parse_device_name(name: str) -> GpuName | MigName | None:
+    """Return what a device name says; None if it has neither of the two forms."""
+    if match := _GPU.fullmatch(name):
+        return GpuName(minor=int(match["minor"]))
+    if match := _MIG.fullmatch(name):
+        return MigName(
+            minor=int(match["minor"]), profile_id=int(match["id"]), start=int(match["start"])
+        )
+    return None

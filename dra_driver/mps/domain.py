@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any, NewType
 
+from dra_driver.devices.kinds import DeviceKind
 from dra_driver.envelope import seal, unseal
 from dra_driver.errors import StateError
 
@@ -20,8 +22,12 @@ DomainId = NewType("DomainId", str)
 """Names a domain's files and folders: a claim's UID, or begins with one."""
 
 _ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
-_UUID = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9/-]{1,120}")
-_MIG = "MIG-"
+_UUIDS: Mapping[DeviceKind, re.Pattern[str]] = MappingProxyType(
+    {
+        DeviceKind.GPU: re.compile(r"GPU-[A-Za-z0-9-]{1,120}"),
+        DeviceKind.MIG: re.compile(r"MIG-[A-Za-z0-9/-]{1,120}"),
+    }
+)
 _OF_MIG = "_mig_"
 
 
@@ -48,16 +54,13 @@ class State(StrEnum):
 class DomainDevice:
     """A device of a domain: a whole GPU's or a MIG device's UUID.
 
-    `pinned_memory_mib` is what each client may allocate there, in MiB; None is no limit.
+    `pinned_memory_mib` is what each client may allocate there, in MiB; None is no limit. Only a
+    whole GPU has a compute mode.
     """
 
     uuid: str
+    kind: DeviceKind = DeviceKind.GPU
     pinned_memory_mib: int | None = None
-
-    @property
-    def is_whole_gpu(self) -> bool:
-        """Whether it is a GPU, which has a compute mode, and no MIG device."""
-        return not self.uuid.startswith(_MIG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,17 +80,24 @@ class Domain:
         check_id(self.id)
         uuids = [device.uuid for device in self.devices]
         for device in self.devices:
-            if _UUID.fullmatch(device.uuid) is None:
-                raise StateError(f"{device.uuid[:160]!r} is no UUID of a GPU or a MIG device")
+            if _UUIDS[device.kind].fullmatch(device.uuid) is None:
+                raise StateError(
+                    f"{device.uuid[:160]!r} is not a valid UUID of a device of type {device.kind}"
+                )
             if device.pinned_memory_mib is not None and device.pinned_memory_mib < 1:
                 raise StateError(f"pinned memory limit of {device.uuid}: want 1 MiB or more")
         if not uuids or len(set(uuids)) != len(uuids):
             raise StateError("want one device or more, each once")
-        if len(uuids) > 1 and not all(device.is_whole_gpu for device in self.devices):
+        if len(uuids) > 1 and len(self.whole_gpus) < len(uuids):
             raise StateError("a MIG device has a domain of its own")
         percentage = self.active_thread_percentage
         if percentage is not None and not 1 <= percentage <= 100:
             raise StateError("active thread percentage: want 1 to 100")
+
+    @property
+    def whole_gpus(self) -> tuple[str, ...]:
+        """The UUIDs of the devices that are whole GPUs, which have compute modes."""
+        return tuple(one.uuid for one in self.devices if one.kind is DeviceKind.GPU)
 
     @property
     def visible_devices(self) -> str:
@@ -159,24 +169,56 @@ def check_id(text: str) -> DomainId:
     """
     if _ID.fullmatch(text) is None:
         raise StateError(
-            f"{text[:160]!r} is no domain id: want 1 to 128 letters, digits, '-', '_' and '.'"
+            f"{text[:160]!r} is not a valid domain id: want 1 to 128 letters, digits, '-', '_' "
+            "and '.'"
         )
     return DomainId(text)
 
 
+def domain_json(domain: Domain) -> dict[str, object]:
+    """Return a domain as JSON; the same domain gives the same JSON."""
+    return {
+        "id": domain.id,
+        "devices": [
+            {
+                "uuid": device.uuid,
+                "kind": device.kind,
+                "pinnedMemoryMiB": device.pinned_memory_mib,
+            }
+            for device in domain.devices
+        ],
+        "activeThreadPercentage": domain.active_thread_percentage,
+        "multiUser": domain.multi_user,
+    }
+
+
+def domain_of(value: Any) -> Domain:
+    """Return the domain that `domain_json` made this of.
+
+    Raises:
+        StateError: it was made by something else, or is no domain that a daemon could serve.
+    """
+    try:
+        return Domain(
+            id=DomainId(_text(value["id"])),
+            devices=tuple(
+                DomainDevice(
+                    uuid=_text(device["uuid"]),
+                    kind=DeviceKind(device["kind"]),
+                    pinned_memory_mib=_number_or_none(device["pinnedMemoryMiB"]),
+                )
+                for device in value["devices"]
+            ),
+            active_thread_percentage=_number_or_none(value["activeThreadPercentage"]),
+            multi_user=bool(value["multiUser"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(f"its content is not that of a domain: {error!r}") from error
+
+
 def encode_domain(domain: Domain) -> bytes:
     """Return the bytes of a desired-state file; the same domain gives the same bytes."""
-    return seal(
-        {
-            "id": domain.id,
-            "devices": [
-                {"uuid": device.uuid, "pinnedMemoryMiB": device.pinned_memory_mib}
-                for device in domain.devices
-            ],
-            "activeThreadPercentage": domain.active_thread_percentage,
-            "multiUser": domain.multi_user,
-        }
-    )
+    return seal(domain_json(domain))
 
 
 def decode_domain(data: bytes) -> Domain:
@@ -185,22 +227,7 @@ def decode_domain(data: bytes) -> Domain:
     Raises:
         StateError: the bytes are damaged, or no domain that a daemon could serve.
     """
-    payload = unseal(data)
-    try:
-        return Domain(
-            id=DomainId(_text(payload["id"])),
-            devices=tuple(
-                DomainDevice(
-                    uuid=_text(device["uuid"]),
-                    pinned_memory_mib=_number_or_none(device["pinnedMemoryMiB"]),
-                )
-                for device in payload["devices"]
-            ),
-            active_thread_percentage=_number_or_none(payload["activeThreadPercentage"]),
-            multi_user=bool(payload["multiUser"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise StateError(f"its content is not that of a domain: {error!r}") from error
+    return domain_of(unseal(data))
 
 
 def encode_status(status: Status) -> bytes:
@@ -262,11 +289,11 @@ def daemon_of(value: Mapping[str, Any] | None) -> Daemon | None:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a text")
     return value
 
 
 def _number_or_none(value: object) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise TypeError(f"{value!r} is no whole number")
+        raise TypeError(f"{value!r} is not a whole number")
     return value

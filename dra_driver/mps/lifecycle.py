@@ -8,7 +8,7 @@ followed by one that goes on from there, and a daemon that lives is never starte
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -144,10 +144,10 @@ class Lifecycle:
             self._step("begun")
             return DomainRecord(boot_id=self._context.boot_id)
         if record.is_damaged:
-            return self._guess([device.uuid for device in wanted.devices if device.is_whole_gpu])
+            return self._guess(wanted.whole_gpus)
         return record
 
-    def _guess(self, gpus: list[str]) -> DomainRecord:
+    def _guess(self, gpus: Sequence[str]) -> DomainRecord:
         """Replace a damaged record. Without MPS the mode is DEFAULT on all but a few machines."""
         found = dict.fromkeys(gpus, DEFAULT)
         self._context.modes.remember(self._domain, found)
@@ -223,7 +223,7 @@ class Lifecycle:
 
     def _set_modes(self, wanted: Domain, record: DomainRecord) -> DomainRecord:
         """Set the compute mode of each whole GPU, with the one found written down before."""
-        gpus = [device.uuid for device in wanted.devices if device.is_whole_gpu]
+        gpus = wanted.whole_gpus
         for uuid in set(record.modes_found) - set(gpus):
             self._context.modes.leave(self._domain, uuid)
         found = self._found(gpus)
@@ -236,7 +236,7 @@ class Lifecycle:
             self._context.modes.set_exclusive(uuid)
         return record
 
-    def _found(self, gpus: list[str]) -> Mapping[str, int]:
+    def _found(self, gpus: Sequence[str]) -> Mapping[str, int]:
         found = {uuid: self._context.modes.found(self._domain, uuid) for uuid in gpus}
         return {uuid: mode for uuid, mode in found.items() if mode is not None}
 

@@ -1,48 +1,27 @@
 """What a sharing strategy is: from configs to plans, from a plan to container edits and back.
 
-A strategy first plans, which changes nothing that is in use, and says in its plans everything it
-needs to apply and to undo them. A plan is plain JSON, so that it can be written down before
-hardware is touched and carried out backwards by another process after a crash. A strategy makes as
-many plans for a claim as there are parts that can be undone each by itself. What needs no change
-has no plan.
+A strategy shares devices that are there; that they exist is another's concern (claims/realise.py).
+It first plans, which changes nothing that is in use, and says in its plans everything it needs to
+apply and to undo them. A plan is plain JSON, so that it can be written down before hardware is
+touched and carried out backwards by another process after a crash. A strategy makes as many plans
+for a claim as there are parts that can be undone each by itself. What needs no change has no plan.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NewType, Protocol
 
 from dra_driver.cdi.model import Edits
-from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, MigUuid, Placement
+from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
 from resource_nvidia_com.decode import Config
 from resource_nvidia_com.v1beta1.vfio import VfioDeviceConfig
 
 EXCLUSIVE = "Exclusive"
 """Name of the strategy for configs that name none."""
 
-
-DeviceUuid = GpuUuid | MigUuid
+DeviceUuid = NewType("DeviceUuid", str)
 """What a process names its device by: a whole GPU's UUID or a MIG device's."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuPart:
-    """Some memory slices of a GPU, or with no placement all of it."""
-
-    gpu: GpuUuid
-    placement: Placement | None = None
-
-    def overlaps(self, other: "GpuPart") -> bool:
-        """Tell whether two claims cannot have both."""
-        if self.gpu != other.gpu:
-            return False
-        if self.placement is None or other.placement is None:
-            return True
-        return self.placement.overlaps(other.placement)
-
-
-def overlap(some: Iterable[GpuPart], others: Collection[GpuPart]) -> bool:
-    """Tell whether two claims cannot have what is in both."""
-    return any(one.overlaps(other) for one in some for other in others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +46,8 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What will be done to some GPUs. `changes` is JSON that only who made the plan reads.
+class SharingPlan:
+    """How some devices will be shared. `changes` is JSON that only the strategy reads.
 
     `gpus` are those that have to be locked for it. `places` says what of them it is about, where
     that is less than all.
@@ -85,8 +64,23 @@ class Plan:
         return self.places or tuple(GpuPart(gpu=gpu) for gpu in self.gpus)
 
 
-class Effect(Protocol):
-    """What carries out plans. Methods that touch hardware are called with the plan's GPUs locked.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What a plan means for the containers of one device.
+
+    Attributes:
+        settings: for programs, by the names of the API's units.
+        words: the same for people.
+        domain: id of the MPS domain that serves the device; None without one.
+    """
+
+    settings: Mapping[str, object] = field(default_factory=dict)
+    words: str = ""
+    domain: str | None = None
+
+
+class Sharing(Protocol):
+    """A sharing strategy. Methods that touch hardware are called with the plan's GPUs locked.
 
     Plans of one claim are applied and undone side by side, on threads of their own. Deadlines are
     values of the driver's monotonic clock, in seconds.
@@ -101,11 +95,32 @@ class Effect(Protocol):
         """
         ...
 
-    def edits(self, plan: Plan) -> Mapping[DeviceUuid, Edits]:
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:
+        """Say what is to be done for all groups of a claim under this strategy.
+
+        What cannot be had is refused here. Nothing is changed, but that a GPU whose abilities can
+        only be tried out is set to a default; the GPUs are locked, and nobody else has them.
+
+        Raises:
+            ConfigError: these devices cannot do what a config asks.
+            DeviceError, TransientError: a GPU does not say how it is set, or what it can do.
+        """
+        ...
+
+    def edits(self, plan: SharingPlan) -> Mapping[DeviceUuid, Edits]:
         """Return what containers get for the plan, by the device they use. Touches nothing."""
         ...
 
-    def apply(self, plan: Plan, deadline: float) -> None:
+    @staticmethod
+    def describe(plan: SharingPlan, device: DeviceUuid) -> Description:
+        """Return what the plan means for one of its devices.
+
+        Raises:
+            StateError: the plan was not made by this strategy.
+        """
+        ...
+
+    def apply(self, plan: SharingPlan, deadline: float) -> None:
         """Bring the plan about. Repeating it is harmless.
 
         Raises:
@@ -114,7 +129,7 @@ class Effect(Protocol):
         """
         ...
 
-    def ensure(self, plan: Plan, deadline: float | None) -> None:
+    def ensure(self, plan: SharingPlan, deadline: float | None) -> None:
         """See to it that a plan which was applied still is, touching no hardware.
 
         Without a deadline nothing is waited for.
@@ -124,7 +139,7 @@ class Effect(Protocol):
         """
         ...
 
-    def undo(self, plan: Plan, deadline: float) -> None:
+    def undo(self, plan: SharingPlan, deadline: float) -> None:
         """Take back whatever of the plan has been brought about. Repeating it is harmless.
 
         Raises:
@@ -132,23 +147,15 @@ class Effect(Protocol):
         """
         ...
 
-    def leftovers(self) -> Mapping[str, Plan]:
-        """Return, by claim UID, plans to undo all that is there for claims without a record."""
+    def claims(self) -> frozenset[str]:
+        """Return the UIDs of the claims for which something is there that lives by itself."""
         ...
 
-
-class Sharing(Effect, Protocol):
-    """A sharing strategy."""
-
-    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[Plan, ...]:
-        """Say what is to be done for all groups of a claim under this strategy.
-
-        What cannot be had is refused here. Nothing is changed, but that a GPU whose abilities can
-        only be tried out is set to a default; the GPUs are locked, and nobody else has them.
+    def sweep(self, claim: str, deadline: float) -> None:
+        """Undo all that is there for a claim that has no record, and so no plans.
 
         Raises:
-            ConfigError: these devices cannot do what a config asks.
-            DeviceError, TransientError: a GPU does not say how it is set, or what it can do.
+            DeviceError, TransientError: it is not gone yet; it is tried again later.
         """
         ...
 

@@ -1,13 +1,13 @@
 """Exclusive: the claim's containers have the GPUs for themselves. Nothing on the GPU is changed.
 
-The scheduler gives a device to one claim only, and the overlap guard in claims/ checks it again, so
-there is nothing to plan, nothing to set and nothing to take back.
+The scheduler gives a device to one claim only, and claims/ checks it again, so there is nothing to
+plan, nothing to set and nothing to take back.
 """
 
 from collections.abc import Mapping, Sequence
 
 from dra_driver.cdi.model import Edits
-from dra_driver.sharing.base import DeviceUuid, Group, Plan
+from dra_driver.sharing.base import Description, DeviceUuid, Group, SharingPlan
 
 
 class Exclusive:
@@ -15,23 +15,31 @@ class Exclusive:
 
     survives_reboot = False
 
-    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[Plan, ...]:  # noqa: ARG002
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:  # noqa: ARG002
         """Return no plan."""
         return ()
 
-    def edits(self, plan: Plan) -> Mapping[DeviceUuid, Edits]:  # noqa: ARG002
+    def edits(self, plan: SharingPlan) -> Mapping[DeviceUuid, Edits]:  # noqa: ARG002
         """Return no edits: the GPU's own are enough."""
         return {}
 
-    def apply(self, plan: Plan, deadline: float) -> None:
+    @staticmethod
+    def describe(plan: SharingPlan, device: DeviceUuid) -> Description:  # noqa: ARG004
+        """Return that nothing is set."""
+        return Description()
+
+    def apply(self, plan: SharingPlan, deadline: float) -> None:
         """Do nothing."""
 
-    def ensure(self, plan: Plan, deadline: float | None) -> None:
+    def ensure(self, plan: SharingPlan, deadline: float | None) -> None:
         """Do nothing."""
 
-    def undo(self, plan: Plan, deadline: float) -> None:
+    def undo(self, plan: SharingPlan, deadline: float) -> None:
         """Do nothing."""
 
-    def leftovers(self) -> Mapping[str, Plan]:
+    def claims(self) -> frozenset[str]:
         """Return none."""
-        return {}
+        return frozenset()
+
+    def sweep(self, claim: str, deadline: float) -> None:
+        """Do nothing."""

@@ -10,11 +10,11 @@ GPU.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 from dra_driver.cdi.model import Edits
-from dra_driver.devices.model import Gpu, GpuUuid, MigUuid
+from dra_driver.devices.kinds import DeviceKind, GpuPart
+from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.errors import ConfigError, StateError
 from dra_driver.mps.client_edits import ClientLimits, client_edits
 from dra_driver.mps.domain import (
@@ -23,10 +23,12 @@ from dra_driver.mps.domain import (
     DomainId,
     Status,
     claim_of,
+    domain_json,
+    domain_of,
     mig_domain,
 )
 from dra_driver.mps.files import DomainPaths
-from dra_driver.sharing.base import DeviceUuid, GpuPart, Group, Plan
+from dra_driver.sharing.base import Description, DeviceUuid, Group, SharingPlan
 from dra_driver.sharing.mps_limits import active_thread_percentage, pinned_memory_mib
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
@@ -90,7 +92,7 @@ class Mps:
         self._clock = clock
         self._ready_seconds = ready_seconds
 
-    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[Plan, ...]:  # noqa: ARG002 (a Sharing)
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:  # noqa: ARG002 (a Sharing)
         """Return the plan for all whole GPUs, and one for each MIG device.
 
         Raises:
@@ -102,105 +104,108 @@ class Mps:
         whole = [(group, config) for group, config in limited if group.gpus]
         return (*_plans_of_gpus(whole), *_plans_of_migs(limited))
 
-    def edits(self, plan: Plan) -> Mapping[DeviceUuid, Edits]:
+    def edits(self, plan: SharingPlan) -> Mapping[DeviceUuid, Edits]:
         """Return what makes containers clients, with limits where they are below the domain's."""
-        domain = domain_of(plan)
+        domain = _domain(plan)
         paths = self._requests.paths(domain.id)
         most = domain.active_thread_percentage or _ALL
         return {
-            _device_uuid(uuid): client_edits(
+            uuid: client_edits(
                 paths,
                 ClientLimits(active_thread_percentage=None if percentage == most else percentage),
             )
-            for uuid, percentage in client_percentages(plan).items()
+            for uuid, percentage in _client_percentages(plan).items()
         }
 
-    def apply(self, plan: Plan, deadline: float) -> None:
+    @staticmethod
+    def describe(plan: SharingPlan, device: DeviceUuid) -> Description:
+        """Return the domain, and the limits of the device's containers.
+
+        Raises:
+            StateError: the plan was not made by this strategy.
+        """
+        domain = _domain(plan)
+        percentage = _client_percentages(plan).get(device, _ALL)
+        memory = next((one.pinned_memory_mib for one in domain.devices if one.uuid == device), None)
+        settings: dict[str, object] = {}
+        words: list[str] = []
+        if percentage != _ALL:
+            settings["activeThreadPercentage"] = percentage
+            words.append(f"{percentage} % of threads")
+        if memory is not None:
+            settings["pinnedMemoryMiB"] = memory
+            words.append(f"{memory} MiB")
+        if domain.multi_user:
+            settings["multiUser"] = True
+            words.append("multi-user")
+        return Description(settings=settings, words=", ".join(words), domain=domain.id)
+
+    def apply(self, plan: SharingPlan, deadline: float) -> None:
         """Ask for the domain and wait until its daemon serves clients with these limits.
 
         Raises:
             DeviceError: several attempts to start it have failed.
             TransientError: it is not ready in time, or no supervisor runs.
         """
-        domain = domain_of(plan)
+        domain = _domain(plan)
         self._requests.write_desired(domain)
         self._requests.wait_ready(domain, min(deadline, self._clock() + self._ready_seconds))
 
-    def ensure(self, plan: Plan, deadline: float | None) -> None:
+    def ensure(self, plan: SharingPlan, deadline: float | None) -> None:
         """See to it that the domain is asked for; with a deadline, that it serves clients.
 
         Raises:
             DeviceError, TransientError: it does not by then.
         """
         if deadline is None:
-            self._requests.write_desired(domain_of(plan))
+            self._requests.write_desired(_domain(plan))
         else:
             self.apply(plan, deadline)
 
-    def undo(self, plan: Plan, deadline: float) -> None:
+    def undo(self, plan: SharingPlan, deadline: float) -> None:
         """Ask for the domain's end and wait for it.
 
         Raises:
             TransientError: it takes longer, or no supervisor runs; the domain's end stays wanted.
         """
-        domains = _domains_of(plan)
+        self._end([_domain(plan).id], deadline)
+
+    def claims(self) -> frozenset[str]:
+        """Return the claims that have a domain."""
+        return frozenset(map(claim_of, self._requests.list()))
+
+    def sweep(self, claim: str, deadline: float) -> None:
+        """Ask for the end of all domains of a claim, and wait for it.
+
+        Raises:
+            TransientError: as for `undo`.
+        """
+        self._end(sorted(one for one in self._requests.list() if claim_of(one) == claim), deadline)
+
+    def _end(self, domains: Sequence[DomainId], deadline: float) -> None:
         for domain in domains:
             self._requests.remove(domain)
         end = min(deadline, self._clock() + GONE_SECONDS)
         for domain in domains:
             self._requests.wait_gone(domain, end)
 
-    def leftovers(self) -> Mapping[str, Plan]:
-        """Return a plan for the domains of each claim."""
-        found: dict[str, list[str]] = {}
-        for domain in sorted(self._requests.list()):
-            found.setdefault(claim_of(domain), []).append(domain)
-        return {
-            claim: Plan(strategy=NAME, gpus=(), changes={"domain": first, "others": others})
-            for claim, (first, *others) in found.items()
-        }
 
-
-def domain_of(plan: Plan) -> Domain:
-    """Return the domain that a plan asks for.
-
-    Raises:
-        StateError: the plan is not one of this strategy.
-    """
-    changes: Mapping[str, Any] = plan.changes
+def _domain(plan: SharingPlan) -> Domain:
     try:
-        return Domain(
-            id=DomainId(changes["domain"]),
-            devices=tuple(
-                DomainDevice(uuid=device["uuid"], pinned_memory_mib=device["pinnedMemoryMiB"])
-                for device in changes["devices"]
-            ),
-            active_thread_percentage=changes["activeThreadPercentage"],
-            multi_user=changes["multiUser"],
-        )
-    except (KeyError, TypeError) as error:
-        raise StateError(f"the record's plan for MPS cannot be read: {error!r}") from error
+        return domain_of(plan.changes["domain"])
+    except (KeyError, StateError) as error:
+        raise StateError(f"the record's plan for MPS cannot be read: {error}") from error
 
 
-def client_percentages(plan: Plan) -> Mapping[str, int]:
-    """Return by GPU the active thread percentage of containers that use it; 100 is no limit."""
-    devices: Any = plan.changes.get("devices", ())
-    return MappingProxyType(
-        {device["uuid"]: device["activeThreadPercentage"] for device in devices}
-    )
+def _client_percentages(plan: SharingPlan) -> dict[DeviceUuid, int]:
+    """Return by device the active thread percentage of containers that use it; 100 is no limit."""
+    clients = plan.changes.get("clients")
+    if not isinstance(clients, Mapping):
+        raise StateError("the record's plan for MPS names no clients")
+    return {DeviceUuid(uuid): int(percentage) for uuid, percentage in clients.items()}
 
 
-def _domains_of(plan: Plan) -> tuple[DomainId, ...]:
-    """Return the domains that end with a plan: one, but for leftovers of a claim."""
-    others: Any = plan.changes.get("others", ())
-    return tuple(DomainId(str(domain)) for domain in (plan.changes["domain"], *others))
-
-
-def _device_uuid(uuid: str) -> DeviceUuid:
-    return MigUuid(uuid) if uuid.startswith("MIG-") else GpuUuid(uuid)
-
-
-def _plans_of_gpus(limited: Sequence[tuple[Group, MpsConfig]]) -> tuple[Plan, ...]:
+def _plans_of_gpus(limited: Sequence[tuple[Group, MpsConfig]]) -> tuple[SharingPlan, ...]:
     """Return the plan for one domain over all whole GPUs; none if there are none."""
     if not limited:
         return ()
@@ -215,16 +220,17 @@ def _plans_of_gpus(limited: Sequence[tuple[Group, MpsConfig]]) -> tuple[Plan, ..
     uuids = sorted(memory)
     changes = _changes(
         DomainId(limited[0][0].claim),
-        memory,
+        [_device(uuid, DeviceKind.GPU, memory[uuid]) for uuid in uuids],
         percentages,
         multi_user=any(bool(config.multi_user) for _, config in limited),
     )
-    return (Plan(strategy=NAME, gpus=tuple(GpuUuid(uuid) for uuid in uuids), changes=changes),)
+    gpus = tuple(GpuUuid(uuid) for uuid in uuids)
+    return (SharingPlan(strategy=NAME, gpus=gpus, changes=changes),)
 
 
-def _plans_of_migs(limited: Sequence[tuple[Group, MpsConfig]]) -> tuple[Plan, ...]:
+def _plans_of_migs(limited: Sequence[tuple[Group, MpsConfig]]) -> tuple[SharingPlan, ...]:
     """Return a plan for each MIG device, numbered through the claim."""
-    plans: list[Plan] = []
+    plans: list[SharingPlan] = []
     for group, config in limited:
         if not group.migs:
             continue
@@ -233,36 +239,36 @@ def _plans_of_migs(limited: Sequence[tuple[Group, MpsConfig]]) -> tuple[Plan, ..
             uuid, parent = unit.device.uuid, unit.gpu.uuid
             changes = _changes(
                 mig_domain(group.claim, len(plans)),
-                {uuid: memory[uuid]},
+                [_device(uuid, DeviceKind.MIG, memory[uuid])],
                 {uuid: active_thread_percentage(config) or _ALL},
                 multi_user=bool(config.multi_user),
             )
             place = GpuPart(gpu=parent, placement=unit.device.placement)
-            plans.append(Plan(strategy=NAME, gpus=(parent,), changes=changes, places=(place,)))
+            plans.append(
+                SharingPlan(strategy=NAME, gpus=(parent,), changes=changes, places=(place,))
+            )
     return tuple(plans)
+
+
+def _device(uuid: str, kind: DeviceKind, memory_mib: int | None) -> DomainDevice:
+    return DomainDevice(uuid=uuid, kind=kind, pinned_memory_mib=memory_mib)
 
 
 def _changes(
     domain: DomainId,
-    memory: Mapping[str, int | None],
+    devices: Sequence[DomainDevice],
     percentages: Mapping[str, int],
     *,
     multi_user: bool,
 ) -> Mapping[str, object]:
     largest = max(percentages.values())
-    return {
-        "domain": domain,
-        "devices": [
-            {
-                "uuid": uuid,
-                "pinnedMemoryMiB": memory[uuid],
-                "activeThreadPercentage": percentages[uuid],
-            }
-            for uuid in sorted(memory)
-        ],
-        "activeThreadPercentage": None if largest == _ALL else largest,
-        "multiUser": multi_user,
-    }
+    wanted = Domain(
+        id=domain,
+        devices=tuple(devices),
+        active_thread_percentage=None if largest == _ALL else largest,
+        multi_user=multi_user,
+    )
+    return {"domain": domain_json(wanted), "clients": dict(sorted(percentages.items()))}
 
 
 def _config(group: Group) -> MpsConfig:

@@ -19,7 +19,7 @@ from dra_driver.cdi.model import Edits
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.names import gpu_name
 from dra_driver.errors import ConfigError, DriverError
-from dra_driver.sharing.base import DeviceUuid, Group, Plan
+from dra_driver.sharing.base import Description, DeviceUuid, Group, SharingPlan
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.sharing import Interval, SharingStrategy
 
@@ -65,12 +65,12 @@ class TimeSlicing:
 
     survives_reboot = False
 
-    def __init__(self, slices: TimeSlices, modes: ComputeModes) -> None:
-        self._slices = slices
+    def __init__(self, time_slices: TimeSlices, modes: ComputeModes) -> None:
+        self._time_slices = time_slices
         self._modes = modes
         self._able: set[GpuUuid] = set()
 
-    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[Plan, ...]:
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:
         """Return a plan for each GPU, with the compute mode that is found on it.
 
         Raises:
@@ -88,7 +88,7 @@ class TimeSlicing:
             if NUMBERS[interval] and gpu.cuda_compute_capability < _PREEMPTION:
                 raise _cannot(_described(gpu), interval, "its architecture has no preemption")
         if wanted:
-            self._slices.find()
+            self._time_slices.find()
         asked = [
             (gpu, interval)
             for gpu, interval in wanted
@@ -99,11 +99,11 @@ class TimeSlicing:
                 raise _cannot(_described(gpu), interval, "Not Supported")
         return tuple(self._plan(gpu, interval) for gpu, interval in wanted)
 
-    def edits(self, plan: Plan) -> Mapping[DeviceUuid, Edits]:  # noqa: ARG002 (a Sharing)
+    def edits(self, plan: SharingPlan) -> Mapping[DeviceUuid, Edits]:  # noqa: ARG002 (a Sharing)
         """Return none: nothing of it shows in a container."""
         return {}
 
-    def apply(self, plan: Plan, deadline: float) -> None:
+    def apply(self, plan: SharingPlan, deadline: float) -> None:
         """Set time-slice and compute mode.
 
         Raises:
@@ -111,18 +111,21 @@ class TimeSlicing:
             DeviceError, TransientError: nvidia-smi or NVML refused.
         """
         (uuid,) = plan.gpus
-        interval = interval_of(plan)
+        interval = _interval_of(plan)
         # A default that cannot be set is a default all the same.
-        if not self._slices.set_time_slice(uuid, NUMBERS[interval], deadline) and NUMBERS[interval]:
+        if (
+            not self._time_slices.set_time_slice(uuid, NUMBERS[interval], deadline)
+            and NUMBERS[interval]
+        ):
             raise _cannot(str(plan.changes.get("device", uuid)), interval, "Not Supported")
         if _found_mode(plan) != _DEFAULT_MODE:
             self._modes.set_compute_mode(uuid, _DEFAULT_MODE)
         log.info("time-slice set", gpu=uuid, interval=str(interval))
 
-    def ensure(self, plan: Plan, deadline: float | None) -> None:
+    def ensure(self, plan: SharingPlan, deadline: float | None) -> None:
         """Do nothing: both settings stay until a reboot, and cannot or need not be set again."""
 
-    def undo(self, plan: Plan, deadline: float) -> None:
+    def undo(self, plan: SharingPlan, deadline: float) -> None:
         """Set the default time-slice, and the compute mode that was found.
 
         A mode that somebody else has set meanwhile stays.
@@ -132,21 +135,30 @@ class TimeSlicing:
         """
         (uuid,) = plan.gpus
         try:
-            if NUMBERS[interval_of(plan)]:
-                self._slices.set_time_slice(uuid, NUMBERS[Interval.DEFAULT], deadline)
+            if NUMBERS[_interval_of(plan)]:
+                self._time_slices.set_time_slice(uuid, NUMBERS[Interval.DEFAULT], deadline)
                 log.info("time-slice reset", gpu=uuid)
         finally:
             self._restore_mode(uuid, _found_mode(plan))
 
-    def leftovers(self) -> Mapping[str, Plan]:
+    @staticmethod
+    def describe(plan: SharingPlan, device: DeviceUuid) -> Description:  # noqa: ARG004 (one GPU)
+        """Return the interval."""
+        interval = str(_interval_of(plan))
+        return Description(settings={"interval": interval}, words=f"interval {interval}")
+
+    def claims(self) -> frozenset[str]:
         """Return none: a GPU does not say whose setting it has."""
-        return {}
+        return frozenset()
+
+    def sweep(self, claim: str, deadline: float) -> None:
+        """Do nothing: only a record says what was set."""
 
     def _ask(self, asked: Sequence[tuple[Gpu, Interval]], deadline: float) -> list[bool]:
         """Return whether each GPU has time-slices; side by side, as one can take seconds."""
 
-        def has_slices(uuid: GpuUuid) -> bool:
-            has = self._slices.set_time_slice(uuid, NUMBERS[Interval.DEFAULT], deadline)
+        def has_time_slices(uuid: GpuUuid) -> bool:
+            has = self._time_slices.set_time_slice(uuid, NUMBERS[Interval.DEFAULT], deadline)
             if has:
                 self._able.add(uuid)
             return has
@@ -154,11 +166,11 @@ class TimeSlicing:
         if not asked:
             return []
         with ThreadPoolExecutor(len(asked), thread_name_prefix="ask") as pool:
-            return list(pool.map(has_slices, [gpu.uuid for gpu, _ in asked]))
+            return list(pool.map(has_time_slices, [gpu.uuid for gpu, _ in asked]))
 
-    def _plan(self, gpu: Gpu, interval: Interval) -> Plan:
+    def _plan(self, gpu: Gpu, interval: Interval) -> SharingPlan:
         mode = self._modes.compute_mode(gpu.uuid)
-        return Plan(
+        return SharingPlan(
             strategy=NAME,
             gpus=(gpu.uuid,),
             changes={
@@ -173,8 +185,7 @@ class TimeSlicing:
             self._modes.set_compute_mode(uuid, found)
 
 
-def interval_of(plan: Plan) -> Interval:
-    """Return the interval that a plan sets."""
+def _interval_of(plan: SharingPlan) -> Interval:
     return Interval(str(plan.changes["interval"]))
 
 
@@ -183,7 +194,7 @@ def _interval(config: GpuConfig) -> Interval:
     return (settings.interval if settings else None) or Interval.DEFAULT
 
 
-def _found_mode(plan: Plan) -> int:
+def _found_mode(plan: SharingPlan) -> int:
     mode = plan.changes.get("computeMode")
     return mode if isinstance(mode, int) else _DEFAULT_MODE
 

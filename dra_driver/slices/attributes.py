@@ -7,8 +7,10 @@ at most 64 bytes, versions in strict semver 2.0.0. Pure.
 
 import re
 from dataclasses import dataclass, field
+from typing import assert_never
 
-from dra_driver.devices.model import Gpu, Inventory, MigProfile, MigUuid
+from dra_driver.devices.kinds import NodeDevice, kind_of
+from dra_driver.devices.model import Gpu, Inventory, MigDevice, Partition
 
 LONGEST_VALUE = 64
 """Bytes of a string or version attribute (DeviceAttributeMaxValueLength)."""
@@ -61,27 +63,25 @@ class Attributes:
             self.values[name] = {"version": semver}
 
 
-def describe_gpu(gpu: Gpu, inventory: Inventory, attributes: Attributes) -> None:
-    """Gather the attributes of a whole GPU; a fact the card lacks is left out."""
-    attributes.text("type", "gpu")
-    attributes.text("uuid", gpu.uuid)
-    _describe_card(gpu, inventory, attributes)
+def describe(one: NodeDevice, inventory: Inventory, attributes: Attributes) -> None:
+    """Gather the attributes of a device; a fact that it or its card lacks is left out."""
+    attributes.text("type", str(kind_of(one.device)))
+    match one.device:
+        case Gpu():
+            attributes.text("uuid", one.device.uuid)
+        case MigDevice():
+            attributes.text("uuid", one.device.uuid)
+            _describe_part(one.device, attributes)
+        case Partition():
+            _describe_part(one.device, attributes)
+        case _:
+            assert_never(one.device)
+    _describe_card(one.gpu, inventory, attributes)
 
 
-def describe_mig(
-    gpu: Gpu,
-    profile: MigProfile,
-    uuid: MigUuid | None,
-    inventory: Inventory,
-    attributes: Attributes,
-) -> None:
-    """Gather the attributes of a MIG device; one that is yet to be made has no UUID."""
-    attributes.text("type", "mig")
-    if uuid is not None:
-        attributes.text("uuid", uuid)
-    attributes.text("parentUUID", gpu.uuid)
-    attributes.text("profile", profile.name)
-    _describe_card(gpu, inventory, attributes)
+def _describe_part(part: MigDevice | Partition, attributes: Attributes) -> None:
+    attributes.text("parentUUID", part.parent)
+    attributes.text("profile", part.profile.name)
 
 
 def _describe_card(gpu: Gpu, inventory: Inventory, attributes: Attributes) -> None:

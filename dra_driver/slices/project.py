@@ -10,12 +10,13 @@ published as the partition it was allocated as. Nothing here talks to a server o
 """
 
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from dra_driver.devices import partitions as dividing
+from dra_driver.devices.kinds import Device, NodeDevice, name_of
 from dra_driver.devices.model import Gpu, Inventory, MigDevice, Partition
-from dra_driver.devices.names import gpu_name
 from dra_driver.slices import counters, order
-from dra_driver.slices.attributes import Attributes, Omitted, describe_gpu, describe_mig
+from dra_driver.slices.attributes import Attributes, Omitted, describe
 from resource_nvidia_com.quantity import Quantity
 
 MOST_FACTS = 32
@@ -46,13 +47,25 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """What is published of an inventory, and what is not."""
+    """What is published of an inventory, and what is not.
+
+    `sources` are what the `devices` are made of, in the same order.
+    """
 
     devices: tuple[WireDevice, ...]
+    sources: tuple[NodeDevice, ...] = field(default=(), compare=False)
     counter_sets: tuple[WireCounterSet, ...] = ()
     withheld: tuple[Withheld, ...] = ()
     omitted: tuple[Omitted, ...] = ()
     notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Published:
+    """A device as it is published, and what it is made of."""
+
+    wire: WireDevice
+    source: NodeDevice
 
 
 @dataclass(slots=True)
@@ -61,9 +74,9 @@ class _Offer:
 
     gpu: Gpu
     inventory: Inventory
-    whole: WireDevice | None = None
-    existing: list[WireDevice] = field(default_factory=list)
-    partitions: list[WireDevice] = field(default_factory=list)
+    whole: _Published | None = None
+    existing: list[_Published] = field(default_factory=list)
+    partitions: list[_Published] = field(default_factory=list)
     counter_set: WireCounterSet | None = None
     omitted: list[Omitted] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -110,11 +123,12 @@ def _arranged(offers: dict[int, _Offer], withheld: list[Withheld]) -> Projection
     filled = tuple(offers.values())
     divided = [offer.gpu for offer in filled if offer.partitions]
     whole = order.in_whole_order((offer.gpu for offer in filled if offer.whole), divided)
-    devices = [device for offer in filled for device in offer.existing]
-    devices += [device for offer in filled for device in offer.partitions]
-    devices += [one for gpu in whole if (one := offers[gpu.minor].whole) is not None]
+    published = [one for offer in filled for one in offer.existing]
+    published += [one for offer in filled for one in offer.partitions]
+    published += [one for gpu in whole if (one := offers[gpu.minor].whole) is not None]
     return Projection(
-        devices=tuple(devices),
+        devices=tuple(one.wire for one in published),
+        sources=tuple(one.source for one in published),
         counter_sets=tuple(offer.counter_set for offer in filled if offer.counter_set is not None),
         withheld=tuple(sorted(withheld, key=lambda entry: entry.index)),
         omitted=tuple(omitted for offer in filled for omitted in offer.omitted),
@@ -156,7 +170,7 @@ def _offer_existing(offer: _Offer) -> None:
     """Offer the MIG devices that are there and that this driver did not make."""
     for instance in dividing.found_by_others(offer.gpu):
         if isinstance(instance, MigDevice):
-            offer.existing.append(_existing_device(offer, instance))
+            offer.existing.append(_publish(offer, instance))
             continue
         state = "is divided among several compute instances"
         if not instance.compute_instances:
@@ -179,12 +193,12 @@ def _offer_parts(offer: _Offer) -> None:
     for partition in order.in_packing_order(dividing.partitions(gpu)):
         wanted = counters.used(partition.profile, partition.placement, everything)
         if counters.fits(wanted, left):
-            device = _partition_device(offer, partition)
-            device["consumesCounters"] = counters.consumption(name, wanted)
-            offer.partitions.append(device)
+            published = _publish(offer, partition)
+            published.wire["consumesCounters"] = counters.consumption(name, wanted)
+            offer.partitions.append(published)
     if dividing.is_whole(gpu) and not others:
-        offer.whole = _whole_device(offer)
-        offer.whole["consumesCounters"] = counters.consumption(name, everything)
+        offer.whole = _publish(offer, gpu)
+        offer.whole.wire["consumesCounters"] = counters.consumption(name, everything)
     elif dividing.is_whole(gpu):
         offer.notes.append(
             "it is not published as a whole, because there are GPU instances on it that this"
@@ -203,7 +217,7 @@ def _offer_undivided(offer: _Offer, reason: str | None) -> None:
     if gpu.mig is not None and gpu.mig.instances:
         return
     if dividing.is_whole(gpu):
-        offer.whole = _whole_device(offer)
+        offer.whole = _publish(offer, gpu)
     elif gpu.mig is None or gpu.mig.problem is None:
         offer.notes.append(
             "MIG mode is on, so it runs no work as a whole GPU, and it has no MIG device; to"
@@ -211,45 +225,45 @@ def _offer_undivided(offer: _Offer, reason: str | None) -> None:
         )
 
 
-def _whole_device(offer: _Offer) -> WireDevice:
-    gpu = offer.gpu
-    name = gpu_name(gpu.minor)
-    attributes = Attributes(device=name)
-    describe_gpu(gpu, offer.inventory, attributes)
-    offer.omitted += attributes.omitted
+def _publish(offer: _Offer, device: Device) -> _Published:
+    """Return a device of the offer's GPU as it is published, without its counters."""
+    source = NodeDevice(gpu=offer.gpu, device=device)
+    attributes = Attributes(device=name_of(offer.gpu, device))
+    describe(source, offer.inventory, attributes)
+    match device:
+        case Gpu():
+            omitted = attributes.omitted
+            capacity = _gpu_capacity(device)
+        case MigDevice():
+            capacity, too_many = _mig_capacity(device, attributes)
+            omitted = [*attributes.omitted, *too_many]
+        case Partition():
+            omitted = [] if offer.partitions else attributes.omitted  # the others lack the same
+            capacity = counters.capacity(counters.engines(device.profile))
+        case _:
+            assert_never(device)
+    offer.omitted += omitted
+    wire: WireDevice = {"name": attributes.device, "attributes": attributes.values}
+    return _Published(wire=wire | ({"capacity": capacity} if capacity else {}), source=source)
+
+
+def _gpu_capacity(gpu: Gpu) -> dict[str, object]:
     capacity: dict[str, object] = {}
     if gpu.memory_bytes is not None:
         capacity["memory"] = {"value": str(Quantity.of_bytes(gpu.memory_bytes))}
     if gpu.mig is not None and dividing.is_partitioned(gpu):
         # The memory stays what NVML says of the GPU; the largest profile has slightly less.
         capacity = counters.capacity(counters.most_engines(gpu.mig.profiles)) | capacity
-    device: WireDevice = {"name": name, "attributes": attributes.values}
-    return device | ({"capacity": capacity} if capacity else {})
+    return capacity
 
 
-def _existing_device(offer: _Offer, mig: MigDevice) -> WireDevice:
-    name = dividing.partition_name(offer.gpu, mig)
-    attributes = Attributes(device=name)
-    describe_mig(offer.gpu, mig.profile, mig.uuid, offer.inventory, attributes)
-    offer.omitted += attributes.omitted
+def _mig_capacity(
+    mig: MigDevice, attributes: Attributes
+) -> tuple[dict[str, object], list[Omitted]]:
+    """Return the capacity of a MIG device, with its memory slices if there is room for them."""
     capacity = counters.capacity(counters.engines(mig.profile))
     slices = {f"memorySlice{number}": {"value": "1"} for number in mig.placement.slices}
     if len(attributes.values) + len(capacity) + len(slices) <= MOST_FACTS:
-        capacity |= slices
-    else:
-        reason = f"the API allows {MOST_FACTS} attributes and capacities of a device"
-        offer.omitted.append(Omitted(device=name, attribute="memorySlice…", reason=reason))
-    return {"name": name, "attributes": attributes.values, "capacity": capacity}
-
-
-def _partition_device(offer: _Offer, partition: Partition) -> WireDevice:
-    name = dividing.partition_name(offer.gpu, partition)
-    attributes = Attributes(device=name)
-    describe_mig(offer.gpu, partition.profile, None, offer.inventory, attributes)
-    if not offer.partitions:
-        offer.omitted += attributes.omitted  # the others lack the same
-    return {
-        "name": name,
-        "attributes": attributes.values,
-        "capacity": counters.capacity(counters.engines(partition.profile)),
-    }
+        return capacity | slices, []
+    reason = f"the API allows {MOST_FACTS} attributes and capacities of a device"
+    return capacity, [Omitted(device=attributes.device, attribute="memorySlice…", reason=reason)]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.claims.made import MadeHere
 from dra_driver.claims.model import ClaimUid
+from dra_driver.claims.ownership import Ownership
 from dra_driver.cli import main
 from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.simulator.machine import Machine
@@ -108,7 +108,7 @@ def test_mig_devices_of_claims_are_told_from_those_made_by_hand(
     assert main(asked) == 0
     by_hand = capsys.readouterr().out
     slot = MigSlot(gpu=GpuUuid(uuid), profile_id=9, start=4)
-    MadeHere(plugins / "gpu.nvidia.com", hopper.boot_id).add(slot, ClaimUid("claim"))
+    Ownership(plugins / "gpu.nvidia.com", hopper.boot_id).note(slot, ClaimUid("claim"))
     assert main(asked) == 0
     by_claim = capsys.readouterr().out
 

@@ -212,7 +212,7 @@ def test_any_driver_root_gives_a_spec_that_runtimes_load(
             devices=tuple(
                 SpecDevice(
                     name=claim_device_name(UID, f"gpu-{minor}"),
-                    edits=given_content.look().gpu(make.gpu(minor)),
+                    edits=given_content.look().device(make.whole(make.gpu(minor))),
                 )
                 for minor in sorted(minors)
             ),

@@ -150,7 +150,7 @@ class Node(RuleBasedStateMachine):
             self.start()
         else:
             self.known.discard(ref)
-            record = self.world.prepared.records.read(ref.uid)
+            record = self.world.claims.records.read(ref.uid)
             assert record is None or (record.state is RecordState.RELEASED and record.pending)
         self.die_at = None
 
@@ -158,7 +158,7 @@ class Node(RuleBasedStateMachine):
     def restart(self) -> None:
         self.start()
         left = self.world.reconciler(ReconcileTiming()).mend()
-        records = self.world.prepared.records
+        records = self.world.claims.records
         for uid in records.uids():
             record = records.read(uid)
             assert record is not None
@@ -185,7 +185,7 @@ class Node(RuleBasedStateMachine):
     @invariant()
     def running_claims_have_their_record_and_spec(self) -> None:
         for ref, gpus in self.running.items():
-            record = self.world.prepared.records.read(ref.uid)
+            record = self.world.claims.records.read(ref.uid)
             assert record is not None
             assert record.held_gpus == tuple(GPUS[minor].uuid for minor in sorted(gpus))
             assert sorted(self.world.nodes(ref)) == [f"/dev/nvidia{n}" for n in sorted(gpus)]
@@ -195,7 +195,7 @@ class Node(RuleBasedStateMachine):
         for gpu in GPUS:
             uid = self.world.set_on(gpu.uuid)
             if uid is not None:
-                record = self.world.prepared.records.read(ClaimUid(uid))
+                record = self.world.claims.records.read(ClaimUid(uid))
                 assert record is not None
                 assert gpu.uuid in record.touched_gpus
 

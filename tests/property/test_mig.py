@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import packing
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Gpu, Partition
-from dra_driver.devices.names import parse_mig_name
+from dra_driver.devices.names import MigName, parse_device_name
 from dra_driver.devices.partitions import partition_named
 from dra_driver.devices.session import DriverSession
 from dra_driver.simulator.machine import Machine
@@ -50,8 +50,8 @@ def card(
 
 def place(gpu: Gpu, name: str) -> Partition | None:
     """The partition that a device name means on this GPU; None for those of other GPUs."""
-    said = parse_mig_name(name)
-    if said is None or said.minor != gpu.minor:
+    said = parse_device_name(name)
+    if not isinstance(said, MigName) or said.minor != gpu.minor:
         return None
     return partition_named(gpu, said.profile_id, said.start)
 

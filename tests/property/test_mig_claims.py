@@ -147,7 +147,7 @@ class Card(RuleBasedStateMachine):
         }
         found = [(one.profile_id, one.start) for one in self.node.there()]
         assert wanted <= set(found)
-        slots = self.node.world.prepared.made.slots()
+        slots = self.node.world.claims.ownership.made().keys()
         assert {(slot.profile_id, slot.start) for slot in slots} >= set(found)
 
     @invariant()

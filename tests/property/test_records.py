@@ -7,19 +7,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import make
+from dra_driver.claims.devices import (
+    DeviceRecord,
+    RecordedGpu,
+    RecordedMig,
+    RecordedPartition,
+)
 from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
 from dra_driver.claims.record import (
     ClaimRecord,
-    DeviceRecord,
-    MigRecord,
+    MakeMigDevices,
     PendingCleanup,
     RecordState,
+    TurnMigModeOff,
     decode,
     encode,
 )
+from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid, MigUuid, Placement
 from dra_driver.errors import StateError
-from dra_driver.sharing.base import GpuPart, Plan
+from dra_driver.sharing.base import SharingPlan
 
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 names = st.lists(text, max_size=3).map(tuple)
@@ -28,30 +35,41 @@ json_values: st.SearchStrategy[Any] = st.dictionaries(
 )
 numbers = st.integers(0, 2**31)
 placements = st.builds(Placement, start=numbers, size=numbers)
-migs = st.builds(
-    MigRecord,
+partitions = st.builds(
+    RecordedPartition,
+    gpu=text.map(GpuUuid),
     profile=text,
     profile_id=numbers,
     placement=placements,
-    made_here=st.booleans(),
-    gpu_instance=st.none() | numbers,
-    compute_instance=st.none() | numbers,
-    uuid=st.none() | text.map(MigUuid),
 )
+recorded_devices = (
+    st.builds(RecordedGpu, gpu=text.map(GpuUuid))
+    | partitions
+    | st.builds(
+        RecordedMig,
+        place=partitions,
+        gpu_instance=numbers,
+        compute_instance=numbers,
+        uuid=text.map(MigUuid),
+        made_here=st.booleans(),
+    )
+)
+realisations = st.builds(
+    MakeMigDevices, gpu=text.map(GpuUuid), places=st.lists(partitions, max_size=2).map(tuple)
+) | st.builds(TurnMigModeOff, gpu=text.map(GpuUuid), restore=st.booleans())
 places = st.builds(GpuPart, gpu=text.map(GpuUuid), placement=st.none() | placements)
 devices = st.builds(
     DeviceRecord,
     name=text,
-    uuid=text.map(GpuUuid),
+    device=recorded_devices,
     pool=text,
     request_names=names,
     cdi_device_ids=names,
     admin_access=st.booleans(),
     share_id=st.none() | text,
-    mig=st.none() | migs,
 )
 plans = st.builds(
-    Plan,
+    SharingPlan,
     strategy=text,
     gpus=st.lists(text.map(GpuUuid), max_size=2).map(tuple),
     changes=json_values,
@@ -63,8 +81,11 @@ records = st.builds(
     boot_id=text,
     state=st.sampled_from(RecordState),
     devices=st.lists(devices, max_size=3).map(tuple),
+    realisations=st.lists(realisations, max_size=2).map(tuple),
     plans=st.lists(plans, max_size=2).map(tuple),
-    pending=st.lists(st.builds(PendingCleanup, plan=plans, reason=text), max_size=2).map(tuple),
+    pending=st.lists(
+        st.builds(PendingCleanup, of=plans | realisations, reason=text), max_size=2
+    ).map(tuple),
     pods=st.lists(st.builds(ConsumerPod, name=text, uid=text), max_size=2).map(tuple),
 )
 

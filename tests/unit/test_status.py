@@ -7,26 +7,38 @@ import pytest
 import make
 from dra_driver import cli
 from dra_driver.claims.checkpoint import RecordStore, StoredRecords
+from dra_driver.claims.devices import RecordedMig, recorded
 from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
-from dra_driver.claims.record import ClaimRecord, MigRecord, PendingCleanup, RecordState
+from dra_driver.claims.record import ClaimRecord, MakeMigDevices, PendingCleanup, RecordState
+from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.model import GpuUuid
-from dra_driver.mps.domain import Daemon, DomainId, State, Status
-from dra_driver.sharing.base import Plan
+from dra_driver.mps.domain import (
+    Daemon,
+    Domain,
+    DomainDevice,
+    DomainId,
+    State,
+    Status,
+    domain_json,
+)
+from dra_driver.sharing.base import SharingPlan
 from dra_driver.status import NodeStatus, report, table
 
 SLICED, SERVED, PLAIN = make.gpu(0), make.gpu(1), make.gpu(2)
 POD = ConsumerPod(name="pod-a", uid="pod-uid")
-LONG = Plan(strategy="TimeSlicing", gpus=(SLICED.uuid,), changes={"interval": "Long"})
-HALF = Plan(
+LONG = SharingPlan(strategy="TimeSlicing", gpus=(SLICED.uuid,), changes={"interval": "Long"})
+HALF = SharingPlan(
     strategy="MPS",
     gpus=(SERVED.uuid,),
     changes={
-        "domain": "uid-one",
-        "devices": [
-            {"uuid": SERVED.uuid, "pinnedMemoryMiB": 10240, "activeThreadPercentage": 50},
-        ],
-        "activeThreadPercentage": 50,
-        "multiUser": False,
+        "domain": domain_json(
+            Domain(
+                id=DomainId("uid-one"),
+                devices=(DomainDevice(uuid=SERVED.uuid, pinned_memory_mib=10240),),
+                active_thread_percentage=50,
+            )
+        ),
+        "clients": {SERVED.uuid: 50},
     },
 )
 READY = Status(
@@ -90,7 +102,7 @@ def test_a_domain_that_is_not_in_order_says_why() -> None:
 
 
 def test_debts_strays_and_damage_are_told() -> None:
-    cleanup = PendingCleanup(plan=LONG, reason="GPU is lost")
+    cleanup = PendingCleanup(of=LONG, reason="GPU is lost")
     owing = record("old", SLICED, state=RecordState.RELEASED, pending=(cleanup,))
     found = replace(
         node(owing, domains={"uid-stray": READY}),
@@ -147,32 +159,21 @@ def test_an_unknown_device_of_a_plan_is_no_trouble() -> None:
 
 
 def test_a_mig_device_is_told_with_its_own_mps_domain() -> None:
-    made = make.mig_device()
-    place = MigRecord(
-        profile=made.profile.name,
-        profile_id=made.profile.id,
-        placement=made.placement,
-        made_here=True,
-        gpu_instance=made.gpu_instance,
-        compute_instance=made.compute_instance,
-        uuid=made.uuid,
-    )
+    made = make.mig_device(2, made_here=True)
+    mig = recorded(made)
     (device,) = make.record(PLAIN).devices
-    part = replace(device, name="gpu-2-mig-1g10gb-19-0", mig=place)
-    limits = {"uuid": made.uuid, "pinnedMemoryMiB": 4096, "activeThreadPercentage": 50}
-    plan = Plan(
+    part = replace(device, name="gpu-2-mig-1g10gb-19-0", device=mig)
+    served = DomainDevice(uuid=made.uuid, kind=DeviceKind.MIG, pinned_memory_mib=4096)
+    domain = Domain(id=DomainId("uid-one_mig_0"), devices=(served,), active_thread_percentage=50)
+    plan = SharingPlan(
         strategy="MPS",
         gpus=(PLAIN.uuid,),
-        changes={
-            "domain": "uid-one_mig_0",
-            "devices": [limits],
-            "activeThreadPercentage": 50,
-            "multiUser": False,
-        },
-        places=(part.part,),
+        changes={"domain": domain_json(domain), "clients": {made.uuid: 50}},
+        places=(mig.part,),
     )
-    making = Plan(strategy="MIG", gpus=(PLAIN.uuid,), places=(part.part,))
-    one = record("one", devices=(part,), plans=(making, plan))
+    assert isinstance(mig, RecordedMig)
+    making = MakeMigDevices(gpu=PLAIN.uuid, places=(mig.place,))
+    one = record("one", devices=(part,), realisations=(making,), plans=(plan,))
     found = node(one, domains={"uid-one_mig_0": READY})
     assert found.strays == []
     line = table(found).splitlines()[1]

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import make
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits, Spec, SpecDevice
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.spec import KIND
 from dra_driver.cdi.store import SpecStore
+from dra_driver.devices.kinds import NodeDevice
 from dra_driver.devices.model import Gpu
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import DeviceError
@@ -104,7 +106,7 @@ def test_hookless_content_of_one_gpu_shows_that_gpu_to_nvml(
 ) -> None:
     content = content_of(roots)
     container = tmp_path / "container"
-    make_container(container, content.look().common + content.look().gpu(gpus[3]))
+    make_container(container, content.look().common + content.look().device(make.whole(gpus[3])))
 
     assert shown_in(container) == [gpus[3].uuid]
 
@@ -123,14 +125,18 @@ def test_content_of_a_mig_device_shows_that_device_and_no_other(
     device = gpu.mig.devices[1]
     content = content_of(roots)
     container = tmp_path / "container"
-    make_container(container, content.look().common + content.look().mig(gpu, device))
+    make_container(
+        container, content.look().common + content.look().device(NodeDevice(gpu=gpu, device=device))
+    )
 
     assert shown_in(container) == [gpu.uuid, device.uuid]
 
 
 def test_each_gpu_has_nodes_of_its_own(roots: Roots, gpus: tuple[Gpu, ...]) -> None:
     content = content_of(roots)
-    paths = [node.path for gpu in gpus for node in content.look().gpu(gpu).device_nodes]
+    paths = [
+        node.path for gpu in gpus for node in content.look().device(make.whole(gpu)).device_nodes
+    ]
 
     assert len(paths) == len(set(paths))
     assert {f"/dev/nvidia{gpu.minor}" for gpu in gpus} <= set(paths)
@@ -141,7 +147,8 @@ def test_a_claims_spec_can_be_written_and_names_paths_that_exist(
 ) -> None:
     content = content_of(roots)
     devices = tuple(
-        SpecDevice(name=f"uid-gpu-{gpu.minor}", edits=content.look().gpu(gpu)) for gpu in gpus
+        SpecDevice(name=f"uid-gpu-{gpu.minor}", edits=content.look().device(make.whole(gpu)))
+        for gpu in gpus
     )
     SpecStore(tmp_path / "cdi").write(
         "uid", Spec(kind=KIND, devices=devices, edits=content.look().common)
@@ -162,5 +169,5 @@ def test_a_pulled_gpu_fails_alone(machine: Machine, roots: Roots, gpus: tuple[Gp
     machine.remove_gpu(gpus[0].uuid)
 
     with pytest.raises(DeviceError, match="is missing"):
-        content.look().gpu(gpus[0])
-    assert content.look().gpu(gpus[1]).device_nodes
+        content.look().device(make.whole(gpus[0]))
+    assert content.look().device(make.whole(gpus[1])).device_nodes

@@ -58,7 +58,7 @@ def then_unprepare(node: MigNode, ref: ClaimRef) -> None:
 def then_start(node: MigNode, ref: ClaimRef) -> None:
     """The driver starts and looks around; a claim is prepared whole, or not at all."""
     assert node.world.reconciler(ReconcileTiming()).mend() == set()
-    record = node.world.prepared.records.read(ref.uid)
+    record = node.world.claims.records.read(ref.uid)
     if record is None:
         assert node.shapes() == []
     else:

@@ -99,7 +99,7 @@ def test_killed_in_prepare_the_next_start_leaves_all_or_nothing(
 ) -> None:
     world, ref = killed(mode, "prepare", step)
     assert not world.reconciler(ReconcileTiming()).mend()
-    record = world.prepared.records.read(ref.uid)
+    record = world.claims.records.read(ref.uid)
     if record:
         assert record.state is RecordState.PREPARED
         assert world.nodes(ref) == ["/dev/nvidia1"]
@@ -161,7 +161,7 @@ def test_what_cannot_be_undone_does_not_block_unprepare_and_is_tried_again(world
     world.unprepare(ref)
     world.unprepare(ref)
     assert not world.specs.exists(ref.uid)
-    record = world.prepared.records.read(ref.uid)
+    record = world.claims.records.read(ref.uid)
     assert record is not None
     assert record.state is RecordState.RELEASED
 

@@ -54,9 +54,9 @@ def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(node: MigNode) 
     assert node.world.nodes(ref) == [
         f"/dev/nvidia{minor}-gi{made.gpu_instance}-ci{made.compute_instance}"
     ]
-    record = node.world.prepared.records.read(ref.uid)
+    record = node.world.claims.records.read(ref.uid)
     assert record is not None
-    assert [one.device_uuid for one in record.devices] == [made.uuid]
+    assert [one.device.device_uuid for one in record.devices] == [made.uuid]
     node.world.unprepare(ref)
     assert node.left() == []
 
@@ -180,7 +180,7 @@ def test_the_edits_that_cannot_be_had_take_the_device_back(node: MigNode) -> Non
     def refuse(*_: object) -> None:
         raise DeviceError("no such node")
 
-    node.world.machine.mig = refuse  # type: ignore[method-assign,assignment]
+    node.world.machine.device = refuse  # type: ignore[method-assign,assignment]
     with pytest.raises(DeviceError, match="no such node"):
         node.world.prepare(ref)
     assert node.left() == []
@@ -263,9 +263,9 @@ def test_a_mig_device_that_others_made_is_used_and_left(node: MigNode) -> None:
     node.look()
     ref = node.claim(node.name("2g.20gb", 2))
     node.world.prepare(ref)
-    record = node.world.prepared.records.read(ref.uid)
+    record = node.world.claims.records.read(ref.uid)
     assert record is not None
-    assert record.devices[0].device_uuid == static
+    assert record.devices[0].device.device_uuid == static
     assert record.plans == ()
     node.world.unprepare(ref)
     assert (node.shapes(), node.mode()) == (["2g.20gb@2"], 1)
@@ -278,7 +278,7 @@ def test_a_bare_gpu_instance_of_others_is_not_completed(node: MigNode) -> None:
     (device,) = node.gpu().mig.devices  # type: ignore[union-attr]
     with node.session.mig() as calls:
         calls.destroy_compute_instance(device.parent, device.gpu_instance, device.compute_instance)
-    with pytest.raises(DeviceError, match="it is no whole MIG device"):
+    with pytest.raises(DeviceError, match="it is not a whole MIG device"):
         node.world.prepare(node.claim(node.name("1g.10gb", 0)))
 
 
@@ -359,7 +359,7 @@ def test_what_nvml_refuses_for_good_does_not_keep_the_pod(node: MigNode) -> None
     node.world.prepare(ref)
     node.machine.fail_call("nvmlGpuInstanceDestroy", UNKNOWN_ERROR)
     node.world.unprepare(ref)
-    record = node.world.prepared.records.read(ref.uid)
+    record = node.world.claims.records.read(ref.uid)
     assert record is not None
     assert record.state is RecordState.RELEASED
     with pytest.raises(TransientError, match="has not ended"):

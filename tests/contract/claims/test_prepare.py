@@ -97,7 +97,7 @@ def test_after_a_reboot_a_claim_is_prepared_anew(tmp_path: Path) -> None:
     after = World(tmp_path, boot_id="boot-2", api=before.api)
     after.prepare(ref)
     assert after.set_on(make.gpu(1).uuid) == ref.uid
-    record = after.prepared.records.read(ref.uid)
+    record = after.claims.records.read(ref.uid)
     assert record is not None
     assert record.boot_id == "boot-2"
     before.close()
@@ -382,7 +382,7 @@ def test_a_damaged_record_is_put_aside_and_the_claim_prepared_anew(world: World)
     for count in (1, 2):
         file.write_bytes(file.read_bytes()[:-9])
         assert world.prepare(ref) == answer
-        assert world.prepared.records.quarantined == count
+        assert world.claims.records.quarantined == count
     aside = sorted(path.name for path in (world.plugin / "quarantine").iterdir())
     assert aside == [f"{ref.uid}.json", f"{ref.uid}.json.1"]
 
@@ -402,8 +402,8 @@ def test_a_record_under_a_wrong_name_is_put_aside(world: World) -> None:
     world.prepare(ref)
     folder = world.plugin / "claims"
     (folder / f"{ref.uid}.json").rename(folder / "other.json")
-    assert world.prepared.records.read(ClaimUid("other")) is None
-    assert world.prepared.records.quarantined == 1
+    assert world.claims.records.read(ClaimUid("other")) is None
+    assert world.claims.records.quarantined == 1
 
 
 def test_a_disk_that_cannot_be_written_is_an_error_of_that_claim(world: World) -> None:

@@ -13,7 +13,7 @@ from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import DriverError, UnavailableError
-from dra_driver.sharing.base import Plan
+from dra_driver.sharing.base import SharingPlan
 
 LONG = 30.0
 
@@ -58,7 +58,7 @@ def test_a_damaged_record_is_put_aside_with_its_spec(world: World) -> None:
     (world.plugin / "claims" / f"{ref.uid}.json").write_bytes(b"\0" * 100)
     assert not world.reconciler(ReconcileTiming()).mend()
     assert not world.specs.exists(ref.uid)
-    assert world.prepared.records.quarantined == 1
+    assert world.claims.records.quarantined == 1
 
 
 def test_a_gpu_that_is_away_is_tried_again_and_hides_no_other_claim(world: World) -> None:
@@ -84,7 +84,7 @@ def test_a_spec_of_a_former_boot_is_deleted_and_the_record_kept(tmp_path: Path) 
     after = World(tmp_path, boot_id="boot-2", api=before.api)
     assert not after.reconciler(ReconcileTiming()).mend()
     assert not after.specs.exists(ref.uid)
-    assert after.prepared.records.read(ref.uid) is not None
+    assert after.claims.records.read(ref.uid) is not None
     before.close()
     after.close()
 
@@ -92,8 +92,8 @@ def test_a_spec_of_a_former_boot_is_deleted_and_the_record_kept(tmp_path: Path) 
 @pytest.mark.parametrize("state", [RecordState.PREPARING, RecordState.RELEASED])
 def test_half_done_work_of_a_former_boot_is_forgotten(tmp_path: Path, state: RecordState) -> None:
     world = World(tmp_path, boot_id="boot-2")
-    plan = Plan(strategy="MPS", gpus=(make.gpu(0).uuid,), changes={"claim": "u"})
-    world.prepared.records.write(make.record(state=state, plans=(plan,)))
+    plan = SharingPlan(strategy="MPS", gpus=(make.gpu(0).uuid,), changes={"claim": "u"})
+    world.claims.records.write(make.record(state=state, plans=(plan,)))
     world.sharing.refuse_undo = True
     assert not world.reconciler(ReconcileTiming()).mend()
     assert world.left() == []
@@ -118,7 +118,7 @@ def test_a_claim_that_stays_gone_is_unprepared(world: World, loss: str) -> None:
     for now in (1000.0, 1089.0):
         clock.now = now
         assert reconciler.compare() == {ref.uid}
-        assert world.prepared.records.read(ref.uid), "the kubelet still has time to do it"
+        assert world.claims.records.read(ref.uid), "the kubelet still has time to do it"
     clock.now = 1090.0
     assert not reconciler.compare()
     assert world.left() == []
@@ -146,7 +146,7 @@ def test_an_api_server_that_does_not_say_is_no_reason_to_unprepare(
 
     world.api.trouble = trouble
     assert world.reconciler(ReconcileTiming(grace=0.0)).compare() == {ref.uid}
-    assert world.prepared.records.read(ref.uid)
+    assert world.claims.records.read(ref.uid)
 
 
 def test_an_api_server_that_is_away_is_asked_once_for_all_claims(world: World) -> None:
@@ -172,14 +172,14 @@ def test_a_claim_that_comes_back_is_not_counted_as_gone(world: World) -> None:
     for now, claims in ((1000.0, {}), (1050.0, whole), (1095.0, {}), (1180.0, {})):
         clock.now, world.api.claims = now, claims
         reconciler.compare()
-    assert world.prepared.records.read(ref.uid)
+    assert world.claims.records.read(ref.uid)
 
 
 def test_a_claim_prepared_anew_meanwhile_is_left_alone(world: World) -> None:
     ref = world.api.add("gpu-1")
     world.prepare(ref)
     world.api.results(ref)[0]["device"] = "gpu-2"
-    stale = world.prepared.records.read(ref.uid)
+    stale = world.claims.records.read(ref.uid)
     assert stale is not None
     world.prepare(ref)
     assert not world.preparer.discard(stale, deadline=time.monotonic() + LONG)

@@ -65,7 +65,7 @@ def test_a_driver_killed_in_prepare_leaves_all_or_nothing_at_its_next_start(
         kill_at(node, mode, "prepare", step)
         assert node.world.reconciler(ReconcileTiming()).mend() == set()
         ref = node.claim(REQUESTS[mode])
-        record = node.world.prepared.records.read(ref.uid)
+        record = node.world.claims.records.read(ref.uid)
         if record is None:
             assert (node.slices(), node.modes()) == ({}, {})
         else:

@@ -191,7 +191,7 @@ def test_a_domain_that_nobody_has_a_record_of_is_taken_back(
     with supervised(node):
         ref = node.claim({"a": HALF})
         node.prepare(ref)
-        node.world.prepared.records.delete(ref.uid)
+        node.world.claims.records.delete(ref.uid)
         assert node.world.reconciler(ReconcileTiming()).mend() == set()
         node.prepare(node.claim({"a": None}, name="other"))
         assert node.modes() == {}

@@ -157,7 +157,7 @@ def test_a_reset_that_fails_does_not_block_unprepare_and_is_retried(node: Node) 
     ((strategy, reason),) = node.cleanups(ref)
     assert strategy == "TimeSlicing"
     assert "Unknown Error" in reason
-    assert node.world.prepared.count_cleanups() == {"TimeSlicing": 1}
+    assert node.world.claims.cleanup.count_pending() == {"TimeSlicing": 1}
     assert not node.world.specs.exists(ref.uid)
 
     reconciler = node.world.reconciler(ReconcileTiming())
@@ -212,7 +212,7 @@ def test_a_claim_that_is_prepared_again_keeps_its_debt_in_mind(node: Node) -> No
     again = node.claim({"a": None})
     assert again == ref
     node.prepare(again)
-    record = node.world.prepared.records.read(ref.uid)
+    record = node.world.claims.records.read(ref.uid)
     assert record is not None
     assert record.state is RecordState.PREPARED
     assert len(record.pending) == 1

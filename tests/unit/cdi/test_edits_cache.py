@@ -224,8 +224,10 @@ def test_a_driver_installed_later_is_found(tmp_path: Path) -> None:
 def test_an_unchanged_gpus_part_is_found_once(driver_root: Path) -> None:
     node = content(driver_root).look()
 
-    assert node.gpu(make.gpu(1)) is node.gpu(make.gpu(1))
-    assert node.gpu(make.gpu(1)) is not node.gpu(make.gpu(1, pci_address="0000:1b:00.0"))
+    assert node.device(make.whole(make.gpu(1))) is node.device(make.whole(make.gpu(1)))
+    assert node.device(make.whole(make.gpu(1))) is not node.device(
+        make.whole(make.gpu(1, pci_address="0000:1b:00.0"))
+    )
 
 
 @pytest.mark.parametrize("change", ["mode", "new node", "new link", "gone"])
@@ -242,9 +244,9 @@ def test_a_change_of_a_gpus_graphics_nodes_is_noticed_at_once(
     link.parent.mkdir()
     link.symlink_to("../card1")
     kept = content(driver_root)
-    before = kept.look().gpu(gpu)
+    before = kept.look().device(make.whole(gpu))
     assert len(before.device_nodes) == 3, "the GPU's, the card, and the card by its path"
-    assert kept.look().gpu(gpu) is before
+    assert kept.look().device(make.whole(gpu)) is before
 
     match change:
         case "mode":
@@ -257,16 +259,16 @@ def test_a_change_of_a_gpus_graphics_nodes_is_noticed_at_once(
         case "gone":
             shutil.rmtree(drm)
 
-    after = kept.look().gpu(gpu)
-    assert after == content(driver_root).look().gpu(gpu)
+    after = kept.look().device(make.whole(gpu))
+    assert after == content(driver_root).look().device(make.whole(gpu))
     assert after != before
 
 
 def test_a_gpus_part_is_looked_at_each_time(driver_root: Path) -> None:
     kept = content(driver_root)
-    before = kept.look().gpu(make.gpu(1))
+    before = kept.look().device(make.whole(make.gpu(1)))
     (driver_root / "dev/nvidia1").unlink()
 
     assert [node.path for node in before.device_nodes] == ["/dev/nvidia1"]
     with pytest.raises(DeviceError, match="is missing"):
-        kept.look().gpu(make.gpu(1))
+        kept.look().device(make.whole(make.gpu(1)))

@@ -6,46 +6,56 @@ from pathlib import Path
 import pytest
 
 import make
+from dra_driver.claims.devices import DeviceRecord, RecordedMig, recorded
 from dra_driver.claims.model import ConsumerPod, PreparedDevice
-from dra_driver.claims.record import DeviceRecord, MigRecord, PendingCleanup, decode, encode
+from dra_driver.claims.record import (
+    MakeMigDevices,
+    PendingCleanup,
+    TurnMigModeOff,
+    decode,
+    encode,
+)
+from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Placement
 from dra_driver.errors import StateError
-from dra_driver.sharing.base import GpuPart, Plan
+from dra_driver.sharing.base import SharingPlan
 
 GOLDEN = Path(__file__).parents[2] / "data" / "records"
-PLAN = Plan(strategy="TimeSlicing", gpus=(make.gpu(0).uuid,), changes={"interval": "Long"})
+PLAN = SharingPlan(strategy="TimeSlicing", gpus=(make.gpu(0).uuid,), changes={"interval": "Long"})
 RECORD = make.record(make.gpu(0), make.gpu(5), plans=(PLAN,))
 OWING = replace(
     RECORD,
-    pending=(
-        PendingCleanup(plan=replace(PLAN, gpus=(make.gpu(7).uuid,)), reason="the GPU is lost"),
-    ),
+    pending=(PendingCleanup(of=replace(PLAN, gpus=(make.gpu(7).uuid,)), reason="the GPU is lost"),),
     pods=(ConsumerPod(name="pod", uid="pod-uid"),),
 )
-MADE = make.mig_device(0, "2g.20gb", 2)
+MADE = make.mig_device(0, "2g.20gb", 2, made_here=True)
+MADE_HERE = recorded(MADE)
+assert isinstance(MADE_HERE, RecordedMig)
 DIVIDED = replace(
     make.record(),
     devices=(
+        replace(make.record().devices[0], name="gpu-0-mig-2g20gb-14-2", device=MADE_HERE),
         replace(
             make.record().devices[0],
-            name="gpu-0-mig-2g20gb-14-2",
-            mig=MigRecord(
-                profile="2g.20gb",
-                profile_id=14,
-                placement=MADE.placement,
-                made_here=True,
-                gpu_instance=MADE.gpu_instance,
-                compute_instance=MADE.compute_instance,
-                uuid=MADE.uuid,
-            ),
+            name="gpu-0-mig-2g20gb-14-4",
+            device=replace(MADE_HERE.place, placement=Placement(start=4, size=2)),
         ),
     ),
+    realisations=(
+        MakeMigDevices(gpu=make.gpu(0).uuid, places=(MADE_HERE.place,)),
+        TurnMigModeOff(gpu=make.gpu(1).uuid, restore=True),
+    ),
     plans=(
-        Plan(
-            strategy="MIG",
+        SharingPlan(
+            strategy="MPS",
             gpus=(make.gpu(0).uuid,),
-            changes={"claim": "uid", "make": []},
-            places=(GpuPart(gpu=make.gpu(0).uuid, placement=MADE.placement),),
+            changes={"domain": {}},
+            places=(MADE_HERE.part,),
+        ),
+    ),
+    pending=(
+        PendingCleanup(
+            of=MakeMigDevices(gpu=make.gpu(2).uuid, places=(MADE_HERE.place,)), reason="in use"
         ),
     ),
 )
@@ -73,8 +83,8 @@ def test_a_record_with_a_mig_device_is_read_and_written_as_ever() -> None:
 
 
 def test_parts_of_a_gpu_overlap_with_the_whole_and_with_each_other_where_they_do() -> None:
-    (device,) = DIVIDED.devices
-    gpu = device.uuid
+    device = DIVIDED.devices[0].device
+    gpu = device.gpu
     beside = GpuPart(gpu=gpu, placement=Placement(start=0, size=2))
     assert device.part.overlaps(GpuPart(gpu=gpu))
     assert not device.part.overlaps(beside)
@@ -122,7 +132,7 @@ def test_a_record_gives_the_kubelets_answer() -> None:
 def test_a_device_with_admin_access_is_not_held() -> None:
     seen = DeviceRecord(
         name="gpu-1",
-        uuid=make.gpu(1).uuid,
+        device=recorded(make.gpu(1)),
         pool="node-1",
         request_names=("a",),
         cdi_device_ids=("x",),

@@ -4,7 +4,7 @@ import pytest
 
 import make
 from dra_driver.devices.model import Gpu, MigMode, MigProfile, MigSlot, Placement
-from dra_driver.devices.names import MigName, gpu_minor, mig_name, parse_mig_name
+from dra_driver.devices.names import GpuName, MigName, mig_name, parse_device_name
 from dra_driver.devices.partitions import (
     instance_at,
     is_partitioned,
@@ -111,20 +111,20 @@ def test_names_of_mig_devices_are_those_of_nvidias_driver(
     profile: str, number: int, name: str
 ) -> None:
     assert mig_name(0, profile, number, 0) == name
-    assert parse_mig_name(name) == MigName(minor=0, profile_id=number, start=0)
-    assert gpu_minor(name) is None
+    assert parse_device_name(name) == MigName(minor=0, profile_id=number, start=0)
+    assert not isinstance(parse_device_name(name), GpuName)
 
 
 @pytest.mark.parametrize(
     "name", ["gpu-0", "gpu-0-mig-1g5gb-19", "gpu-x-mig-a-1-2", "mig-1-2-3", ""]
 )
 def test_other_names_are_no_mig_devices(name: str) -> None:
-    assert parse_mig_name(name) is None
+    assert not isinstance(parse_device_name(name), MigName)
 
 
 def test_the_minor_number_of_a_whole_gpu_is_read_from_its_name() -> None:
-    assert gpu_minor("gpu-12") == 12
-    assert gpu_minor("gpu-") is None
+    assert parse_device_name("gpu-12") == GpuName(minor=12)
+    assert not isinstance(parse_device_name("gpu-"), GpuName)
 
 
 @pytest.mark.parametrize(

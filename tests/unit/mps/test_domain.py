@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra_driver.devices.kinds import DeviceKind
 from dra_driver.envelope import seal
 from dra_driver.errors import StateError
 from dra_driver.mps.domain import (
@@ -91,7 +92,7 @@ def test_a_file_of_a_newer_version_is_told_from_a_damaged_one() -> None:
 def test_fields_of_a_newer_writer_are_passed_over() -> None:
     payload = {
         "id": "claim",
-        "devices": [{"uuid": f"{GPU}0", "pinnedMemoryMiB": None, "priority": 1}],
+        "devices": [{"uuid": f"{GPU}0", "kind": "gpu", "pinnedMemoryMiB": None, "priority": 1}],
         "activeThreadPercentage": None,
         "multiUser": False,
         "staticPartitions": True,
@@ -102,14 +103,19 @@ def test_fields_of_a_newer_writer_are_passed_over() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"id": "../etc"}, "no domain id"),
-        ({"id": ""}, "no domain id"),
+        ({"id": "../etc"}, "not a valid domain id"),
+        ({"id": ""}, "not a valid domain id"),
         ({"devices": ()}, "one device or more"),
         ({"devices": (DomainDevice(uuid=f"{GPU}0"),) * 2}, "each once"),
-        ({"devices": (DomainDevice(uuid="GPU-0\nquit"),)}, "no UUID"),
-        ({"devices": (DomainDevice(uuid="0"),)}, "no UUID"),
+        ({"devices": (DomainDevice(uuid="GPU-0\nquit"),)}, "not a valid UUID"),
+        ({"devices": (DomainDevice(uuid="0"),)}, "not a valid UUID"),
         (
-            {"devices": (DomainDevice(uuid=f"{GPU}0"), DomainDevice(uuid="MIG-1"))},
+            {
+                "devices": (
+                    DomainDevice(uuid=f"{GPU}0"),
+                    DomainDevice(uuid="MIG-1", kind=DeviceKind.MIG),
+                )
+            },
             "a domain of its own",
         ),
         ({"devices": (DomainDevice(uuid=f"{GPU}0", pinned_memory_mib=0),)}, "1 MiB or more"),

@@ -49,7 +49,7 @@ def test_a_folder_in_the_way_is_named(tmp_path: Path) -> None:
 def test_no_id_leads_out_of_the_mps_directory(tmp_path: Path) -> None:
     files = MpsFiles(root=tmp_path)
     for path in (files.desired, files.status, files.paths):
-        with pytest.raises(StateError, match="no domain id"):
+        with pytest.raises(StateError, match="not a valid domain id"):
             path(DomainId("../../etc/cron.d/x"))
 
 

@@ -10,7 +10,7 @@ def test_exclusive_gpus_are_not_changed() -> None:
     exclusive: Sharing = Exclusive()
     group = Group(claim="u", gpus=(make.gpu(0), make.gpu(1)), config=GpuConfig())
     assert exclusive.plan([group], 0.0) == ()
-    assert exclusive.leftovers() == {}
+    assert exclusive.claims() == frozenset()
     assert not exclusive.survives_reboot
 
 

@@ -6,12 +6,13 @@ import pytest
 
 import make
 from dra_driver.claims.record import decode, encode
+from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.model import Gpu
 from dra_driver.errors import ConfigError, StateError
-from dra_driver.mps.domain import Domain, DomainDevice, DomainId
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId, domain_of
 from dra_driver.mps.requests import DomainRequests
-from dra_driver.sharing.base import Group, MigUnit, Plan
-from dra_driver.sharing.mps import Mps, domain_of
+from dra_driver.sharing.base import Group, MigUnit, SharingPlan
+from dra_driver.sharing.mps import Mps
 from resource_nvidia_com.decode import decode as decode_config
 
 ONE, TWO, THREE = make.gpu(1), make.gpu(2), make.gpu(3)
@@ -40,7 +41,7 @@ def test_one_plan_is_for_all_groups_with_the_largest_limits(mps: Mps) -> None:
         0.0,
     )
     assert plan.gpus == (ONE.uuid, TWO.uuid, THREE.uuid)
-    assert domain_of(plan) == Domain(
+    assert domain_of(plan.changes["domain"]) == Domain(
         id=DomainId("uid"),
         devices=(
             DomainDevice(uuid=ONE.uuid, pinned_memory_mib=1024),
@@ -59,20 +60,20 @@ def test_one_plan_is_for_all_groups_with_the_largest_limits(mps: Mps) -> None:
 
 def test_a_group_without_a_percentage_leaves_the_daemon_without_one(mps: Mps) -> None:
     (plan,) = mps.plan([group([ONE]), group([TWO], defaultActiveThreadPercentage=30)], 0.0)
-    assert domain_of(plan).active_thread_percentage is None
+    assert domain_of(plan.changes["domain"]).active_thread_percentage is None
     assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30" in mps.edits(plan)[TWO.uuid].env
 
 
 def test_a_plan_comes_back_from_its_record(mps: Mps) -> None:
     (plan,) = mps.plan([group([ONE, TWO], defaultPinnedDeviceMemoryLimit="10Gi")], 0.0)
     (stored,) = decode(encode(make.record(ONE, TWO, plans=(plan,)))).plans
-    assert domain_of(stored) == domain_of(plan)
+    assert domain_of(stored.changes["domain"]) == domain_of(plan.changes["domain"])
     assert mps.edits(stored) == mps.edits(plan)
 
 
 def test_a_plan_of_something_else_is_not_taken_for_one() -> None:
     with pytest.raises(StateError, match="plan for MPS cannot be read"):
-        domain_of(Plan(strategy="MPS", gpus=(), changes={"domain": "uid"}))
+        Mps.describe(SharingPlan(strategy="MPS", gpus=(), changes={"domain": "uid"}), ONE.uuid)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +103,9 @@ def test_cards_before_mps_have_none(mps: Mps) -> None:
 def test_what_is_asked_for_without_a_record_can_be_undone(mps: Mps, tmp_path: Path) -> None:
     (plan,) = mps.plan([group([ONE])], 0.0)
     mps.ensure(plan, None)
-    assert list(mps.leftovers()) == ["uid"]
-    mps.undo(mps.leftovers()["uid"], 0.0)
-    assert mps.leftovers() == {}
+    assert mps.claims() == {"uid"}
+    mps.sweep("uid", 0.0)
+    assert mps.claims() == frozenset()
 
 
 def test_each_mig_device_has_a_domain_of_its_own_beside_the_one_of_whole_gpus(mps: Mps) -> None:
@@ -122,14 +123,14 @@ def test_each_mig_device_has_a_domain_of_its_own_beside_the_one_of_whole_gpus(mp
     parameters = decode_config(config["opaque"]["parameters"]).normalise()
     migs = Group(claim="uid", config=parameters, migs=units)
     whole, first, second = mps.plan([group([ONE]), migs], 0.0)
-    assert domain_of(whole).id == "uid"
-    assert domain_of(first) == Domain(
+    assert domain_of(whole.changes["domain"]).id == "uid"
+    assert domain_of(first.changes["domain"]) == Domain(
         id=DomainId("uid_mig_0"),
-        devices=(DomainDevice(uuid=units[0].device.uuid),),
+        devices=(DomainDevice(uuid=units[0].device.uuid, kind=DeviceKind.MIG),),
         active_thread_percentage=40,
     )
-    assert domain_of(second).id == "uid_mig_1"
-    assert domain_of(second).devices[0].pinned_memory_mib == 2048
+    assert domain_of(second.changes["domain"]).id == "uid_mig_1"
+    assert domain_of(second.changes["domain"]).devices[0].pinned_memory_mib == 2048
     assert first.gpus == (make.gpu(0).uuid,)
     assert [place.placement for place in first.places] == [units[0].device.placement]
     assert list(mps.edits(first)) == [units[0].device.uuid]
@@ -143,6 +144,8 @@ def test_what_is_left_of_a_claims_domains_is_ended_together(mps: Mps) -> None:
     unit = MigUnit(gpu=TWO, device=make.mig_device(2))
     for plan in mps.plan([Group(claim="uid", config=make.gpu_config("MPS"), migs=(unit,))], 0.0):
         mps.ensure(plan, None)
-    (left,) = mps.leftovers().items()
-    assert left[0] == "uid"
-    assert (left[1].changes["domain"], left[1].changes["others"]) == ("uid", ["uid_mig_0"])
+    assert mps.claims() == {"uid"}
+    mps.sweep("another", 0.0)
+    assert mps.claims() == {"uid"}
+    mps.sweep("uid", 0.0)
+    assert mps.claims() == frozenset()

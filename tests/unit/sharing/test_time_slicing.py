@@ -5,7 +5,7 @@ import pytest
 import make
 from dra_driver.devices.model import Gpu
 from dra_driver.errors import ConfigError, DeviceError, TransientError
-from dra_driver.sharing.base import Group, Plan
+from dra_driver.sharing.base import Group, SharingPlan
 from dra_driver.sharing.time_slicing import TimeSlicing
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
 from resource_nvidia_com.v1beta1.sharing import MigDeviceSharing, SharingStrategy
@@ -50,7 +50,7 @@ def group(*gpus: Gpu, interval: str = "Long") -> Group:
     return Group(claim="uid", gpus=gpus or (GPU,), config=config)
 
 
-def planned(card: Card, **facts: Any) -> tuple[TimeSlicing, Plan]:
+def planned(card: Card, **facts: Any) -> tuple[TimeSlicing, SharingPlan]:
     strategy = TimeSlicing(card, card)
     (plan,) = strategy.plan([group(**facts)], 0.0)
     return strategy, plan

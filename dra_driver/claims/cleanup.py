@@ -1,0 +1,400 @@
+"""What is taken back, now or later: of a claim that ends, and of what could not be taken back then.
+
+What hardware refuses to take back is a pending cleanup: it stays in the claim's record, and its
+GPUs stay marked, so that whoever comes to them finds it. It is tried again by claims/reconcile.py
+and by the next claim that gets the GPU, and it keeps no pod from ending but one whose processes
+still use the device. Sharing is undone before the devices under it are unmade.
+
+Callers hold the lock of the claim and of the GPUs it touches.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+import structlog
+
+from dra_driver.claims import parallel
+from dra_driver.claims.devices import InventorySource
+from dra_driver.claims.holdings import Holdings
+from dra_driver.claims.mig import MigDevices
+from dra_driver.claims.model import ClaimUid
+from dra_driver.claims.realise import Realisers
+from dra_driver.claims.record import (
+    MIG,
+    ClaimRecord,
+    MakeMigDevices,
+    PendingCleanup,
+    Realisation,
+    RecordState,
+    TurnMigModeOff,
+)
+from dra_driver.claims.specs import ClaimSpecs
+from dra_driver.claims.strategies import Strategies
+from dra_driver.devices.kinds import overlap
+from dra_driver.devices.model import GpuUuid
+from dra_driver.errors import DriverError, TransientError
+from dra_driver.sharing.base import SharingPlan
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undoers:
+    """Who undoes what claims have done, and whom each failure is told, by its name."""
+
+    strategies: Strategies
+    realisers: Realisers
+    mig: MigDevices
+    on_failed: Callable[[str], None] = lambda _: None
+
+
+class Cleanup:
+    """Takes back what claims of this node have, had or left.
+
+    Args:
+        holdings: which claim has what.
+        specs: the claims' CDI specs.
+        undoers: who undoes things.
+        inventory: the GPUs of this node.
+        step: called with the name of each step that is done; tests end the process there.
+    """
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        specs: ClaimSpecs,
+        undoers: Undoers,
+        inventory: InventorySource,
+        step: Callable[[str], None],
+    ) -> None:
+        self._holdings = holdings
+        self._records = holdings.records
+        self._ownership = holdings.ownership
+        self._specs = specs
+        self._strategies = undoers.strategies
+        self._realisers = undoers.realisers
+        self._mig = undoers.mig
+        self._on_failed = undoers.on_failed
+        self._inventory = inventory
+        self._step = step
+
+    # What a claim has done
+
+    def undo(self, record: ClaimRecord, deadline: float) -> tuple[PendingCleanup, ...]:
+        """Undo all that a record names, pending cleanups too; return what could not be.
+
+        Settings of the record go before pending ones, which may be about the same GPU and are
+        older; sharing goes before the devices that are shared.
+        """
+        here = self._holdings.is_of_this_boot(record)
+        owed_plans, owed_realisations = _by_kind(reversed(record.pending))
+        # A reboot undid settings and devices, and the GPU may be another claim's by now.
+        left = self._unshare(
+            [one for one in reversed(record.plans) if self._lasts(one, here)], deadline
+        )
+        for plan in owed_plans:
+            if self._lasts(plan, here):
+                left = self._unshare([plan], deadline) + left
+        if here:
+            uid = record.ref.uid
+            left += self._unmake(record.realisations[::-1], uid, left)
+            for realisation in owed_realisations:
+                left = self._unmake([realisation], uid, left) + left
+        return left
+
+    def forget(self, record: ClaimRecord, left: Sequence[PendingCleanup]) -> None:
+        """Reduce a record to its pending cleanups; one without any goes.
+
+        Raises:
+            StateError: the disk refused.
+        """
+        self._say_new(record, left)
+        if left:
+            reduced = replace(
+                record,
+                state=RecordState.RELEASED,
+                # Whatever boot it was done in, what is left of it is there in this one.
+                boot_id=self._holdings.boot_id,
+                realisations=(),
+                plans=(),
+                pending=tuple(left),
+            )
+            if reduced != record:
+                self._records.write(reduced)
+        else:
+            self._records.delete(record.ref.uid)
+        self._step("forgotten")
+        self._unmark(record, keep=_gpus_of(left))
+
+    # Pending cleanups
+
+    def settle(
+        self,
+        record: ClaimRecord,
+        *,
+        deadline: float,
+        gpus: Collection[GpuUuid] | None = None,
+    ) -> tuple[PendingCleanup, ...]:
+        """Try again what could not be undone, on some GPUs or on all that nobody uses.
+
+        Returns what is left.
+
+        Raises:
+            StateError: the disk refused.
+        """
+        todo = [
+            cleanup
+            for cleanup in record.pending
+            if not self._is_in_use(cleanup, record)
+            and (gpus is None or not set(cleanup.gpus).isdisjoint(gpus))
+        ]
+        plans, realisations = _by_kind(todo)
+        again = self._unshare(plans, deadline)
+        again += self._unmake(realisations, record.ref.uid, again)
+        left = tuple(cleanup for cleanup in record.pending if cleanup not in todo) + again
+        if record.state is RecordState.RELEASED:
+            self.forget(record, left)
+        elif left != record.pending:
+            self._records.write(replace(record, pending=left))
+            self._unmark(record, keep={*record.held_gpus, *_gpus_of(left)})
+        return left
+
+    def vacate(self, uid: ClaimUid, wanted: ClaimRecord, *, deadline: float) -> None:
+        """Take back what a claim has left on GPUs that another one is about to use.
+
+        A setting that cannot be reset does not keep the other one away.
+
+        Raises:
+            TransientError: something is there that nobody can share a GPU with.
+            StateError: the disk refused.
+        """
+        record = self._records.read(uid)
+        if record is None:
+            return
+        if self._holdings.is_of_this_boot(record):
+            left = self.settle(record, deadline=deadline, gpus=wanted.held_gpus)
+        else:
+            left = self.undo(record, deadline)
+        self.check_free(left, wanted)
+
+    def check_free(self, pending: Iterable[PendingCleanup], wanted: ClaimRecord) -> None:
+        """Check that no pending cleanup keeps what a record wants from being used.
+
+        Raises:
+            TransientError: one does.
+        """
+        for cleanup in pending:
+            if self._excludes(cleanup) and overlap(cleanup.parts, wanted.held_parts):
+                raise TransientError(
+                    f"{', '.join(cleanup.gpus)} cannot be used yet: {cleanup.name} of an earlier "
+                    f"claim has not ended ({cleanup.reason})"
+                )
+
+    def keeps_pod(self, cleanup: PendingCleanup) -> bool:
+        """Tell whether a pod has to stay until a cleanup is done: a process still uses its device.
+
+        What hardware refuses for good, or cannot be asked for now, keeps nobody.
+        """
+        match cleanup.of:
+            case MakeMigDevices():
+                is_there = self._inventory.current().driver_version is not None
+                return cleanup.may_pass and is_there
+            case TurnMigModeOff() | SharingPlan():
+                return False
+            case _:
+                assert_never(cleanup.of)
+
+    def count_pending(self) -> Mapping[str, int]:
+        """Return how many cleanups are pending, by name."""
+        found = (self._records.read(uid) for uid in self._records.uids())
+        return Counter(cleanup.name for record in found if record for cleanup in record.pending)
+
+    # What a reboot or a crash has left
+
+    def lapse(self, record: ClaimRecord, *, deadline: float) -> bool:
+        """Take back what has outlived a reboot of a claim that was prepared before it.
+
+        The record stays: the kubelet prepares the claim anew or unprepares it. Returns whether
+        all of it is gone.
+        """
+        self._specs.delete(record.ref.uid)
+        if self.undo(record, deadline):
+            return False
+        if record.pending:
+            self._records.write(replace(record, pending=()))
+            self._unmark(record, keep=record.held_gpus)
+        return True
+
+    def traced(self) -> set[ClaimUid]:
+        """Return the claims of which anything is there: a record, a spec, a mark, or a daemon."""
+        others = self._specs.files.uids() | self._strategies.claims()
+        return (
+            self._records.uids()
+            | self._ownership.marked()
+            | set(self._ownership.made().values())
+            | set(map(ClaimUid, others))
+        )
+
+    def left_on(self, uid: ClaimUid) -> set[GpuUuid]:
+        """Return the GPUs that have to be locked for `sweep`."""
+        return {slot.gpu for slot, owner in self._ownership.made().items() if owner == uid}
+
+    def sweep(self, uid: ClaimUid, *, deadline: float) -> bool:
+        """Take back what is there for a claim that has no record; return whether all of it is."""
+        made = {slot: owner for slot, owner in self._ownership.made().items() if owner == uid}
+        swept = uid in self._strategies.claims()
+        if swept or made:
+            log.warning("claim without a record taken back", claim_uid=uid)
+        failed = self._strategies.sweep(uid, deadline)
+        for name, _ in failed:
+            self._on_failed(name)
+        if failed:
+            return False  # nothing is destroyed below its users
+        try:
+            self._mig.take_away(made)
+        except DriverError:
+            self._on_failed(MIG)
+            return False
+        for gpu in {slot.gpu for slot in made}:
+            self._mig.tidy(gpu)
+        return True
+
+    def take_orphans_away(self, wanted: ClaimRecord) -> None:
+        """Destroy what was made where a record wants something, for claims without a record.
+
+        Raises:
+            DeviceError, TransientError: one cannot be destroyed.
+        """
+        made = self._mig.made_on(wanted.held_parts)
+        self._mig.take_away(
+            {
+                slot: uid
+                for slot, uid in made.items()
+                if uid != wanted.ref.uid and self._records.read(uid) is None
+            }
+        )
+
+    def forget_files(self, uid: ClaimUid) -> None:
+        """Delete what files a claim has on disk that has no whole record.
+
+        Raises:
+            StateError: the disk refused.
+        """
+        self._specs.delete(uid)
+        self._records.delete(uid)
+        self._ownership.unmark_all(uid)
+
+    def delete_leftovers(self) -> None:
+        """Delete what a killed process was writing into the CDI folder, and notes of old boots."""
+        self._specs.files.delete_leftovers()
+        self._ownership.forget_other_boots()
+
+    # Steps
+
+    def _lasts(self, plan: SharingPlan, here: bool) -> bool:
+        """Tell whether something of a plan can still be there; `here`: it is of this boot."""
+        return here or self._strategies.survives_reboot(plan)
+
+    def _unshare(self, plans: Sequence[SharingPlan], deadline: float) -> tuple[PendingCleanup, ...]:
+        left = self._strategies.undo(plans, deadline)
+        return tuple(self._pending(plan, error) for plan, error in left)
+
+    def _unmake(
+        self,
+        realisations: Sequence[Realisation],
+        uid: ClaimUid,
+        shared: Sequence[PendingCleanup],
+    ) -> tuple[PendingCleanup, ...]:
+        """Unmake devices, but none that is still shared: nothing is destroyed below its users."""
+        left: list[PendingCleanup] = []
+        todo: list[Realisation] = []
+        for realisation in realisations:
+            users = (one for one in shared if isinstance(one.of, SharingPlan))
+            user = next(
+                (
+                    one
+                    for one in users
+                    if self._excludes(one) and overlap(one.parts, realisation.parts)
+                ),
+                None,
+            )
+            if user is None:
+                todo.append(realisation)
+            else:
+                # Our own daemon, no process of the pod: no reason for the pod to stay.
+                left.append(PendingCleanup(of=realisation, reason=user.reason))
+        ends = parallel.outcomes(todo, lambda one: self._realisers.unmake(one, uid))
+        for realisation, end in zip(todo, ends, strict=True):
+            if isinstance(end, DriverError):
+                left.append(self._pending(realisation, end))
+        return tuple(left)
+
+    def _pending(self, of: SharingPlan | Realisation, error: DriverError) -> PendingCleanup:
+        may_pass = isinstance(error, TransientError)
+        cleanup = PendingCleanup(of=of, reason=str(error), may_pass=may_pass)
+        self._on_failed(cleanup.name)
+        return cleanup
+
+    def _excludes(self, cleanup: PendingCleanup) -> bool:
+        """Tell whether nobody else can have a cleanup's parts before it is done.
+
+        A setting can be overruled. A daemon cannot, and neither can a MIG device, which takes the
+        place of the next one.
+        """
+        match cleanup.of:
+            case MakeMigDevices():
+                return True
+            case TurnMigModeOff():
+                return False
+            case SharingPlan():
+                return self._strategies.survives_reboot(cleanup.of)
+            case _:
+                assert_never(cleanup.of)
+
+    def _is_in_use(self, cleanup: PendingCleanup, record: ClaimRecord) -> bool:
+        """Tell whether doing a cleanup would change what a claim has."""
+        if self._excludes(cleanup):
+            return False  # nobody has it before it is gone
+        if record.state is not RecordState.RELEASED and overlap(cleanup.parts, record.held_parts):
+            return True
+        return self._holdings.holds_any(cleanup.gpus, cleanup.parts, but=record.ref.uid)
+
+    def _say_new(self, record: ClaimRecord, left: Sequence[PendingCleanup]) -> None:
+        known = {(one.name, one.gpus, one.reason) for one in record.pending}
+        for cleanup in left:
+            if (cleanup.name, cleanup.gpus, cleanup.reason) not in known:
+                log.warning(
+                    "plan not undone",
+                    claim=str(record.ref),
+                    claim_uid=record.ref.uid,
+                    strategy=cleanup.name,
+                    gpus=list(cleanup.gpus),
+                    reason=cleanup.reason,
+                )
+
+    def _unmark(self, record: ClaimRecord, *, keep: Collection[GpuUuid]) -> None:
+        for uuid in record.touched_gpus:
+            if uuid not in keep:
+                self._ownership.unmark(uuid, record.ref.uid)
+
+
+def _by_kind(
+    cleanups: Iterable[PendingCleanup],
+) -> tuple[list[SharingPlan], list[Realisation]]:
+    plans: list[SharingPlan] = []
+    realisations: list[Realisation] = []
+    for cleanup in cleanups:
+        match cleanup.of:
+            case SharingPlan():
+                plans.append(cleanup.of)
+            case MakeMigDevices() | TurnMigModeOff():
+                realisations.append(cleanup.of)
+            case _:
+                assert_never(cleanup.of)
+    return plans, realisations
+
+
+def _gpus_of(left: Iterable[PendingCleanup]) -> set[GpuUuid]:
+    return {uuid for cleanup in left for uuid in cleanup.gpus}

@@ -1,0 +1,104 @@
+"""The claims of this node, all that knows of them built once, below the driver's own directory.
+
+In: what preparing is made of on this node. Out: `NodeClaims`, from which claims/prepare.py serves
+the kubelet and claims/reconcile.py mends.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.claims.checkpoint import RecordStore
+from dra_driver.claims.cleanup import Cleanup, Undoers
+from dra_driver.claims.devices import InventorySource
+from dra_driver.claims.holdings import Holdings
+from dra_driver.claims.mig import MigDevices, MigHardware
+from dra_driver.claims.ownership import Ownership
+from dra_driver.claims.realise import Realisers, WholeGpus
+from dra_driver.claims.specs import ClaimSpecs, EditsSource, SpecFiles
+from dra_driver.claims.strategies import Strategies
+from dra_driver.claims.transaction import Transaction
+from dra_driver.sharing.base import Sharing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeParts:
+    """What preparing is made of on this node."""
+
+    inventory: InventorySource
+    edits: EditsSource
+    specs: SpecFiles
+    strategies: Mapping[str, Sharing]
+    mig: MigHardware
+    on_failed_undo: Callable[[str], None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeClaims:
+    """The claims of this node.
+
+    Attributes:
+        records: the record of each.
+        ownership: who has which GPU, and what was made on it.
+        holdings: which claim has which part of which GPU.
+        specs: the CDI spec of each.
+        mig: the MIG devices that were made for claims.
+        cleanup: takes back, now or later.
+        transaction: prepares and releases.
+    """
+
+    records: RecordStore
+    ownership: Ownership
+    holdings: Holdings
+    specs: ClaimSpecs
+    mig: MigDevices
+    cleanup: Cleanup
+    transaction: Transaction
+
+
+def open_claims(
+    directory: Path,
+    parts: NodeParts,
+    *,
+    boot_id: str,
+    step: Callable[[str], None] = lambda _: None,
+) -> NodeClaims:
+    """Open the driver's directory, making it when needed.
+
+    Args:
+        directory: the driver's directory on the node.
+        parts: what preparing is made of.
+        boot_id: the kernel's (/proc/sys/kernel/random/boot_id).
+        step: called with the name of each step that is done; tests end the process there.
+
+    Raises:
+        StateError: the directory cannot be used.
+    """
+    records = RecordStore(directory)
+    ownership = Ownership(directory, boot_id)
+    holdings = Holdings(records, ownership, boot_id)
+    mig = MigDevices(parts.mig, ownership, parts.inventory)
+    realisers = Realisers(WholeGpus(parts.mig, ownership), mig)
+    strategies = Strategies(parts.strategies)
+    specs = ClaimSpecs(parts.specs, parts.edits, parts.inventory, strategies)
+    undoers = Undoers(
+        strategies=strategies, realisers=realisers, mig=mig, on_failed=parts.on_failed_undo
+    )
+    cleanup = Cleanup(holdings, specs, undoers, parts.inventory, step)
+    transaction = Transaction(
+        holdings=holdings,
+        realisers=realisers,
+        strategies=strategies,
+        specs=specs,
+        cleanup=cleanup,
+        step=step,
+    )
+    return NodeClaims(
+        records=records,
+        ownership=ownership,
+        holdings=holdings,
+        specs=specs,
+        mig=mig,
+        cleanup=cleanup,
+        transaction=transaction,
+    )

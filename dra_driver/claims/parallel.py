@@ -1,0 +1,42 @@
+"""Does the same thing for several values side by side: eight GPUs take no longer than one."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import TypeVar
+
+from dra_driver.errors import DriverError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def outcomes(values: Sequence[T], call: Callable[[T], R]) -> list[R | DriverError]:
+    """Call for each value on a thread of its own; return results or errors when all have ended."""
+
+    def outcome(value: T) -> R | DriverError:
+        try:
+            return call(value)
+        except DriverError as error:
+            return error
+
+    if len(values) <= 1:
+        return [outcome(value) for value in values]
+    # Each with what this thread's log lines say of the claim.
+    contexts = [copy_context() for _ in values]
+    with ThreadPoolExecutor(len(values), thread_name_prefix="claim-step") as pool:
+        return list(pool.map(lambda context, value: context.run(outcome, value), contexts, values))
+
+
+def all_or_error(values: Sequence[T], call: Callable[[T], R]) -> list[R]:
+    """Call for each value; return the results when all have ended.
+
+    Raises:
+        DriverError: the first that one of the calls raised.
+    """
+    results: list[R] = []
+    for found in outcomes(values, call):
+        if isinstance(found, DriverError):
+            raise found
+        results.append(found)
+    return results

@@ -1,0 +1,79 @@
+"""The kinds of device that a claim can have: one union, and what every layer needs to know of each.
+
+A new kind of device is a new member of `Device`. Each layer has one exhaustive `match` over the
+union (or over `DeviceKind`, where only the name of a device is known), so mypy names every place
+that the new kind lacks: what is published (slices/project.py), how it is made to exist
+(claims/realise.py), its form in a record (claims/devices.py), the config it takes
+(claims/config.py), how it is shared (claims/strategies.py), what a container gets
+(cdi/edits_cache.py), what is shown and counted (status.py, app.py). Pure.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition, Placement
+from dra_driver.devices.names import DeviceName, gpu_name
+from dra_driver.devices.partitions import partition_name
+
+Device = Gpu | MigDevice | Partition
+"""A whole GPU, a MIG device that exists, or one that is yet to be made."""
+
+
+class DeviceKind(StrEnum):
+    """What a device is to those who ask for it: the values of the published attribute `type`."""
+
+    GPU = "gpu"
+    MIG = "mig"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPart:
+    """Some memory slices of a GPU, or with no placement all of it."""
+
+    gpu: GpuUuid
+    placement: Placement | None = None
+
+    def overlaps(self, other: "GpuPart") -> bool:
+        """Tell whether two claims cannot have both."""
+        if self.gpu != other.gpu:
+            return False
+        if self.placement is None or other.placement is None:
+            return True
+        return self.placement.overlaps(other.placement)
+
+
+def overlap(some: Iterable[GpuPart], others: Collection[GpuPart]) -> bool:
+    """Tell whether two claims cannot have what is in both."""
+    return any(one.overlaps(other) for one in some for other in others)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDevice:
+    """A device, and the GPU that it is or is a part of."""
+
+    gpu: Gpu
+    device: Device
+
+
+def kind_of(device: Device) -> DeviceKind:
+    """Return what kind a device is to those who ask for it."""
+    match device:
+        case Gpu():
+            return DeviceKind.GPU
+        case MigDevice() | Partition():
+            return DeviceKind.MIG
+        case _:
+            assert_never(device)
+
+
+def name_of(gpu: Gpu, device: Device) -> DeviceName:
+    """Return the name under which a device that is, or is a part of, this GPU is published."""
+    match device:
+        case Gpu():
+            return gpu_name(gpu.minor)
+        case MigDevice() | Partition():
+            return partition_name(gpu, device)
+        case _:
+            assert_never(device)
