@@ -18,7 +18,6 @@ from dra_driver.errors import ConfigError
 from resource_nvidia_com.decode import Config, InvalidConfigError, decode
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
-from resource_nvidia_com.v1beta1.vfio import UNSUPPORTED, VfioDeviceConfig
 
 
 class DeviceKind(StrEnum):
@@ -100,22 +99,17 @@ def _choices(configs: Iterable[OpaqueConfig]) -> list[_Choice]:
 
 def _decoded(opaque: OpaqueConfig) -> Config:
     try:
-        config = decode(opaque.parameters).normalise()
+        return decode(opaque.parameters).normalise()
     except InvalidConfigError as error:
         raise ConfigError(f"{opaque.origin}: {error}") from error
-    if isinstance(config, VfioDeviceConfig):
-        raise ConfigError(f"{opaque.origin}: {UNSUPPORTED}")
-    return config
 
 
-def _kind(config: Config) -> DeviceKind | None:
+def _kind(config: Config) -> DeviceKind:
     match config:
         case GpuConfig():
             return DeviceKind.GPU
         case MigDeviceConfig():
             return DeviceKind.MIG
-        case VfioDeviceConfig():
-            return None
 
 
 def _default(kind: DeviceKind) -> GpuConfig | MigDeviceConfig:
