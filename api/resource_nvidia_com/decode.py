@@ -37,8 +37,8 @@ VFIO_KIND = "VfioDeviceConfig"
 """A kind of NVIDIA's driver that this one refuses by name, so that its users hear why."""
 
 VFIO_UNSUPPORTED = (
-    f"{VFIO_KIND} is not supported: this driver cannot pass GPUs through to virtual machines "
-    "(VFIO), it gives them to containers only; remove this config"
+    f"{VFIO_KIND} is not supported: this driver gives GPUs to containers and has no VFIO "
+    "passthrough to virtual machines; remove this config"
 )
 
 

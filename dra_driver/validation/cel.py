@@ -130,6 +130,8 @@ def _check_part(found: Checks, part: _Part, root: Models) -> None:
         inner = {kind: _inner(model, name) for kind, model in having.items()}
         models = {kind: model for kind, model in inner.items() if model}
         if models:
+            if info.is_required():
+                raise TypeError(f"object {name} is required: the policy takes all for optional")
             _define_object(found, path, part.variable)
             _check_part(found, _Part(path=path, models=models, variable=name), root)
         else:
@@ -147,7 +149,7 @@ def _check_kinds(found: Checks, path: tuple[str, ...], kinds: list[str]) -> None
     """A field that configs of other kinds must not have, not even as null."""
     absent = f"!it.?{'.?'.join(path)}.hasValue()"
     kind = _in(_value("kind"), kinds)
-    found.refuse(path, CONFIGS, f"{kind} || {absent}", f"is allowed in a {either(kinds)} only")
+    found.refuse(path, CONFIGS, f"{kind} || {absent}", f"is only allowed in a {either(kinds)}")
 
 
 def _define_object(found: Checks, path: tuple[str, ...], parent: str) -> None:
@@ -227,17 +229,14 @@ def _fields(models: Models) -> dict[str, FieldInfo]:
     found: dict[str, FieldInfo] = {}
     for model in models.values():
         for name, info in fields_at(model, ()).items():
-            if rule_of(found.setdefault(name, info)) != rule_of(info):
+            first = found.setdefault(name, info)
+            if (rule_of(first), first.is_required()) != (rule_of(info), info.is_required()):
                 raise TypeError(f"field {name} has another rule in another kind")
     return found
 
 
 def _exclusions(models: Models) -> Iterator[Exclusion]:
-    """Yield each exclusion once.
-
-    One that a kind lacks may still be checked for it: it has not got the field, or the models are
-    told apart wrongly.
-    """
+    """Yield each exclusion once; it holds in every kind that has the field."""
     seen: dict[Exclusion, None] = {}
     for model in models.values():
         seen |= dict.fromkeys(model.exclusions)

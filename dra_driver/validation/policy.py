@@ -1,7 +1,7 @@
 """The admission policy for claim configs, generated from the models in `api/`. Pure.
 
 In: nothing but the models. Out: a ValidatingAdmissionPolicy and its binding, as YAML that a person
-can read. The API server then refuses claims, claim templates and DeviceClasses with a config that
+can audit. The API server then refuses claims, claim templates and DeviceClasses with a config that
 Prepare would refuse. No server of ours takes part (admissionregistration.k8s.io/v1; an object of
 an older resource.k8s.io version is converted first, as matchPolicy is Equivalent by default).
 
@@ -29,8 +29,9 @@ _OPAQUE = (
 _IS_OURS = f"it.?opaque.?driver.orValue('') == {literal(DRIVER_NAME)}"
 
 _YAML = """\
-# Refuses wrong configs for {driver} before a pod has to wait for them: the same ones that the
-# driver would refuse when it prepares the claim. docs/claim-configs.md explains each field.
+# Refuses claims, claim templates and DeviceClasses whose config for {driver} is wrong, when they
+# are created or changed. Without it the driver refuses the same configs, but only when a pod
+# starts. docs/claim-configs.md explains each field.
 #
 # Written by hack/generate from the models in api/: change those, not this file.
 #
@@ -43,11 +44,12 @@ _YAML = """\
 #   validations      One rule each: the expression must hold, or the object is refused with the
 #                    message. When several fail, the API server shows the first one;
 #                    `dra-driver validate FILE` shows all of them, with line numbers.
-#   failurePolicy    If an expression cannot be evaluated, the object is refused too.
+#   failurePolicy    If an expression cannot be evaluated, the object is refused too. The largest
+#                    claim that the API server accepts stays within its CEL cost limits.
 #
-# How to try it out first: with validationActions [Warn, Audit] in the binding at the end nothing
-# is refused. Whoever creates a wrong config gets a warning, and it is in the API server's audit
-# log; the pod then fails to start, with the error in its events.
+# How to switch it to warnings: set validationActions in the binding, at the end of this file, to
+# [Warn, Audit]. Then nothing is refused: whoever creates a wrong config gets a warning, the audit
+# log has it, and pods that use it do not start and say why in their events.
 #   kubectl patch validatingadmissionpolicybinding {name} --type=merge \\
 #     --patch '{{"spec": {{"validationActions": ["Warn", "Audit"]}}}}'
 apiVersion: admissionregistration.k8s.io/v1

@@ -32,6 +32,9 @@ BAD_TEXT = (
     "sharing.strategy: unknown GPU sharing strategy: Foo, "
     "supported GPU sharing strategies: TimeSlicing, MPS"
 )
+MOST_PARAMETERS = 10 * 1024
+"""Bytes of one config, at most (resource.k8s.io/v1 OpaqueParametersMaxLength)."""
+
 REFUSAL = "opaque.parameters.sharing.strategy is required and must be TimeSlicing or MPS"
 """What the policy says to BAD."""
 
@@ -164,14 +167,15 @@ def test_one_wrong_config_among_the_most_that_a_claim_can_have_is_found(
 
 def test_the_largest_claims_are_judged_within_the_api_server_s_limits(api: Api) -> None:
     devices = {str(index): "10Gi" for index in range(32)}
-    devices |= {f"GPU-{index:036}": "10Gi" for index in range(100)}
-    settings_ = {"defaultPerDevicePinnedMemoryLimit": devices, "multiUser": True}
+    settings_: Object = {"defaultPerDevicePinnedMemoryLimit": devices, "multiUser": True}
     large = GOOD | {"sharing": {"strategy": "MPS", "mpsConfig": settings_}}
+    while len(json.dumps(large)) < MOST_PARAMETERS - len(', "GPU-fff": "10Gi"'):
+        devices[f"GPU-{len(devices):x}"] = "10Gi"
     assert refusal(api, claim(*[large] * 32)) == ""
     broken = large | {"sharing": {"strategy": "MPS", "mpsConfig": settings_ | {"multiUser": 1}}}
     said = refusal(api, claim(*[large] * 31, broken))
     assert said == "opaque.parameters.sharing.mpsConfig.multiUser must be true or false"
-    worst = GOOD | {f"unknown-{index}-{'x' * 60}": 1 for index in range(100)}
+    worst = GOOD | {f"unknown-{index}-{'x' * 60}": 1 for index in range(120)}
     said = refusal(api, claim(*[worst] * 32))
     assert said == "opaque.parameters may only contain apiVersion, kind, sharing"
 

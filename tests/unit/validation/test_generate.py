@@ -111,6 +111,14 @@ class Nested(ConfigModel):
     number: Annotated[int | None, Checked(WholeNumber(least=0, most=9, title="n"))] = None
 
 
+class Needed(ConfigModel):
+    number: Annotated[int, Checked(WholeNumber(least=0, most=9, title="n"))]
+
+
+class Whole(ConfigModel):
+    inner: Number
+
+
 class Excluding(Number):
     exclusions = (Exclusion(field="number", value="1", forbidden="number", text="no"),)
 
@@ -120,10 +128,12 @@ class Excluding(Number):
     [
         ({"A": Unruled}, "field anything has no rule"),
         ({"A": Number, "B": OtherNumber}, "field number has another rule in another kind"),
+        ({"A": Number, "B": Needed}, "field number has another rule in another kind"),
+        ({"A": Whole}, "object inner is required"),
         ({"A": Nested}, "two fields are named number"),
         ({"A": Excluding, "B": Number}, "B lacks an exclusion of number"),
     ],
-    ids=["no-rule", "two-rules", "two-names", "exclusion"],
+    ids=["no-rule", "two-rules", "required-in-one", "required", "two-names", "exclusion"],
 )
 def test_what_the_policy_could_not_check_is_an_error_when_it_is_generated(
     models: dict[str, type[ConfigModel]], error: str
