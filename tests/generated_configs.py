@@ -12,8 +12,7 @@ scalars: st.SearchStrategy[Json] = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(min_value=-(2**63), max_value=2**63 - 1),
-    # Fractions that Python and Go write the same: others differ in the error's text alone.
-    st.sampled_from([0.5, -1.5, 12.25, 999999.5]),
+    st.floats(allow_nan=False, allow_infinity=False),
     st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=90),
 )
 anything: st.SearchStrategy[Json] = st.recursive(
@@ -90,18 +89,11 @@ sharings = fields(
     ),
     mpsConfig=mostly(mps),
 )
-iommus = fields(
-    backendPolicy=mostly(st.sampled_from(["LegacyOnly", "PreferIommuFD", "", "Fast"])),
-    enableAPIDevice=mostly(st.booleans()),
-)
 
 
 def _of_kind(kind: str) -> st.SearchStrategy[Json]:
-    part = (
-        {"iommu": mostly(iommus)} if kind == "VfioDeviceConfig" else {"sharing": mostly(sharings)}
-    )
     root = {"apiVersion": VERSION, "kind": kind}
-    return fields(**part).map(lambda rest: root | rest)
+    return fields(sharing=mostly(sharings)).map(lambda rest: root | rest)
 
 
 roots = fields(apiVersion=mostly(st.just(VERSION)), kind=mostly(st.just("GpuConfig")))

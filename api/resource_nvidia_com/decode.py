@@ -20,28 +20,26 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from resource_nvidia_com.rules import Checked, OneOf, Rule, plain, shown
+from resource_nvidia_com.rules import Checked, OneOf, Rule, either, plain, shown
 from resource_nvidia_com.v1beta1.base import API_VERSION
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
-from resource_nvidia_com.v1beta1.vfio import VfioDeviceConfig
 
-Config = GpuConfig | MigDeviceConfig | VfioDeviceConfig
+Config = GpuConfig | MigDeviceConfig
 """Any config this API group has for GPUs."""
 
 MODELS: Mapping[str, type[Config]] = MappingProxyType(
-    {
-        "GpuConfig": GpuConfig,
-        "MigDeviceConfig": MigDeviceConfig,
-        "VfioDeviceConfig": VfioDeviceConfig,
-    }
+    {"GpuConfig": GpuConfig, "MigDeviceConfig": MigDeviceConfig}
 )
 """The models by their kind."""
 
-WANT_OBJECT = "want a JSON object"
-NO_OBJECT = "a config must be a JSON object with apiVersion and kind"
-MISSING_VERSION = f'missing field "apiVersion": want {API_VERSION}'
-MISSING_KIND = f'missing field "kind": one of {", ".join(MODELS)}'
+VFIO_KIND = "VfioDeviceConfig"
+"""A kind of NVIDIA's driver that this one refuses by name, so that its users hear why."""
+
+VFIO_UNSUPPORTED = (
+    f"{VFIO_KIND} is not supported: this driver gives GPUs to containers and has no VFIO "
+    "passthrough to virtual machines; remove this config"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +101,9 @@ def decode_stored(parameters: object) -> Config:
 
 def _decode(parameters: object, *, extra: Literal["forbid", "ignore"]) -> Config:
     if not isinstance(parameters, Mapping):
-        raise InvalidConfigError([Problem(path=(), text=NO_OBJECT)])
+        raise InvalidConfigError(
+            [Problem(path=(), text="a config must be a JSON object with apiVersion and kind")]
+        )
     model = _model(parameters)
     try:
         return model.model_validate(dict(parameters), extra=extra)
@@ -115,17 +115,23 @@ def _decode(parameters: object, *, extra: Literal["forbid", "ignore"]) -> Config
 def _model(parameters: Mapping[str, object]) -> type[Config]:
     version, kind = parameters.get("apiVersion"), parameters.get("kind")
     if version in (None, ""):
-        raise InvalidConfigError([Problem(path=("apiVersion",), text=MISSING_VERSION)])
+        raise _wrong("apiVersion", f'missing field "apiVersion": must be {API_VERSION}')
     if version != API_VERSION:
-        text = f"unknown apiVersion {shown(version)}: want {API_VERSION}"
-        raise InvalidConfigError([Problem(path=("apiVersion",), text=text)])
+        raise _wrong("apiVersion", f"unknown apiVersion {shown(version)}: must be {API_VERSION}")
+    allowed = f"must be {either(MODELS)}"
     if kind in (None, ""):
-        raise InvalidConfigError([Problem(path=("kind",), text=MISSING_KIND)])
-    if not isinstance(kind, str) or kind not in MODELS:
-        hint = _hint(kind, MODELS) if isinstance(kind, str) else ""
-        text = f"unknown kind {shown(kind)}: {hint}one of {', '.join(MODELS)}"
-        raise InvalidConfigError([Problem(path=("kind",), text=text)])
+        raise _wrong("kind", f'missing field "kind": {allowed}')
+    if not isinstance(kind, str):
+        raise _wrong("kind", f"kind: {allowed}, not {shown(kind)}")
+    if kind == VFIO_KIND:
+        raise _wrong("kind", VFIO_UNSUPPORTED)
+    if kind not in MODELS:
+        raise _wrong("kind", f"unknown kind {shown(kind)}: {_hint(kind, MODELS)}{allowed}")
     return MODELS[kind]
+
+
+def _wrong(field: str, text: str) -> InvalidConfigError:
+    return InvalidConfigError([Problem(path=(field,), text=text)])
 
 
 def _problem(model: type[BaseModel], details: ErrorDetails) -> Problem:
@@ -140,18 +146,18 @@ def _text(model: type[BaseModel], path: tuple[str, ...], details: ErrorDetails) 
         case "extra_forbidden":
             allowed = list(fields_at(model, path[:-1]))
             hint = _hint(path[-1], allowed)
-            return f'unknown field "{dotted}": {hint}allowed here: {", ".join(allowed)}'
+            return f'unknown field "{dotted}": {hint}allowed fields: {", ".join(allowed)}'
         case "missing":
             return f'missing field "{dotted}"{_choice(fields_at(model, path[:-1])[path[-1]])}'
         case "model_type" | "model_attributes_type" | "dict_type":
-            return f"{dotted}: {WANT_OBJECT}, got {shown(details['input'])}"
+            return f"{dotted}: must be a JSON object, not {shown(details['input'])}"
         case "value_error":
             return f"{dotted}: {details['ctx']['error']}"
         case "rule":
             return f"{dotted}: {details['msg']}"
         case _:
-            want = details["msg"].removeprefix("Input should be ")
-            return f"{dotted}: want {want}, got {shown(details['input'])}"
+            allowed_value = details["msg"].removeprefix("Input should be ")
+            return f"{dotted}: must be {allowed_value}, not {shown(details['input'])}"
 
 
 def fields_at(model: type[BaseModel], path: Sequence[str]) -> dict[str, FieldInfo]:
@@ -179,7 +185,7 @@ def rule_of(field: FieldInfo) -> Rule | None:
 
 def _choice(field: FieldInfo) -> str:
     rule = rule_of(field)
-    return f": one of {', '.join(rule.values)}" if isinstance(rule, OneOf) else ""
+    return f": must be {either(rule.values)}" if isinstance(rule, OneOf) else ""
 
 
 def _hint(name: str, allowed: Sequence[str] | Mapping[str, object]) -> str:

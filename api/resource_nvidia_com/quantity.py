@@ -47,11 +47,13 @@ class Quantity:
         """Read a quantity.
 
         Raises:
-            ValueError: `text` is no quantity.
+            ValueError: `text` is not a quantity.
         """
         match = _GRAMMAR.fullmatch(text)
         if match is None or not (match["whole"] or match["fraction"]):
-            raise ValueError(f"{text!r} is no quantity: write for example 512Mi, 10Gi, 2G or 1500m")
+            raise ValueError(
+                f"{text!r} is not a valid quantity: write, for example, 512Mi, 10Gi, 2G or 1500m"
+            )
         fraction = match["fraction"] or ""
         digits = int(match["whole"] + fraction)
         nanos, form = _scaled(digits, len(fraction), match)
@@ -87,7 +89,7 @@ def quantity_bytes(text: str) -> int:
     """Return the value of a quantity of memory, rounded up to whole bytes.
 
     Raises:
-        ValueError: `text` is no quantity.
+        ValueError: `text` is not a quantity.
     """
     return Quantity.parse(text).whole
 

@@ -5,12 +5,12 @@ hangs on a field of a model as `Checked(rule)`; pydantic then refuses what the r
 JSON schema says what it can of it. Rules are data and not functions, because the admission policy
 says the same in CEL: who adds a rule here adds its CEL there.
 
-An error repeats what was written, but never much of it and never over two lines: it ends in a
-pod's events, and an admission policy has room for one line.
+An error repeats what was written, but never much of it and only on one line: it ends up in a pod's
+events.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import NoneType
@@ -32,29 +32,17 @@ INDEX = "^([0-9]|[12][0-9]|3[01])$"
 """A place among the devices of a claim, of which there are at most 32."""
 INTEGER = "^[+-]?[0-9]+$"
 
-NO_QUANTITY = "is not a quantity: write for example 512Mi, 10Gi or 2G"
-WANT_QUANTITY = "want a quantity such as 10Gi"
-WANT_SIZES = "want a JSON object of device and limit"
-WANT_DEVICE = "want the UUID of a device (GPU-… or MIG-…) or its index (0 to 31)"
-WANT_INDEX = "want 0 to 31"
+DEVICE_KEY = f"^(GPU-|MIG-)|{INDEX}"
+"""How a device is named: by its UUID or its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneOf:
-    """One of the names in `values`; the empty string too where `blank` says so.
-
-    `singular` and `plural` name what it is in the error.
-    """
+    """One of the names in `values`; `singular` and `plural` name what it is in the error."""
 
     values: type[StrEnum]
     singular: str
     plural: str
-    blank: bool = False
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every text that is accepted."""
-        return (*(str(value) for value in self.values), *([""] if self.blank else []))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +133,7 @@ def problems(rule: Rule, value: object) -> Iterator[tuple[str | None, str]]:
             yield from _number_problem(rule, value)
         case Flag():
             if not isinstance(value, bool):
-                yield None, f"want true or false, got {shown(value)}"
+                yield None, f"must be true or false, not {shown(value)}"
         case Size():
             for text in _size_problem(value, rule.least, "default value set too low"):
                 yield None, text
@@ -157,7 +145,7 @@ def json_schema(rule: Rule) -> dict[str, Any]:
     """Return the rule as far as JSON schema can say it."""
     match rule:
         case OneOf():
-            return {"type": "string", "enum": list(rule.names)}
+            return {"type": "string", "enum": list(rule.values)}
         case WholeNumber():
             return {"type": "integer", "minimum": rule.least, "maximum": rule.most}
         case Flag():
@@ -166,13 +154,18 @@ def json_schema(rule: Rule) -> dict[str, Any]:
             text = {"type": "string", "pattern": quantity.PATTERN, "maxLength": LONGEST_QUANTITY}
             return {"anyOf": [text, {"type": "number"}]}
         case SizePerDevice():
-            key = f"^(GPU-|MIG-)|{INDEX}"
             size = json_schema(Size(least=rule.least))
             return {
                 "type": "object",
-                "propertyNames": {"pattern": key},
+                "propertyNames": {"pattern": DEVICE_KEY},
                 "additionalProperties": size,
             }
+
+
+def either(names: Iterable[str]) -> str:
+    """Return the names as a choice in a sentence: `a, b or c`."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def shown(value: object) -> str:
@@ -207,7 +200,7 @@ def _details(key: str | None, text: str) -> InitErrorDetails:
 def _converted(rule: Rule, value: object) -> object:
     match rule:
         case OneOf():
-            return rule.values(str(value)) if value else next(iter(rule.values))
+            return rule.values(str(value))
         case Size():
             return str(value)
         case SizePerDevice() if isinstance(value, Mapping):
@@ -217,16 +210,16 @@ def _converted(rule: Rule, value: object) -> object:
 
 
 def _name_problem(rule: OneOf, value: object) -> Iterator[tuple[None, str]]:
-    names = ", ".join(rule.values)
     if not isinstance(value, str):
-        yield None, f"want one of {names}, got {shown(value)}"
-    elif value not in rule.names:
+        yield None, f"must be {either(rule.values)}, not {shown(value)}"
+    elif value not in list(rule.values):
+        names = ", ".join(rule.values)
         yield None, f"unknown {rule.singular}: {plain(value)}, supported {rule.plural}: {names}"
 
 
 def _number_problem(rule: WholeNumber, value: object) -> Iterator[tuple[None, str]]:
     if not isinstance(value, int) or isinstance(value, bool):
-        yield None, f"want a whole number, got {shown(value)}"
+        yield None, f"must be a whole number, not {shown(value)}"
     elif value < rule.least:
         yield None, rule.too_small
     elif value > rule.most:
@@ -235,7 +228,7 @@ def _number_problem(rule: WholeNumber, value: object) -> Iterator[tuple[None, st
 
 def _sizes_problems(rule: SizePerDevice, value: object) -> Iterator[tuple[str | None, str]]:
     if not isinstance(value, Mapping):
-        yield None, f"{WANT_SIZES}, got {shown(value)}"
+        yield None, f"must be a JSON object of devices and their limits, not {shown(value)}"
         return
     for key, size in value.items():
         bad = _device_problem(key)
@@ -250,17 +243,17 @@ def _device_problem(key: str) -> str:
     if key.startswith(UUID_PREFIXES) or re.fullmatch(INDEX, key):
         return ""
     if re.fullmatch(INTEGER, key):
-        return f"invalid device: invalid device index: {plain(key)}: {WANT_INDEX}"
+        return f"invalid device: invalid device index: {plain(key)}: must be 0 to 31"
     text = f"invalid device: unable to parse key as an integer: {plain(key)}"
-    return f"{text}: {WANT_DEVICE}"
+    return f"{text}: must be a device's UUID (GPU-… or MIG-…) or its index (0 to 31)"
 
 
 def _size_problem(value: object, least: str, low: str) -> Iterator[str]:
     if not isinstance(value, str | int | float) or isinstance(value, bool):
-        yield f"{WANT_QUANTITY}, got {shown(value)}"
+        yield f"must be a quantity such as 10Gi, not {shown(value)}"
         return
     text = str(value)
     if len(text) > LONGEST_QUANTITY or not re.fullmatch(quantity.PATTERN, text):
-        yield f'"{plain(text)}" {NO_QUANTITY}'
+        yield f'"{plain(text)}" is not a valid quantity: write, for example, 512Mi, 10Gi or 2G'
     elif quantity.Quantity.parse(text) < quantity.Quantity.parse(least):
-        yield f"invalid limit: {low}: {text}: want at least {least}"
+        yield f"invalid limit: {low}: {text}: must be at least {least}"

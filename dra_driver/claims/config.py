@@ -19,7 +19,6 @@ from dra_driver.errors import ConfigError
 from resource_nvidia_com.decode import Config, InvalidConfigError, decode
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
-from resource_nvidia_com.v1beta1.vfio import UNSUPPORTED, VfioDeviceConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,15 +93,13 @@ def _choices(configs: Iterable[OpaqueConfig]) -> list[_Choice]:
 
 def _decoded(opaque: OpaqueConfig) -> Config:
     try:
-        config = decode(opaque.parameters).normalise()
+        return decode(opaque.parameters).normalise()
     except InvalidConfigError as error:
         raise ConfigError(f"{opaque.origin}: {error}") from error
-    if isinstance(config, VfioDeviceConfig):
-        raise ConfigError(f"{opaque.origin}: {UNSUPPORTED}")
-    return config
 
 
-def _default(kind: DeviceKind) -> GpuConfig | MigDeviceConfig:
+def _default(kind: DeviceKind) -> Config:
+    """Return what a device of a kind has without a config; its type is what the kind takes."""
     match kind:
         case DeviceKind.GPU:
             return GpuConfig()

@@ -15,7 +15,6 @@ from dra_driver.cdi.model import Edits
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
 from resource_nvidia_com.decode import Config
-from resource_nvidia_com.v1beta1.vfio import VfioDeviceConfig
 
 EXCLUSIVE = "Exclusive"
 """Name of the strategy for configs that name none."""
@@ -162,6 +161,6 @@ class Sharing(Protocol):
 
 def strategy_name(config: Config) -> str:
     """Return the name of the strategy a config asks for."""
-    if isinstance(config, VfioDeviceConfig) or config.sharing is None:
+    if config.sharing is None:
         return EXCLUSIVE
     return str(config.sharing.strategy)

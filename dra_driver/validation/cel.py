@@ -1,54 +1,103 @@
-"""The rules of the config models, said in CEL. Pure.
+"""The rules of the config models as CEL: variables and validations of an admission policy. Pure.
 
-In: a model of `api/`. Out: CEL that gives the list of what is wrong with a JSON object, in the very
-words in which the model says it. Rules of Kubernetes' CEL that made this: there is no `let` (a list
-of one element mapped to its use stands in for it), a map knows no order, lists hold one type, and
-only what is in Kubernetes' CEL library up to 1.33 may be used, as a new API server accepts only
-what its predecessor understood.
+In: the models of `api/`. Out: for each rule one short expression that must hold, with a fixed
+message that names the field and what is allowed there. Kinds that have a field at the same place
+share its rules. Parents come before their fields: of all messages the API server shows the first.
 
-What a user misspelt cannot be guessed in CEL: errors here lack "did you mean".
+No expression here can fail to evaluate, whatever the configs hold: a variable leaves out what is
+not of the shape that its readers need, and the rule on the parent refuses that. Only what is in
+Kubernetes' CEL library up to 1.33 is used, as a new API server accepts only what its predecessor
+understood.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import NoneType
 from typing import get_args
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from resource_nvidia_com.decode import (
-    MISSING_KIND,
-    MISSING_VERSION,
-    MODELS,
-    WANT_OBJECT,
-    fields_at,
-    inner_model,
-    rule_of,
-)
+from resource_nvidia_com.decode import VFIO_KIND, fields_at, inner_model, rule_of
 from resource_nvidia_com.quantity import PATTERN
 from resource_nvidia_com.rules import (
-    INDEX,
-    INTEGER,
+    DEVICE_KEY,
     LONGEST_QUANTITY,
-    NO_QUANTITY,
-    SHOWN,
-    UUID_PREFIXES,
-    WANT_DEVICE,
-    WANT_INDEX,
-    WANT_QUANTITY,
-    WANT_SIZES,
     Flag,
     OneOf,
     Rule,
     Size,
     SizePerDevice,
     WholeNumber,
+    either,
 )
-from resource_nvidia_com.v1beta1.base import API_VERSION, ConfigModel
+from resource_nvidia_com.v1beta1.base import API_VERSION, ConfigModel, Exclusion
 
-_QUOTE = '"'
-_ROOT_FIELDS = ("apiVersion", "kind")
-"""Fields that `root_problem` looks at."""
+CONFIGS = "configs"
+"""The variable with all configs of this driver, which the policy has to define."""
+
+PARAMETERS = ("opaque", "parameters")
+"""Where a config stands in the `config` list of a claim, template or class."""
+
+Models = Mapping[str, type[ConfigModel]]
+"""The models by their kind; below the root, those of a part by the kind of the config it is in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """A list: the values that a field has in all configs."""
+
+    name: str
+    expression: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """A rule: `expression` holds, or the object is refused with `message`, about field `path`.
+
+    A line break in an expression is where a reader would like one.
+    """
+
+    path: tuple[str, ...]
+    expression: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """What a policy needs to check configs, in the order of its evaluation."""
+
+    variables: list[Variable] = field(default_factory=list)
+    validations: list[Validation] = field(default_factory=list)
+
+    def refuse(self, path: tuple[str, ...], over: str, unless: str, text: str) -> None:
+        """Add a rule for each value `it` of a variable; `text` says it of the field."""
+        expression = f"variables.{over}.all(it, {unless})"
+        message = f"{'.'.join((*PARAMETERS, *path))} {text}"
+        self.validations.append(Validation(path=path, expression=expression, message=message))
+
+    def define(self, name: str, parent: str, condition: str) -> None:
+        """Add the variable of a field: its values in `parent` for which the condition holds."""
+        if name in (CONFIGS, *(variable.name for variable in self.variables)):
+            raise TypeError(f"two fields are named {name}: the policy needs a variable for each")
+        expression = f"variables.{parent}.map(it, {condition}, it.{name})"
+        self.variables.append(Variable(name=name, expression=expression))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A JSON object of the configs: the models it may have, and the variable that holds it."""
+
+    path: tuple[str, ...]
+    models: Models
+    variable: str
+
+
+def checks(models: Models) -> Checks:
+    """Return the checks of all configs, given the models of the root by kind."""
+    found = Checks()
+    _check_root(found, models)
+    _check_part(found, _Part(path=(), models=models, variable=CONFIGS), models)
+    return found
 
 
 def literal(text: str) -> str:
@@ -57,194 +106,153 @@ def literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-def root_problem(config: str) -> str:
-    """Return CEL for what is wrong with apiVersion or kind of the config: a text, '' if nothing."""
-    unknown_version = _joined("unknown apiVersion ", _shown("version"), f": want {API_VERSION}")
-    unknown_kind = _joined("unknown kind ", _shown("kind"), f": one of {', '.join(MODELS)}")
-    of_kind = _first(
-        ("kind == null || kind == ''", literal(MISSING_KIND)),
-        (f"type(kind) != string || !(kind in {_names(MODELS)})", unknown_kind),
-    )
-    of_version = _first(
-        ("version == null || version == ''", literal(MISSING_VERSION)),
-        (f"version != {literal(API_VERSION)}", unknown_version),
-        otherwise=_let("kind", f"{config}.?kind.orValue(null)", of_kind),
-    )
-    return _let("version", f"{config}.?apiVersion.orValue(null)", of_version)
+def _check_root(found: Checks, models: Models) -> None:
+    version = f"{_value('apiVersion')} == {literal(API_VERSION)}"
+    found.refuse(("apiVersion",), CONFIGS, version, f"must be {API_VERSION}")
+    text = f"must be {either(models)}; {VFIO_KIND} (VFIO passthrough) is not supported"
+    found.refuse(("kind",), CONFIGS, _in(_value("kind"), models), text)
 
 
-def model_problems(model: type[BaseModel], value: str, path: tuple[str, ...] = ()) -> str:
-    """Return CEL for the list of what is wrong with the JSON object `value`.
-
-    Args:
-        model: the model it must fit.
-        value: CEL for the object, known to be one.
-        path: the fields that lead to it.
-    """
-    fields = fields_at(model, ())
-    leaves: list[str] = []
-    parts: list[str] = []
-    for name, field in fields.items():
-        if name in _ROOT_FIELDS:
+def _check_part(found: Checks, part: _Part, root: Models) -> None:
+    fields = _fields(part.models)
+    known = f"it.all(name, {_in('name', fields)})"
+    text = f"may only contain {', '.join(fields)}"
+    found.refuse(part.path, part.variable, known, text)
+    for name, info in fields.items():
+        path = (*part.path, name)
+        if path in (("apiVersion",), ("kind",)):
             continue
-        inner = inner_model(field)
-        if inner is None:
-            leaves.append(_field_problem(field, name, value, path))
+        having = {
+            kind: model for kind, model in part.models.items() if name in fields_at(model, ())
+        }
+        if len(having) < len(part.models):
+            _check_kinds(found, path, [kind for kind in root if kind in having])
+        inner = {kind: _inner(model, name) for kind, model in having.items()}
+        models = {kind: model for kind, model in inner.items() if model}
+        if models:
+            if info.is_required():
+                raise TypeError(f"object {name} is required: the policy takes all for optional")
+            _define_object(found, path, part.variable)
+            _check_part(found, _Part(path=path, models=models, variable=name), root)
         else:
-            parts.append(_part_problems(inner, f"{value}.{name}", (*path, name)))
-    if leaves:
-        parts.insert(0, f"[{', '.join(leaves)}].filter(text, text != '')")
-    parts.append(_unknown_fields(fields, value, path))
-    found = " + ".join(parts)
-    exclusions = ", ".join(_exclusions(model, value, path))
-    if not exclusions:
-        return found
-    alone = f"found{len(path)}"  # a name of its own in each model around
-    others = f"{alone}.size() > 0 ? {alone} : [{exclusions}].filter(text, text != '')"
-    return _let(alone, found, others)
+            _check_field(found, path, part.variable, info)
+    for exclusion in _exclusions(part.models):
+        _check_exclusion(found, part, exclusion)
 
 
-def _field_problem(field: FieldInfo, name: str, value: str, path: tuple[str, ...]) -> str:
-    rule = rule_of(field)
+def _inner(model: type[ConfigModel], name: str) -> type[ConfigModel] | None:
+    inner = inner_model(fields_at(model, ())[name])
+    return inner if inner and issubclass(inner, ConfigModel) else None
+
+
+def _check_kinds(found: Checks, path: tuple[str, ...], kinds: list[str]) -> None:
+    """A field that configs of other kinds must not have, not even as null."""
+    absent = f"!it.?{'.?'.join(path)}.hasValue()"
+    kind = _in(_value("kind"), kinds)
+    found.refuse(path, CONFIGS, f"{kind} || {absent}", f"is only allowed in a {either(kinds)}")
+
+
+def _define_object(found: Checks, path: tuple[str, ...], parent: str) -> None:
+    """A field that holds a JSON object or nothing."""
+    value = _value(path[-1])
+    found.refuse(
+        path, parent, f"{value} == null || type(it.{path[-1]}) == map", "must be an object"
+    )
+    found.define(path[-1], parent, f"type({value}) == map")
+
+
+def _check_field(found: Checks, path: tuple[str, ...], parent: str, info: FieldInfo) -> None:
+    name, rule = path[-1], rule_of(info)
     if rule is None:
         raise TypeError(f"field {name} has no rule, so the admission policy cannot check it")
-    if field.is_required() == (NoneType in get_args(field.annotation)):
+    if info.is_required() == (NoneType in get_args(info.annotation)):
         raise TypeError(f"field {name} must be either required or nullable")
-    at = f"{value}.{name}"
-    dotted = ".".join((*path, name))
-    wrong = _rule_problem(rule, at, dotted)
-    if field.is_required():
-        choice = f": one of {', '.join(rule.values)}" if isinstance(rule, OneOf) else ""
-        missing = literal(f'missing field "{dotted}"{choice}')
-        return _first((f"!has({at})", missing), otherwise=wrong)
-    return _first((f"!has({at}) || {at} == null", "''"), otherwise=wrong)
+    if isinstance(rule, SizePerDevice):
+        _check_sizes(found, path, parent, rule)
+        return
+    over, value = parent, _value(name)
+    if not info.is_required():
+        found.define(name, parent, f"{value} != null")
+        over, value = name, "it"
+    condition, text = _rule(rule, value)
+    required = "is required and " if info.is_required() else ""
+    found.refuse(path, over, condition, f"{required}{text}")
 
 
-def _part_problems(model: type[BaseModel], at: str, path: tuple[str, ...]) -> str:
-    no_object = _joined(f"{'.'.join(path)}: {WANT_OBJECT}, got ", _shown(at))
-    return (
-        f"(!has({at}) || {at} == null ? [] : type({at}) != map ? [{no_object}] : "
-        f"{model_problems(model, at, path)})"
+def _check_sizes(found: Checks, path: tuple[str, ...], parent: str, rule: SizePerDevice) -> None:
+    _define_object(found, path, parent)
+    keys = f"it.all(device, device.matches({literal(DEVICE_KEY)}))"
+    text = "must name each device by UUID (GPU-… or MIG-…) or by index (0 to 31)"
+    found.refuse(path, path[-1], keys, text)
+    condition, text = _rule(Size(least=rule.least), "limit")
+    found.refuse(path, path[-1], f"it.all(device, limit,\n{condition})", f"of each device {text}")
+
+
+def _check_exclusion(found: Checks, part: _Part, exclusion: Exclusion) -> None:
+    other = f"{_value(exclusion.field)} != {literal(exclusion.value)}"
+    found.refuse(
+        (*part.path, exclusion.forbidden),
+        part.variable,
+        f"{other} || {_value(exclusion.forbidden)} == null",
+        f"must not be set when {exclusion.field} is {exclusion.value}",
     )
 
 
-def _unknown_fields(fields: Iterable[str], value: str, path: tuple[str, ...]) -> str:
-    names = list(fields)
-    before = "".join(f"{part}." for part in path)
-    text = _joined(
-        f'unknown field "{before}', _plain("key"), f'": allowed here: {", ".join(names)}'
-    )
-    return f"{value}.map(key, !(key in {_names(names)}), {text})"
-
-
-def _exclusions(model: type[BaseModel], value: str, path: tuple[str, ...]) -> Iterator[str]:
-    for rule in model.exclusions if issubclass(model, ConfigModel) else ():
-        at = f"{value}.{rule.forbidden}"
-        met = f"{value}.{rule.field} == {literal(rule.value)} && has({at}) && {at} != null"
-        yield _first((met, literal(f"{'.'.join(path)}: {rule.text}")))
-
-
-def _rule_problem(rule: Rule, at: str, path: str) -> str:
-    """Return CEL for what is wrong with the value at `at`: a text, '' if nothing."""
+def _rule(rule: Rule, it: str) -> tuple[str, str]:
+    """Return (CEL that the value `it` keeps the rule, the rule in words)."""
     match rule:
         case OneOf():
-            return _name_problem(rule, at, path)
+            return _in(it, rule.values), f"must be {either(rule.values)}"
         case WholeNumber():
-            return _first(
-                (f"type({at}) != int", _joined(f"{path}: want a whole number, got ", _shown(at))),
-                (f"{at} < {rule.least}", literal(f"{path}: {rule.too_small}")),
-                (f"{at} > {rule.most}", literal(f"{path}: {rule.too_large}")),
+            return (
+                f"type({it}) == int && {it} >= {rule.least} && {it} <= {rule.most}",
+                f"must be a whole number from {rule.least} to {rule.most}",
             )
         case Flag():
-            wrong = _joined(f"{path}: want true or false, got ", _shown(at))
-            return _first((f"type({at}) != bool", wrong))
+            return f"type({it}) == bool", "must be true or false"
         case Size():
-            where = literal(f"{path}: ")
-            low = literal("invalid limit: default value set too low: ")
-            return _size_problem(rule.least, at, where, low)
+            # The pattern comes before the quantity: Go takes hours for an exponent of nine digits.
+            parts = (
+                f"(type({it}) == string || type({it}) == int || type({it}) == double)",
+                f"string({it}).size() <= {LONGEST_QUANTITY}",
+                f"string({it}).matches({literal(PATTERN)})",
+                f"quantity(string({it})).compareTo(quantity({literal(rule.least)})) >= 0",
+            )
+            text = f"must be a quantity of at least {rule.least}, such as 512Mi or 10Gi"
+            return "\n&& ".join(parts), text
         case SizePerDevice():
-            return _sizes_problem(rule, at, path)
+            raise TypeError("limits by device take more than one validation")
 
 
-def _name_problem(rule: OneOf, at: str, path: str) -> str:
-    names = ", ".join(rule.values)
-    wrong = _joined(f"{path}: want one of {names}, got ", _shown(at))
-    unknown = _joined(
-        f"{path}: unknown {rule.singular}: ", _plain(at), f", supported {rule.plural}: {names}"
-    )
-    return _first((f"type({at}) != string", wrong), (f"!({at} in {_names(rule.names)})", unknown))
+def _fields(models: Models) -> dict[str, FieldInfo]:
+    """Return the fields that a part has in any kind of config, in the order of the first kind."""
+    found: dict[str, FieldInfo] = {}
+    for model in models.values():
+        for name, info in fields_at(model, ()).items():
+            first = found.setdefault(name, info)
+            if (rule_of(first), first.is_required()) != (rule_of(info), info.is_required()):
+                raise TypeError(f"field {name} has another rule in another kind")
+    return found
 
 
-def _size_problem(least: str, at: str, where: str, low: str) -> str:
-    """Return CEL for what is wrong with one quantity. `where` and `low` are CEL texts."""
-    wrong = f"{where} + {_joined(f'{WANT_QUANTITY}, got ', _shown(at))}"
-    # The pattern comes first: Go takes hours for an exponent of nine digits.
-    no_quantity = f"size.size() > {LONGEST_QUANTITY} || !size.matches({literal(PATTERN)})"
-    too_low = f"quantity(size).compareTo(quantity({literal(least)})) < 0"
-    one = _first(
-        (no_quantity, f"{where} + {_joined(_QUOTE, _plain('size'), f'{_QUOTE} {NO_QUANTITY}')}"),
-        (too_low, f"{where} + {low} + {_joined('', 'size', f': want at least {least}')}"),
-    )
-    kinds = " || ".join(f"type({at}) == {kind}" for kind in ("string", "int", "double"))
-    return _first((f"!({kinds})", wrong), otherwise=_let("size", f"string({at})", one))
+def _exclusions(models: Models) -> Iterator[Exclusion]:
+    """Yield each exclusion once; it holds in every kind that has the field."""
+    seen: dict[Exclusion, None] = {}
+    for model in models.values():
+        seen |= dict.fromkeys(model.exclusions)
+    for exclusion in seen:
+        for kind, model in models.items():
+            if exclusion not in model.exclusions and exclusion.forbidden in fields_at(model, ()):
+                raise TypeError(f"{kind} lacks an exclusion of {exclusion.forbidden}")
+        yield exclusion
 
 
-def _sizes_problem(rule: SizePerDevice, at: str, path: str) -> str:
-    """Return CEL for what is wrong with limits by device; several texts are joined."""
-    key = _plain("device")
-    where = _joined(f"{path}.", key, ": ")
-    known = " || ".join(f"device.startsWith({literal(one)})" for one in UUID_PREFIXES)
-    low = _joined("invalid limit: value set too low: ", key, ": ")
-    index = _joined("invalid device: invalid device index: ", key, f": {WANT_INDEX}")
-    no_device = _joined(
-        "invalid device: unable to parse key as an integer: ", key, f": {WANT_DEVICE}"
-    )
-    one = _first(
-        (
-            f"{known} || device.matches({literal(INDEX)})",
-            _size_problem(rule.least, f"{at}[device]", where, low),
-        ),
-        (f"device.matches({literal(INTEGER)})", f"{where} + {index}"),
-        otherwise=f"{where} + {no_device}",
-    )
-    wrong = _joined(f"{path}: {WANT_SIZES}, got ", _shown(at))
-    texts = f"{at}.map(device, {one}).filter(text, text != '').join('; ')"
-    return _first((f"type({at}) != map", wrong), otherwise=texts)
+def _value(name: str) -> str:
+    """Return CEL for the value of a field of `it`; null when it is not there."""
+    return f"it.?{name}.orValue(null)"
 
 
-def _first(*cases: tuple[str, str], otherwise: str = "''") -> str:
-    """Return CEL for the second half of the first pair whose first half holds."""
-    return "(" + "".join(f"{when} ? {then} : " for when, then in cases) + f"{otherwise})"
-
-
-def _joined(before: str, middle: str, after: str = "") -> str:
-    parts = [literal(before) if before else "", middle, literal(after) if after else ""]
-    return " + ".join(part for part in parts if part)
-
-
-def _names(names: Iterable[str]) -> str:
-    return f"[{', '.join(literal(name) for name in names)}]"
-
-
-def _let(name: str, value: str, body: str) -> str:
-    """Return CEL for `body`, in which `name` is `value`."""
-    return f"[{value}].map({name}, {body})[0]"
-
-
-def _plain(text: str) -> str:
-    """Return CEL for `rules.plain`."""
-    line = f"{text}.replace('\\n', '\\\\n').replace('\\r', '\\\\r')"
-    return _let("line", line, f"line.size() > {SHOWN} ? line.substring(0, {SHOWN}) + '…' : line")
-
-
-def _shown(value: str) -> str:
-    """Return CEL for `rules.shown`."""
-    body = _first(
-        ("it == null", "'null'"),
-        ("type(it) == string", _joined(_QUOTE, _plain("string(it)"), _QUOTE)),
-        ("type(it) == bool", "(it ? 'true' : 'false')"),
-        ("type(it) == map", "'an object'"),
-        ("type(it) == list", "'a list'"),
-        otherwise="string(it)",
-    )
-    return _let("it", value, body)
+def _in(value: str, names: Iterable[str]) -> str:
+    """Return CEL for whether a value is one of the names."""
+    known = [literal(name) for name in names]
+    return f"{value} == {known[0]}" if len(known) == 1 else f"{value} in [{', '.join(known)}]"

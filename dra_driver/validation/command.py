@@ -72,7 +72,7 @@ def read_manifests(name: str) -> Iterator[tuple[str, str]]:
 
     Raises:
         OSError: it cannot be read.
-        UnicodeDecodeError: it is no UTF-8.
+        UnicodeDecodeError: it is not UTF-8.
     """
     if name == "-":
         yield "<stdin>", sys.stdin.read()

@@ -12,7 +12,6 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.validation.manifest import BrokenManifestError, Document, Path, read_documents
 from resource_nvidia_com.decode import InvalidConfigError, Problem, decode
 from resource_nvidia_com.v1beta1.base import API_VERSION
-from resource_nvidia_com.v1beta1.vfio import UNSUPPORTED, VfioDeviceConfig
 
 _CONFIGS: Mapping[str, Path] = {
     "ResourceClaim": ("spec", "devices", "config"),
@@ -26,7 +25,7 @@ _CONFIGS: Mapping[str, Path] = {
 class Finding:
     """One thing that is wrong in a file. Lines and columns are counted from 1.
 
-    `subject` is the kind and name of the object it is in, empty where the file is no YAML.
+    `subject` is the kind and name of the object it is in, empty where the file is not YAML.
     """
 
     line: int
@@ -99,14 +98,11 @@ def _problems(config: _Config) -> Iterator[tuple[Path, str]]:
         yield from _wrong_driver(config)
         return
     try:
-        found = decode(config.parameters)
+        decode(config.parameters)
     except InvalidConfigError as error:
         yield from (
             (("parameters", *problem.path), _located(problem)) for problem in error.problems
         )
-        return
-    if isinstance(found, VfioDeviceConfig):
-        yield ("parameters", "kind"), f"parameters: {UNSUPPORTED}"
 
 
 def _located(problem: Problem) -> str:
@@ -119,7 +115,7 @@ def _wrong_driver(config: _Config) -> Iterator[tuple[Path, str]]:
     """A config of ours under another driver's name would silently do nothing."""
     kind = str(_at(config.parameters, ("kind",)))
     if _at(config.parameters, ("apiVersion",)) == API_VERSION and not kind.startswith("Compute"):
-        text = f'a {kind} for driver "{config.driver}" has no effect: want {DRIVER_NAME}'
+        text = f'a {kind} for driver "{config.driver}" has no effect: write {DRIVER_NAME}'
         yield ("driver",), f"driver: {text}"
 
 

@@ -31,7 +31,7 @@ class Place:
 
 
 class BrokenManifestError(ConfigError):
-    """A file is no YAML. `place` is where that shows."""
+    """A file is not valid YAML. `place` is where that shows."""
 
     def __init__(self, message: str, place: Place) -> None:
         super().__init__(message)
@@ -64,7 +64,7 @@ def read_documents(text: str) -> Iterator[Document]:
     """Yield the documents of a file, without empty ones.
 
     Raises:
-        BrokenManifestError: the text is no YAML.
+        BrokenManifestError: the text is not valid YAML.
     """
     try:
         for node in yaml.compose_all(text, Loader=yaml.SafeLoader):
@@ -73,11 +73,13 @@ def read_documents(text: str) -> Iterator[Document]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = _place(mark) if mark else Place(line=1, column=1)
-        raise BrokenManifestError(f"no YAML: {error.problem or error.context}", place) from error
+        raise BrokenManifestError(
+            f"not valid YAML: {error.problem or error.context}", place
+        ) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise BrokenManifestError(
-            f"no YAML: character U+{ord(text[error.position]):04X} is not allowed",
+            f"not valid YAML: character U+{ord(text[error.position]):04X} is not allowed",
             Place(line=line, column=error.position - text.rfind("\n", 0, error.position)),
         ) from error
 
@@ -92,7 +94,9 @@ class _Reader:
     def value(self, node: yaml.Node) -> object:
         known = id(node)
         if known in self._open:
-            raise BrokenManifestError("an anchor stands inside itself", _place(node.start_mark))
+            raise BrokenManifestError(
+                "not valid YAML: an anchor refers to itself", _place(node.start_mark)
+            )
         if known not in self._built:
             self._open.add(known)
             self._built[known] = self._build(node)
@@ -152,7 +156,7 @@ def _key(node: yaml.Node) -> str:
     if not isinstance(node, yaml.ScalarNode):
         # Also what a template looks like to YAML: {{ … }} is a map whose key is a map.
         raise BrokenManifestError(
-            "no YAML that kubectl takes: a key must be a text; templates have to be rendered first",
+            "a key must be text, not a map or a list; if this is a template, render it first",
             _place(node.start_mark),
         )
     value = _scalar(node)

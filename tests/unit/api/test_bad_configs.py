@@ -2,14 +2,10 @@ import pytest
 
 from bad_configs import BAD_CONFIGS, BadConfig
 from resource_nvidia_com.decode import InvalidConfigError, decode
-from resource_nvidia_com.v1beta1.vfio import UNSUPPORTED
 
 
 @pytest.mark.parametrize("bad", BAD_CONFIGS, ids=lambda bad: str(bad.name))
 def test_the_models_refuse_it_with_this_error(bad: BadConfig) -> None:
-    if bad.error == UNSUPPORTED:
-        decode(bad.parameters)  # a right config, for what this driver does not do
-        return
     with pytest.raises(InvalidConfigError) as caught:
         decode(bad.parameters)
     assert str(caught.value) == bad.error

@@ -17,8 +17,6 @@ BEYOND_A_SCHEMA = {
     "negative-limit",
     "limit-in-gigabytes-without-unit",
     "one-limit-too-low",
-    # what a driver does not do: a kind of its own has a schema
-    "vfio",
     # readers of JSON keep the last of two equal keys
     "strategy-twice",
     "kind-twice",

@@ -3,7 +3,6 @@ from dra_driver.sharing.base import Group, Sharing, strategy_name
 from dra_driver.sharing.exclusive import Exclusive
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.sharing import GpuSharing, SharingStrategy
-from resource_nvidia_com.v1beta1.vfio import VfioDeviceConfig
 
 
 def test_exclusive_gpus_are_not_changed() -> None:
@@ -16,6 +15,5 @@ def test_exclusive_gpus_are_not_changed() -> None:
 
 def test_a_config_names_its_strategy() -> None:
     assert strategy_name(GpuConfig()) == "Exclusive"
-    assert strategy_name(VfioDeviceConfig()) == "Exclusive"
     mps = GpuConfig(sharing=GpuSharing(strategy=SharingStrategy.MPS))
     assert strategy_name(mps) == "MPS"

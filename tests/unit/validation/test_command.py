@@ -43,8 +43,8 @@ def test_a_wrong_config_is_a_line_with_its_place_and_status_1(
     printed = capsys.readouterr()
     assert printed.out == (
         f"{folder}/deep/bad.yml:9:80: ResourceClaim good: "
-        "spec.devices.config[0].opaque.parameters: "
-        'unknown field "shraing": did you mean "sharing"? allowed here: apiVersion, kind, sharing\n'
+        'spec.devices.config[0].opaque.parameters: unknown field "shraing": '
+        'did you mean "sharing"? allowed fields: apiVersion, kind, sharing\n'
     )
     assert printed.err == "2 configs in 2 files: 1 error\n"
 

@@ -63,7 +63,7 @@ def test_an_error_stands_where_the_wrong_field_stands() -> None:
 def test_a_missing_field_stands_where_it_should_be() -> None:
     (finding,) = check_manifest(TEMPLATE.replace("strategy: TimeSlice", "mpsConfig: {}")).findings
     assert (finding.line, finding.column) == (21, 13)
-    assert finding.text.endswith('missing field "sharing.strategy": one of TimeSlicing, MPS')
+    assert finding.text.endswith('missing field "sharing.strategy": must be TimeSlicing or MPS')
 
 
 def test_the_second_of_two_equal_keys_is_pointed_at() -> None:
@@ -121,7 +121,7 @@ def test_our_config_under_another_driver_s_name_is_pointed_at() -> None:
     (finding,) = check_manifest(claim(good, driver="gpu.nvidia.con")).findings
     assert finding.text == (
         'spec.devices.config[0].opaque.driver: a GpuConfig for driver "gpu.nvidia.con" has no '
-        "effect: want gpu.nvidia.com"
+        "effect: write gpu.nvidia.com"
     )
 
 
@@ -138,4 +138,4 @@ def test_errors_before_a_broken_document_are_told_too() -> None:
     first, second = check_manifest(TEMPLATE + "---\na: [\n").findings
     assert first.line == 22
     assert second.line == 25
-    assert second.text.startswith("no YAML: ")
+    assert second.text.startswith("not valid YAML: ")

@@ -1,15 +1,19 @@
+import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import yaml
 from pydantic import BaseModel
 
-from dra_driver.validation.cel import literal, model_problems
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.validation.cel import checks, literal
 from dra_driver.validation.generate import POLICY, SCHEMAS, generated
+from dra_driver.validation.policy import policy_checks
 from resource_nvidia_com.decode import MODELS, fields_at, inner_model
+from resource_nvidia_com.rules import Checked, WholeNumber
 from resource_nvidia_com.schema import json_schemas
-from resource_nvidia_com.v1beta1.base import ConfigModel
+from resource_nvidia_com.v1beta1.base import ConfigModel, Exclusion
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -31,17 +35,17 @@ def test_no_schema_of_a_kind_that_is_no_more_is_left() -> None:
     assert {path.stem for path in (REPOSITORY / SCHEMAS).iterdir()} == set(MODELS)
 
 
-def variables() -> dict[str, str]:
-    policy, _ = yaml.safe_load_all(generated()[POLICY])
-    return {one["name"]: one["expression"] for one in policy["spec"]["variables"]}
+def documents() -> tuple[dict[str, Any], dict[str, Any]]:
+    policy, binding = yaml.safe_load_all(generated()[POLICY])
+    return policy["spec"], binding["spec"]
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_field_of_a_model_is_in_the_policy_and_the_schema(kind: str) -> None:
-    expression = variables()[kind[0].lower() + kind[1:]]
+    messages = " ".join(one["message"] for one in documents()[0]["validations"])
     schema = str(json_schemas()[kind])
     for name in field_names(MODELS[kind]):
-        assert f"'{name}'" in expression
+        assert f".{name} " in messages
         assert f"'{name}'" in schema
 
 
@@ -52,12 +56,90 @@ def test_the_policy_refuses_by_default_and_is_bound() -> None:
     assert binding["spec"]["validationActions"] == ["Deny"]
 
 
-def test_a_field_without_a_rule_cannot_be_forgotten() -> None:
-    class Unruled(ConfigModel):
-        anything: str | None = None
+def test_what_is_not_for_this_driver_is_passed_over_first() -> None:
+    first = documents()[0]["matchConditions"][0]
+    assert first["name"] == "has-a-config-for-this-driver"
+    assert f"== '{DRIVER_NAME}'" in first["expression"]
 
-    with pytest.raises(TypeError, match="field anything has no rule"):
-        model_problems(Unruled, "value")
+
+def test_an_admin_can_read_each_validation() -> None:
+    for one in documents()[0]["validations"]:
+        assert set(one) == {"expression", "message"}
+        assert len(one["expression"]) <= 350
+        assert len(one["message"]) <= 200
+        assert one["expression"].startswith("variables.")
+
+
+def test_each_message_is_its_rule_s_alone_and_begins_with_the_field() -> None:
+    messages = [one["message"] for one in documents()[0]["validations"]]
+    assert len(set(messages)) == len(messages)
+    for one, message in zip(policy_checks().validations, messages, strict=True):
+        assert message.startswith(f"{'.'.join(('opaque.parameters', *one.path))} ")
+
+
+def test_line_breaks_in_the_manifest_change_no_expression() -> None:
+    spec, found = documents()[0], policy_checks()
+    for shown, made in zip(spec["variables"], found.variables, strict=True):
+        assert shown == {"name": made.name, "expression": made.expression.replace("\n", " ")}
+    for shown, made in zip(spec["validations"], found.validations, strict=True):
+        assert shown["expression"] == made.expression.replace("\n", " ")
+
+
+def test_a_variable_is_defined_before_it_is_used() -> None:
+    known: set[str] = set()
+    for one in documents()[0]["variables"]:
+        assert set(re.findall(r"variables\.(\w+)", one["expression"])) <= known
+        known.add(one["name"])
+    for one in documents()[0]["validations"]:
+        assert set(re.findall(r"variables\.(\w+)", one["expression"])) <= known
+
+
+class Number(ConfigModel):
+    number: Annotated[int | None, Checked(WholeNumber(least=0, most=9, title="n"))] = None
+
+
+class OtherNumber(ConfigModel):
+    number: Annotated[int | None, Checked(WholeNumber(least=0, most=5, title="n"))] = None
+
+
+class Unruled(ConfigModel):
+    anything: str | None = None
+
+
+class Nested(ConfigModel):
+    inner: Number | None = None
+    number: Annotated[int | None, Checked(WholeNumber(least=0, most=9, title="n"))] = None
+
+
+class Needed(ConfigModel):
+    number: Annotated[int, Checked(WholeNumber(least=0, most=9, title="n"))]
+
+
+class Whole(ConfigModel):
+    inner: Number
+
+
+class Excluding(Number):
+    exclusions = (Exclusion(field="number", value="1", forbidden="number", text="no"),)
+
+
+@pytest.mark.parametrize(
+    ("models", "error"),
+    [
+        ({"A": Unruled}, "field anything has no rule"),
+        ({"A": Number, "B": OtherNumber}, "field number has another rule in another kind"),
+        ({"A": Number, "B": Needed}, "field number has another rule in another kind"),
+        ({"A": Whole}, "object inner is required"),
+        ({"A": Nested}, "two fields are named number"),
+        ({"A": Excluding, "B": Number}, "B lacks an exclusion of number"),
+    ],
+    ids=["no-rule", "two-rules", "required-in-one", "required", "two-names", "exclusion"],
+)
+def test_what_the_policy_could_not_check_is_an_error_when_it_is_generated(
+    models: dict[str, type[ConfigModel]], error: str
+) -> None:
+    with pytest.raises(TypeError, match=error):
+        checks(models)
 
 
 def test_texts_are_quoted_for_cel() -> None:
