@@ -31,18 +31,14 @@ from dra_driver.boot import read_boot_id
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.store import SpecStore
-from dra_driver.claims.devices import (
-    RecordedDevice,
-    RecordedGpu,
-    RecordedMig,
-    RecordedPartition,
-)
+from dra_driver.claims.devices import recorded_kind
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.mps_events import EventTiming, MpsEvents
 from dra_driver.claims.node import NodeParts, open_claims
 from dra_driver.claims.prepare import ClaimPreparer
 from dra_driver.claims.reconcile import Reconciler
 from dra_driver.claims.record import MIG
+from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Inventory, MigSlot
 from dra_driver.devices.names import DRIVER_NAME
@@ -248,21 +244,22 @@ class Driver:
         records = self._claims.records
         found = (records.read(uid) for uid in records.uids())
         return Counter(
-            _device_type(entry.device)
+            _device_type(recorded_kind(entry.device))
             for record in found
             if record and self._claims.holdings.is_prepared(record)
             for entry in record.devices
         )
 
 
-def _device_type(device: RecordedDevice) -> DeviceType:
-    match device:
-        case RecordedGpu():
+def _device_type(kind: DeviceKind) -> DeviceType:
+    """Return what a kind of device is called in metrics."""
+    match kind:
+        case DeviceKind.GPU:
             return DeviceType.GPU
-        case RecordedMig() | RecordedPartition():
+        case DeviceKind.MIG:
             return DeviceType.MIG
         case _:
-            assert_never(device)
+            assert_never(kind)
 
 
 def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> int:

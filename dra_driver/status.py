@@ -18,7 +18,7 @@ from pydantic_settings import SettingsConfigDict
 
 from dra_driver.boot import read_boot_id
 from dra_driver.claims.checkpoint import StoredRecords, stored_records
-from dra_driver.claims.devices import DeviceRecord
+from dra_driver.claims.devices import DeviceRecord, recorded_kind
 from dra_driver.claims.record import ClaimRecord, RecordState
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
@@ -186,6 +186,7 @@ def _claim_json(node: NodeStatus, record: ClaimRecord) -> dict[str, object]:
         "devices": [
             {
                 "name": device.name,
+                "type": str(recorded_kind(device.device)),
                 "uuid": device.device.device_uuid,
                 "gpu": device.device.gpu,
                 "requests": device.request_names,

@@ -225,6 +225,17 @@ def recorded(device: Device) -> RecordedDevice:
             assert_never(device)
 
 
+def recorded_kind(device: RecordedDevice) -> DeviceKind:
+    """Return what kind a recorded device is to those who ask for it."""
+    match device:
+        case RecordedGpu():
+            return DeviceKind.GPU
+        case RecordedMig() | RecordedPartition():
+            return DeviceKind.MIG
+        case _:
+            assert_never(device)
+
+
 def _place(device: MigDevice | Partition) -> RecordedPartition:
     return RecordedPartition(
         gpu=device.parent,

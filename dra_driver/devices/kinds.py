@@ -8,6 +8,7 @@ that the new kind lacks: what is published (slices/project.py), how it is made t
 (cdi/edits_cache.py), what is shown and counted (status.py, app.py). Pure.
 """
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +17,9 @@ from typing import assert_never
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition, Placement
 from dra_driver.devices.names import DeviceName, gpu_name
 from dra_driver.devices.partitions import partition_name
+
+_GPU_UUID = re.compile(r"GPU-[A-Za-z0-9-]{1,120}")
+_MIG_UUID = re.compile(r"MIG-[A-Za-z0-9/-]{1,120}")  # with slashes before driver 470
 
 Device = Gpu | MigDevice | Partition
 """A whole GPU, a MIG device that exists, or one that is yet to be made."""
@@ -66,6 +70,17 @@ def kind_of(device: Device) -> DeviceKind:
             return DeviceKind.MIG
         case _:
             assert_never(device)
+
+
+def is_uuid_of(kind: DeviceKind, text: str) -> bool:
+    """Tell whether a text has the form of the UUIDs of a kind of device (nvmlDeviceGetUUID)."""
+    match kind:
+        case DeviceKind.GPU:
+            return _GPU_UUID.fullmatch(text) is not None
+        case DeviceKind.MIG:
+            return _MIG_UUID.fullmatch(text) is not None
+        case _:
+            assert_never(kind)
 
 
 def name_of(gpu: Gpu, device: Device) -> DeviceName:

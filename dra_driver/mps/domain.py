@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
-from types import MappingProxyType
 from typing import Any, NewType
 
-from dra_driver.devices.kinds import DeviceKind
+from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.envelope import seal, unseal
 from dra_driver.errors import StateError
 
@@ -22,12 +21,6 @@ DomainId = NewType("DomainId", str)
 """Names a domain's files and folders: a claim's UID, or begins with one."""
 
 _ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
-_UUIDS: Mapping[DeviceKind, re.Pattern[str]] = MappingProxyType(
-    {
-        DeviceKind.GPU: re.compile(r"GPU-[A-Za-z0-9-]{1,120}"),
-        DeviceKind.MIG: re.compile(r"MIG-[A-Za-z0-9/-]{1,120}"),
-    }
-)
 _OF_MIG = "_mig_"
 
 
@@ -80,7 +73,7 @@ class Domain:
         check_id(self.id)
         uuids = [device.uuid for device in self.devices]
         for device in self.devices:
-            if _UUIDS[device.kind].fullmatch(device.uuid) is None:
+            if not is_uuid_of(device.kind, device.uuid):
                 raise StateError(
                     f"{device.uuid[:160]!r} is not a valid UUID of a device of type {device.kind}"
                 )

@@ -15,6 +15,7 @@ from functools import partial
 
 import structlog
 
+from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.errors import DeviceError
 from dra_driver.mps import mounts, processes
 from dra_driver.mps.cgroup import DaemonGroup
@@ -160,7 +161,7 @@ class Lifecycle:
         daemon = self._living(DomainRecord(boot_id=self._context.boot_id))
         environment = processes.environment_of(daemon.pid) if daemon is not None else {}
         devices = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        return [uuid for uuid in devices if uuid.startswith("GPU-")]
+        return [uuid for uuid in devices if is_uuid_of(DeviceKind.GPU, uuid)]
 
     def _living(self, record: DomainRecord) -> Daemon | None:
         """Return the domain's daemon, if one runs, whichever supervisor started it."""
