@@ -7,6 +7,7 @@ leaves the cluster running with the last demo on it, and `--down` ends that.
 import argparse
 import fcntl
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -41,7 +42,7 @@ def main(words: Sequence[str]) -> int:
         chosen = [demos.load(name) for name in _names(options.demo)]
         if options.down:
             return _end_kept(screen)
-        return _show(screen, chosen, keep=options.keep)
+        return _show(screen, chosen, demo=options.demo, keep=options.keep)
     except TestbedError as error:
         screen.line(f"\ndemo: FAILED: {error}")
         return 1
@@ -70,11 +71,11 @@ def _names(demo: str | None) -> Sequence[str]:
     return demos.names() if demo == "all" else (demo,)
 
 
-def _show(screen: Screen, chosen: Sequence[demos.Demo], *, keep: bool) -> int:
+def _show(screen: Screen, chosen: Sequence[demos.Demo], *, demo: str | None, keep: bool) -> int:
     if os.geteuid() != 0:
         _node_half(screen)
-        screen.line("\nThe cluster half was left out: a kubelet needs root.")
-        screen.line("Run 'sudo make demo' for pods on a real Kubernetes node.")
+        command = _as_root(_typed(demo, keep=keep))
+        screen.line(f"\ndemo: pods left out, because a kubelet needs root: {command} runs them")
         return 0
     with _alone(screen), Fetch() as fetch:
         _node_half(screen)
@@ -85,6 +86,17 @@ def _show(screen: Screen, chosen: Sequence[demos.Demo], *, keep: bool) -> int:
             screen.line(f"\nThe cluster half was left out: {error}")
             return 1 if os.environ.get("CI") else 0
         return _cluster_half(screen, chosen, keep=keep)
+
+
+def _typed(demo: str | None, *, keep: bool) -> str:
+    """Return the command that runs this demo, as one types it."""
+    return " ".join(
+        ["make demo", *([f"DEMO={demo}"] if demo else []), *(["KEEP=1"] if keep else [])]
+    )
+
+
+def _as_root(command: str) -> str:
+    return f"sudo {command}" if shutil.which("sudo") else f"su -c '{command}'"
 
 
 def _node_half(screen: Screen) -> None:
@@ -149,7 +161,8 @@ def _tell_how_to_use(screen: Screen, node: GpuNode) -> None:
 
 def _end_kept(screen: Screen) -> int:
     if os.geteuid() != 0:
-        raise TestbedError("only root can end it: run 'sudo .venv/bin/python hack/demo --down'")
+        command = _as_root(".venv/bin/python hack/demo --down")
+        raise TestbedError(f"only root can end it: {command}")
     with _alone(screen, may_be_kept=True):
         _gpu_node().clear()
     screen.step("nothing is left of the demo")
