@@ -72,7 +72,7 @@ class MigNode:
         """The driver after its process has ended: same files, same API server."""
         self.close()
         node = MigNode(self.root, api=self.world.api, **changes)
-        node.world.claims.cleanup.delete_leftovers()
+        node.world.claims.leftovers.delete_halves()
         return node
 
     def look(self) -> None:

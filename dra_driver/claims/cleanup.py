@@ -18,11 +18,9 @@ import structlog
 from dra_driver.claims import parallel
 from dra_driver.claims.devices import InventorySource
 from dra_driver.claims.holdings import Holdings
-from dra_driver.claims.mig import MigDevices
 from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.realise import Realisers
 from dra_driver.claims.record import (
-    MIG,
     ClaimRecord,
     MakeMigDevices,
     PendingCleanup,
@@ -46,7 +44,6 @@ class Undoers:
 
     strategies: Strategies
     realisers: Realisers
-    mig: MigDevices
     on_failed: Callable[[str], None] = lambda _: None
 
 
@@ -75,7 +72,6 @@ class Cleanup:
         self._specs = specs
         self._strategies = undoers.strategies
         self._realisers = undoers.realisers
-        self._mig = undoers.mig
         self._on_failed = undoers.on_failed
         self._inventory = inventory
         self._step = step
@@ -211,8 +207,6 @@ class Cleanup:
         found = (self._records.read(uid) for uid in self._records.uids())
         return Counter(cleanup.name for record in found if record for cleanup in record.pending)
 
-    # What a reboot or a crash has left
-
     def lapse(self, record: ClaimRecord, *, deadline: float) -> bool:
         """Take back what has outlived a reboot of a claim that was prepared before it.
 
@@ -226,70 +220,6 @@ class Cleanup:
             self._records.write(replace(record, pending=()))
             self._unmark(record, keep=record.held_gpus)
         return True
-
-    def traced(self) -> set[ClaimUid]:
-        """Return the claims of which anything is there: a record, a spec, a mark, or a daemon."""
-        others = self._specs.files.uids() | self._strategies.claims()
-        return (
-            self._records.uids()
-            | self._ownership.marked()
-            | set(self._ownership.made().values())
-            | set(map(ClaimUid, others))
-        )
-
-    def left_on(self, uid: ClaimUid) -> set[GpuUuid]:
-        """Return the GPUs that have to be locked for `sweep`."""
-        return {slot.gpu for slot, owner in self._ownership.made().items() if owner == uid}
-
-    def sweep(self, uid: ClaimUid, *, deadline: float) -> bool:
-        """Take back what is there for a claim that has no record; return whether all of it is."""
-        made = {slot: owner for slot, owner in self._ownership.made().items() if owner == uid}
-        swept = uid in self._strategies.claims()
-        if swept or made:
-            log.warning("claim without a record taken back", claim_uid=uid)
-        failed = self._strategies.sweep(uid, deadline)
-        for name, _ in failed:
-            self._on_failed(name)
-        if failed:
-            return False  # nothing is destroyed below its users
-        try:
-            self._mig.take_away(made)
-        except DriverError:
-            self._on_failed(MIG)
-            return False
-        for gpu in {slot.gpu for slot in made}:
-            self._mig.tidy(gpu)
-        return True
-
-    def take_orphans_away(self, wanted: ClaimRecord) -> None:
-        """Destroy what was made where a record wants something, for claims without a record.
-
-        Raises:
-            DeviceError, TransientError: one cannot be destroyed.
-        """
-        made = self._mig.made_on(wanted.held_parts)
-        self._mig.take_away(
-            {
-                slot: uid
-                for slot, uid in made.items()
-                if uid != wanted.ref.uid and self._records.read(uid) is None
-            }
-        )
-
-    def forget_files(self, uid: ClaimUid) -> None:
-        """Delete what files a claim has on disk that has no whole record.
-
-        Raises:
-            StateError: the disk refused.
-        """
-        self._specs.delete(uid)
-        self._records.delete(uid)
-        self._ownership.unmark_all(uid)
-
-    def delete_leftovers(self) -> None:
-        """Delete what a killed process was writing into the CDI folder, and notes of old boots."""
-        self._specs.files.delete_leftovers()
-        self._ownership.forget_other_boots()
 
     # Steps
 

@@ -12,6 +12,7 @@ from dra_driver.claims.checkpoint import RecordStore
 from dra_driver.claims.cleanup import Cleanup, Undoers
 from dra_driver.claims.devices import InventorySource
 from dra_driver.claims.holdings import Holdings
+from dra_driver.claims.leftovers import Leftovers
 from dra_driver.claims.mig import MigDevices, MigHardware
 from dra_driver.claims.ownership import Ownership
 from dra_driver.claims.realise import Realisers, WholeGpus
@@ -44,6 +45,7 @@ class NodeClaims:
         specs: the CDI spec of each.
         mig: the MIG devices that were made for claims.
         cleanup: takes back, now or later.
+        leftovers: what claims without a record have left.
         transaction: prepares and releases.
     """
 
@@ -53,6 +55,7 @@ class NodeClaims:
     specs: ClaimSpecs
     mig: MigDevices
     cleanup: Cleanup
+    leftovers: Leftovers
     transaction: Transaction
 
 
@@ -81,16 +84,17 @@ def open_claims(
     realisers = Realisers(WholeGpus(parts.mig, ownership), mig)
     strategies = Strategies(parts.strategies)
     specs = ClaimSpecs(parts.specs, parts.edits, parts.inventory, strategies)
-    undoers = Undoers(
-        strategies=strategies, realisers=realisers, mig=mig, on_failed=parts.on_failed_undo
-    )
+    on_failed = parts.on_failed_undo
+    undoers = Undoers(strategies=strategies, realisers=realisers, on_failed=on_failed)
     cleanup = Cleanup(holdings, specs, undoers, parts.inventory, step)
+    leftovers = Leftovers(holdings, specs, strategies, mig, on_failed)
     transaction = Transaction(
         holdings=holdings,
         realisers=realisers,
         strategies=strategies,
         specs=specs,
         cleanup=cleanup,
+        leftovers=leftovers,
         step=step,
     )
     return NodeClaims(
@@ -100,5 +104,6 @@ def open_claims(
         specs=specs,
         mig=mig,
         cleanup=cleanup,
+        leftovers=leftovers,
         transaction=transaction,
     )

@@ -92,6 +92,7 @@ class ClaimPreparer:
         self._holdings = claims.holdings
         self._specs = claims.specs
         self._cleanup = claims.cleanup
+        self._leftovers = claims.leftovers
         self._transaction = claims.transaction
         self._locks = locks
         self._pool = pool
@@ -136,7 +137,7 @@ class ClaimPreparer:
         with self._wanting_no_more(uid), self._locks.claim(uid, end):
             record = self._records.read(uid)
             if record is None:
-                self._cleanup.forget_files(uid)
+                self._leftovers.forget(uid)
             else:
                 self._release_all(record, end)
 

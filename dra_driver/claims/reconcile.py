@@ -92,7 +92,7 @@ class Reconciler:
             StateError: the driver's directory or the CDI folder cannot be read.
         """
         if only is None:
-            only = self._claims.cleanup.traced()
+            only = self._claims.leftovers.traced()
             self._tidy_modes()
         return {uid for uid in sorted(only) if not self._done(uid, self._mend_claim)}
 
@@ -116,7 +116,7 @@ class Reconciler:
         return left
 
     def _run(self) -> None:
-        self._claims.cleanup.delete_leftovers()
+        self._claims.leftovers.delete_halves()
         rounds = [_Round(self.mend, self._timing.period), _Round(self.compare, self._timing.period)]
         while not self._stop.is_set():
             for one in rounds:
@@ -148,10 +148,10 @@ class Reconciler:
             if record is None:
                 if self._claims.specs.files.exists(uid):
                     log.info("spec without a claim deleted", claim_uid=uid)
-                self._claims.cleanup.forget_files(uid)
-                left = self._claims.cleanup.left_on(uid)
+                self._claims.leftovers.forget(uid)
+                left = self._claims.leftovers.gpus_of(uid)
                 with self._locks.gpus(left, self._clock() + self._timing.lock_timeout):
-                    return self._claims.cleanup.sweep(uid, deadline=self._undo_deadline())
+                    return self._claims.leftovers.sweep(uid, deadline=self._undo_deadline())
             with self._locks.gpus(record.touched_gpus, self._clock() + self._timing.lock_timeout):
                 return self._mend_record(record)
 

@@ -26,6 +26,7 @@ from dra_driver.claims.devices import (
     restored,
 )
 from dra_driver.claims.holdings import Holdings
+from dra_driver.claims.leftovers import Leftovers
 from dra_driver.claims.model import Claim
 from dra_driver.claims.realise import Realisers
 from dra_driver.claims.record import ClaimRecord, PendingCleanup, RecordState
@@ -62,10 +63,11 @@ class Transaction:
         strategies: share devices.
         specs: the claims' CDI specs.
         cleanup: takes back.
+        leftovers: what claims without a record have left.
         step: called with the name of each step that is done; tests end the process there.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (the rooms a claim passes through)
         self,
         *,
         holdings: Holdings,
@@ -73,6 +75,7 @@ class Transaction:
         strategies: Strategies,
         specs: ClaimSpecs,
         cleanup: Cleanup,
+        leftovers: Leftovers,
         step: Callable[[str], None],
     ) -> None:
         self._holdings = holdings
@@ -81,6 +84,7 @@ class Transaction:
         self._strategies = strategies
         self._specs = specs
         self._cleanup = cleanup
+        self._leftovers = leftovers
         self._step = step
 
     def draft(self, claim: Claim, allocated: Mapping[str, NodeDevice]) -> ClaimRecord:
@@ -197,7 +201,7 @@ class Transaction:
         Sharing of devices that are to be made is only tried out: a wrong config should be heard of
         before anything is made.
         """
-        self._cleanup.take_orphans_away(wanted.draft)
+        self._leftovers.make_room(wanted.draft)
         record = self._realisers.find(wanted.draft, wanted.allocated)
         if record.is_complete:
             return self._plan(record, wanted, deadline)

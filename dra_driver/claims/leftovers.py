@@ -1,0 +1,112 @@
+"""What a crash has left of claims that have no record: found by its traces, and taken back.
+
+In: CDI specs, marks and notes on disk, and what lives by itself, as MPS daemons do. Nothing of it
+proves that a claim is there: only a record does (claims/record.py). Callers hold the lock of the
+claim, and of the GPUs where something is taken back.
+"""
+
+from collections.abc import Callable
+
+import structlog
+
+from dra_driver.claims.holdings import Holdings
+from dra_driver.claims.mig import MigDevices
+from dra_driver.claims.model import ClaimUid
+from dra_driver.claims.record import MIG, ClaimRecord
+from dra_driver.claims.specs import ClaimSpecs
+from dra_driver.claims.strategies import Strategies
+from dra_driver.devices.model import GpuUuid
+from dra_driver.errors import DriverError
+
+log = structlog.get_logger()
+
+
+class Leftovers:
+    """What claims without a record have left on this node.
+
+    Args:
+        holdings: which claim has what.
+        specs: the claims' CDI specs.
+        strategies: know what lives by itself.
+        mig: knows what was made here.
+        on_failed: told the name of what cannot be taken back, each time.
+    """
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        specs: ClaimSpecs,
+        strategies: Strategies,
+        mig: MigDevices,
+        on_failed: Callable[[str], None],
+    ) -> None:
+        self._records = holdings.records
+        self._ownership = holdings.ownership
+        self._specs = specs
+        self._strategies = strategies
+        self._mig = mig
+        self._on_failed = on_failed
+
+    def traced(self) -> set[ClaimUid]:
+        """Return the claims of which anything is there: a record, a spec, a mark, or a daemon."""
+        others = self._specs.files.uids() | self._strategies.claims()
+        return (
+            self._records.uids()
+            | self._ownership.marked()
+            | set(self._ownership.made().values())
+            | set(map(ClaimUid, others))
+        )
+
+    def gpus_of(self, uid: ClaimUid) -> set[GpuUuid]:
+        """Return the GPUs that have to be locked for `sweep`."""
+        return {slot.gpu for slot, owner in self._ownership.made().items() if owner == uid}
+
+    def sweep(self, uid: ClaimUid, *, deadline: float) -> bool:
+        """Take back what is there for a claim that has no record; return whether all of it is."""
+        made = {slot: owner for slot, owner in self._ownership.made().items() if owner == uid}
+        swept = uid in self._strategies.claims()
+        if swept or made:
+            log.warning("claim without a record taken back", claim_uid=uid)
+        failed = self._strategies.sweep(uid, deadline)
+        for name, _ in failed:
+            self._on_failed(name)
+        if failed:
+            return False  # nothing is destroyed below its users
+        try:
+            self._mig.take_away(made)
+        except DriverError:
+            self._on_failed(MIG)
+            return False
+        for gpu in {slot.gpu for slot in made}:
+            self._mig.tidy(gpu)
+        return True
+
+    def make_room(self, wanted: ClaimRecord) -> None:
+        """Destroy what was made where a record wants something, for claims without a record.
+
+        Raises:
+            DeviceError, TransientError: one cannot be destroyed.
+        """
+        made = self._mig.made_on(wanted.held_parts)
+        self._mig.take_away(
+            {
+                slot: uid
+                for slot, uid in made.items()
+                if uid != wanted.ref.uid and self._records.read(uid) is None
+            }
+        )
+
+    def forget(self, uid: ClaimUid) -> None:
+        """Delete what files a claim has on disk that has no whole record.
+
+        Raises:
+            StateError: the disk refused.
+        """
+        self._specs.delete(uid)
+        self._records.delete(uid)
+        self._ownership.unmark_all(uid)
+
+    def delete_halves(self) -> None:
+        """Delete what a killed process was writing into the CDI folder, and notes of old boots."""
+        self._specs.files.delete_leftovers()
+        self._ownership.forget_other_boots()
