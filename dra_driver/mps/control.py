@@ -15,23 +15,17 @@ from functools import partial
 from pathlib import Path
 
 from dra_driver.devices import libraries, rooted
+from dra_driver.devices.programs import MPS_CONTROL, MPS_SERVER, SEARCHED, find_program
 from dra_driver.errors import DeviceError
 from dra_driver.mps import mounts, processes
 from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
 from dra_driver.mps.domain import Daemon, Domain
 from dra_driver.mps.files import DomainPaths
 
-PROGRAM = "nvidia-cuda-mps-control"
-SERVER = "nvidia-cuda-mps-server"
-
 ASK_SECONDS = 5.0
 START_SECONDS = 20.0
 QUIT_SECONDS = 5
 
-_PROGRAM_FOLDERS = (
-    "/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/opt/bin",
-    "/usr/lib/nvidia/current", "/usr/local/nvidia/bin",
-)  # fmt: skip
 # Where a daemon has its links to the driver's libraries. Its servers run as their clients' users,
 # who may not pass the kubelet's directory.
 _LIBRARY_FOLDER = Path("/tmp/nvidia-mps-lib")  # noqa: S108 (a folder of its own is mounted there)
@@ -39,7 +33,7 @@ _LIBRARIES = ("libcuda.so*", "libnvidia-*.so*")
 # What starts it for clients of several users: the documented option, and its short form.
 _MULTI_USER = ("-multiuser-server", "-M")
 _CONTROL_SOCKET = "control_privileged"
-_LEFT_IN_PIPE = ("control", "control_privileged", "control_lock", "log", f"{PROGRAM}.pid")
+_LEFT_IN_PIPE = ("control", "control_privileged", "control_lock", "log", f"{MPS_CONTROL}.pid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,25 +127,16 @@ class Control:
         self.ask(paths, [f"quit -t {QUIT_SECONDS}"], seconds=2 * QUIT_SECONDS)
 
     def _find(self) -> _Programs:
-        control = self._program(PROGRAM)
+        control = find_program(self._root, MPS_CONTROL)
         if control is None:
             raise DeviceError(
-                f"{PROGRAM} not found under {self._root} (looked in {', '.join(_PROGRAM_FOLDERS)});"
-                " install the part of the NVIDIA driver that holds it (nvidia-compute-utils,"
-                " nvidia-cuda-mps), or point --nvidia-driver-root at where it is"
+                f"{MPS_CONTROL} not found under {self._root} (looked in {SEARCHED}); install the"
+                " part of the NVIDIA driver that holds it (nvidia-compute-utils, nvidia-cuda-mps),"
+                " or point --nvidia-driver-root at where it is"
             )
-        server = self._program(SERVER) or control
-        return _Programs(
-            control=control,
-            search_path=os.pathsep.join(dict.fromkeys((str(server.parent), str(control.parent)))),
-        )
-
-    def _program(self, name: str) -> Path | None:
-        for folder in _PROGRAM_FOLDERS:
-            inside = rooted.resolve(self._root, f"{folder}/{name}")
-            if inside is not None and rooted.outside(self._root, inside).is_file():
-                return rooted.outside(self._root, inside)
-        return None
+        server = find_program(self._root, MPS_SERVER) or control
+        folders = dict.fromkeys((str(server.path.parent), str(control.path.parent)))
+        return _Programs(control=control.path, search_path=os.pathsep.join(folders))
 
     @property
     def _is_elsewhere(self) -> bool:
@@ -234,7 +219,7 @@ def _launch(command: Sequence[str], environment: Mapping[str, str]) -> str:
 def _not_started(domain: Domain, said: str, paths: DomainPaths) -> str:
     if domain.multi_user:
         return (
-            f"{PROGRAM} does not start for several users (it says: {said}); this driver may be too"
-            " old for multiUser: update it, or run the claim's pods as one user without multiUser"
+            f"{MPS_CONTROL} does not start for several users (it says: {said}); this driver may be"
+            " too old for multiUser: update it, or run the claim's pods as one user without multiUser"
         )
-    return f"{PROGRAM} does not start (it says: {said}); see {paths.log / 'control.log'}"
+    return f"{MPS_CONTROL} does not start (it says: {said}); see {paths.log / 'control.log'}"
