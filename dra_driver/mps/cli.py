@@ -5,8 +5,6 @@ SIGINT, with every daemon left running; 1 when the node is not usable or a threa
 be privileged, with the host's PIDs, because daemon and clients know each other by PID.
 """
 
-import queue
-import signal
 import sys
 import threading
 import time
@@ -14,7 +12,6 @@ import uuid
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Literal
 
 import structlog
@@ -32,15 +29,15 @@ from dra_driver.mps.domain_worker import WorkerTiming
 from dra_driver.mps.files import MpsFiles
 from dra_driver.mps.lifecycle import SupervisorContext
 from dra_driver.mps.supervisor import Supervisor
-from dra_driver.ops.http import HttpEndpoint, Page
+from dra_driver.ops.http import HttpEndpoint
 from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
 from dra_driver.ops.metrics import MpsMetrics
 from dra_driver.settings import CommandSettings
+from dra_driver.shutdown import Shutdown
 from resource_nvidia_com.quantity import Quantity
 
 log = structlog.get_logger()
 
-_DIED = "thread died"
 _STOP_SECONDS = 10.0
 _PAGE = 4096
 _SMALLEST_SHM = 64 * 1024**2
@@ -108,9 +105,8 @@ class MpsSupervisor(CommandSettings):
         metrics = MpsMetrics(driver=DRIVER_NAME, version=version("dra-driver"))
         supervisor = build(self, on_death=metrics.daemon_died)
         metrics.watch_domains(supervisor.states, states=tuple(State))
-        pages: dict[str, Page] = {self.metrics_path: metrics.render, "/healthz": _healthy}
-        http = HttpEndpoint(self.http_endpoint, pages) if self.http_endpoint else None
-        raise SystemExit(run(supervisor, http))
+        http = HttpEndpoint(self.http_endpoint, {self.metrics_path: metrics.wsgi_app})
+        raise SystemExit(run(supervisor, http if self.http_endpoint else None))
 
 
 def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: None) -> Supervisor:
@@ -141,35 +137,20 @@ def run(supervisor: Supervisor, http: HttpEndpoint | None) -> int:
     Raises:
         SetupError: the HTTP address cannot be had.
     """
-    # A SimpleQueue may be put to from a signal handler; an Event's lock may not be taken there.
-    ends: queue.SimpleQueue[str] = queue.SimpleQueue()
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        ends.put(signal.Signals(number).name)
-
-    def on_death(fault: threading.ExceptHookArgs) -> None:
-        name = fault.thread.name if fault.thread is not None else "unknown"
-        log.error(_DIED, thread=name, exc_info=fault.exc_value or fault.exc_type())
-        ends.put(_DIED)
-
-    threading.excepthook = on_death
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, on_signal)
+    shutdown = Shutdown()
+    shutdown.watch_signals()
+    shutdown.watch_threads()
     if http is not None:
         http.start()
     thread = threading.Thread(target=supervisor.run, name="mps supervisor", daemon=True)
     thread.start()
-    reason = ends.get()
-    log.info("mps supervisor stopping", reason=reason)
+    reason = shutdown.wait()
+    log.info("mps supervisor stopping", reason=reason.text)
     supervisor.stop()
     thread.join(_STOP_SECONDS)
     if http is not None:
         http.stop()
-    return int(reason == _DIED)
-
-
-def _healthy() -> tuple[bytes, str]:
-    return b"ok\n", "text/plain; charset=utf-8"
+    return reason.exit_status
 
 
 def _shm_bytes(settings: MpsSupervisor) -> int:
