@@ -30,9 +30,11 @@ from dra_driver.devices.model import Gpu, Inventory, MigDevice, MigSlot
 from dra_driver.devices.names import DRIVER_NAME, gpu_name
 from dra_driver.devices.partitions import partition_name
 from dra_driver.devices.session import DriverSession
+from dra_driver.devices.versions import dotted
 from dra_driver.errors import DeviceError, SetupError, StateError, TransientError
 from dra_driver.settings import CommandSettings
 from dra_driver.slices.project import Projection, projection
+from dra_driver.table import aligned
 
 _GIB = 1024**3
 _MIG_COLUMNS = ("MIG DEVICE", "PROFILE", "PLACEMENT", "UUID", "GPU INSTANCE", "COMPUTE INSTANCE")
@@ -197,7 +199,7 @@ def report(inventory: Inventory, problems: Mapping[str, str]) -> dict[str, objec
     return {
         "driver": {
             "version": inventory.driver_version,
-            "cudaVersion": _dotted(inventory.cuda_version),
+            "cudaVersion": _cuda(inventory),
         },
         "gpus": [_facts(gpu, problems) for gpu in inventory.gpus],
         "sick": [{"index": gpu.index, "reason": gpu.reason} for gpu in inventory.sick],
@@ -211,14 +213,14 @@ def report(inventory: Inventory, problems: Mapping[str, str]) -> dict[str, objec
 def table(inventory: Inventory, problems: Mapping[str, str]) -> str:
     """Return what was found and what would be published, for people."""
     published = projection(inventory)
-    lines = [f"driver {inventory.driver_version}, CUDA {_dotted(inventory.cuda_version)}", ""]
+    lines = [f"driver {inventory.driver_version}, CUDA {_cuda(inventory) or 'unknown'}", ""]
     if inventory.gpus:
-        lines += _aligned([_COLUMNS, *map(_row, inventory.gpus)])
+        lines += aligned([_COLUMNS, *map(_row, inventory.gpus)])
     else:
         lines += ["no usable GPU"]
     rows = [row for gpu in inventory.gpus for row in _mig_rows(gpu)]
     if rows:
-        lines += ["", *_aligned([_MIG_COLUMNS, *rows])]
+        lines += ["", *aligned([_MIG_COLUMNS, *rows])]
     faults = [
         *(f"not published: GPU {gpu.index}: {gpu.reason}" for gpu in published.withheld),
         *(
@@ -294,7 +296,7 @@ def _facts(gpu: Gpu, problems: Mapping[str, str]) -> dict[str, object]:
         "productName": gpu.product_name,
         "brand": gpu.brand,
         "architecture": gpu.architecture,
-        "cudaComputeCapability": _dotted(gpu.cuda_compute_capability),
+        "cudaComputeCapability": dotted(gpu.cuda_compute_capability),
         "memoryBytes": gpu.memory_bytes,
         "migMode": str(gpu.mig_mode),
         "migDevices": _mig_facts(gpu),
@@ -347,16 +349,8 @@ def _values(device: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-
-
-def _dotted(version: tuple[int, int] | None) -> str | None:
-    return None if version is None else f"{version[0]}.{version[1]}"
+def _cuda(inventory: Inventory) -> str | None:
+    return None if inventory.cuda_version is None else dotted(inventory.cuda_version)
 
 
 def _dump(document: object, output: str) -> str:

@@ -7,7 +7,7 @@ GPU, API server or driver is asked.
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -26,6 +26,7 @@ from dra_driver.mps.requests import DomainRequests
 from dra_driver.settings import CommandSettings
 from dra_driver.sharing import mps, time_slicing
 from dra_driver.sharing.base import EXCLUSIVE, Plan
+from dra_driver.table import aligned
 
 _COLUMNS = ("CLAIM", "PODS", "DEVICE", "STRATEGY", "SETTINGS", "STATE")
 _ADMIN_ACCESS = "AdminAccess"
@@ -114,7 +115,7 @@ def look(directory: Path, boot_id: str) -> NodeStatus:
 def table(node: NodeStatus) -> str:
     """Return it for people."""
     rows = [_row(node, record, device) for record in node.claims for device in record.devices]
-    lines = _aligned([_COLUMNS, *rows]) if rows else ["no claim is prepared on this node"]
+    lines = aligned([_COLUMNS, *rows]) if rows else ["no claim is prepared on this node"]
     sections = {
         "not taken back yet": _cleanups(node),
         "MPS domains without a claim": [f"{each} ({_health(node, each)})" for each in node.strays],
@@ -277,13 +278,4 @@ def _cleanups(node: NodeStatus) -> list[str]:
         f"{record.ref}: {cleanup.plan.strategy} on {', '.join(cleanup.plan.gpus)}: {cleanup.reason}"
         for record in node.stored.records
         for cleanup in record.pending
-    ]
-
-
-def _aligned(rows: Sequence[Iterable[str]]) -> list[str]:
-    cells = [tuple(row) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
     ]

@@ -220,6 +220,7 @@ def _not_started(domain: Domain, said: str, paths: DomainPaths) -> str:
     if domain.multi_user:
         return (
             f"{MPS_CONTROL} does not start for several users (it says: {said}); this driver may be"
-            " too old for multiUser: update it, or run the claim's pods as one user without multiUser"
+            " too old for multiUser: update it, or run the claim's pods as one user without"
+            " multiUser"
         )
     return f"{MPS_CONTROL} does not start (it says: {said}); see {paths.log / 'control.log'}"
