@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import AliasChoices, Field
+from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from dra_driver.boot import read_boot_id
@@ -32,7 +32,16 @@ from dra_driver.devices.partitions import partition_name
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.versions import dotted
 from dra_driver.errors import DeviceError, SetupError, StateError, TransientError
-from dra_driver.settings import CommandSettings
+from dra_driver.settings import (
+    CommandSettings,
+    ContainerDriverRoot,
+    KubeletPluginsDirectory,
+    NvidiaCdiHookPath,
+    NvidiaDevRoot,
+    NvidiaDriverRoot,
+    ProcRoot,
+    SysRoot,
+)
 from dra_driver.slices.project import Projection, projection
 from dra_driver.table import aligned
 
@@ -56,37 +65,13 @@ class Inspect(CommandSettings):
         False,
         description="Print the CDI spec that a claim of all GPUs would get instead.",
     )
-    nvidia_driver_root: Path = Field(
-        Path("/"),
-        validation_alias=AliasChoices("nvidia_driver_root", "host_driver_root"),
-        description="Root of the NVIDIA driver's installation, as the host sees it.",
-    )
-    container_driver_root: Path | None = Field(
-        None,
-        validation_alias=AliasChoices("container_driver_root", "driver_root_ctr_path"),
-        description="The same root as this process sees it; unset: /driver-root if that exists, "
-        "else --nvidia-driver-root.",
-    )
-    nvidia_dev_root: Path | None = Field(
-        None,
-        validation_alias="nvidia_dev_root",
-        description="Root above the device nodes' dev folder, as the host sees it; unset: the "
-        "driver root if it has dev/nvidiactl, else /.",
-    )
-    nvidia_cdi_hook_path: str = Field(
-        "",
-        validation_alias="nvidia_cdi_hook_path",
-        description="nvidia-cdi-hook as the host sees it; unset: looked for.",
-    )
-    sys_root: Path = Field(
-        Path("/sys"), validation_alias="sys_root", description="Where sysfs is mounted."
-    )
-    proc_root: Path = Field(
-        Path("/proc"), validation_alias="proc_root", description="Where procfs is mounted."
-    )
-    kubelet_plugins_directory_path: Path = Field(
-        Path("/var/lib/kubelet/plugins"),
-        validation_alias="kubelet_plugins_directory_path",
+    nvidia_driver_root: NvidiaDriverRoot
+    container_driver_root: ContainerDriverRoot
+    nvidia_dev_root: NvidiaDevRoot
+    nvidia_cdi_hook_path: NvidiaCdiHookPath
+    sys_root: SysRoot
+    proc_root: ProcRoot
+    kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
         description="Holds the driver's notes of the MIG devices that it made for claims.",
     )
 

@@ -23,7 +23,7 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.mps.domain import DomainId, Status, claim_of
 from dra_driver.mps.requests import DomainRequests
-from dra_driver.settings import CommandSettings
+from dra_driver.settings import CommandSettings, KubeletPluginsDirectory, ProcRoot
 from dra_driver.sharing import mps, time_slicing
 from dra_driver.sharing.base import EXCLUSIVE, Plan
 from dra_driver.table import aligned
@@ -42,14 +42,10 @@ class ShowStatus(CommandSettings):
     )
 
     output: Literal["table", "json"] = Field("table", description="Form of what is printed.")
-    kubelet_plugins_directory_path: Path = Field(
-        Path("/var/lib/kubelet/plugins"),
-        validation_alias="kubelet_plugins_directory_path",
+    kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
         description="Where the driver keeps its records, below gpu.nvidia.com.",
     )
-    proc_root: Path = Field(
-        Path("/proc"), validation_alias="proc_root", description="Where procfs is mounted."
-    )
+    proc_root: ProcRoot
 
     def cli_cmd(self) -> None:
         """Look and print.

@@ -12,10 +12,9 @@ import uuid
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal
 
 import structlog
-from pydantic import AliasChoices, Field
+from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from dra_driver.boot import read_boot_id
@@ -32,7 +31,18 @@ from dra_driver.mps.supervisor import Supervisor
 from dra_driver.ops.http import HttpEndpoint
 from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
 from dra_driver.ops.metrics import MpsMetrics
-from dra_driver.settings import CommandSettings
+from dra_driver.settings import (
+    CommandSettings,
+    ContainerDriverRoot,
+    HttpAddress,
+    KubeletPluginsDirectory,
+    LogFormatName,
+    LogLevelName,
+    MetricsPath,
+    NvidiaDriverRoot,
+    ProcRoot,
+    Seconds,
+)
 from dra_driver.shutdown import Shutdown
 from resource_nvidia_com.quantity import Quantity
 
@@ -41,7 +51,6 @@ log = structlog.get_logger()
 _STOP_SECONDS = 10.0
 _PAGE = 4096
 _SMALLEST_SHM = 64 * 1024**2
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class MpsSupervisor(CommandSettings):
@@ -49,22 +58,15 @@ class MpsSupervisor(CommandSettings):
 
     model_config = SettingsConfigDict(cli_prog_name="dra-driver mps-supervisor")
 
-    kubelet_plugins_directory_path: Path = Field(
-        Path("/var/lib/kubelet/plugins"),
+    kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
         description="Where driver and supervisor meet, below gpu.nvidia.com/mps; the same path as "
         "on the host, with mountPropagation: Bidirectional.",
     )
-    nvidia_driver_root: Path = Field(
-        Path("/"),
-        validation_alias=AliasChoices("nvidia_driver_root", "host_driver_root"),
-        description="Root of the NVIDIA driver's installation, as the host sees it.",
-    )
-    container_driver_root: Path | None = Field(
-        None,
-        validation_alias=AliasChoices("container_driver_root", "driver_root_ctr_path"),
+    nvidia_driver_root: NvidiaDriverRoot
+    container_driver_root: ContainerDriverRoot = Field(
         description="The same root as this process sees it; unset: at the same path.",
     )
-    proc_root: Path = Field(Path("/proc"), description="Where procfs is mounted.")
+    proc_root: ProcRoot
     compute_mode: bool = Field(
         True,
         description="Set GPUs under MPS to EXCLUSIVE_PROCESS, so that nothing runs beside MPS.",
@@ -82,16 +84,12 @@ class MpsSupervisor(CommandSettings):
         description="Seconds between questions to each daemon whether it answers; its end is seen "
         "at once.",
     )
-    http_endpoint: str = Field(
-        "", description="Address for metrics and /healthz, such as :8081; unset: off."
+    http_endpoint: HttpAddress = Field(
+        description="Address for metrics and /healthz, such as :8081; unset: off."
     )
-    metrics_path: str = Field("/metrics", pattern="^/", description="HTTP path of the metrics.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least severe log lines that are written."
-    )
-    log_format: Literal["auto", "json", "console"] = Field(
-        "auto", description="Form of log lines; auto: console on a terminal, json elsewhere."
-    )
+    metrics_path: MetricsPath
+    log_level: LogLevelName
+    log_format: LogFormatName
 
     def cli_cmd(self) -> None:
         """Run until told to stop; ends with SystemExit, whose code is the exit status.
