@@ -30,7 +30,7 @@ from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.mig import MIG
-from dra_driver.claims.mps_events import EventTiming, MpsEvents
+from dra_driver.claims.mps_events import ClaimEvents, EventTiming, MpsEvents
 from dra_driver.claims.prepare import ClaimPreparer
 from dra_driver.claims.prepared import NodeParts, PreparedClaims
 from dra_driver.claims.reconcile import Reconciler
@@ -158,13 +158,13 @@ class Driver:
             locks=self._locks,
             clock=clock,
         )
-        self._deaths = MpsEvents(
+        self._mps_events = MpsEvents(
             self._requests,
             self._prepared.records,
-            self._kube,
-            node=self._settings.node_name,
+            ClaimEvents(self._kube, node=self._settings.node_name, now=lambda: datetime.now(UTC)),
             folder=self._mps_folder,
-            timing=EventTiming(monotonic=clock, now=lambda: datetime.now(UTC)),
+            clock=clock,
+            timing=EventTiming(),
         )
         self._calls = ClaimCalls(self._preparer, self._metrics, clock=clock)
         self._metrics.watch_prepared(self._count_prepared)
@@ -206,7 +206,7 @@ class Driver:
         # Without knowing the GPUs it could mend nothing, and would say so for each claim.
         self._watcher.wait_until_looked(FIRST_LOOK_SECONDS)
         self._reconciler.start()
-        self._deaths.start()
+        self._mps_events.start()
 
     def stop(self) -> tuple[str, ...]:
         """Stop every part, first what calls come from; what is prepared and published stays.
@@ -219,7 +219,7 @@ class Driver:
         self._requests.stop()
         left = self._plugin.stop(self._settings.shutdown_grace)
         self._reconciler.stop(STOP_SECONDS)
-        self._deaths.stop(STOP_SECONDS)
+        self._mps_events.stop(STOP_SECONDS)
         self._publisher.stop(STOP_SECONDS)
         if self._watcher.stop(STOP_SECONDS):
             self._session.close()

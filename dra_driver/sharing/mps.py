@@ -17,7 +17,7 @@ from dra_driver.cdi.model import Edits
 from dra_driver.devices.model import Gpu, GpuUuid, MigUuid
 from dra_driver.devices.versions import dotted
 from dra_driver.errors import ConfigError, StateError
-from dra_driver.mps.client_edits import ClientLimits, client_edits
+from dra_driver.mps.client_edits import client_edits
 from dra_driver.mps.domain import (
     Domain,
     DomainDevice,
@@ -111,7 +111,7 @@ class Mps:
         return {
             _device_uuid(uuid): client_edits(
                 paths,
-                ClientLimits(active_thread_percentage=None if percentage == most else percentage),
+                active_thread_percentage=None if percentage == most else percentage,
             )
             for uuid, percentage in client_percentages(plan).items()
         }
