@@ -19,7 +19,7 @@ from dra_driver.mps.supervisor import Supervisor
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 
-PACE = WorkerTiming(first_retry=0.02, longest_retry=0.2, check=0.2, settled=0.0)
+QUICK = WorkerTiming(first_retry=0.02, longest_retry=0.2, check=0.2, settled=0.0)
 PATIENCE = 40.0
 Step = Callable[[DomainId, str], None]
 
@@ -46,7 +46,7 @@ class World:
         return cls(root)
 
     def supervisor(
-        self, step: Step = no_step, timing: WorkerTiming = PACE, *, modes: bool = True
+        self, step: Step = no_step, timing: WorkerTiming = QUICK, *, modes: bool = True
     ) -> Supervisor:
         context = SupervisorContext(
             supervisor=f"{os.getpid()}-{time.monotonic_ns()}",

@@ -1,8 +1,8 @@
 """`dra-driver mps-supervisor`: builds the supervisor from settings and runs it until told to stop.
 
-In: flags and environment variables, named as the driver's are. Out: exit status 0 after SIGTERM or
-SIGINT, with every daemon left running; 1 when the node is not usable or a thread died. It needs to
-be privileged, with the host's PIDs, because daemon and clients know each other by PID.
+In: flags and environment variables, named like the driver's. Out: exit status 0 after SIGTERM or
+SIGINT, with every daemon left running; 1 if the node lacks something or a thread died. The process
+must be privileged and see the host's PIDs, because daemons and clients identify each other by PID.
 """
 
 import sys

@@ -45,7 +45,7 @@ def enter(modes: ComputeModes, domain: DomainId, uuid: str = GPU) -> int | None:
     return found
 
 
-def test_the_mode_found_comes_back() -> None:
+def test_the_mode_that_was_found_is_restored() -> None:
     door = Door()
     door.modes[GPU] = PROHIBITED
     modes = ComputeModes(door)
@@ -92,7 +92,7 @@ def test_what_an_earlier_supervisor_found_is_what_comes_back() -> None:
     assert door.modes[GPU] == DEFAULT
 
 
-def test_entering_again_writes_nothing() -> None:
+def test_a_domain_that_uses_a_gpu_already_writes_nothing() -> None:
     door = Door()
     modes = ComputeModes(door)
     assert [enter(modes, ONE), enter(modes, ONE)] == [DEFAULT, DEFAULT]
@@ -123,7 +123,7 @@ def test_a_card_without_compute_modes_has_nothing_to_record() -> None:
     assert ComputeModes(door).found(ONE, GPU) is None
 
 
-def test_modes_that_shall_not_be_changed_are_still_put_back() -> None:
+def test_modes_that_are_not_to_be_changed_are_still_restored() -> None:
     door = Door()
     modes = ComputeModes(door, change=False)
     assert enter(modes, ONE) is None
