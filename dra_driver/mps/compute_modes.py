@@ -105,10 +105,10 @@ class ComputeModes:
             for uuid, mode in found.items():
                 self._holders.setdefault(uuid, {})[domain] = mode
 
-    def found(self, domain: DomainId, uuid: str) -> int | None:
-        """Return the mode that the GPU has without MPS; None if there is nothing to set.
+    def acquire(self, domain: DomainId, uuid: str) -> int | None:
+        """Note that the domain uses the GPU, and return its mode without MPS; None if it has none.
 
-        From now on the domain is one of those that use the GPU.
+        None is also returned if modes are not to be changed, and then nothing is noted.
 
         Raises:
             DeviceError: NVML refused.
@@ -137,7 +137,7 @@ class ComputeModes:
                 self._door.set_compute_mode(uuid, EXCLUSIVE_PROCESS)
                 log.info("compute mode set", gpu=uuid, mode="EXCLUSIVE_PROCESS")
 
-    def leave(self, domain: DomainId, uuid: str) -> None:
+    def release(self, domain: DomainId, uuid: str) -> None:
         """Note that the domain no longer uses the GPU; after the last one, restore its mode.
 
         A mode that somebody else has set meanwhile stays.
@@ -156,7 +156,7 @@ class ComputeModes:
             if not holders:
                 self._holders.pop(uuid, None)
 
-    def warm(self) -> None:
+    def open(self) -> None:
         """Open the driver before the first domain comes, so that it need not wait for that.
 
         A driver that is missing is fine here: the first domain reports why.

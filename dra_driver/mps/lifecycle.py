@@ -138,7 +138,7 @@ class Lifecycle:
             mounts.unmount_all(self._paths.shm)
             self._step("unmounted")
         for uuid in record.modes_found if record is not None else ():
-            self._context.modes.leave(self._domain, uuid)
+            self._context.modes.release(self._domain, uuid)
         self._step("modes restored")
         self._remove_folders()
         self._step("removed")
@@ -233,8 +233,8 @@ class Lifecycle:
         """Set the compute mode of each whole GPU, after the mode that was found is recorded."""
         gpus = [device.uuid for device in wanted.devices if device.is_whole_gpu]
         for uuid in set(record.modes_found) - set(gpus):
-            self._context.modes.leave(self._domain, uuid)
-        found = self._found(gpus)
+            self._context.modes.release(self._domain, uuid)
+        found = self._acquire(gpus)
         # What was found before stays recorded, even if modes are no longer to be changed.
         before = {uuid: mode for uuid, mode in record.modes_found.items() if uuid in gpus}
         record = replace(record, modes_found={**before, **found})
@@ -244,8 +244,8 @@ class Lifecycle:
             self._context.modes.set_exclusive(uuid)
         return record
 
-    def _found(self, gpus: list[str]) -> Mapping[str, int]:
-        found = {uuid: self._context.modes.found(self._domain, uuid) for uuid in gpus}
+    def _acquire(self, gpus: list[str]) -> Mapping[str, int]:
+        found = {uuid: self._context.modes.acquire(self._domain, uuid) for uuid in gpus}
         return {uuid: mode for uuid, mode in found.items() if mode is not None}
 
     # To tear down

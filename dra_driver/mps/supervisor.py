@@ -61,7 +61,7 @@ class Supervisor:
             if self._take_lock():
                 self._remember_modes()
                 threading.Thread(
-                    target=self._context.modes.warm, name="mps nvml", daemon=True
+                    target=self._context.modes.open, name="mps nvml", daemon=True
                 ).start()
                 while not self._stopping.is_set():
                     self._look()
