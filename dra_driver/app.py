@@ -10,11 +10,9 @@ import faulthandler
 import gc
 import os
 import platform
-import queue
 import random
 import signal
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -22,7 +20,6 @@ from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import TextIO, assert_never
 
 import structlog
@@ -33,7 +30,7 @@ from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.devices import recorded_kind
 from dra_driver.claims.locks import NodeLocks
-from dra_driver.claims.mps_events import EventTiming, MpsEvents
+from dra_driver.claims.mps_events import ClaimEvents, EventTiming, MpsEvents
 from dra_driver.claims.node import NodeParts, open_claims
 from dra_driver.claims.prepare import ClaimPreparer
 from dra_driver.claims.reconcile import Reconciler
@@ -60,6 +57,7 @@ from dra_driver.sharing.exclusive import Exclusive
 from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
 from dra_driver.sharing.time_slicing import TimeSlicing
+from dra_driver.shutdown import Shutdown
 from dra_driver.slices.publication import Publication
 from dra_driver.slices.publisher import SlicePublisher
 from resource_nvidia_com.v1beta1.sharing import SharingStrategy
@@ -69,8 +67,6 @@ STOP_SECONDS = 2.0
 
 FIRST_LOOK_SECONDS = 5.0
 """How long the start waits for the first look at the GPUs; the kubelet is answered meanwhile."""
-
-DIED = "a thread died"
 
 log = structlog.get_logger()
 
@@ -128,7 +124,7 @@ class Driver:
         )
         self._http = HttpEndpoint(
             settings.http_endpoint,
-            {settings.metrics_path: self._metrics.render, "/healthz": _healthy},
+            {settings.metrics_path: self._metrics.wsgi_app},
         )
 
     def _build_claims(self, roots: Roots, clock: Callable[[], float]) -> None:
@@ -164,13 +160,13 @@ class Driver:
             locks=self._locks,
             clock=clock,
         )
-        self._deaths = MpsEvents(
+        self._mps_events = MpsEvents(
             self._requests,
             self._claims.records,
-            self._kube,
-            node=self._settings.node_name,
+            ClaimEvents(self._kube, node=self._settings.node_name, now=lambda: datetime.now(UTC)),
             folder=self._mps_folder,
-            timing=EventTiming(monotonic=clock, now=lambda: datetime.now(UTC)),
+            clock=clock,
+            timing=EventTiming(),
         )
         self._calls = ClaimCalls(self._preparer, self._metrics, clock=clock)
         self._metrics.watch_prepared(self._count_prepared)
@@ -212,7 +208,7 @@ class Driver:
         # Without knowing the GPUs it could mend nothing, and would say so for each claim.
         self._watcher.wait_until_looked(FIRST_LOOK_SECONDS)
         self._reconciler.start()
-        self._deaths.start()
+        self._mps_events.start()
 
     def stop(self) -> tuple[str, ...]:
         """Stop every part, first what calls come from; what is prepared and published stays.
@@ -225,7 +221,7 @@ class Driver:
         self._requests.stop()
         left = self._plugin.stop(self._settings.shutdown_grace)
         self._reconciler.stop(STOP_SECONDS)
-        self._deaths.stop(STOP_SECONDS)
+        self._mps_events.stop(STOP_SECONDS)
         self._publisher.stop(STOP_SECONDS)
         if self._watcher.stop(STOP_SECONDS):
             self._session.close()
@@ -271,15 +267,14 @@ def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> i
     configure_logs(
         level=LogLevel(settings.log_level), form=LogFormat(settings.log_format), stream=stream
     )
-    # A SimpleQueue may be put to from a signal handler; an Event's lock may not be taken there.
-    ends: queue.SimpleQueue[str] = queue.SimpleQueue()
-    _end_at_signals(ends)
-    end_at_dead_threads(ends)
+    shutdown = Shutdown()
+    shutdown.watch_signals()
+    shutdown.watch_threads()
     driver = Driver(settings, environment)
     _dump_stacks_at_sigusr2(driver.paths.data_directory / "thread-stacks.dump")
     log.info("driver starting", version=version("dra-driver"), node=settings.node_name)
-    for name, reason in settings.without_effect().items():
-        log.warning("setting has no effect", setting=name, reason=reason)
+    for name, why in settings.without_effect().items():
+        log.warning("setting has no effect", setting=name, reason=why)
     try:
         driver.start()
     except DriverError:
@@ -287,18 +282,17 @@ def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> i
         raise
     _spare_lasting_objects()
     log.info("driver started")
-    reason = ends.get()
-    log.info("driver stopping", reason=reason)
+    reason = shutdown.wait()
+    log.info("driver stopping", reason=reason.text)
     left = driver.stop()
-    status = int(reason == DIED)
     if left:
         log.warning("claims left unfinished", claims=left)
-    log.info("driver stopped", status=status)
+    log.info("driver stopped", status=reason.exit_status)
     if left:
         # Their threads would keep the process until they end. What they do survives a kill.
         stream.flush()
-        os._exit(status)
-    return status
+        os._exit(reason.exit_status)
+    return reason.exit_status
 
 
 def connect(settings: Settings, environment: Mapping[str, str]) -> KubeClient:
@@ -333,30 +327,6 @@ def _spare_lasting_objects() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def _healthy() -> tuple[bytes, str]:
-    return b"ok\n", "text/plain; charset=utf-8"
-
-
-def _end_at_signals(ends: "queue.SimpleQueue[str]") -> None:
-    def end(number: int, _frame: FrameType | None) -> None:
-        ends.put(signal.Signals(number).name)
-
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
-
-
-def end_at_dead_threads(ends: "queue.SimpleQueue[str]") -> None:
-    """A driver with a part missing must not look alive: end, and be restarted whole."""
-
-    def end(args: threading.ExceptHookArgs) -> None:
-        name = args.thread.name if args.thread else "unknown"
-        fault = args.exc_value or args.exc_type()
-        log.error("thread died", thread=name, exc_info=fault)
-        ends.put(DIED)
-
-    threading.excepthook = end
 
 
 def _dump_stacks_at_sigusr2(path: Path) -> None:

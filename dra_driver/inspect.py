@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import AliasChoices, Field
+from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from dra_driver.boot import read_boot_id
@@ -30,9 +30,20 @@ from dra_driver.devices.model import Gpu, Inventory, MigDevice, MigSlot, Partiti
 from dra_driver.devices.names import DRIVER_NAME, gpu_name
 from dra_driver.devices.partitions import partition_name
 from dra_driver.devices.session import DriverSession
+from dra_driver.devices.versions import dotted
 from dra_driver.errors import DeviceError, SetupError, StateError, TransientError
-from dra_driver.settings import CommandSettings
+from dra_driver.settings import (
+    CommandSettings,
+    ContainerDriverRoot,
+    KubeletPluginsDirectory,
+    NvidiaCdiHookPath,
+    NvidiaDevRoot,
+    NvidiaDriverRoot,
+    ProcRoot,
+    SysRoot,
+)
 from dra_driver.slices.project import Projection, projection
+from dra_driver.table import aligned
 
 _GIB = 1024**3
 _MIG_COLUMNS = ("MIG DEVICE", "PROFILE", "PLACEMENT", "UUID", "GPU INSTANCE", "COMPUTE INSTANCE")
@@ -54,37 +65,13 @@ class Inspect(CommandSettings):
         False,
         description="Print the CDI spec that a claim of all GPUs would get instead.",
     )
-    nvidia_driver_root: Path = Field(
-        Path("/"),
-        validation_alias=AliasChoices("nvidia_driver_root", "host_driver_root"),
-        description="Root of the NVIDIA driver's installation, as the host sees it.",
-    )
-    container_driver_root: Path | None = Field(
-        None,
-        validation_alias=AliasChoices("container_driver_root", "driver_root_ctr_path"),
-        description="The same root as this process sees it; unset: /driver-root if that exists, "
-        "else --nvidia-driver-root.",
-    )
-    nvidia_dev_root: Path | None = Field(
-        None,
-        validation_alias="nvidia_dev_root",
-        description="Root above the device nodes' dev folder, as the host sees it; unset: the "
-        "driver root if it has dev/nvidiactl, else /.",
-    )
-    nvidia_cdi_hook_path: str = Field(
-        "",
-        validation_alias="nvidia_cdi_hook_path",
-        description="nvidia-cdi-hook as the host sees it; unset: looked for.",
-    )
-    sys_root: Path = Field(
-        Path("/sys"), validation_alias="sys_root", description="Where sysfs is mounted."
-    )
-    proc_root: Path = Field(
-        Path("/proc"), validation_alias="proc_root", description="Where procfs is mounted."
-    )
-    kubelet_plugins_directory_path: Path = Field(
-        Path("/var/lib/kubelet/plugins"),
-        validation_alias="kubelet_plugins_directory_path",
+    nvidia_driver_root: NvidiaDriverRoot
+    container_driver_root: ContainerDriverRoot
+    nvidia_dev_root: NvidiaDevRoot
+    nvidia_cdi_hook_path: NvidiaCdiHookPath
+    sys_root: SysRoot
+    proc_root: ProcRoot
+    kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
         description="Holds the driver's notes of the MIG devices that it made for claims.",
     )
 
@@ -200,7 +187,7 @@ def report(inventory: Inventory, problems: Mapping[str, str]) -> dict[str, objec
     return {
         "driver": {
             "version": inventory.driver_version,
-            "cudaVersion": _dotted(inventory.cuda_version),
+            "cudaVersion": _cuda(inventory),
         },
         "gpus": [_facts(gpu, problems) for gpu in inventory.gpus],
         "sick": [{"index": gpu.index, "reason": gpu.reason} for gpu in inventory.sick],
@@ -214,14 +201,14 @@ def report(inventory: Inventory, problems: Mapping[str, str]) -> dict[str, objec
 def table(inventory: Inventory, problems: Mapping[str, str]) -> str:
     """Return what was found and what would be published, for people."""
     published = projection(inventory)
-    lines = [f"driver {inventory.driver_version}, CUDA {_dotted(inventory.cuda_version)}", ""]
+    lines = [f"driver {inventory.driver_version}, CUDA {_cuda(inventory) or 'unknown'}", ""]
     if inventory.gpus:
-        lines += _aligned([_COLUMNS, *map(_row, inventory.gpus)])
+        lines += aligned([_COLUMNS, *map(_row, inventory.gpus)])
     else:
         lines += ["no usable GPU"]
     rows = [row for gpu in inventory.gpus for row in _mig_rows(gpu)]
     if rows:
-        lines += ["", *_aligned([_MIG_COLUMNS, *rows])]
+        lines += ["", *aligned([_MIG_COLUMNS, *rows])]
     faults = [
         *(f"not published: GPU {gpu.index}: {gpu.reason}" for gpu in published.withheld),
         *(
@@ -297,7 +284,7 @@ def _facts(gpu: Gpu, problems: Mapping[str, str]) -> dict[str, object]:
         "productName": gpu.product_name,
         "brand": gpu.brand,
         "architecture": gpu.architecture,
-        "cudaComputeCapability": _dotted(gpu.cuda_compute_capability),
+        "cudaComputeCapability": dotted(gpu.cuda_compute_capability),
         "memoryBytes": gpu.memory_bytes,
         "migMode": str(gpu.mig_mode),
         "migDevices": _mig_facts(gpu),
@@ -345,16 +332,8 @@ def _values(device: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-
-
-def _dotted(version: tuple[int, int] | None) -> str | None:
-    return None if version is None else f"{version[0]}.{version[1]}"
+def _cuda(inventory: Inventory) -> str | None:
+    return None if inventory.cuda_version is None else dotted(inventory.cuda_version)
 
 
 def _dump(document: object, output: str) -> str:

@@ -1,9 +1,10 @@
-"""Settings of `dra-driver kubelet-plugin`: one frozen object from flags and environment.
+"""Settings of `dra-driver kubelet-plugin`, and those that other sub-commands have too.
 
 In: the command line and environment variables; a flag wins over its variable, an empty variable
-counts as unset. Out: `Settings`. Names and defaults are those of NVIDIA's own driver where it has
-the setting, so that a DaemonSet written for it works here; what has no meaning here is accepted,
-and named once in the log. Paths are as this process sees them unless a description says otherwise.
+counts as unset. Out: `Settings`, one frozen object. Names and defaults are those of NVIDIA's own
+driver where it has the setting, so that a DaemonSet written for it works here; what has no meaning
+here is accepted, and named once in the log. Paths are as this process sees them unless a
+description says otherwise.
 """
 
 import difflib
@@ -56,6 +57,74 @@ IGNORED = MappingProxyType(
 Port = Annotated[int, Field(le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
+# What several sub-commands have: default, environment variable and description, once for all. The
+# alias keeps a variable's name the same in commands whose own variables have a prefix. A command
+# that means something of its own with one gives it another description.
+NvidiaDriverRoot = Annotated[
+    Path,
+    Field(
+        Path("/"),
+        validation_alias=AliasChoices("nvidia_driver_root", "host_driver_root"),
+        description="Root of the NVIDIA driver's installation, as the host sees it.",
+    ),
+]
+ContainerDriverRoot = Annotated[
+    Path | None,
+    Field(
+        None,
+        validation_alias=AliasChoices("container_driver_root", "driver_root_ctr_path"),
+        description="The same root as this process sees it; unset: /driver-root if that exists, "
+        "else --nvidia-driver-root.",
+    ),
+]
+NvidiaDevRoot = Annotated[
+    Path | None,
+    Field(
+        None,
+        validation_alias="nvidia_dev_root",
+        description="Root above the device nodes' dev folder, as the host sees it; unset: the "
+        "driver root if it has dev/nvidiactl, else /.",
+    ),
+]
+NvidiaCdiHookPath = Annotated[
+    str,
+    Field(
+        "",
+        validation_alias="nvidia_cdi_hook_path",
+        description="nvidia-cdi-hook as the host sees it; unset: looked for.",
+    ),
+]
+SysRoot = Annotated[
+    Path,
+    Field(Path("/sys"), validation_alias="sys_root", description="Where sysfs is mounted."),
+]
+ProcRoot = Annotated[
+    Path,
+    Field(Path("/proc"), validation_alias="proc_root", description="Where procfs is mounted."),
+]
+KubeletPluginsDirectory = Annotated[
+    Path,
+    Field(
+        Path("/var/lib/kubelet/plugins"),
+        validation_alias="kubelet_plugins_directory_path",
+        description="Holds this driver's socket and its records; the same path as on the host.",
+    ),
+]
+HttpAddress = Annotated[
+    str, Field("", description="Address for metrics and /healthz, such as :8080; unset: off.")
+]
+MetricsPath = Annotated[
+    str, Field("/metrics", pattern="^/", description="HTTP path of the metrics.")
+]
+LogLevelName = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    Field("info", description="Least severe log lines that are written."),
+]
+LogFormatName = Annotated[
+    Literal["auto", "json", "console"],
+    Field("auto", description="Form of log lines; auto: console on a terminal, json elsewhere."),
+]
+
 
 class CommandSettings(BaseSettings):
     """How every sub-command takes its settings: flags in kebab-case, and environment variables."""
@@ -96,38 +165,21 @@ class Settings(CommandSettings):
         Path("/var/lib/kubelet/plugins_registry"),
         description="Where the kubelet looks for plugins; the same path as on the host.",
     )
-    kubelet_plugins_directory_path: Path = Field(
-        Path("/var/lib/kubelet/plugins"),
-        description="Holds this driver's socket and its records; the same path as on the host.",
-    )
+    kubelet_plugins_directory_path: KubeletPluginsDirectory
 
     # The GPU driver and what containers get of it
-    nvidia_driver_root: Path = Field(
-        Path("/"),
-        validation_alias=AliasChoices("nvidia_driver_root", "host_driver_root"),
-        description="Root of the NVIDIA driver's installation, as the host sees it.",
-    )
-    container_driver_root: Path | None = Field(
-        None,
-        validation_alias=AliasChoices("container_driver_root", "driver_root_ctr_path"),
-        description="The same root as this process sees it; unset: /driver-root if that exists, "
-        "else --nvidia-driver-root.",
-    )
-    nvidia_dev_root: Path | None = Field(
-        None,
-        description="Root above the device nodes' dev folder, as the host sees it; unset: the "
-        "driver root if it has dev/nvidiactl, else /.",
-    )
-    nvidia_cdi_hook_path: str = Field(
-        "",
+    nvidia_driver_root: NvidiaDriverRoot
+    container_driver_root: ContainerDriverRoot
+    nvidia_dev_root: NvidiaDevRoot
+    nvidia_cdi_hook_path: NvidiaCdiHookPath = Field(
         description="nvidia-cdi-hook as the host sees it; unset: looked for; without one, driver "
         "libraries are also mounted where CUDA images search.",
     )
     cdi_root: Path = Field(
         Path("/var/run/cdi"), description="Folder of CDI specs that the container runtime reads."
     )
-    sys_root: Path = Field(Path("/sys"), description="Where sysfs is mounted.")
-    proc_root: Path = Field(Path("/proc"), description="Where procfs is mounted.")
+    sys_root: SysRoot
+    proc_root: ProcRoot
     rescan_interval: Seconds = Field(
         30.0, description="Seconds between looks for GPUs that came or went."
     )
@@ -143,16 +195,10 @@ class Settings(CommandSettings):
     healthcheck_address: str = Field(
         "127.0.0.1", description="Address of the liveness probe; a kubelet probes the pod's own IP."
     )
-    http_endpoint: str = Field(
-        "", description="Address for metrics and /healthz, such as :8080; unset: off."
-    )
-    metrics_path: str = Field("/metrics", pattern="^/", description="HTTP path of the metrics.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least severe log lines that are written."
-    )
-    log_format: Literal["auto", "json", "console"] = Field(
-        "auto", description="Form of log lines; auto: console on a terminal, json elsewhere."
-    )
+    http_endpoint: HttpAddress
+    metrics_path: MetricsPath
+    log_level: LogLevelName
+    log_format: LogFormatName
     shutdown_grace: Seconds = Field(
         20.0, description="Seconds that calls under way get to finish at SIGTERM."
     )

@@ -7,7 +7,7 @@ GPU, API server or driver is asked.
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -24,11 +24,12 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.mps.domain import DomainId, Status, claim_of
 from dra_driver.mps.requests import DomainRequests
-from dra_driver.settings import CommandSettings
+from dra_driver.settings import CommandSettings, KubeletPluginsDirectory, ProcRoot
 from dra_driver.sharing import mps, time_slicing
 from dra_driver.sharing.base import EXCLUSIVE, Description, DeviceUuid, SharingPlan
 from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.time_slicing import TimeSlicing
+from dra_driver.table import aligned
 
 _COLUMNS = ("CLAIM", "PODS", "DEVICE", "STRATEGY", "SETTINGS", "STATE")
 _ADMIN_ACCESS = "AdminAccess"
@@ -48,14 +49,10 @@ class ShowStatus(CommandSettings):
     )
 
     output: Literal["table", "json"] = Field("table", description="Form of what is printed.")
-    kubelet_plugins_directory_path: Path = Field(
-        Path("/var/lib/kubelet/plugins"),
-        validation_alias="kubelet_plugins_directory_path",
+    kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
         description="Where the driver keeps its records, below gpu.nvidia.com.",
     )
-    proc_root: Path = Field(
-        Path("/proc"), validation_alias="proc_root", description="Where procfs is mounted."
-    )
+    proc_root: ProcRoot
 
     def cli_cmd(self) -> None:
         """Look and print.
@@ -121,7 +118,7 @@ def look(directory: Path, boot_id: str) -> NodeStatus:
 def table(node: NodeStatus) -> str:
     """Return it for people."""
     rows = [_row(node, record, device) for record in node.claims for device in record.devices]
-    lines = _aligned([_COLUMNS, *rows]) if rows else ["no claim is prepared on this node"]
+    lines = aligned([_COLUMNS, *rows]) if rows else ["no claim is prepared on this node"]
     sections = {
         "not taken back yet": _cleanups(node),
         "MPS domains without a claim": [f"{each} ({_health(node, each)})" for each in node.strays],
@@ -261,13 +258,4 @@ def _cleanups(node: NodeStatus) -> list[str]:
         f"{record.ref}: {cleanup.name} on {', '.join(cleanup.gpus)}: {cleanup.reason}"
         for record in node.stored.records
         for cleanup in record.pending
-    ]
-
-
-def _aligned(rows: Sequence[Iterable[str]]) -> list[str]:
-    cells = [tuple(row) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
     ]

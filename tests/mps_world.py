@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from dra_driver.devices.programs import MPS_CONTROL
 from dra_driver.mps import mounts, processes
 from dra_driver.mps.cgroup import DaemonGroup
 from dra_driver.mps.compute_modes import ComputeModes, NvmlModes
-from dra_driver.mps.control import PROGRAM, Control
+from dra_driver.mps.control import Control
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, Status
 from dra_driver.mps.domain_worker import WorkerTiming
 from dra_driver.mps.files import MpsFiles
@@ -18,7 +19,7 @@ from dra_driver.mps.supervisor import Supervisor
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 
-PACE = WorkerTiming(first_retry=0.02, longest_retry=0.2, check=0.2, settled=0.0)
+QUICK = WorkerTiming(first_retry=0.02, longest_retry=0.2, check=0.2, settled=0.0)
 PATIENCE = 40.0
 Step = Callable[[DomainId, str], None]
 
@@ -45,7 +46,7 @@ class World:
         return cls(root)
 
     def supervisor(
-        self, step: Step = no_step, timing: WorkerTiming = PACE, *, modes: bool = True
+        self, step: Step = no_step, timing: WorkerTiming = QUICK, *, modes: bool = True
     ) -> Supervisor:
         context = SupervisorContext(
             supervisor=f"{os.getpid()}-{time.monotonic_ns()}",
@@ -120,8 +121,8 @@ class World:
 
     def wrap_control(self, script: str) -> None:
         """Put a shell script in the program's place; `$REAL` is the real one."""
-        program = self.machine.driver_root / "usr/bin" / PROGRAM
-        real = program.with_name("real") / PROGRAM
+        program = self.machine.driver_root / "usr/bin" / MPS_CONTROL
+        real = program.with_name("real") / MPS_CONTROL
         real.parent.mkdir(exist_ok=True)
         if not real.exists():
             program.rename(real)
@@ -130,8 +131,8 @@ class World:
         program.chmod(0o755)
 
     def unwrap_control(self) -> None:
-        program = self.machine.driver_root / "usr/bin" / PROGRAM
-        (program.with_name("real") / PROGRAM).replace(program)
+        program = self.machine.driver_root / "usr/bin" / MPS_CONTROL
+        (program.with_name("real") / MPS_CONTROL).replace(program)
 
     def clean(self) -> None:
         """End and unmount everything, whatever a test has left."""

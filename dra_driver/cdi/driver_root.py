@@ -8,7 +8,6 @@ owns that path, and the host's daemon is not to be reached from pods.
 """
 
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,26 +15,21 @@ from pathlib import Path
 from dra_driver.cdi.driver_libraries import DriverLibraries, find_driver_libraries
 from dra_driver.cdi.roots import Roots
 from dra_driver.devices import rooted
+from dra_driver.devices.programs import (
+    MPS_CONTROL,
+    MPS_SERVER,
+    NVIDIA_SMI,
+    PATH_FOLDERS,
+    find_program,
+)
 from dra_driver.errors import DeviceError
 
-PROGRAM_FOLDERS = (
-    "/usr/local/sbin",
-    "/usr/local/bin",
-    "/usr/sbin",
-    "/usr/bin",
-    "/sbin",
-    "/bin",
-)
-_FALLBACK_PROGRAM_FOLDERS = (
-    "/usr/lib/nvidia/current",  # Debian, where update-alternatives has not been run
-    "/opt/bin",
-)
 _PROGRAMS = (
-    "nvidia-smi",
+    NVIDIA_SMI,
     "nvidia-debugdump",
     "nvidia-persistenced",
-    "nvidia-cuda-mps-control",
-    "nvidia-cuda-mps-server",
+    MPS_CONTROL,
+    MPS_SERVER,
     "nvidia-imex",
     "nvidia-imex-ctl",
     "nvidia-xconfig",
@@ -116,7 +110,7 @@ def watched_paths(roots: Roots, files: DriverFiles) -> tuple[Path, ...]:
     """Return the folders whose change means that the driver's files have to be looked for again."""
     inside = (
         *files.libraries.folders,
-        *PROGRAM_FOLDERS,
+        *PATH_FOLDERS,
         *(f"{run}/{os.path.dirname(socket)}" for run in _RUN_FOLDERS for socket in _SOCKETS),  # noqa: PTH120
         *(os.path.dirname(firmware.container_path) for firmware in files.firmware[:1]),  # noqa: PTH120
     )
@@ -125,13 +119,11 @@ def watched_paths(roots: Roots, files: DriverFiles) -> tuple[Path, ...]:
 
 def _programs(root: Path) -> Iterator[DriverFile]:
     for name in _PROGRAMS:
-        for folder in (*PROGRAM_FOLDERS, *_FALLBACK_PROGRAM_FOLDERS):
-            source = rooted.resolve(root, f"{folder}/{name}")
-            if source is not None and _is_executable(rooted.outside(root, source)):
-                # Containers find programs by PATH, which has none of the fallback folders.
-                shown = folder if folder in PROGRAM_FOLDERS else "/usr/bin"
-                yield DriverFile(source=source, container_path=f"{shown}/{name}")
-                break
+        program = find_program(root, name)
+        if program is not None:
+            # Containers find programs by PATH, which has none of the other folders.
+            folder = program.folder if program.folder in PATH_FOLDERS else "/usr/bin"
+            yield DriverFile(source=program.source, container_path=f"{folder}/{name}")
 
 
 def _firmware(roots: Roots, version: str, kernel_release: str) -> Iterator[DriverFile]:
@@ -181,8 +173,3 @@ def _sockets(root: Path) -> Iterator[DriverFile]:
             if source is not None and not rooted.outside(root, source).is_dir():
                 yield DriverFile(source=source, container_path=f"{folder}/{name}")
                 break
-
-
-def _is_executable(path: Path) -> bool:
-    mode = path.stat().st_mode
-    return stat.S_ISREG(mode) and bool(mode & 0o111)

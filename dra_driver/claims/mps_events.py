@@ -1,10 +1,10 @@
-"""Tells a claim's users when its MPS daemon died: their CUDA programs have lost their work.
+"""Posts Kubernetes events when an MPS daemon dies: CUDA programs that used it lost their work.
 
-In: the supervisor's status files, looked at every few seconds. Out: a Kubernetes Event on the claim
-and one on each pod that has it reserved, and a log line. The supervisor itself speaks with no API
-server, so that it needs no rights there. What was told is remembered in a file beside the status
-files: a driver that is restarted tells of deaths that it missed, and of none twice. A daemon that
-keeps dying is told of now and then, with the number of deaths.
+In: the supervisor's status files, read every few seconds. Out: an event on the claim, one on each
+pod that has it reserved, and a log line. The driver posts them because the supervisor has no access
+to the API server. What was reported is kept in a file beside the status files, so a restarted
+driver reports the deaths that it missed, and none twice. A daemon that keeps dying is reported once
+in a while, with the number of deaths.
 """
 
 import threading
@@ -31,17 +31,18 @@ log = structlog.get_logger()
 REASON = "MPSDaemonDied"
 CONTROLLER = f"{DRIVER_NAME}/dra-driver"
 FILE_NAME = "reported-deaths.json"
+REQUEST_SECONDS = 10.0
 
 
 class Domains(Protocol):
-    """What the supervisor says of MPS domains (mps/requests.py)."""
+    """The MPS domains of this node, and their status (mps/requests.py)."""
 
     def list(self) -> frozenset[DomainId]:
-        """Return the domains there are."""
+        """Return the ids of all domains."""
         ...
 
     def status(self, domain: DomainId) -> Status | None:
-        """Return what was last said of one."""
+        """Return a domain's last status, or None."""
         ...
 
 
@@ -54,7 +55,7 @@ class Records(Protocol):
 
 
 class ApiServer(Protocol):
-    """Reads claims and takes events (kube/client.py)."""
+    """Reads claims and creates events (kube/client.py)."""
 
     def get_claim(self, namespace: str, name: str, *, timeout: float) -> Mapping[str, Any]:
         """Return one ResourceClaim."""
@@ -74,31 +75,91 @@ class ApiServer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTiming:
-    """Two clocks, monotonic seconds and the time of day, and how often to do what; seconds."""
+    """How often to do what; seconds."""
 
-    monotonic: Callable[[], float]
-    now: Callable[[], datetime]
     look: float = 2.0
-    retry: float = 15.0
-    """After the API server was not there."""
+    """Between two readings of the status files."""
 
-    quiet: float = 60.0
+    retry: float = 15.0
+    """After the API server could not be reached, or the files not be read."""
+
+    between_events: float = 60.0
     """Between two events for one claim."""
 
-    request_timeout: float = 10.0
+
+class ClaimEvents:
+    """Posts an event on a claim and on each pod that has it reserved."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        *,
+        node: str,
+        now: Callable[[], datetime],
+        request_seconds: float = REQUEST_SECONDS,
+    ) -> None:
+        """Take the API server.
+
+        Args:
+            api: where claims are read and events created.
+            node: this node's name, which events carry.
+            now: the time of day.
+            request_seconds: how long one request may take.
+        """
+        self._api = api
+        self._reporter = Reporter(controller=CONTROLLER, instance=node)
+        self._now = now
+        self._timeout = request_seconds
+
+    def post(self, ref: ClaimRef, status: Status) -> None:
+        """Say that the claim's daemon died; a claim that is gone is passed over.
+
+        Raises:
+            UnavailableError: the API server cannot be reached.
+        """
+        claim = self._find(ref)
+        if claim is None:
+            return
+        what = Happening(
+            reason=REASON,
+            action="RestartingDaemon",
+            note=_note(claim.ref, status),
+            time=self._now(),
+        )
+        for regarding in _claim_and_pods(claim):
+            self._create(regarding, what)
+
+    def _find(self, ref: ClaimRef) -> Claim | None:
+        """Return the claim with its pods as they are now; None if it is gone or has no devices."""
+        try:
+            found = self._api.get_claim(ref.namespace, ref.name, timeout=self._timeout)
+            return parse_claim(found, DRIVER_NAME) if uid_of(found) == ref.uid else None
+        except (NotFoundError, ConfigError):
+            return None
+
+    def _create(self, regarding: Regarding, what: Happening) -> None:
+        body = warning_event(regarding, what, self._reporter)
+        try:
+            self._api.create(EVENTS, body, namespace=regarding.namespace, timeout=self._timeout)
+        except UnavailableError:
+            raise
+        except DriverError as error:
+            # The namespace is being deleted, or the role lacks the right: the others still get one.
+            name = f"{regarding.kind} {regarding.name}"
+            log.warning("event not created", regarding=name, reason=str(error))
 
 
 class MpsEvents:
-    """A thread that tells of MPS daemons that died."""
+    """A thread that posts events when an MPS daemon dies."""
 
     def __init__(
         self,
         domains: Domains,
         records: Records,
-        api: ApiServer,
+        events: ClaimEvents,
         *,
-        node: str,
         folder: Path,
+        clock: Callable[[], float],
         timing: EventTiming,
     ) -> None:
         """Take the parts it works with.
@@ -106,21 +167,21 @@ class MpsEvents:
         Args:
             domains: where deaths are counted.
             records: which claim a domain belongs to.
-            api: where events go.
-            node: this node's name.
+            events: posts them.
             folder: the MPS directory, which exists once there was a domain.
-            timing: the time, and how often to look and to tell.
+            clock: monotonic seconds.
+            timing: how often to look and to post.
         """
         self._domains = domains
         self._records = records
-        self._api = api
-        self._reporter = Reporter(controller=CONTROLLER, instance=node)
+        self._events = events
         self._file = folder / FILE_NAME
+        self._clock = clock
         self._timing = timing
-        self._told: dict[DomainId, int] | None = None
-        self._told_at: dict[DomainId, float] = {}
+        self._reported: dict[DomainId, int] | None = None
+        self._reported_at: dict[DomainId, float] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="mps-deaths", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="mps-events", daemon=True)
 
     def start(self) -> None:
         """Start the thread; it looks at once."""
@@ -133,100 +194,70 @@ class MpsEvents:
             self._thread.join(timeout)
 
     def look(self) -> None:
-        """Tell of every death that was not told of yet.
+        """Report every death that was not reported yet.
 
         Raises:
-            UnavailableError: the API server is not there; the next look tries again.
+            UnavailableError: the API server cannot be reached; the next look tries again.
             StateError: the MPS directory cannot be read or written.
         """
-        before = self._read_told() if self._told is None else self._told
+        before = self._read_reported() if self._reported is None else self._reported
         listed = sorted(self._domains.list())
-        told = {domain: before.get(domain, 0) for domain in listed}
-        self._told_at = {domain: at for domain, at in self._told_at.items() if domain in told}
+        reported = {domain: before.get(domain, 0) for domain in listed}
+        self._reported_at = {
+            domain: at for domain, at in self._reported_at.items() if domain in reported
+        }
         try:
             for domain in listed:
                 status = self._domains.status(domain)
                 if status is None:
                     continue
-                if status.restarts > told[domain] and self._is_due(domain):
-                    self._tell(domain, status)
-                    self._told_at[domain] = self._timing.monotonic()
-                    told[domain] = status.restarts
+                if status.restarts > reported[domain] and self._is_due(domain):
+                    self._report(domain, status)
+                    self._reported_at[domain] = self._clock()
+                    reported[domain] = status.restarts
                 elif status.state is State.READY:
                     # Fewer than before: the claim was unprepared and prepared again meanwhile.
-                    told[domain] = min(told[domain], status.restarts)
+                    reported[domain] = min(reported[domain], status.restarts)
         finally:
-            self._told = told
-            self._write_told(before)
+            self._reported = reported
+            self._write_reported(before)
 
     def _run(self) -> None:
-        pause, said = 0.0, ""
+        pause, logged = 0.0, ""
         while not self._stop.wait(pause):
-            pause, trouble = self._timing.look, ""
+            pause, problem = self._timing.look, ""
             try:
                 self.look()
             except UnavailableError as error:
                 pause = max(self._timing.retry, error.retry_after or 0.0)
-                log.debug("death of an mps daemon not told yet", reason=str(error))
+                log.debug("death of an mps daemon not reported yet", reason=str(error))
             except DriverError as error:
-                pause, trouble = self._timing.retry, str(error)
-                if trouble != said:
-                    log.warning("mps daemons not watched", reason=trouble)
-            said = trouble
+                pause, problem = self._timing.retry, str(error)
+                if problem != logged:
+                    log.warning("mps daemons not watched", reason=problem)
+            logged = problem
 
     def _is_due(self, domain: DomainId) -> bool:
-        at = self._told_at.get(domain)
-        return at is None or self._timing.monotonic() >= at + self._timing.quiet
+        at = self._reported_at.get(domain)
+        return at is None or self._clock() >= at + self._timing.between_events
 
-    def _tell(self, domain: DomainId, status: Status) -> None:
+    def _report(self, domain: DomainId, status: Status) -> None:
         record = self._records.read(ClaimUid(claim_of(domain)))
         if record is None:
-            return  # on its way out
+            return  # the claim is being unprepared
         log.warning("mps daemon of a claim died", claim=str(record.ref), deaths=status.restarts)
-        claim = self._find_claim(record.ref)
-        if claim is None:
-            return
-        what = Happening(
-            reason=REASON,
-            action="RestartingDaemon",
-            note=_note(claim.ref, status),
-            time=self._timing.now(),
-        )
-        for about in _concerned(claim):
-            self._send(about, what)
+        self._events.post(record.ref, status)
 
-    def _find_claim(self, ref: ClaimRef) -> Claim | None:
-        """Return the claim with its pods as they are now; None if it is gone or has no devices."""
-        try:
-            found = self._api.get_claim(
-                ref.namespace, ref.name, timeout=self._timing.request_timeout
-            )
-            return parse_claim(found, DRIVER_NAME) if uid_of(found) == ref.uid else None
-        except (NotFoundError, ConfigError):
-            return None
-
-    def _send(self, about: Regarding, what: Happening) -> None:
-        body = warning_event(about, what, self._reporter)
-        try:
-            self._api.create(
-                EVENTS, body, namespace=about.namespace, timeout=self._timing.request_timeout
-            )
-        except UnavailableError:
-            raise
-        except DriverError as error:
-            # The namespace is going, or the role lacks the right: no reason to tell nobody else.
-            log.warning("event not sent", about=f"{about.kind} {about.name}", reason=str(error))
-
-    def _read_told(self) -> dict[DomainId, int]:
+    def _read_reported(self) -> dict[DomainId, int]:
         data = read_file(self._file)
         try:
             counts = {} if data is None else unseal(data)["deaths"]
             return {DomainId(domain): int(count) for domain, count in counts.items()}
         except (AttributeError, KeyError, TypeError, ValueError, StateError):
-            return {}  # damaged: better told twice than never
+            return {}  # damaged: better reported twice than never
 
-    def _write_told(self, before: Mapping[DomainId, int]) -> None:
-        counts = {domain: count for domain, count in (self._told or {}).items() if count}
+    def _write_reported(self, before: Mapping[DomainId, int]) -> None:
+        counts = {domain: count for domain, count in (self._reported or {}).items() if count}
         if counts != {domain: count for domain, count in before.items() if count}:
             write_file(self._file, seal({"deaths": counts}), durable=False)
 
@@ -246,7 +277,7 @@ def _note(ref: ClaimRef, status: Status) -> str:
     )
 
 
-def _concerned(claim: Claim) -> list[Regarding]:
+def _claim_and_pods(claim: Claim) -> list[Regarding]:
     namespace = claim.ref.namespace
     return [
         Regarding(

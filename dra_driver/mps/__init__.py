@@ -1,1 +1,1 @@
-"""The MPS supervisor: one nvidia-cuda-mps-control per MPS domain, kept alive on its own."""
+"""The MPS supervisor: runs one nvidia-cuda-mps-control daemon for each MPS domain."""

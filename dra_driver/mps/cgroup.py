@@ -1,10 +1,10 @@
-"""A control group of their own for MPS daemons, so that they outlive the supervisor's container.
+"""A control group for MPS daemons, so that they outlive the supervisor's container.
 
-A container runtime that ends a container kills every process in its control group, also those of
-another session. So daemons are moved out: to the group `dra-driver-mps` at the top of the host's
-hierarchy (cgroup v2), or of each of its hierarchies (v1). Servers that a daemon starts later are
-born there. The host's cgroup file system has to be mounted for that; without it nothing is moved,
-and daemons end with the container.
+A container runtime that ends a container kills every process in its control group, even one in
+another session. So daemons are moved out, to the group `dra-driver-mps` at the top of the host's
+hierarchy (cgroup v2) or of each of its hierarchies (v1). Servers that a daemon starts later start
+there too. This needs the host's cgroup file system; without it nothing is moved, and daemons end
+with the container.
 """
 
 from pathlib import Path
@@ -19,13 +19,13 @@ _CPUSET = ("cpuset.cpus", "cpuset.mems")
 
 
 class DaemonGroup:
-    """Where daemons are moved to. `root` is the host's /sys/fs/cgroup; None moves nothing."""
+    """The group that daemons are moved to. `root` is the host's /sys/fs/cgroup; None: no move."""
 
     def __init__(self, root: Path | None) -> None:
         self._root = root
 
     def take(self, daemon: Daemon) -> None:
-        """Move a daemon into the group. One that is there already stays.
+        """Move a daemon into the group, unless it is there already.
 
         Raises:
             DeviceError: the kernel refused.
@@ -39,11 +39,11 @@ class DaemonGroup:
                         (group / name).write_text((hierarchy / name).read_text())
                 (group / _PROCESSES).write_text(f"{daemon.pid}\n")
             except ProcessLookupError:
-                return  # it has ended, which its watcher sees
+                return  # it has ended, which its worker sees
             except OSError as error:
                 raise DeviceError(
                     f"cannot move the MPS daemon to {group}: {error.strerror}; mount the host's "
-                    "/sys/fs/cgroup read-write for --cgroup-root, or leave that setting out"
+                    "/sys/fs/cgroup read-write for --cgroup-root, or do without that setting"
                 ) from error
 
     def _hierarchies(self) -> list[Path]:

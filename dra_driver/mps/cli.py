@@ -1,12 +1,10 @@
 """`dra-driver mps-supervisor`: builds the supervisor from settings and runs it until told to stop.
 
-In: flags and environment variables, named as the driver's are. Out: exit status 0 after SIGTERM or
-SIGINT, with every daemon left running; 1 when the node is not usable or a thread died. It needs to
-be privileged, with the host's PIDs, because daemon and clients know each other by PID.
+In: flags and environment variables, named like the driver's. Out: exit status 0 after SIGTERM or
+SIGINT, with every daemon left running; 1 if the node lacks something or a thread died. The process
+must be privileged and see the host's PIDs, because daemons and clients identify each other by PID.
 """
 
-import queue
-import signal
 import sys
 import threading
 import time
@@ -14,11 +12,9 @@ import uuid
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Literal
 
 import structlog
-from pydantic import AliasChoices, Field
+from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from dra_driver.boot import read_boot_id
@@ -32,19 +28,29 @@ from dra_driver.mps.domain_worker import WorkerTiming
 from dra_driver.mps.files import MpsFiles
 from dra_driver.mps.lifecycle import SupervisorContext
 from dra_driver.mps.supervisor import Supervisor
-from dra_driver.ops.http import HttpEndpoint, Page
+from dra_driver.ops.http import HttpEndpoint
 from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
 from dra_driver.ops.metrics import MpsMetrics
-from dra_driver.settings import CommandSettings
+from dra_driver.settings import (
+    CommandSettings,
+    ContainerDriverRoot,
+    HttpAddress,
+    KubeletPluginsDirectory,
+    LogFormatName,
+    LogLevelName,
+    MetricsPath,
+    NvidiaDriverRoot,
+    ProcRoot,
+    Seconds,
+)
+from dra_driver.shutdown import Shutdown
 from resource_nvidia_com.quantity import Quantity
 
 log = structlog.get_logger()
 
-_DIED = "thread died"
 _STOP_SECONDS = 10.0
 _PAGE = 4096
 _SMALLEST_SHM = 64 * 1024**2
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class MpsSupervisor(CommandSettings):
@@ -52,22 +58,15 @@ class MpsSupervisor(CommandSettings):
 
     model_config = SettingsConfigDict(cli_prog_name="dra-driver mps-supervisor")
 
-    kubelet_plugins_directory_path: Path = Field(
-        Path("/var/lib/kubelet/plugins"),
+    kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
         description="Where driver and supervisor meet, below gpu.nvidia.com/mps; the same path as "
         "on the host, with mountPropagation: Bidirectional.",
     )
-    nvidia_driver_root: Path = Field(
-        Path("/"),
-        validation_alias=AliasChoices("nvidia_driver_root", "host_driver_root"),
-        description="Root of the NVIDIA driver's installation, as the host sees it.",
-    )
-    container_driver_root: Path | None = Field(
-        None,
-        validation_alias=AliasChoices("container_driver_root", "driver_root_ctr_path"),
+    nvidia_driver_root: NvidiaDriverRoot
+    container_driver_root: ContainerDriverRoot = Field(
         description="The same root as this process sees it; unset: at the same path.",
     )
-    proc_root: Path = Field(Path("/proc"), description="Where procfs is mounted.")
+    proc_root: ProcRoot
     compute_mode: bool = Field(
         True,
         description="Set GPUs under MPS to EXCLUSIVE_PROCESS, so that nothing runs beside MPS.",
@@ -85,16 +84,12 @@ class MpsSupervisor(CommandSettings):
         description="Seconds between questions to each daemon whether it answers; its end is seen "
         "at once.",
     )
-    http_endpoint: str = Field(
-        "", description="Address for metrics and /healthz, such as :8081; unset: off."
+    http_endpoint: HttpAddress = Field(
+        description="Address for metrics and /healthz, such as :8081; unset: off."
     )
-    metrics_path: str = Field("/metrics", pattern="^/", description="HTTP path of the metrics.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least severe log lines that are written."
-    )
-    log_format: Literal["auto", "json", "console"] = Field(
-        "auto", description="Form of log lines; auto: console on a terminal, json elsewhere."
-    )
+    metrics_path: MetricsPath
+    log_level: LogLevelName
+    log_format: LogFormatName
 
     def cli_cmd(self) -> None:
         """Run until told to stop; ends with SystemExit, whose code is the exit status.
@@ -108,9 +103,8 @@ class MpsSupervisor(CommandSettings):
         metrics = MpsMetrics(driver=DRIVER_NAME, version=version("dra-driver"))
         supervisor = build(self, on_death=metrics.daemon_died)
         metrics.watch_domains(supervisor.states, states=tuple(State))
-        pages: dict[str, Page] = {self.metrics_path: metrics.render, "/healthz": _healthy}
-        http = HttpEndpoint(self.http_endpoint, pages) if self.http_endpoint else None
-        raise SystemExit(run(supervisor, http))
+        http = HttpEndpoint(self.http_endpoint, {self.metrics_path: metrics.wsgi_app})
+        raise SystemExit(run(supervisor, http if self.http_endpoint else None))
 
 
 def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: None) -> Supervisor:
@@ -141,35 +135,20 @@ def run(supervisor: Supervisor, http: HttpEndpoint | None) -> int:
     Raises:
         SetupError: the HTTP address cannot be had.
     """
-    # A SimpleQueue may be put to from a signal handler; an Event's lock may not be taken there.
-    ends: queue.SimpleQueue[str] = queue.SimpleQueue()
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        ends.put(signal.Signals(number).name)
-
-    def on_death(fault: threading.ExceptHookArgs) -> None:
-        name = fault.thread.name if fault.thread is not None else "unknown"
-        log.error(_DIED, thread=name, exc_info=fault.exc_value or fault.exc_type())
-        ends.put(_DIED)
-
-    threading.excepthook = on_death
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, on_signal)
+    shutdown = Shutdown()
+    shutdown.watch_signals()
+    shutdown.watch_threads()
     if http is not None:
         http.start()
     thread = threading.Thread(target=supervisor.run, name="mps supervisor", daemon=True)
     thread.start()
-    reason = ends.get()
-    log.info("mps supervisor stopping", reason=reason)
+    reason = shutdown.wait()
+    log.info("mps supervisor stopping", reason=reason.text)
     supervisor.stop()
     thread.join(_STOP_SECONDS)
     if http is not None:
         http.stop()
-    return int(reason == _DIED)
-
-
-def _healthy() -> tuple[bytes, str]:
-    return b"ok\n", "text/plain; charset=utf-8"
+    return reason.exit_status
 
 
 def _shm_bytes(settings: MpsSupervisor) -> int:

@@ -1,14 +1,12 @@
 """What a client's container gets, so that its CUDA programs are clients of the domain's daemon.
 
-In: the domain's folders and the limits of this client. Out: container edits. A CUDA program finds
-its daemon through the sockets in CUDA_MPS_PIPE_DIRECTORY and shares memory with it in /dev/shm; one
-that finds no daemon runs without MPS and without its limits. So the variable is always set, the
-default path is covered by the domain's own, and no pipe directory of the host's can show through.
-A limit in a client's environment can only lower what the daemon allows.
+In: the domain's folders, and the client's share of threads. Out: container edits. A CUDA program
+finds its daemon through the sockets in CUDA_MPS_PIPE_DIRECTORY and shares memory with it in
+/dev/shm; one that finds no daemon runs without MPS and without limits. So the variable is always
+set, and the domain's own folder is mounted over the default path, where a pipe directory of the
+host might be visible otherwise. A limit in a client's environment can only lower what the daemon
+allows; memory limits are the daemon's alone.
 """
-
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from dra_driver.cdi.model import Edits, Mount
 from dra_driver.mps.files import DomainPaths
@@ -18,26 +16,17 @@ CONTAINER_SHM = "/dev/shm"  # noqa: S108 (where CUDA looks)
 _OPTIONS = ("rw", "nosuid", "nodev", "bind")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientLimits:
-    """Limits of one client, below the domain's own. None and an absent device leave those alone.
+def client_edits(paths: DomainPaths, *, active_thread_percentage: int | None = None) -> Edits:
+    """Return the edits for a container whose processes are clients of the domain's daemon.
 
-    `pinned_memory_mib` is by GPU UUID, in MiB. A process has one active thread percentage,
-    whichever GPUs it uses.
+    Args:
+        paths: the domain's folders.
+        active_thread_percentage: of each client process, whichever GPUs it uses, when it is below
+            the domain's own.
     """
-
-    active_thread_percentage: int | None = None
-    pinned_memory_mib: Mapping[str, int] = field(default_factory=dict)
-
-
-def client_edits(paths: DomainPaths, limits: ClientLimits) -> Edits:
-    """Return the edits for a container whose processes shall be clients of the domain."""
     env = [f"CUDA_MPS_PIPE_DIRECTORY={CONTAINER_PIPE_DIRECTORY}"]
-    if limits.active_thread_percentage is not None:
-        env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={limits.active_thread_percentage}")
-    if limits.pinned_memory_mib:
-        values = ",".join(f"{uuid}={mib}M" for uuid, mib in limits.pinned_memory_mib.items())
-        env.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={values}")
+    if active_thread_percentage is not None:
+        env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={active_thread_percentage}")
     return Edits(
         env=tuple(env),
         mounts=(

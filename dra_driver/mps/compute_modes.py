@@ -1,9 +1,9 @@
-"""Compute modes of the GPUs under MPS: EXCLUSIVE_PROCESS while a domain has them.
+"""Compute modes of the GPUs under MPS: EXCLUSIVE_PROCESS while a domain uses them.
 
-In: which domain takes or leaves which GPU. Out: the GPU's mode, set through NVML. In this mode one
-process only may use a GPU, and that is the MPS server: a program that misses its daemon fails,
-instead of running beside the others without limits. The mode found before the first domain came is
-put back when the last one has gone. It does not outlive a reload of the driver.
+In: which domain starts or stops using which GPU. Out: the GPU's mode, set through NVML. Only one
+process may then use a GPU, and that is the MPS server: a program that does not find its daemon
+fails, instead of running beside the others without limits. The mode that was set before the first
+domain is restored after the last one. Modes do not survive a reload of the driver.
 """
 
 import threading
@@ -29,11 +29,11 @@ class ModeDoor(Protocol):
     """Reads and sets compute modes, as NVML numbers them. All but `close` raise DeviceError."""
 
     def open(self) -> None:
-        """Get hold of the driver ahead of the first call."""
+        """Open the driver ahead of the first call."""
         ...
 
     def compute_mode(self, uuid: str) -> int | None:
-        """Return a GPU's mode; None when it has none."""
+        """Return a GPU's mode; None if it has none."""
         ...
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
@@ -41,14 +41,14 @@ class ModeDoor(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the driver; the next call opens it again."""
+        """Close the driver; the next call opens it again."""
         ...
 
 
 class NvmlModes:
-    """Compute modes through NVML, opened when first needed. A failure makes it open anew.
+    """Compute modes through NVML, which is opened when first needed, and again after a failure.
 
-    It stays open, because opening it wakes GPUs without persistence mode, seconds for each.
+    It stays open, because opening it wakes each GPU without persistence mode, which takes seconds.
     """
 
     def __init__(self, driver_root: Path) -> None:
@@ -56,11 +56,11 @@ class NvmlModes:
         self._library: NvmlLibrary | None = None
 
     def open(self) -> None:
-        """Open NVML, unless it is open."""
+        """Open NVML, unless it is open already."""
         self._opened()
 
     def compute_mode(self, uuid: str) -> int | None:
-        """Return a GPU's mode; None when the card has none."""
+        """Return a GPU's mode; None if the card has none."""
         return self._call(lambda library: library.compute_mode(uuid))
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
@@ -68,7 +68,7 @@ class NvmlModes:
         self._call(lambda library: library.set_compute_mode(uuid, mode))
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Close NVML."""
         if self._library is not None:
             self._library.close()
             self._library = None
@@ -78,7 +78,7 @@ class NvmlModes:
         try:
             return call(library)
         except DeviceError:
-            self.close()  # it may be of a driver that was replaced
+            self.close()  # its driver may have been replaced
             raise
 
     def _opened(self) -> NvmlLibrary:
@@ -90,25 +90,25 @@ class NvmlModes:
 
 
 class ComputeModes:
-    """Who has which GPU under MPS, and what its mode was before. Safe for several threads."""
+    """Which domains use which GPU, and what its mode was before. Safe for several threads."""
 
     def __init__(self, door: ModeDoor, *, change: bool = True) -> None:
-        """Take the door to NVML. Without `change` modes are only ever put back."""
+        """Take the door to NVML. Without `change` modes are restored and never set."""
         self._door = door
         self._change = change
         self._lock = threading.Lock()
         self._holders: dict[str, dict[DomainId, int]] = {}
 
     def remember(self, domain: DomainId, found: Mapping[str, int]) -> None:
-        """Take note of what an earlier supervisor found, before any domain is worked on."""
+        """Note the modes that an earlier supervisor found, before any domain is worked on."""
         with self._lock:
             for uuid, mode in found.items():
                 self._holders.setdefault(uuid, {})[domain] = mode
 
-    def found(self, domain: DomainId, uuid: str) -> int | None:
-        """Return the mode the GPU had, or has, without MPS; None when there is nothing to set.
+    def acquire(self, domain: DomainId, uuid: str) -> int | None:
+        """Note that the domain uses the GPU, and return its mode without MPS; None if it has none.
 
-        From now on the domain is one of those that have the GPU.
+        None is also returned if modes are not to be changed, and then nothing is noted.
 
         Raises:
             DeviceError: NVML refused.
@@ -125,7 +125,7 @@ class ComputeModes:
             return mode
 
     def set_exclusive(self, uuid: str) -> None:
-        """Let only one process use the GPU. Repeating it touches nothing.
+        """Let only one process use the GPU. Repeating it changes nothing.
 
         Raises:
             DeviceError: NVML refused.
@@ -137,13 +137,13 @@ class ComputeModes:
                 self._door.set_compute_mode(uuid, EXCLUSIVE_PROCESS)
                 log.info("compute mode set", gpu=uuid, mode="EXCLUSIVE_PROCESS")
 
-    def leave(self, domain: DomainId, uuid: str) -> None:
-        """Take the domain off the GPU; the last one puts the mode back that the first one found.
+    def release(self, domain: DomainId, uuid: str) -> None:
+        """Note that the domain no longer uses the GPU; after the last one, restore its mode.
 
         A mode that somebody else has set meanwhile stays.
 
         Raises:
-            DeviceError: NVML refused; the domain still counts as one that has the GPU.
+            DeviceError: NVML refused; the domain still counts as one that uses the GPU.
         """
         with self._lock:
             holders = self._holders.get(uuid, {})
@@ -156,15 +156,15 @@ class ComputeModes:
             if not holders:
                 self._holders.pop(uuid, None)
 
-    def warm(self) -> None:
-        """Get hold of the driver before the first domain comes; one that is missing is no matter.
+    def open(self) -> None:
+        """Open the driver before the first domain comes, so that it need not wait for that.
 
-        The first domain then does not wait for it, or it says why it is missing.
+        A driver that is missing is fine here: the first domain reports why.
         """
         with self._lock, suppress(DeviceError):
             self._door.open()
 
     def close(self) -> None:
-        """Let go of the driver; every mode stays as it is."""
+        """Close the driver; every mode stays as it is."""
         with self._lock:
             self._door.close()

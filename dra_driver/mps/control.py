@@ -1,10 +1,10 @@
-"""NVIDIA's nvidia-cuda-mps-control: starts it as a domain's daemon, and asks it.
+"""NVIDIA's nvidia-cuda-mps-control: starts it as a domain's daemon, and sends it commands.
 
 In: a driver root, a domain and its folders. Out: a running daemon; the daemon's replies. Commands
-go to the daemon through a second run of the same program, each line one command; its exit status
-tells only whether it reached the daemon, so what was set is read back by the caller. Nothing of
-this process's environment goes to the daemon: an MPS of the host's, or one it was started under,
-has no say.
+reach the daemon through a second run of the same program, one command in each line. Its exit status
+says only whether it reached the daemon, so the caller reads back what was set. The daemon inherits
+nothing of this process's environment, so settings for another MPS, such as the host's, have no
+effect on it.
 """
 
 import os
@@ -15,31 +15,25 @@ from functools import partial
 from pathlib import Path
 
 from dra_driver.devices import libraries, rooted
+from dra_driver.devices.programs import MPS_CONTROL, MPS_SERVER, SEARCHED, find_program
 from dra_driver.errors import DeviceError
 from dra_driver.mps import mounts, processes
 from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
 from dra_driver.mps.domain import Daemon, Domain
 from dra_driver.mps.files import DomainPaths
 
-PROGRAM = "nvidia-cuda-mps-control"
-SERVER = "nvidia-cuda-mps-server"
-
 ASK_SECONDS = 5.0
 START_SECONDS = 20.0
 QUIT_SECONDS = 5
 
-_PROGRAM_FOLDERS = (
-    "/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/opt/bin",
-    "/usr/lib/nvidia/current", "/usr/local/nvidia/bin",
-)  # fmt: skip
-# Where a daemon has its links to the driver's libraries. Its servers run as their clients' users,
-# who may not pass the kubelet's directory.
+# Where a daemon sees its links to the driver's libraries. Its servers run as their clients' users,
+# who have no access to the kubelet's directory.
 _LIBRARY_FOLDER = Path("/tmp/nvidia-mps-lib")  # noqa: S108 (a folder of its own is mounted there)
 _LIBRARIES = ("libcuda.so*", "libnvidia-*.so*")
-# What starts it for clients of several users: the documented option, and its short form.
+# The options that start it for clients of several users: the documented one, and its short form.
 _MULTI_USER = ("-multiuser-server", "-M")
 _CONTROL_SOCKET = "control_privileged"
-_LEFT_IN_PIPE = ("control", "control_privileged", "control_lock", "log", f"{PROGRAM}.pid")
+_LEFT_IN_PIPE = ("control", "control_privileged", "control_lock", "log", f"{MPS_CONTROL}.pid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +43,16 @@ class _Programs:
 
 
 class Control:
-    """The program of one driver root. Calls may come from any thread."""
+    """The program in one driver root. Methods may be called from any thread."""
 
     def __init__(self, driver_root: Path) -> None:
         self._root = driver_root
 
     def start(self, domain: Domain, paths: DomainPaths) -> Daemon:
-        """Start the domain's daemon and return it, listening. Its folders are there.
+        """Start the domain's daemon, whose folders exist, and return it once it listens.
 
         Raises:
-            DeviceError: it does not start; the text has its own words.
+            DeviceError: it does not start; the text has what it says.
         """
         programs = self._find()
         environment = {
@@ -92,13 +86,13 @@ class Control:
     def ask(
         self, paths: DomainPaths, commands: Sequence[str], *, seconds: float = ASK_SECONDS
     ) -> list[str]:
-        """Give commands to the domain's daemon and return the lines it replies.
+        """Send commands to the domain's daemon and return the lines of its reply.
 
         Raises:
-            DeviceError: the daemon does not answer in time, or is not there.
+            DeviceError: the daemon does not run, or does not answer in time.
         """
         programs = self._find()
-        # Relative, because the path of a socket holds 107 bytes and this folder's has as many.
+        # Relative, because the path of a socket may have 107 bytes, and this one may have more.
         environment = self._environment(programs, paths.libraries)
         environment["CUDA_MPS_PIPE_DIRECTORY"] = "."
         try:
@@ -115,7 +109,7 @@ class Control:
             )
         except subprocess.TimeoutExpired as error:
             raise DeviceError(
-                f"the MPS control daemon gave no answer in {seconds:g} s; see {paths.log}"
+                f"the MPS control daemon did not answer in {seconds:g} s; see {paths.log}"
             ) from error
         except OSError as error:
             raise DeviceError(f"cannot run {programs.control}: {error.strerror}") from error
@@ -125,7 +119,7 @@ class Control:
         return done.stdout.splitlines()
 
     def quit(self, paths: DomainPaths) -> None:
-        """Ask the daemon to end, and its servers within seconds, whatever their clients do.
+        """Ask the daemon to quit, which ends its servers too within seconds, whatever clients do.
 
         Raises:
             DeviceError: it does not answer.
@@ -133,29 +127,20 @@ class Control:
         self.ask(paths, [f"quit -t {QUIT_SECONDS}"], seconds=2 * QUIT_SECONDS)
 
     def _find(self) -> _Programs:
-        control = self._program(PROGRAM)
+        control = find_program(self._root, MPS_CONTROL)
         if control is None:
             raise DeviceError(
-                f"{PROGRAM} not found under {self._root} (looked in {', '.join(_PROGRAM_FOLDERS)});"
-                " install the part of the NVIDIA driver that holds it (nvidia-compute-utils,"
-                " nvidia-cuda-mps), or point --nvidia-driver-root at where it is"
+                f"{MPS_CONTROL} not found under {self._root} (looked in {SEARCHED}); install the"
+                " part of the NVIDIA driver that holds it (nvidia-compute-utils, nvidia-cuda-mps),"
+                " or point --nvidia-driver-root at where it is"
             )
-        server = self._program(SERVER) or control
-        return _Programs(
-            control=control,
-            search_path=os.pathsep.join(dict.fromkeys((str(server.parent), str(control.parent)))),
-        )
-
-    def _program(self, name: str) -> Path | None:
-        for folder in _PROGRAM_FOLDERS:
-            inside = rooted.resolve(self._root, f"{folder}/{name}")
-            if inside is not None and rooted.outside(self._root, inside).is_file():
-                return rooted.outside(self._root, inside)
-        return None
+        server = find_program(self._root, MPS_SERVER) or control
+        folders = dict.fromkeys((str(server.path.parent), str(control.path.parent)))
+        return _Programs(control=control.path, search_path=os.pathsep.join(folders))
 
     @property
     def _is_elsewhere(self) -> bool:
-        """Whether the driver is not where this process's loader looks by itself."""
+        """Whether the driver is somewhere else than where this process's loader looks."""
         return self._root != Path("/")
 
     def _environment(self, programs: _Programs, library_folder: Path) -> dict[str, str]:
@@ -167,11 +152,11 @@ class Control:
     def link_libraries(self, paths: DomainPaths) -> None:
         """Make the folder in which the daemon's servers find the driver's libraries.
 
-        The driver's own folder will not do: a host's holds its C library too, which is not that of
-        the programs in this container.
+        The driver's own folder will not do: on a host it also has the host's C library, which is
+        not the one of this container.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the folder cannot be made.
         """
         if not self._is_elsewhere:
             return
@@ -187,7 +172,9 @@ class Control:
 
     def _libraries(self) -> list[tuple[str, Path]]:
         found = []
-        for folder in reversed(libraries.LIBRARY_FOLDERS):  # of two with one name the first stands
+        for folder in reversed(
+            libraries.LIBRARY_FOLDERS
+        ):  # of two with one name the first one counts
             for pattern in _LIBRARIES:
                 for path in rooted.matches(self._root, folder, pattern):
                     target = rooted.resolve(self._root, path)
@@ -197,7 +184,7 @@ class Control:
 
 
 def clean_pipe(paths: DomainPaths) -> None:
-    """Remove what a daemon that has ended left in the pipe directory.
+    """Remove what a dead daemon left in the pipe directory.
 
     Raises:
         OSError: it cannot be removed.
@@ -207,7 +194,7 @@ def clean_pipe(paths: DomainPaths) -> None:
 
 
 def _launch(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Run the program until it has put itself into the background; return what it said."""
+    """Run the program until it runs in the background; return what it printed."""
     try:
         done = subprocess.run(
             command,
@@ -234,7 +221,8 @@ def _launch(command: Sequence[str], environment: Mapping[str, str]) -> str:
 def _not_started(domain: Domain, said: str, paths: DomainPaths) -> str:
     if domain.multi_user:
         return (
-            f"{PROGRAM} does not start for several users (it says: {said}); this driver may be too"
-            " old for multiUser: update it, or run the claim's pods as one user without multiUser"
+            f"{MPS_CONTROL} does not start for several users (it says: {said}); this driver may be"
+            " too old for multiUser: update it, or run the claim's pods as one user without"
+            " multiUser"
         )
-    return f"{PROGRAM} does not start (it says: {said}); see {paths.log / 'control.log'}"
+    return f"{MPS_CONTROL} does not start (it says: {said}); see {paths.log / 'control.log'}"

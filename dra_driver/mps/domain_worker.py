@@ -1,9 +1,9 @@
-"""Keeps one MPS domain as it is wanted, on a thread of its own, so that none delays another.
+"""Keeps one MPS domain in its desired state, on a thread of its own: no domain delays another.
 
-In: what is wanted, which may change at any time. Out: the domain's status file. The thread sleeps
-until the desired state changes, the daemon dies (pidfd_open(2)) or it is time to ask the daemon
-whether it answers. What fails is tried again with back-off for as long as it is wanted; a daemon
-that keeps dying soon after its start counts as failing.
+In: the desired state, which may change at any time. Out: the domain's status file. The thread
+sleeps until the desired state changes, the daemon dies (pidfd_open(2)) or it is time to check that
+the daemon answers. What fails is retried with back-off for as long as it is desired; a daemon that
+keeps dying soon after its start counts as failing.
 """
 
 import os
@@ -18,7 +18,7 @@ import structlog
 from dra_driver.errors import DeviceError, DriverError, StateError
 from dra_driver.mps.domain import Domain, DomainId, State, Status, encode_status
 from dra_driver.mps.files import delete_file, write_file
-from dra_driver.mps.lifecycle import LOST_WORK, Lifecycle, Service, SupervisorContext
+from dra_driver.mps.lifecycle import LOST_WORK, Lifecycle, ServingDaemon, SupervisorContext
 from dra_driver.mps.processes import is_alive
 
 log = structlog.get_logger()
@@ -28,7 +28,7 @@ _ATTEMPTS_BEFORE_FAILED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTiming:
-    """How often things are done; seconds. A daemon is settled once it has lived that long."""
+    """How often things are done, in seconds. A daemon that has run for `settled` is stable."""
 
     first_retry: float = 0.2
     longest_retry: float = 30.0
@@ -38,17 +38,17 @@ class WorkerTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A desired state that cannot be read: the domain stays as it was. `reason` is for people."""
+    """A desired state that cannot be read, and why: the domain stays as it is."""
 
     reason: str
 
 
 Desired = Domain | Unreadable | None
-"""What is wanted of a domain; None is its end."""
+"""The desired state of a domain; None if it is to be removed."""
 
 
 class DomainWorker:
-    """One domain's worker. `want` may be called from any thread; `start` once."""
+    """One domain's worker. `want` may be called from any thread; call `start` once."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class DomainWorker:
         timing: WorkerTiming,
         clock: Callable[[], float],
     ) -> None:
-        """Take the domain to keep.
+        """Take the domain to look after.
 
         Args:
             domain: its id.
@@ -79,13 +79,13 @@ class DomainWorker:
         # Of the thread alone:
         self._life = Lifecycle(domain, context, self._report)
         self._generation = ""
-        self._service: Service | None = None
+        self._serving: ServingDaemon | None = None
         self._serving_since = 0.0
         self._failures = 0
         self._status: Status | None = None
 
     def want(self, desired: Desired) -> bool:
-        """Say what is wanted from now on; False if this worker has ended and cannot be told."""
+        """Set the desired state; return False if this worker has ended and cannot take it."""
         with self._lock:
             if not self._ended:
                 self._desired = desired
@@ -93,24 +93,24 @@ class DomainWorker:
             return not self._ended
 
     def start(self) -> None:
-        """Begin with what is wanted."""
+        """Start to bring the domain into its desired state."""
         self._thread.start()
 
     @property
     def state(self) -> State | None:
-        """What was last said of the domain; None before anything was."""
+        """The state in the last status; None before the first one."""
         status = self._status
         return None if status is None else status.state
 
     def stop(self) -> None:
-        """Ask the thread to end. The daemon goes on without it."""
+        """Ask the thread to end. The daemon keeps running."""
         with self._lock:
             self._stopping = True
             if not self._ended:
                 os.eventfd_write(self._wake, 1)
 
     def join(self, seconds: float) -> bool:
-        """Wait for the thread's end; return whether it has ended."""
+        """Wait for the thread to end; return whether it has."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -123,7 +123,7 @@ class DomainWorker:
             if not stopping:
                 pause = self._work(desired)
             with self._lock:
-                # A desired that came meanwhile goes before the end.
+                # A desired state that was set meanwhile comes first.
                 if self._stopping or (pause is None and self._desired is None):
                     self._ended, pause = True, None
                     os.close(self._wake)
@@ -131,13 +131,13 @@ class DomainWorker:
                     pause = 0.0
 
     def _sleep(self, seconds: float) -> None:
-        """Wait for another desired, the daemon's end, or the time."""
+        """Wait for a new desired state, the end of the daemon, or the given time."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         pidfd = None
         try:
-            if self._service is not None:
-                pidfd = os.pidfd_open(self._service.daemon.pid)
+            if self._serving is not None:
+                pidfd = os.pidfd_open(self._serving.daemon.pid)
                 poll.register(pidfd, select.POLLIN)
             poll.poll(seconds * 1000)
         except ProcessLookupError:
@@ -149,43 +149,43 @@ class DomainWorker:
             os.eventfd_read(self._wake)
 
     def _work(self, desired: Desired) -> float | None:
-        """Do what is to be done; return after how many seconds to look again, None for never."""
+        """Do what is needed; return after how many seconds to check again, None for never."""
         try:
             match desired:
                 case None:
                     self._end()
                     return None
                 case Unreadable(reason=reason):
-                    self._generation, self._service = "", None
+                    self._generation, self._serving = "", None
                     self._report(State.FAILED, reason)
                 case Domain():
-                    self._keep(desired)
+                    self._maintain(desired)
         except (DriverError, OSError) as error:
             return self._fail(desired, error)
         if self._is_settled():
             self._failures = 0
         return self._timing.check
 
-    def _keep(self, wanted: Domain) -> None:
+    def _maintain(self, wanted: Domain) -> None:
         self._generation = wanted.generation
-        before, self._service = self._service, None
+        before, self._serving = self._serving, None
         if before and not is_alive(before.daemon) and not self._is_settled():
             log_folder = self._context.files.paths(self.domain).log
             raise DeviceError(f"{LOST_WORK}; it died soon after its start, see {log_folder}")
-        service = self._life.bring_about(wanted, before)
-        if before is None or service.daemon != before.daemon:
+        serving = self._life.ensure_serving(wanted, before)
+        if before is None or serving.daemon != before.daemon:
             self._serving_since = self._clock()
-        self._service = service
-        self._write_ready(service)
+        self._serving = serving
+        self._write_ready(serving)
         self._context.step(self.domain, "reported")
 
     def _is_settled(self) -> bool:
         return self._clock() >= self._serving_since + self._timing.settled
 
     def _end(self) -> None:
-        self._generation, self._service = "", None
-        self._life.take_back()
-        # The status goes last: its absence says that all is gone.
+        self._generation, self._serving = "", None
+        self._life.tear_down()
+        # The status is deleted last: without one, everything has been removed.
         delete_file(self._context.files.status(self.domain))
         self._status = None
         self._log.info("mps domain removed")
@@ -201,8 +201,8 @@ class DomainWorker:
             had_daemon = before and (before.restarts or before.state is State.READY)
             state = State.RESTARTING if had_daemon else State.STARTING
         if before is None or (before.state, before.reason) != (state, reason):
-            self._log.warning("mps domain not in order", state=str(state), cause=reason)
-        with suppress(StateError):  # of a full disk, for one; it is tried again with the rest
+            self._log.warning("mps domain not ready", state=str(state), cause=reason)
+        with suppress(StateError):  # a full disk, for example; retried with everything else
             self._report(state, reason)
         return min(
             self._timing.first_retry * 2.0 ** min(self._failures - 1, 16),
@@ -210,7 +210,7 @@ class DomainWorker:
         )
 
     def _report(self, state: State, reason: str) -> None:
-        """Say how the domain is, when it is not ready."""
+        """Write the status of a domain that is not ready."""
         record = self._life.record
         self._write(
             Status(
@@ -225,21 +225,21 @@ class DomainWorker:
             )
         )
 
-    def _write_ready(self, service: Service) -> None:
+    def _write_ready(self, serving: ServingDaemon) -> None:
         record = self._life.record
         restarts = record.restarts if record is not None else 0
         status = Status(
             id=self.domain,
             state=State.READY,
             supervisor=self._context.supervisor,
-            generation=service.generation,
-            daemon=service.daemon,
-            active_thread_percentage=service.limits.active_thread_percentage,
-            pinned_memory_mib=service.limits.pinned_memory_mib,
+            generation=serving.generation,
+            daemon=serving.daemon,
+            active_thread_percentage=serving.limits.active_thread_percentage,
+            pinned_memory_mib=serving.limits.pinned_memory_mib,
             restarts=restarts,
         )
         if status != self._status:
-            self._log.info("mps domain ready", pid=service.daemon.pid, restarts=restarts)
+            self._log.info("mps domain ready", pid=serving.daemon.pid, restarts=restarts)
         self._write(status)
 
     def _write(self, status: Status) -> None:

@@ -2,11 +2,12 @@
 
     desired/<id>.json      what the driver wants            (mps/domain.py)
     status/<id>.json       what the supervisor answers      (mps/domain.py)
-    domains/<id>/          of the supervisor: record.json, and pipe, log and shm of the daemon
-    supervisor.lock        locked by the supervisor that runs, and its name for `Status.supervisor`
+    domains/<id>/          the supervisor's: record.json, and pipe, log and shm of the daemon
+    supervisor.lock        held by the running supervisor; its content is `Status.supervisor`
 
-A file appears whole or not at all, by rename in its folder; names that begin with a dot are being
-written. Driver and supervisor share nothing else, so that either can be replaced at any time.
+A file appears whole or not at all, by a rename in its folder; a name that begins with a dot is a
+file that is being written. Driver and supervisor share nothing else, so either can be replaced at
+any time.
 """
 
 import os
@@ -22,7 +23,7 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DomainPaths:
-    """The folders of one domain, the same for the host as for this process."""
+    """The folders of one domain, whose paths are the same on the host."""
 
     folder: Path
 
@@ -33,7 +34,7 @@ class DomainPaths:
 
     @property
     def pipe(self) -> Path:
-        """CUDA_MPS_PIPE_DIRECTORY: sockets of the daemon, for clients too."""
+        """CUDA_MPS_PIPE_DIRECTORY: the daemon's sockets, which its clients see too."""
         return self.folder / "pipe"
 
     @property
@@ -43,12 +44,12 @@ class DomainPaths:
 
     @property
     def shm(self) -> Path:
-        """The tmpfs that daemon and clients have as /dev/shm."""
+        """The tmpfs that daemon and clients see as /dev/shm."""
         return self.folder / "shm"
 
     @property
     def libraries(self) -> Path:
-        """Links to the driver's libraries, when the driver is not installed in our own root."""
+        """Links to the driver's libraries, if the driver is not in this process's own root."""
         return self.folder / "lib"
 
 
@@ -75,7 +76,7 @@ class MpsFiles:
 
     @property
     def lock(self) -> Path:
-        """Locked by the supervisor that runs."""
+        """Held by the running supervisor."""
         return self.root / "supervisor.lock"
 
     def desired(self, domain: DomainId) -> Path:
@@ -91,7 +92,7 @@ class MpsFiles:
         return DomainPaths(folder=self.domains_folder / check_id(domain))
 
     def make_folders(self) -> None:
-        """Make the folders that driver and supervisor meet in; whoever comes first.
+        """Make the folders that driver and supervisor share; whichever starts first does it.
 
         Raises:
             StateError: they cannot be made.
@@ -139,7 +140,7 @@ def read_file(path: Path) -> bytes | None:
 
 
 def write_file(path: Path, data: bytes, *, durable: bool) -> None:
-    """Write a file whole; a durable one outlives a power cut from this moment on.
+    """Write a file whole; a durable one survives a power cut once this returns.
 
     Raises:
         StateError: it cannot be written.
@@ -151,7 +152,7 @@ def write_file(path: Path, data: bytes, *, durable: bool) -> None:
 
 
 def delete_file(path: Path) -> None:
-    """Delete a file and what a crash may have left beside it; none is fine.
+    """Delete a file, if there is one, and what a crash may have left beside it.
 
     Raises:
         StateError: it cannot be deleted.
@@ -164,7 +165,7 @@ def delete_file(path: Path) -> None:
 
 
 def file_error(verb: str, path: Path, error: OSError) -> StateError:
-    """Return the error for a file that the system refused."""
+    """Return the error for a file operation that the system refused."""
     return StateError(
         f"cannot {verb} {path}: {error.strerror}; check space and permissions of the driver's "
         "directory on the node"

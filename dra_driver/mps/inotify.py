@@ -1,8 +1,8 @@
 """Wakes a thread when files appear in, change in or leave a folder.
 
 In: a folder. Out: a wait that ends with the next change, by inotify(7), because a claim's pod waits
-meanwhile. Events only wake: whoever waits looks at the folder itself, so none can be missed or
-misread. Where inotify cannot be had (its instances are limited per user), it is a short poll.
+meanwhile. Events only wake: the waiting thread reads the folder itself, so no event can be missed
+or misread. Without inotify (its instances are limited per user) the wait is a short poll.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ _ROOM = 65536
 
 
 class FolderWatch:
-    """A watch on one folder from its creation to `close`. One thread waits; any may `wake` it."""
+    """Watches one folder until `close`. One thread waits; any thread may `wake` it."""
 
     def __init__(self, folder: Path) -> None:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -51,7 +51,7 @@ class FolderWatch:
         self.close()
 
     def wait(self, seconds: float) -> None:
-        """Return after a change, a `wake`, or the time; also now and then without a cause."""
+        """Return after a change, a `wake` or the given time; sometimes for no reason."""
         if self._inotify is None:
             seconds = min(seconds, _POLL_SECONDS)
         for descriptor, _ in self._poll.poll(max(0.0, seconds) * 1000):
@@ -59,29 +59,29 @@ class FolderWatch:
                 os.read(descriptor, _ROOM)
 
     def wake(self) -> None:
-        """End the wait that runs, or the next one."""
+        """End the current wait, or the next one."""
         os.eventfd_write(self._wake, 1)
 
     def still_watches(self) -> bool:
-        """Tell whether the folder is the one that is watched, and no later one of its name."""
+        """Tell whether the watched folder still has its name, and no other folder has taken it."""
         try:
             return self._inotify is not None and _identity(self._folder) == self._identity
         except OSError:
             return False
 
     def close(self) -> None:
-        """Stop watching; at the latest this happens when nobody has the watch any more."""
+        """Stop watching; an object that nobody refers to does so by itself."""
         self._end()
 
 
 class WatchPool:
-    """Watches on one folder, lent to threads that wait, and kept when they come back.
+    """Watches on one folder, lent to threads that wait, and kept for the next thread.
 
-    The kernel takes some 15 ms to take a watch back, which every claim's pod would wait for.
+    The kernel takes some 15 ms to remove a watch, and each claim's pod would wait for that.
     """
 
     def __init__(self, folder: Path, *, most_kept: int) -> None:
-        """Take the folder, which need not be there yet, and how many idle watches to keep."""
+        """Take the folder, which need not exist yet, and how many idle watches to keep."""
         self._folder = folder
         self._most_kept = most_kept
         self._lock = threading.Lock()
@@ -103,7 +103,7 @@ class WatchPool:
                 watch.close()
 
     def close(self) -> None:
-        """Close the idle watches; the others are closed when they come back."""
+        """Close the idle watches; the others are closed when they are returned."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

@@ -1,9 +1,9 @@
-"""One domain's life: what is done for it, in order, and how all of it is taken back.
+"""One domain's life: what is done for it, in order, and how all of it is undone.
 
-In: the domain that is wanted. Out: folders, a tmpfs, compute modes, a daemon with its limits, or
-nothing of all that. Every step can be repeated, looks first at what is there, and is written down
-before it is taken where it could not be seen afterwards. So a supervisor that is killed anywhere is
-followed by one that goes on from there, and a daemon that lives is never started twice.
+In: the desired domain. Out: folders, a tmpfs, compute modes and a daemon with its limits, or none
+of these. Every step can be repeated, checks first what exists, and is recorded before it is taken
+if nobody could see it afterwards. So when a supervisor is killed, wherever it was, the next one
+continues from there, and a daemon that runs is never started twice.
 """
 
 import os
@@ -29,8 +29,8 @@ from dra_driver.mps.record import DomainRecord, read_record, write_record
 log = structlog.get_logger()
 
 LOST_WORK = (
-    "the MPS control daemon died and is being started again; the CUDA programs that used it have "
-    "lost their work and have to be restarted"
+    "the MPS control daemon died and is being started again; CUDA programs that used it have lost "
+    "their work and must be restarted"
 )
 
 _KILL_SECONDS = 5.0
@@ -41,10 +41,18 @@ _ANSWERS = ("get_default_active_thread_percentage",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorContext:
-    """What the domains of a supervisor have in common.
+    """What all domains of a supervisor have in common.
 
-    `step` is told of each step that has been taken, by domain and name; tests die there. `on_death`
-    is told of each daemon that died by itself.
+    Attributes:
+        supervisor: the name of this supervisor process, for the lock and for statuses.
+        boot_id: the kernel's, of this boot.
+        files: where the MPS directory is.
+        control: starts daemons and sends them commands.
+        modes: compute modes of the GPUs.
+        group: the control group that daemons are moved to.
+        shm_bytes: size limit of each domain's /dev/shm.
+        step: called with the domain and the step's name after each step; tests are killed there.
+        on_death: called whenever a daemon died by itself.
     """
 
     supervisor: str
@@ -59,8 +67,8 @@ class SupervisorContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
-    """A daemon that serves a domain, and the limits it reported."""
+class ServingDaemon:
+    """A daemon that serves a domain, and the limits that it reported."""
 
     daemon: Daemon
     generation: str
@@ -68,7 +76,7 @@ class Service:
 
 
 class Lifecycle:
-    """One domain's life, for one thread. `report` is told of the state and the reason for it."""
+    """One domain's life, for one thread. `report` is called with a state and the reason for it."""
 
     def __init__(
         self, domain: DomainId, context: SupervisorContext, report: Callable[[State, str], None]
@@ -86,21 +94,21 @@ class Lifecycle:
         """What has been done for the domain, as it is on disk."""
         return read_record(self._paths.record, self._context.boot_id)
 
-    def bring_about(self, wanted: Domain, serving: Service | None) -> Service:
-        """See to it that a daemon serves the domain; `serving` is the one that did last time.
+    def ensure_serving(self, wanted: Domain, serving: ServingDaemon | None) -> ServingDaemon:
+        """Make sure that a daemon serves the domain; `serving` is what the last call returned.
 
         Raises:
-            DeviceError, StateError: it cannot be done now; the next call goes on from there.
+            DeviceError, StateError: it cannot be done now; the next call continues from there.
         """
         record = self._begin(wanted)
-        daemon = self._living(record)
+        daemon = self._running_daemon(record)
         if daemon is not None and not _serves(daemon, wanted):
             self._log.info("mps daemon replaced", reason="it was started for other devices")
             self._stop_daemon(record)
             daemon, record = None, replace(record, daemon=None)
         if daemon is None:
             if record.daemon is not None:
-                record = self._bury(record)
+                record = self._record_death(record)
             daemon = self._start(wanted, record)
         elif record.daemon != daemon:
             write_record(self._paths.record, replace(record, daemon=daemon))
@@ -112,13 +120,13 @@ class Lifecycle:
         set_limits(self._ask, wanted)
         limits = read_limits(self._ask, wanted)
         self._step("limited")
-        return Service(daemon=daemon, generation=wanted.generation, limits=limits)
+        return ServingDaemon(daemon=daemon, generation=wanted.generation, limits=limits)
 
-    def take_back(self) -> None:
+    def tear_down(self) -> None:
         """Undo all that was done for the domain.
 
         Raises:
-            DeviceError, StateError: it cannot be done now; the next call goes on from there.
+            DeviceError, StateError: it cannot be done now; the next call continues from there.
         """
         record = self.record
         if self._paths.folder.exists():
@@ -131,12 +139,12 @@ class Lifecycle:
             mounts.unmount_all(self._paths.shm)
             self._step("unmounted")
         for uuid in record.modes_found if record is not None else ():
-            self._context.modes.leave(self._domain, uuid)
+            self._context.modes.release(self._domain, uuid)
         self._step("modes restored")
         self._remove_folders()
         self._step("removed")
 
-    # Bringing about
+    # To serve
 
     def _begin(self, wanted: Domain) -> DomainRecord:
         record = self.record
@@ -149,7 +157,7 @@ class Lifecycle:
         return record
 
     def _guess(self, gpus: Sequence[str]) -> DomainRecord:
-        """Replace a damaged record. Without MPS the mode is DEFAULT on all but a few machines."""
+        """Replace a damaged record. Without MPS the mode is DEFAULT on nearly every machine."""
         found = dict.fromkeys(gpus, DEFAULT)
         self._context.modes.remember(self._domain, found)
         record = DomainRecord(boot_id=self._context.boot_id, modes_found=found)
@@ -158,12 +166,12 @@ class Lifecycle:
 
     def _visible_devices(self) -> list[str]:
         """Return the whole GPUs that the running daemon was started for."""
-        daemon = self._living(DomainRecord(boot_id=self._context.boot_id))
+        daemon = self._running_daemon(DomainRecord(boot_id=self._context.boot_id))
         environment = processes.environment_of(daemon.pid) if daemon is not None else {}
         devices = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
         return [uuid for uuid in devices if is_uuid_of(DeviceKind.GPU, uuid)]
 
-    def _living(self, record: DomainRecord) -> Daemon | None:
+    def _running_daemon(self, record: DomainRecord) -> Daemon | None:
         """Return the domain's daemon, if one runs, whichever supervisor started it."""
         if record.daemon is not None and processes.is_alive(record.daemon):
             return record.daemon
@@ -175,18 +183,18 @@ class Lifecycle:
             return daemon
         return None
 
-    def _bury(self, record: DomainRecord) -> DomainRecord:
+    def _record_death(self, record: DomainRecord) -> DomainRecord:
         record = replace(record, daemon=None, restarts=record.restarts + 1)
         write_record(self._paths.record, record)
         self._log.error("mps daemon died", restarts=record.restarts)
         self._context.on_death()
         self._report(State.RESTARTING, LOST_WORK)
-        self._step("buried")
+        self._step("death recorded")
         return record
 
     def _start(self, wanted: Domain, record: DomainRecord) -> Daemon:
         if self._paths.pipe.exists():
-            # Servers of a daemon that is gone would keep the GPU from a new one's.
+            # Servers that outlived their daemon would keep those of a new one off the GPU.
             self._kill_all()
             clean_pipe(self._paths)
         self._step("cleared")
@@ -204,7 +212,7 @@ class Lifecycle:
         return daemon
 
     def _trim_logs(self) -> None:
-        """Keep the logs from growing for ever: the daemon appends, so they can be cut under it."""
+        """Keep the logs short: the daemon appends, so they can be truncated while it runs."""
         with suppress(OSError):
             for path in self._paths.log.glob("*.log"):
                 if path.stat().st_size > _LOG_BYTES:
@@ -217,18 +225,18 @@ class Lifecycle:
             for folder in (paths.folder, paths.pipe, paths.log, paths.shm):
                 folder.mkdir(exist_ok=True)
                 if not mounts.layers(folder):
-                    folder.chmod(0o755)  # for clients of any user, whatever our umask is
+                    folder.chmod(0o755)  # for clients of any user, whatever the umask is
             self._context.control.link_libraries(paths)
         except OSError as error:
             raise file_error("make", paths.folder, error) from error
 
     def _set_modes(self, wanted: Domain, record: DomainRecord) -> DomainRecord:
-        """Set the compute mode of each whole GPU, with the one found written down before."""
+        """Set the compute mode of each whole GPU, after the mode that was found is recorded."""
         gpus = wanted.whole_gpus
         for uuid in set(record.modes_found) - set(gpus):
-            self._context.modes.leave(self._domain, uuid)
-        found = self._found(gpus)
-        # What is known from before stays known, also when modes shall not be changed any more.
+            self._context.modes.release(self._domain, uuid)
+        found = self._acquire(gpus)
+        # What was found before stays recorded, even if modes are no longer to be changed.
         before = {uuid: mode for uuid, mode in record.modes_found.items() if uuid in gpus}
         record = replace(record, modes_found={**before, **found})
         write_record(self._paths.record, record)
@@ -237,15 +245,15 @@ class Lifecycle:
             self._context.modes.set_exclusive(uuid)
         return record
 
-    def _found(self, gpus: Sequence[str]) -> Mapping[str, int]:
-        found = {uuid: self._context.modes.found(self._domain, uuid) for uuid in gpus}
+    def _acquire(self, gpus: Sequence[str]) -> Mapping[str, int]:
+        found = {uuid: self._context.modes.acquire(self._domain, uuid) for uuid in gpus}
         return {uuid: mode for uuid, mode in found.items() if mode is not None}
 
-    # Taking back
+    # To tear down
 
     def _stop_daemon(self, record: DomainRecord | None) -> None:
-        """End the daemon: asked first, killed if it does not."""
-        daemon = self._living(record or DomainRecord(boot_id=self._context.boot_id))
+        """End the daemon: ask it to quit, and kill it if it does not."""
+        daemon = self._running_daemon(record or DomainRecord(boot_id=self._context.boot_id))
         if daemon is not None:
             self._quit(daemon)
             self._step("quit")
@@ -257,7 +265,7 @@ class Lifecycle:
         try:
             self._context.control.quit(self._paths)
         except DeviceError as error:
-            # Also when it did quit, and one of its servers did not end as it should.
+            # It may have quit all the same: one of its servers did not end as it should.
             if not processes.wait_for_end(daemon, _LATE_SECONDS):
                 self._log.warning("mps daemon did not quit", cause=str(error))
         else:
@@ -284,7 +292,7 @@ class Lifecycle:
         try:
             with suppress(FileNotFoundError):
                 for path in folder.iterdir():
-                    # The record goes last: it says what is still to be undone.
+                    # The record is removed last: it says what is still to be undone.
                     if path != self._paths.record:
                         shutil.rmtree(path) if path.is_dir() else path.unlink()
                 shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""A domain's limits: given to its daemon, and read back, for it passes over what it cannot read.
+"""A domain's limits: set in its daemon and read back, because it ignores what it cannot parse.
 
 In: a way to ask the daemon, and the domain. Out: commands, and the limits that the daemon reports.
 Devices are named by ordinal, the position in the daemon's CUDA_VISIBLE_DEVICES: drivers up to R550
@@ -17,19 +17,19 @@ _MEMORY = re.compile(r"([0-9]+)([GM])B?")
 _TOLERANCE = 0.05  # the daemon reports a percentage with one decimal
 
 Ask = Callable[[Sequence[str]], list[str]]
-"""Gives commands to a daemon and returns the lines of its replies; raises DeviceError."""
+"""Sends commands to a daemon and returns the lines of its reply; raises DeviceError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a daemon says its limits are: percent, and MiB by UUID."""
+    """The limits that a daemon reports: percent, and MiB by UUID."""
 
     active_thread_percentage: float
     pinned_memory_mib: tuple[tuple[str, int], ...]
 
 
 def set_limits(ask: Ask, domain: Domain) -> None:
-    """Give the daemon the domain's limits. They hold for the servers it starts from now on.
+    """Set the domain's limits in the daemon. They apply to servers that it starts from now on.
 
     Raises:
         DeviceError: the daemon does not answer.
@@ -45,7 +45,7 @@ def set_limits(ask: Ask, domain: Domain) -> None:
 
 
 def read_limits(ask: Ask, domain: Domain) -> Limits:
-    """Return the limits that the daemon has, which are the domain's.
+    """Return the limits that the daemon reports, once they are the domain's.
 
     Raises:
         DeviceError: the daemon does not answer, or has other limits than the domain.

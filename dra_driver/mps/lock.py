@@ -1,8 +1,8 @@
-"""The lock that one supervisor holds, and by which the driver sees whether one runs.
+"""The lock that the running supervisor holds, which shows the driver whether one runs.
 
-An open-file-description lock (fcntl(2), F_OFD_SETLK): the kernel drops it with its process, however
-that dies, and others can ask for it (F_OFD_GETLK) without taking it. The file's content names the
-process that holds it, so that what an earlier supervisor said can be told from what this one says.
+An open-file-description lock (fcntl(2), F_OFD_SETLK): the kernel releases it when the process ends,
+however that happens, and others can query it (F_OFD_GETLK) without taking it. The file's content
+names the process that holds it, which tells the statuses of this supervisor from those of others.
 """
 
 import errno
@@ -18,7 +18,7 @@ _ROOM = 256
 
 
 class SupervisorLock:
-    """The right to be the supervisor of one MPS directory."""
+    """The right to serve one MPS directory."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -47,14 +47,14 @@ class SupervisorLock:
         return True
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock, if it is held."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def running_supervisor(path: Path) -> str | None:
-    """Return the name of the supervisor that runs, None when none does.
+    """Return the name of the running supervisor, None if none runs.
 
     Raises:
         StateError: the file cannot be read.
@@ -70,7 +70,7 @@ def running_supervisor(path: Path) -> str | None:
         kind = struct.unpack_from("h", answer)[0]
         return None if kind == fcntl.F_UNLCK else os.pread(file, _ROOM, 0).decode() or None
     except (OSError, UnicodeDecodeError) as error:
-        raise StateError(f"cannot ask for the lock on {path}: {error}") from error
+        raise StateError(f"cannot query the lock on {path}: {error}") from error
     finally:
         os.close(file)
 

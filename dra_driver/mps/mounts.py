@@ -1,9 +1,9 @@
-"""Mounts of MPS domains: the shared tmpfs on disk, and a daemon's private view of the machine.
+"""Mounts of MPS domains: the tmpfs of each domain, and a daemon's private view of the machine.
 
-A daemon and its clients meet in two folders, CUDA_MPS_PIPE_DIRECTORY and /dev/shm, which must be
-the same for both (NVIDIA's MPS documentation). Clients have them by bind mounts in their
-containers. A daemon has them by a mount namespace of its own, so that its environment says what
-theirs says, and several daemons on one host never meet. The namespace ends with the daemon.
+A daemon and its clients share two folders, CUDA_MPS_PIPE_DIRECTORY and /dev/shm, which must have
+the same paths for both (NVIDIA's MPS documentation). Clients see them through bind mounts in their
+containers. A daemon sees them in a mount namespace of its own, so several daemons on one host stay
+apart although all have the same environment. The namespace ends with the daemon.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ _MOST_LAYERS = 64
 
 
 def layers(folder: Path) -> int:
-    """Return how many file systems are mounted on a folder, one over the other."""
+    """Return how many file systems are mounted on a folder, one on top of the other."""
     return _mount_points().count(_escaped(folder.resolve()))
 
 
@@ -51,7 +51,7 @@ def mount_tmpfs(folder: Path, *, size_bytes: int) -> None:
 
 
 def unmount_all(folder: Path) -> None:
-    """Unmount whatever is mounted on a folder. What is still in use goes with its last user.
+    """Unmount whatever is mounted on a folder. What is still in use ends with its last user.
 
     Raises:
         DeviceError: the kernel refused.
@@ -67,16 +67,16 @@ def unmount_all(folder: Path) -> None:
 
 
 def in_private_mounts(binds: Mapping[Path, Path], call: Callable[[], T], *, without: Path) -> T:
-    """Call with some folders bound over others, for nobody but the call and what it starts.
+    """Call with some folders mounted over others, which only the call and its processes see.
 
-    The call runs on a thread of its own in a mount namespace of its own. The rest of the machine's
-    mounts are followed, and nothing of what is mounted here goes back.
+    The call runs on a thread of its own in a mount namespace of its own. Later mounts of the host
+    appear in it, and nothing that is mounted here appears on the host.
 
     Args:
-        binds: target → source; a target that is missing is made.
+        binds: target → source; a missing target is made.
         call: starts a process, for instance.
-        without: whatever is mounted below this folder is not seen, so that it is not kept from
-            being freed when it is unmounted for all others.
+        without: whatever is mounted below this folder is hidden, so that the namespace does not
+            keep it in use after everybody else has unmounted it.
 
     Raises:
         DeviceError: the kernel refused.
@@ -124,7 +124,7 @@ def _mount_points() -> list[str]:
 
 
 def _bind(source: Path, target: Path) -> None:
-    """Bind one folder over another, following no link that stands in the target's place."""
+    """Bind one folder over another; a symbolic link in the target's place is not followed."""
     target.mkdir(mode=0o755, parents=True, exist_ok=True)
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -140,7 +140,7 @@ def _bind(source: Path, target: Path) -> None:
 def _mount(
     source: str | None, target: Path, kind: str | None, flags: int, options: str | None
 ) -> None:
-    # Declared, because ctypes would pass these flags as an int.
+    # Declared, because ctypes would pass these flags as int, which is too small.
     mount = _libc().mount
     mount.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_ulong, ctypes.c_char_p]
     arguments = [None if text is None else os.fsencode(text) for text in (source, kind, options)]
@@ -161,7 +161,7 @@ def _refused(what: str) -> DeviceError:
 
 
 def _escaped(path: Path) -> str:
-    """Return a path as mountinfo writes it."""
+    """Return a path as mountinfo has it."""
     text = str(path).replace("\\", "\\134")
     return text.replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")
 

@@ -1,8 +1,8 @@
-"""Processes of MPS domains: who they are, whether they live, and how they end.
+"""Processes of MPS domains: which they are, whether they run, and how they end.
 
-A process is known by its PID and the start time in /proc/<pid>/stat, because PIDs come back. Every
-process that belongs to a domain carries the domain's folder in its environment, inherited from the
-daemon by its servers; by that mark those are found whose PID nobody had time to write down.
+A process is identified by its PID and the start time in /proc/<pid>/stat, because PIDs are reused.
+Every process of a domain has the domain's folder in its environment, which servers inherit from
+their daemon. By that mark a process is found even if its PID was never recorded.
 """
 
 import os
@@ -23,31 +23,31 @@ GENERATION = "DRA_DRIVER_MPS_GENERATION"
 """Environment variable of a domain's processes: `Domain.daemon_generation`."""
 
 _PROC = Path("/proc")
-_COMMAND = "nvidia-cuda-mps"  # of daemon and server alike: the kernel keeps 15 bytes of a name
+_COMMAND = "nvidia-cuda-mps"  # of daemon and server: the kernel keeps 15 bytes of a name
 _STATE, _START = 0, 19  # fields 3 and 22 of stat, counted after the name, proc_pid_stat(5)
 _GONE = ("Z", "X")
 
 
 def daemon_at(pid: int) -> Daemon | None:
-    """Return the process that has this PID now; None when it has ended."""
+    """Return the process that has this PID now; None if it has ended."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
     if fields[_STATE] in _GONE:
         with suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)  # ours if this process is PID 1 of a container
+            os.waitpid(pid, os.WNOHANG)  # our child if this process is PID 1 of a container
         return None
     return Daemon(pid=pid, start_ticks=int(fields[_START]))
 
 
 def is_alive(daemon: Daemon) -> bool:
-    """Tell whether this very process runs."""
+    """Tell whether exactly this process runs."""
     return daemon_at(daemon.pid) == daemon
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """Return the environment a process was started with; none of one that is gone or foreign."""
+    """Return the environment a process was started with; empty if it cannot be read."""
     try:
         content = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -68,10 +68,10 @@ def marked(folder: Path) -> list[Daemon]:
 
 
 def listener(folder: Path, name: str) -> Daemon | None:
-    """Return the process that listens on a unix socket, by the kernel's word (SO_PEERCRED).
+    """Return the process that listens on a unix socket, as the kernel tells it (SO_PEERCRED).
 
-    The path of a socket holds 107 bytes, and a domain's is longer, so it is reached by way of the
-    folder's descriptor.
+    The path of a socket may have 107 bytes, and a domain's may be longer, so the socket is reached
+    through the folder's descriptor.
     """
     try:
         descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -100,11 +100,11 @@ def kill(daemons: Iterable[Daemon], seconds: float) -> bool:
         except ProcessLookupError:
             continue
         try:
-            # The descriptor is of whoever has the PID now; only then is the start time compared.
+            # Only once the descriptor pins the process is its start time compared.
             if is_alive(daemon):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                 ended &= _has_ended(descriptor, seconds)
-                is_alive(daemon)  # reaps, where it is for us to do
+                is_alive(daemon)  # reaps it, if it is our child
         finally:
             os.close(descriptor)
     return ended

@@ -1,7 +1,7 @@
-"""The supervisor's record of one domain: what it has changed, so that another can take it back.
+"""The supervisor's record of one domain: what it has changed, so that another can undo it.
 
 Written before the machine is changed and kept until all is undone. The daemon in it may be gone,
-and after a reboot (another boot id) nothing it says of the machine is true any more.
+and after a reboot (another boot id) nothing that it says about the machine is true.
 """
 
 from collections.abc import Mapping
@@ -25,9 +25,9 @@ class DomainRecord:
     Attributes:
         boot_id: the kernel's, of the boot in which it was done.
         modes_found: GPU UUID → compute mode before it was changed, as NVML numbers it.
-        daemon: the daemon, once it listened.
+        daemon: the daemon, once it listens.
         restarts: daemons that died and were replaced.
-        is_damaged: whether what was done is not known, because the file was damaged.
+        is_damaged: whether the file was damaged, so that nobody knows what was done.
     """
 
     boot_id: str
@@ -38,7 +38,7 @@ class DomainRecord:
 
 
 def read_record(path: Path, boot_id: str) -> DomainRecord | None:
-    """Return the record, as far as it is true in this boot; None when there is none.
+    """Return the record, as far as it is true in this boot; None if there is none.
 
     Raises:
         StateError: the disk cannot be read.
@@ -57,7 +57,7 @@ def read_record(path: Path, boot_id: str) -> DomainRecord | None:
 
 
 def write_record(path: Path, record: DomainRecord) -> None:
-    """Store the record so that it outlives a crash from this moment on.
+    """Write the record; it survives a crash once this returns.
 
     Raises:
         StateError: the disk cannot be written.

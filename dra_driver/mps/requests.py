@@ -1,8 +1,8 @@
-"""The driver's side: asks the supervisor for MPS domains by files, and waits for its answers.
+"""The driver's side of MPS: asks the supervisor for domains by files, and waits for its answers.
 
-In: domains. Out: desired-state files, and the `Status` that answers them. A status counts only if
-it speaks of the very domain that was asked for, and if the supervisor that runs now has said it.
-Waits end with the answer by inotify; deadlines are values of the clock that was given.
+In: domains. Out: desired-state files, and the `Status` that answers each. A status counts only if
+it is about exactly the domain that was asked for, and was written by the supervisor that runs now.
+A wait ends as soon as the answer is there (inotify); deadlines are values of the given clock.
 """
 
 import threading
@@ -37,11 +37,11 @@ from dra_driver.mps.lock import running_supervisor
 T = TypeVar("T")
 
 SUPERVISOR_GRACE_SECONDS = 5.0
-"""A supervisor that is being replaced is away for less; one that is missing is told of by then."""
+"""A supervisor that is being replaced is away for less; after that a missing one is reported."""
 
-_LONGEST_WAIT = 0.25  # whether the supervisor still runs shows in no file's change
+_LONGEST_WAIT = 0.25  # no file changes when the supervisor dies
 
-_IDLE_WATCHES = 8  # claims that the kubelet has prepared at once
+_IDLE_WATCHES = 8  # for as many claims as the kubelet prepares at once
 
 _NOT_RUNNING = (
     "the MPS supervisor is not running on this node: deploy `dra-driver mps-supervisor` on every "
@@ -50,7 +50,7 @@ _NOT_RUNNING = (
 
 
 class DomainRequests:
-    """Asks for MPS domains. Calls for different domains may run at the same time."""
+    """Asks for MPS domains. Methods may be called for different domains at the same time."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class DomainRequests:
         *,
         supervisor_grace: float = SUPERVISOR_GRACE_SECONDS,
     ) -> None:
-        """Take the MPS directory; it is made when the first domain is asked for.
+        """Take the MPS directory, which is made when the first domain is asked for.
 
         Args:
             directory: the MPS directory, the same as the supervisor's.
@@ -88,20 +88,20 @@ class DomainRequests:
             write_file(path, data, durable=True)
 
     def remove(self, domain: DomainId) -> None:
-        """Ask for the end of a domain; one that nobody asked for is fine.
+        """Ask for a domain's removal; that of one that nobody asked for is fine.
 
         Raises:
             StateError: the disk cannot be written.
         """
         path = self._files.desired(domain)
         if path.exists():
-            # A supervisor may just have read the desired and not answered yet. With a status there,
-            # the end has come only when the supervisor has seen that the desired is gone.
-            _write_new(self._files.status(domain), encode_status(_not_taken_up(domain)))
+            # A supervisor may have read the file without having answered yet. Once there is a
+            # status, the domain is gone only after the supervisor has seen that the file is gone.
+            _write_new(self._files.status(domain), encode_status(_not_seen(domain)))
         delete_file(path)
 
     def desired(self, domain: DomainId) -> Domain | None:
-        """Return the domain that is asked for, None when there is none or its file is damaged.
+        """Return the domain that is asked for; None if there is none, or its file is damaged.
 
         Raises:
             StateError: the disk cannot be read.
@@ -113,7 +113,7 @@ class DomainRequests:
             return None
 
     def status(self, domain: DomainId) -> Status | None:
-        """Return what was last said of a domain; None when nothing was, or it is damaged.
+        """Return the domain's last status; None if there is none, or its file is damaged.
 
         Raises:
             StateError: the disk cannot be read.
@@ -125,7 +125,7 @@ class DomainRequests:
             return None
 
     def list(self) -> frozenset[DomainId]:
-        """Return the ids of all domains that are asked for, or not taken back yet.
+        """Return the ids of all domains that are asked for, or not removed yet.
 
         Raises:
             StateError: the disk cannot be read.
@@ -147,12 +147,12 @@ class DomainRequests:
         self._watches.close()
 
     def wait_ready(self, domain: Domain, deadline: float) -> Status:
-        """Wait until the domain's daemon serves clients with the limits asked for.
+        """Wait until the domain's daemon serves clients with the limits that were asked for.
 
-        A domain that has failed is tried again at once, without the supervisor's pause.
+        A domain that has failed is retried at once, without the supervisor's pause.
 
         Raises:
-            DeviceError: several attempts to bring it up have failed; the text says why.
+            DeviceError: several attempts to start it have failed; the text says why.
             TransientError: it is not ready by the deadline, or no supervisor runs.
             StateError: the disk cannot be read.
         """
@@ -173,11 +173,11 @@ class DomainRequests:
         return self._wait(domain.id, deadline, look, waited_for="ready")
 
     def wait_gone(self, domain: DomainId, deadline: float) -> None:
-        """Wait until all that was done for a domain is taken back. Call `remove` first.
+        """Wait until all that was done for a domain is undone. Call `remove` first.
 
         Raises:
-            TransientError: it is not by the deadline, or no supervisor runs; the supervisor goes
-                on by itself.
+            TransientError: it is not by the deadline, or no supervisor runs; the supervisor
+                continues by itself.
             StateError: the disk cannot be read.
         """
 
@@ -186,19 +186,19 @@ class DomainRequests:
             return None if self._is_present(domain) else True
 
         if not self._drop_unanswered(domain) and look(None) is None:
-            self._wait(domain, deadline, look, waited_for="taken back")
+            self._wait(domain, deadline, look, waited_for="removed")
 
     def _drop_unanswered(self, domain: DomainId) -> bool:
-        """Drop a domain that no supervisor has done anything for, and none is there to do it."""
+        """Drop a domain if no supervisor has done anything for it, and none runs."""
         if self.supervisor_runs() or self._files.desired(domain).exists():
             return False
-        if self.status(domain) != _not_taken_up(domain) or self.paths(domain).folder.exists():
+        if self.status(domain) != _not_seen(domain) or self.paths(domain).folder.exists():
             return False
         delete_file(self._files.status(domain))
         return True
 
     def _is_present(self, domain: DomainId) -> bool:
-        """Tell whether anything is left; the supervisor removes the status last."""
+        """Tell whether anything of a domain is left; the supervisor deletes the status last."""
         folder, status = self._files.paths(domain).folder, self._files.status(domain)
         try:
             return status.exists() or folder.exists()
@@ -234,18 +234,18 @@ class DomainRequests:
     def _late(self, domain: DomainId, waited_for: str) -> str:
         status = self.status(domain)
         if status is None:
-            reason = "the MPS supervisor has not taken it up"
+            reason = "the MPS supervisor has not started on it"
         else:
             reason = status.reason or f"the MPS supervisor says it is {status.state}"
-        return f"MPS domain {domain} is not {waited_for} yet: {reason}; this is tried again"
+        return f"MPS domain {domain} is not {waited_for} yet: {reason}; this is retried"
 
 
-def _not_taken_up(domain: DomainId) -> Status:
+def _not_seen(domain: DomainId) -> Status:
     return Status(
         id=domain,
         state=State.STOPPING,
         supervisor="",
-        reason="the MPS supervisor has not seen yet that it is not wanted any more",
+        reason="the MPS supervisor has not seen yet that it is no longer wanted",
     )
 
 

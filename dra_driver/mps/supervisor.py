@@ -1,8 +1,9 @@
-"""The supervisor: sees what the driver wants, and has one worker for each MPS domain.
+"""The supervisor: watches what the driver asks for, and runs one worker for each MPS domain.
 
-In: the folder of desired-state files. Out: workers, told of every change; the work is theirs. Only
-one supervisor of a directory works at a time; another waits for the lock, which makes a rolling
-update safe. When it stops, or is killed, the daemons go on, and the next one adopts them.
+In: the folder of desired-state files. Out: a `DomainWorker` for each domain, which is told of every
+change and does all work. Only one supervisor serves a directory at a time; a second one waits for
+the lock, which makes a rolling update safe. When a supervisor stops or is killed its daemons keep
+running, and the next supervisor adopts them.
 """
 
 import threading
@@ -23,7 +24,7 @@ from dra_driver.mps.record import read_record
 
 log = structlog.get_logger()
 
-_LOOK_SECONDS = 2.0  # also without an event: no file system is trusted to send every one
+_LOOK_SECONDS = 2.0  # also without an event: not every file system is sure to send each one
 _LOCK_SECONDS = 0.2
 _STOP_SECONDS = 5.0
 
@@ -34,7 +35,7 @@ class Supervisor:
     def __init__(
         self, context: SupervisorContext, timing: WorkerTiming, clock: Callable[[], float]
     ) -> None:
-        """Take what the domains have in common; the clock counts monotonic seconds.
+        """Take what all domains have in common; the clock counts monotonic seconds.
 
         Raises:
             StateError: the MPS directory cannot be used.
@@ -45,7 +46,7 @@ class Supervisor:
         self._clock = clock
         self._stopping = threading.Event()
         self._workers: dict[DomainId, DomainWorker] = {}
-        self._marks: dict[DomainId, tuple[int, ...]] = {}
+        self._versions: dict[DomainId, tuple[int, ...]] = {}
         context.files.make_folders()
         self._lock = SupervisorLock(context.files.lock)
         self._watch = FolderWatch(context.files.desired_folder)
@@ -60,13 +61,13 @@ class Supervisor:
             if self._take_lock():
                 self._remember_modes()
                 threading.Thread(
-                    target=self._context.modes.warm, name="mps nvml", daemon=True
+                    target=self._context.modes.open, name="mps nvml", daemon=True
                 ).start()
                 while not self._stopping.is_set():
                     self._look()
                     self._watch.wait(_LOOK_SECONDS)
         finally:
-            self._let_go()
+            self._shut_down()
 
     def stop(self) -> None:
         """End `run` soon. May be called from a signal handler, and from any thread."""
@@ -74,7 +75,7 @@ class Supervisor:
         self._watch.wake()
 
     def domains(self) -> frozenset[DomainId]:
-        """Return the ids of the domains that are kept now."""
+        """Return the ids of the domains that have a worker now."""
         return frozenset(self._workers)
 
     def states(self) -> Mapping[str, int]:
@@ -93,32 +94,34 @@ class Supervisor:
         return True
 
     def _remember_modes(self) -> None:
-        """Read what earlier supervisors found before any worker asks whose a GPU is."""
+        """Read which modes earlier supervisors found, before any worker asks who uses a GPU."""
         for domain in sorted(self._left_over()):
             record = read_record(self._files.paths(domain).record, self._context.boot_id)
             if record is not None:
                 self._context.modes.remember(domain, record.modes_found)
 
     def _left_over(self) -> set[DomainId]:
-        """Return the domains for which something may have been done, wanted or not."""
+        """Return the domains that may have something to undo, whether they are asked for or not."""
         found = folders_in(self._files.domains_folder) | ids_in(self._files.status_folder)
         return {domain for domain in found if _is_id(domain)}
 
     def _look(self) -> None:
         wanted = {domain for domain in ids_in(self._files.desired_folder) if _is_id(domain)}
-        # Replaced, never changed: others read it meanwhile.
+        # Replaced, never changed in place: other threads read it.
         self._workers = {
             domain: worker for domain, worker in self._workers.items() if not worker.join(0)
         }
         for domain in sorted(wanted):
             path = self._files.desired(domain)
-            mark = _mark(path)
-            if mark is not None and self._marks.get(domain) != mark:
-                self._marks[domain] = mark
+            version = _file_version(path)
+            if version is not None and self._versions.get(domain) != version:
+                self._versions[domain] = version
                 self._tell(domain, _read(path, domain))
-        for domain in sorted((set(self._workers) | set(self._marks) | self._left_over()) - wanted):
-            if domain in self._marks or domain not in self._workers:
-                self._marks.pop(domain, None)
+        for domain in sorted(
+            (set(self._workers) | set(self._versions) | self._left_over()) - wanted
+        ):
+            if domain in self._versions or domain not in self._workers:
+                self._versions.pop(domain, None)
                 self._tell(domain, None)
 
     def _tell(self, domain: DomainId, desired: Desired) -> None:
@@ -129,22 +132,22 @@ class Supervisor:
             self._workers = {**self._workers, domain: worker}
             worker.start()
 
-    def _let_go(self) -> None:
+    def _shut_down(self) -> None:
         for worker in self._workers.values():
             worker.stop()
         late = [
             domain for domain, worker in self._workers.items() if not worker.join(_STOP_SECONDS)
         ]
         if late:
-            log.warning("mps domains were being worked on", domains=late)
+            log.warning("mps workers still busy", domains=late)
         self._context.modes.close()
         self._lock.release()
         self._watch.close()
         log.info("mps supervisor stopped", daemons="go on")
 
 
-def _mark(path: Path) -> tuple[int, ...] | None:
-    """Return what changes when a file is replaced; None for one that has gone."""
+def _file_version(path: Path) -> tuple[int, ...] | None:
+    """Return what changes whenever a file is replaced; None if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -157,16 +160,16 @@ def _read(path: Path, domain: DomainId) -> Desired:
         data = read_file(path)
         desired: Domain | None = None if data is None else decode_domain(data)
         if desired is not None and desired.id != domain:
-            return _unreadable(path, f"it is of the domain {desired.id}")
+            return _unreadable(path, f"it belongs to domain {desired.id}")
     except StateError as error:
         return _unreadable(path, str(error))
     return desired
 
 
 def _unreadable(path: Path, reason: str) -> Unreadable:
-    log.error("desired for an mps domain cannot be read", file=str(path), reason=reason)
+    log.error("desired state of an mps domain not readable", file=str(path), reason=reason)
     return Unreadable(
-        reason=f"{path} cannot be read: {reason}; the driver writes it anew when the claim is "
+        reason=f"{path} cannot be read: {reason}; the driver writes it again when the claim is "
         "prepared again"
     )
 

@@ -1,28 +1,35 @@
-"""A small HTTP server for metrics and a health check.
+"""Serves metrics and a health check over HTTP.
 
-In: a listening address such as `:8080` or `127.0.0.1:0`, and functions that make the pages. Out:
-GET and HEAD of `/metrics` (or another path) and `/healthz`; everything else is 404 or 405. A peer
-that is slow or silent holds one thread for ten seconds at most, and no more than a few peers are
-served at once, so that a scraper gone wild costs the driver little.
+In: a listening address such as `:8080` or `127.0.0.1:0`, and WSGI applications by path, such as
+`Metrics.wsgi_app`. Out: GET and HEAD of these and of `/healthz`; anything else is refused. The
+server is the standard library's, by wsgiref. Not prometheus_client's `start_http_server`: that
+answers every path with metrics, asks the name service for this host's name before it listens, and
+lets a peer that is slow or silent hold a thread for ever, any number of them. Here that is ten
+seconds at most for each of a few, so that a scraper gone wild costs the driver little.
 """
 
+import io
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterable, Mapping
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import structlog
 
 from dra_driver.errors import SetupError
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 REQUEST_SECONDS = 10.0
 """How long a peer may take to send its request or to read its answer."""
 
 MAX_PEERS = 16
 
-Page = Callable[[], tuple[bytes, str]]
-"""Makes a body and its content type."""
+_Answer = tuple[str, list[tuple[str, str]], bytes]
+"""Status, headers and body."""
 
 log = structlog.get_logger()
 
@@ -44,12 +51,19 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
 
 
 class HttpEndpoint:
-    """Serves pages until stopped."""
+    """Serves pages, and `/healthz`, until stopped."""
 
-    def __init__(self, endpoint: str, pages: Mapping[str, Page]) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        pages: Mapping[str, "WSGIApplication"],
+        *,
+        request_seconds: float = REQUEST_SECONDS,
+    ) -> None:
         """Take the address and the pages by path; nothing happens before `start`."""
+        self._request_seconds = request_seconds
         self._endpoint = endpoint
-        self._pages = dict(pages)
+        self._site = _Site(pages)
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -66,7 +80,7 @@ class HttpEndpoint:
         """
         host, port = parse_endpoint(self._endpoint)
         try:
-            self._server = _Server(host, port, self._pages)
+            self._server = _Server(host, port, self._site, request_seconds=self._request_seconds)
         except OSError as error:
             raise SetupError(
                 f"HTTP endpoint {self._endpoint} cannot be listened on: "
@@ -87,24 +101,77 @@ class HttpEndpoint:
             self._server = None
 
 
-class _Server(ThreadingHTTPServer):
+class _Site:
+    """The WSGI application that passes a request on to the page of its path."""
+
+    def __init__(self, pages: Mapping[str, "WSGIApplication"]) -> None:
+        self._pages = {**pages, "/healthz": _healthy}
+
+    def __call__(
+        self, environ: "WSGIEnvironment", start_response: "StartResponse"
+    ) -> Iterable[bytes]:
+        method = environ["REQUEST_METHOD"]
+        status, headers, body = self._answer(method, environ)
+        headers = [*headers, ("Content-Length", str(len(body))), ("Server", "dra-driver")]
+        start_response(status, headers)
+        return [] if method == "HEAD" else [body]
+
+    def _answer(self, method: str, environ: "WSGIEnvironment") -> _Answer:
+        if method not in ("GET", "HEAD"):
+            return _text("501 Not Implemented")
+        path = environ["PATH_INFO"]
+        page = self._pages.get(path)
+        if page is None:
+            return _text("404 Not Found")
+        answers: list[tuple[str, list[tuple[str, str]]]] = []
+
+        def start(status: str, headers: list[tuple[str, str]], *_: object) -> Any:
+            answers.append((status, headers))
+
+        try:
+            body = b"".join(page({**environ, "REQUEST_METHOD": "GET"}, start))
+        except Exception:
+            # A page's fault must not look like success to a scraper, and must not end the thread.
+            log.exception("http page not made", path=path)
+            return _text("500 Internal Server Error")
+        return (*answers[-1], body)
+
+
+def _text(status: str) -> _Answer:
+    return status, [("Content-Type", "text/plain; charset=utf-8")], f"{status[4:]}\n".encode()
+
+
+def _healthy(_environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    start_response("200 OK", [("Content-Type", "text/plain; charset=utf-8")])
+    return [b"ok\n"]
+
+
+class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
-        self.pages = pages
+    def __init__(
+        self, host: str, port: int, application: "WSGIApplication", *, request_seconds: float
+    ) -> None:
+        self._request_seconds = request_seconds
         self._free = threading.BoundedSemaphore(MAX_PEERS)
         self.address_family = _family(host)
         super().__init__((host, port), _Handler)
+        self.set_app(application)
 
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6:
             # "::" then takes IPv4 peers too, as Go's ":8080" does.
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         # Not HTTPServer's own: it would ask the name service for this host's name.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.socket.getsockname()[:2]
+        self.setup_environ()
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        connection, address = super().get_request()
+        connection.settimeout(self._request_seconds)
+        return connection, address
 
     def process_request(
         self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
@@ -133,34 +200,10 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-class _Handler(BaseHTTPRequestHandler):
-    timeout = REQUEST_SECONDS
-    server: _Server
-
-    def do_GET(self) -> None:
-        page = self.server.pages.get(self.path.partition("?")[0])
-        if page is None:
-            self.send_error(HTTPStatus.NOT_FOUND)
-            return
-        try:
-            body, kind = page()
-        except Exception:
-            # A page's fault must not look like success to a scraper, and must not end the thread.
-            log.exception("http page not made", path=self.path)
-            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR)
-            return
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def version_string(self) -> str:
-        return "dra-driver"
+class _Handler(WSGIRequestHandler):
+    def get_stderr(self) -> io.StringIO:
+        """Drop the traceback that wsgiref writes when a peer goes away; the log has one line."""
+        return io.StringIO()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         log.debug("http request answered", line=format % args)

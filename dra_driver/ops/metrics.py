@@ -1,22 +1,25 @@
 """Every metric of the driver, declared in one place; the only door to prometheus_client.
 
 In: what happened, told by the parts that did it, and functions that are asked at each scrape. Out:
-the Prometheus text format. Names, labels and buckets of NVIDIA's own driver are kept, so that its
-dashboards and alerts work; smaller and larger buckets are added to its durations. Every series
-exists from the start with zero, so that a rate sees the first event. The registry belongs to the
-object, never to the process.
+a WSGI application for scrapers, which ops/http.py serves. Names, labels and buckets of NVIDIA's own
+driver are kept, so that its dashboards and alerts work; smaller and larger buckets are added to its
+durations. Every series exists from the start with zero, so that a rate sees the first event. The
+registry belongs to the object, never to the process.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
 
 
 class Operation(StrEnum):
@@ -227,9 +230,10 @@ class Metrics:
             gauge = self._cleanups.labels(self._driver, strategy)
             gauge.set_function(partial(_count_of, count_cleanups, strategy))
 
-    def render(self) -> tuple[bytes, str]:
-        """Return all metrics in the Prometheus text format, and its content type."""
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+    @property
+    def wsgi_app(self) -> "WSGIApplication":
+        """Answers each request with all metrics, in the format that it asks for."""
+        return make_wsgi_app(self._registry)
 
 
 class MpsMetrics:
@@ -273,9 +277,10 @@ class MpsMetrics:
             gauge = self._domains.labels(self._driver, state)
             gauge.set_function(partial(_count_of, count, state))
 
-    def render(self) -> tuple[bytes, str]:
-        """Return all metrics in the Prometheus text format, and its content type."""
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+    @property
+    def wsgi_app(self) -> "WSGIApplication":
+        """Answers each request with all metrics, in the format that it asks for."""
+        return make_wsgi_app(self._registry)
 
 
 def _count_of(count: Callable[[], Mapping[str, int]], state: str) -> float:

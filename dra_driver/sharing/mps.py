@@ -15,8 +15,9 @@ from typing import Protocol
 from dra_driver.cdi.model import Edits
 from dra_driver.devices.kinds import DeviceKind, GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.devices.versions import dotted
 from dra_driver.errors import ConfigError, StateError
-from dra_driver.mps.client_edits import ClientLimits, client_edits
+from dra_driver.mps.client_edits import client_edits
 from dra_driver.mps.domain import (
     Domain,
     DomainDevice,
@@ -112,7 +113,7 @@ class Mps:
         return {
             uuid: client_edits(
                 paths,
-                ClientLimits(active_thread_percentage=None if percentage == most else percentage),
+                active_thread_percentage=None if percentage == most else percentage,
             )
             for uuid, percentage in _client_percentages(plan).items()
         }
@@ -299,10 +300,6 @@ def _check_cards(gpus: Sequence[Gpu], config: MpsConfig) -> None:
                 raise ConfigError(
                     f"{what} was requested but is not supported: {gpu.uuid} "
                     f"({gpu.product_name}) has insufficient cudaComputeCapability "
-                    f'"{_dotted(gpu.cuda_compute_capability)}", wanted >= "{_dotted(least)}"; '
+                    f'"{dotted(gpu.cuda_compute_capability)}", wanted >= "{dotted(least)}"; '
                     "leave that out of the config, or select another GPU"
                 )
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"

@@ -14,18 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from dra_driver.devices import rooted
 from dra_driver.devices.nvml import find_library
+from dra_driver.devices.programs import NVIDIA_SMI, SEARCHED, find_program
 from dra_driver.errors import DeviceError
 
-PROGRAM = "nvidia-smi"
 LONGEST_SECONDS = 30.0
 """Without persistence mode a driver initialises each GPU anew, which takes seconds."""
 
-_FOLDERS = (
-    "/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin", "/opt/bin",
-    "/usr/lib/nvidia/current", "/usr/local/nvidia/bin",
-)  # fmt: skip
 _REAP_SECONDS = 1.0
 _MOST_WORDS = 300
 
@@ -66,16 +61,13 @@ class NvidiaSmi:
         Raises:
             DeviceError: it is not installed.
         """
-        for folder in _FOLDERS:
-            inside = rooted.resolve(self._root, f"{folder}/{PROGRAM}")
-            if inside is not None:
-                path = rooted.outside(self._root, inside)
-                if path.is_file():
-                    return path
+        program = find_program(self._root, NVIDIA_SMI)
+        if program is not None:
+            return program.path
         raise DeviceError(
-            f"{PROGRAM} not found under {self._root} (looked in {', '.join(_FOLDERS)}), and "
-            "time-slices cannot be set without; install the part of the NVIDIA driver that holds "
-            "it, or point --nvidia-driver-root at where it is"
+            f"{NVIDIA_SMI} not found under {self._root} (looked in {SEARCHED}), and time-slices "
+            "cannot be set without it; install the part of the NVIDIA driver that holds it, or "
+            "point --nvidia-driver-root at where it is"
         )
 
     def set_time_slice(self, uuid: str, number: int, deadline: float) -> bool:
@@ -90,8 +82,8 @@ class NvidiaSmi:
         if done.status == _NOT_AVAILABLE or "Not Supported" in done.said:
             return False
         raise DeviceError(
-            f"{PROGRAM} cannot set the time-slice of {uuid} (status {done.status}: {done.said}); "
-            f"{_ADVICE.get(done.status, _OTHER_ADVICE)}"
+            f"{NVIDIA_SMI} cannot set the time-slice of {uuid} (status {done.status}: {done.said}"
+            f"); {_ADVICE.get(done.status, _OTHER_ADVICE)}"
         )
 
     def _run(self, words: Sequence[str], deadline: float) -> _Outcome:

@@ -11,6 +11,7 @@ from typing import assert_never
 
 from dra_driver.devices.kinds import NodeDevice, kind_of
 from dra_driver.devices.model import Gpu, Inventory, MigDevice, Partition
+from dra_driver.devices.versions import dotted
 
 LONGEST_VALUE = 64
 """Bytes of a string or version attribute (DeviceAttributeMaxValueLength)."""
@@ -88,11 +89,11 @@ def _describe_card(gpu: Gpu, inventory: Inventory, attributes: Attributes) -> No
     attributes.text("productName", gpu.product_name)
     attributes.text("brand", gpu.brand)
     attributes.text("architecture", gpu.architecture)
-    attributes.version("cudaComputeCapability", _dotted(gpu.cuda_compute_capability))
+    attributes.version("cudaComputeCapability", dotted(gpu.cuda_compute_capability))
     if inventory.driver_version is not None:
         attributes.version("driverVersion", inventory.driver_version)
     if inventory.cuda_version is not None:
-        attributes.version("cudaDriverVersion", _dotted(inventory.cuda_version))
+        attributes.version("cudaDriverVersion", dotted(inventory.cuda_version))
     if gpu.addressing_mode is not None:
         attributes.text("addressingMode", gpu.addressing_mode)
     attributes.text(f"{_STANDARD}/pciBusID", gpu.pci_address)
@@ -100,10 +101,6 @@ def _describe_card(gpu: Gpu, inventory: Inventory, attributes: Attributes) -> No
         attributes.text(f"{_STANDARD}/pcieRoot", gpu.pcie_root)
     if gpu.numa_node is not None and gpu.numa_node >= 0:
         attributes.values[f"{_STANDARD}/numaNode"] = {"int": gpu.numa_node}
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"
 
 
 def strict_semver(text: str) -> str | None:

@@ -1,36 +1,16 @@
 """The composition root's own decisions; the whole of it runs in tests/contract/test_app.py."""
 
-import queue
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dra_driver.app import DIED, connect, end_at_dead_threads, roots_of
+from dra_driver.app import connect, roots_of
 from dra_driver.errors import SetupError
 from dra_driver.settings import Settings
 
 
-@pytest.fixture
-def excepthook() -> Iterator[None]:
-    before = threading.excepthook
-    yield
-    threading.excepthook = before
-
-
 def settings(**given: object) -> Settings:
     return Settings(node_name="n", **given)  # type: ignore[arg-type]
-
-
-@pytest.mark.usefixtures("excepthook")
-def test_a_thread_that_dies_ends_the_driver() -> None:
-    ends: queue.SimpleQueue[str] = queue.SimpleQueue()
-    end_at_dead_threads(ends)
-    thread = threading.Thread(target=lambda: 1 / 0, name="inventory")
-    thread.start()
-    thread.join()
-    assert ends.get(timeout=10) == DIED
 
 
 def test_without_kubeconfig_outside_of_a_pod_the_error_says_what_to_give() -> None:

@@ -1,4 +1,4 @@
-"""Deaths of MPS daemons become events on the claim and its pods, each told once."""
+"""Deaths of MPS daemons become events on the claim and its pods, each reported once."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ import make
 from apiserver.server import ApiServer
 from dra_driver.claims.checkpoint import RecordStore
 from dra_driver.claims.model import ClaimUid
-from dra_driver.claims.mps_events import FILE_NAME, EventTiming, MpsEvents
+from dra_driver.claims.mps_events import FILE_NAME, ClaimEvents, EventTiming, MpsEvents
 from dra_driver.errors import UnavailableError
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.mps.domain import DomainId, State, Status, encode_status
@@ -40,12 +40,10 @@ class World:
         return MpsEvents(
             DomainRequests(self.files.root, lambda: self.time),
             self.records,
-            self.kube,
-            node="node-1",
+            ClaimEvents(self.kube, node="node-1", now=lambda: datetime.now(UTC)),
             folder=self.files.root,
-            timing=EventTiming(
-                monotonic=lambda: self.time, now=lambda: datetime.now(UTC), look=0.01, retry=0.01
-            ),
+            clock=lambda: self.time,
+            timing=EventTiming(look=0.01, retry=0.01),
         )
 
     def say(self, restarts: int, state: State = State.READY, reason: str = "") -> None:
@@ -68,14 +66,14 @@ def world(tmp_path: Path) -> Iterator[World]:
         made.kube.close()
 
 
-def test_a_healthy_daemon_is_not_spoken_of(world: World) -> None:
+def test_a_healthy_daemon_is_not_reported(world: World) -> None:
     world.say(restarts=0)
     world.driver().look()
     assert world.server.seen() == []
     assert not (world.files.root / FILE_NAME).exists()
 
 
-def test_a_death_is_told_to_the_claim_and_to_its_pods(world: World) -> None:
+def test_a_death_is_reported_on_the_claim_and_on_its_pods(world: World) -> None:
     world.say(restarts=1)
     world.driver().look()
     assert world.regarding() == [("Pod", "pod"), ("ResourceClaim", "claim")]
@@ -88,7 +86,7 @@ def test_a_death_is_told_to_the_claim_and_to_its_pods(world: World) -> None:
     assert {one["regarding"]["uid"] for one in world.events()} == {UID, "pod-uid"}
 
 
-def test_a_death_is_told_once_also_by_the_next_driver(world: World) -> None:
+def test_a_death_is_reported_once_also_by_the_next_driver(world: World) -> None:
     world.say(restarts=1)
     driver = world.driver()
     driver.look()
@@ -97,7 +95,7 @@ def test_a_death_is_told_once_also_by_the_next_driver(world: World) -> None:
     assert len(world.events()) == 2
 
 
-def test_a_death_while_no_driver_ran_is_told_by_the_next(world: World) -> None:
+def test_a_death_while_no_driver_ran_is_reported_by_the_next(world: World) -> None:
     world.say(restarts=1)
     world.driver().look()
     world.say(restarts=2)
@@ -106,7 +104,7 @@ def test_a_death_while_no_driver_ran_is_told_by_the_next(world: World) -> None:
     assert any("died (death number 2):" in one["note"] for one in world.events())
 
 
-def test_a_daemon_that_keeps_dying_is_told_of_now_and_then(world: World) -> None:
+def test_a_daemon_that_keeps_dying_is_reported_once_in_a_while(world: World) -> None:
     driver = world.driver()
     for deaths in (1, 2, 3):
         world.say(restarts=deaths)
@@ -145,7 +143,7 @@ def test_a_claim_that_was_prepared_anew_begins_at_none(world: World) -> None:
     assert len(world.events()) == 4
 
 
-def test_an_api_server_that_is_away_is_told_later(world: World) -> None:
+def test_an_api_server_that_is_away_gets_the_events_later(world: World) -> None:
     fault = world.server.fail("create", status=503, times=1000)
     world.say(restarts=1)
     driver = world.driver()
@@ -167,7 +165,7 @@ def test_a_driver_that_may_not_write_events_goes_on(world: World) -> None:
 
 
 @pytest.mark.parametrize("change", ["claim gone", "claim replaced", "record gone"])
-def test_nobody_is_told_of_a_claim_that_is_gone(world: World, change: str) -> None:
+def test_nothing_is_reported_of_a_claim_that_is_gone(world: World, change: str) -> None:
     match change:
         case "claim gone":
             world.server.delete_all("resourceclaims")
@@ -181,7 +179,7 @@ def test_nobody_is_told_of_a_claim_that_is_gone(world: World, change: str) -> No
     assert world.events() == []
 
 
-def test_what_was_told_can_be_damaged(world: World) -> None:
+def test_the_file_of_what_was_reported_can_be_damaged(world: World) -> None:
     (world.files.root / FILE_NAME).write_bytes(b"\x00half a file")
     world.say(restarts=1)
     world.driver().look()

@@ -105,7 +105,7 @@ def test_killed_while_a_domain_goes_the_next_finishes(
 def test_killed_while_it_replaces_a_dead_daemon_the_next_does_so_once(
     world: World, start: Start, run: Run
 ) -> None:
-    child = start("buried")
+    child = start("death recorded")
     domain = world.domain("claim", 0)
     daemon = world.ready(domain).daemon
     assert daemon is not None

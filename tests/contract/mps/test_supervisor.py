@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.devices.kinds import DeviceKind
 from dra_driver.errors import DeviceError, TransientError
 from dra_driver.mps import mounts, processes
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, State, decode_status
@@ -94,7 +95,7 @@ def test_compute_modes_can_be_left_alone(world: World, run: Run) -> None:
     world.gone(domain)
 
 
-def test_modes_set_before_come_back_also_when_they_shall_be_left_alone_now(
+def test_modes_set_before_are_restored_even_if_they_are_to_be_left_alone_now(
     world: World, run: Run, stop: Stop
 ) -> None:
     first = run(world.supervisor())
@@ -112,7 +113,7 @@ def test_modes_set_before_come_back_also_when_they_shall_be_left_alone_now(
 def test_a_mig_device_has_a_daemon_and_no_compute_mode(world: World, run: Run) -> None:
     run(world.supervisor())
     uuid = "MIG-11111111-2222-3333-4444-555555555555"
-    device = DomainDevice(uuid=uuid, pinned_memory_mib=512)
+    device = DomainDevice(uuid=uuid, kind=DeviceKind.MIG, pinned_memory_mib=512)
     domain = Domain(id=DomainId("claim"), devices=(device,))
     assert world.ready(domain).pinned_memory_mib == ((uuid, 512),)
     assert set(world.modes()) == {DEFAULT}
@@ -120,11 +121,11 @@ def test_a_mig_device_has_a_daemon_and_no_compute_mode(world: World, run: Run) -
     world.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
 
 
-def test_a_daemon_that_dies_is_replaced_and_told_of(world: World, run: Run) -> None:
+def test_a_daemon_that_dies_is_replaced_and_reported(world: World, run: Run) -> None:
     seen: list[str] = []
 
     def step(_domain: str, name: str) -> None:
-        if name == "buried":
+        if name == "death recorded":
             status = world.requests.status(DomainId("claim"))
             seen.append(f"{status.state}: {status.reason}" if status else "")
 
@@ -139,14 +140,14 @@ def test_a_daemon_that_dies_is_replaced_and_told_of(world: World, run: Run) -> N
     assert again.daemon not in (first, None)
     assert again.restarts == 1
     assert seen[0].startswith("restarting: the MPS control daemon died")
-    assert "have to be restarted" in seen[0]
+    assert "must be restarted" in seen[0]
     assert world.ask(domain, "get_default_active_thread_percentage") == ["50.0"]
     assert mounts.layers(world.files.paths(domain.id).shm) == 1
     world.gone(domain)
     assert world.left(domain) == []
 
 
-def test_a_daemon_that_dies_while_it_starts_is_tried_again_until_it_does_not(
+def test_a_daemon_that_dies_while_it_starts_is_retried_until_it_does_not(
     world: World, run: Run
 ) -> None:
     world.wrap_control('[ "$1" = -d ] && { $REAL -f & /bin/sleep 0.05; kill -9 $!; }; exit 1')
@@ -160,7 +161,7 @@ def test_a_daemon_that_dies_while_it_starts_is_tried_again_until_it_does_not(
     world.gone(domain)
 
 
-def test_a_domain_that_failed_is_tried_at_once_when_it_is_asked_for_again(
+def test_a_domain_that_failed_is_retried_at_once_when_it_is_asked_for_again(
     world: World, run: Run
 ) -> None:
     world.wrap_control("exit 1")
@@ -229,7 +230,7 @@ def test_a_slow_start_of_one_does_not_delay_another(world: World, run: Run) -> N
     world.ready(slow)
 
 
-def test_what_an_earlier_life_left_is_removed(world: World, run: Run) -> None:
+def test_what_an_earlier_supervisor_left_is_removed(world: World, run: Run) -> None:
     domain = world.domain("claim", 0)
     paths = world.files.paths(domain.id)
     world.files.make_folders()
@@ -249,7 +250,7 @@ def test_what_an_earlier_life_left_is_removed(world: World, run: Run) -> None:
     assert world.left(domain) == []
 
 
-def test_what_nobody_wants_any_more_is_taken_back_at_the_start(
+def test_what_is_no_longer_wanted_is_undone_at_the_start(
     world: World, run: Run, stop: Stop
 ) -> None:
     first = run(world.supervisor())
@@ -283,7 +284,7 @@ def test_after_a_reboot_a_domain_that_is_still_wanted_comes_back(
     assert world.left(domain) == []
 
 
-def test_a_wish_that_cannot_be_read_stops_no_other(world: World, run: Run) -> None:
+def test_a_desired_state_that_cannot_be_read_stops_no_other(world: World, run: Run) -> None:
     run(world.supervisor())
     kept = world.domain("kept", 0)
     daemon = world.ready(kept).daemon
@@ -352,7 +353,7 @@ def test_a_driver_too_old_for_several_users_says_so(world: World, run: Run) -> N
         world.ready(world.domain("claim", 0, multi_user=True))
 
 
-def test_a_refused_compute_mode_is_tried_again(world: World, run: Run) -> None:
+def test_a_refused_compute_mode_is_retried(world: World, run: Run) -> None:
     run(world.supervisor())
     domain = world.domain("claim", 0)
     world.machine.fail_call("nvmlDeviceSetComputeMode", NO_PERMISSION)
@@ -363,7 +364,7 @@ def test_a_refused_compute_mode_is_tried_again(world: World, run: Run) -> None:
     world.machine.fail_call("nvmlDeviceSetComputeMode", NO_PERMISSION)
     world.requests.remove(domain.id)
     world.until(domain, lambda status: status.state is State.STOPPING and bool(status.reason))
-    with pytest.raises(TransientError, match="not taken back yet: this process may not use"):
+    with pytest.raises(TransientError, match="not removed yet: this process may not use"):
         world.requests.wait_gone(domain.id, time.monotonic())
     world.machine.clear_faults()
     world.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)

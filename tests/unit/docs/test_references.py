@@ -6,6 +6,7 @@ from pathlib import Path
 import make
 from dra_driver.ops.metrics import Metrics
 from dra_driver.slices.project import projection
+from scrape import metrics_text
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -29,7 +30,7 @@ def test_every_published_attribute_and_capacity_has_a_row() -> None:
 
 def test_every_metric_has_a_row() -> None:
     metrics = Metrics(driver="gpu.nvidia.com", node="n", version="0")
-    text = metrics.render()[0].decode()
+    text = metrics_text(metrics.wsgi_app)
     exported = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
     exported = {name for name in exported if not name.endswith("_created")}
     page = (DOCS / "operations.md").read_text()

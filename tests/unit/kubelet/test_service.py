@@ -9,6 +9,7 @@ from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
 from dra_driver.errors import ConflictError
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.ops.metrics import Metrics
+from scrape import metrics_text
 
 DEVICE = PreparedDevice(
     request_names=("gpu",), pool_name="n", device_name="gpu-0", cdi_device_ids=("a/b=c",)
@@ -161,7 +162,7 @@ def test_counts_tell_successes_from_failures() -> None:
 
     service = ClaimCalls(RecordedClaims(outcome), counted, clock=Clock())
     service.prepare([ref("bad"), ref("good")], 45)
-    text = counted.render()[0].decode()
+    text = metrics_text(counted.wsgi_app)
     labels = 'driver="gpu.nvidia.com"'
     assert f'nvidia_dra_requests_total{{{labels},operation="prepare"}} 1.0' in text
     assert f'nvidia_dra_requests_inflight{{{labels},operation="prepare"}} 0.0' in text

@@ -36,7 +36,7 @@ def node(root: Path, *words: str) -> MpsSupervisor:
     return parsed(f"--proc-root={proc}", plugins, *words)
 
 
-def test_it_is_a_command() -> None:
+def test_it_is_a_subcommand() -> None:
     assert COMMANDS["mps-supervisor"].model == MpsSupervisor.__name__
 
 
@@ -53,7 +53,7 @@ def test_compute_modes_can_be_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not parsed().compute_mode
 
 
-def test_an_interval_of_nothing_is_refused() -> None:
+def test_an_interval_of_zero_is_refused() -> None:
     with pytest.raises(ValidationError):
         parsed("--check-interval=0")
 
@@ -65,7 +65,7 @@ def test_it_meets_the_driver_below_the_kubelets_plugins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", ["much", "1", "-1Gi", "100m"])
-def test_a_size_that_is_none_is_refused(tmp_path: Path, size: str) -> None:
+def test_a_size_that_is_not_valid_is_refused(tmp_path: Path, size: str) -> None:
     with pytest.raises(SetupError, match="--shm-size"):
         build(node(tmp_path, f"--shm-size={size}"))
 

@@ -40,18 +40,18 @@ class Door:
 
 
 def enter(modes: ComputeModes, domain: DomainId, uuid: str = GPU) -> int | None:
-    found = modes.found(domain, uuid)
+    found = modes.acquire(domain, uuid)
     modes.set_exclusive(uuid)
     return found
 
 
-def test_the_mode_found_comes_back() -> None:
+def test_the_mode_that_was_found_is_restored() -> None:
     door = Door()
     door.modes[GPU] = PROHIBITED
     modes = ComputeModes(door)
     assert enter(modes, ONE) == PROHIBITED
     assert door.modes == {GPU: EXCLUSIVE_PROCESS, OTHER: DEFAULT}
-    modes.leave(ONE, GPU)
+    modes.release(ONE, GPU)
     assert door.modes == {GPU: PROHIBITED, OTHER: DEFAULT}
     modes.close()
     assert not door.is_open
@@ -61,22 +61,22 @@ def test_the_driver_may_be_missing_until_a_domain_comes() -> None:
     door = Door()
     door.refuses = True
     modes = ComputeModes(door)
-    modes.warm()
+    modes.open()
     with pytest.raises(DeviceError):
-        modes.found(ONE, GPU)
+        modes.acquire(ONE, GPU)
     door.refuses = False
-    modes.warm()
+    modes.open()
     assert door.is_open
 
 
-def test_the_last_of_two_domains_puts_back_what_the_first_one_found() -> None:
+def test_the_last_of_two_domains_restores_the_mode_before_the_first() -> None:
     door = Door()
     modes = ComputeModes(door)
     enter(modes, ONE)
     assert enter(modes, TWO) == DEFAULT
-    modes.leave(ONE, GPU)
+    modes.release(ONE, GPU)
     assert door.modes[GPU] == EXCLUSIVE_PROCESS
-    modes.leave(TWO, GPU)
+    modes.release(TWO, GPU)
     assert door.modes[GPU] == DEFAULT
 
 
@@ -86,13 +86,13 @@ def test_what_an_earlier_supervisor_found_is_what_comes_back() -> None:
     modes = ComputeModes(door)
     modes.remember(ONE, {GPU: DEFAULT})
     assert enter(modes, TWO) == DEFAULT
-    modes.leave(TWO, GPU)
+    modes.release(TWO, GPU)
     assert door.modes[GPU] == EXCLUSIVE_PROCESS
-    modes.leave(ONE, GPU)
+    modes.release(ONE, GPU)
     assert door.modes[GPU] == DEFAULT
 
 
-def test_entering_again_writes_nothing() -> None:
+def test_a_domain_that_uses_a_gpu_already_writes_nothing() -> None:
     door = Door()
     modes = ComputeModes(door)
     assert [enter(modes, ONE), enter(modes, ONE)] == [DEFAULT, DEFAULT]
@@ -104,7 +104,7 @@ def test_a_gpu_that_was_exclusive_before_stays_so() -> None:
     door.modes[GPU] = EXCLUSIVE_PROCESS
     modes = ComputeModes(door)
     enter(modes, ONE)
-    modes.leave(ONE, GPU)
+    modes.release(ONE, GPU)
     assert (door.modes[GPU], door.writes) == (EXCLUSIVE_PROCESS, 0)
 
 
@@ -113,24 +113,24 @@ def test_a_mode_that_somebody_set_meanwhile_stays() -> None:
     modes = ComputeModes(door)
     enter(modes, ONE)
     door.modes[GPU] = PROHIBITED
-    modes.leave(ONE, GPU)
+    modes.release(ONE, GPU)
     assert door.modes[GPU] == PROHIBITED
 
 
 def test_a_card_without_compute_modes_has_nothing_to_record() -> None:
     door = Door()
     door.modes[GPU] = None
-    assert ComputeModes(door).found(ONE, GPU) is None
+    assert ComputeModes(door).acquire(ONE, GPU) is None
 
 
-def test_modes_that_shall_not_be_changed_are_still_put_back() -> None:
+def test_modes_that_are_not_to_be_changed_are_still_restored() -> None:
     door = Door()
     modes = ComputeModes(door, change=False)
     assert enter(modes, ONE) is None
     assert door.modes[GPU] == DEFAULT
     door.modes[GPU] = EXCLUSIVE_PROCESS
     modes.remember(ONE, {GPU: DEFAULT})
-    modes.leave(ONE, GPU)
+    modes.release(ONE, GPU)
     assert door.modes[GPU] == DEFAULT
 
 
@@ -140,8 +140,8 @@ def test_a_mode_that_cannot_be_put_back_is_tried_again() -> None:
     enter(modes, ONE)
     door.refuses = True
     with pytest.raises(DeviceError):
-        modes.leave(ONE, GPU)
+        modes.release(ONE, GPU)
     door.refuses = False
-    modes.leave(ONE, GPU)
+    modes.release(ONE, GPU)
     assert door.modes[GPU] == DEFAULT
-    modes.leave(ONE, GPU)
+    modes.release(ONE, GPU)

@@ -1,4 +1,4 @@
-"""Processes are who they are, also when their PID comes back."""
+"""Processes are told apart even when a PID is reused."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def child() -> Iterator["subprocess.Popen[bytes]"]:
     process.wait(PATIENCE)
 
 
-def test_a_process_is_known_by_pid_and_start(child: "subprocess.Popen[bytes]") -> None:
+def test_a_process_is_identified_by_pid_and_start_time(child: "subprocess.Popen[bytes]") -> None:
     daemon = processes.daemon_at(child.pid)
     assert daemon is not None
     assert processes.is_alive(daemon)
@@ -48,7 +48,7 @@ def test_a_killed_process_is_gone_also_while_nobody_has_reaped_it(
     assert not processes.is_alive(daemon)
 
 
-def test_a_process_that_is_no_more_has_ended() -> None:
+def test_a_process_that_was_reaped_has_ended() -> None:
     process = subprocess.Popen(["/bin/true"])
     process.wait(PATIENCE)
     gone = Daemon(pid=process.pid, start_ticks=0)
@@ -65,5 +65,5 @@ def test_nobody_listens_in_a_folder_without_a_socket(tmp_path: Path) -> None:
     assert processes.listener(tmp_path, "control_privileged") is None
 
 
-def test_no_process_bears_the_mark_of_an_unknown_domain(tmp_path: Path) -> None:
+def test_no_process_has_the_mark_of_an_unknown_domain(tmp_path: Path) -> None:
     assert processes.marked(tmp_path) == []

@@ -1,5 +1,6 @@
-"""The driver's side alone: what it leaves on disk, and whose word it takes."""
+"""The driver's side alone: what it leaves on disk, and which answers it believes."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,27 +23,27 @@ def requests(tmp_path: Path) -> DomainRequests:
 
 @pytest.fixture
 def busy_supervisor(tmp_path: Path) -> Iterator[None]:
-    """A supervisor that runs and has no time."""
+    """A supervisor that runs and never gets to its work."""
     lock = SupervisorLock(MpsFiles(root=tmp_path).lock)
     assert lock.take("busy")
     yield
     lock.release()
 
 
-def test_a_wish_taken_back_at_once_is_not_gone_before_the_supervisor_has_seen_it(
+def test_a_domain_removed_at_once_is_not_gone_before_the_supervisor_has_seen_it(
     requests: DomainRequests, busy_supervisor: None
 ) -> None:
     requests.write_desired(DOMAIN)
     requests.remove(DOMAIN.id)
     assert requests.desired(DOMAIN.id) is None
     for _ in range(2):
-        with pytest.raises(TransientError, match="not seen yet that it is not wanted any more"):
+        with pytest.raises(TransientError, match="not seen yet that it is no longer wanted"):
             requests.wait_gone(DOMAIN.id, NOW)
         requests.remove(DOMAIN.id)
     assert requests.list() == {DOMAIN.id}
 
 
-def test_a_wish_that_no_supervisor_has_seen_needs_none_to_end(requests: DomainRequests) -> None:
+def test_a_domain_that_no_supervisor_has_seen_needs_none_to_end(requests: DomainRequests) -> None:
     requests.write_desired(DOMAIN)
     requests.remove(DOMAIN.id)
     requests.wait_gone(DOMAIN.id, NOW)
@@ -61,3 +62,32 @@ def test_what_was_begun_is_not_gone_without_a_supervisor(requests: DomainRequest
     requests.remove(DOMAIN.id)
     with pytest.raises(TransientError, match="the MPS supervisor is not running"):
         requests.wait_gone(DOMAIN.id, NOW)
+
+
+def test_asking_for_the_same_again_touches_nothing(tmp_path: Path) -> None:
+    requests = DomainRequests(tmp_path / "mps", time.monotonic)
+    requests.write_desired(DOMAIN)
+    path = tmp_path / "mps/desired/claim.json"
+    before = path.stat()
+    requests.write_desired(DOMAIN)
+    assert path.stat() == before
+    assert requests.desired(DOMAIN.id) == DOMAIN
+    assert requests.list() == {"claim"}
+    requests.remove(DOMAIN.id)
+    requests.remove(DOMAIN.id)
+    assert requests.desired(DOMAIN.id) is None
+
+
+def test_a_domain_that_never_was_is_gone_also_without_a_supervisor(tmp_path: Path) -> None:
+    requests = DomainRequests(tmp_path / "mps", time.monotonic)
+    requests.wait_gone(DOMAIN.id, time.monotonic())
+    assert not requests.supervisor_runs()
+
+
+def test_damaged_files_say_nothing(tmp_path: Path) -> None:
+    requests = DomainRequests(tmp_path, time.monotonic)
+    requests.write_desired(DOMAIN)
+    (tmp_path / "desired/claim.json").write_bytes(b"{")
+    (tmp_path / "status/claim.json").write_bytes(b"{")
+    assert requests.desired(DOMAIN.id) is None
+    assert requests.status(DOMAIN.id) is None

@@ -1,19 +1,28 @@
 """The HTTP endpoint, over real sockets."""
 
 import http.client
+import socket
+import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dra_driver.errors import SetupError
-from dra_driver.ops.http import HttpEndpoint, parse_endpoint
+from dra_driver.ops.http import MAX_PEERS, HttpEndpoint, parse_endpoint
+from dra_driver.ops.metrics import MpsMetrics
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
 
 
-def metrics_page() -> tuple[bytes, str]:
-    return b"up 1\n", "text/plain; version=0.0.4"
+def metrics_page(environ: "WSGIEnvironment", start_response: "StartResponse") -> list[bytes]:
+    assert environ["REQUEST_METHOD"] == "GET"
+    start_response("200 OK", [("Content-Type", "text/plain; version=0.0.4")])
+    return [b"up ", b"1\n"]
 
 
-def broken_page() -> tuple[bytes, str]:
+def broken_page(environ: "WSGIEnvironment", start_response: "StartResponse") -> list[bytes]:
     raise RuntimeError("no records")
 
 
@@ -91,3 +100,70 @@ def test_an_endpoint_without_host_takes_ipv4_peers() -> None:
         assert ask(endpoint, "GET", "/metrics")[0] == 200
     finally:
         endpoint.stop()
+
+
+def test_the_health_check_needs_no_page(endpoint: HttpEndpoint) -> None:
+    assert ask(endpoint, "GET", "/healthz") == (200, "text/plain; charset=utf-8", b"ok\n")
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics/", "/favicon.ico"])
+def test_metrics_are_at_their_path_only(path: str) -> None:
+    metrics = MpsMetrics(driver="gpu.nvidia.com", version="0")
+    endpoint = HttpEndpoint("127.0.0.1:0", {"/metrics": metrics.wsgi_app})
+    endpoint.start()
+    try:
+        status, kind, body = ask(endpoint, "GET", "/metrics")
+        assert (status, (kind or "").partition(";")[0]) == (200, "text/plain")
+        assert b"nvidia_dra_mps_daemon_deaths_total" in body
+        assert ask(endpoint, "HEAD", "/metrics") == (200, kind, b"")
+        assert ask(endpoint, "GET", path)[0] == 404
+    finally:
+        endpoint.stop()
+
+
+def test_an_ipv6_address_is_listened_on() -> None:
+    endpoint = HttpEndpoint("[::1]:0", {})
+    try:
+        endpoint.start()
+    except SetupError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    try:
+        with socket.create_connection(("::1", endpoint.port), timeout=10) as peer:
+            peer.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert peer.recv(64).startswith(b"HTTP/1.0 200 OK")
+    finally:
+        endpoint.stop()
+
+
+def test_a_silent_peer_does_not_hold_up_the_stop(endpoint: HttpEndpoint) -> None:
+    with socket.create_connection(("127.0.0.1", endpoint.port), timeout=10) as peer:
+        peer.sendall(b"GET /metr")
+        assert ask(endpoint, "GET", "/metrics")[0] == 200
+        before = time.monotonic()
+        endpoint.stop()
+        assert time.monotonic() - before < 5
+
+
+def test_a_peer_that_is_silent_for_too_long_is_hung_up_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    endpoint = HttpEndpoint("127.0.0.1:0", {}, request_seconds=0.05)
+    endpoint.start()
+    try:
+        with socket.create_connection(("127.0.0.1", endpoint.port), timeout=10) as peer:
+            peer.sendall(b"GET /metr")
+            assert peer.recv(64) == b""
+    finally:
+        endpoint.stop()
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_no_more_than_a_few_peers_are_served_at_once(endpoint: HttpEndpoint) -> None:
+    address = ("127.0.0.1", endpoint.port)
+    peers = [socket.create_connection(address, timeout=10) for _ in range(MAX_PEERS)]
+    try:
+        with socket.create_connection(address, timeout=10) as peer:
+            assert peer.recv(64) == b""
+    finally:
+        for peer in peers:
+            peer.close()

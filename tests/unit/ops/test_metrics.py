@@ -3,6 +3,7 @@
 import pytest
 
 from dra_driver.ops.metrics import DeviceType, Metrics, Operation, SliceWrite
+from scrape import metrics_text
 
 
 def new() -> Metrics:
@@ -10,9 +11,7 @@ def new() -> Metrics:
 
 
 def text(metrics: Metrics) -> str:
-    body, kind = metrics.render()
-    assert kind.startswith("text/plain")
-    return body.decode()
+    return metrics_text(metrics.wsgi_app)
 
 
 @pytest.mark.parametrize(

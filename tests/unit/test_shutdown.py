@@ -1,0 +1,65 @@
+"""What ends a process that runs until it is told to stop."""
+
+import os
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from dra_driver.shutdown import THREAD_DIED, Shutdown, ShutdownReason
+
+
+@pytest.fixture
+def shutdown() -> Iterator[Shutdown]:
+    """One that watches for everything; afterwards the process is as it was."""
+    watched = (signal.SIGTERM, signal.SIGINT)
+    handlers = {number: signal.getsignal(number) for number in watched}
+    hook = threading.excepthook
+    shutdown = Shutdown()
+    shutdown.watch_signals()
+    shutdown.watch_threads()
+    yield shutdown
+    threading.excepthook = hook
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def die(name: str) -> None:
+    thread = threading.Thread(target=lambda: 1 / 0, name=name)
+    thread.start()
+    thread.join()
+
+
+def test_a_thread_that_dies_ends_the_process(shutdown: Shutdown) -> None:
+    die("inventory")
+    assert shutdown.wait(10) == THREAD_DIED
+    assert THREAD_DIED.exit_status == 1
+
+
+def test_the_thread_that_died_is_named_in_the_log(
+    shutdown: Shutdown, capsys: pytest.CaptureFixture[str]
+) -> None:
+    die("inventory")
+    said = "".join(capsys.readouterr())
+    assert "thread died" in said
+    assert "inventory" in said
+    assert "ZeroDivisionError" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_well(shutdown: Shutdown, number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+    assert shutdown.wait(10) == ShutdownReason(text=number.name, exit_status=0)
+
+
+def test_the_first_reason_counts(shutdown: Shutdown) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    die("inventory")
+    assert shutdown.wait(10).exit_status == 0
+
+
+def test_without_a_reason_it_goes_on(shutdown: Shutdown) -> None:
+    with pytest.raises(queue.Empty):
+        shutdown.wait(0.01)
