@@ -197,17 +197,6 @@ class TestDroppedFields:
         bench.look_again(publisher, make.inventory())
         assert bench.writes() == 2
 
-    def test_a_taint_that_is_stored_stays_with_the_time_the_server_gave_it(
-        self, bench: Any
-    ) -> None:
-        publisher = bench.start(make.inventory(), project=with_taints)
-        publisher.update(make.inventory(make.gpu(0), make.gpu(1), make.gpu(2)))
-        bench.wait(lambda: len(bench.devices()) == 3)
-        (update,) = bench.server.seen("update", "resourceslices")
-        taint = bench.slices()[0]["spec"]["devices"][0]["taints"][0]
-        assert taint["timeAdded"] == "2026-01-02T03:04:05Z"
-        assert update.status == 200
-
     def test_a_field_that_the_server_changes_is_not_written_again_and_again(
         self, bench: Any
     ) -> None:
