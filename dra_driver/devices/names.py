@@ -14,7 +14,6 @@ DRIVER_NAME = "gpu.nvidia.com"
 
 DeviceName = NewType("DeviceName", str)
 
-_GPU = re.compile(r"gpu-(?P<minor>[0-9]+)")
 _MIG = re.compile(r"gpu-(?P<minor>[0-9]+)-mig-.+-(?P<id>[0-9]+)-(?P<start>[0-9]+)")
 _LONGEST_LABEL = 63
 _NOT_IN_LABELS = re.compile(r"[^a-z0-9-]")
@@ -51,12 +50,6 @@ def mig_name(minor: int, profile: str, profile_id: int, start: int) -> DeviceNam
     room = _LONGEST_LABEL - len(f"gpu-{minor}-mig--{numbers}")
     readable = readable.strip("-")[:room].strip("-") or "profile"
     return DeviceName(f"gpu-{minor}-mig-{readable}-{numbers}")
-
-
-def gpu_minor(name: str) -> int | None:
-    """Return the minor number in the name of a whole GPU; None if it is no such name."""
-    match = _GPU.fullmatch(name)
-    return None if match is None else int(match["minor"])
 
 
 def parse_mig_name(name: str) -> MigName | None:

@@ -6,7 +6,7 @@ MIG mode by a reset (Ampere) is divided only while the mode is on, for nobody re
 running node; what a host gives to a virtual machine as a vGPU is divided by the host.
 """
 
-from dra_driver.devices.model import Gpu, Instance, MigDevice, MigMode, MigSlot, Partition
+from dra_driver.devices.model import Gpu, Instance, MigDevice, MigMode, Partition
 from dra_driver.devices.names import DeviceName, mig_name
 
 
@@ -65,12 +65,6 @@ def found_by_others(gpu: Gpu) -> tuple[Instance, ...]:
     """Return the GPU instances that this driver did not make."""
     instances = () if gpu.mig is None else gpu.mig.instances
     return tuple(entry for entry in instances if not entry.made_here)
-
-
-def instance_at(gpu: Gpu, slot: MigSlot) -> Instance | None:
-    """Return the GPU instance at a slot, as of the look that the GPU is from."""
-    instances = () if gpu.mig is None else gpu.mig.instances
-    return next((entry for entry in instances if entry.slot == slot), None)
 
 
 def partition_name(gpu: Gpu, device: Partition | MigDevice) -> DeviceName:

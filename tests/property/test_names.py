@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.cdi.spec import claim_device_id, claim_device_name
-from dra_driver.devices.names import MigName, gpu_minor, gpu_name, mig_name, parse_mig_name
+from dra_driver.devices.names import MigName, gpu_name, mig_name, parse_mig_name
 
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 CDI_DEVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
@@ -19,11 +19,6 @@ def test_a_device_name_is_a_dns_label(minor: int) -> None:
 
     assert DNS_LABEL.fullmatch(name)
     assert len(name) <= 63
-
-
-@given(MINORS)
-def test_the_minor_number_can_be_read_back(minor: int) -> None:
-    assert gpu_minor(gpu_name(minor)) == minor
 
 
 @given(MINORS, st.text(max_size=96), st.integers(0, 2**32 - 1), st.integers(0, 255))

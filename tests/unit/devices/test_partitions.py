@@ -3,10 +3,9 @@
 import pytest
 
 import make
-from dra_driver.devices.model import Gpu, MigMode, MigProfile, MigSlot, Placement
-from dra_driver.devices.names import MigName, gpu_minor, mig_name, parse_mig_name
+from dra_driver.devices.model import Gpu, MigMode, MigProfile, Placement
+from dra_driver.devices.names import MigName, mig_name, parse_mig_name
 from dra_driver.devices.partitions import (
-    instance_at,
     is_partitioned,
     is_whole,
     partition_name,
@@ -89,14 +88,6 @@ def test_a_partition_is_found_by_what_its_name_says() -> None:
     assert partition_named(make.gpu(0), 9, 4) is None
 
 
-def test_an_instance_is_found_by_its_slot() -> None:
-    device = make.mig_device(0, "3g.40gb", 4)
-    one = make.gpu(0, mig_mode=ON, mig=make.mig(device))
-
-    assert instance_at(one, device.slot) == device
-    assert instance_at(one, MigSlot(gpu=one.uuid, profile_id=9, start=0)) is None
-
-
 @pytest.mark.parametrize(
     ("profile", "number", "name"),
     [
@@ -112,7 +103,6 @@ def test_names_of_mig_devices_are_those_of_nvidias_driver(
 ) -> None:
     assert mig_name(0, profile, number, 0) == name
     assert parse_mig_name(name) == MigName(minor=0, profile_id=number, start=0)
-    assert gpu_minor(name) is None
 
 
 @pytest.mark.parametrize(
@@ -120,11 +110,6 @@ def test_names_of_mig_devices_are_those_of_nvidias_driver(
 )
 def test_other_names_are_no_mig_devices(name: str) -> None:
     assert parse_mig_name(name) is None
-
-
-def test_the_minor_number_of_a_whole_gpu_is_read_from_its_name() -> None:
-    assert gpu_minor("gpu-12") == 12
-    assert gpu_minor("gpu-") is None
 
 
 @pytest.mark.parametrize(
