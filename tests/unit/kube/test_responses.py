@@ -114,10 +114,6 @@ def test_a_call_is_said_in_words() -> None:
         str(Call(verb="list", resource=RESOURCE_CLAIMS, namespace="team"))
         == "list resourceclaims in namespace team"
     )
-    with_status = Call(
-        verb="patch", resource=RESOURCE_CLAIMS, namespace="a", name="b", subresource="status"
-    )
-    assert str(with_status) == "patch resourceclaims/status a/b"
 
 
 def test_a_path_quotes_what_is_no_part_of_it() -> None:
@@ -127,7 +123,3 @@ def test_a_path_quotes_what_is_no_part_of_it() -> None:
         == "/apis/resource.k8s.io/v1/namespaces/x%20y/resourceclaims/a%2Fb%3Fc"
     )
     assert RESOURCE_CLAIMS.path() == "/apis/resource.k8s.io/v1/resourceclaims"
-    with_status = Call(
-        verb="patch", resource=RESOURCE_CLAIMS, namespace="a", name="b", subresource="status"
-    )
-    assert with_status.path == "/apis/resource.k8s.io/v1/namespaces/a/resourceclaims/b/status"
