@@ -81,15 +81,6 @@ def test_a_gpu_that_goes_and_comes_back_is_reported_each_time() -> None:
     assert seen == [both, one, both]
 
 
-def test_a_rescan_can_be_asked_for() -> None:
-    changes: queue.Queue[Inventory] = queue.Queue()
-    one = make.inventory(make.gpu(0))
-    with watching(Machine(make.inventory(), one), changes.put) as watcher:
-        changes.get(timeout=TIMEOUT)
-        watcher.rescan()
-        assert changes.get(timeout=TIMEOUT) == one
-
-
 def test_a_missing_driver_is_an_empty_inventory_with_the_reason_and_is_retried() -> None:
     changes: queue.Queue[Inventory] = queue.Queue()
     missing = DeviceError("libnvidia-ml.so.1 not found")
