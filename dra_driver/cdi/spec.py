@@ -47,39 +47,6 @@ def claim_device_id(uid: str, device: str, share_id: str | None = None) -> str:
     return f"{KIND}={claim_device_name(uid, device, share_id)}"
 
 
-def render(spec: Spec, edits_of: Callable[[Edits], object] | None = None) -> dict[str, object]:
-    """Check a spec and return it as the CDI JSON object, its entries in a fixed order.
-
-    Device nodes and mounts are sorted by path depth, then path, so that a mount never hides one
-    below it and equal content gives equal bytes. Env and hooks keep their order: it has a meaning.
-
-    Args:
-        spec: the spec.
-        edits_of: returns what `render_edits` returns, in whatever form the caller wants it in the
-            object; it may know it already.
-
-    Raises:
-        StateError: a rule of CDI is broken; the text names the entry and the rule.
-    """
-    edits_of = edits_of or render_edits
-    problem = next(_problems(spec), None)
-    if problem is not None:
-        raise _refused(problem)
-    document: dict[str, object] = {
-        "cdiVersion": minimum_version(spec),
-        "kind": spec.kind,
-        "devices": [
-            {
-                "name": device.name,
-                "containerEdits": _part(f"device {device.name!r}", device.edits, edits_of),
-            }
-            for device in sorted(spec.devices, key=lambda device: device.name)
-        ],
-    }
-    common = _part("common edits", spec.edits, edits_of)
-    return document if _is_empty(spec.edits) else document | {"containerEdits": common}
-
-
 def render_edits(edits: Edits) -> dict[str, object]:
     """Check container edits and return their JSON object.
 
@@ -92,9 +59,41 @@ def render_edits(edits: Edits) -> dict[str, object]:
     return _edits(edits)
 
 
-def _part(name: str, edits: Edits, edits_of: Callable[[Edits], object]) -> object:
+def render(spec: Spec, edits_json: Callable[[Edits], object] = render_edits) -> dict[str, object]:
+    """Check a spec and return it as the CDI JSON object, its entries in a fixed order.
+
+    Device nodes and mounts are sorted by path depth, then path, so that a mount never hides one
+    below it and equal content gives equal bytes. Env and hooks keep their order: it has a meaning.
+
+    Args:
+        spec: the spec.
+        edits_json: returns what stands in the object for container edits, checked; a caller that
+            has it already passes it on.
+
+    Raises:
+        StateError: a rule of CDI is broken; the text names the entry and the rule.
+    """
+    problem = next(_problems(spec), None)
+    if problem is not None:
+        raise _refused(problem)
+    document: dict[str, object] = {
+        "cdiVersion": minimum_version(spec),
+        "kind": spec.kind,
+        "devices": [
+            {
+                "name": device.name,
+                "containerEdits": _part(f"device {device.name!r}", device.edits, edits_json),
+            }
+            for device in sorted(spec.devices, key=lambda device: device.name)
+        ],
+    }
+    common = _part("common edits", spec.edits, edits_json)
+    return document if _is_empty(spec.edits) else document | {"containerEdits": common}
+
+
+def _part(name: str, edits: Edits, edits_json: Callable[[Edits], object]) -> object:
     try:
-        return edits_of(edits)
+        return edits_json(edits)
     except StateError as error:
         raise _refused(f"{name}: {error}") from error
 
