@@ -233,9 +233,11 @@ def _existing_device(offer: _Offer, mig: MigDevice) -> WireDevice:
     describe_mig(offer.gpu, mig.profile, mig.uuid, offer.inventory, attributes)
     offer.omitted += attributes.omitted
     capacity = counters.capacity(counters.engines(mig.profile))
-    slices = {f"memorySlice{number}": {"value": "1"} for number in mig.placement.slices}
-    if len(attributes.values) + len(capacity) + len(slices) <= MOST_FACTS:
-        capacity |= slices
+    memory_slices = {
+        f"memorySlice{number}": {"value": "1"} for number in mig.placement.memory_slices
+    }
+    if len(attributes.values) + len(capacity) + len(memory_slices) <= MOST_FACTS:
+        capacity |= memory_slices
     else:
         reason = f"the API allows {MOST_FACTS} attributes and capacities of a device"
         offer.omitted.append(Omitted(device=name, attribute="memorySlice…", reason=reason))

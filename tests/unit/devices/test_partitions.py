@@ -123,10 +123,10 @@ def test_graphics_are_known_by_the_profiles_name(name: str, *, graphics: bool) -
     assert MigProfile(**(fields | {"name": name})).has_graphics is graphics
 
 
-def test_placements_overlap_only_where_they_share_a_slice() -> None:
+def test_placements_overlap_only_where_they_share_a_memory_slice() -> None:
     middle = Placement(start=2, size=2)
 
-    assert list(middle.slices) == [2, 3]
+    assert list(middle.memory_slices) == [2, 3]
     assert middle.overlaps(Placement(start=3, size=1))
     assert middle.overlaps(Placement(start=0, size=8))
     assert not middle.overlaps(Placement(start=4, size=4))
