@@ -118,15 +118,15 @@ def minimum_version(spec: Spec) -> str:
 def _problems(spec: Spec) -> Iterator[str]:
     yield from _kind_problems(spec.kind)
     if not spec.devices:
-        yield "it has no device, and a spec needs at least one"
+        yield "it has no device, but needs at least one"
     for name, times in Counter(device.name for device in spec.devices).items():
         if times > 1:
-            yield f"device {name!r} stands in it {times} times, names must be unique"
+            yield f"{times} devices have the name {name!r}; names must be unique"
     for device in spec.devices:
         if not _DEVICE_NAME.fullmatch(device.name):
             yield (
-                f"device name {device.name!r} may hold letters, digits and _ - . : only,"
-                " and starts and ends with a letter or digit"
+                f"device name {device.name!r} is not valid: it may have only letters, digits and"
+                " _ - . :, and must start and end with a letter or digit"
             )
         if _is_empty(device.edits):
             yield f"device {device.name!r} has no container edits"
@@ -143,8 +143,8 @@ def _kind_problems(kind: str) -> Iterator[str]:
             yield f"{what} {name!r} must have 2 to {longest} characters"
         elif not _VENDOR_OR_CLASS.fullmatch(name):
             yield (
-                f"{what} {name!r} may hold letters, digits and _ - . only,"
-                " starts with a letter and ends with a letter or digit"
+                f"{what} {name!r} is not valid: it may have only letters, digits and _ - .,"
+                " and must start with a letter and end with a letter or digit"
             )
 
 
@@ -157,7 +157,7 @@ def _edit_problems(edits: Edits) -> Iterator[str]:
         if not (_is_absolute(mount.host_path) and _is_absolute(mount.container_path)):
             yield (
                 f"mount {mount.host_path!r} to {mount.container_path!r}:"
-                " both need to be absolute paths"
+                " both must be absolute paths"
             )
     for hook in edits.hooks:
         for problem in _hook_problems(hook):
@@ -176,7 +176,7 @@ def _env_problems(env: tuple[str, ...]) -> Iterator[str]:
 
 def _hook_problems(hook: Hook) -> Iterator[str]:
     if hook.hook_name not in _HOOK_NAMES:
-        yield f"the name is none of {', '.join(_HOOK_NAMES)}"
+        yield f"the name is not one of {', '.join(_HOOK_NAMES)}"
     if not _is_absolute(hook.path):
         yield f"path {hook.path!r} is not absolute"
     yield from _env_problems(hook.env)
@@ -188,9 +188,9 @@ def _node_problems(node: DeviceNode) -> Iterator[str]:
     if node.host_path is not None and not _is_absolute(node.host_path):
         yield f"host path {node.host_path!r} is not absolute"
     if node.type is not None and node.type not in _NODE_TYPES:
-        yield f"type {node.type!r} is none of {', '.join(_NODE_TYPES)}"
+        yield f"type {node.type!r} is not one of {', '.join(_NODE_TYPES)}"
     if node.permissions is not None and set(node.permissions) - set("rwm"):
-        yield f"permissions {node.permissions!r} may hold the letters r, w and m only"
+        yield f"permissions {node.permissions!r} may have only the letters r, w and m"
     limits = {"major": _INT64_MAX, "minor": _INT64_MAX, "file_mode": _UINT32_MAX}
     for field, largest in (limits | {"gid": _UINT32_MAX}).items():
         value = getattr(node, field)

@@ -67,14 +67,14 @@ class MigCalls:
                     return (), "this process may not list MIG instances; run it as root"
                 if error.value not in _GONE:
                     raise
-        return (), "its MIG instances change all the time"
+        return (), "its MIG instances keep changing"
 
     def instances(self, gpu: GpuUuid) -> tuple[Instance, ...]:
         """Return the GPU instances of a GPU as they are now.
 
         Raises:
             DeviceError: no such GPU, or NVML refuses.
-            TransientError: they change all the time.
+            TransientError: they keep changing.
         """
         with nvml_errors(f"listing MIG instances of {gpu}"):
             handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
@@ -121,7 +121,7 @@ class MigCalls:
             if status not in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_RESET_REQUIRED):
                 raise pynvml.NVMLError(status)
         raise DeviceError(
-            f"{doing}: this card does it only by a reset; drain the node, set the mode with"
+            f"{doing}: this card changes it only by a reset; drain the node, set the mode with"
             " nvidia-smi -mig and reset the GPU"
         )
 

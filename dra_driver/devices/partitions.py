@@ -23,14 +23,14 @@ def why_not_partitioned(gpu: Gpu) -> str | None:
     if mig.is_virtual:
         return "it is a vGPU, which only its host can divide"
     if not mig.memory_slice_count:
-        return "NVML names no MIG profile for it"
+        return "NVML reports no MIG profile for it"
     if mig.needs_reset and gpu.mig_mode is not MigMode.ENABLED:
         return (
-            "MIG mode is to be on after the next reset; drain the node and reset the GPU"
-            f" (nvidia-smi -i {gpu.pci_address} --gpu-reset)"
+            "MIG mode is enabled, but takes effect only after a reset; drain the node and reset the"
+            f" GPU (nvidia-smi -i {gpu.pci_address} --gpu-reset)"
             if mig.pending_mode is MigMode.ENABLED
             else "MIG mode is off, and this card changes it only by a reset; to divide it, drain"
-            f" the node, then nvidia-smi -i {gpu.pci_address} -mig 1, and reset the GPU"
+            f" the node, run nvidia-smi -i {gpu.pci_address} -mig 1 and reset the GPU"
         )
     return None
 

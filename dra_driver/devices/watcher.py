@@ -18,7 +18,7 @@ log = structlog.get_logger()
 
 _FIRST_RETRY_SECONDS = 1.0
 _NOTHING_YET = Inventory(
-    driver_version=None, cuda_version=None, problem="the GPUs of this node are being looked for"
+    driver_version=None, cuda_version=None, problem="this node has not been searched for GPUs yet"
 )
 
 

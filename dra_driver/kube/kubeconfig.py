@@ -23,7 +23,7 @@ def from_kubeconfig(path: Path, *, context: str | None = None) -> KubeClient:
     """Return a client for a kubeconfig file; `context` defaults to its current context.
 
     Raises:
-        SetupError: the file cannot be read or is no usable kubeconfig.
+        SetupError: the file cannot be read or is not a valid kubeconfig.
     """
     configuration = Configuration(host="")
     try:
@@ -38,9 +38,9 @@ def from_kubeconfig(path: Path, *, context: str | None = None) -> KubeClient:
     except (OSError, UnicodeDecodeError) as error:
         raise SetupError(f"cannot read the kubeconfig: {error}") from error
     except (ConfigException, yaml.YAMLError, LookupError, TypeError, ValueError) as error:
-        raise SetupError(f"{path} is no usable kubeconfig: {error}") from error
+        raise SetupError(f"{path} is not a valid kubeconfig: {error}") from error
     if not configuration.host:
-        raise SetupError(f"{path} is no usable kubeconfig: its cluster names no server")
+        raise SetupError(f"{path} is not a valid kubeconfig: its cluster names no server")
     if token_file is None:
         return _client(configuration, _ConfiguredToken(configuration))
     # The package reads tokenFile once and never again; a bound token would be dead in an hour.

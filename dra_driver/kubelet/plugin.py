@@ -29,7 +29,7 @@ OLD_CALLS_SECONDS = 45.0
 
 ONE_DRIVER = (
     "only one driver of this name may run on a node, NVIDIA's own included: remove the other, or "
-    "set --pod-uid where two of this one meet in a rolling update"
+    "set --pod-uid if two pods of this driver overlap during a rolling update"
 )
 
 log = structlog.get_logger()

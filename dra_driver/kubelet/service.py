@@ -32,6 +32,8 @@ PARALLEL_CLAIMS = 8
 ANSWER_SECONDS = 2.0
 """Of the caller's time, what is kept for the answer when a claim does not keep to its deadline."""
 
+TOO_LATE = "the kubelet stopped waiting before this claim's turn came; it asks again"
+
 FAILED = {Operation.PREPARE: "claim not prepared", Operation.UNPREPARE: "claim not unprepared"}
 
 log = structlog.get_logger()
@@ -105,7 +107,7 @@ class ClaimCalls:
             log.warning(
                 "call skipped", operation=operation, claims=[str(ref) for ref in claims.values()]
             )
-            return {uid: Answer(error="the call had ended before its turn came") for uid in claims}
+            return {uid: Answer(error=TOO_LATE) for uid in claims}
         limit = KUBELET_SECONDS if seconds is None else min(KUBELET_SECONDS, seconds)
         deadline = self._clock() + limit
         if len(claims) <= 1:
@@ -123,8 +125,8 @@ class ClaimCalls:
         # Whoever is not done goes on alone: work that was begun must end in a consistent state.
         pool.shutdown(wait=False, cancel_futures=True)
         late = Answer(
-            error=f"the claim was not {operation}d within {limit:.0f} s: the driver goes on with "
-            f"what it began, and the kubelet asks again"
+            error=f"the claim was not {operation}d within {limit:.0f} s; the driver finishes what "
+            f"it began, and the kubelet asks again"
         )
         return {
             uid: future.result() if future.done() and not future.cancelled() else late
@@ -165,8 +167,8 @@ class ClaimCalls:
             log.exception(FAILED[operation], seconds=self._since(start))
             self._metrics.request_failed(operation)
             return Answer(
-                error=f"internal error: {type(error).__name__}: {error}: this is a fault of the "
-                f"driver; its log holds the traceback"
+                error=f"internal error: {type(error).__name__}: {error}; this is a bug in the "
+                f"driver, and its log has the traceback"
             )
         self._metrics.request_succeeded(operation, self._clock() - start)
         # What changed was told by whoever changed it; a repeated call changes nothing.

@@ -148,7 +148,9 @@ def _why_undivided(gpu: Gpu, *, with_counters: bool) -> str | None:
         )
     count = len(counters.whole(gpu.mig.profiles))
     if count > counters.MOST_COUNTERS:
-        return f"its MIG profiles need {count} counters, more than the API allows"
+        return (
+            f"its MIG profiles need {count} counters, and the API allows {counters.MOST_COUNTERS}"
+        )
     return None
 
 
@@ -206,8 +208,8 @@ def _offer_undivided(offer: _Offer, reason: str | None) -> None:
         offer.whole = _whole_device(offer)
     elif gpu.mig is None or gpu.mig.problem is None:
         offer.notes.append(
-            "MIG mode is on, so it runs no work as a whole GPU, and it has no MIG device; to"
-            f" publish the whole GPU: nvidia-smi -i {gpu.pci_address} -mig 0"
+            "MIG mode is on, so it cannot be used as a whole GPU, and it has no MIG device; to"
+            f" publish the whole GPU, turn MIG mode off: nvidia-smi -i {gpu.pci_address} -mig 0"
         )
 
 
@@ -239,7 +241,7 @@ def _existing_device(offer: _Offer, mig: MigDevice) -> WireDevice:
     if len(attributes.values) + len(capacity) + len(memory_slices) <= MOST_FACTS:
         capacity |= memory_slices
     else:
-        reason = f"the API allows {MOST_FACTS} attributes and capacities of a device"
+        reason = f"the API allows a device {MOST_FACTS} attributes and capacities"
         offer.omitted.append(Omitted(device=name, attribute="memorySlice…", reason=reason))
     return {"name": name, "attributes": attributes.values, "capacity": capacity}
 

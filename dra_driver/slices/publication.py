@@ -275,7 +275,7 @@ class Publication:
         """Note what the server did not store as asked, so that it is not asked again and again."""
         asked, answered = write.body["spec"], answer.get("spec")
         if not (isinstance(asked, dict) and isinstance(answered, dict)):
-            raise UnavailableError(f"the answer for slice {write.name} has no spec")
+            raise UnavailableError(f"the API server's response for slice {write.name} has no spec")
         found = tuple(differences(asked, answered))
         if not found:
             self._settled.pop(write.name, None)
