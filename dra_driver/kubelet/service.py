@@ -12,15 +12,17 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import grpc
 import structlog
 
 from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
 from dra_driver.errors import DriverError
-from dra_driver.kubelet.protos import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2
-from dra_driver.kubelet.protos import dra_v1beta1_pb2_grpc as dra_v1beta1_rpc
+from dra_driver.kubelet.protos import dra_v1_pb2 as v1
+from dra_driver.kubelet.protos import dra_v1_pb2_grpc as v1_rpc
+from dra_driver.kubelet.protos import dra_v1beta1_pb2 as v1beta1
+from dra_driver.kubelet.protos import dra_v1beta1_pb2_grpc as v1beta1_rpc
 from dra_driver.ops.metrics import Metrics, Operation
 
 KUBELET_SECONDS = 45.0
@@ -179,69 +181,66 @@ class ClaimCalls:
         return round(self._clock() - start, 4)
 
 
-class DraPluginV1(dra_v1_pb2_grpc.DRAPluginServicer):
-    """k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin, which kubelets since 1.34 speak."""
+PrepareRequest = v1.NodePrepareResourcesRequest | v1beta1.NodePrepareResourcesRequest
+PrepareResponse = v1.NodePrepareResourcesResponse | v1beta1.NodePrepareResourcesResponse
+UnprepareRequest = v1.NodeUnprepareResourcesRequest | v1beta1.NodeUnprepareResourcesRequest
+UnprepareResponse = v1.NodeUnprepareResourcesResponse | v1beta1.NodeUnprepareResourcesResponse
 
-    def __init__(self, calls: ClaimCalls) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A version of the kubelet's DRAPlugin service: its responses, and how a server gets it."""
+
+    prepared: Callable[[], PrepareResponse]
+    unprepared: Callable[[], UnprepareResponse]
+    add_to_server: Callable[["DraPlugin", grpc.Server], None]
+
+
+V1 = Version(
+    prepared=v1.NodePrepareResourcesResponse,
+    unprepared=v1.NodeUnprepareResourcesResponse,
+    add_to_server=v1_rpc.add_DRAPluginServicer_to_server,
+)
+"""k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin, which kubelets since 1.34 speak."""
+
+V1BETA1 = Version(
+    prepared=v1beta1.NodePrepareResourcesResponse,
+    unprepared=v1beta1.NodeUnprepareResourcesResponse,
+    add_to_server=v1beta1_rpc.add_DRAPluginServicer_to_server,
+)
+"""k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin: the same without share ids."""
+
+
+class DraPlugin:
+    """The service in one version. What it is asked is the same in all."""
+
+    def __init__(self, calls: ClaimCalls, version: Version) -> None:
         self._calls = calls
+        self._version = version
 
     def attach(self, server: grpc.Server) -> None:
         """Add this service to a server that has not started."""
-        dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        self._version.add_to_server(self, server)
 
     def NodePrepareResources(  # noqa: N802
-        self, request: dra_v1_pb2.NodePrepareResourcesRequest, context: grpc.ServicerContext
-    ) -> dra_v1_pb2.NodePrepareResourcesResponse:
+        self, request: PrepareRequest, context: grpc.ServicerContext
+    ) -> PrepareResponse:
         """Answer devices or an error for each claim."""
         answers = self._calls.prepare(_refs(request.claims), _seconds(context))
-        return _prepared(dra_v1_pb2.NodePrepareResourcesResponse(), answers)
+        return _prepared(self._version.prepared(), answers)
 
     def NodeUnprepareResources(  # noqa: N802
-        self, request: dra_v1_pb2.NodeUnprepareResourcesRequest, context: grpc.ServicerContext
-    ) -> dra_v1_pb2.NodeUnprepareResourcesResponse:
+        self, request: UnprepareRequest, context: grpc.ServicerContext
+    ) -> UnprepareResponse:
         """Answer an empty entry or an error for each claim."""
         answers = self._calls.unprepare(_refs(request.claims), _seconds(context))
-        return _unprepared(dra_v1_pb2.NodeUnprepareResourcesResponse(), answers)
+        response = self._version.unprepared()
+        for uid, answer in answers.items():
+            response.claims[uid].error = answer.error
+        return response
 
 
-class DraPluginV1Beta1(dra_v1beta1_rpc.DRAPluginServicer):
-    """k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin: the same without share ids."""
-
-    def __init__(self, calls: ClaimCalls) -> None:
-        self._calls = calls
-
-    def attach(self, server: grpc.Server) -> None:
-        """Add this service to a server that has not started."""
-        dra_v1beta1_rpc.add_DRAPluginServicer_to_server(self, server)  # type: ignore[no-untyped-call]
-
-    def NodePrepareResources(  # noqa: N802
-        self, request: dra_v1beta1_pb2.NodePrepareResourcesRequest, context: grpc.ServicerContext
-    ) -> dra_v1beta1_pb2.NodePrepareResourcesResponse:
-        """Answer devices or an error for each claim."""
-        answers = self._calls.prepare(_refs(request.claims), _seconds(context))
-        return _prepared(dra_v1beta1_pb2.NodePrepareResourcesResponse(), answers)
-
-    def NodeUnprepareResources(  # noqa: N802
-        self, request: dra_v1beta1_pb2.NodeUnprepareResourcesRequest, context: grpc.ServicerContext
-    ) -> dra_v1beta1_pb2.NodeUnprepareResourcesResponse:
-        """Answer an empty entry or an error for each claim."""
-        answers = self._calls.unprepare(_refs(request.claims), _seconds(context))
-        return _unprepared(dra_v1beta1_pb2.NodeUnprepareResourcesResponse(), answers)
-
-
-Prepared = TypeVar(
-    "Prepared",
-    dra_v1_pb2.NodePrepareResourcesResponse,
-    dra_v1beta1_pb2.NodePrepareResourcesResponse,
-)
-Unprepared = TypeVar(
-    "Unprepared",
-    dra_v1_pb2.NodeUnprepareResourcesResponse,
-    dra_v1beta1_pb2.NodeUnprepareResourcesResponse,
-)
-
-
-def _prepared(response: Prepared, answers: Mapping[ClaimUid, Answer]) -> Prepared:
+def _prepared(response: PrepareResponse, answers: Mapping[ClaimUid, Answer]) -> PrepareResponse:
     """Fill in and return a response; version v1beta1 has no share ids."""
     for uid, answer in answers.items():
         entry = response.claims[uid]
@@ -253,19 +252,13 @@ def _prepared(response: Prepared, answers: Mapping[ClaimUid, Answer]) -> Prepare
                 device_name=device.device_name,
                 cdi_device_ids=device.cdi_device_ids,
             )
-            if isinstance(added, dra_v1_pb2.Device) and device.share_id is not None:
+            if isinstance(added, v1.Device) and device.share_id is not None:
                 added.share_id = device.share_id
     return response
 
 
-def _unprepared(response: Unprepared, answers: Mapping[ClaimUid, Answer]) -> Unprepared:
-    for uid, answer in answers.items():
-        response.claims[uid].error = answer.error
-    return response
-
-
 def _refs(
-    claims: Iterable[dra_v1_pb2.Claim] | Iterable[dra_v1beta1_pb2.Claim],
+    claims: Iterable[v1.Claim] | Iterable[v1beta1.Claim],
 ) -> tuple[ClaimRef, ...]:
     return tuple(
         ClaimRef(uid=ClaimUid(claim.uid), namespace=claim.namespace, name=claim.name)
