@@ -73,13 +73,8 @@ class _Offer:
         return not (self.whole or self.existing or self.partitions)
 
 
-def project(inventory: Inventory) -> tuple[WireDevice, ...]:
-    """Return the devices to publish, in the order of slices/order.py."""
-    return projection(inventory).devices
-
-
 def projection(inventory: Inventory, *, with_counters: bool = True) -> Projection:
-    """Return the devices to publish together with everything that was left out.
+    """Return the devices to publish, in the order of slices/order.py, and all that was left out.
 
     Args:
         inventory: what the machine has.

@@ -27,7 +27,7 @@ from dra_driver.devices.model import (
 from dra_driver.devices.partitions import is_partitioned
 from dra_driver.slices.counters import MOST_COUNTERS, whole
 from dra_driver.slices.pool import DesiredPool, build_slices
-from dra_driver.slices.project import project, projection
+from dra_driver.slices.project import projection
 from dra_driver.slices.writes import Create, Delete, Owner, Update, Write, writes_for
 
 OWNER = Owner(name="n1", uid="node-uid")
@@ -214,7 +214,7 @@ def test_the_order_in_which_gpus_were_found_does_not_matter_to_the_bytes(
             gpus=inventory.gpus[::-1],
             sick=inventory.sick,
         )
-        assert json.dumps(project(turned)) == json.dumps(project(inventory))
+        assert json.dumps(projection(turned).devices) == json.dumps(projection(inventory).devices)
 
 
 def apply(writes: Sequence[Write], existing: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
