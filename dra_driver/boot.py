@@ -16,5 +16,5 @@ def read_boot_id(proc_root: Path) -> str:
         return path.read_text().strip()
     except OSError as error:
         raise SetupError(
-            f"{path} cannot be read: {error.strerror}: is --proc-root where procfs is mounted?"
+            f"{path} cannot be read: {error.strerror}; check that procfs is mounted at --proc-root"
         ) from error

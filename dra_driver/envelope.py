@@ -34,14 +34,14 @@ def unseal(data: bytes) -> Mapping[str, Any]:
     """
     match = _ENVELOPE.fullmatch(data)
     if match is None:
-        raise StateError("it is cut off or no file of this driver")
+        raise StateError("it is cut off, or not a file of this driver")
     version, digest, body = int(match[1]), match[2].decode(), match[3]
     if sha256(body).hexdigest() != digest:
         raise StateError("its checksum does not match its content")
     if version != _VERSION:
-        raise StateError(f"it has version {version}, and version {_VERSION} is read here")
+        raise StateError(f"it has version {version}, but this driver reads only version {_VERSION}")
     try:
         payload: Mapping[str, Any] = json.loads(body)
     except ValueError as error:
-        raise StateError(f"its content is no JSON: {error}") from error
+        raise StateError(f"its content is not valid JSON: {error}") from error
     return payload

@@ -123,7 +123,7 @@ def _profile(
     return MigProfile(
         id=number,
         name=name,
-        slices=int(name[0]),
+        compute_slices=int(name[0]),
         instances=most,
         memory_bytes=mib * 1024**2,
         multiprocessors=multiprocessors,

@@ -43,8 +43,8 @@ def create_both(device: Handle, profile_id: int, start: int, size: int) -> tuple
             info = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, index, 0)
         except pynvml.NVMLError_NotSupported:
             continue
-        slices = next(p.sliceCount for _, p in profiles(device) if p.id == profile_id)  # type: ignore[attr-defined]
-        if info.sliceCount == slices:
+        compute_slices = next(p.sliceCount for _, p in profiles(device) if p.id == profile_id)  # type: ignore[attr-defined]
+        if info.sliceCount == compute_slices:
             return instance, pynvml.nvmlGpuInstanceCreateComputeInstance(instance, info.id)
     raise AssertionError("no compute instance profile fills the GPU instance")
 

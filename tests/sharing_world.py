@@ -146,7 +146,7 @@ class Node:
         found: dict[str, Any] = edits
         return found
 
-    def slices(self) -> dict[int, int]:
+    def time_slices(self) -> dict[int, int]:
         """The time-slices that are not the default, by minor number."""
         return {s.gpu.minor: s.time_slice for s in self.machine.status() if s.time_slice}
 
@@ -166,7 +166,7 @@ class Node:
     def left(self) -> list[str]:
         """What claims have left: files, time-slices, compute modes, and of MPS anything at all."""
         found = self.world.left()
-        found += [f"time-slice of gpu-{minor}" for minor in self.slices()]
+        found += [f"time-slice of gpu-{minor}" for minor in self.time_slices()]
         found += [f"compute mode of gpu-{minor}" for minor in self.modes()]
         found += [f"mps domain {domain}" for domain in sorted(self.mps.requests.list())]
         for folder in self.mps.files.domains_folder.glob("*"):

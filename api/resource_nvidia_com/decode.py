@@ -1,10 +1,9 @@
-"""Opaque parameters to config models: strict for what users write, lenient for what is stored.
+"""Opaque parameters to config models, strictly.
 
 In: the JSON object under `opaque.parameters`, as a dict. Out: one of the models, chosen by
 apiVersion and kind. Kubernetes checks nothing in there (resource.k8s.io/v1
 OpaqueDeviceConfiguration), so an unknown field or a key written twice would silently mean something
-else than its author thought: both are refused. Lenient reading drops unknown fields, so that an
-older driver can read what a newer one stored.
+else than its author thought: both are refused.
 
 Python's JSON reader keeps the last of two equal keys and forgets the first. Who reads the JSON of a
 claim passes `keep_duplicates` as its `object_pairs_hook`, and `decode` then knows.
@@ -14,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType, UnionType
-from typing import Literal, get_args, get_origin
+from typing import get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -87,26 +86,13 @@ def decode(parameters: object) -> Config:
     duplicates = list(_duplicates(parameters, ()))
     if duplicates:
         raise InvalidConfigError(duplicates)
-    return _decode(parameters, extra="forbid")
-
-
-def decode_stored(parameters: object) -> Config:
-    """Return a config this driver stored, maybe in a newer version: unknown fields are dropped.
-
-    Raises:
-        InvalidConfigError: a field that is known has a wrong value.
-    """
-    return _decode(parameters, extra="ignore")
-
-
-def _decode(parameters: object, *, extra: Literal["forbid", "ignore"]) -> Config:
     if not isinstance(parameters, Mapping):
         raise InvalidConfigError(
             [Problem(path=(), text="a config must be a JSON object with apiVersion and kind")]
         )
     model = _model(parameters)
     try:
-        return model.model_validate(dict(parameters), extra=extra)
+        return model.model_validate(dict(parameters))
     except ValidationError as error:
         found = [_problem(model, details) for details in error.errors(include_url=False)]
         raise InvalidConfigError(found) from error

@@ -57,7 +57,7 @@ def parent_edits(gpu: Gpu, roots: Roots) -> Edits:
     if edits is None:
         raise DeviceError(
             f"device node {roots.node_on_host(name)} of GPU {gpu.uuid} is missing;"
-            f" make it with nvidia-modprobe -c {gpu.minor}, or start nvidia-persistenced"
+            f" create it with nvidia-modprobe -c {gpu.minor}, or start nvidia-persistenced"
         )
     return edits
 

@@ -101,7 +101,7 @@ def _file(roots: Roots, path: str) -> Path | None:
         return found if found is not None and found.is_file() else None
     except OSError as error:
         raise DeviceError(
-            f"the CDI hook program cannot be looked for at {error.filename}: {error.strerror};"
+            f"the CDI hook program cannot be searched for at {error.filename}: {error.strerror};"
             " check the mount of the driver root"
         ) from error
 

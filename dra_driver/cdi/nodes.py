@@ -61,7 +61,7 @@ def node_edits(roots: Roots, name: str) -> Edits | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise DeviceError(f"device node {path} cannot be looked at: {error.strerror}") from error
+        raise DeviceError(f"device node {path} cannot be inspected: {error.strerror}") from error
     major, minor = _numbers(roots.proc, path, name, status)
     in_container = f"/dev/{name}"
     on_host = roots.node_on_host(name)

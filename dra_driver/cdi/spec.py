@@ -47,39 +47,6 @@ def claim_device_id(uid: str, device: str, share_id: str | None = None) -> str:
     return f"{KIND}={claim_device_name(uid, device, share_id)}"
 
 
-def render(spec: Spec, edits_of: Callable[[Edits], object] | None = None) -> dict[str, object]:
-    """Check a spec and return it as the CDI JSON object, its entries in a fixed order.
-
-    Device nodes and mounts are sorted by path depth, then path, so that a mount never hides one
-    below it and equal content gives equal bytes. Env and hooks keep their order: it has a meaning.
-
-    Args:
-        spec: the spec.
-        edits_of: returns what `render_edits` returns, in whatever form the caller wants it in the
-            object; it may know it already.
-
-    Raises:
-        StateError: a rule of CDI is broken; the text names the entry and the rule.
-    """
-    edits_of = edits_of or render_edits
-    problem = next(_problems(spec), None)
-    if problem is not None:
-        raise _refused(problem)
-    document: dict[str, object] = {
-        "cdiVersion": minimum_version(spec),
-        "kind": spec.kind,
-        "devices": [
-            {
-                "name": device.name,
-                "containerEdits": _part(f"device {device.name!r}", device.edits, edits_of),
-            }
-            for device in sorted(spec.devices, key=lambda device: device.name)
-        ],
-    }
-    common = _part("common edits", spec.edits, edits_of)
-    return document if _is_empty(spec.edits) else document | {"containerEdits": common}
-
-
 def render_edits(edits: Edits) -> dict[str, object]:
     """Check container edits and return their JSON object.
 
@@ -92,9 +59,41 @@ def render_edits(edits: Edits) -> dict[str, object]:
     return _edits(edits)
 
 
-def _part(name: str, edits: Edits, edits_of: Callable[[Edits], object]) -> object:
+def render(spec: Spec, edits_json: Callable[[Edits], object] = render_edits) -> dict[str, object]:
+    """Check a spec and return it as the CDI JSON object, its entries in a fixed order.
+
+    Device nodes and mounts are sorted by path depth, then path, so that a mount never hides one
+    below it and equal content gives equal bytes. Env and hooks keep their order: it has a meaning.
+
+    Args:
+        spec: the spec.
+        edits_json: returns what stands in the object for container edits, checked; a caller that
+            has it already passes it on.
+
+    Raises:
+        StateError: a rule of CDI is broken; the text names the entry and the rule.
+    """
+    problem = next(_problems(spec), None)
+    if problem is not None:
+        raise _refused(problem)
+    document: dict[str, object] = {
+        "cdiVersion": minimum_version(spec),
+        "kind": spec.kind,
+        "devices": [
+            {
+                "name": device.name,
+                "containerEdits": _part(f"device {device.name!r}", device.edits, edits_json),
+            }
+            for device in sorted(spec.devices, key=lambda device: device.name)
+        ],
+    }
+    common = _part("common edits", spec.edits, edits_json)
+    return document if _is_empty(spec.edits) else document | {"containerEdits": common}
+
+
+def _part(name: str, edits: Edits, edits_json: Callable[[Edits], object]) -> object:
     try:
-        return edits_of(edits)
+        return edits_json(edits)
     except StateError as error:
         raise _refused(f"{name}: {error}") from error
 
@@ -119,15 +118,15 @@ def minimum_version(spec: Spec) -> str:
 def _problems(spec: Spec) -> Iterator[str]:
     yield from _kind_problems(spec.kind)
     if not spec.devices:
-        yield "it has no device, and a spec needs at least one"
+        yield "it has no device, but needs at least one"
     for name, times in Counter(device.name for device in spec.devices).items():
         if times > 1:
-            yield f"device {name!r} stands in it {times} times, names must be unique"
+            yield f"{times} devices have the name {name!r}; names must be unique"
     for device in spec.devices:
         if not _DEVICE_NAME.fullmatch(device.name):
             yield (
-                f"device name {device.name!r} may hold letters, digits and _ - . : only,"
-                " and starts and ends with a letter or digit"
+                f"device name {device.name!r} is not valid: it may have only letters, digits and"
+                " _ - . :, and must start and end with a letter or digit"
             )
         if _is_empty(device.edits):
             yield f"device {device.name!r} has no container edits"
@@ -144,8 +143,8 @@ def _kind_problems(kind: str) -> Iterator[str]:
             yield f"{what} {name!r} must have 2 to {longest} characters"
         elif not _VENDOR_OR_CLASS.fullmatch(name):
             yield (
-                f"{what} {name!r} may hold letters, digits and _ - . only,"
-                " starts with a letter and ends with a letter or digit"
+                f"{what} {name!r} is not valid: it may have only letters, digits and _ - .,"
+                " and must start with a letter and end with a letter or digit"
             )
 
 
@@ -158,7 +157,7 @@ def _edit_problems(edits: Edits) -> Iterator[str]:
         if not (_is_absolute(mount.host_path) and _is_absolute(mount.container_path)):
             yield (
                 f"mount {mount.host_path!r} to {mount.container_path!r}:"
-                " both need to be absolute paths"
+                " both must be absolute paths"
             )
     for hook in edits.hooks:
         for problem in _hook_problems(hook):
@@ -177,7 +176,7 @@ def _env_problems(env: tuple[str, ...]) -> Iterator[str]:
 
 def _hook_problems(hook: Hook) -> Iterator[str]:
     if hook.hook_name not in _HOOK_NAMES:
-        yield f"the name is none of {', '.join(_HOOK_NAMES)}"
+        yield f"the name is not one of {', '.join(_HOOK_NAMES)}"
     if not _is_absolute(hook.path):
         yield f"path {hook.path!r} is not absolute"
     yield from _env_problems(hook.env)
@@ -189,9 +188,9 @@ def _node_problems(node: DeviceNode) -> Iterator[str]:
     if node.host_path is not None and not _is_absolute(node.host_path):
         yield f"host path {node.host_path!r} is not absolute"
     if node.type is not None and node.type not in _NODE_TYPES:
-        yield f"type {node.type!r} is none of {', '.join(_NODE_TYPES)}"
+        yield f"type {node.type!r} is not one of {', '.join(_NODE_TYPES)}"
     if node.permissions is not None and set(node.permissions) - set("rwm"):
-        yield f"permissions {node.permissions!r} may hold the letters r, w and m only"
+        yield f"permissions {node.permissions!r} may have only the letters r, w and m"
     limits = {"major": _INT64_MAX, "minor": _INT64_MAX, "file_mode": _UINT32_MAX}
     for field, largest in (limits | {"gid": _UINT32_MAX}).items():
         value = getattr(node, field)

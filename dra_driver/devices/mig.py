@@ -96,8 +96,8 @@ class MigInstances:
                 return
             if mode is MigMode.DISABLED and (left := calls.instances(gpu)):
                 raise ConflictError(
-                    f"MIG mode of {gpu} stays on while it has {_listed(left)}; it can be turned off"
-                    " when they have gone"
+                    f"MIG mode of {gpu} cannot be turned off while the GPU has {_listed(left)};"
+                    " it can once they are gone"
                 )
             calls.set_mode(gpu, mode)
         log.info("mig mode changed", gpu=gpu, mode=str(mode))
@@ -214,7 +214,8 @@ def _check_room(calls: Calls, partition: Partition) -> None:
     if in_the_way:
         raise TransientError(
             f"there is no room for {partition.profile.name} at {partition.placement.start} of"
-            f" {partition.parent}: it has {_listed(in_the_way)}; it goes on when that has gone"
+            f" {partition.parent}: it has {_listed(in_the_way)}; this is tried again until that is"
+            " gone"
         )
 
 

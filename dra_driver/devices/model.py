@@ -39,7 +39,7 @@ class Placement:
     size: int
 
     @property
-    def slices(self) -> range:
+    def memory_slices(self) -> range:
         """The memory slices that are covered."""
         return range(self.start, self.start + self.size)
 
@@ -52,13 +52,13 @@ class Placement:
 class MigProfile:
     """One shape of GPU instance. `name` is as users write it, such as `1g.10gb+me`.
 
-    `slices` are compute slices; `instances` is how many of it the card can have at most;
-    `placements` are all places where one can be, whatever is there now, in order of their start.
+    `instances` is how many of it the card can have at most; `placements` are all places where one
+    can be, whatever is there now, in order of their start.
     """
 
     id: int
     name: str
-    slices: int
+    compute_slices: int
     instances: int
     memory_bytes: int
     multiprocessors: int
@@ -169,7 +169,7 @@ class Mig:
         return tuple(entry for entry in self.instances if isinstance(entry, MigDevice))
 
     @property
-    def units(self) -> int:
+    def memory_slice_count(self) -> int:
         """How many memory slices the card has."""
         ends = (place.start + place.size for each in self.profiles for place in each.placements)
         return max(ends, default=0)

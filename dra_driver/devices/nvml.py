@@ -91,7 +91,7 @@ def find_library(driver_root: Path) -> Path:
         found = libraries.locate(driver_root, LIBRARY)
     except OSError as error:
         raise DeviceError(
-            f"{LIBRARY} cannot be looked for under {driver_root}: {error.strerror}"
+            f"{driver_root} cannot be searched for {LIBRARY}: {error.strerror}"
             f" ({error.filename}); check the mount of the driver root"
         ) from error
     if not found:
@@ -125,7 +125,7 @@ class NvmlLibrary:
             except OSError as error:
                 raise DeviceError(
                     f"{self.path} cannot be loaded: {error};"
-                    " check that the driver fits this machine's architecture"
+                    " check that the driver is for this machine's architecture"
                 ) from error
             pynvml.nvmlLib = library
             pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 (of the library before)

@@ -39,7 +39,7 @@ _ADVICE = MappingProxyType(
         ),
         pynvml.NVML_ERROR_GPU_IS_LOST: (
             "the GPU has fallen off the bus or is otherwise out of reach",
-            "see dmesg for NVRM and Xid lines; the node has to be rebooted",
+            "look for NVRM and Xid lines in dmesg; the node has to be rebooted",
         ),
         pynvml.NVML_ERROR_RESET_REQUIRED: (
             "the GPU needs a reset",
@@ -59,7 +59,7 @@ _ADVICE = MappingProxyType(
         ),
     }
 )
-_OTHER_ADVICE = "see dmesg for NVRM lines, and whether nvidia-smi works on the node"
+_OTHER_ADVICE = "look for NVRM lines in dmesg, and check that nvidia-smi works on the node"
 
 # What passes when processes end, or when the driver is done with something else.
 _PASSING = frozenset(
@@ -106,7 +106,10 @@ def nvml_errors(doing: str = "") -> Iterator[None]:
 
 def _passing_cause(error: pynvml.NVMLError) -> str:
     if error.value == pynvml.NVML_ERROR_IN_USE:
-        return "processes still use it; it goes on when they have ended (fuser -v /dev/nvidia*)"
+        return (
+            "processes still use it; this is tried again until they have ended"
+            " (fuser -v /dev/nvidia* lists them)"
+        )
     if error.value == pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES:
-        return "there is no room for it; it goes on when what is in its place has gone"
+        return "there is no room for it; this is tried again until its place is free"
     return "the GPU is busy"

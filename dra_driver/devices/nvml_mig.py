@@ -67,14 +67,14 @@ class MigCalls:
                     return (), "this process may not list MIG instances; run it as root"
                 if error.value not in _GONE:
                     raise
-        return (), "its MIG instances change all the time"
+        return (), "its MIG instances keep changing"
 
     def instances(self, gpu: GpuUuid) -> tuple[Instance, ...]:
         """Return the GPU instances of a GPU as they are now.
 
         Raises:
             DeviceError: no such GPU, or NVML refuses.
-            TransientError: they change all the time.
+            TransientError: they keep changing.
         """
         with nvml_errors(f"listing MIG instances of {gpu}"):
             handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
@@ -121,7 +121,7 @@ class MigCalls:
             if status not in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_RESET_REQUIRED):
                 raise pynvml.NVMLError(status)
         raise DeviceError(
-            f"{doing}: this card does it only by a reset; drain the node, set the mode with"
+            f"{doing}: this card changes it only by a reset; drain the node, set the mode with"
             " nvidia-smi -mig and reset the GPU"
         )
 
@@ -151,9 +151,9 @@ class MigCalls:
             handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
             parent = pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)
             shape = pynvml.nvmlGpuInstanceGetInfo(parent).profileId
-            slices = next(one.slices for one in self.profiles(handle, gpu) if one.id == shape)
+            profile = next(one for one in self.profiles(handle, gpu) if one.id == shape)
             made = pynvml.nvmlGpuInstanceCreateComputeInstance(
-                parent, _compute_profile(parent, slices)
+                parent, _compute_profile(parent, profile.compute_slices)
             )
             with _undone_by(pynvml.nvmlComputeInstanceDestroy, made):
                 info = pynvml.nvmlComputeInstanceGetInfo(made)
@@ -250,7 +250,7 @@ def _profile(info: Any, placements: tuple[Placement, ...]) -> MigProfile:
     return MigProfile(
         id=int(info.id),
         name=str(info.name).removeprefix("MIG "),
-        slices=int(info.sliceCount),
+        compute_slices=int(info.sliceCount),
         instances=int(info.instanceCount),
         memory_bytes=int(info.memorySizeMB) * _MIB,
         multiprocessors=int(info.multiprocessorCount),
@@ -331,8 +331,8 @@ def _is_undivided(device: object) -> bool:
     return bool(attributes.computeInstanceSliceCount == attributes.gpuInstanceSliceCount)
 
 
-def _compute_profile(gpu_instance: object, slices: int) -> int:
-    """Return the id of the compute profile that takes all slices of a GPU instance.
+def _compute_profile(gpu_instance: object, compute_slices: int) -> int:
+    """Return the id of the compute profile that takes all compute slices of a GPU instance.
 
     As the card says, not by NVML's enumeration: for 7 slices that has two, and cards know one.
     """
@@ -345,6 +345,6 @@ def _compute_profile(gpu_instance: object, slices: int) -> int:
             number,
             pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
         )
-        if info is not None and info.sliceCount == slices:
+        if info is not None and info.sliceCount == compute_slices:
             return int(info.id)
     raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)

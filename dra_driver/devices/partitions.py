@@ -6,7 +6,7 @@ MIG mode by a reset (Ampere) is divided only while the mode is on, for nobody re
 running node; what a host gives to a virtual machine as a vGPU is divided by the host.
 """
 
-from dra_driver.devices.model import Gpu, Instance, MigDevice, MigMode, MigSlot, Partition
+from dra_driver.devices.model import Gpu, Instance, MigDevice, MigMode, Partition
 from dra_driver.devices.names import DeviceName, mig_name
 
 
@@ -22,15 +22,15 @@ def why_not_partitioned(gpu: Gpu) -> str | None:
         return mig.problem
     if mig.is_virtual:
         return "it is a vGPU, which only its host can divide"
-    if not mig.units:
-        return "NVML names no MIG profile for it"
+    if not mig.memory_slice_count:
+        return "NVML reports no MIG profile for it"
     if mig.needs_reset and gpu.mig_mode is not MigMode.ENABLED:
         return (
-            "MIG mode is to be on after the next reset; drain the node and reset the GPU"
-            f" (nvidia-smi -i {gpu.pci_address} --gpu-reset)"
+            "MIG mode is enabled, but takes effect only after a reset; drain the node and reset the"
+            f" GPU (nvidia-smi -i {gpu.pci_address} --gpu-reset)"
             if mig.pending_mode is MigMode.ENABLED
             else "MIG mode is off, and this card changes it only by a reset; to divide it, drain"
-            f" the node, then nvidia-smi -i {gpu.pci_address} -mig 1, and reset the GPU"
+            f" the node, run nvidia-smi -i {gpu.pci_address} -mig 1 and reset the GPU"
         )
     return None
 
@@ -65,12 +65,6 @@ def found_by_others(gpu: Gpu) -> tuple[Instance, ...]:
     """Return the GPU instances that this driver did not make."""
     instances = () if gpu.mig is None else gpu.mig.instances
     return tuple(entry for entry in instances if not entry.made_here)
-
-
-def instance_at(gpu: Gpu, slot: MigSlot) -> Instance | None:
-    """Return the GPU instance at a slot, as of the look that the GPU is from."""
-    instances = () if gpu.mig is None else gpu.mig.instances
-    return next((entry for entry in instances if entry.slot == slot), None)
 
 
 def partition_name(gpu: Gpu, device: Partition | MigDevice) -> DeviceName:

@@ -92,7 +92,9 @@ class DriverSession:
         with self._lent:
             library = self._library
             if library is None:
-                raise TransientError("the NVIDIA driver is not open; this is tried again")
+                raise TransientError(
+                    "the NVIDIA driver is not open at this moment; this is tried again"
+                )
             self._borrowers += 1
         try:
             yield library.mig
@@ -139,7 +141,7 @@ class DriverSession:
         except DeviceError:
             if library is self._library:
                 raise
-        raise TransientError("the NVIDIA driver is being opened anew; this is tried again")
+        raise TransientError("the NVIDIA driver is being reopened; this is tried again")
 
     def _look(self) -> Inventory:
         if self._library is not None:

@@ -18,7 +18,7 @@ log = structlog.get_logger()
 
 _FIRST_RETRY_SECONDS = 1.0
 _NOTHING_YET = Inventory(
-    driver_version=None, cuda_version=None, problem="the GPUs of this node are being looked for"
+    driver_version=None, cuda_version=None, problem="this node has not been searched for GPUs yet"
 )
 
 
@@ -47,7 +47,6 @@ class InventoryWatcher:
         self._rescan_seconds = rescan_seconds
         self._on_change = on_change
         self._current = _NOTHING_YET
-        self._wanted = threading.Event()
         self._stopping = threading.Event()
         self._looked = threading.Event()
         # Not waited for at exit: a call into NVML may hang with its GPU.
@@ -65,14 +64,9 @@ class InventoryWatcher:
         """Begin to look. A watcher is started once."""
         self._thread.start()
 
-    def rescan(self) -> None:
-        """Ask for a look now, without waiting for it."""
-        self._wanted.set()
-
     def stop(self, timeout: float) -> bool:
         """End the thread, waiting at most `timeout` seconds; return whether it has ended."""
         self._stopping.set()
-        self._wanted.set()
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -80,16 +74,15 @@ class InventoryWatcher:
     def _run(self) -> None:
         retry_seconds = _FIRST_RETRY_SECONDS
         while not self._stopping.is_set():
-            self._wanted.clear()
             inventory = self._look_once()
             if self._stopping.is_set():
                 return
             self._take(inventory)
             if inventory.problem is None:
                 retry_seconds = _FIRST_RETRY_SECONDS
-                self._wanted.wait(self._rescan_seconds)
+                self._stopping.wait(self._rescan_seconds)
             else:
-                self._wanted.wait(min(retry_seconds, self._rescan_seconds))
+                self._stopping.wait(min(retry_seconds, self._rescan_seconds))
                 retry_seconds = min(2 * retry_seconds, self._rescan_seconds)
 
     def _look_once(self) -> Inventory:

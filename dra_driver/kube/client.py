@@ -21,7 +21,7 @@ import urllib3
 
 from dra_driver.errors import AccessError, SetupError, UnavailableError
 from dra_driver.kube.resource import NODES, RESOURCE_CLAIMS, Call, Resource
-from dra_driver.kube.responses import decode, error_for
+from dra_driver.kube.responses import error_in, object_in
 from dra_driver.kube.stream import WatchStream
 from dra_driver.kube.token import TokenFile
 
@@ -89,15 +89,15 @@ class KubeClient:
         port = environment.get("KUBERNETES_SERVICE_PORT", "")
         if not (host and port):
             raise SetupError(
-                "this is no pod (KUBERNETES_SERVICE_HOST is not set): "
+                "this process does not run in a pod (KUBERNETES_SERVICE_HOST is not set); "
                 "name a kubeconfig with --kubeconfig"
             )
         if not port.isdecimal():
-            raise SetupError(f"KUBERNETES_SERVICE_PORT is {port!r}, and a port is a number")
+            raise SetupError(f"KUBERNETES_SERVICE_PORT is {port!r}, which is not a valid port")
         authority = directory / "ca.crt"
         if not authority.is_file():
             raise SetupError(
-                f"{authority} does not exist: is the ServiceAccount token mounted into this pod?"
+                f"{authority} does not exist; check that this pod mounts its ServiceAccount token"
             )
         tokens = TokenFile(directory / "token", clock=time.monotonic)
         tokens.token()
@@ -130,12 +130,11 @@ class KubeClient:
         self,
         resource: Resource,
         *,
-        namespace: str | None = None,
         query: Mapping[str, str] | None = None,
         timeout: float,
     ) -> JsonObject:
         """Return a collection as the List object it comes in, with `items` and its metadata."""
-        call = Call(verb="list", resource=resource, namespace=namespace)
+        call = Call(verb="list", resource=resource)
         return self._ask("GET", call, query=query, timeout=timeout)
 
     def create(
@@ -161,14 +160,13 @@ class KubeClient:
         name: str,
         body: Mapping[str, object],
         *,
-        namespace: str | None = None,
         timeout: float,
     ) -> JsonObject:
         """Replace an object and return what the server stored, which may lack fields.
 
         With `metadata.resourceVersion` in the body a change made in between is a StaleError.
         """
-        call = Call(verb="update", resource=resource, name=name, namespace=namespace)
+        call = Call(verb="update", resource=resource, name=name)
         return self._ask("PUT", call, body=body, timeout=timeout)
 
     def delete(
@@ -191,14 +189,13 @@ class KubeClient:
         self,
         resource: Resource,
         *,
-        namespace: str | None = None,
         query: Mapping[str, str],
     ) -> WatchStream:
         """Open a watch and return its events as they come.
 
         `query` holds resourceVersion, selectors and timeoutSeconds; bookmarks are always asked for.
         """
-        call = Call(verb="watch", resource=resource, namespace=namespace)
+        call = Call(verb="watch", resource=resource)
         asked = {**query, "watch": "1", "allowWatchBookmarks": "true"}
         response = self._send("GET", call, query=asked, timeout=_WATCH_IDLE_SECONDS, stream=True)
         return WatchStream(call, response)
@@ -217,7 +214,7 @@ class KubeClient:
         timeout: float,
     ) -> JsonObject:
         response = self._send(method, call, body=body, query=query, timeout=timeout)
-        return decode(call, response.data)
+        return object_in(call, response.data)
 
     def _send(
         self,
@@ -251,7 +248,7 @@ class KubeClient:
             self._credentials.expire()
             response = _reach(call, attempt, again=method == "GET")
         if not HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
-            raise error_for(
+            raise error_in(
                 call,
                 response.status,
                 response.data,

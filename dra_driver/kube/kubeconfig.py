@@ -19,28 +19,27 @@ from dra_driver.kube.client import POOL_SIZE, Credentials, FileToken, KubeClient
 from dra_driver.kube.token import TokenFile
 
 
-def from_kubeconfig(path: Path, *, context: str | None = None) -> KubeClient:
-    """Return a client for a kubeconfig file; `context` defaults to its current context.
+def from_kubeconfig(path: Path) -> KubeClient:
+    """Return a client for the current context of a kubeconfig file.
 
     Raises:
-        SetupError: the file cannot be read or is no usable kubeconfig.
+        SetupError: the file cannot be read or is not a valid kubeconfig.
     """
     configuration = Configuration(host="")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
         kube_config.load_kube_config(  # type: ignore[no-untyped-call]
             config_file=str(path),
-            context=context,
             client_configuration=configuration,
             persist_config=False,
         )
-        token_file = _token_file(content, context)
+        token_file = _token_file(content)
     except (OSError, UnicodeDecodeError) as error:
         raise SetupError(f"cannot read the kubeconfig: {error}") from error
     except (ConfigException, yaml.YAMLError, LookupError, TypeError, ValueError) as error:
-        raise SetupError(f"{path} is no usable kubeconfig: {error}") from error
+        raise SetupError(f"{path} is not a valid kubeconfig: {error}") from error
     if not configuration.host:
-        raise SetupError(f"{path} is no usable kubeconfig: its cluster names no server")
+        raise SetupError(f"{path} is not a valid kubeconfig: its cluster names no server")
     if token_file is None:
         return _client(configuration, _ConfiguredToken(configuration))
     # The package reads tokenFile once and never again; a bound token would be dead in an hour.
@@ -72,11 +71,11 @@ class _ConfiguredToken:
         """Nothing to forget: expiry is the package's own affair here."""
 
 
-def _token_file(content: object, context: str | None) -> str | None:
+def _token_file(content: object) -> str | None:
     """Return the `tokenFile` of a kubeconfig's user, unless an inline token comes first."""
     if not isinstance(content, dict):
         raise TypeError("it is not a mapping")
-    name = context or content["current-context"]
+    name = content["current-context"]
     contexts = {entry["name"]: entry["context"] for entry in content.get("contexts") or ()}
     users = {entry["name"]: entry["user"] for entry in content.get("users") or ()}
     user = users.get(contexts[name].get("user")) or {}

@@ -55,14 +55,10 @@ class Call:
     resource: Resource
     name: str | None = None
     namespace: str | None = None
-    subresource: str | None = None
 
     def __str__(self) -> str:
         """Say the request in words a log or a pod event can carry."""
-        plural = self.resource.plural
-        if self.subresource:
-            plural += f"/{self.subresource}"
-        words = [self.verb, plural]
+        words = [self.verb, self.resource.plural]
         if self.name:
             words.append(f"{self.namespace}/{self.name}" if self.namespace else self.name)
         elif self.namespace:
@@ -72,5 +68,4 @@ class Call:
     @property
     def path(self) -> str:
         """Return the URL path of the request, without a query."""
-        path = self.resource.path(self.name, namespace=self.namespace)
-        return f"{path}/{self.subresource}" if self.subresource else path
+        return self.resource.path(self.name, namespace=self.namespace)

@@ -1,4 +1,4 @@
-"""What an HTTP answer of the API server means: an object, or one of our errors.
+"""What an HTTP response of the API server means: an object, or one of our errors.
 
 In: the request, the HTTP status, the body's bytes and the Retry-After header. Out: the decoded
 object, or an exception whose text says the cause first and then what to do, because it may end in
@@ -44,51 +44,50 @@ _REFUSALS: Mapping[int, type[ApiError]] = {
 }
 
 
-def decode(call: Call, body: bytes) -> dict[str, object]:
-    """Return the JSON object of a successful answer.
+def object_in(call: Call, body: bytes) -> dict[str, object]:
+    """Return the JSON object in a successful response.
 
     Raises:
-        UnavailableError: the body is no JSON object: something other than an API server answered.
+        UnavailableError: the body is not a JSON object, so it is not the API server's.
     """
     try:
         # The API server hands out opaque parameters as they were written, equal keys and all.
         value = json.loads(body, object_pairs_hook=keep_duplicates)
     except ValueError as error:
         raise UnavailableError(
-            f"cannot {call}: the answer is not JSON; check that the configured address is the "
-            "Kubernetes API server and not a proxy's page"
+            f"cannot {call}: the response is not JSON; check that the configured address is that "
+            "of the Kubernetes API server, and not of a proxy"
         ) from error
     if not isinstance(value, dict):
-        raise UnavailableError(f"cannot {call}: the answer is JSON but no object")
+        raise UnavailableError(f"cannot {call}: the response is JSON, but not an object")
     return value
 
 
-def error_for(
+def error_in(
     call: Call, status: int, body: bytes, *, retry_after: str | None = None
 ) -> DriverError:
-    """Return the error that stands for an unsuccessful answer."""
-    answer = _status_object(body)
-    return _error(call, status, answer, retry_after)
+    """Return the error that stands for an unsuccessful response."""
+    return _error(call, status, _status_object(body), retry_after)
 
 
-def error_in_watch(call: Call, answer: Mapping[str, object]) -> DriverError:
+def error_in_event(call: Call, status_object: Mapping[str, object]) -> DriverError:
     """Return the error for a Status object that came as a watch event of type ERROR."""
-    code = answer.get("code")
+    code = status_object.get("code")
     status = code if isinstance(code, int) else HTTPStatus.INTERNAL_SERVER_ERROR
-    return _error(call, status, answer, None)
+    return _error(call, status, status_object, None)
 
 
 def _error(
-    call: Call, status: int, answer: Mapping[str, object], retry_after: str | None
+    call: Call, status: int, status_object: Mapping[str, object], retry_after: str | None
 ) -> DriverError:
-    said = str(answer.get("message") or "").strip()[:_LONGEST_TEXT] or _phrase(status)
+    said = str(status_object.get("message") or "").strip()[:_LONGEST_TEXT] or _phrase(status)
     if status in _BUSY or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         trouble = "is busy" if status in _BUSY else "failed"
         return UnavailableError(
             f"cannot {call}: the API server {trouble} ({status}: {said})",
-            retry_after=_seconds(retry_after, answer),
+            retry_after=_seconds(retry_after, status_object),
         )
-    if status == HTTPStatus.NOT_FOUND and not _names_an_object(answer):
+    if status == HTTPStatus.NOT_FOUND and not _names_an_object(status_object):
         return ApiError(
             f"cannot {call}: the API server does not serve {call.resource.api_version}; "
             "this driver needs Kubernetes 1.34 or newer with DynamicResourceAllocation on",
@@ -99,11 +98,11 @@ def _error(
     )
 
 
-def _names_an_object(answer: Mapping[str, object]) -> bool:
+def _names_an_object(status_object: Mapping[str, object]) -> bool:
     """Tell a missing object from a missing API, for which the reason can be NotFound as well."""
-    details = answer.get("details")
+    details = status_object.get("details")
     return (
-        answer.get("reason") == "NotFound"
+        status_object.get("reason") == "NotFound"
         and isinstance(details, dict)
         and bool(details.get("name"))
     )
@@ -140,9 +139,9 @@ def _phrase(status: int) -> str:
         return "no reason given"
 
 
-def _seconds(header: str | None, answer: Mapping[str, object]) -> float | None:
+def _seconds(header: str | None, status_object: Mapping[str, object]) -> float | None:
     """Read Retry-After as whole seconds (the only form the API server uses), else the Status."""
-    details = answer.get("details")
+    details = status_object.get("details")
     in_status = details.get("retryAfterSeconds") if isinstance(details, dict) else None
     for text in (header, in_status):
         if isinstance(text, int) or (isinstance(text, str) and text.isascii() and text.isdigit()):

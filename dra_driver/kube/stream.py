@@ -13,7 +13,7 @@ import urllib3
 
 from dra_driver.errors import UnavailableError
 from dra_driver.kube.resource import Call
-from dra_driver.kube.responses import error_in_watch
+from dra_driver.kube.responses import error_in_event
 
 _CHUNK = 65536
 
@@ -77,5 +77,5 @@ class WatchStream:
         if not (isinstance(event, dict) and isinstance(event.get("object"), dict)):
             raise UnavailableError(f"cannot {self._call}: an event has no object")
         if event.get("type") == "ERROR":
-            raise error_in_watch(self._call, event["object"])
+            raise error_in_event(self._call, event["object"])
         return event

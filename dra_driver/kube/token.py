@@ -42,8 +42,8 @@ class TokenFile:
                 self._read()
             if self._token is None:
                 raise SetupError(
-                    f"no token in {self._path}: is the ServiceAccount token mounted "
-                    "(automountServiceAccountToken), and readable?"
+                    f"no token in {self._path}; check that the ServiceAccount token is mounted "
+                    "(automountServiceAccountToken) and readable"
                 )
             return self._token
 

@@ -57,8 +57,8 @@ class Liveness(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             self.port = server.add_insecure_port(f"{self._host}:{self._wanted_port}")
         except RuntimeError as error:
             raise SetupError(
-                f"liveness address {self._host}:{self._wanted_port} cannot be listened on: choose "
-                f"another --healthcheck-port or --healthcheck-address ({error})"
+                f"cannot listen on {self._host}:{self._wanted_port} for liveness probes ({error}); "
+                "choose another --healthcheck-port or --healthcheck-address"
             ) from error
         server.start()
         self._server = server
@@ -104,7 +104,7 @@ class Liveness(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         except grpc.RpcError as error:
             return _words(error)
         if info.name != DRIVER_NAME:
-            return f"registration socket answers for driver {info.name!r}"
+            return f"the registration socket answers for another driver, {info.name!r}"
         return ""
 
 

@@ -16,7 +16,7 @@ import structlog
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.kubelet.registration import RegistrationService
-from dra_driver.kubelet.service import ClaimCalls, DraPluginV1, DraPluginV1Beta1
+from dra_driver.kubelet.service import V1, V1BETA1, ClaimCalls, DraPlugin
 from dra_driver.kubelet.sockets import SocketPaths, SocketServer, is_live, remove_dead_sockets
 
 CLAIM_WORKERS = 32
@@ -29,7 +29,7 @@ OLD_CALLS_SECONDS = 45.0
 
 ONE_DRIVER = (
     "only one driver of this name may run on a node, NVIDIA's own included: remove the other, or "
-    "set --pod-uid where two of this one meet in a rolling update"
+    "set --pod-uid if two pods of this driver overlap during a rolling update"
 )
 
 log = structlog.get_logger()
@@ -52,7 +52,7 @@ class KubeletPlugin:
         self._check_seconds = check_seconds
         self._service = SocketServer(
             paths.service,
-            (DraPluginV1(calls).attach, DraPluginV1Beta1(calls).attach),
+            (DraPlugin(calls, V1).attach, DraPlugin(calls, V1BETA1).attach),
             name="claim-call",
             workers=CLAIM_WORKERS,
         )

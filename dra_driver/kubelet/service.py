@@ -12,15 +12,17 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import grpc
 import structlog
 
 from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
 from dra_driver.errors import DriverError
-from dra_driver.kubelet.protos import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2
-from dra_driver.kubelet.protos import dra_v1beta1_pb2_grpc as dra_v1beta1_rpc
+from dra_driver.kubelet.protos import dra_v1_pb2 as v1
+from dra_driver.kubelet.protos import dra_v1_pb2_grpc as v1_rpc
+from dra_driver.kubelet.protos import dra_v1beta1_pb2 as v1beta1
+from dra_driver.kubelet.protos import dra_v1beta1_pb2_grpc as v1beta1_rpc
 from dra_driver.ops.metrics import Metrics, Operation
 
 KUBELET_SECONDS = 45.0
@@ -31,6 +33,8 @@ PARALLEL_CLAIMS = 8
 
 ANSWER_SECONDS = 2.0
 """Of the caller's time, what is kept for the answer when a claim does not keep to its deadline."""
+
+TOO_LATE = "the kubelet stopped waiting before this claim's turn came; it asks again"
 
 FAILED = {Operation.PREPARE: "claim not prepared", Operation.UNPREPARE: "claim not unprepared"}
 
@@ -105,7 +109,7 @@ class ClaimCalls:
             log.warning(
                 "call skipped", operation=operation, claims=[str(ref) for ref in claims.values()]
             )
-            return {uid: Answer(error="the call had ended before its turn came") for uid in claims}
+            return {uid: Answer(error=TOO_LATE) for uid in claims}
         limit = KUBELET_SECONDS if seconds is None else min(KUBELET_SECONDS, seconds)
         deadline = self._clock() + limit
         if len(claims) <= 1:
@@ -123,8 +127,8 @@ class ClaimCalls:
         # Whoever is not done goes on alone: work that was begun must end in a consistent state.
         pool.shutdown(wait=False, cancel_futures=True)
         late = Answer(
-            error=f"the claim was not {operation}d within {limit:.0f} s: the driver goes on with "
-            f"what it began, and the kubelet asks again"
+            error=f"the claim was not {operation}d within {limit:.0f} s; the driver finishes what "
+            f"it began, and the kubelet asks again"
         )
         return {
             uid: future.result() if future.done() and not future.cancelled() else late
@@ -165,8 +169,8 @@ class ClaimCalls:
             log.exception(FAILED[operation], seconds=self._since(start))
             self._metrics.request_failed(operation)
             return Answer(
-                error=f"internal error: {type(error).__name__}: {error}: this is a fault of the "
-                f"driver; its log holds the traceback"
+                error=f"internal error: {type(error).__name__}: {error}; this is a bug in the "
+                f"driver, and its log has the traceback"
             )
         self._metrics.request_succeeded(operation, self._clock() - start)
         # What changed was told by whoever changed it; a repeated call changes nothing.
@@ -177,69 +181,66 @@ class ClaimCalls:
         return round(self._clock() - start, 4)
 
 
-class DraPluginV1(dra_v1_pb2_grpc.DRAPluginServicer):
-    """k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin, which kubelets since 1.34 speak."""
+PrepareRequest = v1.NodePrepareResourcesRequest | v1beta1.NodePrepareResourcesRequest
+PrepareResponse = v1.NodePrepareResourcesResponse | v1beta1.NodePrepareResourcesResponse
+UnprepareRequest = v1.NodeUnprepareResourcesRequest | v1beta1.NodeUnprepareResourcesRequest
+UnprepareResponse = v1.NodeUnprepareResourcesResponse | v1beta1.NodeUnprepareResourcesResponse
 
-    def __init__(self, calls: ClaimCalls) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A version of the kubelet's DRAPlugin service: its responses, and how a server gets it."""
+
+    prepared: Callable[[], PrepareResponse]
+    unprepared: Callable[[], UnprepareResponse]
+    add_to_server: Callable[["DraPlugin", grpc.Server], None]
+
+
+V1 = Version(
+    prepared=v1.NodePrepareResourcesResponse,
+    unprepared=v1.NodeUnprepareResourcesResponse,
+    add_to_server=v1_rpc.add_DRAPluginServicer_to_server,
+)
+"""k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin, which kubelets since 1.34 speak."""
+
+V1BETA1 = Version(
+    prepared=v1beta1.NodePrepareResourcesResponse,
+    unprepared=v1beta1.NodeUnprepareResourcesResponse,
+    add_to_server=v1beta1_rpc.add_DRAPluginServicer_to_server,
+)
+"""k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin: the same without share ids."""
+
+
+class DraPlugin:
+    """The service in one version. What it is asked is the same in all."""
+
+    def __init__(self, calls: ClaimCalls, version: Version) -> None:
         self._calls = calls
+        self._version = version
 
     def attach(self, server: grpc.Server) -> None:
         """Add this service to a server that has not started."""
-        dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        self._version.add_to_server(self, server)
 
     def NodePrepareResources(  # noqa: N802
-        self, request: dra_v1_pb2.NodePrepareResourcesRequest, context: grpc.ServicerContext
-    ) -> dra_v1_pb2.NodePrepareResourcesResponse:
+        self, request: PrepareRequest, context: grpc.ServicerContext
+    ) -> PrepareResponse:
         """Answer devices or an error for each claim."""
         answers = self._calls.prepare(_refs(request.claims), _seconds(context))
-        return _prepared(dra_v1_pb2.NodePrepareResourcesResponse(), answers)
+        return _prepared(self._version.prepared(), answers)
 
     def NodeUnprepareResources(  # noqa: N802
-        self, request: dra_v1_pb2.NodeUnprepareResourcesRequest, context: grpc.ServicerContext
-    ) -> dra_v1_pb2.NodeUnprepareResourcesResponse:
+        self, request: UnprepareRequest, context: grpc.ServicerContext
+    ) -> UnprepareResponse:
         """Answer an empty entry or an error for each claim."""
         answers = self._calls.unprepare(_refs(request.claims), _seconds(context))
-        return _unprepared(dra_v1_pb2.NodeUnprepareResourcesResponse(), answers)
+        response = self._version.unprepared()
+        for uid, answer in answers.items():
+            response.claims[uid].error = answer.error
+        return response
 
 
-class DraPluginV1Beta1(dra_v1beta1_rpc.DRAPluginServicer):
-    """k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin: the same without share ids."""
-
-    def __init__(self, calls: ClaimCalls) -> None:
-        self._calls = calls
-
-    def attach(self, server: grpc.Server) -> None:
-        """Add this service to a server that has not started."""
-        dra_v1beta1_rpc.add_DRAPluginServicer_to_server(self, server)  # type: ignore[no-untyped-call]
-
-    def NodePrepareResources(  # noqa: N802
-        self, request: dra_v1beta1_pb2.NodePrepareResourcesRequest, context: grpc.ServicerContext
-    ) -> dra_v1beta1_pb2.NodePrepareResourcesResponse:
-        """Answer devices or an error for each claim."""
-        answers = self._calls.prepare(_refs(request.claims), _seconds(context))
-        return _prepared(dra_v1beta1_pb2.NodePrepareResourcesResponse(), answers)
-
-    def NodeUnprepareResources(  # noqa: N802
-        self, request: dra_v1beta1_pb2.NodeUnprepareResourcesRequest, context: grpc.ServicerContext
-    ) -> dra_v1beta1_pb2.NodeUnprepareResourcesResponse:
-        """Answer an empty entry or an error for each claim."""
-        answers = self._calls.unprepare(_refs(request.claims), _seconds(context))
-        return _unprepared(dra_v1beta1_pb2.NodeUnprepareResourcesResponse(), answers)
-
-
-Prepared = TypeVar(
-    "Prepared",
-    dra_v1_pb2.NodePrepareResourcesResponse,
-    dra_v1beta1_pb2.NodePrepareResourcesResponse,
-)
-Unprepared = TypeVar(
-    "Unprepared",
-    dra_v1_pb2.NodeUnprepareResourcesResponse,
-    dra_v1beta1_pb2.NodeUnprepareResourcesResponse,
-)
-
-
-def _prepared(response: Prepared, answers: Mapping[ClaimUid, Answer]) -> Prepared:
+def _prepared(response: PrepareResponse, answers: Mapping[ClaimUid, Answer]) -> PrepareResponse:
     """Fill in and return a response; version v1beta1 has no share ids."""
     for uid, answer in answers.items():
         entry = response.claims[uid]
@@ -251,19 +252,13 @@ def _prepared(response: Prepared, answers: Mapping[ClaimUid, Answer]) -> Prepare
                 device_name=device.device_name,
                 cdi_device_ids=device.cdi_device_ids,
             )
-            if isinstance(added, dra_v1_pb2.Device) and device.share_id is not None:
+            if isinstance(added, v1.Device) and device.share_id is not None:
                 added.share_id = device.share_id
     return response
 
 
-def _unprepared(response: Unprepared, answers: Mapping[ClaimUid, Answer]) -> Unprepared:
-    for uid, answer in answers.items():
-        response.claims[uid].error = answer.error
-    return response
-
-
 def _refs(
-    claims: Iterable[dra_v1_pb2.Claim] | Iterable[dra_v1beta1_pb2.Claim],
+    claims: Iterable[v1.Claim] | Iterable[v1beta1.Claim],
 ) -> tuple[ClaimRef, ...]:
     return tuple(
         ClaimRef(uid=ClaimUid(claim.uid), namespace=claim.namespace, name=claim.name)

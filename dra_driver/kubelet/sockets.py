@@ -65,8 +65,8 @@ def socket_paths(*, plugins: Path, registrar: Path, pod_uid: str = "") -> Socket
     ):
         if not _fits(path):
             raise SetupError(
-                f"socket path {path} has {len(os.fsencode(path))} bytes, and a unix socket's path "
-                f"holds {MAX_SOCKET_PATH_BYTES}: choose a shorter {setting}"
+                f"socket path {path} is {len(os.fsencode(path))} bytes long, and may have at most "
+                f"{MAX_SOCKET_PATH_BYTES}; choose a shorter {setting}"
             )
     return SocketPaths(data_directory=data, service=service, registration=registration)
 
@@ -159,7 +159,7 @@ class SocketServer:
         """Listen, then let the socket appear with mode 0600. Replaces a stale socket.
 
         Raises:
-            SetupError: the folder cannot be made or written, or the path is no socket's.
+            SetupError: the folder cannot be made or written, or has another kind of file there.
         """
         try:
             # Like the kubelet's own folders; what is inside is for root alone.
@@ -173,8 +173,8 @@ class SocketServer:
             hidden.replace(self.path)
         except OSError as error:
             raise SetupError(
-                f"socket {self.path} cannot be made: {error.strerror or error}: the folder must be "
-                f"the kubelet's, mounted at the same path and writable"
+                f"socket {self.path} cannot be made: {error.strerror or error}; check that its "
+                f"folder is the kubelet's, mounted at the same path and writable"
             ) from error
         self._server, self._identity = server, identity
 
@@ -184,7 +184,7 @@ class SocketServer:
         except FileNotFoundError:
             return
         if not stat.S_ISSOCK(mode):
-            raise SetupError(f"{self.path} is in the way and is no socket: remove it")
+            raise SetupError(f"{self.path} is in the way and is not a socket; remove it")
 
     def _listen(self, path: Path) -> grpc.Server:
         pool = futures.ThreadPoolExecutor(self._workers, thread_name_prefix=self._name)

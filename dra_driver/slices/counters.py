@@ -52,8 +52,8 @@ def most_engines(profiles: Sequence[MigProfile]) -> dict[str, int]:
 def whole(profiles: Sequence[MigProfile]) -> dict[str, int]:
     """Return all counters of a card, which its whole GPU consumes."""
     found = most_engines(profiles)
-    units = max(place.start + place.size for each in profiles for place in each.placements)
-    found |= {_slice(number): 1 for number in range(units)}
+    memory_slices = max(place.start + place.size for each in profiles for place in each.placements)
+    found |= {_memory_slice(number): 1 for number in range(memory_slices)}
     for profile in profiles:
         if profile.instances < _most_by_engines(profile, found):
             found[_profile(profile)] = profile.instances
@@ -63,7 +63,7 @@ def whole(profiles: Sequence[MigProfile]) -> dict[str, int]:
 def used(profile: MigProfile, placement: Placement, all_counters: Counters) -> dict[str, int]:
     """Return what a MIG device consumes of its card's counters."""
     found = engines(profile)
-    found |= {_slice(number): 1 for number in placement.slices}
+    found |= {_memory_slice(number): 1 for number in placement.memory_slices}
     if _profile(profile) in all_counters:
         found[_profile(profile)] = 1
     return found
@@ -106,7 +106,7 @@ def wire(counters: Counters) -> dict[str, object]:
     }
 
 
-def _slice(number: int) -> str:
+def _memory_slice(number: int) -> str:
     return f"memory-slice-{number}"
 
 

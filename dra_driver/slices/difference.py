@@ -1,14 +1,12 @@
 """What of a slice's spec is not as it was asked for.
 
 In: two specs as dicts, what we asked and what the API server has. Out: paths of what is missing,
-changed or added. Rules: the API server silently drops fields of disabled features, writes
-quantities in its own canonical form (so they are compared by value), and stamps taints with a time
-in whole seconds. Pure.
+changed or added. Rules: the API server silently drops fields of disabled features, and writes
+quantities in its own canonical form, so they are compared by value. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TypeGuard
 
@@ -40,14 +38,11 @@ class Difference:
 _QUANTITIES = frozenset({"capacity", "counters"})
 """Below these keys every string that both sides can read as a quantity is one."""
 
-_TIME_TOLERANCE = timedelta(seconds=1)
-
 
 def differences(asked: object, actual: object, path: Path = ()) -> Iterator[Difference]:
     """Yield each field of `actual` that is not as in `asked`, depth first and in a fixed order.
 
-    An empty list or map equals an absent one, as in Go's omitempty. A taint's `timeAdded` that was
-    not asked for is the server's to fill.
+    An empty list or map equals an absent one, as in Go's omitempty.
     """
     if isinstance(asked, Mapping) and isinstance(actual, Mapping):
         for key in sorted({*asked, *actual}, key=str):
@@ -68,8 +63,7 @@ def _field(asked: object, actual: object, path: Path) -> Iterator[Difference]:
     if _is_empty(actual):
         yield Difference(kind=Kind.DROPPED, path=path)
     elif _is_empty(asked):
-        if path[-1] != "timeAdded":
-            yield Difference(kind=Kind.ADDED, path=path)
+        yield Difference(kind=Kind.ADDED, path=path)
     else:
         yield from differences(asked, actual, path)
 
@@ -87,20 +81,9 @@ def _same_value(asked: object, actual: object, path: Path) -> bool:
         return True
     if not (isinstance(asked, str) and isinstance(actual, str)):
         return False
-    if path[-1] == "timeAdded":
-        return _same_time(asked, actual)
     if _QUANTITIES.isdisjoint(path):
         return False
     try:
         return Quantity.parse(asked) == Quantity.parse(actual)
     except ValueError:
-        return False
-
-
-def _same_time(asked: str, actual: str) -> bool:
-    try:
-        return (
-            abs(datetime.fromisoformat(asked) - datetime.fromisoformat(actual)) <= _TIME_TOLERANCE
-        )
-    except (TypeError, ValueError):
         return False

@@ -39,15 +39,15 @@ def in_whole_order(gpus: Iterable[Gpu], divided: Container[Gpu]) -> tuple[Gpu, .
 
 def in_packing_order(partitions: Sequence[Partition]) -> tuple[Partition, ...]:
     """Return the partitions of one GPU, those first whose allocation leaves most to others."""
-    shapes = {(entry.placement, entry.profile.slices): entry.profile for entry in partitions}
+    shapes = {(entry.placement, entry.profile.compute_slices) for entry in partitions}
 
     def blocked(partition: Partition) -> int:
         """Count the larger shapes that could not be any more, weighted by their size."""
         return sum(
             placement.size
-            for placement, slices in shapes
+            for placement, compute_slices in shapes
             if placement.overlaps(partition.placement)
-            and (placement.size, slices) > _size(partition)
+            and (placement.size, compute_slices) > _size(partition)
         )
 
     return tuple(
@@ -65,7 +65,7 @@ def in_packing_order(partitions: Sequence[Partition]) -> tuple[Partition, ...]:
 
 
 def _size(partition: Partition) -> tuple[int, int]:
-    return partition.placement.size, partition.profile.slices
+    return partition.placement.size, partition.profile.compute_slices
 
 
 def _media(profile: MigProfile) -> tuple[int, ...]:

@@ -69,7 +69,7 @@ def stores_counters(
         return False
     stored = answer.get("spec")
     if not isinstance(stored, dict):
-        raise UnavailableError("the answer for a trial slice has no spec")
+        raise UnavailableError("the API server's response for a trial slice has no spec")
     return not any(
         difference.kind is Kind.DROPPED and CONSUMES_COUNTERS in difference.path
         for difference in differences(asked, stored)

@@ -86,13 +86,8 @@ class _Offer:
         return not (self.whole or self.existing or self.partitions)
 
 
-def project(inventory: Inventory) -> tuple[WireDevice, ...]:
-    """Return the devices to publish, in the order of slices/order.py."""
-    return projection(inventory).devices
-
-
 def projection(inventory: Inventory, *, with_counters: bool = True) -> Projection:
-    """Return the devices to publish together with everything that was left out.
+    """Return the devices to publish, in the order of slices/order.py, and all that was left out.
 
     Args:
         inventory: what the machine has.
@@ -162,7 +157,9 @@ def _why_undivided(gpu: Gpu, *, with_counters: bool) -> str | None:
         )
     count = len(counters.whole(gpu.mig.profiles))
     if count > counters.MOST_COUNTERS:
-        return f"its MIG profiles need {count} counters, more than the API allows"
+        return (
+            f"its MIG profiles need {count} counters, and the API allows {counters.MOST_COUNTERS}"
+        )
     return None
 
 
@@ -220,8 +217,8 @@ def _offer_undivided(offer: _Offer, reason: str | None) -> None:
         offer.whole = _publish(offer, gpu)
     elif gpu.mig is None or gpu.mig.problem is None:
         offer.notes.append(
-            "MIG mode is on, so it runs no work as a whole GPU, and it has no MIG device; to"
-            f" publish the whole GPU: nvidia-smi -i {gpu.pci_address} -mig 0"
+            "MIG mode is on, so it cannot be used as a whole GPU, and it has no MIG device; to"
+            f" publish the whole GPU, turn MIG mode off: nvidia-smi -i {gpu.pci_address} -mig 0"
         )
 
 
@@ -262,8 +259,10 @@ def _mig_capacity(
 ) -> tuple[dict[str, object], list[Omitted]]:
     """Return the capacity of a MIG device, with its memory slices if there is room for them."""
     capacity = counters.capacity(counters.engines(mig.profile))
-    slices = {f"memorySlice{number}": {"value": "1"} for number in mig.placement.slices}
-    if len(attributes.values) + len(capacity) + len(slices) <= MOST_FACTS:
-        return capacity | slices, []
-    reason = f"the API allows {MOST_FACTS} attributes and capacities of a device"
+    memory_slices = {
+        f"memorySlice{number}": {"value": "1"} for number in mig.placement.memory_slices
+    }
+    if len(attributes.values) + len(capacity) + len(memory_slices) <= MOST_FACTS:
+        return capacity | memory_slices, []
+    reason = f"the API allows a device {MOST_FACTS} attributes and capacities"
     return capacity, [Omitted(device=attributes.device, attribute="memorySlice…", reason=reason)]

@@ -215,16 +215,16 @@ class Publication:
     def _write(self, pool: DesiredPool) -> int:
         existing = self._existing()
         owner = self._owner
-        planned: tuple[Write, ...] = ()
+        writes: tuple[Write, ...] = ()
         if owner is not None:
-            planned = writes_for(pool, existing, owner=owner, settled=self._settled)
-        if owner is None or planned:
+            writes = writes_for(pool, existing, owner=owner, settled=self._settled)
+        if owner is None or writes:
             # A node that was deleted and made anew has another uid, and our slices went with it.
             owner = self._owner = self._read_owner()
-            planned = writes_for(pool, existing, owner=owner, settled=self._settled)
-        for write in planned:
+            writes = writes_for(pool, existing, owner=owner, settled=self._settled)
+        for write in writes:
             self._do(write)
-        return len(planned)
+        return len(writes)
 
     def _existing(self) -> tuple[Object, ...]:
         """Return our slices as the API server has them now: a cache could be behind our writes."""
@@ -275,7 +275,7 @@ class Publication:
         """Note what the server did not store as asked, so that it is not asked again and again."""
         asked, answered = write.body["spec"], answer.get("spec")
         if not (isinstance(asked, dict) and isinstance(answered, dict)):
-            raise UnavailableError(f"the answer for slice {write.name} has no spec")
+            raise UnavailableError(f"the API server's response for slice {write.name} has no spec")
         found = tuple(differences(asked, answered))
         if not found:
             self._settled.pop(write.name, None)

@@ -94,7 +94,6 @@ class SlicePublisher:
         self._repairs = 0
         self._repaired_at = -math.inf
         self._trouble: str | None = None
-        self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="slices", daemon=True)
 
     def start(self) -> None:
@@ -111,10 +110,6 @@ class SlicePublisher:
             self._due = self._clock()
             self._is_ordered = True
             self._wake.notify_all()
-
-    def wait_until_published(self, timeout: float) -> bool:
-        """Wait until some inventory was published; return whether one was."""
-        return self._done.wait(timeout)
 
     def stop(self, timeout: float) -> bool:
         """End both threads within `timeout` seconds; return whether they ended. Slices stay."""
@@ -160,7 +155,6 @@ class SlicePublisher:
             self._fail(error)
             return
         self._backoff.reset()
-        self._done.set()
         if self._trouble is not None:
             self._trouble = None
             log.info("publishing recovered")

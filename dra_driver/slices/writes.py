@@ -7,16 +7,13 @@ atomic, writing several is not. Pure: nothing here talks to a server.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from dra_driver.slices.difference import differences
 from dra_driver.slices.pool import DesiredPool, Object, objects
 
 _INDEX_PREFIX = re.compile(r"([0-9a-f]{5,15})-")
-
-TaintKey = tuple[str, str, str, str]
-"""device, key, value, effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +92,6 @@ def writes_for(
     known = settled or {}
     kept, obsolete = _match(desired, existing)
     generation = max((_generation(entry) for entry in kept.values()), default=0)
-    times = _taint_times(kept.values())
-    desired = replace(
-        desired, contents=tuple(_with_times(content, times) for content in desired.contents)
-    )
     changed = [
         index
         for index, entry in sorted(kept.items())
@@ -193,38 +186,6 @@ def _body(metadata: dict[str, object], spec: dict[str, object]) -> dict[str, obj
         "metadata": metadata,
         "spec": spec,
     }
-
-
-def _taint_times(entries: Iterable[Object]) -> dict[TaintKey, object]:
-    """Return when each taint was added, so that writing its slice anew does not make it younger."""
-    return {
-        _taint_key(device, taint): taint["timeAdded"]
-        for entry in entries
-        for device in objects(_spec(entry).get("devices"))
-        for taint in objects(device.get("taints"))
-        if taint.get("timeAdded")
-    }
-
-
-def _with_times(content: Object, times: Mapping[TaintKey, object]) -> Object:
-    if not times or "devices" not in content:
-        return content
-    devices = []
-    for device in objects(content["devices"]):
-        taints = [
-            {"timeAdded": times[_taint_key(device, taint)], **taint}
-            if _taint_key(device, taint) in times
-            else taint
-            for taint in objects(device.get("taints"))
-        ]
-        devices.append({**device, "taints": taints} if taints else device)
-    return {**content, "devices": devices}
-
-
-def _taint_key(device: Object, taint: Object) -> TaintKey:
-    fields = (device.get("name"), taint.get("key"), taint.get("value"), taint.get("effect"))
-    name, key, value, effect = (str(field or "") for field in fields)
-    return name, key, value, effect
 
 
 def _is_owned(entry: Object, owner: Owner) -> bool:

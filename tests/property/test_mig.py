@@ -88,7 +88,9 @@ def test_every_allocation_that_the_counters_allow_can_be_made(
                 assert (device.profile, device.placement) == (where.profile, where.placement)
                 held[offer.name] = offer, where
                 packing.take(left, offer, 1)
-            covered = [number for _, part in held.values() for number in part.placement.slices]
+            covered = [
+                number for _, part in held.values() for number in part.placement.memory_slices
+            ]
             assert len(covered) == len(set(covered))
     finally:
         for _, where in held.values():

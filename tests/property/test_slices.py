@@ -27,7 +27,7 @@ from dra_driver.devices.model import (
 from dra_driver.devices.partitions import is_partitioned
 from dra_driver.slices.counters import MOST_COUNTERS, whole
 from dra_driver.slices.pool import DesiredPool, build_slices
-from dra_driver.slices.project import project, projection
+from dra_driver.slices.project import projection
 from dra_driver.slices.writes import Create, Delete, Owner, Update, Write, writes_for
 
 OWNER = Owner(name="n1", uid="node-uid")
@@ -37,16 +37,17 @@ small = st.integers(min_value=0, max_value=9)
 
 
 @st.composite
-def profiles(draw: st.DrawFn, number: int, units: int) -> MigProfile:
+def profiles(draw: st.DrawFn, number: int, memory_slices: int) -> MigProfile:
     """Any MIG profile that NVML could tell of on a card of so many memory slices."""
-    size = draw(st.integers(min_value=1, max_value=units))
-    first = draw(st.integers(min_value=0, max_value=units - size))
-    starts = range(first, units - size + 1, draw(st.integers(min_value=1, max_value=units)))
+    size = draw(st.integers(min_value=1, max_value=memory_slices))
+    last = memory_slices - size
+    first = draw(st.integers(min_value=0, max_value=last))
+    starts = range(first, last + 1, draw(st.integers(min_value=1, max_value=memory_slices)))
     engines, memory = draw(st.tuples(small, small)), draw(st.integers(min_value=0, max_value=2**40))
     return MigProfile(
         id=number,
         name=draw(st.sampled_from(["1g.10gb", "1g.24gb+me.all", "2g.48gb-me"]) | texts),
-        slices=draw(st.integers(min_value=1, max_value=8)),
+        compute_slices=draw(st.integers(min_value=1, max_value=8)),
         instances=draw(st.integers(min_value=1, max_value=8)),
         memory_bytes=memory,
         multiprocessors=draw(st.integers(min_value=1, max_value=200)),
@@ -62,9 +63,9 @@ def profiles(draw: st.DrawFn, number: int, units: int) -> MigProfile:
 @st.composite
 def migs(draw: st.DrawFn) -> Mig:
     """MIG of any card, with any instances on it, made here or by others."""
-    units = draw(st.sampled_from([1, 4, 8, 12, 24, 26, 40]))
+    memory_slices = draw(st.sampled_from([1, 4, 8, 12, 24, 26, 40]))
     count = draw(st.sampled_from([0, 1, 2, 4]))
-    found = tuple(draw(profiles(number, units)) for number in range(count))
+    found = tuple(draw(profiles(number, memory_slices)) for number in range(count))
     instances: list[Instance] = []
     for profile in draw(st.lists(st.sampled_from(found), max_size=2)) if found else ():
         placement = draw(st.sampled_from(profile.placements))
@@ -213,7 +214,7 @@ def test_the_order_in_which_gpus_were_found_does_not_matter_to_the_bytes(
             gpus=inventory.gpus[::-1],
             sick=inventory.sick,
         )
-        assert json.dumps(project(turned)) == json.dumps(project(inventory))
+        assert json.dumps(projection(turned).devices) == json.dumps(projection(inventory).devices)
 
 
 def apply(writes: Sequence[Write], existing: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

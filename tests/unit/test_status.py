@@ -142,7 +142,7 @@ def test_it_only_looks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert cli.main(words) == 0
     found = json.loads(capsys.readouterr().out)
     assert [claim["name"] for claim in found["claims"]] == ["one"]
-    assert found["damagedRecords"] == {"bad.json": "it is cut off or no file of this driver"}
+    assert found["damagedRecords"] == {"bad.json": "it is cut off, or not a file of this driver"}
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -1,6 +1,7 @@
 """The real pynvml over simulated GPUs: what the inventory says, and how it survives faults."""
 
 import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -281,17 +282,25 @@ def test_the_watcher_reports_a_gpu_that_is_pulled_and_put_back(
     machine: Machine, session: DriverSession
 ) -> None:
     changes: queue.Queue[Inventory] = queue.Queue()
-    watcher = InventoryWatcher(session.look, rescan_seconds=3600.0, on_change=changes.put)
+    turns, ending = threading.Semaphore(1), threading.Event()
+
+    def look_in_turn() -> Inventory:
+        while not (turns.acquire(timeout=0.05) or ending.is_set()):
+            continue
+        return session.look()
+
+    watcher = InventoryWatcher(look_in_turn, rescan_seconds=0.001, on_change=changes.put)
     watcher.start()
     try:
         all_of_them = changes.get(timeout=30)
         machine.remove_gpu(machine.gpus[5].uuid)
-        watcher.rescan()
+        turns.release()
         without = changes.get(timeout=30)
         machine.add_gpu(machine.gpus[5].uuid)
-        watcher.rescan()
+        turns.release()
         assert changes.get(timeout=30) == all_of_them
     finally:
+        ending.set()
         assert watcher.stop(30)
 
     assert len(without.gpus) == len(all_of_them.gpus) - 1

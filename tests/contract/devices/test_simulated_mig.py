@@ -90,7 +90,7 @@ def test_a_hopper_gpu_is_known_as_what_it_can_be_divided_into(h100: World) -> No
     mig = h100.gpu.mig
 
     assert mig is not None
-    assert (mig.units, mig.needs_reset, mig.is_virtual) == (8, False, False)
+    assert (mig.memory_slice_count, mig.needs_reset, mig.is_virtual) == (8, False, False)
     assert {profile.name for profile in mig.profiles} == {
         "1g.10gb",
         "1g.10gb+me",
@@ -101,7 +101,7 @@ def test_a_hopper_gpu_is_known_as_what_it_can_be_divided_into(h100: World) -> No
         "7g.80gb",
     }
     (whole,) = (profile for profile in mig.profiles if profile.name == "7g.80gb")
-    assert (whole.id, whole.slices, whole.multiprocessors) == (0, 7, 132)
+    assert (whole.id, whole.compute_slices, whole.multiprocessors) == (0, 7, 132)
 
 
 def test_cards_without_mig_have_none(tmp_path: Path) -> None:

@@ -82,5 +82,5 @@ def test_a_lost_service_socket_is_noticed(
 
 def test_a_port_in_use_is_named(liveness: Liveness, paths: SocketPaths) -> None:
     second = Liveness(paths, address="127.0.0.1", port=liveness.port)
-    with pytest.raises(SetupError, match=f"127.0.0.1:{liveness.port} cannot be listened on"):
+    with pytest.raises(SetupError, match=f"cannot listen on 127.0.0.1:{liveness.port}"):
         second.start()

@@ -313,7 +313,7 @@ def test_something_else_at_the_sockets_path_is_left_alone_and_named(tmp_path: Pa
     running = Running(tmp_path)
     running.paths.registration.parent.mkdir(parents=True)
     running.paths.registration.write_text("precious")
-    with pytest.raises(SetupError, match="is in the way and is no socket"):
+    with pytest.raises(SetupError, match="is in the way and is not a socket"):
         running.plugin.start()
     assert running.paths.registration.read_text() == "precious"
     assert not running.paths.service.exists()

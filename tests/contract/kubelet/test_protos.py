@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from dra_driver.kubelet.protos import (
-    dra_health_v1_pb2,
-    dra_health_v1alpha1_pb2,
     dra_v1_pb2,
     dra_v1beta1_pb2,
     pluginregistration_v1_pb2,
@@ -55,8 +53,6 @@ def fields(message: Any) -> dict[str, int]:
                 "/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodeUnprepareResources",
             ],
         ),
-        (dra_health_v1_pb2, ["/v1.DRAResourceHealth/NodeWatchResources"]),
-        (dra_health_v1alpha1_pb2, ["/v1alpha1.DRAResourceHealth/NodeWatchResources"]),
     ],
 )
 def test_methods_have_the_kubelets_names(file: Any, expected: list[str]) -> None:
@@ -77,14 +73,6 @@ def test_fields_have_the_kubelets_numbers() -> None:
         "endpoint": 3,
         "supported_versions": 4,
     }
-    for health in (dra_health_v1_pb2, dra_health_v1alpha1_pb2):
-        assert fields(health.DeviceHealth) == {
-            "device": 1,
-            "health": 2,
-            "last_updated_time": 3,
-            "health_check_timeout_seconds": 4,
-            "message": 5,
-        }
 
 
 def test_a_device_without_share_id_says_so() -> None:

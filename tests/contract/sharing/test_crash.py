@@ -50,7 +50,7 @@ def test_a_driver_killed_in_prepare_completes_it_next_time(
         kill_at(node, mode, "prepare", step)
         ref = node.claim(REQUESTS[mode])
         node.prepare(ref)
-        assert list(node.slices().values()) == [3] * (mode != "mps")
+        assert list(node.time_slices().values()) == [3] * (mode != "mps")
         assert list(node.modes().values()) == [3] * (mode != "time-slicing")
         node.unprepare(ref)
         assert node.left() == []
@@ -67,14 +67,14 @@ def test_a_driver_killed_in_prepare_leaves_all_or_nothing_at_its_next_start(
         ref = node.claim(REQUESTS[mode])
         record = node.world.claims.records.read(ref.uid)
         if record is None:
-            assert (node.slices(), node.modes()) == ({}, {})
+            assert (node.time_slices(), node.modes()) == ({}, {})
         else:
             assert record.state is RecordState.PREPARED
             assert node.world.specs.exists(ref.uid)
         node.unprepare(ref)
         other = node.claim(dict.fromkeys(REQUESTS[mode]), name="other")
         node.prepare(other)
-        assert (node.slices(), node.modes()) == ({}, {})
+        assert (node.time_slices(), node.modes()) == ({}, {})
         node.unprepare(other)
         assert node.left() == []
 
@@ -94,7 +94,7 @@ def test_a_driver_killed_in_unprepare_leaves_nothing_in_the_end(
         node.unprepare(ref)
         other = node.claim(dict.fromkeys(REQUESTS[mode]), name="other")
         node.prepare(other)
-        assert (node.slices(), node.modes()) == ({}, {})
+        assert (node.time_slices(), node.modes()) == ({}, {})
         node.unprepare(other)
         assert node.left() == []
 

@@ -83,7 +83,7 @@ def test_a_time_sliced_and_an_mps_request_stand_in_one_claim(
     with supervised(node):
         ref = node.claim({"ts": LONG, "mps": HALF})
         node.prepare(ref)
-        assert node.slices() == {0: 3}
+        assert node.time_slices() == {0: 3}
         assert node.modes() == {1: EXCLUSIVE_PROCESS}
         assert node.env(ref, "gpu-0") == {}
         assert "CUDA_MPS_PIPE_DIRECTORY" in node.env(ref, "gpu-1")

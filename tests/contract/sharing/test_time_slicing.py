@@ -39,7 +39,7 @@ def smi_runs(node: Node, script: str) -> Path:
 def test_an_interval_is_set_and_reset(node: Node, interval: str, number: int) -> None:
     ref = node.claim({"a": sharing(interval), "b": sharing(interval), "c": None})
     node.prepare(ref)
-    assert node.slices() == {0: number, 1: number}
+    assert node.time_slices() == {0: number, 1: number}
     node.unprepare(ref)
     assert node.left() == []
 
@@ -52,7 +52,7 @@ def test_the_compute_mode_is_default_while_shared_and_put_back(node: Node) -> No
     assert node.modes() == {1: EXCLUSIVE_PROCESS}
     node.unprepare(ref)
     assert node.modes() == {0: EXCLUSIVE_PROCESS, 1: EXCLUSIVE_PROCESS}
-    assert node.slices() == {}
+    assert node.time_slices() == {}
 
 
 def test_nothing_of_it_shows_in_the_container(node: Node) -> None:
@@ -90,7 +90,7 @@ def test_nothing_of_this_processs_environment_reaches_nvidia_smi(
     node.prepare(node.claim({"a": LONG}))
     names = {line.partition("=")[0] for line in (node.root / "env").read_text().splitlines()}
     assert names <= {"PATH", "LC_ALL", "LD_PRELOAD", "PWD", "SHLVL", "_"}
-    assert node.slices() == {0: 3}
+    assert node.time_slices() == {0: 3}
 
 
 def test_a_card_without_time_slices_is_refused_and_nothing_is_left(make_node: Make) -> None:
@@ -145,7 +145,7 @@ def test_one_gpu_that_refuses_takes_back_the_others(node: Node) -> None:
         node.prepare(ref)
     assert node.left() == []
     node.prepare(ref)
-    assert node.slices() == {0: 3, 1: 3, 2: 3}
+    assert node.time_slices() == {0: 3, 1: 3, 2: 3}
 
 
 def test_a_reset_that_fails_does_not_block_unprepare_and_is_retried(node: Node) -> None:
@@ -153,7 +153,7 @@ def test_a_reset_that_fails_does_not_block_unprepare_and_is_retried(node: Node) 
     node.prepare(ref)
     node.machine.fail_call("nvidia-smi:set-timeslice", 999, uuid=node.uuid(0), times=2)
     node.unprepare(ref)
-    assert node.slices() == {0: 3}
+    assert node.time_slices() == {0: 3}
     ((strategy, reason),) = node.cleanups(ref)
     assert strategy == "TimeSlicing"
     assert "Unknown Error" in reason
@@ -176,12 +176,12 @@ def test_the_next_claim_of_the_gpu_takes_a_debt_back(node: Node) -> None:
     assert [strategy for strategy, _ in node.cleanups(ref)] == ["TimeSlicing", "TimeSlicing"]
     other = node.claim({"a": None}, name="other")
     node.prepare(other)
-    assert node.slices() == {1: 3}
+    assert node.time_slices() == {1: 3}
     assert len(node.cleanups(ref)) == 1
     node.unprepare(other)
     assert node.world.reconciler(ReconcileTiming()).mend() == set()
     assert node.modes() == {0: EXCLUSIVE_PROCESS}
-    assert node.slices() == {}
+    assert node.time_slices() == {}
     assert node.world.left() == []
 
 
@@ -197,7 +197,7 @@ def test_a_debt_that_cannot_be_paid_does_not_keep_the_next_claim_away(node: Node
     assert node.world.reconciler(ReconcileTiming()).mend() == {ref.uid}, (
         "the GPU is another claim's now"
     )
-    assert node.slices() == {0: 3}
+    assert node.time_slices() == {0: 3}
     node.unprepare(other)
     assert node.world.reconciler(ReconcileTiming()).mend() == set()
     assert node.left() == []

@@ -1,5 +1,6 @@
 """A server with a node, and publishers for it."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -43,6 +44,19 @@ class Count:
         self.dropped += count
 
 
+class TellingPublication(Publication):
+    """A publication that tells when an inventory was published."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.done = threading.Event()
+
+    def publish(self, inventory: Inventory) -> int:
+        writes = super().publish(inventory)
+        self.done.set()
+        return writes
+
+
 @dataclass
 class Bench:
     """A server, and publishers for node n1 that talk to it."""
@@ -50,7 +64,7 @@ class Bench:
     server: ApiServer
     client: KubeClient
     count: Count = field(default_factory=Count)
-    publishers: list[SlicePublisher] = field(default_factory=list)
+    publishers: dict[SlicePublisher, TellingPublication] = field(default_factory=dict)
 
     def start(
         self,
@@ -60,7 +74,7 @@ class Bench:
         project: Project = projection,
     ) -> SlicePublisher:
         """Start a publisher, and wait until it has published the inventory if one is given."""
-        publication = Publication(
+        publication = TellingPublication(
             self.client,
             driver="gpu.nvidia.com",
             node_name="n1",
@@ -70,12 +84,16 @@ class Bench:
         publisher = SlicePublisher(
             publication, clock=time.monotonic, random=lambda: 0.5, timing=timing
         )
-        self.publishers.append(publisher)
+        self.publishers[publisher] = publication
         publisher.start()
         if inventory is not None:
             publisher.update(inventory)
-            assert publisher.wait_until_published(10)
+            assert self.wait_until_published(publisher)
         return publisher
+
+    def wait_until_published(self, publisher: SlicePublisher) -> bool:
+        """Wait until some inventory was published; return whether one was."""
+        return self.publishers[publisher].done.wait(10)
 
     def slices(self) -> list[dict[str, Any]]:
         return self.server.objects("resourceslices")

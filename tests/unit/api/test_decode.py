@@ -7,7 +7,6 @@ from resource_nvidia_com.decode import (
     DuplicateKeys,
     InvalidConfigError,
     decode,
-    decode_stored,
     keep_duplicates,
 )
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
@@ -206,16 +205,6 @@ def test_a_key_written_twice_is_refused() -> None:
     assert refusal(value) == 'duplicate field "sharing.strategy"'
     in_a_list = json.loads('{"a":[{"b":1,"b":2}]}', object_pairs_hook=keep_duplicates)
     assert refusal(in_a_list) == 'duplicate field "a.0.b"'
-
-
-def test_a_stored_config_of_a_newer_version_is_read() -> None:
-    stored = parameters(sharing={"strategy": "MPS", "fromTheFuture": 1}, also=2)
-    config = decode_stored(stored)
-    assert isinstance(config, GpuConfig)
-    assert config.sharing is not None
-    assert config.sharing.strategy is SharingStrategy.MPS
-    with pytest.raises(InvalidConfigError):
-        decode_stored(parameters(sharing={"strategy": "Foo"}))
 
 
 def test_a_long_value_is_cut_in_the_error() -> None:

@@ -3,10 +3,9 @@
 import pytest
 
 import make
-from dra_driver.devices.model import Gpu, MigMode, MigProfile, MigSlot, Placement
+from dra_driver.devices.model import Gpu, MigMode, MigProfile, Placement
 from dra_driver.devices.names import GpuName, MigName, mig_name, parse_device_name
 from dra_driver.devices.partitions import (
-    instance_at,
     is_partitioned,
     is_whole,
     partition_name,
@@ -89,14 +88,6 @@ def test_a_partition_is_found_by_what_its_name_says() -> None:
     assert partition_named(make.gpu(0), 9, 4) is None
 
 
-def test_an_instance_is_found_by_its_slot() -> None:
-    device = make.mig_device(0, "3g.40gb", 4)
-    one = make.gpu(0, mig_mode=ON, mig=make.mig(device))
-
-    assert instance_at(one, device.slot) == device
-    assert instance_at(one, MigSlot(gpu=one.uuid, profile_id=9, start=0)) is None
-
-
 @pytest.mark.parametrize(
     ("profile", "number", "name"),
     [
@@ -138,10 +129,10 @@ def test_graphics_are_known_by_the_profiles_name(name: str, *, graphics: bool) -
     assert MigProfile(**(fields | {"name": name})).has_graphics is graphics
 
 
-def test_placements_overlap_only_where_they_share_a_slice() -> None:
+def test_placements_overlap_only_where_they_share_a_memory_slice() -> None:
     middle = Placement(start=2, size=2)
 
-    assert list(middle.slices) == [2, 3]
+    assert list(middle.memory_slices) == [2, 3]
     assert middle.overlaps(Placement(start=3, size=1))
     assert middle.overlaps(Placement(start=0, size=8))
     assert not middle.overlaps(Placement(start=4, size=4))

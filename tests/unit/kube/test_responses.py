@@ -1,4 +1,4 @@
-"""Answers of the API server as errors a person can act on."""
+"""Responses of the API server as errors a person can act on."""
 
 import json
 
@@ -14,7 +14,7 @@ from dra_driver.errors import (
     UnavailableError,
 )
 from dra_driver.kube.resource import NODES, RESOURCE_CLAIMS, Call
-from dra_driver.kube.responses import decode, error_for, error_in_watch
+from dra_driver.kube.responses import error_in, error_in_event, object_in
 from resource_nvidia_com.decode import DuplicateKeys
 
 CALL = Call(verb="get", resource=RESOURCE_CLAIMS, namespace="team", name="web")
@@ -42,14 +42,14 @@ def status(**fields: object) -> bytes:
     ],
 )
 def test_each_status_has_its_error(code: int, kind: type[Exception]) -> None:
-    error = error_for(CALL, code, status(message="said so"))
+    error = error_in(CALL, code, status(message="said so"))
     assert type(error) is kind
     assert "cannot get resourceclaims team/web: " in str(error)
     assert "said so" in str(error)
 
 
 def test_a_key_that_stands_twice_is_remembered() -> None:
-    value = decode(CALL, b'{"a": {"b": 1, "b": 2}, "c": []}')
+    value = object_in(CALL, b'{"a": {"b": 1, "b": 2}, "c": []}')
     assert value == {"a": {"b": 2}, "c": []}
     assert isinstance(value["a"], DuplicateKeys)
     assert type(value) is dict
@@ -57,11 +57,11 @@ def test_a_key_that_stands_twice_is_remembered() -> None:
 
 def test_only_a_status_that_names_the_object_says_that_it_is_missing() -> None:
     missing = status(reason="NotFound", details={"name": "web"})
-    assert type(error_for(CALL, 404, missing)) is NotFoundError
+    assert type(error_in(CALL, 404, missing)) is NotFoundError
     no_api = status(reason="NotFound", message="the server could not find the requested resource")
     empty_details = status(reason="NotFound", details={})
     for body in (b"404 page not found\n", b"", b"[]", status(message="no"), no_api, empty_details):
-        error = error_for(CALL, 404, body)
+        error = error_in(CALL, 404, body)
         assert type(error) is ApiError
         assert "does not serve resource.k8s.io/v1" in str(error)
 
@@ -82,29 +82,29 @@ def test_only_a_status_that_names_the_object_says_that_it_is_missing() -> None:
 def test_retry_after_is_taken_from_the_header_then_from_the_status(
     header: str | None, body: bytes, seconds: float | None
 ) -> None:
-    error = error_for(CALL, 429, body, retry_after=header)
+    error = error_in(CALL, 429, body, retry_after=header)
     assert isinstance(error, UnavailableError)
     assert error.retry_after == seconds
 
 
 def test_a_long_page_of_a_proxy_is_cut() -> None:
-    assert len(str(error_for(CALL, 502, b"<html>" * 10_000))) < 1200
+    assert len(str(error_in(CALL, 502, b"<html>" * 10_000))) < 1200
 
 
-def test_an_answer_without_words_gets_those_of_http() -> None:
-    assert "Conflict" in str(error_for(CALL, 409, b""))
-    assert "no reason given" in str(error_for(CALL, 499, b""))
+def test_a_response_without_words_gets_those_of_http() -> None:
+    assert "Conflict" in str(error_in(CALL, 409, b""))
+    assert "no reason given" in str(error_in(CALL, 499, b""))
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"3", b"\xff"])
 def test_a_success_that_is_no_object_is_not_believed(body: bytes) -> None:
     with pytest.raises(UnavailableError):
-        decode(CALL, body)
+        object_in(CALL, body)
 
 
 def test_an_error_event_is_the_error_of_its_code() -> None:
-    assert type(error_in_watch(CALL, {"code": 410, "message": "too old"})) is GoneError
-    assert type(error_in_watch(CALL, {})) is UnavailableError
+    assert type(error_in_event(CALL, {"code": 410, "message": "too old"})) is GoneError
+    assert type(error_in_event(CALL, {})) is UnavailableError
 
 
 def test_a_call_is_said_in_words() -> None:
@@ -114,10 +114,6 @@ def test_a_call_is_said_in_words() -> None:
         str(Call(verb="list", resource=RESOURCE_CLAIMS, namespace="team"))
         == "list resourceclaims in namespace team"
     )
-    with_status = Call(
-        verb="patch", resource=RESOURCE_CLAIMS, namespace="a", name="b", subresource="status"
-    )
-    assert str(with_status) == "patch resourceclaims/status a/b"
 
 
 def test_a_path_quotes_what_is_no_part_of_it() -> None:
@@ -127,7 +123,3 @@ def test_a_path_quotes_what_is_no_part_of_it() -> None:
         == "/apis/resource.k8s.io/v1/namespaces/x%20y/resourceclaims/a%2Fb%3Fc"
     )
     assert RESOURCE_CLAIMS.path() == "/apis/resource.k8s.io/v1/resourceclaims"
-    with_status = Call(
-        verb="patch", resource=RESOURCE_CLAIMS, namespace="a", name="b", subresource="status"
-    )
-    assert with_status.path == "/apis/resource.k8s.io/v1/namespaces/a/resourceclaims/b/status"

@@ -117,7 +117,9 @@ def test_a_call_whose_caller_is_gone_begins_nothing() -> None:
     claims = RecordedClaims(succeed)
     answers = calls(claims).prepare([ref("a"), ref("b")], 0.0)
     assert claims.asked == []
-    assert all("ended before its turn" in answer.error for answer in answers.values())
+    assert all(
+        "stopped waiting before this claim's turn" in answer.error for answer in answers.values()
+    )
 
 
 def test_claims_of_one_call_are_prepared_side_by_side() -> None:

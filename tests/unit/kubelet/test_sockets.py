@@ -42,7 +42,7 @@ def test_a_path_may_have_just_as_many_bytes_as_the_kernel_takes() -> None:
 
 def test_a_path_of_one_byte_more_is_refused_and_says_which_setting_to_change() -> None:
     root = root_for_registration_bytes(MAX_SOCKET_PATH_BYTES + 1, "gpu.nvidia.com-reg.sock")
-    with pytest.raises(SetupError, match=r"108 bytes.*holds 107.*registrar-directory-path"):
+    with pytest.raises(SetupError, match=r"108 bytes.*at most 107.*registrar-directory-path"):
         paths(root)
 
 

@@ -85,7 +85,7 @@ def test_what_is_sealed_and_no_domain_or_status_is_said_to_be_none(
 
 def test_a_file_of_a_newer_version_is_told_from_a_damaged_one() -> None:
     newer = encode_domain(domain()).replace(b'"version":1', b'"version":2')
-    with pytest.raises(StateError, match="it has version 2, and version 1 is read here"):
+    with pytest.raises(StateError, match="it has version 2, but this driver reads only version 1"):
         decode_domain(newer)
 
 

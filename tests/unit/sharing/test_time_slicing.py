@@ -19,7 +19,7 @@ class Card:
 
     def __init__(self, mode: int | None = 0) -> None:
         self.mode = mode
-        self.slices: list[int] = []
+        self.time_slices: list[int] = []
         self.has_slices = True
         self.refuse_slice: DeviceError | None = None
         self.refuse_mode: TransientError | None = None
@@ -31,7 +31,7 @@ class Card:
         if self.refuse_slice:
             raise self.refuse_slice
         if self.has_slices:
-            self.slices.append(number)
+            self.time_slices.append(number)
         return self.has_slices
 
     def compute_mode(self, uuid: str) -> int | None:
@@ -60,7 +60,7 @@ def test_each_gpu_has_a_plan_of_its_own() -> None:
     card = Card(EXCLUSIVE_PROCESS)
     plans = TimeSlicing(card, card).plan([group(make.gpu(0), make.gpu(1)), group(make.gpu(2))], 0.0)
     assert [plan.gpus for plan in plans] == [(make.gpu(number).uuid,) for number in range(3)]
-    assert card.slices == [0, 0, 0], "each is asked by setting its default"
+    assert card.time_slices == [0, 0, 0], "each is asked by setting its default"
     assert plans[0].changes == {
         "interval": "Long",
         "computeMode": EXCLUSIVE_PROCESS,
@@ -112,7 +112,7 @@ def test_a_card_is_asked_once_for_its_time_slices() -> None:
     card = Card()
     strategy, _ = planned(card)
     strategy.plan([group(), group(make.gpu(2), interval="Default")], 0.0)
-    assert card.slices == [0]
+    assert card.time_slices == [0]
 
 
 def test_a_card_that_cannot_be_asked_is_not_planned_for() -> None:

@@ -57,23 +57,3 @@ def test_strings_elsewhere_are_compared_as_strings() -> None:
         {"attributes": {"x": {"string": "1000"}}},
     )
     assert said(asked, actual) == ["spec.attributes.x.string changed"]
-
-
-def test_the_server_may_fill_in_when_a_taint_was_added() -> None:
-    added = {"taints": [{"key": "k", "timeAdded": "2026-01-02T03:04:05Z"}]}
-    assert said({"taints": [{"key": "k"}]}, added) == []
-
-
-@pytest.mark.parametrize(
-    ("time", "found"),
-    [
-        ("2026-01-02T03:04:05.900000Z", []),
-        ("2026-01-02T04:04:05+01:00", []),
-        ("2026-01-02T03:04:07Z", ["spec.taints[0].timeAdded changed"]),
-        ("never", ["spec.taints[0].timeAdded changed"]),
-        ("2026-01-02T03:04:05", ["spec.taints[0].timeAdded changed"]),
-    ],
-)
-def test_times_of_taints_count_in_seconds(time: str, found: list[str]) -> None:
-    asked = {"taints": [{"timeAdded": "2026-01-02T03:04:05Z"}]}
-    assert said(asked, {"taints": [{"timeAdded": time}]}) == found

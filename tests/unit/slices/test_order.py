@@ -65,11 +65,11 @@ def lost_by_mix(count: int, load: float) -> dict[str, tuple[int, int, int, int]]
     size = {offer.kind: sum("slice" in name for name in offer.counters) for offer in ours}
     found = {}
     for mix_name, mix in packing.MIXES.items():
-        slices = sum(weight * size[kind] for kind, weight in mix.items()) / sum(mix.values())
+        mean = sum(weight * size[kind] for kind, weight in mix.items()) / sum(mix.values())
         outcomes = [
             packing.turned_away(order, published.counter_sets, arrivals)
             for seed in range(2)
-            for arrivals in [packing.stream(seed, mix, load=8 * count * load / slices, count=1200)]
+            for arrivals in [packing.stream(seed, mix, load=8 * count * load / mean, count=1200)]
             for order in (ours, names)
         ]
         (a, ma), (b, mb) = (map(sum, zip(*outcomes[turn::2], strict=True)) for turn in (0, 1))

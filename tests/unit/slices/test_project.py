@@ -6,9 +6,13 @@ from typing import Any
 import pytest
 
 import make
-from dra_driver.devices.model import MigMode, PciAddress, SickGpu
+from dra_driver.devices.model import Inventory, MigMode, PciAddress, SickGpu
 from dra_driver.slices.attributes import strict_semver
-from dra_driver.slices.project import project, projection
+from dra_driver.slices.project import WireDevice, projection
+
+
+def project(inventory: Inventory) -> tuple[WireDevice, ...]:
+    return projection(inventory).devices
 
 
 def attributes(**changes: object) -> dict[str, Any]:

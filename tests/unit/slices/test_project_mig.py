@@ -166,7 +166,7 @@ def test_ampere_with_mode_off_is_a_whole_gpu_and_says_why_not_more() -> None:
     assert names(published) == ["gpu-0"]
     assert "consumesCounters" not in device(published, "gpu-0")
     assert published.counter_sets == ()
-    assert "-mig 1, and reset the GPU" in published.notes[0].text
+    assert "-mig 1 and reset the GPU" in published.notes[0].text
 
 
 def test_ampere_with_mode_on_and_nothing_on_it_is_not_stranded() -> None:

@@ -171,27 +171,6 @@ def test_a_new_taint_is_one_write_in_the_same_generation() -> None:
     assert generations(writes) == {7}
 
 
-def test_a_taint_keeps_the_time_it_was_added_at_even_in_another_slice() -> None:
-    time = "2026-01-02T03:04:05Z"
-    existing = served(devices(65))
-    existing[1]["spec"]["devices"][0]["taints"] = [{**TAINT, "timeAdded": time}]
-    wanted = [{"name": "gpu-64", "taints": [TAINT]}, *devices(64)]
-    writes = writes_for(pool(wanted), existing, owner=OWNER)
-    assert isinstance(writes[0], Update)
-    first = writes[0].body["spec"]["devices"][0]  # type: ignore[index]
-    assert first == {"name": "gpu-64", "taints": [{**TAINT, "timeAdded": time}]}
-
-
-def test_another_value_is_another_taint_with_a_time_of_its_own() -> None:
-    existing = served(devices(1))
-    existing[0]["spec"]["devices"][0]["taints"] = [{**TAINT, "timeAdded": "2026-01-02T03:04:05Z"}]
-    wanted = [{"name": "gpu-0", "taints": [{**TAINT, "value": "48"}]}]
-    (write,) = writes_for(pool(wanted), existing, owner=OWNER)
-    assert isinstance(write, Update)
-    (taint,) = write.body["spec"]["devices"][0]["taints"]  # type: ignore[index]
-    assert "timeAdded" not in taint
-
-
 def test_a_reply_that_was_not_as_asked_is_asked_for_once() -> None:
     wanted = devices(1, taints=[TAINT])
     existing = served(devices(1))
