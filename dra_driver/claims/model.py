@@ -137,7 +137,7 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"what the API server sent is no resource.k8s.io/v1 ResourceClaim: {error!r}; "
+            f"what the API server sent is not a valid resource.k8s.io/v1 ResourceClaim: {error!r}; "
             "this driver needs Kubernetes 1.34 or newer"
         ) from error
 

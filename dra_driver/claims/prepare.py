@@ -280,7 +280,7 @@ class ClaimPreparer:
         return claim
 
     def _again(self, record: ClaimRecord, end: float) -> tuple[PreparedDevice, ...]:
-        """Answer as before. The CDI spec may be gone: /var/run/cdi is no lasting place."""
+        """Answer as before. The CDI spec may be gone: /var/run/cdi does not outlast a reboot."""
         uid = record.ref.uid
         try:
             with self._locks.gpus(record.touched_gpus, end):
@@ -302,7 +302,7 @@ class ClaimPreparer:
         allocated = allocated_devices(claim.results, self._pool, self._inventory.current())
         draft = self._transaction.draft(claim, allocated)
         if former:
-            # Of another boot, broken off by a crash, or of an allocation that is no more.
+            # Of another boot, broken off by a crash, or of an allocation that is gone.
             draft = replace(draft, pending=self._release(former, end))
             self._cleanup.check_free(draft.pending, draft)
         if not draft.devices:

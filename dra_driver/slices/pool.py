@@ -108,7 +108,7 @@ def _mapping(holder: Object, key: str) -> Object:
 
 
 def objects(value: object) -> tuple[Object, ...]:
-    """Return the JSON objects of a list; nothing when it is no list."""
+    """Return the JSON objects of a list; nothing when it is not a list."""
     if not isinstance(value, list | tuple):
         return ()
     return tuple(entry for entry in value if isinstance(entry, Mapping))
