@@ -55,9 +55,7 @@ class Running:
     def __init__(self, root: Path) -> None:
         self.claims = Claims()
         self.statuses: list[bool] = []
-        self.paths: SocketPaths = socket_paths(
-            plugins=root / "plugins", registrar=root / "plugins_registry"
-        )
+        self.paths: SocketPaths = socket_paths(plugins=root / "p", registrar=root / "r")
         self.calls = ClaimCalls(
             self.claims, Metrics(driver="d", node="n", version="1"), clock=lambda: 0.0
         )
