@@ -66,7 +66,8 @@ class KubeletClient:
         """
         (socket,) = self.sockets()
         authority = urllib.parse.quote(str(socket), safe="")
-        stub = registration_rpc.RegistrationStub(self._dial(socket, authority))
+        rpc: Any = registration_rpc
+        stub = rpc.RegistrationStub(self._dial(socket, authority))
         self.info = stub.GetInfo(registration.InfoRequest(), timeout=1, wait_for_ready=True)
         self._plugins = {}
         stub.NotifyRegistrationStatus(
