@@ -2,11 +2,13 @@
 
 In: the command line. Out: an exit status: 0 done, 1 it failed (an error of our own tree), 2 the
 command line or the environment is wrong. Each sub-command is a settings model with a `cli_cmd`;
-its module is imported only when it is asked for, because start-up time is the sum of imports.
+its module is imported only when it is asked for, because start-up time is the sum of imports. A
+sub-command that is not installed is not listed, and says how to get it when it is asked for.
 """
 
 import difflib
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,7 @@ from importlib import metadata
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dra_driver.errors import DriverError
+from dra_driver.errors import DriverError, SetupError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -24,11 +26,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """Where a sub-command lives, and what it does in one line."""
+    """Where a sub-command lives, and what it does in one line.
+
+    `missing` is for one that a distribution of its own brings: what to say where it is not there.
+    """
 
     module: str
     model: str
     summary: str
+    missing: str = ""
+
+    def is_installed(self) -> bool:
+        """Whether there is such a module; imports no more than its package."""
+        if not self.missing:
+            return True
+        package = self.module.rpartition(".")[0]
+        return importlib.util.find_spec(package) is not None
 
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
@@ -62,6 +75,11 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             module="dra_driver.simulator.cli",
             model="Simulate",
             summary="simulate GPUs on a machine without any",
+            missing=(
+                "the simulator is not installed: production installs are without it; in a checkout "
+                "of this project `make setup` brings it, and `pip install ./dra_driver/simulator` "
+                "adds it to this install"
+            ),
         ),
     }
 )
@@ -100,8 +118,10 @@ def run(command: Command, words: list[str]) -> int:
     """Parse a sub-command's settings and run it.
 
     Raises:
-        DriverError: the sub-command failed.
+        DriverError: the sub-command failed, or is not installed.
     """
+    if not command.is_installed():
+        raise SetupError(command.missing)
     # structlog would load rich, for coloured tracebacks, wherever some other package brought it
     # along: 5 MiB and 30 ms that a node agent has no use for. None makes the import fail.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
@@ -127,8 +147,9 @@ def run(command: Command, words: list[str]) -> int:
 
 def usage() -> str:
     """Return the text of `dra-driver --help`."""
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items()]
+    installed = _installed()
+    width = max(map(len, installed))
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in installed.items()]
     return "\n".join(
         (
             "usage: dra-driver COMMAND [options]",
@@ -161,9 +182,14 @@ def _setting_error(fault: Mapping[str, object], env_prefix: str) -> str:
     return f"{where}: {reason[:1].lower()}{reason[1:]}{given}"
 
 
+def _installed() -> Mapping[str, Command]:
+    return {name: command for name, command in COMMANDS.items() if command.is_installed()}
+
+
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, COMMANDS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(COMMANDS)}"
+    installed = _installed()
+    near = difflib.get_close_matches(name, installed, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(installed)}"
     return f"unknown command {name!r}: {hint}"
 
 

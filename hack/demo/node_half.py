@@ -15,7 +15,7 @@ from testbed.claims import allocation, claim
 from testbed.commands import wait_until
 from testbed.driver import DriverProcess, Place
 from testbed.fake_api import fake_api
-from testbed.kubelet import ClaimName, KubeletClient, register
+from testbed.kubelet import ClaimName, KubeletClient
 from testbed.machine import SimulatedMachine
 
 NODE = "demo-node"
@@ -37,14 +37,14 @@ def show(screen: Screen, folder: Path, profile: str) -> None:
         driver = DriverProcess(place, folder / "driver.log")
         stack.callback(driver.stop)
         driver.start()
-        info = register(driver)
+        kubelet = stack.enter_context(KubeletClient(place.registry))
+        info = kubelet.register_started(driver)
         screen.step(f"driver registered: {info.name} offers {', '.join(info.supported_versions)}")
         published = _published(api)
         devices = [one for one in published if one["attributes"]["type"]["string"] == "gpu"]
         parts = len(published) - len(devices)
         screen.step(f"published in the pool {NODE}: {len(devices)} GPUs, {parts} parts of them")
         screen.table(("DEVICE", "PRODUCT", "MEMORY", "UUID"), [_row(device) for device in devices])
-        kubelet = stack.enter_context(KubeletClient(info.endpoint))
         _prepare(screen, api, kubelet, place, [device["name"] for device in devices])
 
 
@@ -86,16 +86,16 @@ def _prepare(
     """Prepare two claims in one call as the kubelet does, show what comes of it, and undo it."""
     wanted = {"training": devices[:1], "inference": devices[1:2]}
     claims = [_allocated(api, name, given) for name, given in wanted.items()]
-    answer = kubelet.prepare(*claims)
+    answers = kubelet.must_prepare(*claims)
     screen.step("two claims prepared; the kubelet is answered:")
     for one in claims:
-        for device in answer.claims[one.uid].devices:
+        for device in answers[one.uid].devices:
             ids = ", ".join(device.cdi_device_ids)
             screen.text(f"{one.name}: {device.pool_name}/{device.device_name}, inject {ids}")
     spec = next(place.cdi_root.glob(f"*{claims[0].uid}*"))
     screen.step(f"the CDI spec of '{claims[0].name}' for the container runtime, shortened:")
     screen.text(_shortened(spec))
-    kubelet.unprepare(*claims)
+    kubelet.must_unprepare(*claims)
     screen.step(f"both unprepared; left over: {', '.join(place.left_over()) or 'nothing'}")
 
 

@@ -17,6 +17,9 @@ from testbed.machine import DRIVER
 
 DRIVER_NAME = "gpu.nvidia.com"
 
+INHERITED = ("PATH", "HOME", "LANG", "PYTHONPATH")
+"""What a driver's process has of this one's environment."""
+
 SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod has its ServiceAccount's token; on this host an empty folder, if it has none."""
 
@@ -91,14 +94,17 @@ class Place:
 
 
 class DriverProcess:
-    """One driver; may be started again after it has ended. `log` gets all lives' output."""
+    """One driver; may be started again after it has ended. `log` gets all lives' output.
+
+    `env` is what the next life will have for an environment, beside PATH and the like.
+    """
 
     command = "kubelet-plugin"
 
     def __init__(self, place: Place, log: Path, extra_env: Mapping[str, str] | None = None) -> None:
         self.place = place
         self.log = log
-        self._env = place.env() | dict(extra_env or {})
+        self.env = place.env() | dict(extra_env or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -109,14 +115,14 @@ class DriverProcess:
             raise TestbedError(f"{self.command} was never started")
         return self._process.pid
 
-    def start(self, *, detached: bool = False) -> None:
-        """Start the driver. A detached one outlives this program and its terminal."""
+    def start(self, *words: str, detached: bool = False) -> None:
+        """Start the driver with more words. A detached one outlives this program and terminal."""
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        env = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        env = {name: os.environ[name] for name in INHERITED if name in os.environ}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._around(), DRIVER, self.command],
-                env=env | self._env,
+                [*self._around(), DRIVER, self.command, *words],
+                env=env | self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -133,7 +139,7 @@ class DriverProcess:
         words = ["unshare", "--mount", "sh", "-c", script]
         return [*words, str(folder), str(SERVICE_ACCOUNT_FOLDER)]
 
-    def wait_log(self, event: str, *, timeout: float = 30) -> Object:
+    def wait_log(self, event: str, *, timeout: float = 60) -> Object:
         """Wait for a log line of this life with the given event text; return its facts.
 
         Raises:
@@ -141,7 +147,7 @@ class DriverProcess:
         """
 
         def look() -> Object | None:
-            line = next((one for one in self.events() if one.get("event") == event), None)
+            line = next(iter(self.events(event)), None)
             if line is None and not self.running():
                 raise TestbedError(f"{self.command} ended before '{event}':\n{self.tail()}")
             return line
@@ -155,14 +161,15 @@ class DriverProcess:
         """Wait until the kubelet has accepted this life of the driver."""
         self.wait_log("driver registered with the kubelet", timeout=timeout)
 
-    def events(self) -> list[Object]:
-        """The log lines of this life as facts; lines that are no JSON are left out."""
+    def events(self, event: str = "") -> list[Object]:
+        """The log lines of this life as facts, all or those of an event; other text is left out."""
         if not self.log.exists():
             return []
         with self.log.open("rb") as log:
             log.seek(self._log_start)
-            lines = log.read().splitlines()
-        return [json.loads(line) for line in lines if line.startswith(b"{")]
+            lines = log.read().splitlines(keepends=True)
+        whole = (line for line in lines if line.startswith(b"{") and line.endswith(b"\n"))
+        return [line for line in map(json.loads, whole) if event in ("", line.get("event"))]
 
     def tail(self, lines: int = 25) -> str:
         """The end of the log."""
@@ -182,6 +189,24 @@ class DriverProcess:
         """
         if not self.running():
             raise TestbedError(f"{self.command} has ended:\n{self.tail()}")
+
+    def wait(self, *, timeout: float = 30) -> int:
+        """Wait until the process has ended by itself; return its exit status.
+
+        Raises:
+            TestbedError: It has not, within `timeout` seconds.
+        """
+        if self._process is None:
+            raise TestbedError(f"{self.command} was never started")
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise TestbedError(f"{self.command} is still there:\n{self.tail()}") from None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process, if it is there."""
+        if self._process is not None:
+            self._process.send_signal(number)
 
     def stop(self, *, timeout: float = 30) -> int:
         """Send SIGTERM, wait, and return the exit status; kill after `timeout` seconds."""

@@ -1,4 +1,4 @@
-"""The contract tests' API server as a process of its own, for where no cluster is needed."""
+"""The contract tests' API server (hack/apiserver) as a process of its own, where no cluster is."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ import yaml
 from testbed.api import Api, Object
 from testbed.commands import REPOSITORY, TestbedError, wait_until
 
-SERVER = REPOSITORY / "tests" / "apiserver"
+SERVER = REPOSITORY / "hack" / "apiserver"
 
 
 @contextmanager

@@ -1,112 +1,155 @@
-"""The kubelet's side of the DRA protocol, for what needs no whole kubelet.
+"""The kubelet's side of the plugin protocols: registers a driver and asks it as a kubelet does.
 
-Registers a driver as the plugin watcher does and makes the calls of the DRA manager, over the same
-sockets and with the same messages.
+For tests, demos and measurements that need no whole kubelet. A kubelet (written in Go) dials the
+registration socket by its raw path, so that the authority is the percent-encoded path, and the
+service socket as `unix:` with authority `localhost`. It keeps one connection to each driver.
 """
 
-from collections.abc import Sequence
+import threading
+import urllib.parse
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import grpc
 
-from dra_driver.kubelet.protos import dra_v1_pb2 as dra
-from dra_driver.kubelet.protos import dra_v1_pb2_grpc as dra_rpc
+from dra_driver.kubelet.protos import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2
+from dra_driver.kubelet.protos import dra_v1beta1_pb2_grpc as dra_v1beta1_rpc
 from dra_driver.kubelet.protos import pluginregistration_v1_pb2 as registration
 from dra_driver.kubelet.protos import pluginregistration_v1_pb2_grpc as registration_rpc
 from testbed.commands import TestbedError, wait_until
 from testbed.driver import DriverProcess
 
-CALL_SECONDS = 45
+CALL_SECONDS = 45.0
 """The kubelet's own limit for a call (pkg/kubelet/cm/dra/plugin)."""
+MESSAGES: Mapping[str, Any] = {"v1": dra_v1_pb2, "v1beta1": dra_v1beta1_pb2}
+STUBS: Mapping[str, Any] = {"v1": dra_v1_pb2_grpc, "v1beta1": dra_v1beta1_rpc}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimName:
     """A claim as the kubelet names it to a driver."""
 
-    uid: str
     namespace: str
     name: str
-
-    def message(self) -> dra.Claim:
-        """The claim as a message."""
-        return dra.Claim(uid=self.uid, namespace=self.namespace, name=self.name)
+    uid: str
 
 
 class KubeletClient:
-    """Calls to one registered driver."""
+    """One kubelet, as far as one driver sees it. Use as a context manager; threads may share it."""
 
-    def __init__(self, endpoint: str) -> None:
-        self._channel = grpc.insecure_channel(f"unix:{endpoint}")
-        self._plugin = dra_rpc.DRAPluginStub(self._channel)  # type: ignore[no-untyped-call]
+    def __init__(self, registry: Path, pattern: str = "[!.]*") -> None:
+        self.registry = registry
+        self._pattern = pattern
+        self.info: Any = None
+        self._channels: list[grpc.Channel] = []
+        self._plugins: dict[str, Any] = {}
+        self._dialling = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._channel.close()
+    def __exit__(self, *_: object) -> None:
+        for channel in self._channels:
+            channel.close()
 
-    def prepare(self, *claims: ClaimName) -> dra.NodePrepareResourcesResponse:
-        """Ask for claims to be prepared.
+    def sockets(self) -> list[Path]:
+        """The registration sockets that a kubelet would see."""
+        return sorted(self.registry.glob(self._pattern))
+
+    def register(self, *, accept: bool = True, reason: str = "") -> Any:
+        """Ask for the driver's information within one second, and tell the outcome.
+
+        Returns:
+            What the driver says of itself; calls go to its `endpoint` from now on.
+        """
+        (socket,) = self.sockets()
+        authority = urllib.parse.quote(str(socket), safe="")
+        rpc: Any = registration_rpc
+        stub = rpc.RegistrationStub(self._dial(socket, authority))
+        self.info = stub.GetInfo(registration.InfoRequest(), timeout=1, wait_for_ready=True)
+        self._plugins = {}
+        stub.NotifyRegistrationStatus(
+            registration.RegistrationStatus(plugin_registered=accept, error=reason), timeout=5
+        )
+        return self.info
+
+    def register_started(self, driver: DriverProcess, *, timeout: float = 30) -> Any:
+        """Wait for the socket of a driver that was started just now, and register it.
+
+        Raises:
+            TestbedError: The driver has ended, or no socket came in time.
+        """
+
+        def look() -> bool:
+            driver.check_running()
+            return any(path.is_socket() for path in self.sockets())
+
+        wait_until(look, f"a socket in {self.registry}", timeout=timeout, interval=0.005)
+        return self.register()
+
+    def prepare(self, *claims: ClaimName, version: str = "v1", **call: Any) -> Any:
+        """Ask for claims to be prepared; returns the answers by UID, errors among them."""
+        request = MESSAGES[version].NodePrepareResourcesRequest(claims=_messages(version, claims))
+        call.setdefault("timeout", CALL_SECONDS)
+        return self._plugin(version).NodePrepareResources(request, **call).claims
+
+    def unprepare(self, *claims: ClaimName, version: str = "v1", **call: Any) -> Any:
+        """Ask for claims to be unprepared; returns the answers by UID, errors among them."""
+        request = MESSAGES[version].NodeUnprepareResourcesRequest(claims=_messages(version, claims))
+        call.setdefault("timeout", CALL_SECONDS)
+        return self._plugin(version).NodeUnprepareResources(request, **call).claims
+
+    def must_prepare(self, *claims: ClaimName) -> Any:
+        """Ask for claims to be prepared; returns the answers by UID.
 
         Raises:
             TestbedError: One of them was not, with the driver's words.
         """
-        request = dra.NodePrepareResourcesRequest(claims=[claim.message() for claim in claims])
-        answer: dra.NodePrepareResourcesResponse
-        answer = self._plugin.NodePrepareResources(request, timeout=CALL_SECONDS)
-        _check(claims, {uid: one.error for uid, one in answer.claims.items()})
-        return answer
+        answers = self.prepare(*claims)
+        _check(claims, answers)
+        return answers
 
-    def unprepare(self, *claims: ClaimName) -> None:
+    def must_unprepare(self, *claims: ClaimName) -> None:
         """Ask for claims to be unprepared.
 
         Raises:
             TestbedError: One of them was not, with the driver's words.
         """
-        request = dra.NodeUnprepareResourcesRequest(claims=[claim.message() for claim in claims])
-        answer = self._plugin.NodeUnprepareResources(request, timeout=CALL_SECONDS)
-        _check(claims, {uid: one.error for uid, one in answer.claims.items()})
+        _check(claims, self.unprepare(*claims))
+
+    def _plugin(self, version: str) -> Any:
+        with self._dialling:
+            if version not in self._plugins:
+                channel = self._dial(Path(self.info.endpoint), "localhost")
+                self._plugins[version] = STUBS[version].DRAPluginStub(channel)
+            return self._plugins[version]
+
+    def _dial(self, path: Path, authority: str) -> grpc.Channel:
+        channel = grpc.insecure_channel(
+            f"unix:{path}",
+            options=(
+                ("grpc.default_authority", authority),
+                # Who loses a socket on purpose needs a kubelet that comes back soon.
+                ("grpc.initial_reconnect_backoff_ms", 50),
+                ("grpc.max_reconnect_backoff_ms", 200),
+                # No sharing of connections between clients of one process.
+                ("grpc.use_local_subchannel_pool", 1),
+            ),
+        )
+        self._channels.append(channel)
+        return channel
 
 
-def _check(claims: Sequence[ClaimName], errors: dict[str, str]) -> None:
+def _messages(version: str, claims: Sequence[ClaimName]) -> list[Any]:
+    message = MESSAGES[version].Claim
+    return [message(namespace=one.namespace, name=one.name, uid=one.uid) for one in claims]
+
+
+def _check(claims: Sequence[ClaimName], answers: Mapping[str, Any]) -> None:
     for claim in claims:
-        if claim.uid not in errors:
+        if claim.uid not in answers:
             raise TestbedError(f"no answer for the claim {claim.namespace}/{claim.name}")
-        if errors[claim.uid]:
-            raise TestbedError(f"claim {claim.namespace}/{claim.name}: {errors[claim.uid]}")
-
-
-def register(driver: DriverProcess, *, timeout: float = 30) -> registration.PluginInfo:
-    """Find a driver's registration socket, take its information, and tell it that all is well.
-
-    Returns:
-        What the driver said of itself; `endpoint` is the path for `KubeletClient`.
-
-    Raises:
-        TestbedError: The driver has ended, or no socket came in time.
-    """
-    registry = driver.place.registry
-
-    def look() -> Path | None:
-        driver.check_running()
-        return next((path for path in registry.glob("[!.]*.sock") if path.is_socket()), None)
-
-    socket = wait_until(look, f"a socket in {registry}", timeout=timeout, interval=0.005)
-    with grpc.insecure_channel(f"unix:{socket}") as channel:
-        stub = registration_rpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
-        info: registration.PluginInfo = stub.GetInfo(
-            registration.InfoRequest(), timeout=1, wait_for_ready=True
-        )
-        stub.NotifyRegistrationStatus(
-            registration.RegistrationStatus(plugin_registered=True), timeout=5
-        )
-    return info
+        if answers[claim.uid].error:
+            raise TestbedError(f"claim {claim.namespace}/{claim.name}: {answers[claim.uid].error}")

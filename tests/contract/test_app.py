@@ -10,22 +10,15 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from testbed.kubelet import ClaimName, KubeletClient
 
 from apiserver.server import ApiServer
-from driver_process import NODE, Node, eventually
-from kubelet_client import KubeletClient
+from driver_process import NODE, Node, eventually, serving_a_node
 
 
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        server.put(
-            {
-                "apiVersion": "v1",
-                "kind": "Node",
-                "metadata": {"name": NODE, "uid": "node-uid"},
-            }
-        )
+    with serving_a_node() as server:
         yield server
 
 
@@ -33,36 +26,35 @@ def api() -> Iterator[ApiServer]:
 def node(tmp_path: Path, api: ApiServer) -> Iterator[Node]:
     node = Node(tmp_path, api)
     yield node
-    if node.process is not None and node.process.poll() is None:
-        node.end(signal.SIGKILL)
+    node.driver.kill()
 
 
 @pytest.fixture
 def running(node: Node) -> Node:
     node.install_gpus("h100x8")
-    node.start()
-    node.wait_event("driver started")
+    node.driver.start()
+    node.driver.wait_log("driver started")
     return node
 
 
 def test_eight_gpus_are_published_prepared_and_given_back(running: Node) -> None:
     assert len(running.wait_devices(8)) == 8
     claim = running.allocate("one", running.devices()[3])
-    with KubeletClient(running.registry) as kubelet:
+    with KubeletClient(running.place.registry) as kubelet:
         kubelet.register()
         answer = kubelet.prepare(claim)["uid-one"]
         assert answer.error == ""
         (device,) = answer.devices
         assert (device.pool_name, device.device_name) == (NODE, running.devices()[3])
-        (spec,) = running.specs()
-        content = json.loads((running.cdi / spec).read_text())
+        (spec,) = running.place.cdi_files()
+        content = json.loads((running.place.cdi_root / spec).read_text())
         assert list(device.cdi_device_ids) == [f"{content['kind']}={content['devices'][0]['name']}"]
         assert list(kubelet.prepare(claim)["uid-one"].devices) == [device]
         assert kubelet.unprepare(claim)["uid-one"].error == ""
-    assert running.specs() == []
-    (line,) = running.events("claim prepared")
+    assert running.place.cdi_files() == []
+    (line,) = running.driver.events("claim prepared")
     assert (line["claim"], line["devices"]) == ("default/one", [device.device_name])
-    assert len(running.events("claim unprepared")) == 1
+    assert len(running.driver.events("claim unprepared")) == 1
 
 
 def test_sigterm_removes_the_sockets_leaves_claims_prepared_and_ends_with_0(
@@ -70,91 +62,96 @@ def test_sigterm_removes_the_sockets_leaves_claims_prepared_and_ends_with_0(
 ) -> None:
     running.wait_devices(8)
     claim = running.allocate("kept", "gpu-0")
-    with KubeletClient(running.registry) as kubelet:
+    with KubeletClient(running.place.registry) as kubelet:
         kubelet.register()
         assert kubelet.prepare(claim)["uid-kept"].error == ""
-    assert running.end(signal.SIGTERM) == 0
-    assert list(running.registry.iterdir()) == []
-    assert not (running.plugins / "gpu.nvidia.com/dra.sock").exists()
-    assert len(running.specs()) == 1
+    assert running.driver.stop() == 0
+    assert list(running.place.registry.iterdir()) == []
+    assert not (running.place.plugins / "gpu.nvidia.com/dra.sock").exists()
+    assert len(running.place.cdi_files()) == 1
     assert len(running.devices()) == 8
 
 
 def test_sigterm_answers_a_claim_that_waits_for_its_gpu(node: Node) -> None:
     machine = node.install_gpus("t4x4")
     machine.unload_driver()
-    node.start()
-    node.wait_event("gpus not available")
+    node.driver.start()
+    node.driver.wait_log("gpus not available")
     claim = node.allocate("waiting", "gpu-0")
     answers: list[str] = []
-    with KubeletClient(node.registry) as kubelet:
+    with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
         pod = threading.Thread(
             target=lambda: answers.append(kubelet.prepare(claim)["uid-waiting"].error)
         )
         pod.start()
-        node.wait_event("prepare retried")
-        assert node.end(signal.SIGTERM) == 0
+        node.driver.wait_log("prepare retried")
+        assert node.driver.stop() == 0
         pod.join()
     assert "the NVIDIA driver of this node does not answer" in answers[0]
-    assert node.specs() == []
+    assert node.place.cdi_files() == []
 
 
 def test_a_claim_that_waits_is_prepared_once_its_gpu_is_there(node: Node) -> None:
     machine = node.install_gpus("t4x4")
     machine.unload_driver()
-    node.start()
-    node.wait_event("gpus not available")
+    node.driver.start()
+    node.driver.wait_log("gpus not available")
     claim = node.allocate("waiting", "gpu-0")
     answers: list[str] = []
-    with KubeletClient(node.registry) as kubelet:
+    with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
         pod = threading.Thread(
             target=lambda: answers.append(kubelet.prepare(claim)["uid-waiting"].error)
         )
         pod.start()
-        node.wait_event("prepare retried")
+        node.driver.wait_log("prepare retried")
         machine.load_driver()
         pod.join()
     assert answers == [""]
-    assert len(node.specs()) == 1
+    assert len(node.place.cdi_files()) == 1
 
 
 def test_a_killed_driver_starts_again_over_its_stale_sockets(running: Node) -> None:
     running.wait_devices(8)
     claim = running.allocate("one", "gpu-0")
-    with KubeletClient(running.registry) as kubelet:
+    with KubeletClient(running.place.registry) as kubelet:
         kubelet.register()
         before = list(kubelet.prepare(claim)["uid-one"].devices)
-    running.end(signal.SIGKILL)
-    assert len(list(running.registry.iterdir())) == 1
-    running.start()
-    running.wait_event("driver started")
-    with KubeletClient(running.registry) as kubelet:
+    running.driver.kill()
+    assert len(list(running.place.registry.iterdir())) == 1
+    running.driver.start()
+    running.driver.wait_log("driver started")
+    with KubeletClient(running.place.registry) as kubelet:
         kubelet.register()
         assert list(kubelet.prepare(claim)["uid-one"].devices) == before
         assert kubelet.unprepare(claim)["uid-one"].error == ""
-    assert running.specs() == []
+    assert running.place.cdi_files() == []
 
 
 def test_the_kubelet_is_answered_without_gpus_and_without_an_api_server(
     node: Node, api: ApiServer
 ) -> None:
     api.fail(status=503, times=float("inf"))
-    node.start()
-    node.wait_event("driver started")
-    with KubeletClient(node.registry) as kubelet:
+    node.driver.start()
+    node.driver.wait_log("driver started")
+    with KubeletClient(node.place.registry) as kubelet:
         assert kubelet.register().name == "gpu.nvidia.com"
-        assert kubelet.unprepare(("default", "old", "uid-old"))["uid-old"].error == ""
-    node.wait_event("driver registered with the kubelet")
-    assert "libnvidia-ml.so.1" in node.wait_event("gpus not available")["cause"]
+        assert (
+            kubelet.unprepare(ClaimName(namespace="default", name="old", uid="uid-old"))[
+                "uid-old"
+            ].error
+            == ""
+        )
+    node.driver.wait_log("driver registered with the kubelet")
+    assert "libnvidia-ml.so.1" in node.driver.wait_log("gpus not available")["cause"]
 
 
 def test_gpus_are_published_once_their_kernel_driver_is_loaded(node: Node) -> None:
     machine = node.install_gpus("t4x4")
     machine.unload_driver()
-    node.start()
-    node.wait_event("gpus not available")
+    node.driver.start()
+    node.driver.wait_log("gpus not available")
     node.wait_devices(0)
     machine.load_driver()
     assert node.wait_devices(4) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
@@ -162,12 +159,12 @@ def test_gpus_are_published_once_their_kernel_driver_is_loaded(node: Node) -> No
 
 def test_metrics_and_liveness_are_served_where_told(node: Node) -> None:
     node.install_gpus("t4x4")
-    node.start("--http-endpoint=127.0.0.1:0", "--healthcheck-port=0")
-    port = node.wait_event("http endpoint opened")["port"]
-    health = node.wait_event("liveness opened")["port"]
+    node.driver.start("--http-endpoint=127.0.0.1:0", "--healthcheck-port=0")
+    port = node.driver.wait_log("http endpoint opened")["port"]
+    health = node.driver.wait_log("liveness opened")["port"]
     node.wait_devices(4)
     claim = node.allocate("one", "gpu-1")
-    with KubeletClient(node.registry) as kubelet:
+    with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
         assert kubelet.prepare(claim)["uid-one"].error == ""
     text = eventually(lambda: _published(port), "published devices in the metrics")
@@ -196,22 +193,21 @@ def _published(port: int) -> str:
 
 def test_a_new_instance_takes_over_from_an_old_one_without_a_gap(node: Node) -> None:
     node.install_gpus("h100x8")
-    node.mounts["POD_UID"] = "old"
-    node.start()
-    node.wait_event("driver started")
-    old = node.process
-    assert old is not None
+    node.driver.env["POD_UID"] = "old"
+    old = node.driver
+    old.start()
+    old.wait_log("driver started")
     name = node.wait_devices(8)[0]
     claim = node.allocate("one", name)
-    with KubeletClient(node.registry, "*-old-reg.sock") as kubelet:
+    with KubeletClient(node.place.registry, "*-old-reg.sock") as kubelet:
         kubelet.register()
         devices = list(kubelet.prepare(claim)["uid-one"].devices)
-    node.mounts["POD_UID"] = "new"
-    node.start()
-    node.wait_event("driver started")
+    node.driver = node.make_driver(**(old.env | {"POD_UID": "new"}))
+    node.driver.start()
+    node.driver.wait_log("driver started")
     try:
-        assert len(list(node.registry.iterdir())) == 2
-        with KubeletClient(node.registry, "*-new-reg.sock") as kubelet:
+        assert len(list(node.place.registry.iterdir())) == 2
+        with KubeletClient(node.place.registry, "*-new-reg.sock") as kubelet:
             kubelet.register()
             assert list(kubelet.prepare(claim)["uid-one"].devices) == devices
             assert (
@@ -219,29 +215,28 @@ def test_a_new_instance_takes_over_from_an_old_one_without_a_gap(node: Node) -> 
             )
             assert kubelet.unprepare(claim)["uid-one"].error == ""
     finally:
-        old.terminate()
-    assert old.wait(60) == 0
-    (left,) = node.registry.iterdir()
+        status = old.stop(timeout=60)
+    assert status == 0
+    (left,) = node.place.registry.iterdir()
     assert left.name == "gpu.nvidia.com-new-reg.sock"
     assert len(node.devices()) == 8
 
 
 def test_sigusr2_writes_the_stacks_of_all_threads(running: Node) -> None:
-    assert running.process is not None
-    running.process.send_signal(signal.SIGUSR2)
-    dump = running.plugins / "gpu.nvidia.com/thread-stacks.dump"
+    running.driver.send(signal.SIGUSR2)
+    dump = running.place.plugins / "gpu.nvidia.com/thread-stacks.dump"
     # The main thread is the last one that faulthandler writes.
     eventually(lambda: "dra_driver/app.py" in dump.read_text(), "the main thread's stack")
     assert dump.read_text().count("hread 0x") > 3
-    assert running.process.poll() is None
+    assert running.driver.running()
 
 
 def test_a_wiped_registry_is_filled_again(running: Node) -> None:
-    (socket,) = running.registry.iterdir()
+    (socket,) = running.place.registry.iterdir()
     socket.unlink()
-    running.registry.rmdir()
+    running.place.registry.rmdir()
     eventually(socket.is_socket, "the socket again")
-    with KubeletClient(running.registry) as kubelet:
+    with KubeletClient(running.place.registry) as kubelet:
         assert kubelet.register().name == "gpu.nvidia.com"
 
 
@@ -263,9 +258,8 @@ def test_a_wiped_registry_is_filled_again(running: Node) -> None:
 def test_what_cannot_start_says_why_on_one_line(
     node: Node, words: tuple[str, ...], status: int, message: str
 ) -> None:
-    node.start(*words)
-    assert node.process is not None
-    assert node.process.wait(60) == status
-    (line,) = [one for one in node.log.read_text().splitlines() if one.startswith("error: ")]
+    node.driver.start(*words)
+    assert node.driver.wait(timeout=60) == status
+    (line,) = [one for one in node.driver.log.read_text().splitlines() if one.startswith("error: ")]
     assert message in line
-    assert not node.registry.exists()
+    assert not node.place.registry.exists()

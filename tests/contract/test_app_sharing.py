@@ -3,15 +3,14 @@
 import http.client
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from testbed.driver import SupervisorProcess
+from testbed.kubelet import KubeletClient
 
 import make
 from apiserver.server import ApiServer
@@ -21,8 +20,7 @@ from dra_driver.mps.domain import DomainId
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
-from driver_process import NODE, Node, eventually
-from kubelet_client import KubeletClient
+from driver_process import Node, eventually, serving_a_node
 
 LONG = make.config(
     sharing={"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}},
@@ -34,9 +32,7 @@ HALF = make.config(
 
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        metadata = {"name": NODE, "uid": "node-uid"}
-        server.put({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+    with serving_a_node() as server:
         yield server
 
 
@@ -46,9 +42,8 @@ def node(tmp_path: Path, api: ApiServer) -> Iterator[Node]:
         pytest.skip("compute modes, mounts and mount namespaces need root")
     node = Node(tmp_path, api)
     yield node
-    if node.process is not None and node.process.poll() is None:
-        node.end(signal.SIGKILL)
-    for folder in (node.plugins / "gpu.nvidia.com/mps/domains").glob("*"):
+    node.driver.kill()
+    for folder in (node.place.plugins / "gpu.nvidia.com/mps/domains").glob("*"):
         processes.kill(processes.marked(folder), 5.0)
         mounts.unmount_all(folder / "shm")
 
@@ -65,24 +60,10 @@ def machine(node: Node) -> Machine:
 
 @pytest.fixture
 def supervisor(node: Node, machine: Machine) -> Iterator[None]:
-    environment = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        "KUBELET_PLUGINS_DIRECTORY_PATH": str(node.plugins),
-        "NVIDIA_DRIVER_ROOT": str(node.driver_root),
-        "PROC_ROOT": str(machine.proc_root),
-        "SHM_SIZE": "16Mi",
-    }
-    with (node.root / "supervisor.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "dra_driver", "mps-supervisor"],
-            env=environment,
-            stdout=log,
-            stderr=log,
-        )
+    process = SupervisorProcess(node.place, node.root / "supervisor.log", {"SHM_SIZE": "16Mi"})
+    process.start()
     yield
-    process.terminate()
-    assert process.wait(30) == 0
+    assert process.stop() == 0
 
 
 def uuid(machine: Machine, minor: int) -> str:
@@ -91,8 +72,8 @@ def uuid(machine: Machine, minor: int) -> str:
 
 def spec_edits(node: Node) -> dict[str, Any]:
     """What a container gets of the one prepared device."""
-    (name,) = node.specs()
-    (device,) = json.loads((node.cdi / name).read_text())["devices"]
+    (name,) = node.place.cdi_files()
+    (device,) = json.loads((node.place.cdi_root / name).read_text())["devices"]
     edits: dict[str, Any] = device["containerEdits"]
     return edits
 
@@ -101,11 +82,11 @@ def spec_edits(node: Node) -> dict[str, Any]:
 def test_an_mps_claim_outlives_the_driver_and_goes_with_its_pod(
     node: Node, machine: Machine
 ) -> None:
-    node.start()
+    node.driver.start()
     node.wait_device("gpu-3")
     claim = node.allocate("shared", "gpu-2", configs=[HALF])
-    requests = DomainRequests(node.plugins / "gpu.nvidia.com/mps", lambda: 0.0)
-    with KubeletClient(node.registry) as kubelet:
+    requests = DomainRequests(node.place.plugins / "gpu.nvidia.com/mps", lambda: 0.0)
+    with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
         assert kubelet.prepare(claim)["uid-shared"].error == ""
     assert "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps" in spec_edits(node)["env"]
@@ -114,35 +95,35 @@ def test_an_mps_claim_outlives_the_driver_and_goes_with_its_pod(
     assert before is not None
     assert before.active_thread_percentage == 50.0
 
-    node.end(signal.SIGKILL)
-    node.start()
-    node.wait_event("driver started")
-    with KubeletClient(node.registry) as kubelet:
+    node.driver.kill()
+    node.driver.start()
+    node.driver.wait_log("driver started")
+    with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
         assert kubelet.prepare(claim)["uid-shared"].error == ""
         assert requests.status(DomainId("uid-shared")) == before
         assert kubelet.unprepare(claim)["uid-shared"].error == ""
     assert machine.compute_mode(uuid(machine, 2)) == 0
     assert requests.list() == frozenset()
-    assert node.specs() == []
+    assert node.place.cdi_files() == []
 
 
 def test_a_claim_that_waits_for_its_daemon_ends_with_the_driver(
     node: Node, machine: Machine
 ) -> None:
-    node.start()
+    node.driver.start()
     node.wait_device("gpu-3")
     claim = node.allocate("waiting", "gpu-2", configs=[HALF])
     answers: list[str] = []
-    with KubeletClient(node.registry) as kubelet:
+    with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
         pod = threading.Thread(
             target=lambda: answers.append(kubelet.prepare(claim)["uid-waiting"].error)
         )
         pod.start()
-        wish = node.plugins / "gpu.nvidia.com/mps/desired/uid-waiting.json"
+        wish = node.place.plugins / "gpu.nvidia.com/mps/desired/uid-waiting.json"
         eventually(wish.exists, "the wish for an MPS domain")
-        assert node.end(signal.SIGTERM) == 0
+        assert node.driver.stop() == 0
         pod.join()
     assert "MPS" in answers[0]
     assert not wish.exists()
@@ -151,11 +132,11 @@ def test_a_claim_that_waits_for_its_daemon_ends_with_the_driver(
 def test_a_time_slice_that_cannot_be_reset_is_counted_until_it_is(
     node: Node, machine: Machine
 ) -> None:
-    node.start("--http-endpoint=127.0.0.1:0")
-    port = node.wait_event("http endpoint opened")["port"]
+    node.driver.start("--http-endpoint=127.0.0.1:0")
+    port = node.driver.wait_log("http endpoint opened")["port"]
     node.wait_device("gpu-3")
     claim = node.allocate("sliced", "gpu-3", configs=[LONG])
-    with KubeletClient(node.registry) as kubelet:
+    with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
         assert kubelet.prepare(claim)["uid-sliced"].error == ""
         assert machine.time_slice(uuid(machine, 3)) == 3
@@ -164,7 +145,7 @@ def test_a_time_slice_that_cannot_be_reset_is_counted_until_it_is(
         labels = '{driver="gpu.nvidia.com",strategy="TimeSlicing"}'
         assert f"nvidia_dra_pending_cleanups{labels} 1.0" in metrics(port)
         assert f"nvidia_dra_sharing_undo_errors_total{labels} 1.0" in metrics(port)
-        (line,) = node.events("plan not undone")
+        (line,) = node.driver.events("plan not undone")
         assert "Unknown Error" in line["reason"]
         machine.clear_faults()
         other = node.allocate("other", "gpu-3")

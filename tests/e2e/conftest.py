@@ -8,18 +8,13 @@ E2E_KUBERNETES is its version, 1.37 or 1.36.
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from testbed.cluster import Cluster
+from testbed.commands import REPOSITORY, TestbedError, run
+from testbed.node import GpuNode
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.append(str(REPOSITORY / "hack"))
-
-from testbed.cluster import Cluster  # noqa: E402
-from testbed.commands import TestbedError, run  # noqa: E402
-from testbed.node import GpuNode  # noqa: E402
-
-from e2e.scene import Scene  # noqa: E402
+from e2e.scene import Scene
 
 KUBERNETES = os.environ.get("E2E_KUBERNETES", "")
 

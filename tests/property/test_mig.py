@@ -14,9 +14,9 @@ from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Gpu, Partition
 from dra_driver.devices.names import MigName, parse_device_name
 from dra_driver.devices.partitions import partition_named
-from dra_driver.devices.session import DriverSession
 from dra_driver.simulator.machine import Machine
 from dra_driver.slices.project import Projection, projection
+from simulated import session_on
 
 CARDS = ["a100x8", "a100-sxm4-80gb-x8", "a30-x4", "h100x8", "h200x8", "b200-x8", "rtx-pro-6000-x8"]
 
@@ -25,12 +25,7 @@ CARDS = ["a100x8", "a100-sxm4-80gb-x8", "a30-x4", "h100x8", "h200x8", "b200-x8",
 def mig_on(folder: Path, card: str) -> Iterator[tuple[MigInstances, Gpu, Projection]]:
     """A simulated card in MIG mode: what makes instances, the card, and what is published of it."""
     machine = Machine.create(folder, card)
-    session = DriverSession(
-        driver_root=machine.driver_root,
-        dev=machine.dev_root / "dev",
-        proc_root=machine.proc_root,
-        sys_root=machine.sys_root,
-    )
+    session = session_on(machine)
     uuid = session.look().gpus[0].uuid
     if not machine.set_mig_mode(uuid, enabled=True):
         machine.reset_gpu(uuid)

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from sharing import CONFIGS, beside_a_slow_start, nvidia_smi, supervisor
@@ -18,7 +18,7 @@ from stage import Stage, fake_stage, real_stage
 from testbed.api import Api, Object
 from testbed.commands import TestbedError, wait_until
 from testbed.driver import DriverProcess, resident_memory
-from testbed.kubelet import ClaimName, KubeletClient, register
+from testbed.kubelet import ClaimName, KubeletClient
 from timings import Summary, at_once, fsync_1kb, percentile, summary, timed
 
 MIB = 1024 * 1024
@@ -99,12 +99,13 @@ def _measure_driver(stage: Stage, driver: DriverProcess, options: argparse.Names
         _say(f"starting the driver {STARTS} times")
         starts = [_start(driver) for _ in range(STARTS)]
         driver.start()
-        with KubeletClient(register(driver).endpoint) as kubelet:
+        with KubeletClient(stage.place.registry) as kubelet:
+            kubelet.register_started(driver)
             devices = _devices(stage.api)
             idle, _ = resident_memory(driver.pid)
             yardsticks = Yardsticks(stage, kubelet, devices)
             cases = list(_cases(yardsticks, driver, list(devices), options))
-            beside = _beside_a_slow_start(stage, devices, options)
+            beside = _beside_a_slow_start(stage, kubelet, devices, options)
         _, peak = resident_memory(driver.pid)
     finally:
         driver.stop()
@@ -131,8 +132,9 @@ def _start(driver: DriverProcess) -> float:
     """Start and stop the driver; return the seconds from start to registered."""
     began = time.perf_counter()
     driver.start()
-    register(driver)
-    took = time.perf_counter() - began
+    with KubeletClient(driver.place.registry) as kubelet:
+        kubelet.register_started(driver)
+        took = time.perf_counter() - began
     driver.stop()
     return took
 
@@ -203,11 +205,11 @@ def _cases(
         gpus = itertools.cycle(devices)
         while len(standing) < prepared:
             standing.append(stage.standing(next(gpus)))
-            kubelet.prepare(standing[-1])
+            kubelet.must_prepare(standing[-1])
         for config, callers in itertools.product(options.config, options.callers):
             _say(f"measuring {callers} callers with {prepared} claims prepared, {config}")
             floor = yardsticks.measure(config, options.rounds)
-            times = _case(stage, devices[:callers], config, options.rounds)
+            times = _case(stage, kubelet, devices[:callers], config, options.rounds)
             memory, _ = resident_memory(driver.pid)
             yield {
                 "config": config,
@@ -219,16 +221,13 @@ def _cases(
             }
 
 
-def _case(stage: Stage, devices: Sequence[str], config: str, rounds: int) -> Object:
+def _case(
+    stage: Stage, kubelet: KubeletClient, devices: Sequence[str], config: str, rounds: int
+) -> Object:
     """Let one caller per device prepare, prepare again and unprepare a claim, all at once."""
-    endpoint = str(stage.place.data / "dra.sock")
-    with _callers(endpoint, len(devices)) as kubelets:
-        steps = []
-        for kubelet, device in zip(kubelets, devices, strict=True):
-            claim = stage.claim(device, CONFIGS[config])
-            steps.append(_steps(kubelet, claim))
-        at_once(steps, WARM_UP)
-        prepare, again, unprepare = at_once(steps, rounds)
+    steps = [_steps(kubelet, stage.claim(device, CONFIGS[config])) for device in devices]
+    at_once(steps, WARM_UP)
+    prepare, again, unprepare = at_once(steps, rounds)
     return {
         "prepare": summary(prepare),
         "prepare_again": summary(again),
@@ -238,27 +237,20 @@ def _case(stage: Stage, devices: Sequence[str], config: str, rounds: int) -> Obj
 
 def _steps(kubelet: KubeletClient, claim: ClaimName) -> list[Callable[[], object]]:
     def prepare() -> object:
-        return kubelet.prepare(claim)
+        return kubelet.must_prepare(claim)
 
-    return [prepare, prepare, lambda: kubelet.unprepare(claim)]
-
-
-@contextmanager
-def _callers(endpoint: str, count: int) -> Iterator[list[KubeletClient]]:
-    with ExitStack() as stack:
-        yield [stack.enter_context(KubeletClient(endpoint)) for _ in range(count)]
+    return [prepare, prepare, lambda: kubelet.must_unprepare(claim)]
 
 
 def _beside_a_slow_start(
-    stage: Stage, devices: Mapping[str, str], options: argparse.Namespace
+    stage: Stage, kubelet: KubeletClient, devices: Mapping[str, str], options: argparse.Namespace
 ) -> Object:
     if "mps" not in options.config:
         return {}
     _say("measuring a claim beside one whose MPS daemon is slow to start")
     rounds = max(1, options.rounds // 10)
-    with _callers(str(stage.place.data / "dra.sock"), 2) as kubelets:
-        gpus = list(devices.items())[:2]
-        return {"beside_a_slow_start": beside_a_slow_start(stage, kubelets, gpus, rounds)}
+    gpus = list(devices.items())[:2]
+    return {"beside_a_slow_start": beside_a_slow_start(stage, kubelet, gpus, rounds)}
 
 
 def _ratios(cases: Sequence[Object]) -> Object:

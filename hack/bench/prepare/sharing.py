@@ -60,7 +60,7 @@ def nvidia_smi(stage: Stage, uuid: str) -> float:
 
 
 def beside_a_slow_start(
-    stage: Stage, kubelets: Sequence[KubeletClient], gpus: Sequence[tuple[str, str]], rounds: int
+    stage: Stage, kubelet: KubeletClient, gpus: Sequence[tuple[str, str]], rounds: int
 ) -> Object:
     """Time a claim that comes while the daemon of a claim on another GPU takes long to start.
 
@@ -75,12 +75,12 @@ def beside_a_slow_start(
     times: dict[str, list[float]] = {"slow": [], "beside_it": [], "alone": []}
     with mps.slow_start(stage.place.driver_root, SLOW_SECONDS, gpu=slow_uuid):
         for _ in range(rounds):
-            times["alone"].append(timed(lambda: kubelets[1].prepare(other)))
-            kubelets[1].unprepare(other)
-            with _meanwhile(stage, kubelets[0], slow, times["slow"]):
-                times["beside_it"].append(timed(lambda: kubelets[1].prepare(other)))
-            kubelets[0].unprepare(slow)
-            kubelets[1].unprepare(other)
+            times["alone"].append(timed(lambda: kubelet.must_prepare(other)))
+            kubelet.must_unprepare(other)
+            with _meanwhile(stage, kubelet, slow, times["slow"]):
+                times["beside_it"].append(timed(lambda: kubelet.must_prepare(other)))
+            kubelet.must_unprepare(slow)
+            kubelet.must_unprepare(other)
     return {"slow_start_ms": SLOW_SECONDS * 1000} | {
         name: summary(values) for name, values in times.items()
     }
@@ -92,7 +92,7 @@ def _meanwhile(
 ) -> Iterator[None]:
     """Prepare the slow claim on a thread; the body runs once its domain is wanted."""
     thread = threading.Thread(
-        target=lambda: times.append(timed(lambda: kubelet.prepare(slow))), name="slow claim"
+        target=lambda: times.append(timed(lambda: kubelet.must_prepare(slow))), name="slow claim"
     )
     thread.start()
     wish = stage.place.mps / "desired" / f"{slow.uid}.json"

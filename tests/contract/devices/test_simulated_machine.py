@@ -16,6 +16,7 @@ from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import DeviceError
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
+from simulated import session_on
 
 NOT_SUPPORTED = 3
 NO_PERMISSION = 4
@@ -30,15 +31,6 @@ def machine(tmp_path: Path) -> Machine:
 @pytest.fixture
 def mixed(tmp_path: Path) -> Machine:
     return Machine.create(tmp_path / "mixed", "mixed")
-
-
-def session_on(machine: Machine) -> DriverSession:
-    return DriverSession(
-        driver_root=machine.driver_root,
-        dev=machine.dev_root / "dev",
-        proc_root=machine.proc_root,
-        sys_root=machine.sys_root,
-    )
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import BareInstance, Gpu, MigDevice, MigMode, MigSlot, Partition
 from dra_driver.devices.partitions import partition_named, partitions
-from dra_driver.devices.session import DriverSession
 from dra_driver.errors import ConflictError, DeviceError, TransientError
 from dra_driver.simulator.machine import Machine
+from simulated import session_on
 
 IN_USE = 19
 NO_PERMISSION = 4
@@ -26,13 +26,7 @@ class World:
     def __init__(self, root: Path, profile: str) -> None:
         self.machine = Machine.create(root, profile)
         self.made: set[MigSlot] = set()
-        self.session = DriverSession(
-            driver_root=self.machine.driver_root,
-            dev=self.machine.dev_root / "dev",
-            proc_root=self.machine.proc_root,
-            sys_root=self.machine.sys_root,
-            made_here=lambda: self.made,
-        )
+        self.session = session_on(self.machine, made_here=lambda: self.made)
         self.session.look()
         self.mig = MigInstances(self.session.mig)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 import structlog
+from testbed.commands import wait_until
+from testbed.kubelet import ClaimName, KubeletClient
 
 from dra_driver.claims.model import ClaimRef, PreparedDevice
 from dra_driver.errors import SetupError, TransientError
@@ -16,10 +18,9 @@ from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.kubelet.sockets import SocketPaths, SocketServer, remove_dead_sockets, socket_paths
 from dra_driver.ops.metrics import Metrics
-from kubelet_client import KubeletClient
 
-CLAIM = ("ns", "one", "uid-1")
-OTHER = ("ns", "two", "uid-2")
+CLAIM = ClaimName(namespace="ns", name="one", uid="uid-1")
+OTHER = ClaimName(namespace="ns", name="two", uid="uid-2")
 
 
 class Claims:
@@ -54,9 +55,7 @@ class Running:
     def __init__(self, root: Path) -> None:
         self.claims = Claims()
         self.statuses: list[bool] = []
-        self.paths: SocketPaths = socket_paths(
-            plugins=root / "plugins", registrar=root / "plugins_registry"
-        )
+        self.paths: SocketPaths = socket_paths(plugins=root / "p", registrar=root / "r")
         self.calls = ClaimCalls(
             self.claims, Metrics(driver="d", node="n", version="1"), clock=lambda: 0.0
         )
@@ -79,13 +78,12 @@ def kubelet(running: Running) -> Iterator[KubeletClient]:
         yield kubelet
 
 
+def claim(number: int) -> ClaimName:
+    return ClaimName(namespace="ns", name=f"c{number}", uid=f"uid-{number}")
+
+
 def eventually(condition: Callable[[], bool]) -> None:
-    tick = threading.Event()
-    for _ in range(600):
-        if condition():
-            return
-        tick.wait(0.05)
-    pytest.fail("never came true")
+    wait_until(condition, "the condition", timeout=30, interval=0.05)
 
 
 def test_a_kubelet_learns_name_endpoint_and_versions(
@@ -149,10 +147,7 @@ def test_calls_of_ten_pods_run_side_by_side(running: Running, kubelet: KubeletCl
     meeting = threading.Barrier(10, timeout=30)
     running.claims.before = lambda _: meeting.wait()
     kubelet.register()
-    pods = [
-        threading.Thread(target=kubelet.prepare, args=(("ns", f"c{n}", f"uid-{n}"),))
-        for n in range(10)
-    ]
+    pods = [threading.Thread(target=kubelet.prepare, args=(claim(n),)) for n in range(10)]
     for pod in pods:
         pod.start()
     for pod in pods:
@@ -188,10 +183,7 @@ def test_get_info_is_answered_while_every_claim_worker_is_busy(
     release = threading.Event()
     running.claims.before = lambda _: release.wait(60)
     kubelet.register()
-    pods = [
-        threading.Thread(target=kubelet.prepare, args=(("ns", f"c{n}", f"uid-{n}"),))
-        for n in range(40)
-    ]
+    pods = [threading.Thread(target=kubelet.prepare, args=(claim(n),)) for n in range(40)]
     for pod in pods:
         pod.start()
     try:
@@ -329,7 +321,7 @@ def test_wiped_sockets_come_back_and_the_kubelet_can_register_again(
     running.paths.registration.parent.rmdir()
     eventually(running.paths.registration.is_socket)
     assert running.paths.service.is_socket()
-    with KubeletClient(kubelet.registrar) as again:
+    with KubeletClient(kubelet.registry) as again:
         again.register()
         assert again.prepare() == {}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 HACK = Path(__file__).resolve().parents[3] / "hack"
-sys.path += [str(HACK), str(HACK / "demo"), str(HACK / "bench" / "prepare")]
+sys.path += [str(HACK / "demo"), str(HACK / "bench" / "prepare")]
 
 import demos  # noqa: E402
 import timings  # noqa: E402

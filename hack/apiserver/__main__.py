@@ -1,4 +1,4 @@
-"""Run the contract tests' API server by itself: `python tests/apiserver --objects FILE`.
+"""Run the contract tests' API server by itself: `python hack/apiserver --objects FILE`.
 
 Stores the objects of YAML files, prints its URL as the first line, and serves until it is told to
 stop.

@@ -1,0 +1,130 @@
+"""The wheels as they are built: what a production install has, what the simulator adds."""
+
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SIMULATOR = REPOSITORY / "dra_driver/simulator"
+NOT_INSTALLED = "error: the simulator is not installed: "
+
+
+def build(project: Path, folder: Path) -> Path:
+    """Build a project's wheel as `pip install .` does, with the locked build backend."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=project, check=True, capture_output=True, timeout=60)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def install(wheel: Path, target: Path) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    command += ["--no-compile", "--disable-pip-version-check", "--target", str(target), str(wheel)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+def dra_driver(target: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the installed command, outside of the checkout."""
+    return subprocess.run(
+        [sys.executable, "-m", "dra_driver", *words],
+        env=os.environ | {"PYTHONPATH": str(target)},
+        cwd=target,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def files(wheel: Path) -> set[str]:
+    """The files of a wheel, without those that describe it."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(REPOSITORY, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def simulator_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(SIMULATOR, tmp_path_factory.mktemp("simulator-wheel"))
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+    """A production install, which no test changes."""
+    target = tmp_path_factory.mktemp("target")
+    install(wheel, target)
+    return target
+
+
+def test_the_wheel_has_the_driver_and_no_simulator(wheel: Path) -> None:
+    names = files(wheel)
+    assert {"dra_driver/app.py", "resource_nvidia_com/rules.py"} <= names
+    assert [name for name in names if name.startswith("dra_driver/simulator")] == []
+    assert [name for name in names if name.endswith((".c", ".h"))] == []
+
+
+def test_the_two_wheels_are_the_checkout_and_share_no_file(
+    wheel: Path, simulator_wheel: Path
+) -> None:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "dra_driver"]
+    listed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    sources = {name for name in listed.stdout.splitlines() if (REPOSITORY / name).exists()}
+    sources.remove("dra_driver/simulator/pyproject.toml")
+    driver = {name for name in files(wheel) if name.startswith("dra_driver/")}
+    simulator = files(simulator_wheel)
+    assert driver | simulator == sources
+    assert driver & simulator == set()
+
+
+def test_both_projects_have_the_same_version() -> None:
+    driver, simulator = (
+        tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        for folder in (REPOSITORY, SIMULATOR)
+    )
+    assert simulator["version"] == driver["version"]
+    assert simulator["dependencies"] == [f"dra-driver=={driver['version']}"]
+
+
+def test_a_production_install_lists_no_command_that_it_cannot_run(target: Path) -> None:
+    done = dra_driver(target, "--help")
+    assert done.returncode == 0
+    assert "kubelet-plugin" in done.stdout
+    assert "simulate" not in done.stdout
+    assert "simulate" not in dra_driver(target, "no-such-command").stderr
+
+
+def test_a_production_install_knows_its_version(target: Path) -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert dra_driver(target, "--version").stdout == f"dra-driver {project['version']}\n"
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("up", "--profile", "h100x8")])
+def test_a_production_install_says_how_to_get_the_simulator(
+    target: Path, words: tuple[str, ...]
+) -> None:
+    done = dra_driver(target, "simulate", *words)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(NOT_INSTALLED)
+    assert "`pip install ./dra_driver/simulator`" in line
+
+
+def test_the_simulators_wheel_adds_the_command(
+    tmp_path: Path, wheel: Path, simulator_wheel: Path
+) -> None:
+    for one in (wheel, simulator_wheel):
+        with zipfile.ZipFile(one) as archive:  # pip installs one wheel into a --target
+            archive.extractall(tmp_path)
+    assert "simulate" in dra_driver(tmp_path, "--help").stdout
+    profiles = dra_driver(tmp_path, "simulate", "profiles")
+    assert profiles.returncode == 0, profiles.stderr
+    assert "h100-80gb-x8" in profiles.stdout

@@ -1,0 +1,21 @@
+"""The driver's own NVML session on a simulated machine."""
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+
+from dra_driver.devices.model import MigSlot
+from dra_driver.devices.session import DriverSession
+from dra_driver.simulator.machine import Machine
+
+
+def session_on(
+    machine: Machine, made_here: Callable[[], AbstractSet[MigSlot]] = frozenset
+) -> DriverSession:
+    """A session as the driver of that machine has it; `made_here` are the MIG slots it made."""
+    return DriverSession(
+        driver_root=machine.driver_root,
+        dev=machine.dev_root / "dev",
+        proc_root=machine.proc_root,
+        sys_root=machine.sys_root,
+        made_here=made_here,
+    )
