@@ -39,7 +39,8 @@ def check_uid(uid: str) -> ClaimUid:
     """
     if _UID.fullmatch(uid) is None:
         raise ConfigError(
-            f"claim UID {uid[:160]!r} is no UID: want 1 to 128 letters, digits, '-', '_' and '.'"
+            f"claim UID {uid[:160]!r} is not a valid UID: it must have 1 to 128 letters, digits, "
+            "'-', '_' and '.'"
         )
     return ClaimUid(uid)
 

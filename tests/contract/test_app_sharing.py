@@ -121,12 +121,12 @@ def test_a_claim_that_waits_for_its_daemon_ends_with_the_driver(
             target=lambda: answers.append(kubelet.prepare(claim)["uid-waiting"].error)
         )
         pod.start()
-        wish = node.place.plugins / "gpu.nvidia.com/mps/desired/uid-waiting.json"
-        eventually(wish.exists, "the wish for an MPS domain")
+        desired = node.place.plugins / "gpu.nvidia.com/mps/desired/uid-waiting.json"
+        eventually(desired.exists, "the request for an MPS domain")
         assert node.driver.stop() == 0
         pod.join()
     assert "MPS" in answers[0]
-    assert not wish.exists()
+    assert not desired.exists()
 
 
 def test_a_time_slice_that_cannot_be_reset_is_counted_until_it_is(

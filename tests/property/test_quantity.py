@@ -49,7 +49,7 @@ def test_any_text_is_read_or_refused_with_a_value_error(text: str) -> None:
 
 @given(texts, st.sampled_from([" ", "\n", "_", "x", "+"]))
 def test_nothing_may_follow_a_quantity(text: str, more: str) -> None:
-    with pytest.raises(ValueError, match="is no quantity"):
+    with pytest.raises(ValueError, match="is not a valid quantity"):
         Quantity.parse(text + more)
 
 

@@ -95,7 +95,7 @@ def _meanwhile(
         target=lambda: times.append(timed(lambda: kubelet.must_prepare(slow))), name="slow claim"
     )
     thread.start()
-    wish = stage.place.mps / "desired" / f"{slow.uid}.json"
-    wait_until(wish.exists, "the slow claim's domain to be wanted", timeout=30, interval=0.005)
+    desired = stage.place.mps / "desired" / f"{slow.uid}.json"
+    wait_until(desired.exists, "the slow claim's domain to be wanted", timeout=30, interval=0.005)
     yield
     thread.join()

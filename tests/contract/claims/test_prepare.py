@@ -147,7 +147,7 @@ def test_unprepare_asks_no_api_server(world: World) -> None:
 @pytest.mark.parametrize("uid", ["", "../../etc/passwd", "a/b", ".hidden", "a\n", "x" * 200])
 def test_a_uid_that_is_no_uid_touches_no_file(world: World, uid: str) -> None:
     ref = ClaimRef(uid=ClaimUid(uid), namespace="default", name="claim")
-    with pytest.raises(ConfigError, match="is no UID"):
+    with pytest.raises(ConfigError, match="is not a valid UID"):
         world.prepare(ref)
     world.unprepare(ref)
     assert world.left() == []

@@ -210,7 +210,7 @@ def test_after_a_reboot_the_domain_of_a_claim_that_is_gone_is_taken_back(
     with supervised(after):
         domain = after.mps.requests.desired(DomainId(ref.uid))
         assert domain is not None
-        # The supervisor is up first and finds the wish of the former boot.
+        # The supervisor is up first and finds the request of the former boot.
         after.mps.until(domain, lambda status: status.state is State.READY)
         other = after.claim({"a": None}, name="other")
         after.prepare(other)

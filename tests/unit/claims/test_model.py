@@ -82,5 +82,5 @@ def test_an_unknown_config_source_is_refused() -> None:
 
 @pytest.mark.parametrize("value", [{}, {"metadata": None}, {"metadata": {"uid": "u"}}])
 def test_what_is_no_claim_is_refused(value: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"no resource\.k8s\.io/v1 ResourceClaim"):
+    with pytest.raises(ConfigError, match=r"not a valid resource\.k8s\.io/v1 ResourceClaim"):
         parse_claim(value, DRIVER)
