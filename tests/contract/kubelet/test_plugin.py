@@ -278,9 +278,9 @@ def test_a_stale_socket_of_an_earlier_life_is_replaced(tmp_path: Path) -> None:
 
 
 def test_dead_sockets_of_killed_pods_are_removed_and_live_ones_stay(tmp_path: Path) -> None:
-    older = socket_paths(plugins=tmp_path / "p", registrar=tmp_path / "r", pod_uid="older")
-    living = socket_paths(plugins=tmp_path / "p", registrar=tmp_path / "r", pod_uid="living")
-    ours = socket_paths(plugins=tmp_path / "p", registrar=tmp_path / "r", pod_uid="ours")
+    older = socket_paths(plugins=tmp_path, registrar=tmp_path / "r", pod_uid="old")
+    living = socket_paths(plugins=tmp_path, registrar=tmp_path / "r", pod_uid="new")
+    ours = socket_paths(plugins=tmp_path, registrar=tmp_path / "r", pod_uid="our")
     for path in (older.service, older.registration):
         path.parent.mkdir(parents=True)
         with socket.socket(socket.AF_UNIX) as stale:
