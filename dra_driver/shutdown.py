@@ -5,9 +5,13 @@ which waits for it and then stops everything in order. A process with a part mis
 alive: it ends with status 1 and is restarted whole.
 """
 
+import os
 import queue
+import select
 import signal
 import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
@@ -34,11 +38,16 @@ class Shutdown:
         """Watch for nothing yet."""
         # A SimpleQueue may be put to from a signal handler; an Event's lock may not be taken there.
         self._reasons: queue.SimpleQueue[ShutdownReason] = queue.SimpleQueue()
+        # Open for as long as the process lives: signals are written there at any time.
+        self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def watch_signals(self) -> None:
         """End at SIGTERM and SIGINT. For the main thread only, as Python wants it."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
+        # Python runs its handlers between two of its instructions. A signal that comes when the
+        # main thread is about to sleep would be heard of only after that; this wakes it.
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def watch_threads(self) -> None:
         """End when a thread dies of an exception."""
@@ -50,7 +59,15 @@ class Shutdown:
         Raises:
             queue.Empty: there is none after `timeout` seconds.
         """
-        return self._reasons.get(timeout=timeout)
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with suppress(queue.Empty):
+                return self._reasons.get_nowait()
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                raise queue.Empty
+            if select.select([self._woken], [], [], left)[0]:
+                os.read(self._woken, 4096)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._reasons.put(ShutdownReason(text=signal.Signals(number).name, exit_status=0))
@@ -59,3 +76,5 @@ class Shutdown:
         name = args.thread.name if args.thread is not None else "unknown"
         log.error("thread died", thread=name, exc_info=args.exc_value or args.exc_type())
         self._reasons.put(THREAD_DIED)
+        with suppress(BlockingIOError):  # full of what wakes it as well
+            os.write(self._wake, b"\0")

@@ -22,6 +22,7 @@ def shutdown() -> Iterator[Shutdown]:
     shutdown.watch_threads()
     yield shutdown
     threading.excepthook = hook
+    signal.set_wakeup_fd(-1)
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
@@ -63,3 +64,20 @@ def test_the_first_reason_counts(shutdown: Shutdown) -> None:
 def test_without_a_reason_it_goes_on(shutdown: Shutdown) -> None:
     with pytest.raises(queue.Empty):
         shutdown.wait(0.01)
+
+
+def test_no_signal_is_lost_while_the_main_thread_falls_asleep(shutdown: Shutdown) -> None:
+    # One in a hundred comes in that moment, when the main thread has let go of the interpreter.
+    for _ in range(500):
+        is_waiting = threading.Event()
+
+        def send(about_to: threading.Event = is_waiting) -> None:
+            while not about_to.is_set():
+                pass
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        is_waiting.set()
+        assert shutdown.wait(20).text == "SIGTERM"
+        sender.join()
