@@ -23,7 +23,7 @@ from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.devices.model import Partition
 from dra_driver.devices.partitions import partition_name, partitions
 from dra_driver.slices import counters
-from mig_world import MigNode
+from worlds.mig_node import MigNode
 
 IN_MEMORY = Path("/dev/shm")
 STEPS = st.sampled_from(
@@ -65,8 +65,8 @@ class Card(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for ref in list(self.allocated):
-            self.node.world.unprepare(ref)
-        assert not self.node.world.reconciler(ReconcileTiming()).mend()
+            self.node.driver.unprepare(ref)
+        assert not self.node.driver.reconciler(ReconcileTiming()).mend()
         assert [name for name in self.node.left() if "/gpus/" not in name] == []
         self.node.close()
         shutil.rmtree(self.root)
@@ -119,18 +119,18 @@ class Card(RuleBasedStateMachine):
         self.running.discard(ref)
         self.die_at = die_at
         try:
-            self.node.world.unprepare(ref)
+            self.node.driver.unprepare(ref)
         except Killed:
             self.start()
-            self.node.world.unprepare(ref)
+            self.node.driver.unprepare(ref)
         self.die_at = None
         del self.allocated[ref]
-        del self.node.world.api.claims["default", ref.name]
+        del self.node.driver.api.claims["default", ref.name]
 
     @rule()
     def restart(self) -> None:
         self.start()
-        assert not self.node.world.reconciler(ReconcileTiming()).mend()
+        assert not self.node.driver.reconciler(ReconcileTiming()).mend()
 
     @rule()
     def reboot(self) -> None:
@@ -147,7 +147,7 @@ class Card(RuleBasedStateMachine):
         }
         found = [(one.profile_id, one.start) for one in self.node.there()]
         assert wanted <= set(found)
-        slots = self.node.world.claims.ownership.made().keys()
+        slots = self.node.driver.claims.ownership.made().keys()
         assert {(slot.profile_id, slot.start) for slot in slots} >= set(found)
 
     @invariant()
@@ -158,7 +158,7 @@ class Card(RuleBasedStateMachine):
     def prepare(self, ref: ClaimRef, die_at: str | None) -> None:
         self.die_at = die_at
         try:
-            self.node.world.prepare(ref)
+            self.node.driver.prepare(ref)
         except Killed:
             self.start()
         else:

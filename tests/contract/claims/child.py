@@ -8,9 +8,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from claims_world import CONFIGS, World
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.errors import ConflictError
+from worlds.configs import CONFIGS
+from worlds.driver import Driver
 
 
 def hold(file: str, uid: str) -> None:
@@ -23,14 +24,14 @@ def hold(file: str, uid: str) -> None:
 
 def contend(root: str, name: str, device: str, rounds: str) -> None:
     """Get a GPU that another process wants as well, again and again, and be alone with it."""
-    world = World(Path(root))
+    driver = Driver(Path(root))
     alone = Path(root) / "alone"
     # Both claims exist for both processes: whoever has the GPU has a right to it.
-    refs = {one: world.api.add(device, uid=f"uid-{one}", name=one) for one in ("one", "two")}
+    refs = {one: driver.api.add(device, uid=f"uid-{one}", name=one) for one in ("one", "two")}
     for _ in range(int(rounds)):
         while True:
             try:
-                world.prepare(refs[name])
+                driver.prepare(refs[name])
                 break
             except ConflictError:
                 time.sleep(0.001)
@@ -38,7 +39,7 @@ def contend(root: str, name: str, device: str, rounds: str) -> None:
         with (Path(root) / "wins").open("a") as wins:
             wins.write("won\n")
         alone.unlink()
-        world.unprepare(refs[name])
+        driver.unprepare(refs[name])
 
 
 def die(root: str, mode: str, call: str, at: str) -> None:
@@ -48,9 +49,9 @@ def die(root: str, mode: str, call: str, at: str) -> None:
         if name == at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    world = World(Path(root), step=step)
-    ref = world.api.add("gpu-1", configs=CONFIGS[mode])
-    {"prepare": world.prepare, "unprepare": world.unprepare}[call](ref)
+    driver = Driver(Path(root), step=step)
+    ref = driver.api.add("gpu-1", configs=CONFIGS[mode])
+    {"prepare": driver.prepare, "unprepare": driver.unprepare}[call](ref)
 
 
 if __name__ == "__main__":

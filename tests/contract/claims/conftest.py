@@ -3,11 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from claims_world import World
+from worlds.driver import Driver
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    made = Driver(tmp_path)
     yield made
     made.close()

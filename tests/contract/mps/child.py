@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from mps_world import World
+from worlds.mps import MpsDomains
 
 
 def supervise(root: str, at: str) -> None:
@@ -17,7 +17,7 @@ def supervise(root: str, at: str) -> None:
         if name == at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    World(Path(root)).supervisor(step).run()
+    MpsDomains(Path(root)).supervisor(step).run()
 
 
 if __name__ == "__main__":

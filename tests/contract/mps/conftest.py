@@ -9,22 +9,23 @@ import pytest
 
 from dra_driver.errors import SetupError
 from dra_driver.mps.supervisor import Supervisor
-from mps_world import PATIENCE, World
+from worlds.configs import PATIENCE
+from worlds.mps import MpsDomains
 
 Run = Callable[[Supervisor], Supervisor]
 Stop = Callable[[Supervisor], None]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def mps(tmp_path: Path) -> Iterator[MpsDomains]:
     if os.geteuid() != 0:
         pytest.skip("mounts and mount namespaces need root")
     try:
-        world = World.create(tmp_path)
+        mps = MpsDomains.create(tmp_path)
     except SetupError as error:
         pytest.skip(f"NVIDIA's MPS control cannot be had here: {error}")
-    yield world
-    world.clean()
+    yield mps
+    mps.clean()
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def threads() -> Iterator[list[tuple[Supervisor, threading.Thread]]]:
 
 
 @pytest.fixture
-def run(world: World, threads: list[tuple[Supervisor, threading.Thread]]) -> Run:
+def run(mps: MpsDomains, threads: list[tuple[Supervisor, threading.Thread]]) -> Run:
     """Run a supervisor in this process, until the test ends or stops it."""
 
     def start(supervisor: Supervisor) -> Supervisor:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from sharing_world import REQUESTS, Node
+from worlds.configs import REQUESTS
+from worlds.node import Node
 
 
 def die(root: str, mode: str, call: str, at: str) -> None:

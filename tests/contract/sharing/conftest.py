@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from dra_driver.errors import SetupError
-from mps_world import PATIENCE, Step, no_step
-from sharing_world import Node
+from worlds.configs import PATIENCE
+from worlds.mps import Step, no_step
+from worlds.node import Node
 
 Make = Callable[..., Node]
 Supervised = Callable[..., AbstractContextManager[None]]

@@ -15,8 +15,8 @@ from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.mps import processes
 from dra_driver.mps.domain import DomainId
-from mps_world import PATIENCE
-from sharing_world import HALF, REQUESTS, Node
+from worlds.configs import HALF, PATIENCE, REQUESTS
+from worlds.node import Node
 
 Supervised = Callable[..., AbstractContextManager[None]]
 
@@ -63,14 +63,14 @@ def test_a_driver_killed_in_prepare_leaves_all_or_nothing_at_its_next_start(
 ) -> None:
     with supervised(node):
         kill_at(node, mode, "prepare", step)
-        assert node.world.reconciler(ReconcileTiming()).mend() == set()
+        assert node.driver.reconciler(ReconcileTiming()).mend() == set()
         ref = node.claim(REQUESTS[mode])
-        record = node.world.claims.records.read(ref.uid)
+        record = node.driver.claims.records.read(ref.uid)
         if record is None:
             assert (node.time_slices(), node.modes()) == ({}, {})
         else:
             assert record.state is RecordState.PREPARED
-            assert node.world.specs.exists(ref.uid)
+            assert node.driver.specs.exists(ref.uid)
         node.unprepare(ref)
         other = node.claim(dict.fromkeys(REQUESTS[mode]), name="other")
         node.prepare(other)
@@ -90,7 +90,7 @@ def test_a_driver_killed_in_unprepare_leaves_nothing_in_the_end(
         node.prepare(ref)
         kill_at(node, mode, "unprepare", step)
         if after == "mend":
-            assert node.world.reconciler(ReconcileTiming()).mend() == set()
+            assert node.driver.reconciler(ReconcileTiming()).mend() == set()
         node.unprepare(ref)
         other = node.claim(dict.fromkeys(REQUESTS[mode]), name="other")
         node.prepare(other)
@@ -108,7 +108,7 @@ def test_a_driver_killed_in_prepare_of_mig_devices_under_mps_converges(
         kill_at(node, "mig", "prepare", step)
         ref = node.mig_claim(0, 1)
         if after == "mend":
-            assert node.world.reconciler(ReconcileTiming()).mend() == set()
+            assert node.driver.reconciler(ReconcileTiming()).mend() == set()
             assert node.instances() in (0, 2)
             assert len(node.mps.requests.list()) == node.instances()
         elif after == "prepare":
@@ -132,7 +132,7 @@ def test_a_driver_killed_in_unprepare_of_mig_devices_under_mps_converges(
         node.prepare(ref)
         kill_at(node, "mig", "unprepare", step)
         if after == "mend":
-            assert node.world.reconciler(ReconcileTiming()).mend() == set()
+            assert node.driver.reconciler(ReconcileTiming()).mend() == set()
         node.unprepare(ref)
         assert (node.instances(), node.left()) == (0, [])
 

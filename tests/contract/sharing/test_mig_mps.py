@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.mps.domain import DomainId
-from sharing_world import Node
+from worlds.node import Node
 
 Supervised = Callable[..., AbstractContextManager[None]]
 
@@ -38,10 +38,10 @@ def test_without_a_supervisor_the_pod_ends_and_the_mig_device_goes_later(
     with supervised(node):
         ref = node.mig_claim(3)
         node.prepare(ref)
-    node.world.unprepare(ref, 1.0)
+    node.driver.unprepare(ref, 1.0)
     assert node.instances() == 1
     assert [strategy for strategy, _ in node.cleanups(ref)] == ["MPS", "MIG"]
     with supervised(node):
-        assert node.world.reconciler(ReconcileTiming()).mend() == set()
+        assert node.driver.reconciler(ReconcileTiming()).mend() == set()
         assert node.instances() == 0
         assert node.left() == []

@@ -12,8 +12,8 @@ from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.errors import ConfigError, DeviceError, TransientError
 from dra_driver.mps import processes
 from dra_driver.mps.domain import DomainId, State
-from mps_world import PATIENCE
-from sharing_world import HALF, LONG, Node
+from worlds.configs import HALF, LONG, PATIENCE
+from worlds.node import Node
 
 Make = Callable[..., Node]
 Supervised = Callable[..., AbstractContextManager[None]]
@@ -99,7 +99,7 @@ def test_a_repeated_prepare_waits_for_nothing_and_changes_nothing(
         node.prepare(ref)
         before = node.mps.requests.status(DomainId(ref.uid))
         node.prepare(ref)
-        assert not node.world.reconciler(ReconcileTiming()).mend()
+        assert not node.driver.reconciler(ReconcileTiming()).mend()
         assert node.mps.requests.status(DomainId(ref.uid)) == before
 
 
@@ -132,7 +132,7 @@ def test_a_daemon_that_cannot_start_says_why_and_leaves_nothing(
 def test_without_a_supervisor_a_claim_waits_then_says_what_is_missing(make_node: Make) -> None:
     node = make_node()
     node.strategies["MPS"]._requests = node.mps.impatient  # type: ignore[attr-defined]
-    node.world.preparer._timing = PrepareTiming(longest=0.2, margin=0.0)
+    node.driver.preparer._timing = PrepareTiming(longest=0.2, margin=0.0)
     with pytest.raises(TransientError, match="the MPS supervisor is not running on this node"):
         node.prepare(node.claim({"a": HALF}))
     assert node.left() == []
@@ -152,10 +152,10 @@ def test_a_gpu_is_not_given_on_before_its_daemon_has_ended(
     free = node.claim({"a": None}, first=1, name="free")
     node.prepare(free)
     other = node.claim({"a": None}, name="other")
-    node.world.preparer._timing = PrepareTiming(longest=0.2, margin=0.0)
+    node.driver.preparer._timing = PrepareTiming(longest=0.2, margin=0.0)
     with pytest.raises(TransientError, match=r"GPU-.* cannot be used yet: MPS of an earlier claim"):
         node.prepare(other)
-    node.world.preparer._timing = PrepareTiming(margin=0.0)
+    node.driver.preparer._timing = PrepareTiming(margin=0.0)
     node.strategies["MPS"]._requests = node.mps.requests  # type: ignore[attr-defined]
     with supervised(node):
         node.prepare(other)
@@ -191,8 +191,8 @@ def test_a_domain_that_nobody_has_a_record_of_is_taken_back(
     with supervised(node):
         ref = node.claim({"a": HALF})
         node.prepare(ref)
-        node.world.claims.records.delete(ref.uid)
-        assert node.world.reconciler(ReconcileTiming()).mend() == set()
+        node.driver.claims.records.delete(ref.uid)
+        assert node.driver.reconciler(ReconcileTiming()).mend() == set()
         node.prepare(node.claim({"a": None}, name="other"))
         assert node.modes() == {}
         assert node.mps.requests.list() == frozenset()
@@ -229,9 +229,9 @@ def test_after_a_reboot_the_start_takes_back_what_waits_for_its_pod(
         node.prepare(ref)
     node.mps.clean()
     node.machine.reboot("boot-2")
-    after = Node(node.root, api=node.world.api)
+    after = Node(node.root, api=node.driver.api)
     with supervised(after):
-        assert after.world.reconciler(ReconcileTiming()).mend() == set()
+        assert after.driver.reconciler(ReconcileTiming()).mend() == set()
         assert after.mps.requests.list() == frozenset()
         after.prepare(ref)
         assert after.ask(ref, PERCENTAGE) == ["50.0"]

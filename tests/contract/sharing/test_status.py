@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from dra_driver.devices.names import DRIVER_NAME
-from sharing_world import REQUESTS, Node
+from worlds.configs import REQUESTS
+from worlds.node import Node
 
 Supervised = Callable[..., AbstractContextManager[None]]
 
@@ -20,8 +21,8 @@ Supervised = Callable[..., AbstractContextManager[None]]
 def status(node: Node) -> Callable[[str], str]:
     plugins = node.root / "plugins"
     plugins.mkdir()
-    (plugins / DRIVER_NAME).symlink_to(node.world.plugin)
-    node.world.plugin.joinpath("mps").symlink_to(node.mps.files.root)
+    (plugins / DRIVER_NAME).symlink_to(node.driver.plugin)
+    node.driver.plugin.joinpath("mps").symlink_to(node.mps.files.root)
 
     def run(output: str) -> str:
         environment = {

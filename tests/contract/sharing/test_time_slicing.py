@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from claims_world import World
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.errors import ConfigError, DeviceError
-from sharing_world import HALF, LONG, Node
+from worlds.configs import HALF, LONG
+from worlds.driver import Driver
+from worlds.node import Node
 
 Make = Callable[..., Node]
 EXCLUSIVE_PROCESS = 3
@@ -77,7 +78,7 @@ def test_a_repeated_prepare_sets_nothing(node: Node) -> None:
     node.prepare(ref)
     runs = smi_runs(node, 'exec "$REAL" "$@"')
     node.prepare(ref)
-    assert not node.world.reconciler(ReconcileTiming()).mend()
+    assert not node.driver.reconciler(ReconcileTiming()).mend()
     assert not runs.exists()
 
 
@@ -107,7 +108,7 @@ def test_a_card_without_time_slices_is_refused_and_nothing_is_left(make_node: Ma
         )
         assert node.modes() == ({card.minor: mode} if mode else {})
         assert node.cleanups(ref) == []
-        assert node.world.left() == []
+        assert node.driver.left() == []
 
 
 def test_a_card_without_time_slices_has_the_default_one(make_node: Make) -> None:
@@ -157,12 +158,12 @@ def test_a_reset_that_fails_does_not_block_unprepare_and_is_retried(node: Node) 
     ((strategy, reason),) = node.cleanups(ref)
     assert strategy == "TimeSlicing"
     assert "Unknown Error" in reason
-    assert node.world.claims.cleanup.count_pending() == {"TimeSlicing": 1}
-    assert not node.world.specs.exists(ref.uid)
+    assert node.driver.claims.cleanup.count_pending() == {"TimeSlicing": 1}
+    assert not node.driver.specs.exists(ref.uid)
 
-    reconciler = node.world.reconciler(ReconcileTiming())
+    reconciler = node.driver.reconciler(ReconcileTiming())
     assert reconciler.mend() == {ref.uid}
-    assert node.world.failed_undos == ["TimeSlicing", "TimeSlicing"]
+    assert node.driver.failed_undos == ["TimeSlicing", "TimeSlicing"]
     assert reconciler.mend() == set()
     assert node.left() == []
 
@@ -179,10 +180,10 @@ def test_the_next_claim_of_the_gpu_takes_a_debt_back(node: Node) -> None:
     assert node.time_slices() == {1: 3}
     assert len(node.cleanups(ref)) == 1
     node.unprepare(other)
-    assert node.world.reconciler(ReconcileTiming()).mend() == set()
+    assert node.driver.reconciler(ReconcileTiming()).mend() == set()
     assert node.modes() == {0: EXCLUSIVE_PROCESS}
     assert node.time_slices() == {}
-    assert node.world.left() == []
+    assert node.driver.left() == []
 
 
 def test_a_debt_that_cannot_be_paid_does_not_keep_the_next_claim_away(node: Node) -> None:
@@ -194,12 +195,12 @@ def test_a_debt_that_cannot_be_paid_does_not_keep_the_next_claim_away(node: Node
     node.prepare(other)
     assert len(node.cleanups(ref)) == 1
     node.machine.clear_faults()
-    assert node.world.reconciler(ReconcileTiming()).mend() == {ref.uid}, (
+    assert node.driver.reconciler(ReconcileTiming()).mend() == {ref.uid}, (
         "the GPU is another claim's now"
     )
     assert node.time_slices() == {0: 3}
     node.unprepare(other)
-    assert node.world.reconciler(ReconcileTiming()).mend() == set()
+    assert node.driver.reconciler(ReconcileTiming()).mend() == set()
     assert node.left() == []
 
 
@@ -208,11 +209,11 @@ def test_a_claim_that_is_prepared_again_keeps_its_debt_in_mind(node: Node) -> No
     node.prepare(ref)
     node.machine.fail_call("nvidia-smi:set-timeslice", 999, times=2)
     node.unprepare(ref)
-    node.world.api.claims.clear()
+    node.driver.api.claims.clear()
     again = node.claim({"a": None})
     assert again == ref
     node.prepare(again)
-    record = node.world.claims.records.read(ref.uid)
+    record = node.driver.claims.records.read(ref.uid)
     assert record is not None
     assert record.state is RecordState.PREPARED
     assert len(record.pending) == 1
@@ -229,7 +230,7 @@ def test_a_lost_gpu_does_not_block_unprepare(node: Node) -> None:
     assert "GPU is lost" in reason
     node.machine.reboot("boot-2")
     after = Node(node.root)
-    assert after.world.reconciler(ReconcileTiming()).mend() == set()
+    assert after.driver.reconciler(ReconcileTiming()).mend() == set()
     assert after.left() == []
     after.close()
 
@@ -238,7 +239,7 @@ def test_a_hanging_nvidia_smi_is_given_up(node: Node) -> None:
     smi_runs(node, "exec sleep 600")
     ref = node.claim({"a": LONG})
     with pytest.raises(DeviceError, match=r"nvidia-smi did not answer in . s; see dmesg"):
-        node.world.prepare(ref, 0.2)
+        node.driver.prepare(ref, 0.2)
 
 
 def test_a_missing_nvidia_smi_says_where_it_was_looked_for(node: Node) -> None:
@@ -253,9 +254,9 @@ def test_after_a_reboot_nothing_is_reset(node: Node) -> None:
     node.prepare(ref)
     node.machine.reboot("boot-2")
     runs = smi_runs(node, 'exec "$REAL" "$@"')
-    after = Node(node.root, api=node.world.api)
-    assert isinstance(after.world, World)
-    assert after.world.reconciler(ReconcileTiming()).mend() == set()
+    after = Node(node.root, api=node.driver.api)
+    assert isinstance(after.driver, Driver)
+    assert after.driver.reconciler(ReconcileTiming()).mend() == set()
     after.unprepare(ref)
     assert not runs.exists()
     assert after.left() == []

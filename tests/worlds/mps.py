@@ -1,4 +1,8 @@
-"""A node for the tests of mps/: simulated GPUs, NVIDIA's real MPS control, one MPS directory."""
+"""The MPS domains of a node, and the lives of supervisors that serve them.
+
+NVIDIA's real MPS control over simulated GPUs. Everything is below one directory, so that another
+process can go on with it.
+"""
 
 import os
 import time
@@ -18,9 +22,9 @@ from dra_driver.mps.requests import DomainRequests
 from dra_driver.mps.supervisor import Supervisor
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
+from worlds.configs import PATIENCE
 
 QUICK = WorkerTiming(first_retry=0.02, longest_retry=0.2, check=0.2, settled=0.0)
-PATIENCE = 40.0
 Step = Callable[[DomainId, str], None]
 
 
@@ -28,8 +32,8 @@ def no_step(domain: DomainId, name: str) -> None:
     """Pass every step."""
 
 
-class World:
-    """Everything below one directory, so that another process can go on with it."""
+class MpsDomains:
+    """Domains are asked for, waited for and looked into as a driver and a person would."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -40,7 +44,7 @@ class World:
         self.control = Control(self.machine.driver_root)
 
     @classmethod
-    def create(cls, root: Path) -> "World":
+    def create(cls, root: Path) -> "MpsDomains":
         """Make a node with eight H100 and NVIDIA's own user-space files; SetupError without."""
         Machine.create(root / "driver", "h100x8", Options(userspace="real"))
         return cls(root)

@@ -1,8 +1,7 @@
 """A node for the tests of sharing strategies: simulated GPUs with NVIDIA's real programs on them.
 
-The claims of claims_world.py, with the real strategies: nvidia-smi, NVML, and an MPS directory that
-mps_world.py's supervisors serve. Everything is below one directory, so that another process can go
-on with it.
+The strategies are the real ones too: nvidia-smi, NVML, and an MPS directory that supervisors serve.
+Everything is below one directory, so that another process can go on with it.
 """
 
 import time
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import make
-from claims_world import Api, World
 from dra_driver.claims.model import ClaimRef
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.partitions import partition_name, partitions
@@ -25,20 +23,10 @@ from dra_driver.sharing.time_slicing import TimeSlicing
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
-from mps_world import PATIENCE
-from mps_world import World as MpsNode
-
-LONG = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
-HALF = {
-    "strategy": "MPS",
-    "mpsConfig": {"defaultActiveThreadPercentage": 50, "defaultPinnedDeviceMemoryLimit": "10Gi"},
-}
-REQUESTS: Mapping[str, Mapping[str, dict[str, Any]]] = {
-    "time-slicing": {"ts": LONG},
-    "mps": {"mps": HALF},
-    "both": {"ts": LONG, "mps": HALF},
-}
-"""By mode: what the requests of a claim, of one GPU each, are configured as."""
+from worlds.api import ClaimApi
+from worlds.configs import HALF, PATIENCE
+from worlds.driver import Driver
+from worlds.mps import MpsDomains
 
 
 class Node:
@@ -49,12 +37,12 @@ class Node:
         root: Path,
         *,
         step: Callable[[str], None] = lambda _: None,
-        api: Api | None = None,
+        api: ClaimApi | None = None,
         ready_seconds: float = PATIENCE,
     ) -> None:
         self.root = root
         self.machine = Machine(root / "driver")
-        self.mps = MpsNode(root)
+        self.mps = MpsDomains(root)
         self.session = DriverSession(
             driver_root=self.machine.driver_root,
             dev=self.machine.dev_root / "dev",
@@ -69,7 +57,7 @@ class Node:
             ),
             "MPS": Mps(self.mps.requests, time.monotonic, ready_seconds=ready_seconds),
         }
-        self.world = World(
+        self.driver = Driver(
             root / "state",
             *self.inventory.gpus,
             boot_id=self.machine.boot_id,
@@ -86,7 +74,7 @@ class Node:
         return cls(root)
 
     def close(self) -> None:
-        self.world.close()
+        self.driver.close()
         self.session.close()
 
     def uuid(self, minor: int) -> str:
@@ -102,10 +90,8 @@ class Node:
             if sharing is not None
         ]
         devices = [f"gpu-{first + number}" for number in range(len(requests))]
-        ref = self.world.api.add(*devices, uid=f"uid-{name}", name=name, configs=configs)
-        for result, request in zip(self.world.api.results(ref), requests, strict=True):
-            result["request"] = request
-        return ref
+        facts = {"uid": f"uid-{name}", "name": name, "configs": configs}
+        return self.driver.api.add(*devices, requests=tuple(requests), **facts)
 
     def mig_claim(self, *starts: int, name: str = "claim") -> ClaimRef:
         """Allocate a claim: a small MIG device at each start on the first GPU, all under MPS."""
@@ -116,17 +102,17 @@ class Node:
             if place.profile.name == "1g.10gb" and place.placement.start in starts
         ]
         config = make.config(kind="MigDeviceConfig", sharing=HALF)
-        return self.world.api.add(*names, uid=f"uid-{name}", name=name, configs=[config])
+        return self.driver.api.add(*names, uid=f"uid-{name}", name=name, configs=[config])
 
     def instances(self) -> int:
         """How many MIG devices are on the first GPU."""
         return len(self.machine.mig_devices(self.inventory.gpus[0].uuid))
 
     def prepare(self, ref: ClaimRef) -> None:
-        self.world.prepare(ref, PATIENCE)
+        self.driver.prepare(ref, PATIENCE)
 
     def unprepare(self, ref: ClaimRef) -> None:
-        self.world.unprepare(ref, PATIENCE)
+        self.driver.unprepare(ref, PATIENCE)
 
     def env(self, ref: ClaimRef, device: str) -> dict[str, str]:
         """The environment a container of this device gets, without what all containers get."""
@@ -139,7 +125,7 @@ class Node:
         return {mount["containerPath"]: mount["hostPath"] for mount in found}
 
     def _edits(self, ref: ClaimRef, device: str) -> dict[str, Any]:
-        devices = self.world.spec(ref)["devices"]
+        devices = self.driver.spec(ref)["devices"]
         (edits,) = [
             one["containerEdits"] for one in devices if one["name"] == f"{ref.uid}-{device}"
         ]
@@ -159,13 +145,13 @@ class Node:
 
     def cleanups(self, ref: ClaimRef) -> list[tuple[str, str]]:
         """What could not be taken back of a claim: strategy and reason."""
-        record = self.world.claims.records.read(ref.uid)
+        record = self.driver.claims.records.read(ref.uid)
         cleanups = record.pending if record else ()
         return [(cleanup.name, cleanup.reason) for cleanup in cleanups]
 
     def left(self) -> list[str]:
         """What claims have left: files, time-slices, compute modes, and of MPS anything at all."""
-        found = self.world.left()
+        found = self.driver.left()
         found += [f"time-slice of gpu-{minor}" for minor in self.time_slices()]
         found += [f"compute mode of gpu-{minor}" for minor in self.modes()]
         found += [f"mps domain {domain}" for domain in sorted(self.mps.requests.list())]

@@ -1,15 +1,13 @@
 """A node for the tests of claims on MIG devices: simulated GPUs, and NVML as it really answers.
 
-The claims of claims_world.py with the MIG calls of the driver's own NVML session. Everything is
-below one directory, so that another process can go on with it, or die in it.
+The MIG calls are those of the driver's own NVML session. Everything is below one directory, so
+that another process can go on with it, or die in it.
 """
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import make
-from claims_world import Api, World
 from dra_driver.claims.model import ClaimRef
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Gpu
@@ -18,8 +16,8 @@ from dra_driver.devices.session import DriverSession
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.mig import SimulatedMig
-
-MPS_ON_MIG = make.config(kind="MigDeviceConfig", sharing={"strategy": "MPS"})
+from worlds.api import ClaimApi
+from worlds.driver import Driver
 
 
 class MigNode:
@@ -29,7 +27,7 @@ class MigNode:
         self,
         root: Path,
         *,
-        api: Api | None = None,
+        api: ClaimApi | None = None,
         step: Callable[[str], None] = lambda _: None,
         survives_reboot: bool = False,
     ) -> None:
@@ -42,12 +40,12 @@ class MigNode:
             proc_root=self.machine.proc_root,
             sys_root=self.machine.sys_root,
             made_here=lambda: (
-                self.world.claims.ownership.made().keys() if self.world else frozenset()
+                self.driver.claims.ownership.made().keys() if self.driver else frozenset()
             ),
         )
-        self.world: World = None  # type: ignore[assignment] # looked for GPUs before there is one
+        self.driver: Driver = None  # type: ignore[assignment] # looked for GPUs before there is one
         self.inventory = self.session.look()
-        self.world = World(
+        self.driver = Driver(
             root / "state",
             *self.inventory.gpus,
             boot_id=self.machine.boot_id,
@@ -65,19 +63,19 @@ class MigNode:
     def close(self) -> None:
         if not self.is_closed:
             self.is_closed = True
-            self.world.close()
+            self.driver.close()
             self.session.close()
 
     def restarted(self, **changes: Any) -> "MigNode":
         """The driver after its process has ended: same files, same API server."""
         self.close()
-        node = MigNode(self.root, api=self.world.api, **changes)
-        node.world.claims.leftovers.delete_halves()
+        node = MigNode(self.root, api=self.driver.api, **changes)
+        node.driver.claims.leftovers.delete_halves()
         return node
 
     def look(self) -> None:
         """Let the driver see what there is now."""
-        self.inventory = self.world.machine.inventory = self.session.look()
+        self.inventory = self.driver.gpus.inventory = self.session.look()
 
     def gpu(self, number: int = 0) -> Gpu:
         return self.inventory.gpus[number]
@@ -95,7 +93,7 @@ class MigNode:
         return f"gpu-{self.gpu(gpu).minor}"
 
     def claim(self, *devices: str, name: str = "claim", configs: Iterable[Any] = ()) -> ClaimRef:
-        return self.world.api.add(*devices, uid=f"uid-{name}", name=name, configs=list(configs))
+        return self.driver.api.add(*devices, uid=f"uid-{name}", name=name, configs=list(configs))
 
     def there(self, gpu: int = 0) -> list[SimulatedMig]:
         """The MIG devices that are on a GPU now."""
@@ -112,7 +110,7 @@ class MigNode:
 
     def left(self) -> list[str]:
         """What claims have left: files, instances, modes."""
-        found = self.world.left()
+        found = self.driver.left()
         notes = self.root / "state" / "plugin" / "mig"
         found += [str(path.name) for path in notes.rglob("*") if path.is_file()]
         for number, gpu in enumerate(self.inventory.gpus):
