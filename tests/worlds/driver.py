@@ -53,13 +53,17 @@ class Driver:
         self.gpus = PlayedGpus(*(gpus or tuple(make.gpu(minor) for minor in range(8))))
         self.specs = SpecStore(root / "cdi")
         self.sharing = FileSharing(root / "hardware", survives_reboot=survives_reboot)
+        played: Mapping[str, Sharing] = {
+            EXCLUSIVE: Exclusive(),
+            str(SharingStrategy.MPS): self.sharing,
+        }
+        self.strategies = strategies or played
         self.failed_undos: list[str] = []
         parts = NodeParts(
             inventory=self.gpus,
             edits=self.gpus,
             specs=self.specs,
-            strategies=strategies
-            or {EXCLUSIVE: Exclusive(), str(SharingStrategy.MPS): self.sharing},
+            strategies=self.strategies,
             mig=mig or MigInstances(no_mig),
             on_failed_undo=self.failed_undos.append,
         )
@@ -111,10 +115,34 @@ class Driver:
             for node in device["containerEdits"]["deviceNodes"]
         ]
 
+    def env(self, ref: ClaimRef, device: str) -> dict[str, str]:
+        """The environment a container of this device gets, without what all containers get."""
+        found = self._edits(ref, device).get("env", [])
+        return dict(entry.split("=", 1) for entry in found)
+
+    def mounts(self, ref: ClaimRef, device: str) -> dict[str, str]:
+        """Container path to host path of the mounts for this device."""
+        found = self._edits(ref, device).get("mounts", [])
+        return {mount["containerPath"]: mount["hostPath"] for mount in found}
+
+    def _edits(self, ref: ClaimRef, device: str) -> dict[str, Any]:
+        devices = self.spec(ref)["devices"]
+        (edits,) = [
+            one["containerEdits"] for one in devices if one["name"] == f"{ref.uid}-{device}"
+        ]
+        found: dict[str, Any] = edits
+        return found
+
+    def cleanups(self, ref: ClaimRef) -> list[tuple[str, str]]:
+        """What could not be taken back of a claim: strategy and reason."""
+        record = self.claims.records.read(ref.uid)
+        cleanups = record.pending if record else ()
+        return [(cleanup.name, cleanup.reason) for cleanup in cleanups]
+
     def left(self) -> list[str]:
         """What claims have left on disk."""
-        folders = [self.plugin / "claims", self.plugin / "gpus", self.root / "cdi"]
-        folders.append(self.root / "hardware")
+        folders = [self.plugin / name for name in ("claims", "gpus", "mig")]
+        folders += [self.root / "cdi", self.root / "hardware"]
         files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
         return sorted(str(path.relative_to(self.root)) for path in files)
 

@@ -1,7 +1,6 @@
 """Claims on MIG devices: found, made on demand, given back; on a simulated node's real NVML."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -18,42 +17,25 @@ from dra_driver.errors import (
 )
 from worlds.configs import MPS_ON_MIG
 from worlds.driver import FAST
-from worlds.mig_node import MigNode
+from worlds.node import Node
+
+MakeNode = Callable[..., Node]
 
 UNKNOWN_ERROR = 999
 SOON = 0.3
 
 
-@pytest.fixture
-def make_node(tmp_path: Path) -> Iterator[Callable[[str], MigNode]]:
-    made: list[MigNode] = []
-
-    def make_one(profile: str) -> MigNode:
-        made.append(MigNode.create(tmp_path / f"node{len(made)}", profile))
-        return made[-1]
-
-    yield make_one
-    for node in made:
-        node.close()
-
-
-@pytest.fixture
-def node(make_node: Callable[[str], MigNode]) -> MigNode:
-    return make_node("h100x8")
-
-
 # Made on demand
 
 
-def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(node: MigNode) -> None:
+def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 3))
     (device,) = node.driver.prepare(ref)
     assert device.device_name == node.name("1g.10gb", 3)
-    assert (node.shapes(), node.mode()) == (["1g.10gb@3"], 1)
-    (made,) = node.there()
-    minor = node.gpu().minor
+    assert (node.mig_shapes(), node.mig_modes()) == ({0: ["1g.10gb@3"]}, {0: 1})
+    (made,) = node.migs()
     assert node.driver.nodes(ref) == [
-        f"/dev/nvidia{minor}-gi{made.gpu_instance}-ci{made.compute_instance}"
+        f"/dev/nvidia0-gi{made.gpu_instance}-ci{made.compute_instance}"
     ]
     record = node.driver.claims.records.read(ref.uid)
     assert record is not None
@@ -62,34 +44,34 @@ def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(node: MigNode) 
     assert node.left() == []
 
 
-def test_four_mig_devices_of_one_claim_are_made_on_one_gpu(node: MigNode) -> None:
+def test_four_mig_devices_of_one_claim_are_made_on_one_gpu(node: Node) -> None:
     wanted = [("1g.10gb", 0), ("1g.10gb", 1), ("2g.20gb", 2), ("3g.40gb", 4)]
     ref = node.claim(*(node.name(*one) for one in wanted))
     assert len(node.driver.prepare(ref)) == 4
-    assert node.shapes() == [f"{profile}@{start}" for profile, start in wanted]
+    assert node.mig_shapes() == {0: [f"{profile}@{start}" for profile, start in wanted]}
     node.driver.unprepare(ref)
     assert node.left() == []
 
 
-def test_claims_with_parts_of_one_gpu_come_and_go_each_by_itself(node: MigNode) -> None:
+def test_claims_with_parts_of_one_gpu_come_and_go_each_by_itself(node: Node) -> None:
     one, two = (node.claim(node.name("1g.10gb", start), name=f"c{start}") for start in (0, 1))
     node.driver.prepare(one)
     node.driver.prepare(two)
     node.driver.unprepare(one)
-    assert (node.shapes(), node.mode()) == (["1g.10gb@1"], 1)
+    assert (node.mig_shapes(), node.mig_modes()) == ({0: ["1g.10gb@1"]}, {0: 1})
     node.driver.unprepare(two)
     assert node.left() == []
 
 
-def test_a_repeated_prepare_gives_the_same_answer_and_touches_nothing(node: MigNode) -> None:
+def test_a_repeated_prepare_gives_the_same_answer_and_touches_nothing(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     answer = node.driver.prepare(ref)
     node.machine.fail_call("nvmlDeviceCreateGpuInstanceWithPlacement", UNKNOWN_ERROR)
     assert node.driver.prepare(ref) == answer
 
 
-def test_parts_and_the_whole_exclude_each_other(node: MigNode) -> None:
-    part, whole = node.claim(node.name("1g.10gb", 0)), node.claim(node.whole(), name="whole")
+def test_parts_and_the_whole_exclude_each_other(node: Node) -> None:
+    part, whole = node.claim(node.name("1g.10gb", 0)), node.claim("gpu-0", name="whole")
     node.driver.prepare(part)
     with pytest.raises(ConflictError, match="already allocated to different claim default/claim"):
         node.driver.prepare(whole)
@@ -101,54 +83,54 @@ def test_parts_and_the_whole_exclude_each_other(node: MigNode) -> None:
     assert node.left() == []
 
 
-def test_parts_that_overlap_exclude_each_other(node: MigNode) -> None:
+def test_parts_that_overlap_exclude_each_other(node: Node) -> None:
     small = node.claim(node.name("1g.10gb", 1))
     large = node.claim(node.name("3g.40gb", 0), name="large")
     node.driver.prepare(small)
     with pytest.raises(ConflictError, match="already allocated to different claim"):
         node.driver.prepare(large)
-    assert node.shapes() == ["1g.10gb@1"]
+    assert node.mig_shapes() == {0: ["1g.10gb@1"]}
 
 
-def test_the_mode_stays_on_where_others_had_turned_it_on(node: MigNode) -> None:
-    node.machine.set_mig_mode(node.gpu().uuid, enabled=True)
+def test_the_mode_stays_on_where_others_had_turned_it_on(node: Node) -> None:
+    node.machine.set_mig_mode(node.uuid(0), enabled=True)
     node.look()
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     node.driver.unprepare(ref)
-    assert (node.shapes(), node.mode()) == ([], 1)
+    assert (node.mig_shapes(), node.mig_modes()) == ({}, {0: 1})
 
 
 def test_an_ampere_gpu_in_mig_mode_is_divided_and_stays_in_it(
-    make_node: Callable[[str], MigNode],
+    make_node: MakeNode,
 ) -> None:
     node = make_node("a100x8")
-    node.machine.set_mig_mode(node.gpu().uuid, enabled=True)
-    node.machine.reset_gpu(node.gpu().uuid)
+    node.machine.set_mig_mode(node.uuid(0), enabled=True)
+    node.machine.reset_gpu(node.uuid(0))
     node.look()
     ref = node.claim(node.name("1g.5gb", 6))
     node.driver.prepare(ref)
-    assert node.shapes() == ["1g.5gb@6"]
+    assert node.mig_shapes() == {0: ["1g.5gb@6"]}
     node.driver.unprepare(ref)
-    assert (node.shapes(), node.mode()) == ([], 1)
+    assert (node.mig_shapes(), node.mig_modes()) == ({}, {0: 1})
 
 
-def test_an_ampere_gpu_with_mig_off_is_not_divided(make_node: Callable[[str], MigNode]) -> None:
+def test_an_ampere_gpu_with_mig_off_is_not_divided(make_node: MakeNode) -> None:
     node = make_node("a100x8")
-    ref = node.claim(f"gpu-{node.gpu().minor}-mig-1g5gb-19-0")
+    ref = node.claim("gpu-0-mig-1g5gb-19-0")
     with pytest.raises(DeviceError, match="this card changes it only by a reset"):
         node.driver.prepare(ref)
     assert node.left() == []
 
 
-def test_mode_is_turned_off_for_a_whole_gpu_and_on_again_after_it(node: MigNode) -> None:
-    node.machine.set_mig_mode(node.gpu().uuid, enabled=True)
+def test_mode_is_turned_off_for_a_whole_gpu_and_on_again_after_it(node: Node) -> None:
+    node.machine.set_mig_mode(node.uuid(0), enabled=True)
     node.look()
-    ref = node.claim(node.whole())
+    ref = node.claim("gpu-0")
     node.driver.prepare(ref)
-    assert node.mode() == 0
+    assert node.mig_modes() == {}
     node.driver.unprepare(ref)
-    assert node.mode() == 1
+    assert node.mig_modes() == {0: 1}
 
 
 # What cannot be made
@@ -163,7 +145,7 @@ def test_mode_is_turned_off_for_a_whole_gpu_and_on_again_after_it(node: MigNode)
         "nvmlComputeInstanceGetInfo_v2",
     ],
 )
-def test_what_fails_on_the_way_is_rolled_back_whole(node: MigNode, call: str) -> None:
+def test_what_fails_on_the_way_is_rolled_back_whole(node: Node, call: str) -> None:
     ref = node.claim(node.name("1g.10gb", 0), node.name("1g.10gb", 1))
     node.machine.fail_call(call, UNKNOWN_ERROR)
     with pytest.raises(DeviceError, match="NVML refused"):
@@ -175,7 +157,7 @@ def test_what_fails_on_the_way_is_rolled_back_whole(node: MigNode, call: str) ->
     assert node.left() == []
 
 
-def test_the_edits_that_cannot_be_had_take_the_device_back(node: MigNode) -> None:
+def test_the_edits_that_cannot_be_had_take_the_device_back(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
 
     def refuse(*_: object) -> None:
@@ -187,7 +169,7 @@ def test_the_edits_that_cannot_be_had_take_the_device_back(node: MigNode) -> Non
     assert node.left() == []
 
 
-def test_a_wrong_config_is_refused_before_anything_is_made(node: MigNode) -> None:
+def test_a_wrong_config_is_refused_before_anything_is_made(node: Node) -> None:
     limits = {"defaultPerDevicePinnedMemoryLimit": {"1": "1Gi"}}
     config = make.config(kind="MigDeviceConfig", sharing={"strategy": "MPS", "mpsConfig": limits})
     node.machine.fail_call("nvmlDeviceCreateGpuInstanceWithPlacement", UNKNOWN_ERROR)
@@ -199,29 +181,29 @@ def test_a_wrong_config_is_refused_before_anything_is_made(node: MigNode) -> Non
     assert node.left() == []
 
 
-def test_a_config_for_whole_gpus_that_names_a_mig_request_is_refused(node: MigNode) -> None:
+def test_a_config_for_whole_gpus_that_names_a_mig_request_is_refused(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0), configs=[make.config("gpu", sharing=None)])
     with pytest.raises(ConfigError, match=r'cannot apply GpuConfig to device .* of type "mig"'):
         node.driver.prepare(ref)
     assert node.left() == []
 
 
-def test_a_place_that_another_program_took_is_waited_for(node: MigNode) -> None:
-    node.machine.set_mig_mode(node.gpu().uuid, enabled=True)
-    node.machine.create_mig(node.gpu().uuid, "3g.40gb", 0)
+def test_a_place_that_another_program_took_is_waited_for(node: Node) -> None:
+    node.machine.set_mig_mode(node.uuid(0), enabled=True)
+    node.machine.create_mig(node.uuid(0), "3g.40gb", 0)
     ref = node.claim(node.name("1g.10gb", 1))
     with pytest.raises(TransientError, match=r"there is no room for 1g\.10gb"):
         node.driver.prepare(ref, SOON)
-    assert node.shapes() == ["3g.40gb@0"]
+    assert node.mig_shapes() == {0: ["3g.40gb@0"]}
 
 
 # Sharing
 
 
-def test_sharing_is_set_on_the_mig_device_that_was_made(node: MigNode) -> None:
+def test_sharing_is_set_on_the_mig_device_that_was_made(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0), configs=[MPS_ON_MIG])
     node.driver.prepare(ref)
-    (made,) = node.there()
+    (made,) = node.migs()
     assert node.driver.shared == [made.uuid]
     env = node.driver.spec(ref)["devices"][0]["containerEdits"]["env"]
     assert env == [f"MPS={ref.uid}"]
@@ -229,7 +211,7 @@ def test_sharing_is_set_on_the_mig_device_that_was_made(node: MigNode) -> None:
     assert node.left() == []
 
 
-def test_sharing_that_fails_takes_the_mig_device_with_it(node: MigNode) -> None:
+def test_sharing_that_fails_takes_the_mig_device_with_it(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0), configs=[MPS_ON_MIG])
     node.driver.sharing.refuse_apply = DeviceError("no daemon")
     with pytest.raises(DeviceError, match="no daemon"):
@@ -237,28 +219,25 @@ def test_sharing_that_fails_takes_the_mig_device_with_it(node: MigNode) -> None:
     assert node.left() == []
 
 
-def test_a_mig_device_whose_sharing_lives_on_is_not_destroyed_below_it(
-    tmp_path: Path,
-) -> None:
-    node = MigNode.create(tmp_path / "node").restarted(survives_reboot=True)
+def test_a_mig_device_whose_sharing_lives_on_is_not_destroyed_below_it(node: Node) -> None:
+    node.restart(survives_reboot=True)
     ref = node.claim(node.name("1g.10gb", 0), configs=[MPS_ON_MIG])
     node.driver.prepare(ref)
     node.driver.sharing.refuse_undo = TransientError("the daemon has not ended")
     node.driver.unprepare(ref)
-    assert node.shapes() == ["1g.10gb@0"]
+    assert node.mig_shapes() == {0: ["1g.10gb@0"]}
     with pytest.raises(TransientError, match="the daemon has not ended"):
         node.driver.prepare(node.claim(node.name("1g.10gb", 0), name="next"), SOON)
     node.driver.sharing.refuse_undo = None
     assert node.driver.reconciler(ReconcileTiming()).mend() == set()
     assert node.left() == []
-    node.close()
 
 
 # Static
 
 
-def test_a_mig_device_that_others_made_is_used_and_left(node: MigNode) -> None:
-    uuid = node.gpu().uuid
+def test_a_mig_device_that_others_made_is_used_and_left(node: Node) -> None:
+    uuid = node.uuid(0)
     node.machine.set_mig_mode(uuid, enabled=True)
     static = node.machine.create_mig(uuid, "2g.20gb", 2)
     node.look()
@@ -269,12 +248,12 @@ def test_a_mig_device_that_others_made_is_used_and_left(node: MigNode) -> None:
     assert record.devices[0].device.device_uuid == static
     assert record.plans == ()
     node.driver.unprepare(ref)
-    assert (node.shapes(), node.mode()) == (["2g.20gb@2"], 1)
+    assert (node.mig_shapes(), node.mig_modes()) == ({0: ["2g.20gb@2"]}, {0: 1})
 
 
-def test_a_bare_gpu_instance_of_others_is_not_completed(node: MigNode) -> None:
-    node.machine.set_mig_mode(node.gpu().uuid, enabled=True)
-    node.machine.create_mig(node.gpu().uuid, "1g.10gb", 0)
+def test_a_bare_gpu_instance_of_others_is_not_completed(node: Node) -> None:
+    node.machine.set_mig_mode(node.uuid(0), enabled=True)
+    node.machine.create_mig(node.uuid(0), "1g.10gb", 0)
     node.look()
     (device,) = node.gpu().mig.devices  # type: ignore[union-attr]
     with node.session.mig() as calls:
@@ -283,8 +262,8 @@ def test_a_bare_gpu_instance_of_others_is_not_completed(node: MigNode) -> None:
         node.driver.prepare(node.claim(node.name("1g.10gb", 0)))
 
 
-def test_a_static_mig_device_that_went_is_told_of_when_prepared_again(node: MigNode) -> None:
-    uuid = node.gpu().uuid
+def test_a_static_mig_device_that_went_is_told_of_when_prepared_again(node: Node) -> None:
+    uuid = node.uuid(0)
     node.machine.set_mig_mode(uuid, enabled=True)
     static = node.machine.create_mig(uuid, "1g.10gb", 0)
     node.look()
@@ -301,7 +280,7 @@ def test_a_static_mig_device_that_went_is_told_of_when_prepared_again(node: MigN
 # Admin access
 
 
-def test_admin_access_sees_a_mig_device_and_changes_nothing(node: MigNode) -> None:
+def test_admin_access_sees_a_mig_device_and_changes_nothing(node: Node) -> None:
     name = node.name("1g.10gb", 0)
     admin = node.claim(name, name="admin")
     node.driver.api.results(admin)[0]["adminAccess"] = True
@@ -312,7 +291,7 @@ def test_admin_access_sees_a_mig_device_and_changes_nothing(node: MigNode) -> No
     node.driver.prepare(admin)
     assert node.driver.nodes(admin) == node.driver.nodes(ref)
     node.driver.unprepare(admin)
-    assert node.shapes() == ["1g.10gb@0"]
+    assert node.mig_shapes() == {0: ["1g.10gb@0"]}
     node.driver.unprepare(ref)
     assert node.left() == []
 
@@ -320,10 +299,10 @@ def test_admin_access_sees_a_mig_device_and_changes_nothing(node: MigNode) -> No
 # Held, removed, rebooted
 
 
-def test_a_held_mig_device_keeps_the_pod_until_it_is_let_go(node: MigNode) -> None:
+def test_a_held_mig_device_keeps_the_pod_until_it_is_let_go(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
-    (made,) = node.there()
+    (made,) = node.migs()
     node.machine.hold_instance(made.uuid)
     with pytest.raises(TransientError, match=r"cannot be unprepared yet: .*processes still use it"):
         node.driver.unprepare(ref, SOON)
@@ -341,10 +320,10 @@ def test_a_held_mig_device_keeps_the_pod_until_it_is_let_go(node: MigNode) -> No
     assert node.left() == []
 
 
-def test_a_held_mig_device_is_destroyed_by_the_reconciler_later(node: MigNode) -> None:
+def test_a_held_mig_device_is_destroyed_by_the_reconciler_later(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
-    (made,) = node.there()
+    (made,) = node.migs()
     node.machine.hold_instance(made.uuid)
     with pytest.raises(TransientError):
         node.driver.unprepare(ref, SOON)
@@ -355,7 +334,7 @@ def test_a_held_mig_device_is_destroyed_by_the_reconciler_later(node: MigNode) -
     assert node.left() == []
 
 
-def test_what_nvml_refuses_for_good_does_not_keep_the_pod(node: MigNode) -> None:
+def test_what_nvml_refuses_for_good_does_not_keep_the_pod(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     node.machine.fail_call("nvmlGpuInstanceDestroy", UNKNOWN_ERROR)
@@ -370,83 +349,81 @@ def test_what_nvml_refuses_for_good_does_not_keep_the_pod(node: MigNode) -> None
     assert node.left() == []
 
 
-def test_a_mig_device_removed_behind_our_back_is_made_again(node: MigNode) -> None:
+def test_a_mig_device_removed_behind_our_back_is_made_again(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0), node.name("1g.10gb", 1))
     answer = node.driver.prepare(ref)
-    node.machine.destroy_mig(node.there()[0].uuid)
+    node.machine.destroy_mig(node.migs()[0].uuid)
     assert node.driver.prepare(ref) == answer
-    assert node.shapes() == ["1g.10gb@0", "1g.10gb@1"]
+    assert node.mig_shapes() == {0: ["1g.10gb@0", "1g.10gb@1"]}
     node.driver.unprepare(ref)
     assert node.left() == []
 
 
-def test_a_mig_device_removed_behind_our_back_is_unprepared(node: MigNode) -> None:
+def test_a_mig_device_removed_behind_our_back_is_unprepared(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
-    node.machine.destroy_mig(node.there()[0].uuid)
+    node.machine.destroy_mig(node.migs()[0].uuid)
     node.driver.unprepare(ref)
     assert node.left() == []
 
 
-def test_after_a_reboot_the_claim_gets_its_mig_device_anew(node: MigNode) -> None:
+def test_after_a_reboot_the_claim_gets_its_mig_device_anew(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     node.machine.reboot()
-    again = node.restarted()
-    assert again.driver.reconciler(ReconcileTiming()).mend() == set()
-    assert again.shapes() == []
-    again.driver.prepare(ref)
-    assert again.shapes() == ["1g.10gb@0"]
-    again.driver.unprepare(ref)
-    assert again.left() == []
-    again.close()
+    node.restart()
+    assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+    assert node.mig_shapes() == {}
+    node.driver.prepare(ref)
+    assert node.mig_shapes() == {0: ["1g.10gb@0"]}
+    node.driver.unprepare(ref)
+    assert node.left() == []
 
 
-def test_after_a_reboot_nothing_of_others_is_destroyed(node: MigNode) -> None:
+def test_after_a_reboot_nothing_of_others_is_destroyed(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     node.machine.reboot()
-    node.machine.set_mig_mode(node.gpu().uuid, enabled=True)
-    node.machine.create_mig(node.gpu().uuid, "1g.10gb", 0)
-    again = node.restarted()
-    again.driver.unprepare(ref)
-    assert again.shapes() == ["1g.10gb@0"]
-    again.close()
+    node.machine.set_mig_mode(node.uuid(0), enabled=True)
+    node.machine.create_mig(node.uuid(0), "1g.10gb", 0)
+    node.restart()
+    node.driver.unprepare(ref)
+    assert node.mig_shapes() == {0: ["1g.10gb@0"]}
 
 
-def test_a_claim_whose_record_is_lost_has_its_mig_device_taken_away(node: MigNode) -> None:
+def test_a_claim_whose_record_is_lost_has_its_mig_device_taken_away(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     (record,) = (node.driver.plugin / "claims").iterdir()
     record.write_text("damaged")
     assert node.driver.reconciler(ReconcileTiming()).mend() == set()
-    assert node.shapes() == []
-    assert node.mode() == 0
+    assert node.mig_shapes() == {}
+    assert node.mig_modes() == {}
 
 
-def test_the_next_claim_takes_away_what_a_lost_record_left(node: MigNode) -> None:
+def test_the_next_claim_takes_away_what_a_lost_record_left(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     (record,) = (node.driver.plugin / "claims").iterdir()
     record.write_text("damaged")
     node.driver.prepare(node.claim(node.name("1g.20gb", 0), name="next"))
-    assert node.shapes() == ["1g.20gb@0"]
+    assert node.mig_shapes() == {0: ["1g.20gb@0"]}
 
 
-def test_a_mode_that_cannot_be_turned_off_keeps_nobody_and_is_tried_again(node: MigNode) -> None:
+def test_a_mode_that_cannot_be_turned_off_keeps_nobody_and_is_tried_again(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     node.machine.fail_call("nvmlDeviceSetMigMode", UNKNOWN_ERROR)
     node.driver.unprepare(ref)
-    assert (node.shapes(), node.mode()) == ([], 1)
+    assert (node.mig_shapes(), node.mig_modes()) == ({}, {0: 1})
     node.machine.clear_faults()
     node.driver.reconciler(ReconcileTiming()).mend()
     assert node.left() == []
 
 
-def test_instances_made_here_are_known_as_such_in_the_inventory(node: MigNode) -> None:
+def test_instances_made_here_are_known_as_such_in_the_inventory(node: Node) -> None:
     node.driver.prepare(node.claim(node.name("1g.10gb", 0)))
-    node.machine.create_mig(node.gpu().uuid, "1g.10gb", 4)
+    node.machine.create_mig(node.uuid(0), "1g.10gb", 4)
     node.look()
     mig = node.gpu().mig
     assert mig is not None
@@ -454,7 +431,7 @@ def test_instances_made_here_are_known_as_such_in_the_inventory(node: MigNode) -
     assert [(one.placement.start, one.made_here) for one in devices] == [(0, True), (4, False)]
 
 
-def test_errors_are_of_the_drivers_own_tree_while_nvml_is_closed(node: MigNode) -> None:
+def test_errors_are_of_the_drivers_own_tree_while_nvml_is_closed(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.session.close()
     with pytest.raises(DriverError, match="the NVIDIA driver is not open"):

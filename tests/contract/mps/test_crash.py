@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from dra_driver.mps.supervisor import Supervisor
 from worlds.configs import PATIENCE
 from worlds.mps import MpsDomains
 
-Run = Callable[[Supervisor], Supervisor]
+Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
 Start = Callable[[str], "subprocess.Popen[bytes]"]
 
 CHILD = Path(__file__).with_name("child.py")
@@ -63,7 +64,7 @@ def test_killed_while_a_domain_comes_up_the_next_completes_it(
     before = daemons(mps, domain)
     assert bool(before) == (step in WITH_A_DAEMON)
 
-    run(mps.supervisor())
+    run(mps.supervised())
     status = mps.ready(domain)
 
     assert daemons(mps, domain) == [status.daemon]
@@ -82,7 +83,7 @@ def test_killed_while_a_domain_comes_up_that_is_then_not_wanted_nothing_is_left(
     mps.requests.write_desired(domain)
     killed(start(step))
     mps.requests.remove(domain.id)
-    run(mps.supervisor())
+    run(mps.supervised())
     mps.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
     assert mps.left(domain) == []
 
@@ -96,7 +97,7 @@ def test_killed_while_a_domain_goes_the_next_finishes(
     mps.ready(domain)
     mps.requests.remove(domain.id)
     killed(child)
-    run(mps.supervisor())
+    run(mps.supervised())
     mps.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
     assert mps.left(domain) == []
 
@@ -110,7 +111,7 @@ def test_killed_while_it_replaces_a_dead_daemon_the_next_does_so_once(
     assert daemon is not None
     os.kill(daemon.pid, signal.SIGKILL)
     killed(child)
-    run(mps.supervisor())
+    run(mps.supervised())
     status = mps.ready(domain)
     assert status.restarts == 1
     assert daemons(mps, domain) == [status.daemon]
@@ -127,11 +128,11 @@ def test_killed_with_its_daemons_at_work_they_go_on_and_are_adopted(
     child.kill()
     child.wait(PATIENCE)
     assert not mps.requests.supervisor_runs()
-    assert mps.ask(steady, "get_default_active_thread_percentage") == ["100.0"]
+    assert mps.ask(steady.id, "get_default_active_thread_percentage") == ["100.0"]
     assert doomed.daemon is not None
     os.kill(doomed.daemon.pid, signal.SIGKILL)
 
-    run(mps.supervisor())
+    run(mps.supervised())
 
     after = mps.until(steady, lambda status: status.supervisor != before.supervisor)
     assert (after.daemon, after.restarts) == (before.daemon, 0)

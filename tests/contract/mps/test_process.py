@@ -73,8 +73,8 @@ def test_told_to_stop_it_leaves_its_daemons_running(
     assert command.returncode == 0, log.decode()
     assert b'"event": "mps domain ready"' in log
     assert processes.is_alive(status.daemon)
-    assert mps.modes()[0] == 3
-    assert mps.ask(domain, "get_default_active_thread_percentage") == ["30.0"]
+    assert mps.compute_modes() == {0: 3}
+    assert mps.ask(domain.id, "get_default_active_thread_percentage") == ["30.0"]
 
 
 @pytest.fixture

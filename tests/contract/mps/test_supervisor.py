@@ -6,6 +6,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,7 @@ from dra_driver.simulator.layout import Fact
 from worlds.configs import PATIENCE
 from worlds.mps import MpsDomains
 
-Run = Callable[[Supervisor], Supervisor]
-Stop = Callable[[Supervisor], None]
+Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
 
 EXCLUSIVE, DEFAULT = 3, 0
 NO_PERMISSION = 4
@@ -31,23 +31,23 @@ NO_PERMISSION = 4
 def test_a_domain_is_ready_when_its_daemon_has_read_the_limits_back(
     mps: MpsDomains, run: Run
 ) -> None:
-    run(mps.supervisor())
+    run(mps.supervised())
     domain = mps.domain("claim", 2, 0, limits=(10240, 953), active_thread_percentage=30)
 
     status = mps.ready(domain)
 
     assert status.active_thread_percentage == 30.0
     assert dict(status.pinned_memory_mib) == {mps.uuid(2): 10240, mps.uuid(0): 953}
-    assert mps.ask(domain, "get_default_active_thread_percentage") == ["30.0"]
-    assert mps.ask(domain, "get_default_device_pinned_mem_limit 0") == ["10G"]
-    assert mps.ask(domain, "get_default_device_pinned_mem_limit 1") == ["953M"]
-    assert mps.modes() == [EXCLUSIVE, 0, EXCLUSIVE, 0, 0, 0, 0, 0]
+    assert mps.ask(domain.id, "get_default_active_thread_percentage") == ["30.0"]
+    assert mps.ask(domain.id, "get_default_device_pinned_mem_limit 0") == ["10G"]
+    assert mps.ask(domain.id, "get_default_device_pinned_mem_limit 1") == ["953M"]
+    assert mps.compute_modes() == {0: EXCLUSIVE, 2: EXCLUSIVE}
 
 
 def test_a_daemon_sees_its_devices_and_its_own_shared_folders_alone(
     mps: MpsDomains, run: Run
 ) -> None:
-    run(mps.supervisor())
+    run(mps.supervised())
     neighbour, domain = mps.domain("neighbour", 3), mps.domain("claim", 1)
     mps.ready(neighbour)
     status = mps.ready(domain)
@@ -72,7 +72,7 @@ def test_a_daemon_sees_its_devices_and_its_own_shared_folders_alone(
 
 
 def test_when_it_is_no_longer_wanted_all_is_as_before(mps: MpsDomains, run: Run) -> None:
-    run(mps.supervisor())
+    run(mps.supervised())
     domain = mps.domain("claim", 0, 1)
     mps.ready(domain)
     assert mps.left(domain)
@@ -82,46 +82,45 @@ def test_when_it_is_no_longer_wanted_all_is_as_before(mps: MpsDomains, run: Run)
 
 
 def test_a_compute_mode_of_the_administrators_is_put_back(mps: MpsDomains, run: Run) -> None:
-    run(mps.supervisor())
+    run(mps.supervised())
     domain = mps.domain("claim", 0)
     prohibited = 2
     mps.machine.set_fact(mps.uuid(0), Fact.COMPUTE_MODE, prohibited)
     mps.ready(domain)
-    assert mps.modes()[0] == EXCLUSIVE
+    assert mps.compute_modes() == {0: EXCLUSIVE}
     mps.gone(domain)
-    assert mps.modes()[0] == prohibited
+    assert mps.compute_modes() == {0: prohibited}
 
 
 def test_compute_modes_can_be_left_alone(mps: MpsDomains, run: Run) -> None:
-    run(mps.supervisor(modes=False))
+    run(mps.supervised(modes=False))
     domain = mps.domain("claim", 0)
     mps.ready(domain)
-    assert mps.modes()[0] == DEFAULT
+    assert mps.compute_modes() == {}
     mps.gone(domain)
 
 
 def test_modes_set_before_are_restored_even_if_they_are_to_be_left_alone_now(
-    mps: MpsDomains, run: Run, stop: Stop
+    mps: MpsDomains, run: Run
 ) -> None:
-    first = run(mps.supervisor())
-    domain = mps.domain("claim", 0)
-    daemon = mps.ready(domain).daemon
-    assert daemon is not None
-    stop(first)
+    with mps.supervised():
+        domain = mps.domain("claim", 0)
+        daemon = mps.ready(domain).daemon
+        assert daemon is not None
     os.kill(daemon.pid, signal.SIGKILL)
-    run(mps.supervisor(modes=False))
+    run(mps.supervised(modes=False))
     mps.ready(domain)
     mps.gone(domain)
     assert mps.left(domain) == []
 
 
 def test_a_mig_device_has_a_daemon_and_no_compute_mode(mps: MpsDomains, run: Run) -> None:
-    run(mps.supervisor())
+    run(mps.supervised())
     uuid = "MIG-11111111-2222-3333-4444-555555555555"
     device = DomainDevice(uuid=uuid, kind=DeviceKind.MIG, pinned_memory_mib=512)
     domain = Domain(id=DomainId("claim"), devices=(device,))
     assert mps.ready(domain).pinned_memory_mib == ((uuid, 512),)
-    assert set(mps.modes()) == {DEFAULT}
+    assert mps.compute_modes() == {}
     mps.requests.remove(domain.id)
     mps.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
 
@@ -134,7 +133,7 @@ def test_a_daemon_that_dies_is_replaced_and_reported(mps: MpsDomains, run: Run) 
             status = mps.requests.status(DomainId("claim"))
             seen.append(f"{status.state}: {status.reason}" if status else "")
 
-    run(mps.supervisor(step))
+    run(mps.supervised(step))
     domain = mps.domain("claim", 0, active_thread_percentage=50)
     first = mps.ready(domain).daemon
     assert first is not None
@@ -146,7 +145,7 @@ def test_a_daemon_that_dies_is_replaced_and_reported(mps: MpsDomains, run: Run) 
     assert again.restarts == 1
     assert seen[0].startswith("restarting: the MPS control daemon died")
     assert "must be restarted" in seen[0]
-    assert mps.ask(domain, "get_default_active_thread_percentage") == ["50.0"]
+    assert mps.ask(domain.id, "get_default_active_thread_percentage") == ["50.0"]
     assert mounts.layers(mps.files.paths(domain.id).shm) == 1
     mps.gone(domain)
     assert mps.left(domain) == []
@@ -156,7 +155,7 @@ def test_a_daemon_that_dies_while_it_starts_is_retried_until_it_does_not(
     mps: MpsDomains, run: Run
 ) -> None:
     mps.wrap_control('[ "$1" = -d ] && { $REAL -f & /bin/sleep 0.05; kill -9 $!; }; exit 1')
-    run(mps.supervisor())
+    run(mps.supervised())
     domain = mps.domain("claim", 0)
     with pytest.raises(DeviceError, match="MPS does not start: nvidia-cuda-mps-control does not"):
         mps.ready(domain)
@@ -170,7 +169,7 @@ def test_a_domain_that_failed_is_retried_at_once_when_it_is_asked_for_again(
     mps: MpsDomains, run: Run
 ) -> None:
     mps.wrap_control("exit 1")
-    run(mps.supervisor(timing=WorkerTiming(first_retry=0.01, longest_retry=0.05)))
+    run(mps.supervised(timing=WorkerTiming(first_retry=0.01, longest_retry=0.05)))
     domain = mps.domain("claim", 0)
     with pytest.raises(DeviceError, match="MPS does not start"):
         mps.ready(domain)
@@ -181,7 +180,7 @@ def test_a_domain_that_failed_is_retried_at_once_when_it_is_asked_for_again(
 def test_a_daemon_that_dies_soon_after_its_start_is_given_a_pause(
     mps: MpsDomains, run: Run
 ) -> None:
-    run(mps.supervisor(timing=WorkerTiming(first_retry=0.02, settled=3600.0)))
+    run(mps.supervised(timing=WorkerTiming(first_retry=0.02, settled=3600.0)))
     domain = mps.domain("claim", 0)
     for restarts in (1, 2):
         daemon = mps.ready(domain).daemon
@@ -194,11 +193,11 @@ def test_a_daemon_that_dies_soon_after_its_start_is_given_a_pause(
 
 
 def test_a_supervisor_that_stops_leaves_its_daemons_to_the_next(mps: MpsDomains, run: Run) -> None:
-    first = run(mps.supervisor())
+    first = run(mps.supervised())
     domain = mps.domain("claim", 0, limits=(1024,))
     before = mps.ready(domain)
     first.stop()
-    second = run(mps.supervisor())
+    second = run(mps.supervised())
     after = mps.until(domain, lambda status: status.supervisor != before.supervisor)
     assert (after.daemon, after.restarts) == (before.daemon, 0)
     assert second.domains() == {domain.id}
@@ -207,9 +206,9 @@ def test_a_supervisor_that_stops_leaves_its_daemons_to_the_next(mps: MpsDomains,
 
 
 def test_of_two_supervisors_one_works_and_the_other_waits(mps: MpsDomains, run: Run) -> None:
-    first = run(mps.supervisor())
+    first = run(mps.supervised())
     assert mps.ready(mps.domain("one", 0)).supervisor
-    second = run(mps.supervisor())
+    second = run(mps.supervised())
     mps.ready(mps.domain("two", 1))
     assert first.domains() == {"one", "two"}
     assert second.domains() == set()
@@ -224,7 +223,7 @@ def test_a_slow_start_of_one_does_not_delay_another(mps: MpsDomains, run: Run) -
         f'[ "$1 $CUDA_VISIBLE_DEVICES" = "-d {mps.uuid(0)}" ] && '
         f"while [ ! -e {go} ]; do /bin/sleep 0.01; done; exec $REAL $@"
     )
-    run(mps.supervisor())
+    run(mps.supervised())
     slow, quick = mps.domain("slow", 0), mps.domain("quick", 1)
     mps.requests.write_desired(slow)
     mps.until(slow, lambda status: status.state is State.STARTING)
@@ -250,49 +249,43 @@ def test_what_an_earlier_supervisor_left_is_removed(mps: MpsDomains, run: Run) -
     write_record(
         paths.record, DomainRecord(boot_id="of another boot", modes_found={mps.uuid(0): 2})
     )
-    run(mps.supervisor())
+    run(mps.supervised())
     mps.ready(domain)
     assert mounts.layers(paths.shm) == 1
     mps.gone(domain)
     assert mps.left(domain) == []
 
 
-def test_what_is_no_longer_wanted_is_undone_at_the_start(
-    mps: MpsDomains, run: Run, stop: Stop
-) -> None:
-    first = run(mps.supervisor())
-    domain = mps.domain("claim", 0)
-    mps.ready(domain)
-    stop(first)
+def test_what_is_no_longer_wanted_is_undone_at_the_start(mps: MpsDomains, run: Run) -> None:
+    with mps.supervised():
+        domain = mps.domain("claim", 0)
+        mps.ready(domain)
     mps.requests.remove(domain.id)
     with pytest.raises(TransientError, match="the MPS supervisor is not running on this node"):
         mps.impatient.wait_gone(domain.id, time.monotonic() + PATIENCE)
-    run(mps.supervisor())
+    run(mps.supervised())
     mps.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
     assert mps.left(domain) == []
 
 
-def test_after_a_reboot_a_domain_that_is_still_wanted_comes_back(
-    mps: MpsDomains, run: Run, stop: Stop
-) -> None:
-    first = run(mps.supervisor())
-    domain = mps.domain("claim", 0)
-    status = mps.ready(domain)
-    stop(first)
+def test_after_a_reboot_a_domain_that_is_still_wanted_comes_back(mps: MpsDomains, run: Run) -> None:
+    with mps.supervised():
+        domain = mps.domain("claim", 0)
+        status = mps.ready(domain)
     mps.clean()
     mps.machine.reboot()
-    run(mps.supervisor())
+    run(mps.supervised())
     again = mps.until(
         domain, lambda now: now.supervisor != status.supervisor and now.state == "ready"
     )
     assert again.restarts == 0
-    assert mps.modes()[0] == EXCLUSIVE
+    assert mps.compute_modes() == {0: EXCLUSIVE}
     mps.gone(domain)
     assert mps.left(domain) == []
 
 
 def test_a_desired_state_that_cannot_be_read_stops_no_other(mps: MpsDomains, run: Run) -> None:
-    run(mps.supervisor())
+    run(mps.supervised())
     kept = mps.domain("kept", 0)
     daemon = mps.ready(kept).daemon
     good = mps.files.desired(kept.id).read_bytes()
@@ -304,7 +297,7 @@ def test_a_desired_state_that_cannot_be_read_stops_no_other(mps: MpsDomains, run
     broken = mps.until(kept, lambda status: status.state is State.FAILED)
     assert "it is cut off" in broken.reason
     assert broken.daemon == daemon
-    assert mps.ask(kept, "get_default_active_thread_percentage") == ["100.0"]
+    assert mps.ask(kept.id, "get_default_active_thread_percentage") == ["100.0"]
     damaged = mps.files.status(DomainId("damaged"))
     assert decode_status(damaged.read_bytes()).state is State.FAILED
     assert mps.ready(kept).daemon == daemon
@@ -314,18 +307,15 @@ def test_a_desired_state_that_cannot_be_read_stops_no_other(mps: MpsDomains, run
     mps.requests.wait_gone(DomainId("damaged"), time.monotonic() + PATIENCE)
 
 
-def test_a_damaged_record_does_not_leave_the_gpu_exclusive(
-    mps: MpsDomains, run: Run, stop: Stop
-) -> None:
-    first = run(mps.supervisor())
-    domain, unwanted = mps.domain("claim", 0), mps.domain("unwanted", 1)
-    daemon = mps.ready(domain).daemon
-    mps.ready(unwanted)
-    stop(first)
+def test_a_damaged_record_does_not_leave_the_gpu_exclusive(mps: MpsDomains, run: Run) -> None:
+    with mps.supervised():
+        domain, unwanted = mps.domain("claim", 0), mps.domain("unwanted", 1)
+        daemon = mps.ready(domain).daemon
+        mps.ready(unwanted)
     for one in (domain, unwanted):
         mps.files.paths(one.id).record.write_bytes(b"")
     mps.requests.remove(unwanted.id)
-    run(mps.supervisor())
+    run(mps.supervised())
     assert mps.ready(domain).daemon == daemon
     mps.gone(domain)
     mps.requests.wait_gone(unwanted.id, time.monotonic() + PATIENCE)
@@ -336,7 +326,7 @@ def test_limits_the_daemon_did_not_take_are_an_error(mps: MpsDomains, run: Run) 
     mps.wrap_control(
         '[ -n "$1" ] && exec $REAL $@; /bin/sed "s/percentage 30/percentage 40/" | $REAL'
     )
-    run(mps.supervisor())
+    run(mps.supervised())
     with pytest.raises(DeviceError, match=r"percentage of 40\.0 where 30 was set"):
         mps.ready(mps.domain("claim", 0, active_thread_percentage=30))
 
@@ -344,26 +334,26 @@ def test_limits_the_daemon_did_not_take_are_an_error(mps: MpsDomains, run: Run) 
 def test_changed_limits_keep_the_daemon_and_changed_devices_do_not(
     mps: MpsDomains, run: Run
 ) -> None:
-    run(mps.supervisor())
+    run(mps.supervised())
     first = mps.ready(mps.domain("claim", 0, active_thread_percentage=30)).daemon
     limited = mps.domain("claim", 0, active_thread_percentage=20)
     assert mps.ready(limited).daemon == first
-    assert mps.ask(limited, "get_default_active_thread_percentage") == ["20.0"]
+    assert mps.ask(limited.id, "get_default_active_thread_percentage") == ["20.0"]
     moved = mps.domain("claim", 1, 2)
     assert mps.ready(moved).daemon != first
-    assert mps.modes()[:3] == [DEFAULT, EXCLUSIVE, EXCLUSIVE]
+    assert mps.compute_modes() == {1: EXCLUSIVE, 2: EXCLUSIVE}
     mps.gone(moved)
     assert mps.left(moved) == []
 
 
 def test_a_driver_too_old_for_several_users_says_so(mps: MpsDomains, run: Run) -> None:
-    run(mps.supervisor())
+    run(mps.supervised())
     with pytest.raises(DeviceError, match="may be too old for multiUser"):
         mps.ready(mps.domain("claim", 0, multi_user=True))
 
 
 def test_a_refused_compute_mode_is_retried(mps: MpsDomains, run: Run) -> None:
-    run(mps.supervisor())
+    run(mps.supervised())
     domain = mps.domain("claim", 0)
     mps.machine.fail_call("nvmlDeviceSetComputeMode", NO_PERMISSION)
     with pytest.raises(DeviceError, match="may not use the NVIDIA driver"):
@@ -381,7 +371,7 @@ def test_a_refused_compute_mode_is_retried(mps: MpsDomains, run: Run) -> None:
 
 
 def test_a_daemon_that_does_not_quit_is_killed(mps: MpsDomains, run: Run) -> None:
-    run(mps.supervisor())
+    run(mps.supervised())
     domain = mps.domain("claim", 0)
     mps.ready(domain)
     mps.wrap_control("exit 1")
@@ -390,7 +380,7 @@ def test_a_daemon_that_does_not_quit_is_killed(mps: MpsDomains, run: Run) -> Non
 
 
 def test_a_log_that_has_grown_long_is_cut_under_the_daemon(mps: MpsDomains, run: Run) -> None:
-    run(mps.supervisor())
+    run(mps.supervised())
     domain = mps.domain("claim", 0)
     mps.ready(domain)
     control_log = mps.files.paths(domain.id).log / "control.log"
@@ -399,14 +389,14 @@ def test_a_log_that_has_grown_long_is_cut_under_the_daemon(mps: MpsDomains, run:
     old = control_log.with_suffix(".log.1")
     while not old.exists() or control_log.stat().st_size > 1024**2:
         time.sleep(0.01)
-    mps.ask(domain, "get_default_active_thread_percentage")
+    mps.ask(domain.id, "get_default_active_thread_percentage")
     assert b"Cmd:get_default_active_thread_percentage" in control_log.read_bytes()
     assert old.stat().st_size >= 17 * 1024**2
 
 
 def test_a_driver_without_mps_is_named(mps: MpsDomains, run: Run) -> None:
     (mps.machine.driver_root / "usr/bin/nvidia-cuda-mps-control").unlink()
-    run(mps.supervisor())
+    run(mps.supervised())
     with pytest.raises(DeviceError, match="nvidia-cuda-mps-control not found under"):
         mps.ready(mps.domain("claim", 0))
 
@@ -427,25 +417,25 @@ def test_a_wait_ends_when_the_driver_stops(mps: MpsDomains) -> None:
 def test_two_domains_on_one_gpu_put_its_mode_back_once_both_are_gone(
     mps: MpsDomains, run: Run
 ) -> None:
-    run(mps.supervisor())
+    run(mps.supervised())
     one, two = mps.domain("one", 0), mps.domain("two", 0)
     mps.ready(one)
     mps.ready(two)
     mps.gone(one)
-    assert mps.modes()[0] == EXCLUSIVE
+    assert mps.compute_modes() == {0: EXCLUSIVE}
     mps.gone(two)
     assert mps.left(one) + mps.left(two) == []
 
 
 def test_many_domains_come_and_go_together(mps: MpsDomains, run: Run) -> None:
-    run(mps.supervisor())
+    run(mps.supervised())
     domains = [mps.domain(f"claim-{slot}", slot) for slot in range(8)]
     threads = [threading.Thread(target=mps.ready, args=(domain,)) for domain in domains]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE)
-    assert set(mps.modes()) == {EXCLUSIVE}
+    assert mps.compute_modes() == dict.fromkeys(range(8), EXCLUSIVE)
     for domain in domains:
         mps.requests.remove(domain.id)
     for domain in domains:

@@ -22,9 +22,9 @@ def die(root: str, mode: str, call: str, at: str) -> None:
         if seen == int(times or 1):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    node = Node(Path(root), step=step)
-    ref = node.mig_claim(0, 1) if mode == "mig" else node.claim(REQUESTS[mode])
-    {"prepare": node.prepare, "unprepare": node.unprepare}[call](ref)
+    node = Node(Path(root), played=False, step=step)
+    ref = node.claim_migs(0, 1) if mode == "mig" else node.claim_gpus(REQUESTS[mode])
+    {"prepare": node.driver.prepare, "unprepare": node.driver.unprepare}[call](ref)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -13,8 +12,6 @@ import pytest
 from dra_driver.devices.names import DRIVER_NAME
 from worlds.configs import REQUESTS
 from worlds.node import Node
-
-Supervised = Callable[..., AbstractContextManager[None]]
 
 
 @pytest.fixture
@@ -42,12 +39,10 @@ def status(node: Node) -> Callable[[str], str]:
     return run
 
 
-def test_it_tells_of_a_time_sliced_and_an_mps_gpu(
-    node: Node, supervised: Supervised, status: Callable[[str], str]
-) -> None:
-    with supervised(node):
-        ref = node.claim(REQUESTS["both"])
-        node.prepare(ref)
+def test_it_tells_of_a_time_sliced_and_an_mps_gpu(node: Node, status: Callable[[str], str]) -> None:
+    with node.mps.supervised():
+        ref = node.claim_gpus(REQUESTS["both"])
+        node.driver.prepare(ref)
         found: dict[str, Any] = json.loads(status("json"))
         (claim,) = found["claims"]
         assert claim["mpsDomain"]["activeThreadPercentage"] == 50.0
@@ -56,13 +51,13 @@ def test_it_tells_of_a_time_sliced_and_an_mps_gpu(
         text = status("table")
         assert "interval Long" in text
         assert "50 % of threads, 10240 MiB  ready, PID " in text
-        node.unprepare(ref)
+        node.driver.unprepare(ref)
         assert status("table") == "no claim is prepared on this node\n"
 
 
 def test_it_tells_of_what_could_not_be_taken_back(node: Node, status: Callable[[str], str]) -> None:
-    ref = node.claim(REQUESTS["time-slicing"])
-    node.prepare(ref)
+    ref = node.claim_gpus(REQUESTS["time-slicing"])
+    node.driver.prepare(ref)
     node.machine.fail_call("nvidia-smi:set-timeslice", 999)
-    node.unprepare(ref)
+    node.driver.unprepare(ref)
     assert f"  default/claim: TimeSlicing on {node.uuid(0)}: nvidia-smi cannot" in status("table")
