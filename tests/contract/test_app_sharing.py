@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,20 +13,13 @@ from testbed.kubelet import KubeletClient
 
 import make
 from apiserver.server import ApiServer
-from dra_driver.errors import SetupError
 from dra_driver.mps import mounts, processes
 from dra_driver.mps.domain import DomainId
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from driver_process import Node, eventually, serving_a_node
-
-LONG = make.config(
-    sharing={"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}},
-)
-HALF = make.config(
-    sharing={"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 50}},
-)
+from worlds.configs import HALF, LONG
 
 
 @pytest.fixture
@@ -37,9 +29,7 @@ def api() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[Node]:
-    if os.geteuid() != 0:
-        pytest.skip("compute modes, mounts and mount namespaces need root")
+def node(tmp_path: Path, api: ApiServer, needs_root: None) -> Iterator[Node]:
     node = Node(tmp_path, api)
     yield node
     node.driver.kill()
@@ -49,13 +39,8 @@ def node(tmp_path: Path, api: ApiServer) -> Iterator[Node]:
 
 
 @pytest.fixture
-def machine(node: Node) -> Machine:
-    try:
-        return node.install_gpus("h100x8", Options(userspace="real"))
-    except SetupError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"NVIDIA's user-space files cannot be had: {error}")
+def machine(node: Node, real_userspace: None) -> Machine:
+    return node.install_gpus("h100x8", Options(userspace="real"))
 
 
 @pytest.fixture
@@ -84,7 +69,7 @@ def test_an_mps_claim_outlives_the_driver_and_goes_with_its_pod(
 ) -> None:
     node.driver.start()
     node.wait_device("gpu-3")
-    claim = node.allocate("shared", "gpu-2", configs=[HALF])
+    claim = node.allocate("shared", "gpu-2", configs=[make.config(sharing=HALF)])
     requests = DomainRequests(node.place.plugins / "gpu.nvidia.com/mps", lambda: 0.0)
     with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
@@ -113,7 +98,7 @@ def test_a_claim_that_waits_for_its_daemon_ends_with_the_driver(
 ) -> None:
     node.driver.start()
     node.wait_device("gpu-3")
-    claim = node.allocate("waiting", "gpu-2", configs=[HALF])
+    claim = node.allocate("waiting", "gpu-2", configs=[make.config(sharing=HALF)])
     answers: list[str] = []
     with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
@@ -135,7 +120,7 @@ def test_a_time_slice_that_cannot_be_reset_is_counted_until_it_is(
     node.driver.start("--http-endpoint=127.0.0.1:0")
     port = node.driver.wait_log("http endpoint opened")["port"]
     node.wait_device("gpu-3")
-    claim = node.allocate("sliced", "gpu-3", configs=[LONG])
+    claim = node.allocate("sliced", "gpu-3", configs=[make.config(sharing=LONG)])
     with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
         assert kubelet.prepare(claim)["uid-sliced"].error == ""

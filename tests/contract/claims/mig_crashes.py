@@ -12,8 +12,6 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from dra_driver.claims.model import ClaimRef
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState

@@ -1,7 +1,6 @@
 """Calls side by side: threads of one driver, and two driver processes in a rolling update."""
 
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +12,9 @@ import make
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.prepare import PrepareTiming
 from dra_driver.errors import ConflictError, TransientError, UnavailableError
+from worlds import child
 from worlds.configs import PATIENCE
 from worlds.driver import FAST, Driver
-
-CHILD = Path(__file__).with_name("child.py")
 
 
 def soon(seconds: float = PATIENCE) -> float:
@@ -203,16 +201,13 @@ def test_a_lock_of_this_process_times_out_too(tmp_path: Path) -> None:
 
 def test_a_killed_process_lets_go_of_its_locks(tmp_path: Path) -> None:
     locks = NodeLocks(tmp_path / "locks", time.monotonic)
-    child = subprocess.Popen(
-        [sys.executable, CHILD, "hold", tmp_path / "locks", "a"], stdout=subprocess.PIPE, text=True
-    )
-    with child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "held\n"
+    with child.start("hold", tmp_path / "locks", "a", stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
         with pytest.raises(ConflictError), locks.claim("a", soon(0.02)):
             pass
-        child.kill()
-        child.wait(PATIENCE)
+        holder.kill()
+        holder.wait(PATIENCE)
     with locks.claim("a", soon()):
         pass
     locks.close()
@@ -220,14 +215,10 @@ def test_a_killed_process_lets_go_of_its_locks(tmp_path: Path) -> None:
 
 def test_two_processes_never_both_get_a_gpu(tmp_path: Path) -> None:
     children = [
-        subprocess.Popen(
-            [sys.executable, CHILD, "contend", tmp_path, name, "gpu-1", "25"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        child.start("contend", tmp_path, name, "gpu-1", "25", stdout=subprocess.PIPE, text=True)
         for name in ("one", "two")
     ]
-    for child in children:
-        out, _ = child.communicate(timeout=60)
-        assert child.returncode == 0, out
+    for process in children:
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, out
     assert (tmp_path / "wins").read_text().split() == ["won"] * 50

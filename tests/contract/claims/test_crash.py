@@ -2,8 +2,6 @@
 
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -15,10 +13,10 @@ from dra_driver.claims.model import ClaimRef
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.errors import DeviceError
-from worlds.configs import CONFIGS
+from worlds import child
+from worlds.configs import CONFIGS, PATIENCE
 from worlds.driver import Driver
 
-CHILD = Path(__file__).with_name("child.py")
 GPU = make.gpu(1).uuid
 PREPARE_STEPS = [
     ("exclusive", "marked"),
@@ -52,8 +50,8 @@ def wrecks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, str]
             before = Driver(root)
             before.prepare(before.api.add("gpu-1", configs=CONFIGS[mode]))
             before.close()
-        done = subprocess.run([sys.executable, CHILD, "die", root, mode, call, step], check=False)
-        assert done.returncode == -signal.SIGKILL
+        process = child.start("die", root, mode, call, step)
+        assert process.wait(PATIENCE) == -signal.SIGKILL
         return root
 
     return wreck

@@ -3,24 +3,22 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import pytest
 
 from dra_driver.mps import processes
 from dra_driver.mps.domain import Domain
 from dra_driver.mps.supervisor import Supervisor
+from worlds import child
 from worlds.configs import PATIENCE
 from worlds.mps import MpsDomains
 
 Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
 Start = Callable[[str], "subprocess.Popen[bytes]"]
 
-CHILD = Path(__file__).with_name("child.py")
 NEVER = "never"
 UP = (
     "begun", "cleared", "folders made", "mounted", "modes recorded", "modes set", "launched",
@@ -35,12 +33,12 @@ def start(mps: MpsDomains) -> Iterator[Start]:
     """Start a supervisor that is killed at a step; whoever asked waits for that."""
     children: list[subprocess.Popen[bytes]] = []
 
-    def child(at: str) -> "subprocess.Popen[bytes]":
-        process = subprocess.Popen([sys.executable, CHILD, mps.root, at], stdout=subprocess.DEVNULL)
+    def run_until(at: str) -> "subprocess.Popen[bytes]":
+        process = child.start("supervise", mps.root, at, stdout=subprocess.DEVNULL)
         children.append(process)
         return process
 
-    yield child
+    yield run_until
     for process in children:
         process.kill()
         process.wait(PATIENCE)

@@ -3,9 +3,7 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -13,10 +11,10 @@ from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.mps import processes
 from dra_driver.mps.domain import DomainId
+from worlds import child
 from worlds.configs import HALF, PATIENCE, REQUESTS
 from worlds.node import Node
 
-CHILD = Path(__file__).with_name("child.py")
 PREPARE_STEPS = ["marked", "intended", "applied", "recorded", "specified"]
 HALF_OF_ONE = {"a": HALF}
 MIG_PREPARE_STEPS = [
@@ -33,8 +31,8 @@ UNPREPARE_STEPS = ["undone", "unspecified", "forgotten"]
 
 def kill_at(node: Node, mode: str, call: str, step: str) -> None:
     """Let a driver process of its own make a call, and be killed at a step of it."""
-    done = subprocess.run([sys.executable, CHILD, node.root, mode, call, step], check=False)
-    assert done.returncode == -signal.SIGKILL
+    process = child.start("die_on_node", node.root, mode, call, step)
+    assert process.wait(PATIENCE) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("mode", REQUESTS)
@@ -137,10 +135,7 @@ def test_a_driver_killed_in_unprepare_of_mig_devices_under_mps_converges(
 def test_a_claim_is_prepared_although_the_supervisor_is_killed_on_the_way(
     node: Node, step: str
 ) -> None:
-    supervisor = Path(__file__).parents[1] / "mps" / "child.py"
-    process = subprocess.Popen(
-        [sys.executable, supervisor, node.root, step], stdout=subprocess.DEVNULL
-    )
+    process = child.start("supervise", node.root, step, stdout=subprocess.DEVNULL)
     ref = node.claim_gpus(HALF_OF_ONE)
     call = threading.Thread(target=node.driver.prepare, args=[ref], name="prepare")
     call.start()
