@@ -1,7 +1,7 @@
 """Nodes with simulated GPUs, drivers with played ones, and what these need of this machine."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,9 +9,7 @@ import pytest
 from dra_driver.errors import SetupError
 from dra_driver.simulator import build, userspace
 from worlds.driver import Driver
-from worlds.node import Node
-
-MakeNode = Callable[..., Node]
+from worlds.node import MakeNode, Node
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,8 @@ from dra_driver.mps.domain import DomainId
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
-from driver_process import Node, eventually, serving_a_node
 from worlds.configs import HALF, LONG
+from worlds.process import ProcessNode, eventually, serving_a_node
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def api() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def node(tmp_path: Path, api: ApiServer, needs_root: None) -> Iterator[Node]:
-    node = Node(tmp_path, api)
+def node(tmp_path: Path, api: ApiServer, needs_root: None) -> Iterator[ProcessNode]:
+    node = ProcessNode(tmp_path, api)
     yield node
     node.driver.kill()
     for folder in (node.place.plugins / "gpu.nvidia.com/mps/domains").glob("*"):
@@ -39,12 +39,12 @@ def node(tmp_path: Path, api: ApiServer, needs_root: None) -> Iterator[Node]:
 
 
 @pytest.fixture
-def machine(node: Node, real_userspace: None) -> Machine:
+def machine(node: ProcessNode, real_userspace: None) -> Machine:
     return node.install_gpus("h100x8", Options(userspace="real"))
 
 
 @pytest.fixture
-def supervisor(node: Node, machine: Machine) -> Iterator[None]:
+def supervisor(node: ProcessNode, machine: Machine) -> Iterator[None]:
     process = SupervisorProcess(node.place, node.root / "supervisor.log", {"SHM_SIZE": "16Mi"})
     process.start()
     yield
@@ -55,7 +55,7 @@ def uuid(machine: Machine, minor: int) -> str:
     return next(gpu.uuid for gpu in machine.gpus if gpu.minor == minor)
 
 
-def spec_edits(node: Node) -> dict[str, Any]:
+def spec_edits(node: ProcessNode) -> dict[str, Any]:
     """What a container gets of the one prepared device."""
     (name,) = node.place.cdi_files()
     (device,) = json.loads((node.place.cdi_root / name).read_text())["devices"]
@@ -65,7 +65,7 @@ def spec_edits(node: Node) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("supervisor")
 def test_an_mps_claim_outlives_the_driver_and_goes_with_its_pod(
-    node: Node, machine: Machine
+    node: ProcessNode, machine: Machine
 ) -> None:
     node.driver.start()
     node.wait_device("gpu-3")
@@ -94,7 +94,7 @@ def test_an_mps_claim_outlives_the_driver_and_goes_with_its_pod(
 
 
 def test_a_claim_that_waits_for_its_daemon_ends_with_the_driver(
-    node: Node, machine: Machine
+    node: ProcessNode, machine: Machine
 ) -> None:
     node.driver.start()
     node.wait_device("gpu-3")
@@ -115,7 +115,7 @@ def test_a_claim_that_waits_for_its_daemon_ends_with_the_driver(
 
 
 def test_a_time_slice_that_cannot_be_reset_is_counted_until_it_is(
-    node: Node, machine: Machine
+    node: ProcessNode, machine: Machine
 ) -> None:
     node.driver.start("--http-endpoint=127.0.0.1:0")
     port = node.driver.wait_log("http endpoint opened")["port"]

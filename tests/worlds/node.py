@@ -186,3 +186,7 @@ class Node:
         for folder in self.mps.files.domains_folder.glob("*"):
             found += [f"mps folder {folder.name}"]
         return found
+
+
+MakeNode = Callable[..., Node]
+"""Makes a node from what Node.create takes."""

@@ -1,7 +1,5 @@
 """Claims on MIG devices: found, made on demand, given back; on a simulated node's real NVML."""
 
-from collections.abc import Callable
-
 import pytest
 
 import make
@@ -17,9 +15,7 @@ from dra_driver.errors import (
 )
 from worlds.configs import MPS_ON_MIG
 from worlds.driver import FAST
-from worlds.node import Node
-
-MakeNode = Callable[..., Node]
+from worlds.node import MakeNode, Node
 
 UNKNOWN_ERROR = 999
 SOON = 0.3

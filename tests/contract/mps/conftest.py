@@ -7,13 +7,13 @@ import pytest
 
 from dra_driver.mps.supervisor import Supervisor
 from worlds.mps import MpsDomains
-from worlds.node import Node
+from worlds.node import MakeNode
 
 Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
 
 
 @pytest.fixture
-def mps(make_node: Callable[..., Node], needs_root: None, real_userspace: None) -> MpsDomains:
+def mps(make_node: MakeNode, needs_root: None, real_userspace: None) -> MpsDomains:
     return make_node(userspace="real").mps
 
 

@@ -1,13 +1,10 @@
 """Nodes with NVIDIA's own programs, on which all strategies are real."""
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 
-from worlds.node import Node
-
-MakeNode = Callable[..., Node]
+from worlds.node import MakeNode
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """MPS claims with NVIDIA's real control daemon, kept by a supervisor."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,9 +12,7 @@ from dra_driver.mps import processes
 from dra_driver.mps.domain import DomainId, State
 from worlds.api import ClaimApi
 from worlds.configs import HALF, LONG, PATIENCE
-from worlds.node import Node
-
-MakeNode = Callable[..., Node]
+from worlds.node import MakeNode, Node
 
 EXCLUSIVE_PROCESS = 3
 PERCENTAGE = "get_default_active_thread_percentage"

@@ -1,6 +1,5 @@
 """Time-slices by the real nvidia-smi and compute modes by NVML, on simulated GPUs."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,8 @@ from dra_driver.claims.record import RecordState
 from dra_driver.errors import ConfigError, DeviceError
 from worlds.api import ClaimApi
 from worlds.configs import HALF, LONG
-from worlds.node import Node
+from worlds.node import MakeNode, Node
 
-MakeNode = Callable[..., Node]
 EXCLUSIVE_PROCESS = 3
 
 
