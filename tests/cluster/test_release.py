@@ -149,7 +149,9 @@ def test_only_the_wanted_programs_are_taken_out_of_an_archive(
     }
 
 
-@pytest.mark.parametrize("content", [tar_of({"bin/other": b""}), b"no archive"])
+@pytest.mark.parametrize(
+    "content", [tar_of({"bin/other": b""}), b"no archive"], ids=["another", "none"]
+)
 def test_an_archive_that_lacks_a_program_is_refused(
     server: FileServer, tmp_path: Path, content: bytes
 ) -> None:

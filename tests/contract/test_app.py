@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from testbed.kubelet import ClaimName, KubeletClient
 
 from apiserver.server import ApiServer
-from driver_process import NODE, Node, eventually, serving_a_node
+from worlds.process import NODE, ProcessNode, eventually, serving_a_node
 
 
 @pytest.fixture
@@ -23,21 +23,21 @@ def api() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[Node]:
-    node = Node(tmp_path, api)
+def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
+    node = ProcessNode(tmp_path, api)
     yield node
     node.driver.kill()
 
 
 @pytest.fixture
-def running(node: Node) -> Node:
+def running(node: ProcessNode) -> ProcessNode:
     node.install_gpus("h100x8")
     node.driver.start()
     node.driver.wait_log("driver started")
     return node
 
 
-def test_eight_gpus_are_published_prepared_and_given_back(running: Node) -> None:
+def test_eight_gpus_are_published_prepared_and_given_back(running: ProcessNode) -> None:
     assert len(running.wait_devices(8)) == 8
     claim = running.allocate("one", running.devices()[3])
     with KubeletClient(running.place.registry) as kubelet:
@@ -58,7 +58,7 @@ def test_eight_gpus_are_published_prepared_and_given_back(running: Node) -> None
 
 
 def test_sigterm_removes_the_sockets_leaves_claims_prepared_and_ends_with_0(
-    running: Node,
+    running: ProcessNode,
 ) -> None:
     running.wait_devices(8)
     claim = running.allocate("kept", "gpu-0")
@@ -72,7 +72,7 @@ def test_sigterm_removes_the_sockets_leaves_claims_prepared_and_ends_with_0(
     assert len(running.devices()) == 8
 
 
-def test_sigterm_answers_a_claim_that_waits_for_its_gpu(node: Node) -> None:
+def test_sigterm_answers_a_claim_that_waits_for_its_gpu(node: ProcessNode) -> None:
     machine = node.install_gpus("t4x4")
     machine.unload_driver()
     node.driver.start()
@@ -92,7 +92,7 @@ def test_sigterm_answers_a_claim_that_waits_for_its_gpu(node: Node) -> None:
     assert node.place.cdi_files() == []
 
 
-def test_a_claim_that_waits_is_prepared_once_its_gpu_is_there(node: Node) -> None:
+def test_a_claim_that_waits_is_prepared_once_its_gpu_is_there(node: ProcessNode) -> None:
     machine = node.install_gpus("t4x4")
     machine.unload_driver()
     node.driver.start()
@@ -112,7 +112,7 @@ def test_a_claim_that_waits_is_prepared_once_its_gpu_is_there(node: Node) -> Non
     assert len(node.place.cdi_files()) == 1
 
 
-def test_a_killed_driver_starts_again_over_its_stale_sockets(running: Node) -> None:
+def test_a_killed_driver_starts_again_over_its_stale_sockets(running: ProcessNode) -> None:
     running.wait_devices(8)
     claim = running.allocate("one", "gpu-0")
     with KubeletClient(running.place.registry) as kubelet:
@@ -130,7 +130,7 @@ def test_a_killed_driver_starts_again_over_its_stale_sockets(running: Node) -> N
 
 
 def test_the_kubelet_is_answered_without_gpus_and_without_an_api_server(
-    node: Node, api: ApiServer
+    node: ProcessNode, api: ApiServer
 ) -> None:
     api.fail(status=503, times=float("inf"))
     node.driver.start()
@@ -147,7 +147,7 @@ def test_the_kubelet_is_answered_without_gpus_and_without_an_api_server(
     assert "libnvidia-ml.so.1" in node.driver.wait_log("gpus not available")["cause"]
 
 
-def test_gpus_are_published_once_their_kernel_driver_is_loaded(node: Node) -> None:
+def test_gpus_are_published_once_their_kernel_driver_is_loaded(node: ProcessNode) -> None:
     machine = node.install_gpus("t4x4")
     machine.unload_driver()
     node.driver.start()
@@ -157,7 +157,7 @@ def test_gpus_are_published_once_their_kernel_driver_is_loaded(node: Node) -> No
     assert node.wait_devices(4) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
 
 
-def test_metrics_and_liveness_are_served_where_told(node: Node) -> None:
+def test_metrics_and_liveness_are_served_where_told(node: ProcessNode) -> None:
     node.install_gpus("t4x4")
     node.driver.start("--http-endpoint=127.0.0.1:0", "--healthcheck-port=0")
     port = node.driver.wait_log("http endpoint opened")["port"]
@@ -191,7 +191,7 @@ def _published(port: int) -> str:
     return text if wanted in text else ""
 
 
-def test_a_new_instance_takes_over_from_an_old_one_without_a_gap(node: Node) -> None:
+def test_a_new_instance_takes_over_from_an_old_one_without_a_gap(node: ProcessNode) -> None:
     node.install_gpus("h100x8")
     node.driver.env["POD_UID"] = "old"
     old = node.driver
@@ -222,7 +222,7 @@ def test_a_new_instance_takes_over_from_an_old_one_without_a_gap(node: Node) -> 
     assert len(node.devices()) == 8
 
 
-def test_sigusr2_writes_the_stacks_of_all_threads(running: Node) -> None:
+def test_sigusr2_writes_the_stacks_of_all_threads(running: ProcessNode) -> None:
     running.driver.send(signal.SIGUSR2)
     dump = running.place.plugins / "gpu.nvidia.com/thread-stacks.dump"
     # The main thread is the last one that faulthandler writes.
@@ -231,7 +231,7 @@ def test_sigusr2_writes_the_stacks_of_all_threads(running: Node) -> None:
     assert running.driver.running()
 
 
-def test_a_wiped_registry_is_filled_again(running: Node) -> None:
+def test_a_wiped_registry_is_filled_again(running: ProcessNode) -> None:
     (socket,) = running.place.registry.iterdir()
     socket.unlink()
     running.place.registry.rmdir()
@@ -256,7 +256,7 @@ def test_a_wiped_registry_is_filled_again(running: Node) -> None:
     ],
 )
 def test_what_cannot_start_says_why_on_one_line(
-    node: Node, words: tuple[str, ...], status: int, message: str
+    node: ProcessNode, words: tuple[str, ...], status: int, message: str
 ) -> None:
     node.driver.start(*words)
     assert node.driver.wait(timeout=60) == status

@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,20 +13,13 @@ from testbed.kubelet import KubeletClient
 
 import make
 from apiserver.server import ApiServer
-from dra_driver.errors import SetupError
 from dra_driver.mps import mounts, processes
 from dra_driver.mps.domain import DomainId
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
-from driver_process import Node, eventually, serving_a_node
-
-LONG = make.config(
-    sharing={"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}},
-)
-HALF = make.config(
-    sharing={"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 50}},
-)
+from worlds.configs import HALF, LONG
+from worlds.process import ProcessNode, eventually, serving_a_node
 
 
 @pytest.fixture
@@ -37,10 +29,8 @@ def api() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def node(tmp_path: Path, api: ApiServer) -> Iterator[Node]:
-    if os.geteuid() != 0:
-        pytest.skip("compute modes, mounts and mount namespaces need root")
-    node = Node(tmp_path, api)
+def node(tmp_path: Path, api: ApiServer, needs_root: None) -> Iterator[ProcessNode]:
+    node = ProcessNode(tmp_path, api)
     yield node
     node.driver.kill()
     for folder in (node.place.plugins / "gpu.nvidia.com/mps/domains").glob("*"):
@@ -49,17 +39,12 @@ def node(tmp_path: Path, api: ApiServer) -> Iterator[Node]:
 
 
 @pytest.fixture
-def machine(node: Node) -> Machine:
-    try:
-        return node.install_gpus("h100x8", Options(userspace="real"))
-    except SetupError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"NVIDIA's user-space files cannot be had: {error}")
+def machine(node: ProcessNode, real_userspace: None) -> Machine:
+    return node.install_gpus("h100x8", Options(userspace="real"))
 
 
 @pytest.fixture
-def supervisor(node: Node, machine: Machine) -> Iterator[None]:
+def supervisor(node: ProcessNode, machine: Machine) -> Iterator[None]:
     process = SupervisorProcess(node.place, node.root / "supervisor.log", {"SHM_SIZE": "16Mi"})
     process.start()
     yield
@@ -70,7 +55,7 @@ def uuid(machine: Machine, minor: int) -> str:
     return next(gpu.uuid for gpu in machine.gpus if gpu.minor == minor)
 
 
-def spec_edits(node: Node) -> dict[str, Any]:
+def spec_edits(node: ProcessNode) -> dict[str, Any]:
     """What a container gets of the one prepared device."""
     (name,) = node.place.cdi_files()
     (device,) = json.loads((node.place.cdi_root / name).read_text())["devices"]
@@ -80,11 +65,11 @@ def spec_edits(node: Node) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("supervisor")
 def test_an_mps_claim_outlives_the_driver_and_goes_with_its_pod(
-    node: Node, machine: Machine
+    node: ProcessNode, machine: Machine
 ) -> None:
     node.driver.start()
     node.wait_device("gpu-3")
-    claim = node.allocate("shared", "gpu-2", configs=[HALF])
+    claim = node.allocate("shared", "gpu-2", configs=[make.config(sharing=HALF)])
     requests = DomainRequests(node.place.plugins / "gpu.nvidia.com/mps", lambda: 0.0)
     with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
@@ -109,11 +94,11 @@ def test_an_mps_claim_outlives_the_driver_and_goes_with_its_pod(
 
 
 def test_a_claim_that_waits_for_its_daemon_ends_with_the_driver(
-    node: Node, machine: Machine
+    node: ProcessNode, machine: Machine
 ) -> None:
     node.driver.start()
     node.wait_device("gpu-3")
-    claim = node.allocate("waiting", "gpu-2", configs=[HALF])
+    claim = node.allocate("waiting", "gpu-2", configs=[make.config(sharing=HALF)])
     answers: list[str] = []
     with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
@@ -130,12 +115,12 @@ def test_a_claim_that_waits_for_its_daemon_ends_with_the_driver(
 
 
 def test_a_time_slice_that_cannot_be_reset_is_counted_until_it_is(
-    node: Node, machine: Machine
+    node: ProcessNode, machine: Machine
 ) -> None:
     node.driver.start("--http-endpoint=127.0.0.1:0")
     port = node.driver.wait_log("http endpoint opened")["port"]
     node.wait_device("gpu-3")
-    claim = node.allocate("sliced", "gpu-3", configs=[LONG])
+    claim = node.allocate("sliced", "gpu-3", configs=[make.config(sharing=LONG)])
     with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
         assert kubelet.prepare(claim)["uid-sliced"].error == ""

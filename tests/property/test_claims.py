@@ -20,11 +20,12 @@ from hypothesis.stateful import (
 )
 
 import make
-from claims_world import MPS, World
 from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.errors import DeviceError, DriverError
+from worlds.configs import MPS
+from worlds.driver import Driver
 
 GPUS = [make.gpu(minor) for minor in range(2)]
 NAMES = st.sampled_from(["a", "b"])
@@ -51,17 +52,17 @@ class Node(RuleBasedStateMachine):
         self.known: set[ClaimRef] = set()
         self.survives_reboot = False
         self.refuses = False
-        self.world = World(self.root, *GPUS, boot_id="boot-1", step=self.step)
+        self.driver = Driver(self.root, *GPUS, boot_id="boot-1", step=self.step)
 
     def teardown(self) -> None:
         """When all pods have gone and the hardware is well, nothing is left."""
         self.hardware(refuses=False)
         for ref in self.known:
-            self.world.unprepare(ref)
-        assert not self.world.reconciler(ReconcileTiming()).mend()
+            self.driver.unprepare(ref)
+        assert not self.driver.reconciler(ReconcileTiming()).mend()
         # A mark without a record binds nobody; the next claim of that GPU removes it.
-        assert [name for name in self.world.left() if "/gpus/" not in name] == []
-        self.world.close()
+        assert [name for name in self.driver.left() if "/gpus/" not in name] == []
+        self.driver.close()
         shutil.rmtree(self.root)
 
     def step(self, name: str) -> None:
@@ -70,12 +71,12 @@ class Node(RuleBasedStateMachine):
             raise Killed
 
     def start(self) -> None:
-        self.world.close()
-        self.world = World(
+        self.driver.close()
+        self.driver = Driver(
             self.root,
             *GPUS,
             boot_id=f"boot-{self.boot}",
-            api=self.world.api,
+            api=self.driver.api,
             step=self.step,
             survives_reboot=self.survives_reboot,
         )
@@ -91,7 +92,7 @@ class Node(RuleBasedStateMachine):
     def hardware(self, refuses: bool) -> None:
         """Let the hardware refuse to take anything back, or not."""
         self.refuses = refuses
-        self.world.sharing.refuse_undo = DeviceError("the GPU refused") if refuses else None
+        self.driver.sharing.refuse_undo = DeviceError("the GPU refused") if refuses else None
 
     @rule(
         name=NAMES,
@@ -105,7 +106,7 @@ class Node(RuleBasedStateMachine):
             if other == name or held & gpus:
                 self.forget(other)
         self.count += 1
-        ref = self.world.api.add(
+        ref = self.driver.api.add(
             *(f"gpu-{minor}" for minor in sorted(gpus)),
             uid=ClaimUid(f"uid-{self.count}"),
             name=name,
@@ -118,7 +119,7 @@ class Node(RuleBasedStateMachine):
     def forget(self, name: str) -> None:
         if name in self.allocated:
             del self.allocated[name]
-            del self.world.api.claims["default", name]
+            del self.driver.api.claims["default", name]
 
     @rule(name=NAMES, die_at=st.none() | STEPS)
     def prepare(self, name: str, die_at: str | None) -> None:
@@ -128,7 +129,7 @@ class Node(RuleBasedStateMachine):
         self.known.add(ref)
         self.die_at = die_at
         try:
-            answer = self.world.prepare(ref, seconds=0.0)
+            answer = self.driver.prepare(ref, seconds=0.0)
         except Killed:
             self.start()
         except DriverError:
@@ -145,20 +146,20 @@ class Node(RuleBasedStateMachine):
         self.running.pop(ref, None)  # its containers have ended
         self.die_at = die_at
         try:
-            self.world.unprepare(ref)
+            self.driver.unprepare(ref)
         except Killed:
             self.start()
         else:
             self.known.discard(ref)
-            record = self.world.claims.records.read(ref.uid)
+            record = self.driver.claims.records.read(ref.uid)
             assert record is None or (record.state is RecordState.RELEASED and record.pending)
         self.die_at = None
 
     @rule()
     def restart(self) -> None:
         self.start()
-        left = self.world.reconciler(ReconcileTiming()).mend()
-        records = self.world.claims.records
+        left = self.driver.reconciler(ReconcileTiming()).mend()
+        records = self.driver.claims.records
         for uid in records.uids():
             record = records.read(uid)
             assert record is not None
@@ -185,17 +186,17 @@ class Node(RuleBasedStateMachine):
     @invariant()
     def running_claims_have_their_record_and_spec(self) -> None:
         for ref, gpus in self.running.items():
-            record = self.world.claims.records.read(ref.uid)
+            record = self.driver.claims.records.read(ref.uid)
             assert record is not None
             assert record.held_gpus == tuple(GPUS[minor].uuid for minor in sorted(gpus))
-            assert sorted(self.world.nodes(ref)) == [f"/dev/nvidia{n}" for n in sorted(gpus)]
+            assert sorted(self.driver.nodes(ref)) == [f"/dev/nvidia{n}" for n in sorted(gpus)]
 
     @invariant()
     def what_is_set_on_a_gpu_belongs_to_a_record(self) -> None:
         for gpu in GPUS:
-            uid = self.world.set_on(gpu.uuid)
+            uid = self.driver.set_on(gpu.uuid)
             if uid is not None:
-                record = self.world.claims.records.read(ClaimUid(uid))
+                record = self.driver.claims.records.read(ClaimUid(uid))
                 assert record is not None
                 assert gpu.uuid in record.touched_gpus
 
@@ -203,7 +204,7 @@ class Node(RuleBasedStateMachine):
     def nobody_has_a_gpu_on_which_another_claims_sharing_lives(self) -> None:
         for ref, gpus in self.running.items():
             for minor in gpus:
-                uid = self.world.set_on(GPUS[minor].uuid)
+                uid = self.driver.set_on(GPUS[minor].uuid)
                 assert uid in (None, ref.uid) or not self.survives_reboot
 
 

@@ -16,7 +16,7 @@ from dra_driver.devices.names import MigName, parse_device_name
 from dra_driver.devices.partitions import partition_named
 from dra_driver.simulator.machine import Machine
 from dra_driver.slices.project import Projection, projection
-from simulated import session_on
+from worlds.session import session_on
 
 CARDS = ["a100x8", "a100-sxm4-80gb-x8", "a30-x4", "h100x8", "h200x8", "b200-x8", "rtx-pro-6000-x8"]
 

@@ -23,7 +23,7 @@ from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.devices.model import Partition
 from dra_driver.devices.partitions import partition_name, partitions
 from dra_driver.slices import counters
-from mig_world import MigNode
+from worlds.node import Node
 
 IN_MEMORY = Path("/dev/shm")
 STEPS = st.sampled_from(
@@ -52,7 +52,7 @@ class Card(RuleBasedStateMachine):
         super().__init__()
         folder = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else None
         self.root = Path(tempfile.mkdtemp(dir=folder))
-        self.node = MigNode.create(self.root / "node", "h100x8")
+        self.node = Node.create(self.root / "node")
         self.die_at: str | None = None
         self.count = 0
         self.allocated: dict[ClaimRef, Partition | None] = {}
@@ -61,12 +61,12 @@ class Card(RuleBasedStateMachine):
         self.places = partitions(gpu)
         assert gpu.mig is not None
         self.everything = counters.whole(gpu.mig.profiles)
-        self.node = self.node.restarted(step=self.step)
+        self.node.restart(step=self.step)
 
     def teardown(self) -> None:
         for ref in list(self.allocated):
-            self.node.world.unprepare(ref)
-        assert not self.node.world.reconciler(ReconcileTiming()).mend()
+            self.node.driver.unprepare(ref)
+        assert not self.node.driver.reconciler(ReconcileTiming()).mend()
         assert [name for name in self.node.left() if "/gpus/" not in name] == []
         self.node.close()
         shutil.rmtree(self.root)
@@ -78,7 +78,7 @@ class Card(RuleBasedStateMachine):
 
     def start(self) -> None:
         self.die_at = None
-        self.node = self.node.restarted(step=self.step)
+        self.node.restart(step=self.step)
 
     def fits(self, place: Partition | None) -> bool:
         """Tell whether the counters allow one more, as the scheduler reckons."""
@@ -100,7 +100,7 @@ class Card(RuleBasedStateMachine):
         place = data.draw(st.sampled_from(free))
         self.count += 1
         gpu = self.node.gpu()
-        device = self.node.whole() if place is None else partition_name(gpu, place)
+        device = "gpu-0" if place is None else partition_name(gpu, place)
         ref = self.node.claim(device, name=f"c{self.count}")
         self.allocated[ref] = place
         self.prepare(ref, die_at)
@@ -119,18 +119,18 @@ class Card(RuleBasedStateMachine):
         self.running.discard(ref)
         self.die_at = die_at
         try:
-            self.node.world.unprepare(ref)
+            self.node.driver.unprepare(ref)
         except Killed:
             self.start()
-            self.node.world.unprepare(ref)
+            self.node.driver.unprepare(ref)
         self.die_at = None
         del self.allocated[ref]
-        del self.node.world.api.claims["default", ref.name]
+        del self.node.driver.api.claims["default", ref.name]
 
     @rule()
     def restart(self) -> None:
         self.start()
-        assert not self.node.world.reconciler(ReconcileTiming()).mend()
+        assert not self.node.driver.reconciler(ReconcileTiming()).mend()
 
     @rule()
     def reboot(self) -> None:
@@ -145,20 +145,20 @@ class Card(RuleBasedStateMachine):
             for ref, place in self.allocated.items()
             if ref in self.running and place is not None
         }
-        found = [(one.profile_id, one.start) for one in self.node.there()]
+        found = [(one.profile_id, one.start) for one in self.node.migs()]
         assert wanted <= set(found)
-        slots = self.node.world.claims.ownership.made().keys()
+        slots = self.node.driver.claims.ownership.made().keys()
         assert {(slot.profile_id, slot.start) for slot in slots} >= set(found)
 
     @invariant()
     def nothing_overlaps(self) -> None:
-        taken = [n for one in self.node.there() for n in range(one.start, one.start + one.size)]
+        taken = [n for one in self.node.migs() for n in range(one.start, one.start + one.size)]
         assert len(taken) == len(set(taken))
 
     def prepare(self, ref: ClaimRef, die_at: str | None) -> None:
         self.die_at = die_at
         try:
-            self.node.world.prepare(ref)
+            self.node.driver.prepare(ref)
         except Killed:
             self.start()
         else:

@@ -12,69 +12,68 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from dra_driver.claims.model import ClaimRef
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
-from mig_world import MPS_ON_MIG, MigNode
+from worlds.configs import MPS_ON_MIG
+from worlds.node import Node
 
 
-def claim(node: MigNode) -> ClaimRef:
+def claim(node: Node) -> ClaimRef:
     return node.claim(node.name("1g.10gb", 2), configs=[MPS_ON_MIG])
 
 
 def prepare(root: Path, nth: int, *, after: bool) -> None:
     """Prepare and be killed at a call."""
-    node = MigNode(root)
+    node = Node(root)
     ref = claim(node)
     node.machine.kill_at("*", nth=nth, after=after)
-    node.world.prepare(ref)
+    node.driver.prepare(ref)
 
 
 def unprepare(root: Path, nth: int, *, after: bool) -> None:
     """Prepare, then unprepare and be killed at a call."""
-    node = MigNode(root)
+    node = Node(root)
     ref = claim(node)
-    node.world.prepare(ref)
+    node.driver.prepare(ref)
     node.machine.kill_at("*", nth=nth, after=after)
-    node.world.unprepare(ref)
+    node.driver.unprepare(ref)
 
 
-def then_prepare(node: MigNode, ref: ClaimRef) -> None:
+def then_prepare(node: Node, ref: ClaimRef) -> None:
     """The kubelet repeats Prepare: the claim has its device, and nothing is on another one."""
-    node.world.prepare(ref)
-    assert node.shapes() == ["1g.10gb@2"]
-    (made,) = node.there()
-    assert set(node.world.shared) <= {made.uuid}
-    node.world.unprepare(ref)
+    node.driver.prepare(ref)
+    assert node.mig_shapes() == {0: ["1g.10gb@2"]}
+    (made,) = node.migs()
+    assert set(node.driver.shared) <= {made.uuid}
+    node.driver.unprepare(ref)
 
 
-def then_unprepare(node: MigNode, ref: ClaimRef) -> None:
+def then_unprepare(node: Node, ref: ClaimRef) -> None:
     """The pod was deleted meanwhile."""
-    node.world.unprepare(ref)
+    node.driver.unprepare(ref)
 
 
-def then_start(node: MigNode, ref: ClaimRef) -> None:
+def then_start(node: Node, ref: ClaimRef) -> None:
     """The driver starts and looks around; a claim is prepared whole, or not at all."""
-    assert node.world.reconciler(ReconcileTiming()).mend() == set()
-    record = node.world.claims.records.read(ref.uid)
+    assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+    record = node.driver.claims.records.read(ref.uid)
     if record is None:
-        assert node.shapes() == []
+        assert node.mig_shapes() == {}
     else:
         assert record.state is RecordState.PREPARED
-        assert node.shapes() == ["1g.10gb@2"]
-    node.world.unprepare(ref)
+        assert node.mig_shapes() == {0: ["1g.10gb@2"]}
+    node.driver.unprepare(ref)
 
 
-def then_another(node: MigNode, ref: ClaimRef) -> None:
+def then_another(node: Node, ref: ClaimRef) -> None:
     """The claim is deleted, and the next one has a larger device in the same place."""
-    del node.world.api.claims["default", ref.name]
-    node.world.unprepare(ref)
+    del node.driver.api.claims["default", ref.name]
+    node.driver.unprepare(ref)
     other = node.claim(node.name("2g.20gb", 2), name="other")
-    node.world.prepare(other)
-    assert node.shapes() == ["2g.20gb@2"]
-    node.world.unprepare(other)
+    node.driver.prepare(other)
+    assert node.mig_shapes() == {0: ["2g.20gb@2"]}
+    node.driver.unprepare(other)
 
 
 def forked(work: Callable[[], None]) -> int:
@@ -91,16 +90,16 @@ def forked(work: Callable[[], None]) -> int:
 
 
 def check(root: Path, then: str) -> None:
-    node = MigNode(root)
+    node = Node(root)
     node.machine.clear_faults()
     globals()[then](node, claim(node))
-    node.world.reconciler(ReconcileTiming()).mend()
+    node.driver.reconciler(ReconcileTiming()).mend()
     assert node.left() == [], node.left()
 
 
 def main(folder: str, call: str, when: str, then: str) -> int:
     root, after = Path(folder), when == "after"
-    MigNode.create(root).close()
+    Node.create(root).close()
     for nth in count(1):
         status = forked(lambda n=nth: globals()[call](root, n, after=after))  # type: ignore[misc]
         if status == 0:

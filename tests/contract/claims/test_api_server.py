@@ -7,11 +7,11 @@ import pytest
 
 import make
 from apiserver.server import ApiServer
-from claims_world import World
 from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.errors import ConflictError, NotFoundError, TransientError
 from dra_driver.kube.kubeconfig import from_kubeconfig
+from worlds.driver import Driver
 
 UID = ClaimUid("11111111-0000-4000-8000-000000000000")
 REF = ClaimRef(uid=UID, namespace="default", name="claim")
@@ -25,59 +25,59 @@ def server() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def world(server: ApiServer, tmp_path: Path) -> Iterator[World]:
+def driver(server: ApiServer, tmp_path: Path) -> Iterator[Driver]:
     client = from_kubeconfig(server.write_kubeconfig(tmp_path / "kubeconfig"))
-    made = World(tmp_path, reader=client)
+    made = Driver(tmp_path, reader=client)
     yield made
     made.close()
     client.close()
 
 
-def test_a_claim_is_prepared_with_one_request(server: ApiServer, world: World) -> None:
-    (device,) = world.prepare(REF)
+def test_a_claim_is_prepared_with_one_request(server: ApiServer, driver: Driver) -> None:
+    (device,) = driver.prepare(REF)
     assert device.device_name == "gpu-1"
     assert [entry.verb for entry in server.seen()] == ["get"]
 
 
-def test_a_claim_that_does_not_exist_is_refused(world: World) -> None:
+def test_a_claim_that_does_not_exist_is_refused(driver: Driver) -> None:
     gone = ClaimRef(uid=ClaimUid("u"), namespace="default", name="gone")
     with pytest.raises(NotFoundError, match="claim default/gone no longer exists"):
-        world.prepare(gone)
+        driver.prepare(gone)
 
 
-def test_a_claim_of_another_uid_is_refused(world: World) -> None:
+def test_a_claim_of_another_uid_is_refused(driver: Driver) -> None:
     other = ClaimRef(uid=ClaimUid("other"), namespace="default", name="claim")
     with pytest.raises(ConflictError, match=f"was replaced: its UID is {UID} now"):
-        world.prepare(other)
+        driver.prepare(other)
 
 
 @pytest.mark.parametrize("fault", [{"status": 500}, {"status": 429}, {"hang_up": True}])
 def test_a_server_in_trouble_is_asked_again(
-    server: ApiServer, world: World, fault: dict[str, object]
+    server: ApiServer, driver: Driver, fault: dict[str, object]
 ) -> None:
     server.fail("get", times=2, **fault)
-    assert len(world.prepare(REF)) == 1
+    assert len(driver.prepare(REF)) == 1
 
 
 def test_a_server_that_is_down_is_an_error_but_not_for_a_prepared_claim(
-    server: ApiServer, world: World
+    server: ApiServer, driver: Driver
 ) -> None:
-    answer = world.prepare(REF)
+    answer = driver.prepare(REF)
     server.stop()
-    assert world.prepare(REF) == answer
+    assert driver.prepare(REF) == answer
     other = ClaimRef(uid=ClaimUid("other"), namespace="default", name="other")
     with pytest.raises(TransientError, match="it is tried again by itself"):
-        world.prepare(other, seconds=0.2)
-    assert world.reconciler(ReconcileTiming(grace=0.0)).compare() == {UID}
-    world.unprepare(REF)
-    assert world.left() == []
+        driver.prepare(other, seconds=0.2)
+    assert driver.reconciler(ReconcileTiming(grace=0.0)).compare() == {UID}
+    driver.unprepare(REF)
+    assert driver.left() == []
 
 
-def test_a_claim_deleted_from_the_server_is_unprepared(server: ApiServer, world: World) -> None:
-    world.prepare(REF)
-    reconciler = world.reconciler(ReconcileTiming(grace=0.0))
+def test_a_claim_deleted_from_the_server_is_unprepared(server: ApiServer, driver: Driver) -> None:
+    driver.prepare(REF)
+    reconciler = driver.reconciler(ReconcileTiming(grace=0.0))
     assert not reconciler.compare()
-    assert world.left() != []
+    assert driver.left() != []
     server.delete_all("resourceclaims")
     assert not reconciler.compare()
-    assert world.left() == []
+    assert driver.left() == []

@@ -1,7 +1,6 @@
 """Calls side by side: threads of one driver, and two driver processes in a rolling update."""
 
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,24 +9,24 @@ from pathlib import Path
 import pytest
 
 import make
-from claims_world import FAST, PrepareTiming, World
 from dra_driver.claims.locks import NodeLocks
+from dra_driver.claims.prepare import PrepareTiming
 from dra_driver.errors import ConflictError, TransientError, UnavailableError
+from worlds import child
+from worlds.configs import PATIENCE
+from worlds.driver import FAST, Driver
 
-LONG = 30.0
-CHILD = Path(__file__).with_name("child.py")
 
-
-def soon(seconds: float = LONG) -> float:
+def soon(seconds: float = PATIENCE) -> float:
     return time.monotonic() + seconds
 
 
-def test_claims_on_different_gpus_are_prepared_side_by_side(world: World) -> None:
+def test_claims_on_different_gpus_are_prepared_side_by_side(driver: Driver) -> None:
     both_inside = threading.Barrier(2)
-    world.machine.on_edits = lambda _: both_inside.wait(LONG) and None
-    refs = [world.api.add(f"gpu-{n}", uid=f"uid-{n}", name=f"claim-{n}") for n in range(2)]
+    driver.gpus.on_edits = lambda _: both_inside.wait(PATIENCE) and None
+    refs = [driver.api.add(f"gpu-{n}", uid=f"uid-{n}", name=f"claim-{n}") for n in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(world.prepare, refs))
+        answers = list(pool.map(driver.prepare, refs))
     assert [answer[0].device_name for answer in answers] == ["gpu-0", "gpu-1"]
 
 
@@ -38,18 +37,18 @@ def test_a_second_call_for_a_claim_waits_and_gets_the_same_answer(tmp_path: Path
     def step(name: str) -> None:
         steps.append(name)
         inside.set()
-        go_on.wait(LONG)
+        go_on.wait(PATIENCE)
 
-    world = World(tmp_path, step=step)
-    ref = world.api.add("gpu-1")
+    driver = Driver(tmp_path, step=step)
+    ref = driver.api.add("gpu-1")
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(world.prepare, ref, LONG)
-        assert inside.wait(LONG)
-        second = pool.submit(world.prepare, ref, LONG)
+        first = pool.submit(driver.prepare, ref, PATIENCE)
+        assert inside.wait(PATIENCE)
+        second = pool.submit(driver.prepare, ref, PATIENCE)
         go_on.set()
-        assert first.result(LONG) == second.result(LONG)
+        assert first.result(PATIENCE) == second.result(PATIENCE)
     assert steps.count("recorded") == 1
-    world.close()
+    driver.close()
 
 
 def test_unprepare_during_prepare_waits_and_leaves_nothing(tmp_path: Path) -> None:
@@ -57,96 +56,98 @@ def test_unprepare_during_prepare_waits_and_leaves_nothing(tmp_path: Path) -> No
 
     def step(name: str) -> None:
         inside.set()
-        go_on.wait(LONG)
+        go_on.wait(PATIENCE)
 
-    world = World(tmp_path, step=step)
-    ref = world.api.add("gpu-1")
+    driver = Driver(tmp_path, step=step)
+    ref = driver.api.add("gpu-1")
     with ThreadPoolExecutor(2) as pool:
-        prepare = pool.submit(world.prepare, ref, LONG)
-        assert inside.wait(LONG)
-        unprepare = pool.submit(world.unprepare, ref, LONG)
+        prepare = pool.submit(driver.prepare, ref, PATIENCE)
+        assert inside.wait(PATIENCE)
+        unprepare = pool.submit(driver.unprepare, ref, PATIENCE)
         go_on.set()
-        prepare.result(LONG)
-        unprepare.result(LONG)
-    assert world.left() == []
-    world.close()
+        prepare.result(PATIENCE)
+        unprepare.result(PATIENCE)
+    assert driver.left() == []
+    driver.close()
 
 
-def test_unprepare_ends_a_prepare_that_waits(world: World) -> None:
-    patient = World(world.root, api=world.api, timing=PrepareTiming(margin=0.0, first_pause=LONG))
-    ref = world.api.add("gpu-1")
+def test_unprepare_ends_a_prepare_that_waits(driver: Driver) -> None:
+    patient = Driver(
+        driver.root, api=driver.api, timing=PrepareTiming(margin=0.0, first_pause=PATIENCE)
+    )
+    ref = driver.api.add("gpu-1")
     asked = threading.Event()
 
     def away(_: str) -> None:
         asked.set()
         raise UnavailableError("the API server is away")
 
-    world.api.trouble = away
+    driver.api.trouble = away
     with ThreadPoolExecutor(1) as pool:
-        prepare = pool.submit(patient.prepare, ref, LONG)
-        assert asked.wait(LONG)
-        patient.unprepare(ref, LONG)
+        prepare = pool.submit(patient.prepare, ref, PATIENCE)
+        assert asked.wait(PATIENCE)
+        patient.unprepare(ref, PATIENCE)
         with pytest.raises(TransientError, match="the API server is away"):
-            prepare.result(LONG)
+            prepare.result(PATIENCE)
     patient.close()
 
 
-def test_stopping_ends_all_waiting(world: World) -> None:
-    ref = world.api.add("gpu-1")
+def test_stopping_ends_all_waiting(driver: Driver) -> None:
+    ref = driver.api.add("gpu-1")
     asked = threading.Event()
 
     def away(_: str) -> None:
         asked.set()
-        raise UnavailableError("the API server is away", retry_after=LONG)
+        raise UnavailableError("the API server is away", retry_after=PATIENCE)
 
-    world.api.trouble = away
+    driver.api.trouble = away
     with ThreadPoolExecutor(1) as pool:
-        prepare = pool.submit(world.prepare, ref, LONG)
-        assert asked.wait(LONG)
-        world.preparer.stop()
+        prepare = pool.submit(driver.prepare, ref, PATIENCE)
+        assert asked.wait(PATIENCE)
+        driver.preparer.stop()
         with pytest.raises(TransientError):
-            prepare.result(LONG)
+            prepare.result(PATIENCE)
 
 
-def test_a_claim_that_waits_for_a_gpu_gets_it_when_it_is_unprepared(world: World) -> None:
-    timing = PrepareTiming(longest=LONG, margin=0.0, first_pause=LONG)
-    patient = World(world.root, api=world.api, timing=timing)
-    holder = world.api.add("gpu-1", uid="holder", name="holder")
+def test_a_claim_that_waits_for_a_gpu_gets_it_when_it_is_unprepared(driver: Driver) -> None:
+    timing = PrepareTiming(longest=PATIENCE, margin=0.0, first_pause=PATIENCE)
+    patient = Driver(driver.root, api=driver.api, timing=timing)
+    holder = driver.api.add("gpu-1", uid="holder", name="holder")
     patient.prepare(holder)
-    del world.api.claims["default", "holder"]
-    ref = world.api.add("gpu-1")
+    del driver.api.claims["default", "holder"]
+    ref = driver.api.add("gpu-1")
     looked = threading.Event()
-    world.api.trouble = lambda name: looked.set() if name == "holder" else None
+    driver.api.trouble = lambda name: looked.set() if name == "holder" else None
     with ThreadPoolExecutor(1) as pool:
-        prepare = pool.submit(patient.prepare, ref, LONG)
-        assert looked.wait(LONG)
+        prepare = pool.submit(patient.prepare, ref, PATIENCE)
+        assert looked.wait(PATIENCE)
         patient.unprepare(holder)
-        assert prepare.result(LONG)[0].device_name == "gpu-1"
+        assert prepare.result(PATIENCE)[0].device_name == "gpu-1"
     patient.close()
 
 
 def test_ten_pods_at_once_each_get_their_gpus(tmp_path: Path) -> None:
-    world = World(tmp_path, *(make.gpu(minor) for minor in range(20)), timing=FAST)
+    driver = Driver(tmp_path, *(make.gpu(minor) for minor in range(20)), timing=FAST)
     refs = [
-        world.api.add(f"gpu-{2 * n}", f"gpu-{2 * n + 1}", uid=f"uid-{n}", name=f"claim-{n}")
+        driver.api.add(f"gpu-{2 * n}", f"gpu-{2 * n + 1}", uid=f"uid-{n}", name=f"claim-{n}")
         for n in range(10)
     ]
     with ThreadPoolExecutor(10) as pool:
         for _ in range(5):
-            answers = list(pool.map(world.prepare, refs))
+            answers = list(pool.map(driver.prepare, refs))
             assert len({device.device_name for answer in answers for device in answer}) == 20
-            list(pool.map(world.unprepare, refs))
-            assert world.left() == []
-    world.close()
+            list(pool.map(driver.unprepare, refs))
+            assert driver.left() == []
+    driver.close()
 
 
-def test_claims_that_overlap_crosswise_do_not_wait_for_each_other(world: World) -> None:
-    one = world.api.add("gpu-1", "gpu-2", uid="one", name="one")
-    two = world.api.add("gpu-2", "gpu-1", uid="two", name="two")
+def test_claims_that_overlap_crosswise_do_not_wait_for_each_other(driver: Driver) -> None:
+    one = driver.api.add("gpu-1", "gpu-2", uid="one", name="one")
+    two = driver.api.add("gpu-2", "gpu-1", uid="two", name="two")
 
     def outcome(name: str) -> str:
         try:
-            world.prepare(one if name == "one" else two)
+            driver.prepare(one if name == "one" else two)
         except ConflictError:
             return "refused"
         return "prepared"
@@ -154,8 +155,8 @@ def test_claims_that_overlap_crosswise_do_not_wait_for_each_other(world: World) 
     with ThreadPoolExecutor(2) as pool:
         for _ in range(20):
             assert sorted(pool.map(outcome, ["one", "two"])) == ["prepared", "refused"]
-            world.unprepare(one)
-            world.unprepare(two)
+            driver.unprepare(one)
+            driver.unprepare(two)
 
 
 def test_locks_hold_between_instances_and_time_out(tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_a_lock_of_this_process_times_out_too(tmp_path: Path) -> None:
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(locks.gpus(["GPU-0"], soon(0.02)).__enter__)
             with pytest.raises(ConflictError, match="another claim's call for GPU-0 is still"):
-                waiting.result(LONG)
+                waiting.result(PATIENCE)
         with locks.gpus(["GPU-2"], soon()):
             pass
     with locks.gpus(["GPU-0"], soon()):
@@ -200,16 +201,13 @@ def test_a_lock_of_this_process_times_out_too(tmp_path: Path) -> None:
 
 def test_a_killed_process_lets_go_of_its_locks(tmp_path: Path) -> None:
     locks = NodeLocks(tmp_path / "locks", time.monotonic)
-    child = subprocess.Popen(
-        [sys.executable, CHILD, "hold", tmp_path / "locks", "a"], stdout=subprocess.PIPE, text=True
-    )
-    with child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "held\n"
+    with child.start("hold", tmp_path / "locks", "a", stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
         with pytest.raises(ConflictError), locks.claim("a", soon(0.02)):
             pass
-        child.kill()
-        child.wait(LONG)
+        holder.kill()
+        holder.wait(PATIENCE)
     with locks.claim("a", soon()):
         pass
     locks.close()
@@ -217,14 +215,10 @@ def test_a_killed_process_lets_go_of_its_locks(tmp_path: Path) -> None:
 
 def test_two_processes_never_both_get_a_gpu(tmp_path: Path) -> None:
     children = [
-        subprocess.Popen(
-            [sys.executable, CHILD, "contend", tmp_path, name, "gpu-1", "25"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        child.start("contend", tmp_path, name, "gpu-1", "25", stdout=subprocess.PIPE, text=True)
         for name in ("one", "two")
     ]
-    for child in children:
-        out, _ = child.communicate(timeout=60)
-        assert child.returncode == 0, out
+    for process in children:
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, out
     assert (tmp_path / "wins").read_text().split() == ["won"] * 50

@@ -1,12 +1,13 @@
 """Killed at any NVML call of making or destroying a MIG device, the driver converges."""
 
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("mig_crashes.py")
+from worlds import child
+
+MODULE = "contract.claims.mig_crashes"
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -15,6 +16,7 @@ SCRIPT = Path(__file__).with_name("mig_crashes.py")
 def test_a_driver_killed_at_any_nvml_call_leaves_nothing_behind(
     tmp_path: Path, call: str, when: str, then: str
 ) -> None:
-    command = [sys.executable, SCRIPT, tmp_path / "node", call, when, then]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    words = (tmp_path / "node", call, when, then)
+    with child.start(*words, module=MODULE, stdout=PIPE, stderr=STDOUT, text=True) as process:
+        said, _ = process.communicate()
+    assert process.returncode == 0, said[-8000:]

@@ -22,7 +22,7 @@ UID = "11111111-0000-4000-8000-000000000000"
 DOMAIN = DomainId(UID)
 
 
-class World:
+class MpsClaim:
     """One claim under MPS, its domain's status file, and an API server."""
 
     def __init__(self, folder: Path, server: ApiServer) -> None:
@@ -59,61 +59,61 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def claim(tmp_path: Path) -> Iterator[MpsClaim]:
     with ApiServer() as server:
-        made = World(tmp_path, server)
+        made = MpsClaim(tmp_path, server)
         yield made
         made.kube.close()
 
 
-def test_a_healthy_daemon_is_not_reported(world: World) -> None:
-    world.say(restarts=0)
-    world.driver().look()
-    assert world.server.seen() == []
-    assert not (world.files.root / FILE_NAME).exists()
+def test_a_healthy_daemon_is_not_reported(claim: MpsClaim) -> None:
+    claim.say(restarts=0)
+    claim.driver().look()
+    assert claim.server.seen() == []
+    assert not (claim.files.root / FILE_NAME).exists()
 
 
-def test_a_death_is_reported_on_the_claim_and_on_its_pods(world: World) -> None:
-    world.say(restarts=1)
-    world.driver().look()
-    assert world.regarding() == [("Pod", "pod"), ("ResourceClaim", "claim")]
-    for event in world.events():
+def test_a_death_is_reported_on_the_claim_and_on_its_pods(claim: MpsClaim) -> None:
+    claim.say(restarts=1)
+    claim.driver().look()
+    assert claim.regarding() == [("Pod", "pod"), ("ResourceClaim", "claim")]
+    for event in claim.events():
         assert (event["reason"], event["type"]) == ("MPSDaemonDied", "Warning")
         assert event["note"] == (
             "the MPS daemon of claim default/claim died: CUDA programs in the claim's containers "
             "have lost their GPU contexts and fail. Restart the pods; a new daemon serves them then"
         )
-    assert {one["regarding"]["uid"] for one in world.events()} == {UID, "pod-uid"}
+    assert {one["regarding"]["uid"] for one in claim.events()} == {UID, "pod-uid"}
 
 
-def test_a_death_is_reported_once_also_by_the_next_driver(world: World) -> None:
-    world.say(restarts=1)
-    driver = world.driver()
+def test_a_death_is_reported_once_also_by_the_next_driver(claim: MpsClaim) -> None:
+    claim.say(restarts=1)
+    driver = claim.driver()
     driver.look()
     driver.look()
-    world.driver().look()
-    assert len(world.events()) == 2
+    claim.driver().look()
+    assert len(claim.events()) == 2
 
 
-def test_a_death_while_no_driver_ran_is_reported_by_the_next(world: World) -> None:
-    world.say(restarts=1)
-    world.driver().look()
-    world.say(restarts=2)
-    world.driver().look()
-    assert len(world.events()) == 4
-    assert any("died (death number 2):" in one["note"] for one in world.events())
+def test_a_death_while_no_driver_ran_is_reported_by_the_next(claim: MpsClaim) -> None:
+    claim.say(restarts=1)
+    claim.driver().look()
+    claim.say(restarts=2)
+    claim.driver().look()
+    assert len(claim.events()) == 4
+    assert any("died (death number 2):" in one["note"] for one in claim.events())
 
 
-def test_a_daemon_that_keeps_dying_is_reported_once_in_a_while(world: World) -> None:
-    driver = world.driver()
+def test_a_daemon_that_keeps_dying_is_reported_once_in_a_while(claim: MpsClaim) -> None:
+    driver = claim.driver()
     for deaths in (1, 2, 3):
-        world.say(restarts=deaths)
+        claim.say(restarts=deaths)
         driver.look()
-    assert len(world.events()) == 2
-    world.time += 60
+    assert len(claim.events()) == 2
+    claim.time += 60
     driver.look()
-    assert len(world.events()) == 4
-    assert any("death number 3" in one["note"] for one in world.events())
+    assert len(claim.events()) == 4
+    assert any("death number 3" in one["note"] for one in claim.events())
 
 
 @pytest.mark.parametrize(
@@ -124,72 +124,72 @@ def test_a_daemon_that_keeps_dying_is_reported_once_in_a_while(world: World) -> 
     ],
 )
 def test_the_event_says_whether_there_is_a_new_daemon(
-    world: World, state: State, reason: str, said: str
+    claim: MpsClaim, state: State, reason: str, said: str
 ) -> None:
-    world.say(restarts=1, state=state, reason=reason)
-    world.driver().look()
-    assert all(one["note"].endswith(said) for one in world.events())
+    claim.say(restarts=1, state=state, reason=reason)
+    claim.driver().look()
+    assert all(one["note"].endswith(said) for one in claim.events())
 
 
-def test_a_claim_that_was_prepared_anew_begins_at_none(world: World) -> None:
-    driver = world.driver()
-    world.say(restarts=1)
+def test_a_claim_that_was_prepared_anew_begins_at_none(claim: MpsClaim) -> None:
+    driver = claim.driver()
+    claim.say(restarts=1)
     driver.look()
-    world.files.status(DOMAIN).unlink()
+    claim.files.status(DOMAIN).unlink()
     driver.look()
-    world.time += 60
-    world.say(restarts=1)
+    claim.time += 60
+    claim.say(restarts=1)
     driver.look()
-    assert len(world.events()) == 4
+    assert len(claim.events()) == 4
 
 
-def test_an_api_server_that_is_away_gets_the_events_later(world: World) -> None:
-    fault = world.server.fail("create", status=503, times=1000)
-    world.say(restarts=1)
-    driver = world.driver()
+def test_an_api_server_that_is_away_gets_the_events_later(claim: MpsClaim) -> None:
+    fault = claim.server.fail("create", status=503, times=1000)
+    claim.say(restarts=1)
+    driver = claim.driver()
     with pytest.raises(UnavailableError):
         driver.look()
     fault.times = 0
     driver.look()
-    assert len(world.events()) == 2
+    assert len(claim.events()) == 2
 
 
-def test_a_driver_that_may_not_write_events_goes_on(world: World) -> None:
-    world.server.fail("create", status=403, times=1000)
-    world.say(restarts=1)
-    driver = world.driver()
+def test_a_driver_that_may_not_write_events_goes_on(claim: MpsClaim) -> None:
+    claim.server.fail("create", status=403, times=1000)
+    claim.say(restarts=1)
+    driver = claim.driver()
     driver.look()
-    asked = len(world.server.seen())
+    asked = len(claim.server.seen())
     driver.look()
-    assert len(world.server.seen()) == asked
+    assert len(claim.server.seen()) == asked
 
 
 @pytest.mark.parametrize("change", ["claim gone", "claim replaced", "record gone"])
-def test_nothing_is_reported_of_a_claim_that_is_gone(world: World, change: str) -> None:
+def test_nothing_is_reported_of_a_claim_that_is_gone(claim: MpsClaim, change: str) -> None:
     match change:
         case "claim gone":
-            world.server.delete_all("resourceclaims")
+            claim.server.delete_all("resourceclaims")
         case "claim replaced":
-            world.server.delete_all("resourceclaims")
-            world.server.put(make.claim_object("gpu-0", uid="another"))
+            claim.server.delete_all("resourceclaims")
+            claim.server.put(make.claim_object("gpu-0", uid="another"))
         case _:
-            world.records.delete(ClaimUid(UID))
-    world.say(restarts=1)
-    world.driver().look()
-    assert world.events() == []
+            claim.records.delete(ClaimUid(UID))
+    claim.say(restarts=1)
+    claim.driver().look()
+    assert claim.events() == []
 
 
-def test_the_file_of_what_was_reported_can_be_damaged(world: World) -> None:
-    (world.files.root / FILE_NAME).write_bytes(b"\x00half a file")
-    world.say(restarts=1)
-    world.driver().look()
-    assert len(world.events()) == 2
+def test_the_file_of_what_was_reported_can_be_damaged(claim: MpsClaim) -> None:
+    (claim.files.root / FILE_NAME).write_bytes(b"\x00half a file")
+    claim.say(restarts=1)
+    claim.driver().look()
+    assert len(claim.events()) == 2
 
 
-def test_its_thread_looks_until_it_is_stopped(world: World) -> None:
-    world.server.fail("get", status=503, times=2)
-    world.say(restarts=1)
-    driver = world.driver()
+def test_its_thread_looks_until_it_is_stopped(claim: MpsClaim) -> None:
+    claim.server.fail("get", status=503, times=2)
+    claim.say(restarts=1)
+    driver = claim.driver()
     driver.start()
-    assert world.server.wait_for(lambda: len(world.events()) == 2)
+    assert claim.server.wait_for(lambda: len(claim.events()) == 2)
     driver.stop(10)

@@ -16,7 +16,7 @@ from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import DeviceError
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
-from simulated import session_on
+from worlds.session import session_on
 
 NOT_SUPPORTED = 3
 NO_PERMISSION = 4

@@ -12,7 +12,7 @@ from dra_driver.devices.model import BareInstance, Gpu, MigDevice, MigMode, MigS
 from dra_driver.devices.partitions import partition_named, partitions
 from dra_driver.errors import ConflictError, DeviceError, TransientError
 from dra_driver.simulator.machine import Machine
-from simulated import session_on
+from worlds.session import session_on
 
 IN_USE = 19
 NO_PERMISSION = 4
@@ -20,7 +20,7 @@ UNKNOWN = 999
 CARDS = ["a100-sxm4-80gb-x8", "a30-x4", "h100x8", "h200x8", "b200-x8", "rtx-pro-6000-x8"]
 
 
-class World:
+class Card:
     """A simulated machine, a session on it, and the slots that the driver says are its own."""
 
     def __init__(self, root: Path, profile: str) -> None:
@@ -52,35 +52,37 @@ class World:
 
 
 @pytest.fixture
-def h100(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path / "h100", "h100x8")
-    yield world
-    world.session.close()
+def h100(tmp_path: Path) -> Iterator[Card]:
+    card = Card(tmp_path / "h100", "h100x8")
+    yield card
+    card.session.close()
 
 
 @pytest.fixture
-def a100(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path / "a100", "a100x8")
-    yield world
-    world.session.close()
+def a100(tmp_path: Path) -> Iterator[Card]:
+    card = Card(tmp_path / "a100", "a100x8")
+    yield card
+    card.session.close()
 
 
-@pytest.mark.parametrize("card", CARDS)
-def test_every_partition_of_every_card_can_be_made_and_destroyed(tmp_path: Path, card: str) -> None:
-    world = World(tmp_path / "m", card)
-    world.turn_on()
-    possible = partitions(world.gpu)
+@pytest.mark.parametrize("profile", CARDS)
+def test_every_partition_of_every_card_can_be_made_and_destroyed(
+    tmp_path: Path, profile: str
+) -> None:
+    card = Card(tmp_path / "m", profile)
+    card.turn_on()
+    possible = partitions(card.gpu)
     for partition in possible:
-        device = world.mig.make(partition)
+        device = card.mig.make(partition)
         assert device.uuid.startswith("MIG-")
-        assert world.present() == [(partition.profile.name, partition.placement.start)]
-        world.mig.destroy(partition.slot)
-    assert world.present() == []
+        assert card.present() == [(partition.profile.name, partition.placement.start)]
+        card.mig.destroy(partition.slot)
+    assert card.present() == []
     assert len(possible) >= 10
-    world.session.close()
+    card.session.close()
 
 
-def test_a_hopper_gpu_is_known_as_what_it_can_be_divided_into(h100: World) -> None:
+def test_a_hopper_gpu_is_known_as_what_it_can_be_divided_into(h100: Card) -> None:
     mig = h100.gpu.mig
 
     assert mig is not None
@@ -99,12 +101,12 @@ def test_a_hopper_gpu_is_known_as_what_it_can_be_divided_into(h100: World) -> No
 
 
 def test_cards_without_mig_have_none(tmp_path: Path) -> None:
-    world = World(tmp_path / "t4", "t4x4")
-    assert {gpu.mig for gpu in world.session.look().gpus} == {None}
-    world.session.close()
+    card = Card(tmp_path / "t4", "t4x4")
+    assert {gpu.mig for gpu in card.session.look().gpus} == {None}
+    card.session.close()
 
 
-def test_making_turns_the_mode_on_at_once_on_hopper(h100: World) -> None:
+def test_making_turns_the_mode_on_at_once_on_hopper(h100: Card) -> None:
     device = h100.mig.make(h100.partition(9, 4))
 
     assert h100.gpu.mig_mode is MigMode.ENABLED
@@ -112,7 +114,7 @@ def test_making_turns_the_mode_on_at_once_on_hopper(h100: World) -> None:
     assert h100.present() == [("3g.40gb", 4)]
 
 
-def test_the_mode_is_turned_off_once_nothing_is_left(h100: World) -> None:
+def test_the_mode_is_turned_off_once_nothing_is_left(h100: Card) -> None:
     partition = h100.partition(9, 4)
     h100.mig.make(partition)
     with pytest.raises(ConflictError, match=r"3g\.40gb at 4"):
@@ -123,7 +125,7 @@ def test_the_mode_is_turned_off_once_nothing_is_left(h100: World) -> None:
     assert h100.gpu.mig_mode is MigMode.DISABLED
 
 
-def test_ampere_is_never_left_waiting_for_a_reset(a100: World) -> None:
+def test_ampere_is_never_left_waiting_for_a_reset(a100: Card) -> None:
     before = a100.gpu
     with pytest.raises(DeviceError, match="only by a reset"):
         a100.mig.set_mode(before.uuid, MigMode.ENABLED)
@@ -131,7 +133,7 @@ def test_ampere_is_never_left_waiting_for_a_reset(a100: World) -> None:
     assert a100.gpu == before
 
 
-def test_ampere_in_mig_mode_is_divided(a100: World) -> None:
+def test_ampere_in_mig_mode_is_divided(a100: Card) -> None:
     a100.turn_on()
     a100.mig.make(a100.partition(19, 6))
     a100.mig.make(a100.partition(9, 0))
@@ -139,7 +141,7 @@ def test_ampere_in_mig_mode_is_divided(a100: World) -> None:
     assert a100.present() == [("3g.20gb", 0), ("1g.5gb", 6)]
 
 
-def test_instances_made_and_removed_by_hand_are_seen_at_the_next_look(h100: World) -> None:
+def test_instances_made_and_removed_by_hand_are_seen_at_the_next_look(h100: Card) -> None:
     h100.turn_on()
     uuid = h100.machine.create_mig(h100.gpu.uuid, "2g.20gb", 2)
     mig = h100.gpu.mig
@@ -150,7 +152,7 @@ def test_instances_made_and_removed_by_hand_are_seen_at_the_next_look(h100: Worl
     assert h100.present() == []
 
 
-def test_holes_in_the_mig_index_hide_nothing(h100: World) -> None:
+def test_holes_in_the_mig_index_hide_nothing(h100: Card) -> None:
     h100.turn_on()
     made = [h100.machine.create_mig(h100.gpu.uuid, "1g.10gb", start) for start in range(4)]
     h100.machine.destroy_mig(made[1])
@@ -158,7 +160,7 @@ def test_holes_in_the_mig_index_hide_nothing(h100: World) -> None:
     assert [start for _, start in h100.present()] == [0, 2, 3]
 
 
-def test_what_the_driver_says_it_made_is_marked(h100: World) -> None:
+def test_what_the_driver_says_it_made_is_marked(h100: Card) -> None:
     partition = h100.partition(9, 4)
     h100.made.add(partition.slot)
     h100.mig.make(partition)
@@ -172,13 +174,13 @@ def test_what_the_driver_says_it_made_is_marked(h100: World) -> None:
     ]
 
 
-def test_making_again_returns_the_same_device(h100: World) -> None:
+def test_making_again_returns_the_same_device(h100: Card) -> None:
     partition = h100.partition(9, 4)
 
     assert h100.mig.make(partition) == h100.mig.make(partition)
 
 
-def test_what_overlaps_waits_until_the_other_has_gone(h100: World) -> None:
+def test_what_overlaps_waits_until_the_other_has_gone(h100: Card) -> None:
     h100.mig.make(h100.partition(9, 4))
     with pytest.raises(TransientError, match=r"it has GPU instance \d+ \(3g\.40gb at 4\)"):
         h100.mig.make(h100.partition(19, 5))
@@ -187,7 +189,7 @@ def test_what_overlaps_waits_until_the_other_has_gone(h100: World) -> None:
     assert h100.mig.make(h100.partition(19, 5)).placement.start == 5
 
 
-def test_engines_that_are_used_up_are_waited_for_and_nothing_is_left(h100: World) -> None:
+def test_engines_that_are_used_up_are_waited_for_and_nothing_is_left(h100: Card) -> None:
     h100.mig.make(h100.partition(20, 0))
     with pytest.raises(TransientError, match="no room"):
         h100.mig.make(h100.partition(20, 3))
@@ -205,7 +207,7 @@ def test_engines_that_are_used_up_are_waited_for_and_nothing_is_left(h100: World
         "nvmlComputeInstanceGetInfo_v2",
     ],
 )
-def test_a_call_that_fails_leaves_neither_instance_nor_mode(h100: World, function: str) -> None:
+def test_a_call_that_fails_leaves_neither_instance_nor_mode(h100: Card, function: str) -> None:
     partition = h100.partition(9, 4)
     h100.machine.fail_call(function, UNKNOWN, times=1)
     with pytest.raises(DeviceError, match="Unknown Error"):
@@ -216,7 +218,7 @@ def test_a_call_that_fails_leaves_neither_instance_nor_mode(h100: World, functio
     assert h100.mig.make(partition).placement == partition.placement
 
 
-def test_an_instance_in_use_is_destroyed_when_its_processes_have_ended(h100: World) -> None:
+def test_an_instance_in_use_is_destroyed_when_its_processes_have_ended(h100: Card) -> None:
     partition = h100.partition(9, 4)
     device = h100.mig.make(partition)
     holder = h100.machine.hold_instance(device.uuid)
@@ -229,7 +231,7 @@ def test_an_instance_in_use_is_destroyed_when_its_processes_have_ended(h100: Wor
     assert h100.present() == []
 
 
-def test_a_mode_in_use_is_waited_for(h100: World) -> None:
+def test_a_mode_in_use_is_waited_for(h100: Card) -> None:
     h100.machine.fail_call("nvmlDeviceSetMigMode", IN_USE, times=1)
     with pytest.raises(TransientError, match="turning MIG mode on"):
         h100.mig.make(h100.partition(9, 4))
@@ -237,7 +239,7 @@ def test_a_mode_in_use_is_waited_for(h100: World) -> None:
     assert h100.mig.make(h100.partition(9, 4)).profile.name == "3g.40gb"
 
 
-def test_an_instance_lost_by_a_reset_is_simply_gone(h100: World) -> None:
+def test_an_instance_lost_by_a_reset_is_simply_gone(h100: Card) -> None:
     partition = h100.partition(9, 4)
     h100.mig.make(partition)
     h100.machine.reset_gpu(partition.parent)
@@ -246,7 +248,7 @@ def test_an_instance_lost_by_a_reset_is_simply_gone(h100: World) -> None:
     h100.mig.destroy(partition.slot)
 
 
-def test_a_gpu_instance_without_compute_instance_is_found_and_destroyed(h100: World) -> None:
+def test_a_gpu_instance_without_compute_instance_is_found_and_destroyed(h100: Card) -> None:
     partition = h100.partition(9, 4)
     h100.machine.fail_call("nvmlGpuInstanceCreateComputeInstance", UNKNOWN, times=1)
     h100.machine.fail_call("nvmlGpuInstanceDestroy", UNKNOWN, times=1)
@@ -258,7 +260,7 @@ def test_a_gpu_instance_without_compute_instance_is_found_and_destroyed(h100: Wo
     assert h100.present() == []
 
 
-def test_who_may_not_list_instances_is_told_so(h100: World) -> None:
+def test_who_may_not_list_instances_is_told_so(h100: Card) -> None:
     h100.mig.make(h100.partition(9, 4))
     h100.machine.fail_call("nvmlDeviceGetGpuInstances", NO_PERMISSION)
     mig = h100.gpu.mig
@@ -268,14 +270,14 @@ def test_who_may_not_list_instances_is_told_so(h100: World) -> None:
     assert "root" in (mig.problem or "")
 
 
-def test_an_instance_that_goes_during_the_look_is_looked_for_again(h100: World) -> None:
+def test_an_instance_that_goes_during_the_look_is_looked_for_again(h100: Card) -> None:
     h100.mig.make(h100.partition(9, 4))
     h100.machine.fail_call("nvmlDeviceGetGpuInstanceId", 6, times=1)
 
     assert h100.present() == [("3g.40gb", 4)]
 
 
-def test_the_library_stays_open_while_it_is_lent(h100: World) -> None:
+def test_the_library_stays_open_while_it_is_lent(h100: Card) -> None:
     closed: queue.Queue[bool] = queue.Queue()
     closer = threading.Thread(target=lambda: closed.put(h100.session.close()), name="closer")
     with h100.session.mig() as calls:
@@ -288,7 +290,7 @@ def test_the_library_stays_open_while_it_is_lent(h100: World) -> None:
         pass
 
 
-def test_a_device_is_found_as_it_was_made(h100: World) -> None:
+def test_a_device_is_found_as_it_was_made(h100: Card) -> None:
     device = h100.mig.make(h100.partition(5, 0))
     found = h100.mig.find(device.slot)
 

@@ -1,63 +1,24 @@
-"""A node with simulated GPUs and NVIDIA's real MPS control, and supervisors that run on it."""
+"""The MPS domains of a node with NVIDIA's own programs, and supervisors in this process."""
 
-import os
-import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import AbstractContextManager, ExitStack
 
 import pytest
 
-from dra_driver.errors import SetupError
 from dra_driver.mps.supervisor import Supervisor
-from mps_world import PATIENCE, World
+from worlds.mps import MpsDomains
+from worlds.node import MakeNode
 
-Run = Callable[[Supervisor], Supervisor]
-Stop = Callable[[Supervisor], None]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    if os.geteuid() != 0:
-        pytest.skip("mounts and mount namespaces need root")
-    try:
-        world = World.create(tmp_path)
-    except SetupError as error:
-        pytest.skip(f"NVIDIA's MPS control cannot be had here: {error}")
-    yield world
-    world.clean()
+Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
 
 
 @pytest.fixture
-def threads() -> Iterator[list[tuple[Supervisor, threading.Thread]]]:
-    """Supervisors that run in this process; they end with the test."""
-    running: list[tuple[Supervisor, threading.Thread]] = []
-    yield running
-    for supervisor, thread in running:
-        if thread.is_alive():
-            supervisor.stop()
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
+def mps(make_node: MakeNode, needs_root: None, real_userspace: None) -> MpsDomains:
+    return make_node(userspace="real").mps
 
 
 @pytest.fixture
-def run(world: World, threads: list[tuple[Supervisor, threading.Thread]]) -> Run:
-    """Run a supervisor in this process, until the test ends or stops it."""
-
-    def start(supervisor: Supervisor) -> Supervisor:
-        thread = threading.Thread(target=supervisor.run, name=f"supervisor {len(threads)}")
-        threads.append((supervisor, thread))
-        thread.start()
-        return supervisor
-
-    return start
-
-
-@pytest.fixture
-def stop(threads: list[tuple[Supervisor, threading.Thread]]) -> Stop:
-    """Stop a supervisor and wait until it has ended."""
-
-    def end(supervisor: Supervisor) -> None:
-        supervisor.stop()
-        dict(threads)[supervisor].join(PATIENCE)
-
-    return end
+def run(mps: MpsDomains) -> Iterator[Run]:
+    """Runs a supervisor until the test ends."""
+    with ExitStack() as stack:
+        yield stack.enter_context

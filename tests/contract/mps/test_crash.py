@@ -3,22 +3,22 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import AbstractContextManager
 
 import pytest
 
 from dra_driver.mps import processes
 from dra_driver.mps.domain import Domain
 from dra_driver.mps.supervisor import Supervisor
-from mps_world import PATIENCE, World
+from worlds import child
+from worlds.configs import PATIENCE
+from worlds.mps import MpsDomains
 
-Run = Callable[[Supervisor], Supervisor]
+Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
 Start = Callable[[str], "subprocess.Popen[bytes]"]
 
-CHILD = Path(__file__).with_name("child.py")
 NEVER = "never"
 UP = (
     "begun", "cleared", "folders made", "mounted", "modes recorded", "modes set", "launched",
@@ -29,18 +29,16 @@ WITH_A_DAEMON = UP[UP.index("launched") :]
 
 
 @pytest.fixture
-def start(world: World) -> Iterator[Start]:
+def start(mps: MpsDomains) -> Iterator[Start]:
     """Start a supervisor that is killed at a step; whoever asked waits for that."""
     children: list[subprocess.Popen[bytes]] = []
 
-    def child(at: str) -> "subprocess.Popen[bytes]":
-        process = subprocess.Popen(
-            [sys.executable, CHILD, world.root, at], stdout=subprocess.DEVNULL
-        )
+    def run_until(at: str) -> "subprocess.Popen[bytes]":
+        process = child.start("supervise", mps.root, at, stdout=subprocess.DEVNULL)
         children.append(process)
         return process
 
-    yield child
+    yield run_until
     for process in children:
         process.kill()
         process.wait(PATIENCE)
@@ -50,100 +48,100 @@ def killed(process: "subprocess.Popen[bytes]") -> None:
     assert process.wait(PATIENCE) == -signal.SIGKILL
 
 
-def daemons(world: World, domain: Domain) -> list[processes.Daemon]:
-    return processes.marked(world.files.paths(domain.id).folder)
+def daemons(mps: MpsDomains, domain: Domain) -> list[processes.Daemon]:
+    return processes.marked(mps.files.paths(domain.id).folder)
 
 
 @pytest.mark.parametrize("step", UP)
 def test_killed_while_a_domain_comes_up_the_next_completes_it(
-    world: World, start: Start, run: Run, step: str
+    mps: MpsDomains, start: Start, run: Run, step: str
 ) -> None:
-    domain = world.domain("claim", 0, 1, limits=(1024, 2048), active_thread_percentage=30)
-    world.requests.write_desired(domain)
+    domain = mps.domain("claim", 0, 1, limits=(1024, 2048), active_thread_percentage=30)
+    mps.requests.write_desired(domain)
     killed(start(step))
-    before = daemons(world, domain)
+    before = daemons(mps, domain)
     assert bool(before) == (step in WITH_A_DAEMON)
 
-    run(world.supervisor())
-    status = world.ready(domain)
+    run(mps.supervised())
+    status = mps.ready(domain)
 
-    assert daemons(world, domain) == [status.daemon]
+    assert daemons(mps, domain) == [status.daemon]
     assert before in ([], [status.daemon])
     assert status.restarts == 0
     assert status.active_thread_percentage == 30.0
-    world.gone(domain)
-    assert world.left(domain) == []
+    mps.gone(domain)
+    assert mps.left(domain) == []
 
 
 @pytest.mark.parametrize("step", UP)
 def test_killed_while_a_domain_comes_up_that_is_then_not_wanted_nothing_is_left(
-    world: World, start: Start, run: Run, step: str
+    mps: MpsDomains, start: Start, run: Run, step: str
 ) -> None:
-    domain = world.domain("claim", 0)
-    world.requests.write_desired(domain)
+    domain = mps.domain("claim", 0)
+    mps.requests.write_desired(domain)
     killed(start(step))
-    world.requests.remove(domain.id)
-    run(world.supervisor())
-    world.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
-    assert world.left(domain) == []
+    mps.requests.remove(domain.id)
+    run(mps.supervised())
+    mps.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
+    assert mps.left(domain) == []
 
 
 @pytest.mark.parametrize("step", DOWN)
 def test_killed_while_a_domain_goes_the_next_finishes(
-    world: World, start: Start, run: Run, step: str
+    mps: MpsDomains, start: Start, run: Run, step: str
 ) -> None:
-    domain = world.domain("claim", 0)
+    domain = mps.domain("claim", 0)
     child = start(step)
-    world.ready(domain)
-    world.requests.remove(domain.id)
+    mps.ready(domain)
+    mps.requests.remove(domain.id)
     killed(child)
-    run(world.supervisor())
-    world.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
-    assert world.left(domain) == []
+    run(mps.supervised())
+    mps.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
+    assert mps.left(domain) == []
 
 
 def test_killed_while_it_replaces_a_dead_daemon_the_next_does_so_once(
-    world: World, start: Start, run: Run
+    mps: MpsDomains, start: Start, run: Run
 ) -> None:
     child = start("death recorded")
-    domain = world.domain("claim", 0)
-    daemon = world.ready(domain).daemon
+    domain = mps.domain("claim", 0)
+    daemon = mps.ready(domain).daemon
     assert daemon is not None
     os.kill(daemon.pid, signal.SIGKILL)
     killed(child)
-    run(world.supervisor())
-    status = world.ready(domain)
+    run(mps.supervised())
+    status = mps.ready(domain)
     assert status.restarts == 1
-    assert daemons(world, domain) == [status.daemon]
-    world.gone(domain)
-    assert world.left(domain) == []
+    assert daemons(mps, domain) == [status.daemon]
+    mps.gone(domain)
+    assert mps.left(domain) == []
 
 
 def test_killed_with_its_daemons_at_work_they_go_on_and_are_adopted(
-    world: World, start: Start, run: Run
+    mps: MpsDomains, start: Start, run: Run
 ) -> None:
     child = start(NEVER)
-    steady, struck = world.domain("steady", 0), world.domain("struck", 1)
-    before, doomed = world.ready(steady), world.ready(struck)
+    steady, struck = mps.domain("steady", 0), mps.domain("struck", 1)
+    before, doomed = mps.ready(steady), mps.ready(struck)
     child.kill()
     child.wait(PATIENCE)
-    assert not world.requests.supervisor_runs()
-    assert world.ask(steady, "get_default_active_thread_percentage") == ["100.0"]
+    assert not mps.requests.supervisor_runs()
+    assert mps.ask(steady.id, "get_default_active_thread_percentage") == ["100.0"]
     assert doomed.daemon is not None
     os.kill(doomed.daemon.pid, signal.SIGKILL)
 
-    run(world.supervisor())
+    run(mps.supervised())
 
-    after = world.until(steady, lambda status: status.supervisor != before.supervisor)
+    after = mps.until(steady, lambda status: status.supervisor != before.supervisor)
     assert (after.daemon, after.restarts) == (before.daemon, 0)
-    replaced = world.until(
+    replaced = mps.until(
         struck, lambda now: now.supervisor != before.supervisor and now.state == "ready"
     )
     assert replaced.restarts == 1
     # An adopted daemon is watched like one of its own.
     assert after.daemon is not None
     os.kill(after.daemon.pid, signal.SIGKILL)
-    world.until(steady, lambda status: status.restarts == 1 and status.state == "ready")
+    mps.until(steady, lambda status: status.restarts == 1 and status.state == "ready")
     for domain in (steady, struck):
-        world.gone(domain)
-        assert world.left(domain) == []
+        mps.gone(domain)
+        assert mps.left(domain) == []

@@ -16,23 +16,24 @@ from dra_driver.mps import processes
 from dra_driver.mps.cgroup import GROUP, DaemonGroup
 from dra_driver.mps.files import MpsFiles
 from dra_driver.mps.requests import DomainRequests
-from mps_world import PATIENCE, World
+from worlds.configs import PATIENCE
+from worlds.mps import MpsDomains
 
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 @pytest.fixture
-def command(world: World) -> Iterator["subprocess.Popen[bytes]"]:
-    """The command on the world's node; its MPS directory becomes the world's."""
-    plugins = world.root / "plugins"
-    world.files = MpsFiles(root=plugins / "gpu.nvidia.com/mps")
-    world.requests = DomainRequests(world.files.root, time.monotonic, supervisor_grace=PATIENCE)
+def command(mps: MpsDomains) -> Iterator["subprocess.Popen[bytes]"]:
+    """The command on the mps's node; its MPS directory becomes the mps's."""
+    plugins = mps.root / "plugins"
+    mps.files = MpsFiles(root=plugins / "gpu.nvidia.com/mps")
+    mps.requests = DomainRequests(mps.files.root, time.monotonic, supervisor_grace=PATIENCE)
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "dra_driver", "mps-supervisor"),
-            f"--nvidia-driver-root={world.machine.driver_root}",
+            f"--nvidia-driver-root={mps.machine.driver_root}",
             f"--kubelet-plugins-directory-path={plugins}",
-            f"--proc-root={world.machine.proc_root}",
+            f"--proc-root={mps.machine.proc_root}",
             "--shm-size=16Mi",
             "--log-format=json",
             "--http-endpoint=127.0.0.1:0",
@@ -45,13 +46,13 @@ def command(world: World) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def test_its_metrics_tell_of_domains_and_of_daemons_that_died(
-    world: World, command: "subprocess.Popen[bytes]"
+    mps: MpsDomains, command: "subprocess.Popen[bytes]"
 ) -> None:
-    domain = world.domain("claim", 0)
-    daemon = world.ready(domain).daemon
+    domain = mps.domain("claim", 0)
+    daemon = mps.ready(domain).daemon
     assert daemon is not None
     os.kill(daemon.pid, signal.SIGKILL)
-    world.until(domain, lambda status: status.restarts == 1 and status.state == "ready")
+    mps.until(domain, lambda status: status.restarts == 1 and status.state == "ready")
     assert command.stderr is not None
     port = next(event["port"] for event in map(json.loads, command.stderr) if "port" in event)
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
@@ -62,24 +63,24 @@ def test_its_metrics_tell_of_domains_and_of_daemons_that_died(
 
 
 def test_told_to_stop_it_leaves_its_daemons_running(
-    world: World, command: "subprocess.Popen[bytes]"
+    mps: MpsDomains, command: "subprocess.Popen[bytes]"
 ) -> None:
-    domain = world.domain("claim", 0, active_thread_percentage=30)
-    status = world.ready(domain)
+    domain = mps.domain("claim", 0, active_thread_percentage=30)
+    status = mps.ready(domain)
     assert status.daemon is not None
     command.send_signal(signal.SIGTERM)
     _, log = command.communicate(timeout=PATIENCE)
     assert command.returncode == 0, log.decode()
     assert b'"event": "mps domain ready"' in log
     assert processes.is_alive(status.daemon)
-    assert world.modes()[0] == 3
-    assert world.ask(domain, "get_default_active_thread_percentage") == ["30.0"]
+    assert mps.compute_modes() == {0: 3}
+    assert mps.ask(domain.id, "get_default_active_thread_percentage") == ["30.0"]
 
 
 @pytest.fixture
-def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
-    if os.geteuid() != 0 or not os.access(CGROUPS, os.W_OK):
-        pytest.skip("control groups need root and a writable /sys/fs/cgroup")
+def sleeper(needs_root: None) -> Iterator["subprocess.Popen[bytes]"]:
+    if not os.access(CGROUPS, os.W_OK):
+        pytest.skip("control groups need a writable /sys/fs/cgroup")
     process = subprocess.Popen(["/bin/sleep", "600"])
     yield process
     process.kill()

@@ -3,11 +3,7 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from pathlib import Path
 
 import pytest
 
@@ -15,12 +11,10 @@ from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.mps import processes
 from dra_driver.mps.domain import DomainId
-from mps_world import PATIENCE
-from sharing_world import HALF, REQUESTS, Node
+from worlds import child
+from worlds.configs import HALF, PATIENCE, REQUESTS
+from worlds.node import Node
 
-Supervised = Callable[..., AbstractContextManager[None]]
-
-CHILD = Path(__file__).with_name("child.py")
 PREPARE_STEPS = ["marked", "intended", "applied", "recorded", "specified"]
 HALF_OF_ONE = {"a": HALF}
 MIG_PREPARE_STEPS = [
@@ -37,45 +31,45 @@ UNPREPARE_STEPS = ["undone", "unspecified", "forgotten"]
 
 def kill_at(node: Node, mode: str, call: str, step: str) -> None:
     """Let a driver process of its own make a call, and be killed at a step of it."""
-    done = subprocess.run([sys.executable, CHILD, node.root, mode, call, step], check=False)
-    assert done.returncode == -signal.SIGKILL
+    process = child.start("die_on_node", node.root, mode, call, step)
+    assert process.wait(PATIENCE) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("mode", REQUESTS)
 @pytest.mark.parametrize("step", PREPARE_STEPS)
 def test_a_driver_killed_in_prepare_completes_it_next_time(
-    node: Node, supervised: Supervised, mode: str, step: str
+    node: Node, mode: str, step: str
 ) -> None:
-    with supervised(node):
+    with node.mps.supervised():
         kill_at(node, mode, "prepare", step)
-        ref = node.claim(REQUESTS[mode])
-        node.prepare(ref)
+        ref = node.claim_gpus(REQUESTS[mode])
+        node.driver.prepare(ref)
         assert list(node.time_slices().values()) == [3] * (mode != "mps")
-        assert list(node.modes().values()) == [3] * (mode != "time-slicing")
-        node.unprepare(ref)
+        assert list(node.compute_modes().values()) == [3] * (mode != "time-slicing")
+        node.driver.unprepare(ref)
         assert node.left() == []
 
 
 @pytest.mark.parametrize("mode", REQUESTS)
 @pytest.mark.parametrize("step", PREPARE_STEPS)
 def test_a_driver_killed_in_prepare_leaves_all_or_nothing_at_its_next_start(
-    node: Node, supervised: Supervised, mode: str, step: str
+    node: Node, mode: str, step: str
 ) -> None:
-    with supervised(node):
+    with node.mps.supervised():
         kill_at(node, mode, "prepare", step)
-        assert node.world.reconciler(ReconcileTiming()).mend() == set()
-        ref = node.claim(REQUESTS[mode])
-        record = node.world.claims.records.read(ref.uid)
+        assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+        ref = node.claim_gpus(REQUESTS[mode])
+        record = node.driver.claims.records.read(ref.uid)
         if record is None:
-            assert (node.time_slices(), node.modes()) == ({}, {})
+            assert (node.time_slices(), node.compute_modes()) == ({}, {})
         else:
             assert record.state is RecordState.PREPARED
-            assert node.world.specs.exists(ref.uid)
-        node.unprepare(ref)
-        other = node.claim(dict.fromkeys(REQUESTS[mode]), name="other")
-        node.prepare(other)
-        assert (node.time_slices(), node.modes()) == ({}, {})
-        node.unprepare(other)
+            assert node.driver.specs.exists(ref.uid)
+        node.driver.unprepare(ref)
+        other = node.claim_gpus(dict.fromkeys(REQUESTS[mode]), name="other")
+        node.driver.prepare(other)
+        assert (node.time_slices(), node.compute_modes()) == ({}, {})
+        node.driver.unprepare(other)
         assert node.left() == []
 
 
@@ -83,83 +77,80 @@ def test_a_driver_killed_in_prepare_leaves_all_or_nothing_at_its_next_start(
 @pytest.mark.parametrize("step", UNPREPARE_STEPS)
 @pytest.mark.parametrize("after", ["unprepare", "mend"])
 def test_a_driver_killed_in_unprepare_leaves_nothing_in_the_end(
-    node: Node, supervised: Supervised, mode: str, step: str, after: str
+    node: Node, mode: str, step: str, after: str
 ) -> None:
-    with supervised(node):
-        ref = node.claim(REQUESTS[mode])
-        node.prepare(ref)
+    with node.mps.supervised():
+        ref = node.claim_gpus(REQUESTS[mode])
+        node.driver.prepare(ref)
         kill_at(node, mode, "unprepare", step)
         if after == "mend":
-            assert node.world.reconciler(ReconcileTiming()).mend() == set()
-        node.unprepare(ref)
-        other = node.claim(dict.fromkeys(REQUESTS[mode]), name="other")
-        node.prepare(other)
-        assert (node.time_slices(), node.modes()) == ({}, {})
-        node.unprepare(other)
+            assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+        node.driver.unprepare(ref)
+        other = node.claim_gpus(dict.fromkeys(REQUESTS[mode]), name="other")
+        node.driver.prepare(other)
+        assert (node.time_slices(), node.compute_modes()) == ({}, {})
+        node.driver.unprepare(other)
         assert node.left() == []
 
 
 @pytest.mark.parametrize("step", MIG_PREPARE_STEPS)
 @pytest.mark.parametrize("after", ["prepare", "mend", "unprepare"])
 def test_a_driver_killed_in_prepare_of_mig_devices_under_mps_converges(
-    node: Node, supervised: Supervised, step: str, after: str
+    node: Node, step: str, after: str
 ) -> None:
-    with supervised(node):
+    with node.mps.supervised():
         kill_at(node, "mig", "prepare", step)
-        ref = node.mig_claim(0, 1)
+        ref = node.claim_migs(0, 1)
         if after == "mend":
-            assert node.world.reconciler(ReconcileTiming()).mend() == set()
-            assert node.instances() in (0, 2)
-            assert len(node.mps.requests.list()) == node.instances()
+            assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+            assert len(node.migs()) in (0, 2)
+            assert len(node.mps.requests.list()) == len(node.migs())
         elif after == "prepare":
-            node.prepare(ref)
-            assert node.instances() == 2
+            node.driver.prepare(ref)
+            assert len(node.migs()) == 2
             for number in range(2):
                 paths = node.mps.files.paths(DomainId(f"{ref.uid}_mig_{number}"))
                 percentage = "get_default_active_thread_percentage"
                 assert node.mps.control.ask(paths, [percentage]) == ["50.0"]
-        node.unprepare(ref)
-        assert (node.instances(), node.left()) == (0, [])
+        node.driver.unprepare(ref)
+        assert (node.migs(), node.left()) == ([], [])
 
 
 @pytest.mark.parametrize("step", UNPREPARE_STEPS)
 @pytest.mark.parametrize("after", ["unprepare", "mend"])
 def test_a_driver_killed_in_unprepare_of_mig_devices_under_mps_converges(
-    node: Node, supervised: Supervised, step: str, after: str
+    node: Node, step: str, after: str
 ) -> None:
-    with supervised(node):
-        ref = node.mig_claim(0, 1)
-        node.prepare(ref)
+    with node.mps.supervised():
+        ref = node.claim_migs(0, 1)
+        node.driver.prepare(ref)
         kill_at(node, "mig", "unprepare", step)
         if after == "mend":
-            assert node.world.reconciler(ReconcileTiming()).mend() == set()
-        node.unprepare(ref)
-        assert (node.instances(), node.left()) == (0, [])
+            assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+        node.driver.unprepare(ref)
+        assert (node.migs(), node.left()) == ([], [])
 
 
 @pytest.mark.parametrize("step", ["begun", "mounted", "modes set", "launched", "limited"])
 def test_a_claim_is_prepared_although_the_supervisor_is_killed_on_the_way(
-    node: Node, supervised: Supervised, step: str
+    node: Node, step: str
 ) -> None:
-    supervisor = Path(__file__).parents[1] / "mps" / "child.py"
-    process = subprocess.Popen(
-        [sys.executable, supervisor, node.root, step], stdout=subprocess.DEVNULL
-    )
-    ref = node.claim(HALF_OF_ONE)
-    call = threading.Thread(target=node.prepare, args=[ref], name="prepare")
+    process = child.start("supervise", node.root, step, stdout=subprocess.DEVNULL)
+    ref = node.claim_gpus(HALF_OF_ONE)
+    call = threading.Thread(target=node.driver.prepare, args=[ref], name="prepare")
     call.start()
     assert process.wait(PATIENCE) == -signal.SIGKILL
-    with supervised(node):
+    with node.mps.supervised():
         call.join(PATIENCE)
         assert not call.is_alive()
         assert node.ask(ref, "get_default_active_thread_percentage") == ["50.0"]
-        node.unprepare(ref)
+        node.driver.unprepare(ref)
         assert node.left() == []
 
 
 @pytest.mark.parametrize("step", ["launched", "recorded", "limited"])
 def test_a_claim_is_prepared_although_its_daemon_is_killed_on_the_way(
-    node: Node, supervised: Supervised, step: str
+    node: Node, step: str
 ) -> None:
     killed: list[str] = []
 
@@ -169,27 +160,25 @@ def test_a_claim_is_prepared_although_its_daemon_is_killed_on_the_way(
             folder = node.mps.files.paths(DomainId(domain)).folder
             assert processes.kill(processes.marked(folder), PATIENCE)
 
-    with supervised(node, kill):
-        ref = node.claim(HALF_OF_ONE)
-        node.prepare(ref)
+    with node.mps.supervised(kill):
+        ref = node.claim_gpus(HALF_OF_ONE)
+        node.driver.prepare(ref)
         assert killed == [step]
         domain = node.mps.requests.desired(DomainId(ref.uid))
         assert domain is not None
         node.mps.until(domain, lambda status: status.restarts == 1 or step != "limited")
-        node.prepare(ref)
+        node.driver.prepare(ref)
         assert node.ask(ref, "get_default_active_thread_percentage") == ["50.0"]
-        node.unprepare(ref)
+        node.driver.unprepare(ref)
         assert node.left() == []
 
 
-def test_a_claim_is_unprepared_although_its_daemon_is_dead(
-    node: Node, supervised: Supervised
-) -> None:
-    ref = node.claim(HALF_OF_ONE)
-    with supervised(node):
-        node.prepare(ref)
+def test_a_claim_is_unprepared_although_its_daemon_is_dead(node: Node) -> None:
+    ref = node.claim_gpus(HALF_OF_ONE)
+    with node.mps.supervised():
+        node.driver.prepare(ref)
     for daemon in processes.marked(node.mps.files.paths(DomainId(ref.uid)).folder):
         os.kill(daemon.pid, signal.SIGKILL)
-    with supervised(node):
-        node.unprepare(ref)
+    with node.mps.supervised():
+        node.driver.unprepare(ref)
         assert node.left() == []

@@ -1,47 +1,38 @@
 """MPS on MIG devices, made for a claim, with NVIDIA's real control daemon kept by a supervisor."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.mps.domain import DomainId
-from sharing_world import Node
-
-Supervised = Callable[..., AbstractContextManager[None]]
+from worlds.node import Node
 
 
 def answers(node: Node, domain: str, *commands: str) -> list[str]:
     return node.mps.control.ask(node.mps.files.paths(DomainId(domain)), list(commands))
 
 
-def test_each_mig_device_of_a_claim_has_a_daemon_that_goes_before_it(
-    node: Node, supervised: Supervised
-) -> None:
-    with supervised(node):
-        ref = node.mig_claim(0, 1)
-        node.prepare(ref)
-        assert node.instances() == 2
+def test_each_mig_device_of_a_claim_has_a_daemon_that_goes_before_it(node: Node) -> None:
+    with node.mps.supervised():
+        ref = node.claim_migs(0, 1)
+        node.driver.prepare(ref)
+        assert len(node.migs()) == 2
         domains = [f"{ref.uid}_mig_{number}" for number in range(2)]
         assert sorted(node.mps.requests.list()) == domains
         for domain in domains:
             assert answers(node, domain, "get_default_active_thread_percentage") == ["50.0"]
             assert answers(node, domain, "get_default_device_pinned_mem_limit 0") == ["10G"]
-        assert node.modes() == {}
-        node.unprepare(ref)
-        assert node.instances() == 0
+        assert node.compute_modes() == {}
+        node.driver.unprepare(ref)
+        assert len(node.migs()) == 0
         assert node.left() == []
 
 
-def test_without_a_supervisor_the_pod_ends_and_the_mig_device_goes_later(
-    node: Node, supervised: Supervised
-) -> None:
-    with supervised(node):
-        ref = node.mig_claim(3)
-        node.prepare(ref)
-    node.world.unprepare(ref, 1.0)
-    assert node.instances() == 1
-    assert [strategy for strategy, _ in node.cleanups(ref)] == ["MPS", "MIG"]
-    with supervised(node):
-        assert node.world.reconciler(ReconcileTiming()).mend() == set()
-        assert node.instances() == 0
+def test_without_a_supervisor_the_pod_ends_and_the_mig_device_goes_later(node: Node) -> None:
+    with node.mps.supervised():
+        ref = node.claim_migs(3)
+        node.driver.prepare(ref)
+    node.driver.unprepare(ref, 1.0)
+    assert len(node.migs()) == 1
+    assert [strategy for strategy, _ in node.driver.cleanups(ref)] == ["MPS", "MIG"]
+    with node.mps.supervised():
+        assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+        assert len(node.migs()) == 0
         assert node.left() == []

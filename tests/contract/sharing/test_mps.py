@@ -1,8 +1,6 @@
 """MPS claims with NVIDIA's real control daemon, kept by a supervisor."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -12,11 +10,9 @@ from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.errors import ConfigError, DeviceError, TransientError
 from dra_driver.mps import processes
 from dra_driver.mps.domain import DomainId, State
-from mps_world import PATIENCE
-from sharing_world import HALF, LONG, Node
-
-Make = Callable[..., Node]
-Supervised = Callable[..., AbstractContextManager[None]]
+from worlds.api import ClaimApi
+from worlds.configs import HALF, LONG, PATIENCE
+from worlds.node import MakeNode, Node
 
 EXCLUSIVE_PROCESS = 3
 PERCENTAGE = "get_default_active_thread_percentage"
@@ -27,217 +23,193 @@ def mps(**config: Any) -> dict[str, Any]:
     return {"strategy": "MPS", "mpsConfig": config}
 
 
-def test_a_claim_is_served_by_a_daemon_with_its_limits_until_it_goes(
-    node: Node, supervised: Supervised
-) -> None:
-    with supervised(node):
-        ref = node.claim({"a": HALF})
-        node.prepare(ref)
+def test_a_claim_is_served_by_a_daemon_with_its_limits_until_it_goes(node: Node) -> None:
+    with node.mps.supervised():
+        ref = node.claim_gpus({"a": HALF})
+        node.driver.prepare(ref)
         assert node.ask(ref, PERCENTAGE) == ["50.0"]
         assert node.ask(ref, f"{MEMORY} 0") == ["10G"]
-        assert node.modes() == {0: EXCLUSIVE_PROCESS}
-        assert node.env(ref, "gpu-0") == {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps"}
+        assert node.compute_modes() == {0: EXCLUSIVE_PROCESS}
+        assert node.driver.env(ref, "gpu-0") == {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps"}
         paths = node.mps.files.paths(DomainId(ref.uid))
-        assert node.mounts(ref, "gpu-0") == {
+        assert node.driver.mounts(ref, "gpu-0") == {
             "/dev/shm": str(paths.shm),
             "/tmp/nvidia-mps": str(paths.pipe),
         }
-        node.unprepare(ref)
+        node.driver.unprepare(ref)
         assert node.left() == []
         assert processes.marked(paths.folder) == []
 
 
-def test_an_mps_config_without_settings_has_no_limits(node: Node, supervised: Supervised) -> None:
-    with supervised(node):
-        ref = node.claim({"a": {"strategy": "MPS"}})
-        node.prepare(ref)
+def test_an_mps_config_without_settings_has_no_limits(node: Node) -> None:
+    with node.mps.supervised():
+        ref = node.claim_gpus({"a": {"strategy": "MPS"}})
+        node.driver.prepare(ref)
         assert node.ask(ref, PERCENTAGE) == ["100.0"]
-        node.unprepare(ref)
+        node.driver.unprepare(ref)
         assert node.left() == []
 
 
-def test_requests_with_different_limits_share_one_daemon(
-    node: Node, supervised: Supervised
-) -> None:
-    with supervised(node):
+def test_requests_with_different_limits_share_one_daemon(node: Node) -> None:
+    with node.mps.supervised():
         small = mps(defaultActiveThreadPercentage=20, defaultPinnedDeviceMemoryLimit="1Gi")
         large = mps(defaultActiveThreadPercentage=60, defaultPinnedDeviceMemoryLimit="3Gi")
-        ref = node.claim({"small": small, "large": large})
-        node.prepare(ref)
+        ref = node.claim_gpus({"small": small, "large": large})
+        node.driver.prepare(ref)
         assert node.mps.requests.list() == {ref.uid}
         assert node.ask(ref, PERCENTAGE) == ["60.0"]
         ordinals = sorted([node.uuid(0), node.uuid(1)])
         limits = {uuid: node.ask(ref, f"{MEMORY} {number}") for number, uuid in enumerate(ordinals)}
         assert limits == {node.uuid(0): ["1G"], node.uuid(1): ["3G"]}
-        assert node.env(ref, "gpu-0")["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "20"
-        assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in node.env(ref, "gpu-1")
+        assert node.driver.env(ref, "gpu-0")["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "20"
+        assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in node.driver.env(ref, "gpu-1")
         # A container that uses both requests is a client of that one daemon.
-        assert node.mounts(ref, "gpu-0") == node.mounts(ref, "gpu-1")
-        node.unprepare(ref)
+        assert node.driver.mounts(ref, "gpu-0") == node.driver.mounts(ref, "gpu-1")
+        node.driver.unprepare(ref)
         assert node.left() == []
 
 
-def test_a_time_sliced_and_an_mps_request_stand_in_one_claim(
-    node: Node, supervised: Supervised
-) -> None:
-    with supervised(node):
-        ref = node.claim({"ts": LONG, "mps": HALF})
-        node.prepare(ref)
+def test_a_time_sliced_and_an_mps_request_stand_in_one_claim(node: Node) -> None:
+    with node.mps.supervised():
+        ref = node.claim_gpus({"ts": LONG, "mps": HALF})
+        node.driver.prepare(ref)
         assert node.time_slices() == {0: 3}
-        assert node.modes() == {1: EXCLUSIVE_PROCESS}
-        assert node.env(ref, "gpu-0") == {}
-        assert "CUDA_MPS_PIPE_DIRECTORY" in node.env(ref, "gpu-1")
-        node.unprepare(ref)
+        assert node.compute_modes() == {1: EXCLUSIVE_PROCESS}
+        assert node.driver.env(ref, "gpu-0") == {}
+        assert "CUDA_MPS_PIPE_DIRECTORY" in node.driver.env(ref, "gpu-1")
+        node.driver.unprepare(ref)
         assert node.left() == []
 
 
-def test_a_repeated_prepare_waits_for_nothing_and_changes_nothing(
-    node: Node, supervised: Supervised
-) -> None:
-    with supervised(node):
-        ref = node.claim({"a": HALF})
-        node.prepare(ref)
+def test_a_repeated_prepare_waits_for_nothing_and_changes_nothing(node: Node) -> None:
+    with node.mps.supervised():
+        ref = node.claim_gpus({"a": HALF})
+        node.driver.prepare(ref)
         before = node.mps.requests.status(DomainId(ref.uid))
-        node.prepare(ref)
-        assert not node.world.reconciler(ReconcileTiming()).mend()
+        node.driver.prepare(ref)
+        assert not node.driver.reconciler(ReconcileTiming()).mend()
         assert node.mps.requests.status(DomainId(ref.uid)) == before
 
 
-def test_a_repeated_prepare_waits_until_a_dead_daemon_is_replaced(
-    node: Node, supervised: Supervised
-) -> None:
-    with supervised(node):
-        ref = node.claim({"a": HALF})
-        node.prepare(ref)
+def test_a_repeated_prepare_waits_until_a_dead_daemon_is_replaced(node: Node) -> None:
+    with node.mps.supervised():
+        ref = node.claim_gpus({"a": HALF})
+        node.driver.prepare(ref)
         domain = node.mps.requests.desired(DomainId(ref.uid))
         assert domain is not None
         processes.kill(processes.marked(node.mps.files.paths(domain.id).folder), PATIENCE)
         node.mps.until(domain, lambda status: status.restarts == 1)
-        node.prepare(ref)
+        node.driver.prepare(ref)
         status = node.mps.requests.status(domain.id)
         assert status is not None
         assert (status.state, status.restarts) == (State.READY, 1)
 
 
-def test_a_daemon_that_cannot_start_says_why_and_leaves_nothing(
-    node: Node, supervised: Supervised
-) -> None:
+def test_a_daemon_that_cannot_start_says_why_and_leaves_nothing(node: Node) -> None:
     node.mps.wrap_control("echo no more GPUs for you; exit 1")
-    with supervised(node):
+    with node.mps.supervised():
         with pytest.raises(DeviceError, match=r"MPS does not start: .*no more GPUs for you"):
-            node.prepare(node.claim({"a": HALF}))
+            node.driver.prepare(node.claim_gpus({"a": HALF}))
         assert node.left() == []
 
 
-def test_without_a_supervisor_a_claim_waits_then_says_what_is_missing(make_node: Make) -> None:
+def test_without_a_supervisor_a_claim_waits_then_says_what_is_missing(make_node: MakeNode) -> None:
     node = make_node()
-    node.strategies["MPS"]._requests = node.mps.impatient  # type: ignore[attr-defined]
-    node.world.preparer._timing = PrepareTiming(longest=0.2, margin=0.0)
+    node.driver.strategies["MPS"]._requests = node.mps.impatient  # type: ignore[attr-defined]
+    node.driver.preparer._timing = PrepareTiming(longest=0.2, margin=0.0)
     with pytest.raises(TransientError, match="the MPS supervisor is not running on this node"):
-        node.prepare(node.claim({"a": HALF}))
+        node.driver.prepare(node.claim_gpus({"a": HALF}))
     assert node.left() == []
 
 
-def test_a_gpu_is_not_given_on_before_its_daemon_has_ended(
-    node: Node, supervised: Supervised
-) -> None:
-    ref = node.claim({"a": HALF, "b": None})
-    with supervised(node):
-        node.prepare(ref)
-    node.strategies["MPS"]._requests = node.mps.impatient  # type: ignore[attr-defined]
-    node.unprepare(ref)
-    ((strategy, reason),) = node.cleanups(ref)
+def test_a_gpu_is_not_given_on_before_its_daemon_has_ended(node: Node) -> None:
+    ref = node.claim_gpus({"a": HALF, "b": None})
+    with node.mps.supervised():
+        node.driver.prepare(ref)
+    node.driver.strategies["MPS"]._requests = node.mps.impatient  # type: ignore[attr-defined]
+    node.driver.unprepare(ref)
+    ((strategy, reason),) = node.driver.cleanups(ref)
     assert strategy == "MPS"
     assert "the MPS supervisor is not running" in reason
-    free = node.claim({"a": None}, first=1, name="free")
-    node.prepare(free)
-    other = node.claim({"a": None}, name="other")
-    node.world.preparer._timing = PrepareTiming(longest=0.2, margin=0.0)
+    free = node.claim_gpus({"a": None}, first=1, name="free")
+    node.driver.prepare(free)
+    other = node.claim_gpus({"a": None}, name="other")
+    node.driver.preparer._timing = PrepareTiming(longest=0.2, margin=0.0)
     with pytest.raises(TransientError, match=r"GPU-.* cannot be used yet: MPS of an earlier claim"):
-        node.prepare(other)
-    node.world.preparer._timing = PrepareTiming(margin=0.0)
-    node.strategies["MPS"]._requests = node.mps.requests  # type: ignore[attr-defined]
-    with supervised(node):
-        node.prepare(other)
-        assert node.modes() == {}
-        assert node.cleanups(ref) == []
-        node.unprepare(other)
-        node.unprepare(free)
+        node.driver.prepare(other)
+    node.driver.preparer._timing = PrepareTiming(margin=0.0)
+    node.driver.strategies["MPS"]._requests = node.mps.requests  # type: ignore[attr-defined]
+    with node.mps.supervised():
+        node.driver.prepare(other)
+        assert node.compute_modes() == {}
+        assert node.driver.cleanups(ref) == []
+        node.driver.unprepare(other)
+        node.driver.unprepare(free)
         assert node.left() == []
 
 
-def test_a_slow_daemon_does_not_delay_a_claim_on_another_gpu(
-    node: Node, supervised: Supervised
-) -> None:
+def test_a_slow_daemon_does_not_delay_a_claim_on_another_gpu(node: Node) -> None:
     gate, slow = node.root / "gate", node.uuid(0)
     node.mps.wrap_control(
         f'case "$*,$CUDA_VISIBLE_DEVICES" in -d,{slow}) until [ -e {gate} ]; do sleep 0.01; done;;'
         ' esac\nexec "$REAL" "$@"'
     )
-    with supervised(node), ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(node.prepare, node.claim({"a": HALF}, name="slow"))
-        quick = node.claim({"a": HALF, "b": LONG}, first=1, name="quick")
-        node.prepare(quick)
+    with node.mps.supervised(), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(node.driver.prepare, node.claim_gpus({"a": HALF}, name="slow"))
+        quick = node.claim_gpus({"a": HALF, "b": LONG}, first=1, name="quick")
+        node.driver.prepare(quick)
         assert not waiting.done()
-        node.unprepare(quick)
+        node.driver.unprepare(quick)
         assert not waiting.done()
         gate.touch()
         waiting.result(PATIENCE)
 
 
-def test_a_domain_that_nobody_has_a_record_of_is_taken_back(
-    node: Node, supervised: Supervised
-) -> None:
-    with supervised(node):
-        ref = node.claim({"a": HALF})
-        node.prepare(ref)
-        node.world.claims.records.delete(ref.uid)
-        assert node.world.reconciler(ReconcileTiming()).mend() == set()
-        node.prepare(node.claim({"a": None}, name="other"))
-        assert node.modes() == {}
+def test_a_domain_that_nobody_has_a_record_of_is_taken_back(node: Node) -> None:
+    with node.mps.supervised():
+        ref = node.claim_gpus({"a": HALF})
+        node.driver.prepare(ref)
+        node.driver.claims.records.delete(ref.uid)
+        assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+        node.driver.prepare(node.claim_gpus({"a": None}, name="other"))
+        assert node.compute_modes() == {}
         assert node.mps.requests.list() == frozenset()
 
 
-def test_after_a_reboot_the_domain_of_a_claim_that_is_gone_is_taken_back(
-    node: Node, supervised: Supervised
-) -> None:
-    ref = node.claim({"a": HALF})
-    with supervised(node):
-        node.prepare(ref)
+def test_after_a_reboot_the_domain_of_a_claim_that_is_gone_is_taken_back(node: Node) -> None:
+    ref = node.claim_gpus({"a": HALF})
+    with node.mps.supervised():
+        node.driver.prepare(ref)
     node.mps.clean()
     node.machine.reboot("boot-2")
-    after = Node(node.root)
-    with supervised(after):
-        domain = after.mps.requests.desired(DomainId(ref.uid))
+    node.restart(api=ClaimApi())
+    with node.mps.supervised():
+        domain = node.mps.requests.desired(DomainId(ref.uid))
         assert domain is not None
         # The supervisor is up first and finds the request of the former boot.
-        after.mps.until(domain, lambda status: status.state is State.READY)
-        other = after.claim({"a": None}, name="other")
-        after.prepare(other)
-        assert after.modes() == {}
-        after.unprepare(other)
-        after.unprepare(ref)
-        assert after.left() == []
-    after.close()
+        node.mps.until(domain, lambda status: status.state is State.READY)
+        other = node.claim_gpus({"a": None}, name="other")
+        node.driver.prepare(other)
+        assert node.compute_modes() == {}
+        node.driver.unprepare(other)
+        node.driver.unprepare(ref)
+        assert node.left() == []
 
 
-def test_after_a_reboot_the_start_takes_back_what_waits_for_its_pod(
-    node: Node, supervised: Supervised
-) -> None:
-    ref = node.claim({"a": HALF})
-    with supervised(node):
-        node.prepare(ref)
+def test_after_a_reboot_the_start_takes_back_what_waits_for_its_pod(node: Node) -> None:
+    ref = node.claim_gpus({"a": HALF})
+    with node.mps.supervised():
+        node.driver.prepare(ref)
     node.mps.clean()
     node.machine.reboot("boot-2")
-    after = Node(node.root, api=node.world.api)
-    with supervised(after):
-        assert after.world.reconciler(ReconcileTiming()).mend() == set()
-        assert after.mps.requests.list() == frozenset()
-        after.prepare(ref)
-        assert after.ask(ref, PERCENTAGE) == ["50.0"]
-        after.unprepare(ref)
-        assert after.left() == []
-    after.close()
+    node.restart()
+    with node.mps.supervised():
+        assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+        assert node.mps.requests.list() == frozenset()
+        node.driver.prepare(ref)
+        assert node.ask(ref, PERCENTAGE) == ["50.0"]
+        node.driver.unprepare(ref)
+        assert node.left() == []
 
 
 @pytest.mark.parametrize(
@@ -261,15 +233,15 @@ def test_limits_for_devices_that_are_not_there_are_refused(
     node: Node, config: dict[str, Any], error: str
 ) -> None:
     with pytest.raises(ConfigError, match=error):
-        node.prepare(node.claim({"a": mps(**config)}))
+        node.driver.prepare(node.claim_gpus({"a": mps(**config)}))
     assert node.left() == []
 
 
-def test_a_card_that_is_too_old_for_limits_is_refused(make_node: Make) -> None:
+def test_a_card_that_is_too_old_for_limits_is_refused(make_node: MakeNode) -> None:
     node = make_node("mixed")
     (card,) = [gpu for gpu in node.inventory.gpus if gpu.product_name == "Tesla P4"]
     with pytest.raises(ConfigError) as caught:
-        node.prepare(node.claim({"a": mps(multiUser=True)}, first=card.minor))
+        node.driver.prepare(node.claim_gpus({"a": mps(multiUser=True)}, first=card.minor))
     assert str(caught.value) == (
         f"multiuser mode was requested but is not supported: {card.uuid} (Tesla P4) has "
         'insufficient cudaComputeCapability "6.1", wanted >= "7.0"; leave that out of the config, '

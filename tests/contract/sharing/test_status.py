@@ -5,23 +5,21 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
 from dra_driver.devices.names import DRIVER_NAME
-from sharing_world import REQUESTS, Node
-
-Supervised = Callable[..., AbstractContextManager[None]]
+from worlds.configs import REQUESTS
+from worlds.node import Node
 
 
 @pytest.fixture
 def status(node: Node) -> Callable[[str], str]:
     plugins = node.root / "plugins"
     plugins.mkdir()
-    (plugins / DRIVER_NAME).symlink_to(node.world.plugin)
-    node.world.plugin.joinpath("mps").symlink_to(node.mps.files.root)
+    (plugins / DRIVER_NAME).symlink_to(node.driver.plugin)
+    node.driver.plugin.joinpath("mps").symlink_to(node.mps.files.root)
 
     def run(output: str) -> str:
         environment = {
@@ -41,12 +39,10 @@ def status(node: Node) -> Callable[[str], str]:
     return run
 
 
-def test_it_tells_of_a_time_sliced_and_an_mps_gpu(
-    node: Node, supervised: Supervised, status: Callable[[str], str]
-) -> None:
-    with supervised(node):
-        ref = node.claim(REQUESTS["both"])
-        node.prepare(ref)
+def test_it_tells_of_a_time_sliced_and_an_mps_gpu(node: Node, status: Callable[[str], str]) -> None:
+    with node.mps.supervised():
+        ref = node.claim_gpus(REQUESTS["both"])
+        node.driver.prepare(ref)
         found: dict[str, Any] = json.loads(status("json"))
         (claim,) = found["claims"]
         assert claim["mpsDomain"]["activeThreadPercentage"] == 50.0
@@ -55,13 +51,13 @@ def test_it_tells_of_a_time_sliced_and_an_mps_gpu(
         text = status("table")
         assert "interval Long" in text
         assert "50 % of threads, 10240 MiB  ready, PID " in text
-        node.unprepare(ref)
+        node.driver.unprepare(ref)
         assert status("table") == "no claim is prepared on this node\n"
 
 
 def test_it_tells_of_what_could_not_be_taken_back(node: Node, status: Callable[[str], str]) -> None:
-    ref = node.claim(REQUESTS["time-slicing"])
-    node.prepare(ref)
+    ref = node.claim_gpus(REQUESTS["time-slicing"])
+    node.driver.prepare(ref)
     node.machine.fail_call("nvidia-smi:set-timeslice", 999)
-    node.unprepare(ref)
+    node.driver.unprepare(ref)
     assert f"  default/claim: TimeSlicing on {node.uuid(0)}: nvidia-smi cannot" in status("table")

@@ -1,18 +1,17 @@
 """Time-slices by the real nvidia-smi and compute modes by NVML, on simulated GPUs."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from claims_world import World
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.errors import ConfigError, DeviceError
-from sharing_world import HALF, LONG, Node
+from worlds.api import ClaimApi
+from worlds.configs import HALF, LONG
+from worlds.node import MakeNode, Node
 
-Make = Callable[..., Node]
 EXCLUSIVE_PROCESS = 3
 
 
@@ -37,47 +36,47 @@ def smi_runs(node: Node, script: str) -> Path:
 
 @pytest.mark.parametrize(("interval", "number"), [("Short", 1), ("Medium", 2), ("Long", 3)])
 def test_an_interval_is_set_and_reset(node: Node, interval: str, number: int) -> None:
-    ref = node.claim({"a": sharing(interval), "b": sharing(interval), "c": None})
-    node.prepare(ref)
+    ref = node.claim_gpus({"a": sharing(interval), "b": sharing(interval), "c": None})
+    node.driver.prepare(ref)
     assert node.time_slices() == {0: number, 1: number}
-    node.unprepare(ref)
+    node.driver.unprepare(ref)
     assert node.left() == []
 
 
 def test_the_compute_mode_is_default_while_shared_and_put_back(node: Node) -> None:
-    node.set_mode(0, EXCLUSIVE_PROCESS)
-    node.set_mode(1, EXCLUSIVE_PROCESS)
-    ref = node.claim({"a": LONG, "b": None})
-    node.prepare(ref)
-    assert node.modes() == {1: EXCLUSIVE_PROCESS}
-    node.unprepare(ref)
-    assert node.modes() == {0: EXCLUSIVE_PROCESS, 1: EXCLUSIVE_PROCESS}
+    node.set_compute_mode(0, EXCLUSIVE_PROCESS)
+    node.set_compute_mode(1, EXCLUSIVE_PROCESS)
+    ref = node.claim_gpus({"a": LONG, "b": None})
+    node.driver.prepare(ref)
+    assert node.compute_modes() == {1: EXCLUSIVE_PROCESS}
+    node.driver.unprepare(ref)
+    assert node.compute_modes() == {0: EXCLUSIVE_PROCESS, 1: EXCLUSIVE_PROCESS}
     assert node.time_slices() == {}
 
 
 def test_nothing_of_it_shows_in_the_container(node: Node) -> None:
-    ref = node.claim({"a": LONG})
-    node.prepare(ref)
-    assert node.env(ref, "gpu-0") == {}
-    assert node.mounts(ref, "gpu-0") == {}
+    ref = node.claim_gpus({"a": LONG})
+    node.driver.prepare(ref)
+    assert node.driver.env(ref, "gpu-0") == {}
+    assert node.driver.mounts(ref, "gpu-0") == {}
 
 
 @pytest.mark.parametrize("config", [sharing(), sharing("Default")])
 def test_the_default_interval_is_set_and_needs_no_reset(node: Node, config: dict[str, Any]) -> None:
     runs = smi_runs(node, 'exec "$REAL" "$@"')
-    ref = node.claim({"a": config})
-    node.prepare(ref)
-    node.unprepare(ref)
+    ref = node.claim_gpus({"a": config})
+    node.driver.prepare(ref)
+    node.driver.unprepare(ref)
     uuid = node.uuid(0)
     assert runs.read_text() == f"compute-policy -i {uuid} --set-timeslice=0\n"
 
 
 def test_a_repeated_prepare_sets_nothing(node: Node) -> None:
-    ref = node.claim({"a": LONG})
-    node.prepare(ref)
+    ref = node.claim_gpus({"a": LONG})
+    node.driver.prepare(ref)
     runs = smi_runs(node, 'exec "$REAL" "$@"')
-    node.prepare(ref)
-    assert not node.world.reconciler(ReconcileTiming()).mend()
+    node.driver.prepare(ref)
+    assert not node.driver.reconciler(ReconcileTiming()).mend()
     assert not runs.exists()
 
 
@@ -87,176 +86,173 @@ def test_nothing_of_this_processs_environment_reaches_nvidia_smi(
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
     monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "none")
     smi_runs(node, f'env > {node.root}/env; exec "$REAL" "$@"')
-    node.prepare(node.claim({"a": LONG}))
+    node.driver.prepare(node.claim_gpus({"a": LONG}))
     names = {line.partition("=")[0] for line in (node.root / "env").read_text().splitlines()}
     assert names <= {"PATH", "LC_ALL", "LD_PRELOAD", "PWD", "SHLVL", "_"}
     assert node.time_slices() == {0: 3}
 
 
-def test_a_card_without_time_slices_is_refused_and_nothing_is_left(make_node: Make) -> None:
+def test_a_card_without_time_slices_is_refused_and_nothing_is_left(make_node: MakeNode) -> None:
     node = make_node("mixed")
     (card,) = [gpu for gpu in node.inventory.gpus if gpu.product_name == "Tesla P4"]
     for mode in (0, EXCLUSIVE_PROCESS):
-        node.set_mode(card.minor, mode)
-        ref = node.claim({"a": LONG}, first=card.minor)
+        node.set_compute_mode(card.minor, mode)
+        ref = node.claim_gpus({"a": LONG}, first=card.minor)
         with pytest.raises(ConfigError) as caught:
-            node.prepare(ref)
+            node.driver.prepare(ref)
         assert str(caught.value) == (
             f"time-slice interval Long cannot be set on gpu-{card.minor} (Tesla P4, {card.uuid}): "
             "Not Supported; use interval Default, or select another GPU"
         )
-        assert node.modes() == ({card.minor: mode} if mode else {})
-        assert node.cleanups(ref) == []
-        assert node.world.left() == []
+        assert node.compute_modes() == ({card.minor: mode} if mode else {})
+        assert node.driver.cleanups(ref) == []
+        assert node.driver.left() == []
 
 
-def test_a_card_without_time_slices_has_the_default_one(make_node: Make) -> None:
+def test_a_card_without_time_slices_has_the_default_one(make_node: MakeNode) -> None:
     node = make_node("mixed")
     (card,) = [gpu for gpu in node.inventory.gpus if gpu.product_name == "Tesla P4"]
-    ref = node.claim({"a": sharing()}, first=card.minor)
-    node.prepare(ref)
-    node.unprepare(ref)
+    ref = node.claim_gpus({"a": sharing()}, first=card.minor)
+    node.driver.prepare(ref)
+    node.driver.unprepare(ref)
     assert node.left() == []
 
 
 def test_a_card_without_time_slices_is_refused_before_anything_is_changed(
-    make_node: Make,
+    make_node: MakeNode,
 ) -> None:
     node = make_node("mixed")
     names = {gpu.minor: gpu.product_name for gpu in node.inventory.gpus}
     assert (names[1], names[2]) == ("NVIDIA L4", "Tesla P4")
-    node.set_mode(1, EXCLUSIVE_PROCESS)
+    node.set_compute_mode(1, EXCLUSIVE_PROCESS)
     runs = smi_runs(node, 'exec "$REAL" "$@"')
     for beside in (LONG, HALF):
-        ref = node.claim({"a": beside, "b": LONG}, first=1)
+        ref = node.claim_gpus({"a": beside, "b": LONG}, first=1)
         with pytest.raises(ConfigError, match=r"Long cannot be set on gpu-2 .*: Not Supported"):
-            node.prepare(ref)
+            node.driver.prepare(ref)
         assert node.left() == ["compute mode of gpu-1"]
         assert not list(node.mps.files.desired_folder.glob("*"))
     assert {line.split()[-1] for line in runs.read_text().splitlines()} == {"--set-timeslice=0"}
 
 
 def test_one_gpu_that_refuses_takes_back_the_others(node: Node) -> None:
-    ref = node.claim({"a": LONG, "b": LONG, "c": LONG})
-    node.prepare(ref)  # all three are known to have time-slices from here on
-    node.unprepare(ref)
+    ref = node.claim_gpus({"a": LONG, "b": LONG, "c": LONG})
+    node.driver.prepare(ref)  # all three are known to have time-slices from here on
+    node.driver.unprepare(ref)
     node.machine.fail_call("nvidia-smi:set-timeslice", 999, uuid=node.uuid(1), times=1)
     with pytest.raises(DeviceError, match=r"cannot set the time-slice of GPU-.*Unknown Error"):
-        node.prepare(ref)
+        node.driver.prepare(ref)
     assert node.left() == []
-    node.prepare(ref)
+    node.driver.prepare(ref)
     assert node.time_slices() == {0: 3, 1: 3, 2: 3}
 
 
 def test_a_reset_that_fails_does_not_block_unprepare_and_is_retried(node: Node) -> None:
-    ref = node.claim({"a": LONG, "b": LONG})
-    node.prepare(ref)
+    ref = node.claim_gpus({"a": LONG, "b": LONG})
+    node.driver.prepare(ref)
     node.machine.fail_call("nvidia-smi:set-timeslice", 999, uuid=node.uuid(0), times=2)
-    node.unprepare(ref)
+    node.driver.unprepare(ref)
     assert node.time_slices() == {0: 3}
-    ((strategy, reason),) = node.cleanups(ref)
+    ((strategy, reason),) = node.driver.cleanups(ref)
     assert strategy == "TimeSlicing"
     assert "Unknown Error" in reason
-    assert node.world.claims.cleanup.count_pending() == {"TimeSlicing": 1}
-    assert not node.world.specs.exists(ref.uid)
+    assert node.driver.claims.cleanup.count_pending() == {"TimeSlicing": 1}
+    assert not node.driver.specs.exists(ref.uid)
 
-    reconciler = node.world.reconciler(ReconcileTiming())
+    reconciler = node.driver.reconciler(ReconcileTiming())
     assert reconciler.mend() == {ref.uid}
-    assert node.world.failed_undos == ["TimeSlicing", "TimeSlicing"]
+    assert node.driver.failed_undos == ["TimeSlicing", "TimeSlicing"]
     assert reconciler.mend() == set()
     assert node.left() == []
 
 
 def test_the_next_claim_of_the_gpu_takes_a_debt_back(node: Node) -> None:
-    node.set_mode(0, EXCLUSIVE_PROCESS)
-    ref = node.claim({"a": LONG, "b": LONG})
-    node.prepare(ref)
+    node.set_compute_mode(0, EXCLUSIVE_PROCESS)
+    ref = node.claim_gpus({"a": LONG, "b": LONG})
+    node.driver.prepare(ref)
     node.machine.fail_call("nvidia-smi:set-timeslice", 999, times=2)
-    node.unprepare(ref)
-    assert [strategy for strategy, _ in node.cleanups(ref)] == ["TimeSlicing", "TimeSlicing"]
-    other = node.claim({"a": None}, name="other")
-    node.prepare(other)
+    node.driver.unprepare(ref)
+    assert [strategy for strategy, _ in node.driver.cleanups(ref)] == ["TimeSlicing", "TimeSlicing"]
+    other = node.claim_gpus({"a": None}, name="other")
+    node.driver.prepare(other)
     assert node.time_slices() == {1: 3}
-    assert len(node.cleanups(ref)) == 1
-    node.unprepare(other)
-    assert node.world.reconciler(ReconcileTiming()).mend() == set()
-    assert node.modes() == {0: EXCLUSIVE_PROCESS}
+    assert len(node.driver.cleanups(ref)) == 1
+    node.driver.unprepare(other)
+    assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+    assert node.compute_modes() == {0: EXCLUSIVE_PROCESS}
     assert node.time_slices() == {}
-    assert node.world.left() == []
+    assert node.driver.left() == []
 
 
 def test_a_debt_that_cannot_be_paid_does_not_keep_the_next_claim_away(node: Node) -> None:
-    ref = node.claim({"a": LONG})
-    node.prepare(ref)
+    ref = node.claim_gpus({"a": LONG})
+    node.driver.prepare(ref)
     node.machine.fail_call("nvidia-smi:set-timeslice", 999)
-    node.unprepare(ref)
-    other = node.claim({"a": None}, name="other")
-    node.prepare(other)
-    assert len(node.cleanups(ref)) == 1
+    node.driver.unprepare(ref)
+    other = node.claim_gpus({"a": None}, name="other")
+    node.driver.prepare(other)
+    assert len(node.driver.cleanups(ref)) == 1
     node.machine.clear_faults()
-    assert node.world.reconciler(ReconcileTiming()).mend() == {ref.uid}, (
+    assert node.driver.reconciler(ReconcileTiming()).mend() == {ref.uid}, (
         "the GPU is another claim's now"
     )
     assert node.time_slices() == {0: 3}
-    node.unprepare(other)
-    assert node.world.reconciler(ReconcileTiming()).mend() == set()
+    node.driver.unprepare(other)
+    assert node.driver.reconciler(ReconcileTiming()).mend() == set()
     assert node.left() == []
 
 
 def test_a_claim_that_is_prepared_again_keeps_its_debt_in_mind(node: Node) -> None:
-    ref = node.claim({"a": LONG})
-    node.prepare(ref)
+    ref = node.claim_gpus({"a": LONG})
+    node.driver.prepare(ref)
     node.machine.fail_call("nvidia-smi:set-timeslice", 999, times=2)
-    node.unprepare(ref)
-    node.world.api.claims.clear()
-    again = node.claim({"a": None})
+    node.driver.unprepare(ref)
+    node.driver.api.claims.clear()
+    again = node.claim_gpus({"a": None})
     assert again == ref
-    node.prepare(again)
-    record = node.world.claims.records.read(ref.uid)
+    node.driver.prepare(again)
+    record = node.driver.claims.records.read(ref.uid)
     assert record is not None
     assert record.state is RecordState.PREPARED
     assert len(record.pending) == 1
-    node.unprepare(again)
+    node.driver.unprepare(again)
     assert node.left() == []
 
 
 def test_a_lost_gpu_does_not_block_unprepare(node: Node) -> None:
-    ref = node.claim({"a": LONG})
-    node.prepare(ref)
+    ref = node.claim_gpus({"a": LONG})
+    node.driver.prepare(ref)
     node.machine.lose_gpu(node.uuid(0))
-    node.unprepare(ref)
-    ((_, reason),) = node.cleanups(ref)
+    node.driver.unprepare(ref)
+    ((_, reason),) = node.driver.cleanups(ref)
     assert "GPU is lost" in reason
     node.machine.reboot("boot-2")
-    after = Node(node.root)
-    assert after.world.reconciler(ReconcileTiming()).mend() == set()
-    assert after.left() == []
-    after.close()
+    node.restart(api=ClaimApi())
+    assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+    assert node.left() == []
 
 
 def test_a_hanging_nvidia_smi_is_given_up(node: Node) -> None:
     smi_runs(node, "exec sleep 600")
-    ref = node.claim({"a": LONG})
+    ref = node.claim_gpus({"a": LONG})
     with pytest.raises(DeviceError, match=r"nvidia-smi did not answer in . s; see dmesg"):
-        node.world.prepare(ref, 0.2)
+        node.driver.prepare(ref, 0.2)
 
 
 def test_a_missing_nvidia_smi_says_where_it_was_looked_for(node: Node) -> None:
     node.machine.nvidia_smi.rename(node.root / "elsewhere")
     with pytest.raises(DeviceError, match=r"nvidia-smi not found under .* \(looked in .*/usr/bin"):
-        node.prepare(node.claim({"a": LONG}))
+        node.driver.prepare(node.claim_gpus({"a": LONG}))
     assert node.left() == []
 
 
 def test_after_a_reboot_nothing_is_reset(node: Node) -> None:
-    ref = node.claim({"a": LONG})
-    node.prepare(ref)
+    ref = node.claim_gpus({"a": LONG})
+    node.driver.prepare(ref)
     node.machine.reboot("boot-2")
     runs = smi_runs(node, 'exec "$REAL" "$@"')
-    after = Node(node.root, api=node.world.api)
-    assert isinstance(after.world, World)
-    assert after.world.reconciler(ReconcileTiming()).mend() == set()
-    after.unprepare(ref)
+    node.restart()
+    assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+    node.driver.unprepare(ref)
     assert not runs.exists()
-    assert after.left() == []
-    after.close()
+    assert node.left() == []

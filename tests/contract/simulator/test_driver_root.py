@@ -190,9 +190,8 @@ def test_a_failing_up_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == []
 
 
+@pytest.mark.usefixtures("needs_root")
 def test_down_refuses_while_something_is_mounted_below(machine: Machine) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount")
     place = machine.driver_root / "run"
     mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], check=False)
     if mounted.returncode != 0:

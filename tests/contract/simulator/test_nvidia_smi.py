@@ -8,26 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.errors import SetupError
-from dra_driver.simulator import build, userspace
+from dra_driver.simulator import userspace
 from dra_driver.simulator.machine import Machine
 
 MakeMachine = Callable[..., Machine]
 
 
-@pytest.fixture(scope="module")
-def real_files() -> None:
-    """Skips when NVIDIA's files cannot be had; in CI (the variable CI is set) that is a failure."""
-    try:
-        userspace.real(build.cache_folder(os.environ), os.environ, print)
-    except SetupError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"NVIDIA's nvidia-smi cannot be had: {error}")
-
-
 @pytest.fixture
-def machine(make_machine: MakeMachine, real_files: None) -> Machine:
+def machine(make_machine: MakeMachine, real_userspace: None) -> Machine:
     return make_machine("a100x8", userspace="real")
 
 
@@ -94,7 +82,9 @@ def test_it_sets_time_slices(machine: Machine) -> None:
         assert machine.time_slice(uuid) == number
 
 
-def test_a_card_without_time_slices_says_so(make_machine: MakeMachine, real_files: None) -> None:
+def test_a_card_without_time_slices_says_so(
+    make_machine: MakeMachine, real_userspace: None
+) -> None:
     machine = make_machine("mixed", userspace="real")
     done = smi(machine, "compute-policy", "-i", "3", "--set-timeslice=1")
     assert done.returncode == 3
@@ -119,7 +109,9 @@ def test_it_reports_a_lost_gpu_and_an_unloaded_driver(machine: Machine) -> None:
     assert "couldn't communicate with the NVIDIA driver" in smi(machine, "-L").stdout
 
 
-def test_it_cuts_a_gpu_and_lists_what_it_made(make_machine: MakeMachine, real_files: None) -> None:
+def test_it_cuts_a_gpu_and_lists_what_it_made(
+    make_machine: MakeMachine, real_userspace: None
+) -> None:
     machine = make_machine("h100x8", userspace="real")
     gpu = in_order(machine)[1]
     assert smi(machine, "-i", "1", "-mig", "1").returncode == 0
@@ -172,12 +164,11 @@ def libraries_of(program: Path) -> list[Path]:
     ]
 
 
+@pytest.mark.usefixtures("needs_root")  # it changes the root folder
 @pytest.mark.parametrize("place", ["as-on-the-host", "hookless"])
 def test_in_a_container_it_shows_the_gpus_whose_nodes_are_there(
     machine: Machine, place: str, tmp_path: Path
 ) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root to change the root folder")
     inside = tmp_path / "container"
     if place == "hookless":  # every library under its soname, in the folder CUDA images search
         folder, library = "usr/local/nvidia/lib64", "libnvidia-ml.so.1"

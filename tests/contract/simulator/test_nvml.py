@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import os
 import subprocess
 import sys
 import tempfile
@@ -240,9 +239,8 @@ def test_two_processes_share_what_is_set(session: Machine) -> None:
     assert pynvml.nvmlDeviceGetComputeMode(handle) == 0
 
 
+@pytest.mark.usefixtures("needs_root")  # it becomes someone else
 def test_who_may_not_write_the_state_may_not_set() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root to become someone else")
     program = (
         "import ctypes, os, sys\n"
         "library = ctypes.CDLL(sys.argv[1]); os.setgid(65534); os.setuid(65534)\n"

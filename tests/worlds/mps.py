@@ -1,8 +1,14 @@
-"""A node for the tests of mps/: simulated GPUs, NVIDIA's real MPS control, one MPS directory."""
+"""The MPS domains of a node, and the lives of supervisors that serve them.
+
+NVIDIA's real MPS control over simulated GPUs. Everything is below one directory, so that another
+process can go on with it.
+"""
 
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dra_driver.devices.programs import MPS_CONTROL
@@ -16,11 +22,10 @@ from dra_driver.mps.files import MpsFiles
 from dra_driver.mps.lifecycle import SupervisorContext
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.mps.supervisor import Supervisor
-from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
+from worlds.configs import PATIENCE
 
 QUICK = WorkerTiming(first_retry=0.02, longest_retry=0.2, check=0.2, settled=0.0)
-PATIENCE = 40.0
 Step = Callable[[DomainId, str], None]
 
 
@@ -28,8 +33,8 @@ def no_step(domain: DomainId, name: str) -> None:
     """Pass every step."""
 
 
-class World:
-    """Everything below one directory, so that another process can go on with it."""
+class MpsDomains:
+    """Domains are asked for, waited for and looked into as a driver and a person would."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -38,12 +43,6 @@ class World:
         self.requests = DomainRequests(self.files.root, time.monotonic, supervisor_grace=PATIENCE)
         self.impatient = DomainRequests(self.files.root, time.monotonic, supervisor_grace=0.05)
         self.control = Control(self.machine.driver_root)
-
-    @classmethod
-    def create(cls, root: Path) -> "World":
-        """Make a node with eight H100 and NVIDIA's own user-space files; SetupError without."""
-        Machine.create(root / "driver", "h100x8", Options(userspace="real"))
-        return cls(root)
 
     def supervisor(
         self, step: Step = no_step, timing: WorkerTiming = QUICK, *, modes: bool = True
@@ -60,18 +59,34 @@ class World:
         )
         return Supervisor(context, timing, time.monotonic)
 
-    def uuid(self, slot: int) -> str:
-        return self.machine.gpus[slot].uuid
+    @contextmanager
+    def supervised(
+        self, step: Step = no_step, timing: WorkerTiming = QUICK, *, modes: bool = True
+    ) -> Iterator[Supervisor]:
+        """Run a supervisor in this process."""
+        supervisor = self.supervisor(step, timing, modes=modes)
+        thread = threading.Thread(target=supervisor.run, name="supervisor")
+        thread.start()
+        try:
+            yield supervisor
+        finally:
+            if thread.is_alive():
+                supervisor.stop()
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+    def uuid(self, minor: int) -> str:
+        return next(gpu.uuid for gpu in self.machine.gpus if gpu.minor == minor)
 
     def domain(
-        self, name: str, *slots: int, limits: tuple[int | None, ...] = (), **facts: object
+        self, name: str, *minors: int, limits: tuple[int | None, ...] = (), **facts: object
     ) -> Domain:
-        each = limits or (None,) * len(slots)
+        each = limits or (None,) * len(minors)
         return Domain(
             id=DomainId(name),
             devices=tuple(
-                DomainDevice(uuid=self.uuid(slot), pinned_memory_mib=limit)
-                for slot, limit in zip(slots, each, strict=True)
+                DomainDevice(uuid=self.uuid(minor), pinned_memory_mib=limit)
+                for minor, limit in zip(minors, each, strict=True)
             ),
             **facts,  # type: ignore[arg-type]
         )
@@ -96,13 +111,13 @@ class World:
             time.sleep(0.005)
         raise AssertionError(f"last status: {self.requests.status(domain.id)}")
 
-    def ask(self, domain: Domain, command: str) -> list[str]:
-        """Ask the domain's daemon, the way a person would."""
-        return self.control.ask(self.files.paths(domain.id), [command])
+    def ask(self, domain: DomainId, command: str) -> list[str]:
+        """Ask a domain's daemon, the way a person would."""
+        return self.control.ask(self.files.paths(domain), [command])
 
-    def modes(self) -> list[int | None]:
-        """The compute modes of all GPUs, by slot."""
-        return [status.compute_mode for status in self.machine.status()]
+    def compute_modes(self) -> dict[int, int]:
+        """The compute modes that are not DEFAULT, by minor number."""
+        return {s.gpu.minor: s.compute_mode for s in self.machine.status() if s.compute_mode}
 
     def left(self, domain: Domain) -> list[str]:
         """What is left of a domain: processes, mounts, folders, files, compute modes."""

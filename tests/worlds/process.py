@@ -31,7 +31,7 @@ def serving_a_node() -> Iterator[ApiServer]:
         yield server
 
 
-class Node:
+class ProcessNode:
     """One node: its folders, its machine, its API server, and the driver's process."""
 
     def __init__(self, root: Path, api: ApiServer) -> None:

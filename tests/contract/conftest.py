@@ -1,0 +1,56 @@
+"""Nodes with simulated GPUs, drivers with played ones, and what these need of this machine."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dra_driver.errors import SetupError
+from dra_driver.simulator import build, userspace
+from worlds.driver import Driver
+from worlds.node import MakeNode, Node
+
+
+@pytest.fixture(scope="session")
+def needs_root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("this needs root")
+
+
+@pytest.fixture(scope="session")
+def real_userspace() -> None:
+    """Skips where NVIDIA's files cannot be had; fails if the variable CI is set."""
+    try:
+        userspace.real(build.cache_folder(os.environ), os.environ, print)
+    except SetupError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"NVIDIA's user-space files cannot be had: {error}")
+
+
+@pytest.fixture
+def make_node(tmp_path: Path) -> Iterator[MakeNode]:
+    """Makes nodes from what Node.create takes."""
+    made: list[Node] = []
+
+    def make(profile: str = "h100x8", **options: str) -> Node:
+        made.append(Node.create(tmp_path / f"node{len(made)}", profile, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for node in made:
+        node.mps.clean()
+        node.close()
+
+
+@pytest.fixture
+def node(make_node: MakeNode) -> Node:
+    return make_node()
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    made = Driver(tmp_path)
+    yield made
+    made.close()

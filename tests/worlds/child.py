@@ -1,0 +1,90 @@
+"""Processes of their own for tests that need two drivers, or kill a driver or a supervisor."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dra_driver.claims.locks import NodeLocks
+from dra_driver.errors import ConflictError
+from worlds.configs import CONFIGS, REQUESTS
+from worlds.driver import Driver
+from worlds.mps import MpsDomains
+from worlds.node import Node
+
+TESTS = Path(__file__).parents[1]
+
+
+def start(*words: object, module: str = "worlds.child", **options: Any) -> "subprocess.Popen[Any]":
+    """Start one: a function of this module by name, and its arguments."""
+    command = [sys.executable, "-m", module, *map(str, words)]
+    return subprocess.Popen(command, cwd=TESTS, **options)
+
+
+def die_at(at: str) -> Callable[..., None]:
+    """A step that kills this process: at `name`, or at the second time of it for `name:2`."""
+    name_at, _, times = at.partition(":")
+    seen = 0
+
+    def step(*said: str) -> None:
+        nonlocal seen
+        seen += said[-1] == name_at  # a supervisor's steps say of which domain they are
+        if seen == int(times or 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return step
+
+
+def hold(file: str, uid: str) -> None:
+    """Hold a claim's lock for ever."""
+    locks = NodeLocks(Path(file), time.monotonic)
+    with locks.claim(uid, time.monotonic() + 30):
+        print("held", flush=True)  # noqa: T201
+        time.sleep(600)
+
+
+def contend(root: str, name: str, device: str, rounds: str) -> None:
+    """Get a GPU that another process wants as well, again and again, and be alone with it."""
+    driver = Driver(Path(root))
+    alone = Path(root) / "alone"
+    # Both claims exist for both processes: whoever has the GPU has a right to it.
+    refs = {one: driver.api.add(device, uid=f"uid-{one}", name=one) for one in ("one", "two")}
+    for _ in range(int(rounds)):
+        while True:
+            try:
+                driver.prepare(refs[name])
+                break
+            except ConflictError:
+                time.sleep(0.001)
+        os.close(os.open(alone, os.O_CREAT | os.O_EXCL))  # fails if the other one has it too
+        with (Path(root) / "wins").open("a") as wins:
+            wins.write("won\n")
+        alone.unlink()
+        driver.unprepare(refs[name])
+
+
+def die(root: str, mode: str, call: str, at: str) -> None:
+    """Make a call of a driver whose GPUs are played, and be killed at a step of it."""
+    driver = Driver(Path(root), step=die_at(at))
+    ref = driver.api.add("gpu-1", configs=CONFIGS[mode])
+    {"prepare": driver.prepare, "unprepare": driver.unprepare}[call](ref)
+
+
+def die_on_node(root: str, mode: str, call: str, at: str) -> None:
+    """Make a call of a node's driver that shares in earnest, and be killed at a step of it."""
+    node = Node(Path(root), played=False, step=die_at(at))
+    ref = node.claim_migs(0, 1) if mode == "mig" else node.claim_gpus(REQUESTS[mode])
+    {"prepare": node.driver.prepare, "unprepare": node.driver.unprepare}[call](ref)
+
+
+def supervise(root: str, at: str) -> None:
+    """Supervise until killed, which a step may do."""
+    MpsDomains(Path(root)).supervisor(die_at(at)).run()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,157 @@
+"""One life of a driver's claim objects: real files, locks and CDI specs, below one directory.
+
+Its GPUs and its API server are played, and so is the only strategy beside Exclusive, "MPS"; a test
+may give it others. Another life, of this process or another, goes on with the directory.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import make
+from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.locks import NodeLocks
+from dra_driver.claims.mig import MigHardware
+from dra_driver.claims.model import ClaimRef, PreparedDevice
+from dra_driver.claims.node import NodeParts, open_claims
+from dra_driver.claims.prepare import ClaimPreparer, PrepareTiming
+from dra_driver.claims.reconcile import Reconciler, ReconcileTiming
+from dra_driver.claims.validity import ClaimReader
+from dra_driver.devices.mig import MigInstances
+from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.sharing.base import EXCLUSIVE, Sharing
+from dra_driver.sharing.exclusive import Exclusive
+from resource_nvidia_com.v1beta1.sharing import SharingStrategy
+from worlds.api import ClaimApi
+from worlds.configs import PATIENCE
+from worlds.played import FileSharing, PlayedGpus, no_mig
+
+FAST = PrepareTiming(longest=10.0, margin=0.0, first_pause=0.001, longest_pause=0.005)
+
+
+class Driver:
+    """Two on one directory are two driver processes, or one before and after."""
+
+    def __init__(  # noqa: PLR0913 (what a test may want to be different)
+        self,
+        root: Path,
+        *gpus: Gpu,
+        boot_id: str = "boot-1",
+        api: ClaimApi | None = None,
+        step: Callable[[str], None] = lambda _: None,
+        timing: PrepareTiming = FAST,
+        reader: ClaimReader | None = None,
+        strategies: Mapping[str, Sharing] | None = None,
+        survives_reboot: bool = False,
+        mig: MigHardware | None = None,
+    ) -> None:
+        self.root = root
+        self.api = api or ClaimApi()
+        self.reader = reader or self.api
+        self.gpus = PlayedGpus(*(gpus or tuple(make.gpu(minor) for minor in range(8))))
+        self.specs = SpecStore(root / "cdi")
+        self.sharing = FileSharing(root / "hardware", survives_reboot=survives_reboot)
+        played: Mapping[str, Sharing] = {
+            EXCLUSIVE: Exclusive(),
+            str(SharingStrategy.MPS): self.sharing,
+        }
+        self.strategies = strategies or played
+        self.failed_undos: list[str] = []
+        parts = NodeParts(
+            inventory=self.gpus,
+            edits=self.gpus,
+            specs=self.specs,
+            strategies=self.strategies,
+            mig=mig or MigInstances(no_mig),
+            on_failed_undo=self.failed_undos.append,
+        )
+        self.plugin = root / "plugin"
+        self.claims = open_claims(self.plugin, parts, boot_id=boot_id, step=step)
+        self.locks = NodeLocks(self.plugin / "locks", time.monotonic)
+        self.preparer = ClaimPreparer(
+            api=self.reader,
+            inventory=self.gpus,
+            claims=self.claims,
+            locks=self.locks,
+            pool="node-1",
+            clock=time.monotonic,
+            timing=timing,
+        )
+
+    def close(self) -> None:
+        self.locks.close()
+
+    def reconciler(
+        self, timing: ReconcileTiming, clock: Callable[[], float] = time.monotonic
+    ) -> Reconciler:
+        return Reconciler(
+            api=self.reader,
+            claims=self.claims,
+            preparer=self.preparer,
+            locks=self.locks,
+            clock=clock,
+            timing=timing,
+        )
+
+    def prepare(self, ref: ClaimRef, seconds: float = PATIENCE) -> tuple[PreparedDevice, ...]:
+        return self.preparer.prepare(ref, deadline=time.monotonic() + seconds)
+
+    def unprepare(self, ref: ClaimRef, seconds: float = PATIENCE) -> None:
+        self.preparer.unprepare(ref, deadline=time.monotonic() + seconds)
+
+    def spec(self, ref: ClaimRef) -> dict[str, Any]:
+        """The claim's CDI spec as a runtime reads it."""
+        text = (self.root / "cdi" / f"k8s.gpu.nvidia.com-claim_{ref.uid}.json").read_text()
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def nodes(self, ref: ClaimRef) -> list[str]:
+        """The paths of the device nodes in the claim's CDI spec."""
+        return [
+            node["path"]
+            for device in self.spec(ref)["devices"]
+            for node in device["containerEdits"]["deviceNodes"]
+        ]
+
+    def env(self, ref: ClaimRef, device: str) -> dict[str, str]:
+        """The environment a container of this device gets, without what all containers get."""
+        found = self._edits(ref, device).get("env", [])
+        return dict(entry.split("=", 1) for entry in found)
+
+    def mounts(self, ref: ClaimRef, device: str) -> dict[str, str]:
+        """Container path to host path of the mounts for this device."""
+        found = self._edits(ref, device).get("mounts", [])
+        return {mount["containerPath"]: mount["hostPath"] for mount in found}
+
+    def _edits(self, ref: ClaimRef, device: str) -> dict[str, Any]:
+        devices = self.spec(ref)["devices"]
+        (edits,) = [
+            one["containerEdits"] for one in devices if one["name"] == f"{ref.uid}-{device}"
+        ]
+        found: dict[str, Any] = edits
+        return found
+
+    def cleanups(self, ref: ClaimRef) -> list[tuple[str, str]]:
+        """What could not be taken back of a claim: strategy and reason."""
+        record = self.claims.records.read(ref.uid)
+        cleanups = record.pending if record else ()
+        return [(cleanup.name, cleanup.reason) for cleanup in cleanups]
+
+    def left(self) -> list[str]:
+        """What claims have left on disk."""
+        folders = [self.plugin / name for name in ("claims", "gpus", "mig")]
+        folders += [self.root / "cdi", self.root / "hardware"]
+        files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+        return sorted(str(path.relative_to(self.root)) for path in files)
+
+    @property
+    def shared(self) -> list[str]:
+        """The UUIDs of the devices on which the strategy has set something."""
+        return sorted(path.name for path in (self.root / "hardware").iterdir())
+
+    def set_on(self, uuid: GpuUuid) -> str | None:
+        """What the strategy has set on a GPU."""
+        path = self.root / "hardware" / uuid
+        return path.read_text() if path.exists() else None

@@ -1,0 +1,192 @@
+"""A node: a simulated machine, and below the same directory all that outlives a driver's process.
+
+The driver asks the machine through its own NVML session, and makes MIG devices there. Sharing is
+played by files, or is the real thing: nvidia-smi, NVML, and an MPS directory that supervisors
+serve. Another process can go on with the directory, or die in it.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import make
+from dra_driver.claims.model import ClaimRef
+from dra_driver.claims.ownership import Ownership
+from dra_driver.devices.mig import MigInstances
+from dra_driver.devices.model import Gpu, Inventory
+from dra_driver.devices.partitions import partition_name, partitions
+from dra_driver.mps.domain import DomainId
+from dra_driver.sharing.base import EXCLUSIVE, Sharing
+from dra_driver.sharing.exclusive import Exclusive
+from dra_driver.sharing.mps import Mps
+from dra_driver.sharing.nvidia_smi import NvidiaSmi
+from dra_driver.sharing.time_slicing import TimeSlicing
+from dra_driver.simulator.driver_root import Options, UserspaceChoice
+from dra_driver.simulator.layout import Fact
+from dra_driver.simulator.machine import Machine
+from dra_driver.simulator.mig import SimulatedMig
+from worlds.api import ClaimApi
+from worlds.configs import HALF, PATIENCE
+from worlds.driver import Driver
+from worlds.mps import MpsDomains
+from worlds.session import session_on
+
+Step = Callable[[str], None]
+
+
+def no_step(name: str) -> None:
+    """Pass every step."""
+
+
+class Node:
+    """GPUs are told by minor number. Two nodes on one directory are two driver processes."""
+
+    def __init__(self, root: Path, *, played: bool = True, step: Step = no_step) -> None:
+        self.root = root
+        self.played = played
+        self.machine = Machine(root / "driver")
+        self._start(ClaimApi(), step=step)
+
+    @classmethod
+    def create(
+        cls, root: Path, profile: str = "h100x8", userspace: UserspaceChoice = "stand-in"
+    ) -> "Node":
+        """Make one. With NVIDIA's own user-space files sharing is real; SetupError without."""
+        Machine.create(root / "driver", profile, Options(userspace=userspace))
+        return cls(root, played=userspace != "real")
+
+    def _start(self, api: ClaimApi, *, step: Step, survives_reboot: bool = False) -> None:
+        state, boot_id = self.root / "state", self.machine.boot_id
+        notes = Ownership(state / "plugin", boot_id)
+        self.session = session_on(self.machine, made_here=lambda: notes.made().keys())
+        self.mps = MpsDomains(self.root)
+        self.driver = Driver(
+            state,
+            *self.session.look().gpus,
+            boot_id=boot_id,
+            api=api,
+            step=step,
+            strategies=None if self.played else self._strategies(),
+            survives_reboot=survives_reboot,
+            mig=MigInstances(self.session.mig),
+        )
+
+    def _strategies(self) -> dict[str, Sharing]:
+        smi = NvidiaSmi(self.machine.driver_root, time.monotonic)
+        return {
+            EXCLUSIVE: Exclusive(),
+            "TimeSlicing": TimeSlicing(smi, self.session),
+            "MPS": Mps(self.mps.requests, time.monotonic, ready_seconds=PATIENCE),
+        }
+
+    def close(self) -> None:
+        self.driver.close()
+        self.session.close()
+
+    def restart(
+        self, *, api: ClaimApi | None = None, step: Step = no_step, survives_reboot: bool = False
+    ) -> None:
+        """End the driver's process and start another: same files and, by default, same API."""
+        self.close()
+        self._start(api or self.driver.api, step=step, survives_reboot=survives_reboot)
+        self.driver.claims.leftovers.delete_halves()
+
+    def look(self) -> None:
+        """Let the driver see what there is now."""
+        self.driver.gpus.inventory = self.session.look()
+
+    # What there is
+
+    @property
+    def inventory(self) -> Inventory:
+        """What the driver has seen."""
+        return self.driver.gpus.inventory
+
+    def gpu(self, minor: int = 0) -> Gpu:
+        return next(gpu for gpu in self.inventory.gpus if gpu.minor == minor)
+
+    def uuid(self, minor: int) -> str:
+        return self.mps.uuid(minor)
+
+    def name(self, profile: str, start: int, minor: int = 0) -> str:
+        """The device name of a MIG profile at a place on a GPU."""
+        (found,) = [
+            partition_name(self.gpu(minor), one)
+            for one in partitions(self.gpu(minor))
+            if (one.profile.name, one.placement.start) == (profile, start)
+        ]
+        return found
+
+    # Claims
+
+    def claim(self, *devices: str, name: str = "claim", configs: Iterable[Any] = ()) -> ClaimRef:
+        """Allocate a claim."""
+        return self.driver.api.add(*devices, uid=f"uid-{name}", name=name, configs=list(configs))
+
+    def claim_gpus(
+        self, requests: Mapping[str, dict[str, Any] | None], first: int = 0, name: str = "claim"
+    ) -> ClaimRef:
+        """Allocate a claim: a GPU for each request, from `first` on, shared as the request says."""
+        configs = [
+            make.config(request, sharing=sharing)
+            for request, sharing in requests.items()
+            if sharing is not None
+        ]
+        devices = [f"gpu-{first + number}" for number in range(len(requests))]
+        facts = {"uid": f"uid-{name}", "name": name, "configs": configs}
+        return self.driver.api.add(*devices, requests=tuple(requests), **facts)
+
+    def claim_migs(self, *starts: int) -> ClaimRef:
+        """Allocate a claim: a small MIG device at each start on the first GPU, all under MPS."""
+        config = make.config(kind="MigDeviceConfig", sharing=HALF)
+        return self.claim(*(self.name("1g.10gb", start) for start in starts), configs=[config])
+
+    def ask(self, ref: ClaimRef, command: str) -> list[str]:
+        """Ask the MPS daemon of a claim, the way a person would."""
+        return self.mps.ask(DomainId(ref.uid), command)
+
+    # What the hardware is set to, by minor number: what is not the default
+
+    def migs(self, minor: int = 0) -> list[SimulatedMig]:
+        """The MIG devices that are on a GPU now."""
+        return self.machine.mig_devices(self.uuid(minor))
+
+    def mig_shapes(self) -> dict[int, list[str]]:
+        """The MIG devices that there are, as `profile@start`."""
+        found = {gpu.minor: self.migs(gpu.minor) for gpu in self.machine.gpus}
+        return {
+            minor: sorted(f"{one.profile}@{one.start}" for one in there)
+            for minor, there in found.items()
+            if there
+        }
+
+    def mig_modes(self) -> dict[int, int]:
+        return {s.gpu.minor: s.mig_mode for s in self.machine.status() if s.mig_mode}
+
+    def time_slices(self) -> dict[int, int]:
+        return {s.gpu.minor: s.time_slice for s in self.machine.status() if s.time_slice}
+
+    def compute_modes(self) -> dict[int, int]:
+        return self.mps.compute_modes()
+
+    def set_compute_mode(self, minor: int, mode: int) -> None:
+        self.machine.set_fact(self.uuid(minor), Fact.COMPUTE_MODE, mode)
+
+    def left(self) -> list[str]:
+        """What claims have left: files, MIG devices, settings, and of MPS anything at all."""
+        found = self.driver.left()
+        found += [
+            f"{one} on gpu-{gpu}" for gpu, there in self.mig_shapes().items() for one in there
+        ]
+        found += [f"MIG mode of gpu-{minor}" for minor in self.mig_modes()]
+        found += [f"time-slice of gpu-{minor}" for minor in self.time_slices()]
+        found += [f"compute mode of gpu-{minor}" for minor in self.compute_modes()]
+        found += [f"mps domain {domain}" for domain in sorted(self.mps.requests.list())]
+        for folder in self.mps.files.domains_folder.glob("*"):
+            found += [f"mps folder {folder.name}"]
+        return found
+
+
+MakeNode = Callable[..., Node]
+"""Makes a node from what Node.create takes."""
