@@ -265,7 +265,7 @@ def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> i
         DriverError: it could not start.
     """
     configure_logs(
-        level=LogLevel(settings.log_level), form=LogFormat(settings.log_format), stream=stream
+        level=LogLevel(settings.least_severe), form=LogFormat(settings.line_format), stream=stream
     )
     shutdown = Shutdown()
     shutdown.watch_signals()

@@ -30,6 +30,8 @@ log = structlog.get_logger()
 
 _REQUEST_SECONDS = 10.0
 
+_LeftOut = Withheld | Note | Omitted
+
 _MOST_ROUNDS = 5
 """Rounds of writing, finding dropped fields, withdrawing: each finds one more, so few suffice."""
 
@@ -140,7 +142,7 @@ class Publication:
         self._owner: Owner | None = None
         self._unsupported: frozenset[str] = frozenset()
         self._settled: dict[str, Settled] = {}
-        self._left_out: frozenset[Withheld | Note | Omitted] = frozenset()
+        self._left_out: frozenset[_LeftOut] = frozenset()
         self._are_counters_known = False
         self._is_first = True
 
@@ -304,14 +306,14 @@ class Publication:
 
     def _tell_left_out(self, found: Projection) -> None:
         """Say what is not published once, not at every publication or for every other GPU."""
-        left_out = (*found.withheld, *found.notes, *found.omitted)
+        left_out: tuple[_LeftOut, ...] = (*found.withheld, *found.notes, *found.omitted)
         told, self._left_out = self._left_out, frozenset(left_out)
         for entry in left_out:
             if entry not in told:
                 _tell(entry)
 
 
-def _tell(left_out: Withheld | Note | Omitted) -> None:
+def _tell(left_out: _LeftOut) -> None:
     match left_out:
         case Withheld():
             log.warning("gpu withheld", index=left_out.index, reason=left_out.reason)
