@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -290,7 +291,8 @@ def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> i
     log.info("driver stopped", status=reason.exit_status)
     if left:
         # Their threads would keep the process until they end. What they do survives a kill.
-        stream.flush()
+        with suppress(OSError):
+            stream.flush()
         os._exit(reason.exit_status)
     return reason.exit_status
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from dra_driver.errors import DriverError, SetupError
 
@@ -92,6 +92,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command and return the exit status."""
+    _open_standard_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(words[0] if words else "", words[1:])
@@ -104,6 +105,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output has had enough. Nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _open_standard_streams() -> None:
+    """Give a process that was started without them its standard streams, on /dev/null.
+
+    Else the next files and sockets get their numbers, and C libraries write complaints into them.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 (for the process's life)
 
 
 def _dispatch(name: str, rest: list[str]) -> int:

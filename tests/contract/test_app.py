@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import os
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +12,13 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from testbed.driver import DRIVER
 from testbed.kubelet import ClaimName, KubeletClient
 
 from apiserver.server import ApiServer
 from driver_process import NODE, Node, eventually, serving_a_node
+
+PATHS = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
 
 
 @pytest.fixture
@@ -70,6 +75,38 @@ def test_sigterm_removes_the_sockets_leaves_claims_prepared_and_ends_with_0(
     assert not (running.place.plugins / "gpu.nvidia.com/dra.sock").exists()
     assert len(running.place.cdi_files()) == 1
     assert len(running.devices()) == 8
+
+
+@pytest.mark.parametrize("close", ["while it runs", "before it starts"])
+def test_a_driver_whose_output_nobody_takes_works_on_and_leaves_no_socket(
+    node: Node, close: str
+) -> None:
+    node.install_gpus("t4x4")
+    script = 'exec "$0" kubelet-plugin'
+    if close == "before it starts":
+        script += " <&- >&- 2>&-"
+    log = subprocess.PIPE
+    process = subprocess.Popen(
+        ["sh", "-c", script, DRIVER], env=node.driver.env | PATHS, stdout=log, stderr=log
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        eventually(lambda: list(node.place.registry.glob("[!.]*")), "a socket")
+        process.stdout.close()
+        process.stderr.close()
+        node.wait_devices(4)
+        claim = node.allocate("one", "gpu-1")
+        with KubeletClient(node.place.registry) as kubelet:
+            kubelet.register()
+            assert kubelet.prepare(claim)["uid-one"].error == ""
+            assert kubelet.unprepare(claim)["uid-one"].error == ""
+        process.terminate()
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert list(node.place.registry.iterdir()) == []
 
 
 def test_sigterm_answers_a_claim_that_waits_for_its_gpu(node: Node) -> None:
