@@ -107,15 +107,17 @@ class Node:
             result["request"] = request
         return ref
 
-    def mig_claim(self, *starts: int, name: str = "claim") -> ClaimRef:
-        """Allocate a claim: a small MIG device at each start on the first GPU, all under MPS."""
+    def mig_claim(
+        self, *starts: int, name: str = "claim", sharing: Mapping[str, Any] = HALF
+    ) -> ClaimRef:
+        """Allocate a claim: a small MIG device at each start on the first GPU, all shared so."""
         gpu = self.inventory.gpus[0]
         names = [
             partition_name(gpu, place)
             for place in partitions(gpu)
             if place.profile.name == "1g.10gb" and place.placement.start in starts
         ]
-        config = make.config(kind="MigDeviceConfig", sharing=HALF)
+        config = make.config(kind="MigDeviceConfig", sharing=sharing)
         return self.world.api.add(*names, uid=f"uid-{name}", name=name, configs=[config])
 
     def instances(self) -> int:

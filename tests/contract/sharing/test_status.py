@@ -59,6 +59,20 @@ def test_it_tells_of_a_time_sliced_and_an_mps_gpu(
         assert status("table") == "no claim is prepared on this node\n"
 
 
+def test_it_tells_of_time_slicing_that_has_no_effect_on_mig_devices(
+    node: Node, status: Callable[[str], str]
+) -> None:
+    ref = node.mig_claim(2, sharing={"strategy": "TimeSlicing"})
+    node.prepare(ref)
+    (row,) = [line for line in status("table").splitlines() if "-mig-" in line]
+    assert row.split("  ")[-3:] == ["TimeSlicing", "no effect on MIG devices", "prepared"]
+    assert node.time_slices() == {}
+    node.unprepare(ref)
+    assert node.instances() == 0
+    assert node.left() == []
+    assert status("table") == "no claim is prepared on this node\n"
+
+
 def test_it_tells_of_what_could_not_be_taken_back(node: Node, status: Callable[[str], str]) -> None:
     ref = node.claim(REQUESTS["time-slicing"])
     node.prepare(ref)
