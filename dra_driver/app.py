@@ -40,6 +40,7 @@ from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Inventory, MigSlot
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.devices.nvml_calls import NvmlCalls
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import DriverError
@@ -108,7 +109,9 @@ class Driver:
             proc_root=roots.proc,
             sys_root=roots.sys,
             made_here=self._mig_made_here,
+            calls=NvmlCalls(clock=clock, answer_seconds=settings.nvml_timeout),
         )
+        self._metrics.watch_silence(self._session.silences)
         self._watcher = InventoryWatcher(
             self._session.look,
             rescan_seconds=settings.rescan_interval,

@@ -211,6 +211,11 @@ class Settings(CommandSettings):
     rescan_interval: Seconds = Field(
         30.0, description="Seconds between looks for GPUs that came or went."
     )
+    nvml_timeout: Seconds = Field(
+        10.0,
+        description="Seconds that a GPU gets to answer NVML before it is taken for sick; more for "
+        "GPUs that are slow to initialise.",
+    )
 
     mps_ready_timeout: Seconds = Field(
         35.0, description="Seconds to wait for a claim's MPS daemon, within the kubelet's patience."

@@ -50,8 +50,15 @@ class Liveness(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """Serves the probe on a TCP address until stopped."""
 
     def __init__(self, paths: SocketPaths, *, address: str, port: int) -> None:
-        """Take the sockets to try and the address; port 0 lets the system choose one."""
+        """Take the sockets to try and where to listen.
+
+        Args:
+            paths: of the sockets.
+            address: an IP address; empty for all, of both families.
+            port: 0 lets the system choose one.
+        """
         self._paths = paths
+        address = address or "::"
         self._host = f"[{address}]" if ":" in address else address
         self._wanted_port = port
         self._well = True

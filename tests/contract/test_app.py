@@ -12,9 +12,11 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from testbed.commands import wait_until
 from testbed.driver import DRIVER
 from testbed.kubelet import ClaimName, KubeletClient
 
+import make
 from apiserver.server import ApiServer
 from driver_process import NODE, Node, eventually, serving_a_node
 
@@ -194,6 +196,36 @@ def test_gpus_are_published_once_their_kernel_driver_is_loaded(node: Node) -> No
     assert node.wait_devices(4) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
 
 
+def test_a_gpu_that_hangs_leaves_alone_and_comes_back_when_it_answers(node: Node) -> None:
+    machine = node.install_gpus("t4x4")
+    node.driver.env["NVML_TIMEOUT"] = "1"
+    node.driver.start("--http-endpoint=127.0.0.1:0")
+    port = node.driver.wait_log("http endpoint opened")["port"]
+    node.wait_devices(4)
+    hung = next(one for one in machine.status() if one.gpu.minor == 2).gpu
+    machine.slow_call("nvmlDeviceGetName", 20_000, uuid=hung.uuid, times=1)
+    # Seconds, not the twenty that the call takes.
+    wait_until(lambda: len(node.devices()) == 3, "slices without it", timeout=15, interval=0.05)
+    assert "gpu-2" not in node.devices()
+    said = node.driver.wait_log("gpu cannot be described")
+    assert f"GPU {said['index']} does not answer since 20" in said["cause"]
+    silent = f'nvidia_dra_nvml_silent_seconds{{driver="gpu.nvidia.com",gpu="{said["index"]}"}} '
+    seconds = [line.removeprefix(silent) for line in _metrics(port).splitlines() if silent in line]
+    assert 1 <= float(seconds[0]) < 20
+    assert 'nvidia_dra_gpus{driver="gpu.nvidia.com",state="sick"} 1.0' in _metrics(port)
+    sliced = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
+    healthy = node.allocate("well", "gpu-1", configs=[make.config(sharing=sliced)])
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
+        assert kubelet.prepare(healthy, timeout=10)["uid-well"].error == ""
+        sick = kubelet.prepare(node.allocate("ill", "gpu-2"), timeout=3)["uid-ill"].error
+        assert "does not answer since" in sick
+        assert kubelet.unprepare(healthy, timeout=10)["uid-well"].error == ""
+    node.wait_devices(4)
+    assert node.driver.wait_log("nvml answers again")["seconds"] >= 19
+    assert f"{silent}0.0" in _metrics(port)
+
+
 def test_metrics_and_liveness_are_served_where_told(node: Node) -> None:
     node.install_gpus("t4x4")
     node.driver.start("--http-endpoint=127.0.0.1:0", "--healthcheck-port=0")
@@ -217,13 +249,17 @@ def test_metrics_and_liveness_are_served_where_told(node: Node) -> None:
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def _published(port: int) -> str:
+def _metrics(port: int) -> str:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
+        return connection.getresponse().read().decode()
     finally:
         connection.close()
+
+
+def _published(port: int) -> str:
+    text = _metrics(port)
     wanted = 'nvidia_dra_published_devices{driver="gpu.nvidia.com"} 4.0'
     return text if wanted in text else ""
 
