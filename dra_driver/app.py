@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -39,6 +40,7 @@ from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Inventory, MigSlot
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.devices.nvml_calls import NvmlCalls
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import DriverError
@@ -107,7 +109,9 @@ class Driver:
             proc_root=roots.proc,
             sys_root=roots.sys,
             made_here=self._mig_made_here,
+            calls=NvmlCalls(clock=clock, answer_seconds=settings.nvml_timeout),
         )
+        self._metrics.watch_silence(self._session.silences)
         self._watcher = InventoryWatcher(
             self._session.look,
             rescan_seconds=settings.rescan_interval,
@@ -265,7 +269,7 @@ def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> i
         DriverError: it could not start.
     """
     configure_logs(
-        level=LogLevel(settings.log_level), form=LogFormat(settings.log_format), stream=stream
+        level=LogLevel(settings.least_severe), form=LogFormat(settings.line_format), stream=stream
     )
     shutdown = Shutdown()
     shutdown.watch_signals()
@@ -290,7 +294,8 @@ def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> i
     log.info("driver stopped", status=reason.exit_status)
     if left:
         # Their threads would keep the process until they end. What they do survives a kill.
-        stream.flush()
+        with suppress(OSError):
+            stream.flush()
         os._exit(reason.exit_status)
     return reason.exit_status
 

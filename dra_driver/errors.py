@@ -3,6 +3,7 @@
     DriverError
     ├── ConfigError      the user's config or claim is wrong: says field, value, what is allowed
     ├── DeviceError      hardware or its driver says no
+    │   └── SilenceError      it says nothing, for too long
     ├── ConflictError    someone else holds the device or the claim
     ├── TransientError   may pass by itself: wait and retry inside the call
     │   └── UnavailableError  the API server is away, busy or slow; may say when to come back
@@ -30,6 +31,10 @@ class ConfigError(DriverError):
 
 class DeviceError(DriverError):
     """NVML, a device node or the GPU driver refused."""
+
+
+class SilenceError(DeviceError):
+    """A GPU or its driver did not answer in time, and may never."""
 
 
 class ConflictError(DriverError):

@@ -124,7 +124,7 @@ class ClaimRecord:
         state: how far the claim has come.
         devices: what it has, or had.
         realisations: what is to be undone of that these devices exist.
-        plans: what is to be undone of how they are shared; what changes nothing has no plan.
+        plans: what is to be undone of how they are shared; one without GPUs changes nothing.
         pending: what could not be undone of an earlier preparation.
         pods: the pods it was reserved for when it was prepared.
     """
