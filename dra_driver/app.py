@@ -238,7 +238,7 @@ class Driver:
 
     def _count_prepared(self) -> Mapping[DeviceType, int]:
         records = self._claims.records
-        found = (records.read(uid) for uid in records.uids())
+        found = (records.peek(uid) for uid in records.uids())
         return Counter(
             _device_type(recorded_kind(entry.device))
             for record in found

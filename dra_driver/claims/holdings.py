@@ -94,7 +94,7 @@ class Holdings:
         found = []
         for other in self.ownership.holders(gpu):
             if other != uid:
-                record = self.records.read(other)
+                record = self.records.peek(other)
                 if record is not None:
                     found.append(record)
                 else:

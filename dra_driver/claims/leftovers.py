@@ -92,7 +92,7 @@ class Leftovers:
             {
                 slot: uid
                 for slot, uid in made.items()
-                if uid != wanted.ref.uid and self._records.read(uid) is None
+                if uid != wanted.ref.uid and self._records.peek(uid) is None
             }
         )
 

@@ -49,7 +49,7 @@ class Domains(Protocol):
 class Records(Protocol):
     """The claims of this node (claims/checkpoint.py)."""
 
-    def read(self, uid: ClaimUid) -> ClaimRecord | None:
+    def peek(self, uid: ClaimUid) -> ClaimRecord | None:
         """Return a claim's record, or None."""
         ...
 
@@ -242,7 +242,7 @@ class MpsEvents:
         return at is None or self._clock() >= at + self._timing.between_events
 
     def _report(self, domain: DomainId, status: Status) -> None:
-        record = self._records.read(ClaimUid(claim_of(domain)))
+        record = self._records.peek(ClaimUid(claim_of(domain)))
         if record is None:
             return  # the claim is being unprepared
         log.warning("mps daemon of a claim died", claim=str(record.ref), deaths=status.restarts)

@@ -4,7 +4,7 @@ In: a claim with its configs, or its record. Out: marks on GPUs, a record, devic
 are shared as the configs say, and a CDI spec.
 
     mark -> intend -> realise -> share -> record -> specify
-    unshare -> unmake -> unspecify -> forget -> unmark
+    released -> unshare -> unmake -> unspecify -> forget -> unmark
 
 Hardware is changed only under a record that says what will be changed, and a kill at any point is
 repaired by the next call for the claim or by claims/reconcile.py. Where no hardware is changed,
@@ -144,20 +144,17 @@ class Transaction:
     def release(self, record: ClaimRecord, *, deadline: float) -> tuple[PendingCleanup, ...]:
         """Take back everything of a claim; return what hardware refuses to take back.
 
-        That stays in a record of its own; see claims/cleanup.py.
+        That stays in a record of its own; see claims/cleanup.py. A full disk is no reason to fail.
 
         Raises:
-            StateError: the record cannot be deleted.
+            StateError: nothing can be changed on this disk, and nothing was.
         """
-        if record.state is RecordState.PREPARED and record.realisations:
-            # A device half unmade is none: a driver that starts then must not take it for one.
-            self._records.write(replace(record, state=RecordState.PREPARING))
+        if record.state is not RecordState.RELEASED:
+            # What is half undone is not prepared: whoever comes then must not take it for that.
+            self._records.note_release(record.ref.uid)
         left = self._cleanup.undo(record, deadline)
         self._step("undone")
-        self._specs.delete(record.ref.uid)
-        self._step("unspecified")
-        self._cleanup.forget(record, left)
-        return left
+        return self._cleanup.forget(record, left)
 
     # A claim that is prepared
 

@@ -103,20 +103,30 @@ def test_killed_in_prepare_the_next_start_leaves_all_or_nothing(
     if record:
         assert record.state is RecordState.PREPARED
         assert world.nodes(ref) == ["/dev/nvidia1"]
+        assert world.set_on(GPU) == (ref.uid if mode == "sharing" else None)
     else:
         assert world.set_on(GPU) is None
         assert world.left() == []
 
 
 @pytest.mark.parametrize(("mode", "step"), UNPREPARE_STEPS)
-@pytest.mark.parametrize("after", ["unprepare", "mend and unprepare", "prepare and unprepare"])
+@pytest.mark.parametrize(
+    "after",
+    ["unprepare", "mend and unprepare", "prepare and unprepare", "mend and prepare and unprepare"],
+)
 def test_killed_in_unprepare_nothing_is_left_in_the_end(
     killed: Killed, mode: str, step: str, after: str
 ) -> None:
     world, ref = killed(mode, "unprepare", step)
+
+    def prepare() -> None:
+        world.prepare(ref)
+        assert world.set_on(GPU) == (ref.uid if mode == "sharing" else None)
+        assert world.nodes(ref) == ["/dev/nvidia1"]
+
     calls: dict[str, Callable[[], object]] = {
         "unprepare": lambda: world.unprepare(ref),
-        "prepare": lambda: world.prepare(ref),
+        "prepare": prepare,
         "mend": world.reconciler(ReconcileTiming()).mend,
     }
     for call in after.split(" and "):

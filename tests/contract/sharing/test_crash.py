@@ -41,6 +41,12 @@ def kill_at(node: Node, mode: str, call: str, step: str) -> None:
     assert done.returncode == -signal.SIGKILL
 
 
+def check_hardware(node: Node, mode: str) -> None:
+    """Check that the GPUs are set as a prepared claim's requests ask for."""
+    assert list(node.time_slices().values()) == [3] * (mode != "mps")
+    assert list(node.modes().values()) == [3] * (mode != "time-slicing")
+
+
 @pytest.mark.parametrize("mode", REQUESTS)
 @pytest.mark.parametrize("step", PREPARE_STEPS)
 def test_a_driver_killed_in_prepare_completes_it_next_time(
@@ -50,8 +56,7 @@ def test_a_driver_killed_in_prepare_completes_it_next_time(
         kill_at(node, mode, "prepare", step)
         ref = node.claim(REQUESTS[mode])
         node.prepare(ref)
-        assert list(node.time_slices().values()) == [3] * (mode != "mps")
-        assert list(node.modes().values()) == [3] * (mode != "time-slicing")
+        check_hardware(node, mode)
         node.unprepare(ref)
         assert node.left() == []
 
@@ -71,6 +76,7 @@ def test_a_driver_killed_in_prepare_leaves_all_or_nothing_at_its_next_start(
         else:
             assert record.state is RecordState.PREPARED
             assert node.world.specs.exists(ref.uid)
+            check_hardware(node, mode)
         node.unprepare(ref)
         other = node.claim(dict.fromkeys(REQUESTS[mode]), name="other")
         node.prepare(other)
@@ -81,7 +87,7 @@ def test_a_driver_killed_in_prepare_leaves_all_or_nothing_at_its_next_start(
 
 @pytest.mark.parametrize("mode", REQUESTS)
 @pytest.mark.parametrize("step", UNPREPARE_STEPS)
-@pytest.mark.parametrize("after", ["unprepare", "mend"])
+@pytest.mark.parametrize("after", ["unprepare", "mend", "prepare"])
 def test_a_driver_killed_in_unprepare_leaves_nothing_in_the_end(
     node: Node, supervised: Supervised, mode: str, step: str, after: str
 ) -> None:
@@ -91,6 +97,9 @@ def test_a_driver_killed_in_unprepare_leaves_nothing_in_the_end(
         kill_at(node, mode, "unprepare", step)
         if after == "mend":
             assert node.world.reconciler(ReconcileTiming()).mend() == set()
+        elif after == "prepare":
+            node.prepare(ref)
+            check_hardware(node, mode)
         node.unprepare(ref)
         other = node.claim(dict.fromkeys(REQUESTS[mode]), name="other")
         node.prepare(other)
@@ -123,7 +132,7 @@ def test_a_driver_killed_in_prepare_of_mig_devices_under_mps_converges(
 
 
 @pytest.mark.parametrize("step", UNPREPARE_STEPS)
-@pytest.mark.parametrize("after", ["unprepare", "mend"])
+@pytest.mark.parametrize("after", ["unprepare", "mend", "prepare"])
 def test_a_driver_killed_in_unprepare_of_mig_devices_under_mps_converges(
     node: Node, supervised: Supervised, step: str, after: str
 ) -> None:
@@ -133,6 +142,10 @@ def test_a_driver_killed_in_unprepare_of_mig_devices_under_mps_converges(
         kill_at(node, "mig", "unprepare", step)
         if after == "mend":
             assert node.world.reconciler(ReconcileTiming()).mend() == set()
+        elif after == "prepare":
+            node.prepare(ref)
+            assert node.instances() == 2
+            assert len(node.mps.requests.list()) == 2
         node.unprepare(ref)
         assert (node.instances(), node.left()) == (0, [])
 
