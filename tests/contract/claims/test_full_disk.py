@@ -1,4 +1,4 @@
-"""A disk with no byte left, and one that nobody may write to: claims are taken back all the same."""
+"""A disk that is full, and one that nobody may write to: claims are taken back all the same."""
 
 import os
 import subprocess
@@ -13,6 +13,7 @@ from claims_world import MPS, World
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.errors import DeviceError, StateError, TransientError
+from mig_world import MPS_ON_MIG, MigNode
 
 GPU = make.gpu(1).uuid
 
@@ -96,6 +97,30 @@ def test_a_claim_is_unprepared_on_a_full_disk(
     world.unprepare(ref)
     disk.empty()
     assert world.left() == []
+
+
+def test_mig_devices_are_given_back_on_a_full_disk_and_mig_mode_is_turned_off(
+    tmp_path: Path,
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a file system of its own needs root")
+    disk = Disk(tmp_path / "state" / "plugin")
+    try:
+        node = MigNode.create(tmp_path)
+        ref = node.claim(node.name("1g.10gb", 0), node.name("1g.10gb", 1), configs=[MPS_ON_MIG])
+        node.world.prepare(ref)
+        disk.fill()
+        held = node.there()[0].uuid
+        node.machine.hold_instance(held)
+        with pytest.raises(TransientError, match="cannot be unprepared yet"):
+            node.world.unprepare(ref, 0.3)
+        node.machine.release_instance(held)
+        node.world.unprepare(ref)
+        disk.empty()
+        assert node.left() == []
+        node.close()
+    finally:
+        disk.unmount()
 
 
 def test_what_cannot_be_written_down_as_pending_is_found_again(
