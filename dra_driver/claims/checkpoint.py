@@ -17,7 +17,8 @@ more (0400) is read as released, whatever it says. A record that is written anew
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,7 @@ import structlog
 
 from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.record import ClaimRecord, decode, encode, released
-from dra_driver.errors import ConfigError, StateError
+from dra_driver.errors import ConfigError, StateError, VersionError
 from dra_driver.files import TEMPORARY_SUFFIX, read_whole, temporary_of, write_whole
 
 log = structlog.get_logger()
@@ -74,6 +75,7 @@ class RecordStore:
         Needs the claim's lock: a record that another one is writing is not to be moved.
 
         Raises:
+            VersionError: a newer version of this driver prepared the claim.
             StateError: the disk cannot be read.
         """
         found = self._look(uid)
@@ -86,10 +88,23 @@ class RecordStore:
         """Return the claim's record, or None for none and for a damaged one. Changes nothing.
 
         Raises:
+            VersionError: a newer version of this driver prepared the claim.
             StateError: the disk cannot be read.
         """
         found = self._look(uid)
         return None if isinstance(found, _Damaged) else found
+
+    def readable(self) -> Iterator[ClaimRecord]:
+        """Yield the records that this version can read. Changes nothing.
+
+        Raises:
+            StateError: the disk cannot be read.
+        """
+        for uid in sorted(self.uids()):
+            with suppress(VersionError):
+                record = self.peek(uid)
+                if record is not None:
+                    yield record
 
     def note_release(self, uid: ClaimUid) -> None:
         """Note that the claim is being taken back: its record is read as released from now on.
@@ -162,6 +177,12 @@ class RecordStore:
             return None
         try:
             record = _as_stored(*found)
+        except VersionError as error:
+            raise VersionError(
+                f"a newer version of this driver prepared claim UID {uid} ({error}); its record "
+                f"{path} and its devices are left as they are: install that version again, or "
+                "drain the node with it before an older one is installed"
+            ) from error
         except StateError as error:
             return _Damaged(reason=str(error))
         if record.ref.uid != uid:
@@ -220,6 +241,9 @@ def stored_records(directory: Path) -> StoredRecords:
                     continue  # unprepared meanwhile
                 try:
                     record = _as_stored(*found)
+                except VersionError as error:
+                    damaged[path.name] = f"not damaged, but of a newer version: {error}"
+                    continue
                 except StateError as error:
                     damaged[path.name] = str(error)
                     continue

@@ -221,8 +221,8 @@ class Cleanup:
 
     def count_pending(self) -> Mapping[str, int]:
         """Return how many cleanups are pending, by name."""
-        found = (self._records.peek(uid) for uid in self._records.uids())
-        return Counter(cleanup.name for record in found if record for cleanup in record.pending)
+        found = self._records.readable()
+        return Counter(cleanup.name for record in found for cleanup in record.pending)
 
     def lapse(self, record: ClaimRecord, *, deadline: float) -> bool:
         """Take back what has outlived a reboot of a claim that was prepared before it.

@@ -25,7 +25,10 @@ from dra_driver.sharing.base import Sharing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """What preparing is made of on this node. `clock` is in seconds since the epoch."""
+    """What preparing is made of on this node.
+
+    Deadlines are values of `clock`; `wall_clock` is in seconds since the epoch.
+    """
 
     inventory: InventorySource
     edits: EditsSource
@@ -33,7 +36,8 @@ class NodeParts:
     strategies: Mapping[str, Sharing]
     mig: MigHardware
     on_failed_undo: Callable[[str], None] = lambda _: None
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +97,7 @@ def open_claims(
         specs=specs,
         undoers=undoers,
         inventory=parts.inventory,
-        clock=parts.clock,
+        clock=parts.wall_clock,
         step=step,
     )
     leftovers = Leftovers(holdings, specs, strategies, mig, on_failed)
@@ -104,6 +108,7 @@ def open_claims(
         specs=specs,
         cleanup=cleanup,
         leftovers=leftovers,
+        clock=parts.clock,
         step=step,
     )
     return NodeClaims(

@@ -29,7 +29,7 @@ from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod, PreparedDev
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid, Placement
 from dra_driver.envelope import seal, unseal
-from dra_driver.errors import StateError
+from dra_driver.errors import StateError, VersionError
 from dra_driver.sharing.base import SharingPlan
 
 MIG = "MIG"
@@ -229,7 +229,8 @@ def decode(data: bytes) -> ClaimRecord:
     """Return the record that `encode` made these bytes of, by this version or a former one.
 
     Raises:
-        StateError: the bytes are damaged, or of a version that is not known here.
+        VersionError: a newer version of this driver wrote them.
+        StateError: the bytes are damaged.
     """
     payload = unseal(data)
     try:
@@ -257,7 +258,7 @@ def _realisation(value: Mapping[str, Any]) -> Realisation:
         case {"turnMIGModeOff": settings}:
             return TurnMigModeOff(gpu=gpu, restore=bool(settings["restore"]))
         case _:
-            raise StateError(f"it has a realisation that is not known here: {sorted(value)}")
+            raise VersionError(f"it has a realisation that is not known here: {sorted(value)}")
 
 
 def _plan_json(plan: SharingPlan) -> dict[str, object]:
@@ -315,12 +316,19 @@ def _cleanup(value: Mapping[str, Any]) -> PendingCleanup:
     )
 
 
+def _state(value: str) -> RecordState:
+    try:
+        return RecordState(value)
+    except ValueError as error:
+        raise VersionError(f"it is in state {value!r}, which is not known here") from error
+
+
 def _record(payload: Mapping[str, Any]) -> ClaimRecord:
     claim = payload["claim"]
     return ClaimRecord(
         ref=ClaimRef(uid=ClaimUid(claim["uid"]), namespace=claim["namespace"], name=claim["name"]),
         boot_id=payload["bootID"],
-        state=RecordState(payload["state"]),
+        state=_state(payload["state"]),
         devices=tuple(record_of(entry) for entry in payload["devices"]),
         realisations=tuple(_realisation(one) for one in payload["realisations"]),
         plans=tuple(_plan(plan) for plan in payload["plans"]),

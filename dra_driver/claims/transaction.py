@@ -38,6 +38,9 @@ from dra_driver.errors import DriverError
 UNDO_SECONDS = 2.0
 """What is kept, after a call's deadline, to take back what could not be done by then."""
 
+LONGEST_UNDO_SECONDS = 5.0
+"""The most of a call that failed for taking back; its reason should not wait for what is hung."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -64,6 +67,7 @@ class Transaction:
         specs: the claims' CDI specs.
         cleanup: takes back.
         leftovers: what claims without a record have left.
+        clock: monotonic, in seconds; deadlines are its values.
         step: called with the name of each step that is done; tests end the process there.
     """
 
@@ -76,6 +80,7 @@ class Transaction:
         specs: ClaimSpecs,
         cleanup: Cleanup,
         leftovers: Leftovers,
+        clock: Callable[[], float],
         step: Callable[[str], None],
     ) -> None:
         self._holdings = holdings
@@ -85,6 +90,7 @@ class Transaction:
         self._specs = specs
         self._cleanup = cleanup
         self._leftovers = leftovers
+        self._clock = clock
         self._step = step
 
     def draft(self, claim: Claim, allocated: Mapping[str, NodeDevice]) -> ClaimRecord:
@@ -135,7 +141,8 @@ class Transaction:
                 self._share(record, deadline)
                 spec = spec or self._specs.of(record)
             except DriverError:
-                self.release(record, deadline=deadline + UNDO_SECONDS)
+                end = min(deadline + UNDO_SECONDS, self._clock() + LONGEST_UNDO_SECONDS)
+                self.release(record, deadline=end)
                 raise
         self._record(record)
         self._specify(record, spec or self._specs.of(record))

@@ -201,10 +201,14 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SickGpu:
-    """A GPU that NVML counts but cannot describe. It hides no other, and is never published."""
+    """A GPU that NVML counts but cannot describe. It hides no other, and is never published.
+
+    A lost one does not come back by itself.
+    """
 
     index: int
     reason: str
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
