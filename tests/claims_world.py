@@ -6,7 +6,7 @@ has set on that GPU. Everything is below one directory, so that another process 
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from pathlib import Path
@@ -19,9 +19,9 @@ from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.mig import MigHardware
 from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
 from dra_driver.claims.node import NodeParts, open_claims
+from dra_driver.claims.orphans import ClaimLister
 from dra_driver.claims.prepare import ClaimPreparer, PrepareTiming
 from dra_driver.claims.reconcile import Reconciler, ReconcileTiming
-from dra_driver.claims.validity import ClaimReader
 from dra_driver.devices.kinds import GpuPart, NodeDevice
 from dra_driver.devices.mig import Calls, MigInstances
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice
@@ -57,6 +57,12 @@ class Api:
         if (namespace, name) not in self.claims:
             raise NotFoundError(f'resourceclaims "{name}" not found', status=404)
         return deepcopy(self.claims[namespace, name])
+
+    def each_claim(self, *, timeout: float) -> Iterator[dict[str, Any]]:
+        assert timeout > 0
+        self.asked.append("")
+        self.trouble("")
+        yield from deepcopy(list(self.claims.values()))
 
     def add(self, *devices: str, **facts: Any) -> ClaimRef:
         claim = make.claim_object(*devices, **facts)
@@ -189,7 +195,7 @@ class World:
         api: Api | None = None,
         step: Callable[[str], None] = lambda _: None,
         timing: PrepareTiming = FAST,
-        reader: ClaimReader | None = None,
+        reader: ClaimLister | None = None,
         strategies: Mapping[str, Sharing] | None = None,
         survives_reboot: bool = False,
         mig: MigHardware | None = None,

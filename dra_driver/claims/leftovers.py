@@ -103,12 +103,20 @@ class Leftovers:
             return True
 
     def forget(self, uid: ClaimUid) -> None:
-        """Delete what files a claim has on disk that has no whole record.
+        """Delete what files a claim has on disk that has no whole record: it is known to be gone.
 
         Raises:
             StateError: the disk refused.
         """
         self._specs.delete(uid)
+        self.forget_traces(uid)
+
+    def forget_traces(self, uid: ClaimUid) -> None:
+        """Delete what proves nothing; its spec may be in use although the record was damaged.
+
+        Raises:
+            StateError: the disk refused.
+        """
         self._records.delete(uid)
         self._ownership.unmark_all(uid)
 

@@ -26,7 +26,7 @@ class Clock:
         return self.now
 
 
-def test_missing_specs_are_written_and_orphans_deleted(world: World) -> None:
+def test_missing_specs_are_written_and_others_left_alone(world: World) -> None:
     ref = world.api.add("gpu-1")
     world.prepare(ref)
     (file,) = (world.root / "cdi").iterdir()
@@ -35,7 +35,7 @@ def test_missing_specs_are_written_and_orphans_deleted(world: World) -> None:
     foreign = file.with_name("nvidia.com-gpu.yaml")
     foreign.touch()
     assert not world.reconciler(ReconcileTiming()).mend()
-    assert sorted(world.root.joinpath("cdi").iterdir()) == sorted([file, foreign])
+    assert sorted(world.root.joinpath("cdi").iterdir()) == sorted([file, orphan, foreign])
 
 
 def test_a_spec_that_no_longer_fits_is_written_anew(world: World) -> None:
@@ -52,13 +52,15 @@ def test_half_a_record_is_removed(world: World) -> None:
     assert world.left() == []
 
 
-def test_a_damaged_record_is_put_aside_with_its_spec(world: World) -> None:
+def test_a_damaged_record_is_put_aside_and_its_spec_stays(world: World) -> None:
     ref = world.api.add("gpu-1")
     world.prepare(ref)
     (world.plugin / "claims" / f"{ref.uid}.json").write_bytes(b"\0" * 100)
     assert not world.reconciler(ReconcileTiming()).mend()
-    assert not world.specs.exists(ref.uid)
+    assert world.specs.exists(ref.uid)
     assert world.claims.records.quarantined == 1
+    world.unprepare(ref)
+    assert world.left() == []
 
 
 def test_a_gpu_that_is_away_is_tried_again_and_hides_no_other_claim(world: World) -> None:

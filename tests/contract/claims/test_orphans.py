@@ -1,0 +1,130 @@
+"""CDI specs without a record: deleted only once the API server says that the claim is gone."""
+
+import threading
+import time
+
+import pytest
+
+from claims_world import World
+from dra_driver.claims.model import ClaimRef
+from dra_driver.claims.reconcile import Reconciler, ReconcileTiming
+from dra_driver.errors import AccessError, DriverError, StateError, UnavailableError
+
+GRACE = 90.0
+LONG = 30.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def orphaned(world: World, name: str = "claim") -> ClaimRef:
+    """A claim in use whose record is lost."""
+    ref = world.api.add("gpu-1", uid=f"uid-{name}", name=name)
+    world.prepare(ref)
+    (world.plugin / "claims" / f"{ref.uid}.json").write_bytes(b"")
+    assert not world.reconciler(ReconcileTiming()).mend()
+    assert world.claims.records.read(ref.uid) is None
+    return ref
+
+
+def looked(world: World, reconciler: Reconciler, clock: Clock) -> None:
+    """Let it look again and again, for longer than the grace."""
+    for _ in range(4):
+        reconciler.mend()
+        reconciler.compare()
+        reconciler.compare_orphans()
+        clock.now += GRACE
+
+
+def test_the_spec_of_a_claim_in_use_stays_although_its_record_is_lost(world: World) -> None:
+    ref, clock = orphaned(world), Clock()
+    world.api.asked.clear()
+    looked(world, world.reconciler(ReconcileTiming(grace=GRACE), clock), clock)
+    assert world.specs.exists(ref.uid)
+    assert world.api.asked == ["", "claim", "claim", "claim"], "claims are listed once"
+
+
+@pytest.mark.parametrize("loss", ["deleted", "replaced"])
+@pytest.mark.parametrize("seen_before", [False, True])
+def test_the_spec_of_a_claim_that_is_gone_is_deleted_after_a_while(
+    world: World, loss: str, seen_before: bool
+) -> None:
+    ref, clock = orphaned(world), Clock()
+    reconciler = world.reconciler(ReconcileTiming(grace=GRACE), clock)
+    if seen_before:
+        assert reconciler.compare_orphans() == set()
+    world.api.claims.clear()
+    if loss == "replaced":
+        world.api.add("gpu-1", uid="other")
+    assert reconciler.compare_orphans() == {ref.uid}
+    clock.now += GRACE - 1
+    assert reconciler.compare_orphans({ref.uid}) == {ref.uid}
+    assert world.specs.exists(ref.uid)
+    clock.now += 1
+    assert reconciler.compare_orphans({ref.uid}) == set()
+    assert world.left() == []
+
+
+@pytest.mark.parametrize(
+    "error", [UnavailableError("away"), AccessError("you may not list", status=403)]
+)
+def test_without_an_api_server_that_says_so_none_is_deleted(
+    world: World, error: DriverError
+) -> None:
+    ref, clock = orphaned(world), Clock()
+    world.api.claims.clear()
+
+    def trouble(_: str) -> None:
+        raise error
+
+    world.api.trouble = trouble
+    looked(world, world.reconciler(ReconcileTiming(grace=GRACE), clock), clock)
+    assert world.specs.exists(ref.uid)
+
+
+def test_a_spec_that_nvidia_s_driver_wrote_is_left_alone_until_its_claim_is_unprepared(
+    world: World,
+) -> None:
+    ref, clock = world.api.add("gpu-1", uid="theirs"), Clock()
+    theirs = world.root / "cdi" / "k8s.gpu.nvidia.com-claim_theirs.yaml"
+    theirs.parent.mkdir()
+    theirs.touch()
+    (world.plugin / "gpus" / "GPU-1").mkdir(parents=True)
+    (world.plugin / "gpus" / "GPU-1" / ref.uid).touch()
+    looked(world, world.reconciler(ReconcileTiming(grace=GRACE), clock), clock)
+    assert theirs.exists()
+    world.unprepare(ref)
+    assert not theirs.exists()
+
+
+def test_leftovers_that_cannot_be_deleted_at_the_start_end_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[float] = []
+
+    def refuse() -> int:
+        tries.append(time.monotonic())
+        if len(tries) < 3:
+            raise StateError("the CDI folder cannot be read")
+        return 0
+
+    monkeypatch.setattr(world.specs, "delete_leftovers", refuse)
+    compared = threading.Event()
+    world.api.trouble = lambda _: compared.set()
+    world.prepare(world.api.add("gpu-1"))
+    compared.clear()
+    reconciler = world.reconciler(ReconcileTiming(period=0.01, retry=0.01))
+    reconciler.start()
+    assert compared.wait(LONG)
+    end = time.monotonic() + LONG
+    while len(tries) < 3 and time.monotonic() < end:
+        time.sleep(0.01)
+    compared.clear()
+    assert compared.wait(LONG), "it goes on"
+    reconciler.stop(LONG)
+    assert len(tries) == 3, "and once it was done it is not done again"
