@@ -1,5 +1,7 @@
 """CDI specs of claims that have no record here, deleted once the API server says they are gone.
 
+With a spec goes what lives by itself for its claim, as MPS daemons and MIG devices do.
+
 Such a spec may be in use: its record was damaged, or NVIDIA's driver wrote it before this one came
 to the node, under the same name. Without it no container of a running pod can be started again, so
 nothing but a claim that no longer exists is a reason to delete one; an API server that does not
@@ -8,6 +10,7 @@ whose names end as those of NVIDIA's driver do are not looked at here.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
@@ -29,6 +32,20 @@ class ClaimLister(ClaimReader, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanTiming:
+    """How long to wait. All in seconds."""
+
+    grace: float
+    """For the kubelet to unprepare a claim that is gone."""
+
+    request_timeout: float
+    """For one request to the API server."""
+
+    undo_timeout: float
+    """For hardware to take back what was set for one claim."""
+
+
 class OrphanedSpecs:
     """The specs without a record.
 
@@ -37,8 +54,7 @@ class OrphanedSpecs:
         claims: the claims of this node.
         locks: per claim.
         clock: monotonic, in seconds.
-        grace: seconds that the kubelet has to unprepare a claim that is gone.
-        timeout: seconds for one request.
+        timing: how long to wait for what.
     """
 
     def __init__(
@@ -48,15 +64,13 @@ class OrphanedSpecs:
         claims: NodeClaims,
         locks: NodeLocks,
         clock: Callable[[], float],
-        grace: float,
-        timeout: float,
+        timing: OrphanTiming,
     ) -> None:
         self._api = api
         self._claims = claims
         self._locks = locks
         self._clock = clock
-        self._grace = grace
-        self._timeout = timeout
+        self._timing = timing
         self._found: dict[ClaimUid, ClaimRef] = {}
         self._gone_since: dict[ClaimUid, float] = {}
 
@@ -98,7 +112,7 @@ class OrphanedSpecs:
         return gone | unknown.difference(found)
 
     def _all(self) -> Iterator[ClaimRef]:
-        for claim in self._api.each_claim(timeout=self._timeout):
+        for claim in self._api.each_claim(timeout=self._timing.request_timeout):
             metadata = claim["metadata"]
             yield ClaimRef(
                 uid=ClaimUid(metadata["uid"]),
@@ -108,19 +122,27 @@ class OrphanedSpecs:
 
     def _exists(self, ref: ClaimRef) -> bool:
         try:
-            found = self._api.get_claim(ref.namespace, ref.name, timeout=self._timeout)
+            found = self._api.get_claim(
+                ref.namespace, ref.name, timeout=self._timing.request_timeout
+            )
         except NotFoundError:
             return False
         return uid_of(found) == ref.uid
 
     def _deleted(self, uid: ClaimUid) -> bool:
-        if self._clock() - self._gone_since[uid] < self._grace:
+        if self._clock() - self._gone_since[uid] < self._timing.grace:
             return False
         try:
             with self._locks.claim(uid, self._clock()):
                 if self._claims.records.read(uid) is None:
-                    self._claims.specs.files.delete(uid)
-                    log.info("spec of a claim that is gone deleted", claim_uid=uid)
+                    self._take_back(uid)
         except ConflictError:
             return False  # the kubelet is busy with it
         return True
+
+    def _take_back(self, uid: ClaimUid) -> None:
+        leftovers, now = self._claims.leftovers, self._clock()
+        self._claims.specs.files.delete(uid)
+        log.info("spec of a claim that is gone deleted", claim_uid=uid)
+        with self._locks.gpus(leftovers.gpus_of(uid), now):
+            leftovers.sweep(uid, deadline=now + self._timing.undo_timeout)

@@ -141,6 +141,8 @@ class ClaimPreparer:
             record = self._records.read(uid)
             if record is None:
                 self._leftovers.forget(uid)
+                with self._locks.gpus(self._leftovers.gpus_of(uid), end):
+                    self._leftovers.sweep(uid, deadline=end)
             else:
                 self._release_all(record, end)
 

@@ -20,7 +20,7 @@ import structlog
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.node import NodeClaims
-from dra_driver.claims.orphans import ClaimLister, OrphanedSpecs
+from dra_driver.claims.orphans import ClaimLister, OrphanedSpecs, OrphanTiming
 from dra_driver.claims.prepare import ClaimPreparer
 from dra_driver.claims.record import ClaimRecord, RecordState
 from dra_driver.claims.validity import why_gone
@@ -76,8 +76,11 @@ class Reconciler:
             claims=claims,
             locks=locks,
             clock=clock,
-            grace=timing.grace,
-            timeout=timing.request_timeout,
+            timing=OrphanTiming(
+                grace=timing.grace,
+                request_timeout=timing.request_timeout,
+                undo_timeout=timing.undo_timeout,
+            ),
         )
         self._gone_since: dict[ClaimUid, float] = {}
         self._said: dict[ClaimUid, str] = {}
@@ -175,6 +178,8 @@ class Reconciler:
             record = self._claims.records.read(uid)
             if record is None:
                 self._claims.leftovers.forget_traces(uid)
+                if self._claims.specs.files.exists(uid):
+                    return True  # it may be in use: claims/orphans.py
                 left = self._claims.leftovers.gpus_of(uid)
                 with self._locks.gpus(left, self._clock() + self._timing.lock_timeout):
                     return self._claims.leftovers.sweep(uid, deadline=self._undo_deadline())

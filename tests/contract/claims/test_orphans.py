@@ -2,10 +2,12 @@
 
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from claims_world import World
+from claims_world import MPS, World
 from dra_driver.claims.model import ClaimRef
 from dra_driver.claims.reconcile import Reconciler, ReconcileTiming
 from dra_driver.errors import AccessError, DriverError, StateError, UnavailableError
@@ -22,9 +24,9 @@ class Clock:
         return self.now
 
 
-def orphaned(world: World, name: str = "claim") -> ClaimRef:
+def orphaned(world: World, **facts: Any) -> ClaimRef:
     """A claim in use whose record is lost."""
-    ref = world.api.add("gpu-1", uid=f"uid-{name}", name=name)
+    ref = world.api.add("gpu-1", **facts)
     world.prepare(ref)
     (world.plugin / "claims" / f"{ref.uid}.json").write_bytes(b"")
     assert not world.reconciler(ReconcileTiming()).mend()
@@ -47,6 +49,26 @@ def test_the_spec_of_a_claim_in_use_stays_although_its_record_is_lost(world: Wor
     looked(world, world.reconciler(ReconcileTiming(grace=GRACE), clock), clock)
     assert world.specs.exists(ref.uid)
     assert world.api.asked == ["", "claim", "claim", "claim"], "claims are listed once"
+
+
+@pytest.mark.parametrize("end", ["unprepared", "gone"])
+def test_what_lives_by_itself_for_a_claim_in_use_lives_until_its_end(
+    tmp_path: Path, end: str
+) -> None:
+    world, clock = World(tmp_path, survives_reboot=True), Clock()
+    ref = orphaned(world, configs=[MPS])
+    reconciler = world.reconciler(ReconcileTiming(grace=GRACE), clock)
+    looked(world, reconciler, clock)
+    assert world.shared
+    if end == "unprepared":
+        world.unprepare(ref)
+    else:
+        world.api.claims.clear()
+        for _ in range(2):
+            reconciler.compare_orphans()
+            clock.now += GRACE
+    assert world.left() == []
+    world.close()
 
 
 @pytest.mark.parametrize("loss", ["deleted", "replaced"])
