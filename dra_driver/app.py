@@ -241,12 +241,10 @@ class Driver:
         self._publisher.update(inventory)
 
     def _count_prepared(self) -> Mapping[DeviceType, int]:
-        records = self._claims.records
-        found = (records.read(uid) for uid in records.uids())
         return Counter(
             _device_type(recorded_kind(entry.device))
-            for record in found
-            if record and self._claims.holdings.is_prepared(record)
+            for record in self._claims.records.readable()
+            if self._claims.holdings.is_prepared(record)
             for entry in record.devices
         )
 

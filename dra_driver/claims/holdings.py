@@ -15,6 +15,7 @@ from dra_driver.claims.ownership import Ownership
 from dra_driver.claims.record import ClaimRecord, RecordState
 from dra_driver.devices.kinds import GpuPart, overlap
 from dra_driver.devices.model import GpuUuid
+from dra_driver.errors import ConflictError, VersionError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +66,24 @@ class Holdings:
         return self.is_of_this_boot(record) and record.state is not RecordState.RELEASED
 
     def neighbours(self, wanted: ClaimRecord) -> Neighbours:
-        """Return what other claims have to do with the GPUs that a record wants."""
+        """Return what other claims have to do with the GPUs that a record wants.
+
+        Raises:
+            ConflictError: a claim has one of which only a newer version of this driver knows what.
+        """
         others = {uuid: self._others(uuid, wanted.ref.uid) for uuid in wanted.held_gpus}
+        for gpu, (_, foreign) in others.items():
+            if foreign is not None:
+                raise ConflictError(f"{gpu} is held by another claim: {foreign}") from foreign
         for entry in wanted.devices:
             if entry.admin_access:
                 continue
-            for other in others[entry.device.gpu]:
+            for other in others[entry.device.gpu][0]:
                 if self.holds(other) and overlap([entry.device.part], other.held_parts):
                     return Neighbours(rival=Rival(device=entry, holder=other))
         former = (
             other.ref.uid
-            for found in others.values()
+            for found, _ in others.values()
             for other in found
             if not self.holds(other) or other.pending
         )
@@ -83,20 +91,28 @@ class Holdings:
 
     def holds_any(self, gpus: Iterable[GpuUuid], parts: Collection[GpuPart], but: ClaimUid) -> bool:
         """Tell whether another claim holds one of these parts of these GPUs."""
-        return any(
-            self.holds(other) and overlap(parts, other.held_parts)
-            for uuid in gpus
-            for other in self._others(uuid, but)
-        )
+        for uuid in gpus:
+            others, foreign = self._others(uuid, but)
+            if foreign is not None:
+                return True
+            if any(self.holds(other) and overlap(parts, other.held_parts) for other in others):
+                return True
+        return False
 
-    def _others(self, gpu: GpuUuid, uid: ClaimUid) -> list[ClaimRecord]:
-        """Return the records of other claims with a mark on the GPU."""
-        found = []
+    def _others(self, gpu: GpuUuid, uid: ClaimUid) -> tuple[list[ClaimRecord], VersionError | None]:
+        """Return the records of other claims with a mark on the GPU, and of one not readable."""
+        found: list[ClaimRecord] = []
+        foreign: VersionError | None = None
         for other in self.ownership.holders(gpu):
-            if other != uid:
-                record = self.records.read(other)
-                if record is not None:
-                    found.append(record)
-                else:
-                    self.ownership.unmark(gpu, other)  # left by a crash
-        return found
+            if other == uid:
+                continue
+            try:
+                record = self.records.peek(other)
+            except VersionError as error:
+                foreign = error
+                continue
+            if record is not None:
+                found.append(record)
+            else:
+                self.ownership.unmark(gpu, other)  # left by a crash
+        return found, foreign

@@ -16,7 +16,7 @@ from dra_driver.claims.record import MIG, ClaimRecord
 from dra_driver.claims.specs import ClaimSpecs
 from dra_driver.claims.strategies import Strategies
 from dra_driver.devices.model import GpuUuid
-from dra_driver.errors import DriverError
+from dra_driver.errors import DriverError, VersionError
 
 log = structlog.get_logger()
 
@@ -92,17 +92,31 @@ class Leftovers:
             {
                 slot: uid
                 for slot, uid in made.items()
-                if uid != wanted.ref.uid and self._records.read(uid) is None
+                if uid != wanted.ref.uid and not self._has_record(uid)
             }
         )
 
+    def _has_record(self, uid: ClaimUid) -> bool:
+        try:
+            return self._records.peek(uid) is not None
+        except VersionError:
+            return True
+
     def forget(self, uid: ClaimUid) -> None:
-        """Delete what files a claim has on disk that has no whole record.
+        """Delete what files a claim has on disk that has no whole record: it is known to be gone.
 
         Raises:
             StateError: the disk refused.
         """
         self._specs.delete(uid)
+        self.forget_traces(uid)
+
+    def forget_traces(self, uid: ClaimUid) -> None:
+        """Delete what proves nothing; its spec may be in use although the record was damaged.
+
+        Raises:
+            StateError: the disk refused.
+        """
         self._records.delete(uid)
         self._ownership.unmark_all(uid)
 

@@ -6,11 +6,12 @@ old record wrong; readers skip payload fields that they do not know. A record ho
 Unprepare needs, because the claim object may be gone from the API server by then.
 
 What has to be undone is of two kinds: realisations, through which the claim's devices exist, and
-sharing plans, for what was set on them.
+sharing plans, for what was set on them. From the moment in which a claim is taken back all of it is
+a pending cleanup (`released`), done or not: to undo is harmless when it is repeated.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, assert_never
 
@@ -28,7 +29,7 @@ from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod, PreparedDev
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid, Placement
 from dra_driver.envelope import seal, unseal
-from dra_driver.errors import StateError
+from dra_driver.errors import StateError, VersionError
 from dra_driver.sharing.base import SharingPlan
 
 MIG = "MIG"
@@ -85,11 +86,13 @@ Realisation = MakeMigDevices | TurnMigModeOff
 class PendingCleanup:
     """What could not be undone, and why not at the latest attempt, for people.
 
+    `since` is when that was first seen, in seconds since the epoch; None where it was not noted.
     `may_pass` says that the attempt may succeed in a moment; it is not stored.
     """
 
     of: SharingPlan | Realisation
     reason: str
+    since: float | None = None
     may_pass: bool = field(default=False, compare=False)
 
     @property
@@ -183,6 +186,25 @@ class ClaimRecord:
         )
 
 
+def released(record: ClaimRecord, since: float) -> ClaimRecord:
+    """Return the record of a claim that is being taken back since then: all of it is pending."""
+    if record.state is RecordState.RELEASED:
+        return record
+    # As for what it is undone: newest last, and sharing after the devices that are shared.
+    todo: tuple[Realisation | SharingPlan, ...] = (*record.realisations, *record.plans)
+    broken_off = "the driver was stopped, or its disk was full, while it was taken back"
+    return replace(
+        record,
+        state=RecordState.RELEASED,
+        realisations=(),
+        plans=(),
+        pending=(
+            *record.pending,
+            *(PendingCleanup(of=one, reason=broken_off, since=since) for one in todo),
+        ),
+    )
+
+
 def encode(record: ClaimRecord) -> bytes:
     """Return the bytes of a record; the same record gives the same bytes."""
     return seal(
@@ -207,7 +229,8 @@ def decode(data: bytes) -> ClaimRecord:
     """Return the record that `encode` made these bytes of, by this version or a former one.
 
     Raises:
-        StateError: the bytes are damaged, or of a version that is not known here.
+        VersionError: a newer version of this driver wrote them.
+        StateError: the bytes are damaged.
     """
     payload = unseal(data)
     try:
@@ -235,7 +258,7 @@ def _realisation(value: Mapping[str, Any]) -> Realisation:
         case {"turnMIGModeOff": settings}:
             return TurnMigModeOff(gpu=gpu, restore=bool(settings["restore"]))
         case _:
-            raise StateError(f"it has a realisation that is not known here: {sorted(value)}")
+            raise VersionError(f"it has a realisation that is not known here: {sorted(value)}")
 
 
 def _plan_json(plan: SharingPlan) -> dict[str, object]:
@@ -273,18 +296,31 @@ def _part(part: Mapping[str, Any]) -> GpuPart:
 
 
 def _cleanup_json(cleanup: PendingCleanup) -> dict[str, object]:
+    why: dict[str, object] = {"reason": cleanup.reason}
+    if cleanup.since is not None:
+        why["since"] = cleanup.since
     match cleanup.of:
         case SharingPlan():
-            return {"plan": _plan_json(cleanup.of), "reason": cleanup.reason}
+            return {"plan": _plan_json(cleanup.of), **why}
         case MakeMigDevices() | TurnMigModeOff():
-            return {"realisation": _realisation_json(cleanup.of), "reason": cleanup.reason}
+            return {"realisation": _realisation_json(cleanup.of), **why}
         case _:
             assert_never(cleanup.of)
 
 
 def _cleanup(value: Mapping[str, Any]) -> PendingCleanup:
     of = _plan(value["plan"]) if "plan" in value else _realisation(value["realisation"])
-    return PendingCleanup(of=of, reason=value["reason"])
+    since = value.get("since")
+    return PendingCleanup(
+        of=of, reason=value["reason"], since=None if since is None else float(since)
+    )
+
+
+def _state(value: str) -> RecordState:
+    try:
+        return RecordState(value)
+    except ValueError as error:
+        raise VersionError(f"it is in state {value!r}, which is not known here") from error
 
 
 def _record(payload: Mapping[str, Any]) -> ClaimRecord:
@@ -292,7 +328,7 @@ def _record(payload: Mapping[str, Any]) -> ClaimRecord:
     return ClaimRecord(
         ref=ClaimRef(uid=ClaimUid(claim["uid"]), namespace=claim["namespace"], name=claim["name"]),
         boot_id=payload["bootID"],
-        state=RecordState(payload["state"]),
+        state=_state(payload["state"]),
         devices=tuple(record_of(entry) for entry in payload["devices"]),
         realisations=tuple(_realisation(one) for one in payload["realisations"]),
         plans=tuple(_plan(plan) for plan in payload["plans"]),

@@ -203,12 +203,14 @@ class Gpu:
 class SickGpu:
     """A GPU that NVML counts but cannot describe. It hides no other, and is never published.
 
-    `is_silent`: it has not refused, but does not answer at all.
+    `is_silent`: it has not refused, but does not answer at all. `is_lost`: it does not come back by
+    itself.
     """
 
     index: int
     reason: str
     is_silent: bool = False
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,7 @@ def test_the_role_has_exactly_the_permissions_that_the_driver_uses() -> None:
     }
     write = {"create", "update", "patch", "delete"}
     assert granted == {
-        ("resource.k8s.io", "resourceclaims"): {"get"},
+        ("resource.k8s.io", "resourceclaims"): {"get", "list"},
         ("resource.k8s.io", "resourceslices"): {"get", "list", "watch"} | write,
         ("", "nodes"): {"get"},
         ("events.k8s.io", "events"): {"create"},
