@@ -156,8 +156,8 @@ class MigCalls:
                 parent, _compute_profile(parent, profile.compute_slices)
             )
             with _undone_by(pynvml.nvmlComputeInstanceDestroy, made):
-                info = pynvml.nvmlComputeInstanceGetInfo(made)
-                return int(info.id), MigUuid(pynvml.nvmlDeviceGetUUID(info.device))
+                number = int(pynvml.nvmlComputeInstanceGetInfo(made).id)
+                return number, _mig_uuid(handle, gpu_instance, number)
 
     def destroy_compute_instance(
         self, gpu: GpuUuid, gpu_instance: int, compute_instance: int
@@ -324,6 +324,25 @@ def _mig_handles(handle: object) -> Iterator[object]:
         except pynvml.NVMLError as error:
             if error.value not in _GONE:
                 raise
+
+
+def _mig_uuid(handle: object, gpu_instance: int, compute_instance: int) -> MigUuid:
+    """Return the UUID of the MIG device that a compute instance is.
+
+    The facts of a compute instance lead to its GPU only (nvml.h: "Parent device").
+    """
+    for device in _mig_handles(handle):
+        try:
+            parent = pynvml.nvmlDeviceGetGpuInstanceId(device)
+            if (parent, pynvml.nvmlDeviceGetComputeInstanceId(device)) == (
+                gpu_instance,
+                compute_instance,
+            ):
+                return MigUuid(pynvml.nvmlDeviceGetUUID(device))
+        except pynvml.NVMLError as error:
+            if error.value not in _GONE:  # another one, which went meanwhile
+                raise
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
 
 
 def _is_undivided(device: object) -> bool:
