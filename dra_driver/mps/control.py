@@ -1,7 +1,8 @@
 """NVIDIA's nvidia-cuda-mps-control: starts it as a domain's daemon, and sends it commands.
 
 In: a driver root, a domain and its folders. Out: a running daemon; the daemon's replies. Commands
-reach the daemon through a second run of the same program, one command in each line. Its exit status
+reach the daemon through a second run of the same program, one command in each line, at the socket
+in the daemon's own folder, which no container has (mps/pipes.py). Its exit status
 says only whether it reached the daemon, so the caller reads back what was set. The daemon inherits
 nothing of this process's environment, so settings for another MPS, such as the host's, have no
 effect on it.
@@ -21,6 +22,7 @@ from dra_driver.mps import mounts, processes
 from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
 from dra_driver.mps.domain import Daemon, Domain
 from dra_driver.mps.files import DomainPaths
+from dra_driver.mps.pipes import CONTROL_SOCKET
 
 ASK_SECONDS = 5.0
 START_SECONDS = 20.0
@@ -29,11 +31,10 @@ QUIT_SECONDS = 5
 # Where a daemon sees its links to the driver's libraries. Its servers run as their clients' users,
 # who have no access to the kubelet's directory.
 _LIBRARY_FOLDER = Path("/tmp/nvidia-mps-lib")  # noqa: S108 (a folder of its own is mounted there)
+_LOG_FOLDER = Path("/tmp/nvidia-mps-log")  # noqa: S108 (as above)
 _LIBRARIES = ("libcuda.so*", "libnvidia-*.so*")
 # The options that start it for clients of several users: the documented one, and its short form.
 _MULTI_USER = ("-multiuser-server", "-M")
-_CONTROL_SOCKET = "control_privileged"
-_LEFT_IN_PIPE = ("control", "control_privileged", "control_lock", "log", f"{MPS_CONTROL}.pid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +49,10 @@ class Control:
     def __init__(self, driver_root: Path) -> None:
         self._root = driver_root
 
-    def start(self, domain: Domain, paths: DomainPaths) -> Daemon:
+    def start(self, domain: Domain, paths: DomainPaths, token: str) -> Daemon:
         """Start the domain's daemon, whose folders exist, and return it once it listens.
+
+        The daemon and its servers have the token in their environment, which no tenant can read.
 
         Raises:
             DeviceError: it does not start; the text has what it says.
@@ -58,12 +61,17 @@ class Control:
         environment = {
             **self._environment(programs, _LIBRARY_FOLDER),
             "CUDA_MPS_PIPE_DIRECTORY": CONTAINER_PIPE_DIRECTORY,
-            "CUDA_MPS_LOG_DIRECTORY": str(paths.log),
+            "CUDA_MPS_LOG_DIRECTORY": str(_LOG_FOLDER),
             "CUDA_VISIBLE_DEVICES": domain.visible_devices,
             processes.MARK: str(paths.folder),
             processes.GENERATION: domain.daemon_generation,
+            processes.TOKEN: token,
         }
-        binds = {Path(CONTAINER_PIPE_DIRECTORY): paths.pipe, Path(CONTAINER_SHM): paths.shm}
+        binds = {
+            Path(CONTAINER_PIPE_DIRECTORY): paths.own,
+            Path(CONTAINER_SHM): paths.shm,
+            _LOG_FOLDER: paths.log,
+        }
         if self._is_elsewhere:
             binds[_LIBRARY_FOLDER] = paths.libraries
         said = ""
@@ -74,14 +82,14 @@ class Control:
                 partial(_launch, command, environment),
                 without=paths.folder.parent,
             )
-            daemon = processes.listener(paths.pipe, _CONTROL_SOCKET)
-            if daemon is not None:
+            daemon = self.listening(paths)
+            if daemon is not None and processes.has_token(daemon, token):
                 return daemon
         raise DeviceError(_not_started(domain, said, paths))
 
     def listening(self, paths: DomainPaths) -> Daemon | None:
-        """Return the daemon that listens in the domain's pipe directory, None if none does."""
-        return processes.listener(paths.pipe, _CONTROL_SOCKET)
+        """Return the daemon that listens in its own folder, None if none does."""
+        return processes.listener(paths.own, CONTROL_SOCKET)
 
     def ask(
         self, paths: DomainPaths, commands: Sequence[str], *, seconds: float = ASK_SECONDS
@@ -99,7 +107,7 @@ class Control:
             done = subprocess.run(
                 [str(programs.control)],
                 input="".join(f"{command}\n" for command in commands),
-                cwd=paths.pipe,
+                cwd=paths.own,
                 env=environment,
                 capture_output=True,
                 text=True,
@@ -118,12 +126,14 @@ class Control:
             raise DeviceError(f"the MPS control daemon does not answer ({said}); see {paths.log}")
         return done.stdout.splitlines()
 
-    def quit(self, paths: DomainPaths) -> None:
+    def quit(self, paths: DomainPaths, daemon: Daemon) -> None:
         """Ask the daemon to quit, which ends its servers too within seconds, whatever clients do.
 
         Raises:
-            DeviceError: it does not answer.
+            DeviceError: it does not answer, or another process listens in its place.
         """
+        if self.listening(paths) != daemon:
+            raise DeviceError("the MPS control daemon does not listen any more")
         self.ask(paths, [f"quit -t {QUIT_SECONDS}"], seconds=2 * QUIT_SECONDS)
 
     def _find(self) -> _Programs:
@@ -181,16 +191,6 @@ class Control:
                     if target is not None:
                         found.append((path.rpartition("/")[2], rooted.outside(self._root, target)))
         return found
-
-
-def clean_pipe(paths: DomainPaths) -> None:
-    """Remove what a dead daemon left in the pipe directory.
-
-    Raises:
-        OSError: it cannot be removed.
-    """
-    for name in _LEFT_IN_PIPE:
-        (paths.pipe / name).unlink(missing_ok=True)
 
 
 def _launch(command: Sequence[str], environment: Mapping[str, str]) -> str:

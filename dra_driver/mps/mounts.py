@@ -1,4 +1,4 @@
-"""Mounts of MPS domains: the tmpfs of each domain, and a daemon's private view of the machine.
+"""Mounts of MPS domains: the tmpfs of each folder, and a daemon's private view of the machine.
 
 A daemon and its clients share two folders, CUDA_MPS_PIPE_DIRECTORY and /dev/shm, which must have
 the same paths for both (NVIDIA's MPS documentation). Clients see them through bind mounts in their
@@ -33,21 +33,27 @@ def layers(folder: Path) -> int:
     return _mount_points().count(_escaped(folder.resolve()))
 
 
-def mount_tmpfs(folder: Path, *, size_bytes: int) -> None:
+def mount_tmpfs(
+    folder: Path, *, size_bytes: int, mode: int = 0o1777, files: int | None = None
+) -> None:
     """Mount a tmpfs on a folder, unless something is mounted there already.
+
+    Args:
+        folder: the folder, which exists.
+        size_bytes: how much it takes at most.
+        mode: permissions of its top.
+        files: how many files and folders it takes at most; None leaves that to the kernel.
 
     Raises:
         DeviceError: the kernel refused.
     """
     if layers(folder):
         return
-    _mount(
-        "tmpfs",
-        folder,
-        "tmpfs",
-        _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | _MS_RELATIME,
-        f"size={size_bytes},mode=1777",
-    )
+    options = f"size={size_bytes},mode={mode:o}"
+    if files is not None:
+        options += f",nr_inodes={files}"
+    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | _MS_RELATIME
+    _mount("tmpfs", folder, "tmpfs", flags, options)
 
 
 def unmount_all(folder: Path) -> None:

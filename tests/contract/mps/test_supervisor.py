@@ -235,7 +235,7 @@ def test_what_an_earlier_supervisor_left_is_removed(world: World, run: Run) -> N
     paths = world.files.paths(domain.id)
     world.files.make_folders()
     for folder in (paths.folder, paths.pipe, paths.shm):
-        folder.mkdir()
+        folder.mkdir(parents=True)
     for name in ("control", "control_privileged", "control_lock", "nvidia-cuda-mps-control.pid"):
         (paths.pipe / name).write_text("1")
     os.mkfifo(paths.pipe / "log")
