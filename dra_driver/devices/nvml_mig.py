@@ -35,6 +35,12 @@ _MIB = 1024**2
 _NOT_ON_THIS_CARD = ABSENT_FACT | {pynvml.NVML_ERROR_INVALID_ARGUMENT}
 _GONE = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT})
 
+_HELD = (
+    "another process uses the GPU or has it open (NVML: In use by another client): DCGM and its"
+    " exporter, nvidia-smi in a loop, another device plugin, an MPS supervisor, a monitoring agent;"
+    " this is tried again until it has let go (fuser -v /dev/nvidia* lists them)"
+)
+
 _MOST_TRIES = 3
 """Times that instances are listed anew because one went in the meantime."""
 
@@ -103,7 +109,7 @@ class MigCalls:
 
         Raises:
             DeviceError: NVML refuses, or the change would wait for a reset; then it is taken back.
-            TransientError: processes use the GPU.
+            TransientError: processes use the GPU, or have it open.
         """
         doing = f"turning MIG mode {'on' if mode is MigMode.ENABLED else 'off'} on {gpu}"
         wanted = int(mode is MigMode.ENABLED)
@@ -118,6 +124,8 @@ class MigCalls:
                 return
             if pending != current:
                 pynvml.nvmlDeviceSetMigMode(handle, current)
+            if status == pynvml.NVML_ERROR_IN_USE:
+                raise TransientError(f"{doing}: {_HELD}")
             if status not in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_RESET_REQUIRED):
                 raise pynvml.NVMLError(status)
         raise DeviceError(

@@ -142,8 +142,9 @@ class Lifecycle:
             for folder in self._paths.mounted:
                 mounts.unmount_all(folder)
             self._step("unmounted")
-        for uuid in record.modes_found if record is not None else ():
-            self._context.modes.release(self._domain, uuid)
+        with self._context.modes.using():
+            for uuid in record.modes_found if record is not None else ():
+                self._context.modes.release(self._domain, uuid)
         self._step("modes restored")
         self._remove_folders()
         self._step("removed")
@@ -219,7 +220,9 @@ class Lifecycle:
         self._step("folders made")
         self._mount_folders()
         self._step("mounted")
-        record = self._set_modes(wanted, replace(record, token=secrets.token_hex(16)))
+        record = replace(record, token=secrets.token_hex(16))
+        with self._context.modes.using():
+            record = self._set_modes(wanted, record)
         self._step("modes set")
         daemon = self._context.control.start(wanted, self._paths, record.token)
         self._step("launched")

@@ -40,6 +40,7 @@ nvmlDevice_t sim_visible(unsigned int index);
 int sim_index_of(nvmlDevice_t device);
 nvmlDevice_t sim_device_in_slot(unsigned int slot);
 bool sim_on_host(void);
+bool sim_held_by_others(const char *path, unsigned int slot);
 bool sim_capability_node(unsigned int minor_number);
 
 /* gate.c */
