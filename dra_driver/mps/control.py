@@ -15,14 +15,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import structlog
+
 from dra_driver.devices import libraries, rooted
 from dra_driver.devices.programs import MPS_CONTROL, MPS_SERVER, SEARCHED, find_program
 from dra_driver.errors import DeviceError
 from dra_driver.mps import mounts, processes
 from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
 from dra_driver.mps.domain import Daemon, Domain
-from dra_driver.mps.files import DomainPaths
+from dra_driver.mps.files import DomainPaths, file_error
 from dra_driver.mps.pipes import CONTROL_SOCKET
+
+log = structlog.get_logger()
 
 ASK_SECONDS = 5.0
 START_SECONDS = 20.0
@@ -31,10 +35,25 @@ QUIT_SECONDS = 5
 # Where a daemon sees its links to the driver's libraries. Its servers run as their clients' users,
 # who have no access to the kubelet's directory.
 _LIBRARY_FOLDER = Path("/tmp/nvidia-mps-lib")  # noqa: S108 (a folder of its own is mounted there)
+_HOST_PIDS = 0xEFFFFFFC  # inode of the first PID namespace, linux/proc_ns.h
+_NOT_RUNNABLE = "cannot run"
+_NO_LIBRARY = "error while loading shared libraries"
 _LOG_FOLDER = Path("/tmp/nvidia-mps-log")  # noqa: S108 (as above)
 _LIBRARIES = ("libcuda.so*", "libnvidia-*.so*")
 # The options that start it for clients of several users: the documented one, and its short form.
 _MULTI_USER = ("-multiuser-server", "-M")
+
+
+class _NotRunnableError(DeviceError):
+    """The kernel does not start the program: it or its loader is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Where a daemon lives: a mount namespace (None: this process's), and the driver root in it."""
+
+    driver_root: Path
+    namespace: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +62,36 @@ class _Programs:
     search_path: str
 
 
-class Control:
-    """The program in one driver root. Methods may be called from any thread."""
+def host_view(driver_root: Path, proc: Path = Path("/proc")) -> View | None:
+    """Return the host as daemons should see it; None if this process cannot tell or is on it.
 
-    def __init__(self, driver_root: Path) -> None:
+    A daemon that lives in this container's mounts would lose them with the container: its servers,
+    which start whenever clients come, would find no loader and no C library any more.
+
+    Args:
+        driver_root: the driver root as the host has it.
+        proc: where procfs is mounted, with the host's processes.
+    """
+    try:
+        if (proc / "self/ns/pid").stat().st_ino != _HOST_PIDS:
+            return None
+        own, host = (proc / "self/ns/mnt").stat(), (proc / "1/ns/mnt").stat()
+    except OSError:
+        return None
+    same = (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino)
+    return None if same else View(driver_root=driver_root, namespace=proc / "1/ns/mnt")
+
+
+class Control:
+    """The program in one driver root. Methods may be called from any thread.
+
+    Daemons are started in the view of the host if there is one, and else in that of this process.
+    """
+
+    def __init__(self, driver_root: Path, host: View | None = None) -> None:
         self._root = driver_root
+        own = View(driver_root=driver_root)
+        self._views = (own,) if host is None else (host, own)
 
     def start(self, domain: Domain, paths: DomainPaths, token: str) -> Daemon:
         """Start the domain's daemon, whose folders exist, and return it once it listens.
@@ -57,9 +101,25 @@ class Control:
         Raises:
             DeviceError: it does not start; the text has what it says.
         """
-        programs = self._find()
+        said = ""
+        for view in self._views:
+            try:
+                said = self._launch_in(view, domain, paths, token)
+            except _NotRunnableError as error:
+                said = str(error)
+            daemon = self.listening(paths)
+            if daemon is not None and processes.has_token(daemon, token):
+                return daemon
+            if not said.startswith(_NOT_RUNNABLE) and _NO_LIBRARY not in said:
+                break
+            log.warning("mps daemon not started", view=str(view.namespace or "own"), cause=said)
+        raise DeviceError(_not_started(domain, said, paths))
+
+    def _launch_in(self, view: View, domain: Domain, paths: DomainPaths, token: str) -> str:
+        programs = self._find(view)
+        is_elsewhere = view.driver_root != Path("/")
         environment = {
-            **self._environment(programs, _LIBRARY_FOLDER),
+            **_environment(programs),
             "CUDA_MPS_PIPE_DIRECTORY": CONTAINER_PIPE_DIRECTORY,
             "CUDA_MPS_LOG_DIRECTORY": str(_LOG_FOLDER),
             "CUDA_VISIBLE_DEVICES": domain.visible_devices,
@@ -72,8 +132,10 @@ class Control:
             Path(CONTAINER_SHM): paths.shm,
             _LOG_FOLDER: paths.log,
         }
-        if self._is_elsewhere:
+        if is_elsewhere:
+            environment["LD_LIBRARY_PATH"] = str(_LIBRARY_FOLDER)
             binds[_LIBRARY_FOLDER] = paths.libraries
+            self._link_libraries(paths, view)
         said = ""
         for options in [[one] for one in _MULTI_USER] if domain.multi_user else [[]]:
             command = [str(programs.control), "-d", *options]
@@ -81,11 +143,11 @@ class Control:
                 binds,
                 partial(_launch, command, environment),
                 without=paths.folder.parent,
+                namespace=view.namespace,
             )
-            daemon = self.listening(paths)
-            if daemon is not None and processes.has_token(daemon, token):
-                return daemon
-        raise DeviceError(_not_started(domain, said, paths))
+            if self.listening(paths) is not None:
+                break
+        return said
 
     def listening(self, paths: DomainPaths) -> Daemon | None:
         """Return the daemon that listens in its own folder, None if none does."""
@@ -99,10 +161,9 @@ class Control:
         Raises:
             DeviceError: the daemon does not run, or does not answer in time.
         """
-        programs = self._find()
+        programs = self._find(self._views[-1])
         # Relative, because the path of a socket may have 107 bytes, and this one may have more.
-        environment = self._environment(programs, paths.libraries)
-        environment["CUDA_MPS_PIPE_DIRECTORY"] = "."
+        environment = {**_environment(programs), "CUDA_MPS_PIPE_DIRECTORY": "."}
         try:
             done = subprocess.run(
                 [str(programs.control)],
@@ -136,7 +197,7 @@ class Control:
             raise DeviceError("the MPS control daemon does not listen any more")
         self.ask(paths, [f"quit -t {QUIT_SECONDS}"], seconds=2 * QUIT_SECONDS)
 
-    def _find(self) -> _Programs:
+    def _find(self, view: View) -> _Programs:
         control = find_program(self._root, MPS_CONTROL)
         if control is None:
             raise DeviceError(
@@ -145,34 +206,28 @@ class Control:
                 " or point --nvidia-driver-root at where it is"
             )
         server = find_program(self._root, MPS_SERVER) or control
-        folders = dict.fromkeys((str(server.path.parent), str(control.path.parent)))
-        return _Programs(control=control.path, search_path=os.pathsep.join(folders))
+        there = [rooted.outside(view.driver_root, one.source) for one in (server, control)]
+        folders = dict.fromkeys(str(path.parent) for path in there)
+        return _Programs(control=there[1], search_path=os.pathsep.join(folders))
 
-    @property
-    def _is_elsewhere(self) -> bool:
-        """Whether the driver is somewhere else than where this process's loader looks."""
-        return self._root != Path("/")
-
-    def _environment(self, programs: _Programs, library_folder: Path) -> dict[str, str]:
-        environment = {"PATH": programs.search_path, "LC_ALL": "C"}
-        if self._is_elsewhere:
-            environment["LD_LIBRARY_PATH"] = str(library_folder)
-        return environment
-
-    def link_libraries(self, paths: DomainPaths) -> None:
+    def _link_libraries(self, paths: DomainPaths, view: View) -> None:
         """Make the folder in which the daemon's servers find the driver's libraries.
 
         The driver's own folder will not do: on a host it also has the host's C library, which is
         not the one of this container.
 
         Raises:
-            OSError: the folder cannot be made.
+            StateError: the folder cannot be made.
         """
-        if not self._is_elsewhere:
-            return
+        try:
+            self._write_links(paths, view)
+        except OSError as error:
+            raise file_error("make", paths.libraries, error) from error
+
+    def _write_links(self, paths: DomainPaths, view: View) -> None:
         paths.libraries.mkdir(exist_ok=True)
         paths.libraries.chmod(0o755)
-        wanted = dict(self._libraries())
+        wanted = dict(self._libraries(view))
         for name in os.listdir(paths.libraries):  # noqa: PTH208 (names are what is wanted)
             if name not in wanted or (paths.libraries / name).readlink() != wanted[name]:
                 (paths.libraries / name).unlink()
@@ -180,7 +235,7 @@ class Control:
             if not (paths.libraries / name).is_symlink():
                 (paths.libraries / name).symlink_to(target)
 
-    def _libraries(self) -> list[tuple[str, Path]]:
+    def _libraries(self, view: View) -> list[tuple[str, Path]]:
         found = []
         for folder in reversed(
             libraries.LIBRARY_FOLDERS
@@ -189,8 +244,14 @@ class Control:
                 for path in rooted.matches(self._root, folder, pattern):
                     target = rooted.resolve(self._root, path)
                     if target is not None:
-                        found.append((path.rpartition("/")[2], rooted.outside(self._root, target)))
+                        found.append(
+                            (path.rpartition("/")[2], rooted.outside(view.driver_root, target))
+                        )
         return found
+
+
+def _environment(programs: _Programs) -> dict[str, str]:
+    return {"PATH": programs.search_path, "LC_ALL": "C"}
 
 
 def _launch(command: Sequence[str], environment: Mapping[str, str]) -> str:
@@ -214,7 +275,7 @@ def _launch(command: Sequence[str], environment: Mapping[str, str]) -> str:
             f"{command[0]} did not start in {START_SECONDS:g} s; see dmesg for NVRM and Xid lines"
         ) from error
     except OSError as error:
-        raise DeviceError(f"cannot run {command[0]}: {error.strerror}") from error
+        raise _NotRunnableError(f"{_NOT_RUNNABLE} {command[0]}: {error.strerror}") from error
     return " ".join(done.stdout.split()) or f"status {done.returncode}"
 
 

@@ -247,7 +247,6 @@ class Lifecycle:
                 folder.mkdir(exist_ok=True)
                 if not mounts.layers(folder):
                     folder.chmod(0o755)  # for clients of any user, whatever the umask is
-            self._context.control.link_libraries(paths)
         except OSError as error:
             raise file_error("make", paths.folder, error) from error
 

@@ -1,0 +1,100 @@
+"""A daemon lives on the host's files: none of its supervisor's container has to stay for it."""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dra_driver.errors import SetupError
+from dra_driver.mps import mounts
+from dra_driver.mps.control import Control, View, host_view
+from dra_driver.mps.supervisor import Supervisor
+from mps_world import PATIENCE, World
+
+Run = Callable[[Supervisor], Supervisor]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """Not in /tmp, which a daemon on the host has for itself."""
+    if os.geteuid() != 0:
+        pytest.skip("mounts and mount namespaces need root")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        try:
+            yield World.create(Path(folder))
+        except SetupError as error:
+            pytest.skip(f"NVIDIA's MPS control cannot be had here: {error}")
+
+
+@pytest.fixture
+def host(world: World) -> Iterator[View]:
+    """A mount namespace in which the driver is elsewhere; it sees what is mounted here later."""
+    root = world.root / "on-the-host"
+    root.mkdir()
+    subprocess.run(["mount", "--bind", world.root, world.root], check=True)
+    subprocess.run(["mount", "--make-shared", world.root], check=True)
+    script = f"mount --bind {world.machine.driver_root} {root} && echo ready && exec sleep 600"
+    process = subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "slave", "sh", "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    yield View(driver_root=root, namespace=Path(f"/proc/{process.pid}/ns/mnt"))
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    world.clean()
+    subprocess.run(["umount", "--lazy", world.root], check=True)
+
+
+def supervisor(world: World, host: View) -> Supervisor:
+    made = world.supervisor()
+    control = Control(world.machine.driver_root, host)
+    return Supervisor(replace(made._context, control=control), made._timing, made._clock)
+
+
+def test_a_daemon_lives_in_the_mounts_of_the_host(world: World, host: View, run: Run) -> None:
+    run(supervisor(world, host))
+    domain = world.domain("claim", 0, active_thread_percentage=40)
+
+    daemon = world.ready(domain).daemon
+
+    assert daemon is not None
+    process = Path("/proc") / str(daemon.pid)
+    assert not any(host.driver_root.iterdir())
+    assert (process / "root" / str(host.driver_root).lstrip("/") / "usr").is_dir()
+    assert (process / "exe").readlink().is_relative_to(host.driver_root)
+    # Its folder for sockets is in its own view alone.
+    assert (process / "root/tmp/nvidia-mps/control").is_socket()
+    assert world.ask(domain, "get_default_active_thread_percentage") == ["40.0"]
+    libraries = world.files.paths(domain.id).libraries
+    assert (libraries / "libcuda.so.1").readlink().is_relative_to(host.driver_root)
+    world.gone(domain)
+    assert world.left(domain) == []
+    assert all(not mounts.layers(path) for path in world.files.paths(domain.id).mounted)
+
+
+def test_where_the_host_cannot_run_it_the_container_does(
+    world: World, host: View, run: Run
+) -> None:
+    # A host without the loader that the program names, such as one with another C library.
+    run(supervisor(world, replace(host, driver_root=world.root / "nowhere")))
+    domain = world.domain("claim", 0)
+    daemon = world.ready(domain).daemon
+    assert daemon is not None
+    exe = Path(f"/proc/{daemon.pid}/exe").readlink()
+    assert exe.is_relative_to(world.machine.driver_root)
+
+
+def test_a_process_that_is_on_the_host_has_no_other_view(tmp_path: Path) -> None:
+    for process in ("self", "1"):
+        (tmp_path / process / "ns").mkdir(parents=True)
+        for name in ("pid", "mnt"):
+            (tmp_path / process / "ns" / name).symlink_to(f"/proc/self/ns/{name}")
+    assert host_view(Path("/"), tmp_path) is None
+    assert host_view(Path("/"), tmp_path / "absent") is None
