@@ -12,7 +12,7 @@ from dra_driver.mps.compute_modes import ComputeModes, NvmlModes
 from dra_driver.mps.control import Control
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, Status
 from dra_driver.mps.domain_worker import WorkerTiming
-from dra_driver.mps.files import MpsFiles
+from dra_driver.mps.files import DomainPaths, MpsFiles
 from dra_driver.mps.lifecycle import SupervisorContext
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.mps.supervisor import Supervisor
@@ -108,7 +108,7 @@ class World:
         """What is left of a domain: processes, mounts, folders, files, compute modes."""
         paths = self.files.paths(domain.id)
         found = [f"process {daemon.pid}" for daemon in processes.marked(paths.folder)]
-        found += [f"mount {number}" for number in range(mounts.layers(paths.shm))]
+        found += [f"mount on {path}" for path in paths.mounted if mounts.layers(path)]
         found += [
             str(path) for path in (paths.folder, self.files.status(domain.id)) if path.exists()
         ]
@@ -138,4 +138,5 @@ class World:
         """End and unmount everything, whatever a test has left."""
         for folder in self.files.domains_folder.glob("*"):
             processes.kill(processes.marked(folder), 5.0)
-            mounts.unmount_all(folder / "shm")
+            for path in DomainPaths(folder=folder).mounted:
+                mounts.unmount_all(path)

@@ -36,7 +36,6 @@ QUIT_SECONDS = 5
 # who have no access to the kubelet's directory.
 _LIBRARY_FOLDER = Path("/tmp/nvidia-mps-lib")  # noqa: S108 (a folder of its own is mounted there)
 _HOST_PIDS = 0xEFFFFFFC  # inode of the first PID namespace, linux/proc_ns.h
-_NOT_RUNNABLE = "cannot run"
 _NO_LIBRARY = "error while loading shared libraries"
 _LOG_FOLDER = Path("/tmp/nvidia-mps-log")  # noqa: S108 (as above)
 _LIBRARIES = ("libcuda.so*", "libnvidia-*.so*")
@@ -105,12 +104,13 @@ class Control:
         for view in self._views:
             try:
                 said = self._launch_in(view, domain, paths, token)
-            except _NotRunnableError as error:
-                said = str(error)
+                is_possible = _NO_LIBRARY not in said
+            except (_NotRunnableError, mounts.EnterError) as error:
+                said, is_possible = str(error), False
             daemon = self.listening(paths)
             if daemon is not None and processes.has_token(daemon, token):
                 return daemon
-            if not said.startswith(_NOT_RUNNABLE) and _NO_LIBRARY not in said:
+            if is_possible:
                 break
             log.warning("mps daemon not started", view=str(view.namespace or "own"), cause=said)
         raise DeviceError(_not_started(domain, said, paths))
@@ -275,7 +275,7 @@ def _launch(command: Sequence[str], environment: Mapping[str, str]) -> str:
             f"{command[0]} did not start in {START_SECONDS:g} s; see dmesg for NVRM and Xid lines"
         ) from error
     except OSError as error:
-        raise _NotRunnableError(f"{_NOT_RUNNABLE} {command[0]}: {error.strerror}") from error
+        raise _NotRunnableError(f"cannot run {command[0]}: {error.strerror}") from error
     return " ".join(done.stdout.split()) or f"status {done.returncode}"
 
 

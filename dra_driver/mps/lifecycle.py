@@ -135,7 +135,7 @@ class Lifecycle:
         if self._paths.folder.exists():
             self._report(State.STOPPING, "")
             self._step("stopping")
-            if record is not None and record.is_damaged:
+            if self._is_lost(record):
                 record = self._guess(self._visible_devices())
             self._stop_daemon(record)
             self._step("stopped")
@@ -153,16 +153,22 @@ class Lifecycle:
 
     def _begin(self, wanted: Domain) -> DomainRecord:
         record = self.record
+        if self._is_lost(record):
+            return self._guess(wanted.whole_gpus)
         if record is None:
             self._report(State.STARTING, "")
             self._step("begun")
             return DomainRecord(boot_id=self._context.boot_id)
-        if record.is_damaged:
-            return self._guess(wanted.whole_gpus)
         return record
 
+    def _is_lost(self, record: DomainRecord | None) -> bool:
+        """Tell whether there was a record, for a daemon is never started without."""
+        if record is None:
+            return self._unrecorded_daemon() is not None
+        return record.is_damaged
+
     def _guess(self, gpus: Sequence[str]) -> DomainRecord:
-        """Replace a damaged record. Without MPS the mode is DEFAULT on nearly every machine."""
+        """Replace a record that was lost. Without MPS nearly every mode is DEFAULT."""
         found = dict.fromkeys(gpus, DEFAULT)
         self._context.modes.remember(self._domain, found)
         daemon = self._unrecorded_daemon()

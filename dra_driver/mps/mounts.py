@@ -75,6 +75,10 @@ def unmount_all(folder: Path) -> None:
     raise DeviceError(f"{folder} has more than {_MOST_LAYERS} file systems mounted on it")
 
 
+class EnterError(DeviceError):
+    """A mount namespace cannot be entered."""
+
+
 def in_private_mounts(
     binds: Mapping[Path, Path],
     call: Callable[[], T],
@@ -96,6 +100,7 @@ def in_private_mounts(
             machine's /tmp is covered there, so that no targets are left in it.
 
     Raises:
+        EnterError: the namespace cannot be entered.
         DeviceError: the kernel refused.
         Exception: whatever `call` raises.
     """
@@ -135,11 +140,11 @@ def _enter(namespace: Path) -> None:
     try:
         descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise DeviceError(f"cannot open {namespace}: {error.strerror}") from error
+        raise EnterError(f"cannot open {namespace}: {error.strerror}") from error
     try:
         # Threads share root and working directory, which the namespace decides.
         if _libc().unshare(_CLONE_FS) != 0 or _libc().setns(descriptor, _CLONE_NEWNS) != 0:
-            raise _refused(f"enter {namespace}")
+            raise EnterError(str(_refused(f"enter {namespace}")))
     finally:
         os.close(descriptor)
 

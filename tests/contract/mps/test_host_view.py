@@ -91,6 +91,13 @@ def test_where_the_host_cannot_run_it_the_container_does(
     assert exe.is_relative_to(world.machine.driver_root)
 
 
+def test_where_the_hosts_mounts_cannot_be_entered_the_container_does(
+    world: World, host: View, run: Run
+) -> None:
+    run(supervisor(world, replace(host, namespace=Path("/proc/self/ns/uts"))))
+    assert world.ready(world.domain("claim", 0)).daemon is not None
+
+
 def test_a_process_that_is_on_the_host_has_no_other_view(tmp_path: Path) -> None:
     for process in ("self", "1"):
         (tmp_path / process / "ns").mkdir(parents=True)
