@@ -200,7 +200,10 @@ class Lifecycle:
         It is the one in the record, or it has the record's token and listens where tenants cannot.
         """
         if record.daemon is not None and processes.is_alive(record.daemon):
-            return record.daemon
+            # One that was killed loses its memory, with the environment in it, before its PID.
+            has_memory = bool(processes.environment_of(record.daemon.pid))
+            if has_memory or not processes.wait_for_end(record.daemon, _LATE_SECONDS):
+                return record.daemon
         daemon = self._context.control.listening(self._paths)
         return daemon if daemon and processes.has_token(daemon, record.token) else None
 
