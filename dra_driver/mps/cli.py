@@ -22,7 +22,7 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.mps.cgroup import DaemonGroup
 from dra_driver.mps.compute_modes import ComputeModes, NvmlModes
-from dra_driver.mps.control import Control
+from dra_driver.mps.control import Control, host_view
 from dra_driver.mps.domain import State
 from dra_driver.mps.domain_worker import WorkerTiming
 from dra_driver.mps.files import MpsFiles
@@ -120,7 +120,7 @@ def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: Non
         supervisor=str(uuid.uuid4()),
         boot_id=read_boot_id(settings.proc_root),
         files=MpsFiles(root=directory),
-        control=Control(driver_root),
+        control=Control(driver_root, host_view(settings.nvidia_driver_root)),
         modes=ComputeModes(NvmlModes(driver_root), change=settings.compute_mode),
         group=DaemonGroup(settings.cgroup_root),
         shm_bytes=_shm_bytes(settings),

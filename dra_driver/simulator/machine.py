@@ -248,10 +248,11 @@ class Machine:
         """Reset a GPU: its instances are gone, a pending MIG mode is in force, a loss is over.
 
         Raises:
-            SetupError: a process is on it.
+            SetupError: a process is on it, or another process has NVML open.
         """
         with self._state() as now:
             slot = now.slot_of(uuid)
+            mig.check_unused(self.library, now, slot)
             if any(holder.slot == slot for holder in mig.holders(now)):
                 raise SetupError(f"cannot reset {uuid}: a process is on it")
             now.reset_gpu(slot)

@@ -165,8 +165,20 @@ def set_mode(library: Path, state: State, slot: int, *, enabled: bool) -> bool:
     what = f"cannot switch MIG {'on' if enabled else 'off'}"
     _check(code, what)
     if status.value == _IN_USE:
-        raise SetupError(f"{what}: instances or processes are on the GPU")
+        raise SetupError(
+            f"{what}: instances or processes are on the GPU, or another process has NVML open"
+        )
     return status.value != _RESET_REQUIRED
+
+
+def check_unused(library: Path, state: State, slot: int) -> None:
+    """Check that no other process has NVML open with this GPU.
+
+    Raises:
+        SetupError: one has.
+    """
+    if _tools(library).nvmlSimulatorCheckUnused(_path(state), ctypes.c_uint(slot)) != _SUCCESS:
+        raise SetupError("another process has NVML open")
 
 
 def settle(library: Path, state: State) -> None:

@@ -154,7 +154,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *i
     struct sim_target target;
     SIM_TRY(sim_enter_any(__func__, device, &target));
     SIM_REQUIRE(index != NULL);
-    if (target.compute != NULL && !device->named_by_instance)
+    if (target.compute != NULL)
         *index = index_of(&target, device);
     else
         *index = (unsigned int)sim_index_of(sim_device_in_slot(device->slot));

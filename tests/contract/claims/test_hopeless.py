@@ -63,9 +63,7 @@ def test_a_claim_on_a_lost_gpu_is_refused_at_once(driver: Driver) -> None:
 def test_a_gpu_that_may_be_the_sick_one_beside_a_lost_one_is_waited_for(driver: Driver) -> None:
     ref = driver.api.add("gpu-1")
     driver.gpus.inventory = make.inventory(make.gpu(0), sick=(LOST, SICK))
-    threading.Timer(
-        0.2, setattr, (driver.machine, "inventory", make.inventory(make.gpu(1)))
-    ).start()
+    threading.Timer(0.2, setattr, (driver.gpus, "inventory", make.inventory(make.gpu(1)))).start()
     assert len(driver.prepare(ref, seconds=LONG)) == 1
 
 

@@ -241,7 +241,7 @@ def test_what_an_earlier_supervisor_left_is_removed(mps: MpsDomains, run: Run) -
     paths = mps.files.paths(domain.id)
     mps.files.make_folders()
     for folder in (paths.folder, paths.pipe, paths.shm):
-        folder.mkdir()
+        folder.mkdir(parents=True)
     for name in ("control", "control_privileged", "control_lock", "nvidia-cuda-mps-control.pid"):
         (paths.pipe / name).write_text("1")
     os.mkfifo(paths.pipe / "log")
