@@ -133,6 +133,7 @@ class Driver:
             hook_path=self._settings.nvidia_cdi_hook_path,
             kernel_release=platform.release(),
             clock=clock,
+            nvml_version=lambda: self._watcher.current().driver_version,
         )
         parts = NodeParts(
             inventory=self._watcher,

@@ -96,6 +96,7 @@ class Inspect(CommandSettings):
                 hook_path=self.nvidia_cdi_hook_path,
                 kernel_release=platform.release(),
                 clock=time.monotonic,
+                nvml_version=lambda: inventory.driver_version,
             ),
         )
         if self.cdi:

@@ -80,18 +80,22 @@ class DriverFiles:
     sockets: tuple[DriverFile, ...]
 
 
-def find_driver_files(roots: Roots, *, kernel_release: str) -> DriverFiles:
+def find_driver_files(
+    roots: Roots, *, kernel_release: str, running: str | None = None
+) -> DriverFiles:
     """Look at the driver root.
 
     Args:
         roots: where to look.
+        running: version of the kernel driver that runs, if it is known.
         kernel_release: as uname(2) gives it; firmware may be kept per kernel.
 
     Raises:
-        DeviceError: there is no driver under the root, or it cannot be read.
+        DeviceError: there is no driver under the root, or not the running one, or it cannot be
+            read.
     """
     try:
-        libraries = find_driver_libraries(roots.driver)
+        libraries = find_driver_libraries(roots.driver, running)
         return DriverFiles(
             libraries=libraries,
             programs=tuple(_programs(roots.driver)),

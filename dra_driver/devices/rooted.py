@@ -46,6 +46,31 @@ def resolve(root: Path, path: str) -> str | None:
     return "/" + "/".join(done)
 
 
+def chain(root: Path, path: str) -> tuple[str, ...]:
+    """Return every path that a file goes by, from link to link; the last one is no link.
+
+    Folders on the way are resolved and no part of it. Empty if the path leads nowhere.
+
+    Raises:
+        OSError: the file system fails in another way than by not having the file.
+    """
+    seen: list[str] = []
+    while len(seen) <= _MOST_LINKS:
+        folder, _, name = path.rpartition("/")
+        inside = resolve(root, folder)
+        if inside is None:
+            return ()
+        here = f"{inside.rstrip('/')}/{name}"
+        target = _link_target(outside(root, here))
+        if target is None:
+            return ()
+        seen.append(here)
+        if not target:
+            return tuple(seen)
+        path = target if target.startswith("/") else f"{inside}/{target}"
+    return ()
+
+
 def matches(root: Path, folder: str, pattern: str) -> Iterator[str]:
     """Yield what a folder of the root has under names that match a glob pattern, sorted by name.
 

@@ -22,7 +22,11 @@ ALIASES = "/usr/local/nvidia/lib64"
 
 
 def content(
-    root: Path, *, hook_path: str = "", clock: Callable[[], float] = lambda: 0.0
+    root: Path,
+    *,
+    hook_path: str = "",
+    clock: Callable[[], float] = lambda: 0.0,
+    nvml_version: Callable[[], str | None] = lambda: None,
 ) -> EditsCache:
     roots = Roots(
         driver=root,
@@ -32,7 +36,13 @@ def content(
         proc=root / "proc",
         sys=root / "sys",
     )
-    return EditsCache(roots, hook_path=hook_path, kernel_release="6.8.0", clock=clock)
+    return EditsCache(
+        roots,
+        hook_path=hook_path,
+        kernel_release="6.8.0",
+        clock=clock,
+        nvml_version=nvml_version,
+    )
 
 
 def mounts(edits: Edits) -> dict[str, str]:
@@ -57,28 +67,51 @@ def test_with_the_hook_program_files_stand_at_their_place_and_hooks_do_the_rest(
 ) -> None:
     edits = content(driver_root, hook_path="/opt/nvidia-cdi-hook").look().common
 
+    cuda, ml = (f"{FOLDER}/{stem}.so.{VERSION}" for stem in ("libcuda", "libnvidia-ml"))
     assert mounts(edits) == {
-        f"{FOLDER}/libcuda.so.{VERSION}": f"/host{FOLDER}/libcuda.so.{VERSION}",
-        f"{FOLDER}/libnvidia-ml.so.{VERSION}": f"/host{FOLDER}/libnvidia-ml.so.{VERSION}",
+        cuda: f"/host{cuda}",
+        f"{FOLDER}/libcuda.so.1": f"/host{cuda}",
+        f"{FOLDER}/libcuda.so": f"/host{cuda}",
+        ml: f"/host{ml}",
+        f"{FOLDER}/libnvidia-ml.so.1": f"/host{ml}",
         "/usr/bin/nvidia-smi": "/host/usr/bin/nvidia-smi",
     }
     assert [hook.args[1] for hook in edits.hooks] == [
-        "create-symlinks",
         "enable-cuda-compat",
         "update-ldcache",
         "disable-device-node-modification",
     ]
-    links, compat, cache, _ = edits.hooks
-    assert links.args[2:] == (
-        "--link",
-        f"libcuda.so.1::{FOLDER}/libcuda.so",
-        "--link",
-        f"libcuda.so.{VERSION}::{FOLDER}/libcuda.so.1",
-        "--link",
-        f"libnvidia-ml.so.{VERSION}::{FOLDER}/libnvidia-ml.so.1",
-    )
+    compat, cache, _ = edits.hooks
     assert compat.args[2:] == (f"--host-driver-version={VERSION}",)
     assert cache.args[2:] == ("--folder", FOLDER)
+
+
+def test_links_where_no_loader_searches_are_made_by_the_hook_program(driver_root: Path) -> None:
+    folder = driver_root / FOLDER[1:]
+    (folder / "nvidia/current").mkdir(parents=True)
+    for path in list(folder.glob("lib*")):
+        path.rename(folder / "nvidia/current" / path.name)
+    links = content(driver_root, hook_path="/opt/nvidia-cdi-hook").look().common.hooks[0]
+
+    assert links.args[1:4] == (
+        "create-symlinks",
+        "--link",
+        f"libcuda.so.1::{FOLDER}/nvidia/current/libcuda.so",
+    )
+
+
+@pytest.mark.parametrize("hook_path", ["", "/opt/nvidia-cdi-hook"])
+def test_a_link_that_mesa_has_too_is_never_a_mount_in_its_place(
+    driver_root: Path, hook_path: str
+) -> None:
+    glx = driver_root / FOLDER[1:] / f"libGLX_nvidia.so.{VERSION}"
+    glx.write_bytes(driver_tree.elf("libGLX_nvidia.so.0"))
+    edits = content(driver_root, hook_path=hook_path).look().common
+
+    assert f"{FOLDER}/libGLX_indirect.so.0" not in mounts(edits)
+    made = [arg for hook in edits.hooks for arg in hook.args if "libGLX_indirect" in arg]
+    link = f"libGLX_nvidia.so.{VERSION}::{FOLDER}/libGLX_indirect.so.0"
+    assert made == ([link] if hook_path else [])
 
 
 def test_hookless_libraries_also_stand_where_cuda_images_search(driver_root: Path) -> None:
@@ -185,6 +218,27 @@ def test_an_upgraded_driver_is_noticed_at_once(driver_root: Path) -> None:
         (folder / f"{stem}.so.{VERSION}").rename(folder / f"{stem}.so.560.1.2")
         (folder / f"{stem}.so.1").unlink()
         (folder / f"{stem}.so.1").symlink_to(f"{stem}.so.560.1.2")
+
+    assert f"{FOLDER}/libcuda.so.560.1.2" in mounts(kept.look().common)
+
+
+def test_a_reloaded_kernel_driver_is_noticed_at_once(driver_root: Path) -> None:
+    folder = driver_root / FOLDER[1:]
+    for stem in ("libcuda", "libnvidia-ml"):
+        (folder / f"{stem}.so.560.1.2").write_bytes(driver_tree.elf(f"{stem}.so.1"))
+    says = driver_root / "proc/driver/nvidia/version"
+    says.parent.mkdir(parents=True)
+    text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (root@b)\n"
+    kept = content(driver_root)
+    for version in (VERSION, "560.1.2", VERSION):
+        says.write_text(text.format(version))
+
+        assert f"{FOLDER}/libcuda.so.{version}" in mounts(kept.look().common)
+
+
+def test_where_proc_does_not_say_the_running_version_nvml_does(driver_root: Path) -> None:
+    (driver_root / FOLDER[1:] / "libcuda.so.560.1.2").write_bytes(driver_tree.elf("libcuda.so.1"))
+    kept = content(driver_root, nvml_version=lambda: "560.1.2")
 
     assert f"{FOLDER}/libcuda.so.560.1.2" in mounts(kept.look().common)
 
