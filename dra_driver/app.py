@@ -38,6 +38,7 @@ from dra_driver.claims.record import MIG
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Inventory, MigSlot
+from dra_driver.devices.modprobe import NvidiaModprobe
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
@@ -134,6 +135,7 @@ class Driver:
             kernel_release=platform.release(),
             clock=clock,
             nvml_version=lambda: self._watcher.current().driver_version,
+            make_uvm_nodes=NvidiaModprobe(roots.driver, clock).make_uvm_nodes,
         )
         parts = NodeParts(
             inventory=self._watcher,

@@ -21,7 +21,6 @@ from dra_driver.cdi.driver_libraries import DriverLibraries, Link
 from dra_driver.cdi.driver_root import DriverFiles
 from dra_driver.cdi.hooks import HookProgram
 from dra_driver.cdi.model import Edits, Hook, Mount
-from dra_driver.cdi.nodes import CONTROL_NODES, node_edits
 from dra_driver.cdi.roots import Roots
 
 HOOKLESS_LIBRARIES = "/usr/local/nvidia/lib64"
@@ -42,12 +41,8 @@ _OFTEN_ANOTHERS = frozenset({"libGLX_indirect.so.0"})
 
 
 def driver_edits(files: DriverFiles, roots: Roots, hook_program: HookProgram | None) -> Edits:
-    """Return the edits shared by all GPUs of the node.
-
-    Raises:
-        DeviceError: a control node is there but cannot be given to a container.
-    """
-    edits = Edits(
+    """Return the edits shared by all GPUs of the node, but for device nodes."""
+    return Edits(
         env=(
             f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(files.libraries.main_folders)}",
             # Keeps NVIDIA's legacy runtime hook, where it is installed too, from adding all GPUs.
@@ -56,9 +51,6 @@ def driver_edits(files: DriverFiles, roots: Roots, hook_program: HookProgram | N
         mounts=tuple(_mounts(files, roots, hookless=hook_program is None)),
         hooks=_hooks(files.libraries, hook_program) if hook_program else (),
     )
-    for name in CONTROL_NODES:
-        edits += node_edits(roots, name) or Edits()
-    return edits
 
 
 def _mounts(files: DriverFiles, roots: Roots, *, hookless: bool) -> Iterable[Mount]:

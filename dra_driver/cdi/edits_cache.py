@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from dra_driver.cdi.control_nodes import CONTROL_NODES, NodeMaker, control_edits
 from dra_driver.cdi.driver_edits import driver_edits
 from dra_driver.cdi.driver_root import find_driver_files, watched_paths
 from dra_driver.cdi.gpu import gpu_edits, watched_nodes
 from dra_driver.cdi.hooks import find_hook_program
 from dra_driver.cdi.mig import mig_edits
 from dra_driver.cdi.model import Edits
-from dra_driver.cdi.nodes import CONTROL_NODES
 from dra_driver.cdi.roots import Roots
 from dra_driver.devices.kinds import NodeDevice
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition
@@ -101,6 +101,7 @@ class EditsCache:
         kernel_release: str,
         clock: Callable[[], float],
         nvml_version: Callable[[], str | None] = lambda: None,
+        make_uvm_nodes: NodeMaker | None = None,
     ) -> None:
         """Take where to look; nothing is looked at yet.
 
@@ -110,9 +111,11 @@ class EditsCache:
             kernel_release: as uname(2) gives it.
             clock: monotonic seconds.
             nvml_version: the driver version that NVML said last; asked where /proc has none.
+            make_uvm_nodes: has /dev/nvidia-uvm made when it is missing (devices/modprobe.py).
         """
         self._roots = roots
         self._nvml_version = nvml_version
+        self._make_uvm_nodes = make_uvm_nodes
         self._hook_path = hook_path or None
         self._kernel_release = kernel_release
         self._clock = clock
@@ -139,6 +142,7 @@ class EditsCache:
     def _is_over(self, kept: _Kept) -> bool:
         return (
             self._clock() >= kept.until
+            or self._roots.now() != kept.edits.roots
             or self._running() != kept.running
             or _signature(kept.watched) != kept.signature
         )
@@ -148,18 +152,16 @@ class EditsCache:
         return running_driver(self._roots.proc) or self._nvml_version()
 
     def _find(self) -> _Kept:
-        running = self._running()
-        files = find_driver_files(self._roots, kernel_release=self._kernel_release, running=running)
-        hook_program = find_hook_program(self._roots, self._hook_path)
+        running, roots = self._running(), self._roots.now()
+        files = find_driver_files(roots, kernel_release=self._kernel_release, running=running)
+        hook_program = find_hook_program(roots, self._hook_path)
+        nodes = control_edits(roots, self._make_uvm_nodes)
         watched = (
-            *map(str, watched_paths(self._roots, files)),
-            *(str(self._roots.dev / name) for name in CONTROL_NODES),
+            *map(str, watched_paths(roots, files)),
+            *(str(roots.dev / name) for name in CONTROL_NODES),
         )
         return _Kept(
-            edits=NodeEdits(
-                common=driver_edits(files, self._roots, hook_program),
-                roots=self._roots,
-            ),
+            edits=NodeEdits(common=driver_edits(files, roots, hook_program) + nodes, roots=roots),
             running=running,
             watched=watched,
             signature=_signature(watched),

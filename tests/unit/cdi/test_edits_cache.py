@@ -13,7 +13,7 @@ import make
 from dra_driver.cdi import edits_cache as content_module
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits
-from dra_driver.cdi.roots import Roots
+from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.errors import DeviceError
 
 VERSION = "550.54.15"
@@ -241,6 +241,25 @@ def test_where_proc_does_not_say_the_running_version_nvml_does(driver_root: Path
     kept = content(driver_root, nvml_version=lambda: "560.1.2")
 
     assert f"{FOLDER}/libcuda.so.560.1.2" in mounts(kept.look().common)
+
+
+def test_a_driver_container_that_starts_after_this_process_is_found(tmp_path: Path) -> None:
+    root = tmp_path / "driver"
+    roots = find_roots(
+        driver_root=Path("/run/nvidia/driver"), container_driver_root=tmp_path, proc_root=tmp_path
+    )
+    kept = EditsCache(roots, hook_path=None, kernel_release="6.8.0", clock=lambda: 0.0)
+    with pytest.raises(DeviceError, match="no NVIDIA driver libraries"):
+        kept.look()
+    for entry in driver_tree.driver_root(root).iterdir():
+        entry.rename(tmp_path / entry.name)
+    (tmp_path / "devices").write_text((tmp_path / "proc/devices").read_text())
+
+    nodes = kept.look().common + kept.look().device(make.whole(make.gpu(1)))
+    hosts = {node.host_path for node in nodes.device_nodes}
+    assert hosts == {
+        f"/run/nvidia/driver/dev/{name}" for name in ("nvidiactl", "nvidia-uvm", "nvidia1")
+    }
 
 
 def test_a_control_node_made_later_is_noticed_at_once(driver_root: Path) -> None:
