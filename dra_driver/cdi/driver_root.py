@@ -116,7 +116,7 @@ def watched_paths(roots: Roots, files: DriverFiles) -> tuple[Path, ...]:
         *files.libraries.folders,
         *PATH_FOLDERS,
         *(f"{run}/{os.path.dirname(socket)}" for run in _RUN_FOLDERS for socket in _SOCKETS),  # noqa: PTH120
-        *(os.path.dirname(firmware.container_path) for firmware in files.firmware[:1]),  # noqa: PTH120
+        *(os.path.dirname(firmware.container_path) for firmware in files.firmware),  # noqa: PTH120
     )
     return tuple(rooted.outside(roots.driver, path) for path in dict.fromkeys(inside))
 
@@ -131,16 +131,16 @@ def _programs(root: Path) -> Iterator[DriverFile]:
 
 
 def _firmware(roots: Roots, version: str, kernel_release: str) -> Iterator[DriverFile]:
+    """Yield each firmware file where the kernel would find it: in the first folder that has it."""
+    names = set()
     for folder in _firmware_folders(roots.sys, kernel_release):
-        found = list(rooted.matches(roots.driver, f"{folder}/nvidia/{version}", "gsp*.bin"))
-        for path in found:
+        for path in rooted.matches(roots.driver, f"{folder}/nvidia/{version}", "gsp*.bin"):
+            name = path.rpartition("/")[2]
             source = rooted.resolve(roots.driver, path)
-            if source is not None:
-                name = path.rpartition("/")[2]
+            if source is not None and name not in names:
+                names.add(name)
                 shown = f"{folder}/nvidia/{version}/{name}"
                 yield DriverFile(source=source, container_path=shown)
-        if found:
-            return
 
 
 def _firmware_folders(sys: Path, kernel_release: str) -> Iterable[str]:

@@ -17,7 +17,7 @@ from dra_driver.cdi.control_nodes import CONTROL_NODES, NodeMaker, control_edits
 from dra_driver.cdi.driver_edits import driver_edits
 from dra_driver.cdi.driver_root import find_driver_files, watched_paths
 from dra_driver.cdi.gpu import gpu_edits, watched_nodes
-from dra_driver.cdi.hooks import find_hook_program
+from dra_driver.cdi.hooks import find_hook_program, watched_places
 from dra_driver.cdi.mig import mig_edits
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.roots import Roots
@@ -158,6 +158,7 @@ class EditsCache:
         nodes = control_edits(roots, self._make_uvm_nodes)
         watched = (
             *map(str, watched_paths(roots, files)),
+            *map(str, watched_places(roots, self._hook_path)),
             *(str(roots.dev / name) for name in CONTROL_NODES),
         )
         return _Kept(

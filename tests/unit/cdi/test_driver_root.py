@@ -180,13 +180,16 @@ def test_a_program_that_nobody_may_run_is_no_program(driver_root: Path) -> None:
     assert found(driver_root).programs == ()
 
 
-def test_firmware_comes_from_the_first_folder_that_has_it(driver_root: Path) -> None:
+def test_each_firmware_file_comes_from_the_first_folder_that_has_it(driver_root: Path) -> None:
     add(driver_root, f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin")
+    add(driver_root, f"/lib/firmware/nvidia/{VERSION}/gsp_tu10x.bin")
     add(driver_root, f"/lib/firmware/6.8.0/nvidia/{VERSION}/gsp_tu10x.bin")
     add(driver_root, "/lib/firmware/nvidia/1.2/gsp_ga10x.bin")
 
-    [firmware] = found(driver_root).firmware
-    assert firmware.container_path == f"/lib/firmware/6.8.0/nvidia/{VERSION}/gsp_tu10x.bin"
+    assert [firmware.container_path for firmware in found(driver_root).firmware] == [
+        f"/lib/firmware/6.8.0/nvidia/{VERSION}/gsp_tu10x.bin",
+        f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
+    ]
 
 
 def test_a_firmware_folder_chosen_for_the_kernel_wins(driver_root: Path) -> None:

@@ -262,6 +262,27 @@ def test_a_driver_container_that_starts_after_this_process_is_found(tmp_path: Pa
     }
 
 
+@pytest.mark.parametrize("place", ["usr/local/nvidia/toolkit", "usr/bin", "opt/own"])
+def test_a_hook_program_that_is_installed_later_is_noticed_at_once(
+    driver_root: Path, place: str
+) -> None:
+    hook_path = "/opt/own/nvidia-cdi-hook" if place == "opt/own" else None
+    program = driver_root / place / "nvidia-cdi-hook"
+    roots = find_roots(
+        driver_root=Path("/"), container_driver_root=driver_root, proc_root=driver_root / "proc"
+    )
+    kept = EditsCache(roots, hook_path=hook_path, kernel_release="6.8.0", clock=lambda: 0.0)
+    if hook_path is None:
+        assert kept.look().common.hooks == ()
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_bytes(b"update-ldcache")
+
+    assert [hook.args[1] for hook in kept.look().common.hooks] == ["update-ldcache"]
+    program.unlink()
+    if hook_path is None:
+        assert kept.look().common.hooks == ()
+
+
 def test_a_control_node_made_later_is_noticed_at_once(driver_root: Path) -> None:
     kept = content(driver_root)
     kept.look()
