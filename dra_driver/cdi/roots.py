@@ -46,6 +46,11 @@ class Roots:
             dev, on_host = _HOST_DEV, str(_HOST_DEV)
         return replace(self, dev=dev, dev_on_host=on_host)
 
+    def own_dev(self) -> Path | None:
+        """Return where the device nodes are at this moment, None where it is the host's /dev."""
+        roots = self.now()
+        return None if roots.dev_on_host == str(_HOST_DEV) else roots.dev
+
     def driver_file_on_host(self, path: str) -> str:
         """Return the host path of a file that is at `path` inside the driver root."""
         return f"{self.driver_on_host.rstrip('/')}/{path.lstrip('/')}"

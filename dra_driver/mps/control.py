@@ -9,7 +9,7 @@ effect on it.
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,8 +45,12 @@ class _Programs:
 class Control:
     """The program in one driver root. Methods may be called from any thread."""
 
-    def __init__(self, driver_root: Path) -> None:
+    def __init__(
+        self, driver_root: Path, own_dev: Callable[[], Path | None] = lambda: None
+    ) -> None:
+        """Take where the driver is, and what says where its device nodes are if not in /dev."""
         self._root = driver_root
+        self._own_dev = own_dev
 
     def start(self, domain: Domain, paths: DomainPaths) -> Daemon:
         """Start the domain's daemon, whose folders exist, and return it once it listens.
@@ -63,7 +67,8 @@ class Control:
             processes.MARK: str(paths.folder),
             processes.GENERATION: domain.daemon_generation,
         }
-        binds = {Path(CONTAINER_PIPE_DIRECTORY): paths.pipe, Path(CONTAINER_SHM): paths.shm}
+        binds = self._dev_binds()  # first, as /dev/shm is inside
+        binds |= {Path(CONTAINER_PIPE_DIRECTORY): paths.pipe, Path(CONTAINER_SHM): paths.shm}
         if self._is_elsewhere:
             binds[_LIBRARY_FOLDER] = paths.libraries
         said = ""
@@ -142,6 +147,14 @@ class Control:
     def _is_elsewhere(self) -> bool:
         """Whether the driver is somewhere else than where this process's loader looks."""
         return self._root != Path("/")
+
+    def _dev_binds(self) -> dict[Path, Path]:
+        """Return what shows a daemon the device nodes of a driver container as its own.
+
+        It needs a whole /dev, and a simulated machine's has GPUs alone.
+        """
+        own = self._own_dev()
+        return {Path("/dev"): own} if own and (own / "null").exists() else {}
 
     def _environment(self, programs: _Programs, library_folder: Path) -> dict[str, str]:
         environment = {"PATH": programs.search_path, "LC_ALL": "C"}
