@@ -20,6 +20,7 @@ from dra_driver.devices.model import Inventory, MigSlot
 from dra_driver.devices.nvml import NvmlLibrary, find_library
 from dra_driver.devices.nvml_mig import MigCalls
 from dra_driver.devices.pci import PciBus
+from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError, TransientError
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ class DriverSession:
         """
         self._driver_root = driver_root
         self._dev = dev
-        self._proc = proc_root / "driver" / "nvidia"
+        self._proc = proc_root
         self._pci = PciBus(sys_root)
         self._open_library = open_library
         self._made_here = made_here
@@ -151,7 +152,8 @@ class DriverSession:
                 # The library may be stale, after a reload of the driver for one. Start afresh.
                 if not self.close():
                     raise
-        library = self._open_library(find_library(self._driver_root))
+        running = running_driver(self._proc)
+        library = self._open_library(find_library(self._driver_root, running))
         library.open()
         self._library = library
         try:
@@ -166,12 +168,13 @@ class DriverSession:
         return looks > 0 and (looks.bit_count() == 1 or looks % _MOST_LOOKS_WITHOUT_REOPENING == 0)
 
     def _present(self) -> tuple[object, ...]:
+        kernel_driver = self._proc / "driver" / "nvidia"
         try:
-            version = (self._proc / "version").read_text()
+            version = (kernel_driver / "version").read_text()
         except OSError:
             version = ""
         nodes = [name for name in _names(self._dev) if name.removeprefix("nvidia").isdecimal()]
-        return version, _names(self._proc / "gpus"), tuple(nodes)
+        return version, _names(kernel_driver / "gpus"), tuple(nodes)
 
 
 def _names(folder: Path) -> tuple[str, ...]:

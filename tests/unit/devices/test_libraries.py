@@ -93,6 +93,19 @@ def test_the_nvml_library_is_found_in_a_driver_container(tmp_path: Path) -> None
     )
 
 
+def test_the_running_drivers_nvml_library_goes_before_one_that_was_left_behind(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "usr/lib64"
+    for version in ("535.104.05", "550.54.15"):
+        add(tmp_path, f"/usr/lib64/libnvidia-ml.so.{version}")
+    (folder / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.535.104.05")
+
+    assert find_library(tmp_path) == folder / "libnvidia-ml.so.535.104.05"
+    assert find_library(tmp_path, "550.54.15") == folder / "libnvidia-ml.so.550.54.15"
+    assert find_library(tmp_path, "560.1.2") == folder / "libnvidia-ml.so.535.104.05"
+
+
 def test_a_missing_nvml_library_says_where_it_was_looked_for_and_what_to_do(
     tmp_path: Path,
 ) -> None:
