@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from dra_driver.cdi.elf import read_soname
+from dra_driver.cdi.xorg import xorg_modules
 from dra_driver.devices import libraries, rooted
 from dra_driver.devices.libraries import Found
 from dra_driver.errors import DeviceError
@@ -35,17 +36,6 @@ _OTHER_VERSIONS = (
     "libnvidia-egl-wayland2.so.*.*",
     "libnvidia-egl-xcb.so.*.*",
     "libnvidia-egl-xlib.so.*.*",
-)
-# By each name that X.Org or an installer gives it; the first that is there stands.
-_XORG_MODULES = (
-    ("nvidia_drv.so",),
-    ("libglxserver_nvidia.so.{version}", "libglxserver_nvidia.so"),
-)
-_XORG_FOLDERS = tuple(
-    f"{base}/{modules}/{kind}"
-    for base in ("/usr/lib/xorg", "/usr/lib64/xorg", "/usr/X11R6/lib", "/usr/X11R6/lib64")
-    for modules in ("modules", "modules/updates")
-    for kind in ("drivers", "extensions")
 )
 
 
@@ -122,7 +112,7 @@ def find_driver_libraries(root: Path, running: str | None) -> DriverLibraries:
     if not any(_stem(path) == _CUDA for path in loaded):
         raise DeviceError(_without_cuda(root, version, every))
     loaded |= _of_other_versions(every)
-    modules = dict(_xorg_modules(root, main_folders, version))
+    modules = dict(xorg_modules(root, main_folders, version))
     found = [
         Library(source=source, path=path, soname=read_soname(rooted.outside(root, source)))
         for path, source in (loaded | modules).items()
@@ -245,42 +235,6 @@ _ALWAYS = {
     "libglxserver_nvidia": {"libglxserver_nvidia.so": "libglxserver_nvidia.so.{version}"},
     "libnvidia-allocator": {"gbm/nvidia-drm_gbm.so": "../libnvidia-allocator.so.1"},
 }
-
-
-def _xorg_modules(root: Path, folders: tuple[str, ...], version: str) -> Iterator[tuple[str, str]]:
-    """Yield path and source of X.Org's modules, at the path where X.Org looks for them.
-
-    That path may be a link to elsewhere, as Debian's alternatives are.
-    """
-    near = [
-        f"{folder}/{path}"
-        for folder in folders
-        for path in (
-            "nvidia/xorg",
-            "xorg/modules/drivers",
-            "xorg/modules/extensions",
-            "xorg/modules/updates/drivers",
-            "xorg/modules/updates/extensions",
-        )
-    ]
-    for names in _XORG_MODULES:
-        found = (
-            file
-            for name in names
-            for folder in (*near, *_XORG_FOLDERS)
-            for file in _modules(root, folder, name.format(version=version))
-            if (match := _VERSION.search(file[1])) is None or match[1] == version
-        )
-        first = next(found, None)
-        if first is not None:
-            yield first
-
-
-def _modules(root: Path, folder: str, name: str) -> Iterator[tuple[str, str]]:
-    for path in rooted.matches(root, folder, name):
-        source = rooted.resolve(root, path)
-        if source is not None and rooted.outside(root, source).is_file():
-            yield path, source
 
 
 def _files(root: Path, folder: str, pattern: str) -> Iterator[tuple[str, str]]:
