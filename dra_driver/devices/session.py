@@ -55,7 +55,8 @@ class DriverSession:
         """
         self._driver_root = driver_root
         self._dev = dev
-        self._proc = proc_root
+        self._proc_root = proc_root
+        self._proc = proc_root / "driver" / "nvidia"
         self._pci = PciBus(sys_root)
         self._open_library = open_library
         self._made_here = made_here
@@ -152,8 +153,7 @@ class DriverSession:
                 # The library may be stale, after a reload of the driver for one. Start afresh.
                 if not self.close():
                     raise
-        running = running_driver(self._proc)
-        library = self._open_library(find_library(self._driver_root, running))
+        library = self._open_library(self._find_library())
         library.open()
         self._library = library
         try:
@@ -162,19 +162,21 @@ class DriverSession:
             self.close()
             raise
 
+    def _find_library(self) -> Path:
+        return find_library(self._driver_root, running_driver(self._proc_root))
+
     def _is_time_to_reopen(self) -> bool:
         """Tell whether a sick GPU may be seen well by a fresh NVML: ever more rarely."""
         looks = self._looks_while_sick
         return looks > 0 and (looks.bit_count() == 1 or looks % _MOST_LOOKS_WITHOUT_REOPENING == 0)
 
     def _present(self) -> tuple[object, ...]:
-        kernel_driver = self._proc / "driver" / "nvidia"
         try:
-            version = (kernel_driver / "version").read_text()
+            version = (self._proc / "version").read_text()
         except OSError:
             version = ""
         nodes = [name for name in _names(self._dev) if name.removeprefix("nvidia").isdecimal()]
-        return version, _names(kernel_driver / "gpus"), tuple(nodes)
+        return version, _names(self._proc / "gpus"), tuple(nodes)
 
 
 def _names(folder: Path) -> tuple[str, ...]:
