@@ -39,6 +39,7 @@ from dra_driver.claims.record import MIG
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Inventory, MigSlot
+from dra_driver.devices.modprobe import NvidiaModprobe
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvml_calls import NvmlCalls
 from dra_driver.devices.session import DriverSession
@@ -137,6 +138,8 @@ class Driver:
             hook_path=self._settings.nvidia_cdi_hook_path,
             kernel_release=platform.release(),
             clock=clock,
+            nvml_version=lambda: self._watcher.current().driver_version,
+            make_uvm_nodes=NvidiaModprobe(roots.driver, clock).make_uvm_nodes,
         )
         parts = NodeParts(
             inventory=self._watcher,

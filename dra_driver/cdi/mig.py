@@ -14,7 +14,6 @@ import re
 from pathlib import Path
 
 from dra_driver.cdi.gpu import gpu_edits, parent_edits
-from dra_driver.cdi.hooks import HookProgram
 from dra_driver.cdi.model import DeviceNode, Edits
 from dra_driver.cdi.nodes import character_major
 from dra_driver.cdi.roots import Roots
@@ -28,7 +27,7 @@ _USUAL_MODE = 0o444
 _FIELD = re.compile(r"(?P<name>DeviceFile\w+):\s*(?P<value>[0-9]+)")
 
 
-def mig_edits(gpu: Gpu, device: MigDevice, roots: Roots, hook_program: HookProgram | None) -> Edits:
+def mig_edits(gpu: Gpu, device: MigDevice, roots: Roots) -> Edits:
     """Return the edits for a MIG device. DRM nodes only for a profile with graphics.
 
     Raises:
@@ -36,7 +35,7 @@ def mig_edits(gpu: Gpu, device: MigDevice, roots: Roots, hook_program: HookProgr
         TransientError: the instance's capability is not there yet, or not any more.
     """
     has_graphics = device.profile.has_graphics
-    edits = gpu_edits(gpu, roots, hook_program) if has_graphics else parent_edits(gpu, roots)
+    edits = gpu_edits(gpu, roots) if has_graphics else parent_edits(gpu, roots)
     major = character_major(roots.proc, _CAPABILITIES)
     if major is None:
         raise DeviceError(

@@ -27,7 +27,6 @@ _CONTROL_NODES = {
     "nvidia-uvm": ("nvidia-uvm", 0),
     "nvidia-uvm-tools": ("nvidia-uvm", 1),
 }
-CONTROL_NODES = tuple(_CONTROL_NODES)
 # What the kernel module registered as, by release: nvidia-frontend until 560.
 _DRIVER_NAMES = {
     "nvidia": ("nvidia", "nvidia-frontend"),
@@ -82,7 +81,7 @@ def node_edits(roots: Roots, name: str) -> Edits | None:
 def _numbers(proc: Path, path: Path, name: str, status: os.stat_result) -> tuple[int, int]:
     if stat.S_ISCHR(status.st_mode):
         return os.major(status.st_rdev), os.minor(status.st_rdev)
-    if stat.S_ISREG(status.st_mode) and (known := _known_numbers(proc, name)):
+    if stat.S_ISREG(status.st_mode) and (known := known_numbers(proc, name)):
         return known
     raise DeviceError(
         f"{path} is not a character device; remove it and let nvidia-modprobe or"
@@ -90,7 +89,8 @@ def _numbers(proc: Path, path: Path, name: str, status: os.stat_result) -> tuple
     )
 
 
-def _known_numbers(proc: Path, name: str) -> tuple[int, int] | None:
+def known_numbers(proc: Path, name: str) -> tuple[int, int] | None:
+    """Return the numbers that a node has by its name, None while no kernel driver has them."""
     if name in _CONTROL_NODES:
         driver, minor = _CONTROL_NODES[name]
     elif match := _NUMBERED.fullmatch(name):

@@ -33,7 +33,8 @@ T = TypeVar("T")
 CLOSE_SECONDS = 10.0
 """What calls under way get to end before the library is closed, or stays open."""
 
-LIBRARY = "libnvidia-ml.so.1"
+_STEM = "libnvidia-ml"
+LIBRARY = f"{_STEM}.so.1"
 
 # As go-nvlib spells them, because these texts are attribute values that claims select by.
 _BRANDS = MappingProxyType(
@@ -91,14 +92,20 @@ class NvmlFacts:
     mig: Mig | None = None
 
 
-def find_library(driver_root: Path) -> Path:
+def find_library(driver_root: Path, running: str | None = None) -> Path:
     """Return the path of the NVML library under a driver root, its links followed.
+
+    Args:
+        driver_root: where to look.
+        running: version of the kernel driver, if it is known: its own library is taken before one
+            that an upgrade left behind, which it would refuse.
 
     Raises:
         DeviceError: there is none, or the root cannot be read.
     """
     try:
-        found = libraries.locate(driver_root, LIBRARY)
+        own = libraries.locate(driver_root, f"{_STEM}.so.{running}") if running else ()
+        found = own or libraries.locate(driver_root, LIBRARY)
     except OSError as error:
         raise DeviceError(
             f"{driver_root} cannot be searched for {LIBRARY}: {error.strerror}"

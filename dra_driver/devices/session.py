@@ -23,6 +23,7 @@ from dra_driver.devices.nvml import NvmlLibrary, find_library
 from dra_driver.devices.nvml_calls import NvmlCalls
 from dra_driver.devices.nvml_mig import MigCalls
 from dra_driver.devices.pci import PciBus
+from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError, SilenceError, TransientError
 
 T = TypeVar("T")
@@ -57,6 +58,7 @@ class DriverSession:
         """
         self._driver_root = driver_root
         self._dev = dev
+        self._proc_root = proc_root
         self._proc = proc_root / "driver" / "nvidia"
         self._pci = PciBus(sys_root)
         self._calls = calls or NvmlCalls(clock=time.monotonic)
@@ -166,7 +168,7 @@ class DriverSession:
                     raise
         library = self._opening
         if library is None:
-            library = NvmlLibrary(find_library(self._driver_root), self._calls)
+            library = NvmlLibrary(self._find_library(), self._calls)
         self._opening = library
         try:
             library.open()
@@ -182,6 +184,9 @@ class DriverSession:
         except DeviceError:
             self.close()
             raise
+
+    def _find_library(self) -> Path:
+        return find_library(self._driver_root, running_driver(self._proc_root))
 
     def _is_time_to_reopen(self) -> bool:
         """Tell whether a sick GPU may be seen well by a fresh NVML: ever more rarely."""

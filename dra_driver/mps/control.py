@@ -10,7 +10,7 @@ effect on it.
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,10 +49,14 @@ class _NotRunnableError(DeviceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Where a daemon lives: a mount namespace (None: this process's), and the driver root in it."""
+    """Where a daemon lives: a mount namespace (None: this process's), and the driver root in it.
+
+    `dev` says where the driver's device nodes are there at a moment; None where they are in /dev.
+    """
 
     driver_root: Path
     namespace: Path | None = None
+    dev: Callable[[], Path | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +65,11 @@ class _Programs:
     search_path: str
 
 
-def host_view(driver_root: Path, proc: Path = Path("/proc")) -> View | None:
+def host_view(
+    driver_root: Path,
+    proc: Path = Path("/proc"),
+    dev: Callable[[], Path | None] = lambda: None,
+) -> View | None:
     """Return the host as daemons should see it; None if this process cannot tell or is on it.
 
     A daemon that lives in this container's mounts would lose them with the container: its servers,
@@ -70,6 +78,7 @@ def host_view(driver_root: Path, proc: Path = Path("/proc")) -> View | None:
     Args:
         driver_root: the driver root as the host has it.
         proc: where procfs is mounted, with the host's processes.
+        dev: says where the host has the driver's device nodes, None where they are in /dev.
     """
     try:
         if (proc / "self/ns/pid").stat().st_ino != _HOST_PIDS:
@@ -78,7 +87,9 @@ def host_view(driver_root: Path, proc: Path = Path("/proc")) -> View | None:
     except OSError:
         return None
     same = (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino)
-    return None if same else View(driver_root=driver_root, namespace=proc / "1/ns/mnt")
+    if same:
+        return None
+    return View(driver_root=driver_root, namespace=proc / "1/ns/mnt", dev=dev)
 
 
 class Control:
@@ -87,9 +98,22 @@ class Control:
     Daemons are started in the view of the host if there is one, and else in that of this process.
     """
 
-    def __init__(self, driver_root: Path, host: View | None = None) -> None:
+    def __init__(
+        self,
+        driver_root: Path,
+        host: View | None = None,
+        *,
+        own_dev: Callable[[], Path | None] = lambda: None,
+    ) -> None:
+        """Take where the driver is, and how the host sees it.
+
+        Args:
+            driver_root: the driver root as this process has it.
+            host: how the host sees it, if this process is not on the host.
+            own_dev: says where its device nodes are, None where they are in /dev.
+        """
         self._root = driver_root
-        own = View(driver_root=driver_root)
+        own = View(driver_root=driver_root, dev=own_dev)
         self._views = (own,) if host is None else (host, own)
 
     def start(self, domain: Domain, paths: DomainPaths, token: str) -> Daemon:
@@ -127,7 +151,8 @@ class Control:
             processes.GENERATION: domain.daemon_generation,
             processes.TOKEN: token,
         }
-        binds = {
+        binds = self._dev_binds(view)  # first, as /dev/shm is inside
+        binds |= {
             Path(CONTAINER_PIPE_DIRECTORY): paths.own,
             Path(CONTAINER_SHM): paths.shm,
             _LOG_FOLDER: paths.log,
@@ -209,6 +234,15 @@ class Control:
         there = [rooted.outside(view.driver_root, one.source) for one in (server, control)]
         folders = dict.fromkeys(str(path.parent) for path in there)
         return _Programs(control=there[1], search_path=os.pathsep.join(folders))
+
+    def _dev_binds(self, view: View) -> dict[Path, Path]:
+        """Return what shows a daemon the device nodes of a driver container as its own.
+
+        It needs a whole /dev, and a simulated machine's has GPUs alone.
+        """
+        seen_here, there = self._views[-1].dev(), view.dev()
+        is_whole = seen_here is not None and (seen_here / "null").exists()
+        return {Path("/dev"): there} if there is not None and is_whole else {}
 
     def _link_libraries(self, paths: DomainPaths, view: View) -> None:
         """Make the folder in which the daemon's servers find the driver's libraries.
