@@ -413,12 +413,16 @@ def test_after_a_reboot_nothing_of_others_is_destroyed(node: MigNode) -> None:
     again.close()
 
 
-def test_a_claim_whose_record_is_lost_has_its_mig_device_taken_away(node: MigNode) -> None:
+def test_a_claim_whose_record_is_lost_has_its_mig_device_taken_away_in_the_end(
+    node: MigNode,
+) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.world.prepare(ref)
     (record,) = (node.world.plugin / "claims").iterdir()
     record.write_text("damaged")
     assert node.world.reconciler(ReconcileTiming()).mend() == set()
+    assert node.shapes() == ["1g.10gb@0"], "it may be in use"
+    node.world.unprepare(ref)
     assert node.shapes() == []
     assert node.mode() == 0
 

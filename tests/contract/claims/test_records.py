@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 import make
 from claims_world import World
 from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.reconcile import ReconcileTiming
+from dra_driver.errors import TransientError
 
 GPU = make.gpu(1).uuid
 
@@ -22,7 +25,8 @@ def damaged(world: World) -> tuple[ClaimRef, Path]:
 def test_a_damaged_record_is_moved_aside_by_nobody_without_its_lock(world: World) -> None:
     _, path = damaged(world)
     with world.locks.claim("damaged", deadline=0.0):  # somebody is about to write it anew
-        world.prepare(world.api.add("gpu-1", uid="other", name="other"))
+        with pytest.raises(TransientError, match="a GPU is being given back"):
+            world.prepare(world.api.add("gpu-1", uid="other", name="other"), seconds=0.05)
         assert world.claims.records.peek(ClaimUid("damaged")) is None
         assert not world.claims.cleanup.count_pending()
         assert path.exists()

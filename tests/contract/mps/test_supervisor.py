@@ -405,7 +405,7 @@ def test_a_driver_without_mps_is_named(world: World, run: Run) -> None:
 def test_without_a_supervisor_the_driver_is_told_so(world: World) -> None:
     domain = world.domain("claim", 0)
     world.requests.write_desired(domain)
-    with pytest.raises(TransientError, match="the MPS supervisor is not running on this node"):
+    with pytest.raises(DeviceError, match="the MPS supervisor is not running on this node"):
         world.impatient.wait_ready(domain, time.monotonic() + PATIENCE)
 
 
