@@ -70,8 +70,9 @@ class SpecStore:
             ) from error
 
     def exists(self, uid: str) -> bool:
-        """Tell whether a spec file of this driver exists for the claim."""
-        return self._path(uid).is_file()
+        """Tell whether the claim has a spec file, of this driver or of NVIDIA's."""
+        path = self._path(uid)
+        return path.is_file() or path.with_name(path.stem + _PEER_SUFFIX).is_file()
 
     def delete(self, uid: str) -> None:
         """Delete the spec file of a claim; one that is absent is fine.

@@ -142,7 +142,7 @@ class OrphanedSpecs:
 
     def _take_back(self, uid: ClaimUid) -> None:
         leftovers, now = self._claims.leftovers, self._clock()
-        self._claims.specs.files.delete(uid)
+        leftovers.forget(uid)
         log.info("spec of a claim that is gone deleted", claim_uid=uid)
         with self._locks.gpus(leftovers.gpus_of(uid), now):
             leftovers.sweep(uid, deadline=now + self._timing.undo_timeout)

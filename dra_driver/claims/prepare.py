@@ -329,7 +329,10 @@ class ClaimPreparer:
             try:
                 # Not waited for: whoever has that claim may be waiting for our GPUs.
                 with self._locks.claim(uid, self._clock()):
-                    self._cleanup.vacate(uid, draft, deadline=end)
+                    if self._records.read(uid) is None:
+                        self._leftovers.vacate(uid, draft, deadline=end)
+                    else:
+                        self._cleanup.vacate(uid, draft, deadline=end)
             except ConflictError as error:
                 raise TransientError(f"a GPU is being given back: {error}") from error
 

@@ -177,9 +177,9 @@ class Reconciler:
         with self._locks.claim(uid, self._clock() + self._timing.lock_timeout):
             record = self._claims.records.read(uid)
             if record is None:
-                self._claims.leftovers.forget_traces(uid)
                 if self._claims.specs.files.exists(uid):
                     return True  # it may be in use: claims/orphans.py
+                self._claims.leftovers.forget(uid)
                 left = self._claims.leftovers.gpus_of(uid)
                 with self._locks.gpus(left, self._clock() + self._timing.lock_timeout):
                     return self._claims.leftovers.sweep(uid, deadline=self._undo_deadline())

@@ -201,7 +201,8 @@ class DomainRequests:
             return status if status.state is State.READY else None
 
         try:
-            return self._wait(domain.id, deadline, look, waited_for="ready")
+            grace = self._grace * (_REPLACEMENT_GRACES if self._files.lock.exists() else 1)
+            return self._wait(domain.id, deadline, look, waited_for="ready", grace=grace)
         except _OverdueError as error:
             # It was waited for as long as anybody should; to begin anew would help nobody.
             raise DeviceError(str(error)) from error
@@ -220,7 +221,8 @@ class DomainRequests:
             return None if self._is_present(domain) else True
 
         if not self._drop_unanswered(domain) and look(None) is None:
-            self._wait(domain, deadline, look, waited_for="removed")
+            # It is ended later all the same, so nobody waits for a supervisor to be replaced.
+            self._wait(domain, deadline, look, waited_for="removed", grace=self._grace)
 
     def _drop_unanswered(self, domain: DomainId) -> bool:
         """Drop a domain if no supervisor has done anything for it, and none runs."""
@@ -247,6 +249,7 @@ class DomainRequests:
         look: Callable[[str], T | None],
         *,
         waited_for: str,
+        grace: float,
     ) -> T:
         self._files.make_folders()
         missing_since: float | None = None
@@ -255,7 +258,7 @@ class DomainRequests:
                 supervisor, now = running_supervisor(self._files.lock), self._clock()
                 if supervisor is None:
                     missing_since = now if missing_since is None else missing_since
-                    if now >= min(missing_since + self._supervisor_grace(), deadline):
+                    if now >= min(missing_since + grace, deadline):
                         raise _OverdueError(_NOT_RUNNING)
                 else:
                     missing_since = None
@@ -267,10 +270,6 @@ class DomainRequests:
                 if self._stopping.is_set():
                     raise TransientError(self._late(domain, waited_for))
                 watch.wait(min(_LONGEST_WAIT, deadline - now))
-
-    def _supervisor_grace(self) -> float:
-        """Return for how long a supervisor may be away: longer, where one has been."""
-        return self._grace * (_REPLACEMENT_GRACES if self._files.lock.exists() else 1)
 
     def _check_status_version(self, domain: DomainId) -> None:
         path = self._files.status(domain)

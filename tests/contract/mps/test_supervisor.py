@@ -404,7 +404,7 @@ def test_a_driver_without_mps_is_named(mps: MpsDomains, run: Run) -> None:
 def test_without_a_supervisor_the_driver_is_told_so(mps: MpsDomains) -> None:
     domain = mps.domain("claim", 0)
     mps.requests.write_desired(domain)
-    with pytest.raises(TransientError, match="the MPS supervisor is not running on this node"):
+    with pytest.raises(DeviceError, match="the MPS supervisor is not running on this node"):
         mps.impatient.wait_ready(domain, time.monotonic() + PATIENCE)
 
 
