@@ -13,6 +13,9 @@ from typing import Any
 
 from dra_driver.errors import StateError
 
+MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What reading a payload raises that has another form: infinity, for one, is no whole number."""
+
 _VERSION = 1
 _ENVELOPE = re.compile(
     rb'\{"version":([0-9]{1,9}),"sha256":"([0-9a-f]{64})","payload":(\{.*\})\}\n', re.DOTALL
@@ -42,6 +45,6 @@ def unseal(data: bytes) -> Mapping[str, Any]:
         raise StateError(f"it has version {version}, but this driver reads only version {_VERSION}")
     try:
         payload: Mapping[str, Any] = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # nested deeper than the stack
         raise StateError(f"its content is not valid JSON: {error}") from error
     return payload
