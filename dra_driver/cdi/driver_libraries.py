@@ -119,11 +119,11 @@ def _links(root: Path, library: Library, version: str) -> Iterator[Link]:
     wanted = {soname: name}
     if rooted.resolve(root, f"{folder}/{stem}.so"):
         wanted[f"{stem}.so"] = soname
-    wanted |= _ALWAYS.get(stem, {})
+    always = _ALWAYS.get(stem, {})
+    wanted |= {link: text.format(version=version) for link, text in always.items()}
     for link, target in wanted.items():
         if link != name:
-            text = target.format(version=version)
-            yield Link(path=f"{folder}/{link}", target=text, library=library.path)
+            yield Link(path=f"{folder}/{link}", target=target, library=library.path)
 
 
 # By the library's stem: links that programs open by name, which not every installer makes.
