@@ -14,6 +14,9 @@ from typing import Any
 
 from dra_driver.errors import StateError, VersionError
 
+MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What reading a payload raises that has another form: infinity, for one, is no whole number."""
+
 _VERSION = 1
 _START = re.compile(rb'\{"version":([0-9]{1,9}),')
 _ENVELOPE = re.compile(
@@ -48,6 +51,6 @@ def unseal(data: bytes) -> Mapping[str, Any]:
         raise StateError("its checksum does not match its content")
     try:
         payload: Mapping[str, Any] = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # nested deeper than the stack
         raise StateError(f"its content is not valid JSON: {error}") from error
     return payload

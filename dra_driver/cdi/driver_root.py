@@ -146,11 +146,11 @@ def _firmware(roots: Roots, version: str, kernel_release: str) -> Iterator[Drive
 def _firmware_folders(sys: Path, kernel_release: str) -> Iterable[str]:
     """Return the kernel's firmware search path, in its order (drivers/base/firmware_loader)."""
     try:
-        chosen = (sys / "module/firmware_class/parameters/path").read_text().strip()
+        chosen = os.fsdecode((sys / "module/firmware_class/parameters/path").read_bytes()).strip()
     except OSError:
         chosen = ""
     return (
-        *([chosen] if chosen.startswith("/") else []),
+        *([chosen] if chosen.startswith("/") and "\0" not in chosen else []),
         f"/lib/firmware/updates/{kernel_release}",
         "/lib/firmware/updates",
         f"/lib/firmware/{kernel_release}",

@@ -24,7 +24,8 @@ _CAPABILITIES = "nvidia-caps"
 """The character device driver's name in /proc/devices, and its folder below /dev."""
 
 _USUAL_MODE = 0o444
-_FIELD = re.compile(r"(?P<name>DeviceFile\w+):\s*(?P<value>[0-9]+)")
+_FIELD = re.compile(r"(?P<name>DeviceFile\w+):\s*(?P<value>0[0-7]{0,8}|[1-9][0-9]{0,8})\b")
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def mig_edits(gpu: Gpu, device: MigDevice, roots: Roots) -> Edits:
@@ -89,11 +90,11 @@ def _fields(path: Path) -> dict[str, int]:
 def _table(path: Path) -> dict[str, int]:
     """Return minor numbers by `gpu0/gi1/access`, for every instance that can be."""
     rows = (line.split() for line in _text(path).splitlines())
-    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and _NUMBER.fullmatch(row[1])}
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")
     except OSError:
         return ""

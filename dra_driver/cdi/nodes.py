@@ -33,6 +33,7 @@ _DRIVER_NAMES = {
     "nvidia-uvm": ("nvidia-uvm",),
     "drm": ("drm",),
 }
+_MOST_DIGITS = 9  # a major number has 12 bits
 _NUMBERED = re.compile(r"(?:nvidia|(?P<drm>dri/(?:card|renderD)))(?P<minor>[0-9]+)")
 
 
@@ -105,11 +106,11 @@ def known_numbers(proc: Path, name: str) -> tuple[int, int] | None:
 def character_major(proc: Path, driver: str) -> int | None:
     """Return the major number of a character device driver, from /proc/devices."""
     try:
-        text = (proc / "devices").read_text()
+        text = (proc / "devices").read_text(errors="replace")
     except OSError:
         return None
     for line in text.partition("Block devices:")[0].splitlines():
         number, _, name = line.strip().partition(" ")
-        if name == driver and number.isdecimal():
+        if name == driver and number.isdecimal() and len(number) <= _MOST_DIGITS:
             return int(number)
     return None

@@ -26,7 +26,7 @@ from dra_driver.files import TEMPORARY_SUFFIX, read_whole, write_whole
 _PREFIX = f"{VENDOR}-{CLASS}_"
 _SUFFIX = ".json"
 _PEER_SUFFIX = ".yaml"  # NVIDIA's own driver names the same devices in a file of this ending
-_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _WRITE_ATTEMPTS = 3
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755  # rootless runtimes read them too
 _MOST_KEPT = 64  # a node's common edits and its GPUs', and some that are new each time
@@ -57,7 +57,7 @@ class SpecStore:
         path = self._path(uid)
         content = self._serialise(spec)
         try:
-            found = read_whole(path)
+            found = _read(path)
             if found is None or found[0] != content:
                 self._replace(path, content)
             elif stat.S_IMODE(found[1].st_mode) != _FILE_MODE:
@@ -149,6 +149,13 @@ def _make_folder(path: Path) -> None:
         _make_folder(path.parent)
         path.mkdir(exist_ok=True)
     path.chmod(_FOLDER_MODE)
+
+
+def _read(path: Path) -> tuple[bytes, os.stat_result] | None:
+    """Return what a spec file has; None for what cannot be one, and is replaced."""
+    with suppress(OSError):
+        return read_whole(path)
+    return None
 
 
 class _Json(str):

@@ -28,7 +28,7 @@ from dra_driver.claims.devices import (
 from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod, PreparedDevice
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid, Placement
-from dra_driver.envelope import seal, unseal
+from dra_driver.envelope import MALFORMED, seal, unseal
 from dra_driver.errors import StateError, VersionError
 from dra_driver.sharing.base import SharingPlan
 
@@ -234,9 +234,33 @@ def decode(data: bytes) -> ClaimRecord:
     """
     payload = unseal(data)
     try:
-        return _record(payload)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        record = _record(payload)
+        _check_types(record)
+    except MALFORMED as error:
         raise StateError(f"its content is not that of a record: {error!r}") from error
+    return record
+
+
+def _check_types(record: ClaimRecord) -> None:
+    """Raise TypeError for what JSON carries as well in the place of a text, or of an object."""
+    plans = [*record.plans, *(one.of for one in record.pending if isinstance(one.of, SharingPlan))]
+    texts: list[object] = [record.ref.uid, record.ref.namespace, record.ref.name, record.boot_id]
+    for entry in record.devices:
+        texts += [entry.name, entry.pool, *entry.request_names, *entry.cdi_device_ids]
+        texts += [entry.device.gpu, entry.device.device_uuid or "", entry.share_id or ""]
+    for realisation in record.realisations:
+        texts += [part.gpu for part in realisation.parts]
+    for cleanup in record.pending:
+        texts += [cleanup.name, cleanup.reason, *cleanup.gpus, *(one.gpu for one in cleanup.parts)]
+    for plan in plans:
+        texts += [plan.strategy, *plan.gpus, *(part.gpu for part in plan.places)]
+    for pod in record.pods:
+        texts += [pod.name, pod.uid]
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r} is not a text")
+    if not all(isinstance(plan.changes, Mapping) for plan in plans):
+        raise TypeError("the changes of a plan are no object")
 
 
 def _realisation_json(realisation: Realisation) -> dict[str, object]:

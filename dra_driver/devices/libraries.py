@@ -45,6 +45,7 @@ _CACHE_HEADER = struct.Struct("=II")  # number of entries, length of the strings
 _CACHE_HEADER_SIZE = 48
 _CACHE_ENTRY = struct.Struct("=iIIIQ")  # flags, offset of the name, offset of the path, OS, hwcap
 _LIBC6 = 3
+_LONGEST_PATH, _LONGEST_NAME = 4096, 255  # Linux, limits.h
 _WORD_64 = (0x0300, 0x0A00)  # x86-64 and aarch64, in the second byte of an entry's flags
 
 
@@ -131,9 +132,17 @@ def _cached(root: Path) -> Iterator[tuple[str, str]]:
             cache, _CACHE_HEADER_SIZE + number * _CACHE_ENTRY.size
         )
         if flags & 0xFF == _LIBC6 and flags & 0xFF00 in _WORD_64:
-            yield _text(cache, name), _text(cache, target)
+            texts = _text(cache, name), _text(cache, target)
+            if all(map(_is_plausible, texts)):
+                yield texts
 
 
 def _text(content: bytes, offset: int) -> str:
-    end = content.find(b"\0", offset)
-    return os.fsdecode(content[offset : end if end >= 0 else None])
+    """Return the text at an offset; none where it does not end within what a path can have."""
+    end = content.find(b"\0", offset, offset + _LONGEST_PATH)
+    return os.fsdecode(content[offset:end]) if end >= 0 else ""
+
+
+def _is_plausible(path: str) -> bool:
+    """Tell a path that a driver can have from a damaged one; those in folders are ASCII too."""
+    return path.isascii() and all(len(part) <= _LONGEST_NAME for part in path.split("/"))

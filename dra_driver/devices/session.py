@@ -195,7 +195,7 @@ class DriverSession:
 
     def _present(self) -> tuple[object, ...]:
         try:
-            version = (self._proc / "version").read_text()
+            version = (self._proc / "version").read_text(errors="replace")
         except OSError:
             version = ""
         nodes = [name for name in _names(self._dev) if name.removeprefix("nvidia").isdecimal()]

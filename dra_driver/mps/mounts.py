@@ -165,7 +165,8 @@ def _hide(folder: Path) -> None:
 
 
 def _mount_points() -> list[str]:
-    lines = _MOUNT_INFO.read_text().splitlines()
+    # Of a name the kernel escapes four characters: any other may be in it, whatever its encoding.
+    lines = os.fsdecode(_MOUNT_INFO.read_bytes()).rstrip("\n").split("\n")
     return [line.split(" ", _MOUNT_POINT + 1)[_MOUNT_POINT] for line in lines]
 
 

@@ -4,7 +4,8 @@ A process is identified by its PID and the start time in /proc/<pid>/stat, becau
 Every process of a domain has a token in its environment, which servers inherit from their daemon.
 By it a process is found even if its PID was never recorded. It is a secret, for a tenant can give
 its own processes any name, environment and program (NVIDIA's are in its container too); those in
-another PID namespace, as a container's are, are never taken for ours.
+another PID namespace, as a container's are, are never taken for ours. Names are compared as bytes,
+for they need not be text.
 """
 
 import os
@@ -29,15 +30,15 @@ GENERATION = "DRA_DRIVER_MPS_GENERATION"
 """Environment variable of a domain's processes: `Domain.daemon_generation`."""
 
 _PROC = Path("/proc")
-_COMMAND = "nvidia-cuda-mps"  # of daemon and server: the kernel keeps 15 bytes of a name
+_COMMAND = b"nvidia-cuda-mps"  # of daemon and server: the kernel keeps 15 bytes of a name
 _STATE, _START = 0, 19  # fields 3 and 22 of stat, counted after the name, proc_pid_stat(5)
-_GONE = ("Z", "X")
+_GONE = (b"Z", b"X")
 
 
 def daemon_at(pid: int) -> Daemon | None:
     """Return the process that has this PID now; None if it has ended."""
     try:
-        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
     if fields[_STATE] in _GONE:
@@ -177,8 +178,8 @@ def _has_ended(descriptor: int, seconds: float) -> bool:
     return bool(poll.poll(seconds * 1000))
 
 
-def _command(pid: str) -> str:
+def _command(pid: str) -> bytes:
     try:
-        return (_PROC / pid / "comm").read_text().rstrip("\n")
+        return (_PROC / pid / "comm").read_bytes().rstrip(b"\n")
     except OSError:
-        return ""
+        return b""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from dra_driver.envelope import seal, unseal
+from dra_driver.envelope import MALFORMED, seal, unseal
 from dra_driver.errors import StateError
 from dra_driver.mps.domain import Daemon, daemon_json, daemon_of
 from dra_driver.mps.files import read_file, write_file
@@ -87,5 +87,5 @@ def _decode(data: bytes) -> DomainRecord:
             token=str(payload.get("token", "")),
             restarts=int(payload["restarts"]),
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise StateError(f"its content is not that of a record: {error!r}") from error

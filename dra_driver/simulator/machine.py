@@ -22,6 +22,7 @@ from dra_driver.simulator.hardware import SimulatedGpu
 from dra_driver.simulator.layout import Fact, Kill
 from dra_driver.simulator.mig import Holder, SimulatedMig
 from dra_driver.simulator.profile import Profile
+from dra_driver.simulator.residents import occupy
 from dra_driver.simulator.state import EVENT_XID, FOR_EVER, Fault, State
 
 FUNCTION_NOT_FOUND = 13
@@ -368,6 +369,9 @@ class Machine:
         with self._state() as now:
             now.reset_volatile()
             present = [gpu for gpu in self.gpus if now.present(gpu.slot)]
+            with now.locked() as record:
+                for gpu in present:
+                    occupy(record, gpu.slot, gpu.residents)
         for gpu in self.gpus:
             driver_root.forget_instances(self.driver_root, gpu)
         dev = self.driver_root / "dev"
