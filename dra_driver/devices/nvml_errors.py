@@ -91,7 +91,7 @@ def nvml_errors(doing: str = "") -> Iterator[None]:
             pass by itself is a TransientError.
 
     Raises:
-        DeviceError: NVML refused.
+        DeviceError: NVML refused, or answered what is no text, address or UUID.
         TransientError: it refused what it may do later.
     """
     try:
@@ -102,6 +102,11 @@ def nvml_errors(doing: str = "") -> Iterator[None]:
         cause, advice = _ADVICE.get(error.value, ("NVML refused", _OTHER_ADVICE))
         prefix = f"{doing}: " if doing else ""
         raise DeviceError(f"{prefix}{cause} (NVML: {error}); {advice}") from error
+    except ValueError as error:
+        prefix = f"{doing}: " if doing else ""
+        raise DeviceError(
+            f"{prefix}NVML's answer cannot be understood ({error}); {_OTHER_ADVICE}"
+        ) from error
 
 
 def _passing_cause(error: pynvml.NVMLError) -> str:
