@@ -11,6 +11,7 @@ is safe for calls of several threads; each is given up on when its GPU hangs (nv
 """
 
 import ctypes
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +23,7 @@ from typing import TypeVar
 import pynvml
 
 from dra_driver.devices import libraries, rooted
+from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.devices.model import GpuUuid, Mig, MigMode, PciAddress
 from dra_driver.devices.nvml_calls import NVML, OPEN_SECONDS, NvmlCalls
 from dra_driver.devices.nvml_errors import nvml_errors, optional
@@ -73,6 +75,7 @@ _ARCHITECTURES = MappingProxyType(
 )
 _ADDRESSING_MODES = MappingProxyType({0: "None", 1: "HMM", 2: "ATS"})
 _UNKNOWN = "Unknown"
+_BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +214,7 @@ class NvmlLibrary:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
         memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
-        uuid = GpuUuid(pynvml.nvmlDeviceGetUUID(handle))
+        uuid = _uuid(pynvml.nvmlDeviceGetUUID(handle))
         self._index_of[uuid] = index
         return NvmlFacts(
             minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
@@ -298,8 +301,16 @@ def _addressing_mode(handle: object) -> str | None:
 
 def _pci_address(bus_id: str) -> PciAddress:
     """Return NVML's address, whose domain has eight digits, as the kernel writes it."""
+    if _BUS_ID.fullmatch(bus_id) is None:
+        raise ValueError(f"{bus_id!r} is no PCI address")
     domain, _, rest = bus_id.lower().partition(":")
     return PciAddress(f"{int(domain, 16):04x}:{rest}")
+
+
+def _uuid(text: str) -> GpuUuid:
+    if not is_uuid_of(DeviceKind.GPU, text):
+        raise ValueError(f"{text!r} is no UUID of a GPU")
+    return GpuUuid(text)
 
 
 def _name(names: MappingProxyType[int, str], value: int | None) -> str:

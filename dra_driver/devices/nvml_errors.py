@@ -102,7 +102,7 @@ def nvml_errors(doing: str = "") -> Iterator[None]:
 
     Raises:
         LostError: the GPU is out of reach.
-        DeviceError: NVML refused.
+        DeviceError: NVML refused, or answered what is not a text, an address or a UUID.
         TransientError: it refused what it may do later.
     """
     try:
@@ -114,6 +114,11 @@ def nvml_errors(doing: str = "") -> Iterator[None]:
         prefix = f"{doing}: " if doing else ""
         kind = LostError if error.value in _LOST else DeviceError
         raise kind(f"{prefix}{cause} (NVML: {error}); {advice}") from error
+    except ValueError as error:
+        prefix = f"{doing}: " if doing else ""
+        raise DeviceError(
+            f"{prefix}NVML's answer cannot be understood ({error}); {_OTHER_ADVICE}"
+        ) from error
 
 
 def _passing_cause(error: pynvml.NVMLError) -> str:

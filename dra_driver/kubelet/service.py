@@ -189,14 +189,16 @@ class ClaimCalls:
                 seconds=self._since(start),
             )
             self._metrics.request_failed(operation)
-            return Answer(error=str(error) or type(error).__name__)
+            return Answer(error=_sendable(str(error)) or type(error).__name__)
         except Exception as error:
             # A bug, but of one claim only: the kubelet must hear of the others all the same.
             log.exception(FAILED[operation], seconds=self._since(start))
             self._metrics.request_failed(operation)
             return Answer(
-                error=f"internal error: {type(error).__name__}: {error}; this is a bug in the "
-                f"driver, and its log has the traceback"
+                error=_sendable(
+                    f"internal error: {type(error).__name__}: {error}; this is a bug in the "
+                    "driver, and its log has the traceback"
+                )
             )
         self._metrics.request_succeeded(operation, self._clock() - start)
         # What changed was told by whoever changed it; a repeated call changes nothing.
@@ -205,6 +207,11 @@ class ClaimCalls:
 
     def _since(self, start: float) -> float:
         return round(self._clock() - start, 4)
+
+
+def _sendable(text: str) -> str:
+    """Return a text as gRPC can carry it: the name of a file on disk may be no text at all."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 PrepareRequest = v1.NodePrepareResourcesRequest | v1beta1.NodePrepareResourcesRequest

@@ -105,7 +105,8 @@ def _json() -> list[Processor]:
 
 def _dump(event: object, **_: object) -> str:
     # Paths, exceptions and enums are written as people write them.
-    return json.dumps(event, default=str, ensure_ascii=False)
+    text = json.dumps(event, default=str, ensure_ascii=False)
+    return text.encode(errors="backslashreplace").decode()  # a file's name may be no text
 
 
 def _first(*keys: str) -> Processor:

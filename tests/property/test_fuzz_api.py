@@ -24,6 +24,7 @@ from dra_driver.slices.difference import differences
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import projection
 from dra_driver.slices.writes import Delete, Owner, writes_for
+from resource_nvidia_com.decode import InvalidConfigError, decode
 
 CALL = Call(verb="get", resource=RESOURCE_CLAIMS, namespace="default", name="claim")
 CLAIM = make.claim_object(
@@ -75,6 +76,16 @@ def test_a_claim_of_any_form_is_a_claim_or_refused(claim: Any) -> None:
     texts += [request for config in found.configs for request in config.requests]
     texts += [text for pod in found.pods for text in (pod.name, pod.uid)]
     assert all(isinstance(text, str) for text in texts)
+
+
+@pytest.mark.parametrize("depth", [90, 900, 3000])
+def test_a_config_nested_too_deep_is_refused(depth: int) -> None:
+    nested: dict[str, Any] = {}
+    for _ in range(depth):
+        nested = {"a": nested}
+    for config in (nested, {"apiVersion": "resource.nvidia.com/v1beta1", "kind": nested}):
+        with pytest.raises(InvalidConfigError):
+            decode(config)
 
 
 class OneClaim:
