@@ -31,8 +31,10 @@ UNPREPARE_STEPS = ["undone", "unspecified", "forgotten"]
 
 def kill_at(node: Node, mode: str, call: str, step: str) -> None:
     """Let a driver process of its own make a call, and be killed at a step of it."""
+    assert node.session.close()  # two drivers with NVML open keep each other from MIG modes
     process = child.start("die_on_node", node.root, mode, call, step)
     assert process.wait(PATIENCE) == -signal.SIGKILL
+    node.look()
 
 
 def check_hardware(node: Node, mode: str) -> None:
