@@ -99,8 +99,7 @@ class PreparedDevice:
 def uid_of(claim: Mapping[str, Any]) -> str | None:
     """Return the UID of a ResourceClaim object."""
     metadata = claim.get("metadata")
-    uid = metadata.get("uid") if isinstance(metadata, Mapping) else None
-    return uid if isinstance(uid, str) else None
+    return metadata.get("uid") if isinstance(metadata, Mapping) else None
 
 
 def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
@@ -112,9 +111,7 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
     try:
         metadata = claim["metadata"]
         ref = ClaimRef(
-            uid=ClaimUid(_text(metadata["uid"])),
-            namespace=_text(metadata["namespace"]),
-            name=_text(metadata["name"]),
+            uid=ClaimUid(metadata["uid"]), namespace=metadata["namespace"], name=metadata["name"]
         )
         status = claim.get("status") or {}
         allocation = status.get("allocation")
@@ -133,7 +130,7 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
             ),
             configs=_configs(devices.get("config") or (), driver),
             pods=tuple(
-                ConsumerPod(name=_text(pod["name"]), uid=_text(pod["uid"]))
+                ConsumerPod(name=pod["name"], uid=pod["uid"])
                 for pod in status.get("reservedFor") or ()
                 if pod["resource"] == "pods"
             ),
@@ -146,20 +143,13 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
 
 
 def _result(entry: Mapping[str, Any]) -> Result:
-    share = entry.get("shareID")
     return Result(
-        request=_text(entry["request"]),
-        pool=_text(entry["pool"]),
-        device=_text(entry["device"]),
+        request=entry["request"],
+        pool=entry["pool"],
+        device=entry["device"],
         admin_access=bool(entry.get("adminAccess")),
-        share_id=None if share is None else _text(share),
+        share_id=entry.get("shareID"),
     )
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
-    return value
 
 
 def _configs(entries: tuple[Mapping[str, Any], ...], driver: str) -> tuple[OpaqueConfig, ...]:
@@ -168,7 +158,7 @@ def _configs(entries: tuple[Mapping[str, Any], ...], driver: str) -> tuple[Opaqu
     of_claim = 0
     for entry in entries:
         source = _source(entry.get("source"))
-        requests = tuple(map(_text, entry.get("requests") or ()))
+        requests = tuple(entry.get("requests") or ())
         if source is ConfigSource.CLAIM:
             # The scheduler copies all configs of the claim in their order, other drivers' too.
             origin = f"spec.devices.config[{of_claim}] of the claim"

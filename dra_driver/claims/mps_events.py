@@ -20,14 +20,7 @@ from dra_driver.claims.model import Claim, ClaimRef, ClaimUid, parse_claim, uid_
 from dra_driver.claims.record import ClaimRecord
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.envelope import seal, unseal
-from dra_driver.errors import (
-    ConfigError,
-    DriverError,
-    NotFoundError,
-    StateError,
-    UnavailableError,
-    VersionError,
-)
+from dra_driver.errors import ConfigError, DriverError, NotFoundError, StateError, UnavailableError
 from dra_driver.kube.events import Happening, Regarding, Reporter, warning_event
 from dra_driver.kube.resource import EVENTS, RESOURCE_CLAIMS, Resource
 from dra_driver.mps.domain import DomainId, State, Status, claim_of
@@ -56,7 +49,7 @@ class Domains(Protocol):
 class Records(Protocol):
     """The claims of this node (claims/checkpoint.py)."""
 
-    def peek(self, uid: ClaimUid) -> ClaimRecord | None:
+    def read(self, uid: ClaimUid) -> ClaimRecord | None:
         """Return a claim's record, or None."""
         ...
 
@@ -249,10 +242,7 @@ class MpsEvents:
         return at is None or self._clock() >= at + self._timing.between_events
 
     def _report(self, domain: DomainId, status: Status) -> None:
-        try:
-            record = self._records.peek(ClaimUid(claim_of(domain)))
-        except VersionError:
-            return  # told by the version that prepared the claim
+        record = self._records.read(ClaimUid(claim_of(domain)))
         if record is None:
             return  # the claim is being unprepared
         log.warning("mps daemon of a claim died", claim=str(record.ref), deaths=status.restarts)

@@ -4,14 +4,12 @@ In: the roots. Out: an `Inventory` at each look. What NVML sees is fixed at its 
 the kernel's own word is read first: /proc/driver/nvidia and the names of the device nodes. If that
 differs from last time (a GPU added or removed, the driver reloaded), NVML is closed and opened.
 Opening is avoided otherwise: it wakes GPUs without persistence mode, which takes seconds each.
-While someone makes or destroys MIG instances the library is lent, and stays open. So it does while
-a GPU hangs in a call: that GPU is sick then, and the others answer as ever (nvml_calls.py).
+While someone makes or destroys MIG instances the library is lent, and stays open.
 """
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,11 +18,9 @@ from typing import TypeVar
 from dra_driver.devices.discovery import discover, with_ownership
 from dra_driver.devices.model import Inventory, MigSlot
 from dra_driver.devices.nvml import NvmlLibrary, find_library
-from dra_driver.devices.nvml_calls import NvmlCalls
 from dra_driver.devices.nvml_mig import MigCalls
 from dra_driver.devices.pci import PciBus
-from dra_driver.devices.versions import running_driver
-from dra_driver.errors import DeviceError, SilenceError, TransientError
+from dra_driver.errors import DeviceError, TransientError
 
 T = TypeVar("T")
 
@@ -43,7 +39,7 @@ class DriverSession:
         proc_root: Path,
         sys_root: Path,
         made_here: Callable[[], AbstractSet[MigSlot]] = frozenset,
-        calls: NvmlCalls | None = None,
+        open_library: Callable[[Path], NvmlLibrary] = NvmlLibrary,
     ) -> None:
         """Take where to look; nothing is opened yet.
 
@@ -54,15 +50,13 @@ class DriverSession:
             sys_root: the folder that is mounted as /sys.
             made_here: says where this driver has made MIG devices for claims, or is about to: from
                 before the first call that makes one until after the last that destroys it.
-            calls: makes the calls into NVML.
+            open_library: makes the door to NVML from the library's path.
         """
         self._driver_root = driver_root
         self._dev = dev
-        self._proc_root = proc_root
         self._proc = proc_root / "driver" / "nvidia"
         self._pci = PciBus(sys_root)
-        self._calls = calls or NvmlCalls(clock=time.monotonic)
-        self._opening: NvmlLibrary | None = None
+        self._open_library = open_library
         self._made_here = made_here
         self._library: NvmlLibrary | None = None
         self._lent = threading.Condition()
@@ -115,7 +109,7 @@ class DriverSession:
         For any thread.
 
         Raises:
-            DeviceError: NVML refuses, or the GPU does not answer.
+            DeviceError: NVML refuses.
             TransientError: NVML is not open at this moment.
         """
         return self._ask(lambda library: library.compute_mode(uuid))
@@ -124,29 +118,20 @@ class DriverSession:
         """Set a GPU's compute mode; it lasts until the driver is reloaded. For any thread.
 
         Raises:
-            DeviceError: NVML refuses, or the GPU does not answer.
+            DeviceError: NVML refuses.
             TransientError: NVML is not open at this moment.
         """
         self._ask(lambda library: library.set_compute_mode(uuid, mode))
 
     def close(self) -> bool:
-        """Close NVML; the next look opens it again. False if it is lent or hangs for too long."""
+        """Close NVML; the next look opens it again. Return False if it is lent for too long."""
         with self._lent:
             if not self._lent.wait_for(lambda: not self._borrowers, _LONGEST_LOAN_SECONDS):
                 return False
             library, self._library = self._library, None
-        if library is None or library.close():
-            return True
-        # A call in it hangs, and its state with it.
-        self._library = library
-        return False
-
-    def silences(self) -> Mapping[str, float]:
-        """Return how many seconds each GPU, by its index, and NVML itself have been silent.
-
-        0 for what answers. For any thread.
-        """
-        return self._calls.silences()
+        if library is not None:
+            library.close()
+        return True
 
     def _ask(self, question: Callable[[NvmlLibrary], T]) -> T:
         library = self._library
@@ -166,27 +151,14 @@ class DriverSession:
                 # The library may be stale, after a reload of the driver for one. Start afresh.
                 if not self.close():
                     raise
-        library = self._opening
-        if library is None:
-            library = NvmlLibrary(self._find_library(), self._calls)
-        self._opening = library
-        try:
-            library.open()
-        except SilenceError:
-            raise  # it may be opened yet, and no other can be meanwhile
-        except DeviceError:
-            self._opening = None
-            raise
-        self._opening = None
+        library = self._open_library(find_library(self._driver_root))
+        library.open()
         self._library = library
         try:
             return discover(library, self._pci)
         except DeviceError:
             self.close()
             raise
-
-    def _find_library(self) -> Path:
-        return find_library(self._driver_root, running_driver(self._proc_root))
 
     def _is_time_to_reopen(self) -> bool:
         """Tell whether a sick GPU may be seen well by a fresh NVML: ever more rarely."""
@@ -195,7 +167,7 @@ class DriverSession:
 
     def _present(self) -> tuple[object, ...]:
         try:
-            version = (self._proc / "version").read_text(errors="replace")
+            version = (self._proc / "version").read_text()
         except OSError:
             version = ""
         nodes = [name for name in _names(self._dev) if name.removeprefix("nvidia").isdecimal()]

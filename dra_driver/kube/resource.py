@@ -34,13 +34,9 @@ class Resource:
         """
         root = f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
         if self.namespaced and namespace is not None:
-            root += f"/namespaces/{_quoted(namespace)}"
+            root += f"/namespaces/{quote(namespace, safe='')}"
         path = f"{root}/{self.plural}"
-        return path if name is None else f"{path}/{_quoted(name)}"
-
-
-def _quoted(name: str) -> str:
-    return quote(name, safe="", errors="replace")
+        return path if name is None else f"{path}/{quote(name, safe='')}"
 
 
 EVENTS = Resource(group="events.k8s.io", version="v1", plural="events", namespaced=True)
