@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -38,7 +39,9 @@ from dra_driver.claims.record import MIG
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Inventory, MigSlot
+from dra_driver.devices.modprobe import NvidiaModprobe
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.devices.nvml_calls import NvmlCalls
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import DriverError
@@ -107,7 +110,9 @@ class Driver:
             proc_root=roots.proc,
             sys_root=roots.sys,
             made_here=self._mig_made_here,
+            calls=NvmlCalls(clock=clock, answer_seconds=settings.nvml_timeout),
         )
+        self._metrics.watch_silence(self._session.silences)
         self._watcher = InventoryWatcher(
             self._session.look,
             rescan_seconds=settings.rescan_interval,
@@ -133,6 +138,8 @@ class Driver:
             hook_path=self._settings.nvidia_cdi_hook_path,
             kernel_release=platform.release(),
             clock=clock,
+            nvml_version=lambda: self._watcher.current().driver_version,
+            make_uvm_nodes=NvidiaModprobe(roots.driver, clock).make_uvm_nodes,
         )
         parts = NodeParts(
             inventory=self._watcher,
@@ -237,12 +244,10 @@ class Driver:
         self._publisher.update(inventory)
 
     def _count_prepared(self) -> Mapping[DeviceType, int]:
-        records = self._claims.records
-        found = (records.read(uid) for uid in records.uids())
         return Counter(
             _device_type(recorded_kind(entry.device))
-            for record in found
-            if record and self._claims.holdings.is_prepared(record)
+            for record in self._claims.records.readable()
+            if self._claims.holdings.is_prepared(record)
             for entry in record.devices
         )
 
@@ -265,7 +270,7 @@ def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> i
         DriverError: it could not start.
     """
     configure_logs(
-        level=LogLevel(settings.log_level), form=LogFormat(settings.log_format), stream=stream
+        level=LogLevel(settings.least_severe), form=LogFormat(settings.line_format), stream=stream
     )
     shutdown = Shutdown()
     shutdown.watch_signals()
@@ -290,7 +295,8 @@ def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> i
     log.info("driver stopped", status=reason.exit_status)
     if left:
         # Their threads would keep the process until they end. What they do survives a kill.
-        stream.flush()
+        with suppress(OSError):
+            stream.flush()
         os._exit(reason.exit_status)
     return reason.exit_status
 

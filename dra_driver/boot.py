@@ -13,7 +13,7 @@ def read_boot_id(proc_root: Path) -> str:
     """
     path = proc_root / "sys/kernel/random/boot_id"
     try:
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip()
     except OSError as error:
         raise SetupError(
             f"{path} cannot be read: {error.strerror}; check that procfs is mounted at --proc-root"

@@ -10,18 +10,23 @@ import difflib
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from dra_driver.errors import DriverError, SetupError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_settings import BaseSettings
+
+
+_SHORT = re.compile(r"^--(\w)(=|$)")
+"""A flag of one letter with two dashes, as programs written in Go take it: --v=4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +92,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command and return the exit status."""
+    _open_standard_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(words[0] if words else "", words[1:])
@@ -99,6 +105,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output has had enough. Nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _open_standard_streams() -> None:
+    """Give a process that was started without them its standard streams, on /dev/null.
+
+    Else the next files and sockets get their numbers, and C libraries write complaints into them.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 (for the process's life)
 
 
 def _dispatch(name: str, rest: list[str]) -> int:
@@ -130,11 +154,11 @@ def run(command: Command, words: list[str]) -> int:
 
     model: type[BaseSettings] = getattr(importlib.import_module(command.module), command.model)
     try:
-        CliApp.run(model, cli_args=words)
+        CliApp.run(model, cli_args=[_SHORT.sub(r"-\1\2", word) for word in words])
     except ValidationError as error:
         if error.title != model.__name__:
             raise  # not about the command line
-        for line in settings_errors(error, model.model_config.get("env_prefix", "")):
+        for line in settings_errors(error, model):
             print(f"error: {line}", file=sys.stderr)
         return 2
     except SettingsError as error:
@@ -165,21 +189,31 @@ def usage() -> str:
     )
 
 
-def settings_errors(error: "ValidationError", env_prefix: str) -> list[str]:
+def settings_errors(error: "ValidationError", model: "type[BaseSettings]") -> list[str]:
     """Return one line for each setting that is wrong: which, why, and what was given."""
-    return [_setting_error(fault, env_prefix) for fault in error.errors(include_url=False)]
+    return [_setting_error(fault, model) for fault in error.errors(include_url=False)]
 
 
-def _setting_error(fault: Mapping[str, object], env_prefix: str) -> str:
+def _setting_error(fault: Mapping[str, object], model: "type[BaseSettings]") -> str:
     location = fault["loc"]
-    field = str(location[0]) if isinstance(location, tuple) and location else ""
-    variable = (env_prefix + field).upper()
-    where = f"--{field.replace('_', '-')} (or {variable})" if field else "settings"
+    name = str(location[0]) if isinstance(location, tuple) and location else ""
+    where = f"{_flag(name)} (or {_variable(name, model)})" if name else "settings"
     if fault["type"] == "missing":
         return f"{where} is missing"
     reason = str(fault["msg"]).removeprefix("Value error, ")
     given = "" if fault["type"] == "value_error" else f", not {fault['input']!r}"
     return f"{where}: {reason[:1].lower()}{reason[1:]}{given}"
+
+
+def _flag(name: str) -> str:
+    return f"{'-' if len(name) == 1 else '--'}{name.replace('_', '-')}"
+
+
+def _variable(name: str, model: "type[BaseSettings]") -> str:
+    """Return a setting's environment variable; a prefix is for those without an alias."""
+    field = model.model_fields.get(name)
+    prefixed = field is not None and field.validation_alias is None
+    return f"{model.model_config.get('env_prefix', '') if prefixed else ''}{name}".upper()
 
 
 def _installed() -> Mapping[str, Command]:

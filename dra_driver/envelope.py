@@ -2,7 +2,8 @@
 
 In and out: a JSON payload and its bytes, `{"version":1,"sha256":"…","payload":{…}}` on one line.
 The checksum is over the payload's bytes as they are stored. Readers skip payload fields they do not
-know, so a newer writer may add some; a change of meaning takes a new version.
+know, so a newer writer may add some; a change of meaning takes a new version. What a newer version
+wrote is not damaged: after a roll-back, or beside a newer driver, it is left to who understands it.
 """
 
 import json
@@ -11,9 +12,13 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from dra_driver.errors import StateError
+from dra_driver.errors import StateError, VersionError
+
+MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What reading a payload raises that has another form: infinity, for one, is no whole number."""
 
 _VERSION = 1
+_START = re.compile(rb'\{"version":([0-9]{1,9}),')
 _ENVELOPE = re.compile(
     rb'\{"version":([0-9]{1,9}),"sha256":"([0-9a-f]{64})","payload":(\{.*\})\}\n', re.DOTALL
 )
@@ -30,18 +35,22 @@ def unseal(data: bytes) -> Mapping[str, Any]:
     """Return the payload that was sealed into these bytes.
 
     Raises:
-        StateError: they are damaged, or of a version that is not known here.
+        VersionError: they are of a newer version.
+        StateError: they are damaged.
     """
+    start = _START.match(data)
+    if start is not None and int(start[1]) > _VERSION:
+        raise VersionError(
+            f"it has version {int(start[1])}, but this driver reads only version {_VERSION}"
+        )
     match = _ENVELOPE.fullmatch(data)
-    if match is None:
+    if match is None or int(match[1]) != _VERSION:
         raise StateError("it is cut off, or not a file of this driver")
-    version, digest, body = int(match[1]), match[2].decode(), match[3]
+    digest, body = match[2].decode(), match[3]
     if sha256(body).hexdigest() != digest:
         raise StateError("its checksum does not match its content")
-    if version != _VERSION:
-        raise StateError(f"it has version {version}, but this driver reads only version {_VERSION}")
     try:
         payload: Mapping[str, Any] = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # nested deeper than the stack
         raise StateError(f"its content is not valid JSON: {error}") from error
     return payload

@@ -3,6 +3,8 @@
     DriverError
     ├── ConfigError      the user's config or claim is wrong: says field, value, what is allowed
     ├── DeviceError      hardware or its driver says no
+    │   ├── SilenceError      it says nothing, for too long
+    │   └── LostError         the GPU is out of reach until a person does something about it
     ├── ConflictError    someone else holds the device or the claim
     ├── TransientError   may pass by itself: wait and retry inside the call
     │   └── UnavailableError  the API server is away, busy or slow; may say when to come back
@@ -13,6 +15,7 @@
     │   ├── GoneError         410: this resourceVersion is too old; list again
     │   └── InvalidError      400, 413, 422: the object breaks a rule; the same again will not pass
     ├── StateError       a file of our own on disk is damaged or cannot be written
+    │   └── VersionError      a newer version of this driver wrote it: left to that one
     └── SetupError       node or command line is not usable: ends the command with status 1
 
 The message is read by the person who reads a pod's events: first the cause, then what to do.
@@ -30,6 +33,14 @@ class ConfigError(DriverError):
 
 class DeviceError(DriverError):
     """NVML, a device node or the GPU driver refused."""
+
+
+class SilenceError(DeviceError):
+    """A GPU or its driver did not answer in time, and may never."""
+
+
+class LostError(DeviceError):
+    """A GPU is out of reach, and does not come back by itself."""
 
 
 class ConflictError(DriverError):
@@ -82,6 +93,10 @@ class InvalidError(ApiError):
 
 class StateError(DriverError):
     """A file this driver keeps on disk is damaged, or cannot be read or written."""
+
+
+class VersionError(StateError):
+    """A file this driver keeps was written by a newer version, which alone knows what it means."""
 
 
 class SetupError(DriverError):

@@ -5,11 +5,16 @@ being written is `.<name>.tmp` in the same folder: names that begin with a dot a
 a watcher of the folder sees one rename. Writers of one path take turns; readers need no lock.
 """
 
+import errno
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
 TEMPORARY_SUFFIX = ".tmp"
+
+LARGEST = 64 * 1024**2
+"""Bytes that are read of a file; the largest that is written has some 100 KiB."""
 
 
 def temporary_of(path: Path) -> Path:
@@ -21,17 +26,24 @@ def read_whole(path: Path) -> tuple[bytes, os.stat_result] | None:
     """Return a file's bytes, and which file they are of; None when it is absent.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read, or is nothing that a driver writes: a pipe, a device, far too
+            large. Those are not waited for, and not read.
     """
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     try:
         seen = os.fstat(file)
-        parts = []
+        if not stat.S_ISREG(seen.st_mode):
+            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+        parts: list[bytes] = []
+        size = 0
         while part := os.read(file, seen.st_size + 1):
             parts.append(part)
+            size += len(part)
+            if size > LARGEST:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         return b"".join(parts), seen
     finally:
         os.close(file)
@@ -44,7 +56,8 @@ def write_whole(path: Path, data: bytes, *, mode: int, durable: bool) -> None:
         OSError: it cannot be written; what was there before still is.
     """
     temporary = temporary_of(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    # Nothing but a plain file is waited for (a pipe) or followed (a link).
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         file = os.open(temporary, flags, mode)
         try:

@@ -26,7 +26,7 @@ from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.spec import KIND, render
 from dra_driver.claims.ownership import Ownership
 from dra_driver.devices.kinds import NodeDevice, name_of
-from dra_driver.devices.model import Gpu, Inventory, MigDevice, MigSlot, Partition
+from dra_driver.devices.model import Gpu, Inventory, MigDevice, MigMode, MigSlot, Partition
 from dra_driver.devices.names import DRIVER_NAME, gpu_name
 from dra_driver.devices.partitions import partition_name
 from dra_driver.devices.session import DriverSession
@@ -96,6 +96,7 @@ class Inspect(CommandSettings):
                 hook_path=self.nvidia_cdi_hook_path,
                 kernel_release=platform.release(),
                 clock=time.monotonic,
+                nvml_version=lambda: inventory.driver_version,
             ),
         )
         if self.cdi:
@@ -158,8 +159,9 @@ def edits_of(gpus: Sequence[Gpu], content: EditsCache) -> tuple[dict[str, Edits]
 
 
 def _devices(gpu: Gpu) -> Iterable[NodeDevice]:
-    """Yield the GPU, and the MIG devices that are on it."""
-    yield NodeDevice(gpu=gpu, device=gpu)
+    """Yield the GPU, unless MIG mode keeps containers off the whole of it, and its MIG devices."""
+    if gpu.mig_mode is not MigMode.ENABLED:
+        yield NodeDevice(gpu=gpu, device=gpu)
     for device in _mig_devices(gpu):
         yield NodeDevice(gpu=gpu, device=device)
 

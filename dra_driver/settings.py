@@ -15,29 +15,44 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, Field, field_validator
 from pydantic_settings import BaseSettings, CliSuppress, SettingsConfigDict
 
-KNOWN_FEATURE_GATES = frozenset(
+_NOT_HERE = "this driver does not have that feature"
+_COMPUTE_DOMAINS = "it is about ComputeDomains, which are not part of this driver"
+_KLOG = "it is about klog, which this driver does not log with"
+
+GATES_ALWAYS_ON = MappingProxyType(
     {
-        "TimeSlicingSettings",
-        "MPSSupport",
-        "PassthroughSupport",
-        "DynamicMIG",
-        "NVMLDeviceHealthCheck",
-        "DeviceMetadata",
-        "DRAListTypeAttributes",
-        "FabricManagerPartitioning",
-        "ConsumableShares",
-        "HostManagedIMEXDaemon",
-        "IMEXDaemonsWithDNSNames",
-        "ComputeDomainCliques",
-        "CrashOnNVLinkFabricErrors",
-        "ContextualLogging",
-        "LoggingAlphaOptions",
-        "LoggingBetaOptions",
-        "AllAlpha",
-        "AllBeta",
+        "TimeSlicingSettings": "time-slicing is always on here: a claim gets it by its config",
+        "MPSSupport": "MPS is always on here: a claim gets it by its config",
+        "DynamicMIG": "MIG devices on demand are always on here, where a card can be divided",
     }
 )
-"""The peer's feature gates. Nothing here hangs on them: what a card can do is on."""
+"""The peer's feature gates of what this driver always does, and what to say of `=false`."""
+
+GATES_OF_NOTHING_HERE = MappingProxyType(
+    {
+        "PassthroughSupport": f"{_NOT_HERE}: no VFIO devices are published",
+        "NVMLDeviceHealthCheck": f"{_NOT_HERE}: XID events are not watched and set no taints",
+        "DeviceMetadata": f"{_NOT_HERE}: containers get no files with metadata of devices",
+        "DRAListTypeAttributes": f"{_NOT_HERE}: numaNode is published as a number",
+        "FabricManagerPartitioning": f"{_NOT_HERE}: Fabric Manager is not asked for partitions",
+        "ConsumableShares": f"{_NOT_HERE}: each device is published for one claim at a time",
+        "HostManagedIMEXDaemon": _COMPUTE_DOMAINS,
+        "IMEXDaemonsWithDNSNames": _COMPUTE_DOMAINS,
+        "ComputeDomainCliques": _COMPUTE_DOMAINS,
+        "CrashOnNVLinkFabricErrors": _COMPUTE_DOMAINS,
+        "ContextualLogging": _KLOG,
+        "LoggingAlphaOptions": _KLOG,
+        "LoggingBetaOptions": _KLOG,
+        "AllAlpha": "this driver has no stages of features: name the gates that you mean",
+        "AllBeta": "this driver has no stages of features: name the gates that you mean",
+    }
+)
+"""The peer's feature gates of what is not here, and what to say of `=true`."""
+
+KNOWN_FEATURE_GATES = GATES_ALWAYS_ON.keys() | GATES_OF_NOTHING_HERE.keys()
+
+_TRUE = frozenset({"true", "1", "t"})
+_FALSE = frozenset({"false", "0", "f"})
 
 IGNORED = MappingProxyType(
     {
@@ -50,9 +65,22 @@ IGNORED = MappingProxyType(
         "kube_api_qps": "calls to the API server are few and are not held back",
         "kube_api_burst": "calls to the API server are few and are not held back",
         "additional_xids_to_ignore": "XID events are not watched",
+        "vmodule": "--log-level holds for all modules",
+        "log_flush_frequency": "each line is written at once",
+        "log_text_split_stream": "all lines go to standard error",
+        "log_json_split_stream": "all lines go to standard error",
+        "log_text_info_buffer_size": "each line is written at once",
+        "log_json_info_buffer_size": "each line is written at once",
+        "mask_nvidia_driver_params": "a script of NVIDIA's image does that, before its driver",
+        "alt_proc_devices_path": "/proc/devices is read below --proc-root",
+        "nvidia_fabricmanager_address": "Fabric Manager is not asked for anything",
+        "nvidia_fabricmanager_unix_socket": "Fabric Manager is not asked for anything",
     }
 )
 """Settings of the peer that have no effect, each with the reason."""
+
+_DEBUG_VERBOSITY = 4
+"""Where klog's convention has debugging begin; NVIDIA's chart sets it."""
 
 Port = Annotated[int, Field(le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -183,6 +211,11 @@ class Settings(CommandSettings):
     rescan_interval: Seconds = Field(
         30.0, description="Seconds between looks for GPUs that came or went."
     )
+    nvml_timeout: Seconds = Field(
+        10.0,
+        description="Seconds that a GPU gets to answer NVML before it is taken for sick; more for "
+        "GPUs that are slow to initialise.",
+    )
 
     mps_ready_timeout: Seconds = Field(
         35.0, description="Seconds to wait for a claim's MPS daemon, within the kubelet's patience."
@@ -193,12 +226,22 @@ class Settings(CommandSettings):
         -1, description="TCP port of the gRPC liveness probe; negative: off, 0: any free port."
     )
     healthcheck_address: str = Field(
-        "127.0.0.1", description="Address of the liveness probe; a kubelet probes the pod's own IP."
+        "",
+        description="Address of the liveness probe; unset: all, as a kubelet probes the pod's IP.",
     )
     http_endpoint: HttpAddress
     metrics_path: MetricsPath
     log_level: LogLevelName
     log_format: LogFormatName
+    v: int = Field(
+        0,
+        ge=0,
+        validation_alias=AliasChoices("v", "log_verbosity"),
+        description="klog's verbosity: 4 and more is --log-level debug, unless that is given.",
+    )
+    logging_format: Literal["", "text", "json"] = Field(
+        "", description="klog's format: text is --log-format console, unless that is given."
+    )
     shutdown_grace: Seconds = Field(
         20.0, description="Seconds that calls under way get to finish at SIGTERM."
     )
@@ -208,8 +251,10 @@ class Settings(CommandSettings):
     feature_gates: str = Field(
         "", description="NVIDIA's feature gates, A=true,B=false; what a card can do is always on."
     )
-    consumable_shares: Literal["disabled"] = Field(
-        "disabled", description="Shares of whole GPUs; this version has none."
+    consumable_shares: str = Field(
+        "disabled",
+        description="Shares of devices: disabled, memory, unlimited or a number; without effect "
+        "in this version.",
     )
     namespace: CliSuppress[str] = "default"
     host_root: CliSuppress[str] = "/host-root"
@@ -220,6 +265,16 @@ class Settings(CommandSettings):
     kube_api_qps: CliSuppress[float] = 5.0
     kube_api_burst: CliSuppress[int] = 10
     additional_xids_to_ignore: CliSuppress[str] = ""
+    vmodule: CliSuppress[str] = ""
+    log_flush_frequency: CliSuppress[str] = ""
+    log_text_split_stream: CliSuppress[str] = ""
+    log_json_split_stream: CliSuppress[str] = ""
+    log_text_info_buffer_size: CliSuppress[str] = ""
+    log_json_info_buffer_size: CliSuppress[str] = ""
+    mask_nvidia_driver_params: CliSuppress[str] = ""
+    alt_proc_devices_path: CliSuppress[str] = ""
+    nvidia_fabricmanager_address: CliSuppress[str] = ""
+    nvidia_fabricmanager_unix_socket: CliSuppress[str] = ""
 
     @field_validator("feature_gates")
     @classmethod
@@ -229,9 +284,16 @@ class Settings(CommandSettings):
                 near = difflib.get_close_matches(name, KNOWN_FEATURE_GATES, n=1)
                 hint = f", did you mean {near[0]}?" if near else ""
                 raise ValueError(f"unknown feature gate {name!r}{hint}")
-            if value.lower() not in {"true", "false", "1", "0", "t", "f"}:
+            if value.lower() not in _TRUE | _FALSE:
                 raise ValueError(f"feature gate {name}={value}: give true or false")
         return text
+
+    @field_validator("consumable_shares")
+    @classmethod
+    def _check_shares(cls, text: str) -> str:
+        if text in {"disabled", "memory", "unlimited"} or (text.isdecimal() and int(text) > 0):
+            return text
+        raise ValueError(f"give disabled, memory, unlimited or a positive number, not {text!r}")
 
     @field_validator(
         "nvidia_driver_root",
@@ -245,12 +307,29 @@ class Settings(CommandSettings):
             raise ValueError(f"give an absolute path, not {str(path)!r}: it is the host's")
         return path
 
+    @property
+    def least_severe(self) -> str:
+        """The log level that holds: this driver's own setting before klog's."""
+        if "log_level" in self.model_fields_set or self.v < _DEBUG_VERBOSITY:
+            return self.log_level
+        return "debug"
+
+    @property
+    def line_format(self) -> str:
+        """The form of log lines that holds: this driver's own setting before klog's."""
+        if "log_format" in self.model_fields_set or not self.logging_format:
+            return self.log_format
+        return "console" if self.logging_format == "text" else self.logging_format
+
     def without_effect(self) -> dict[str, str]:
-        """Return the settings that were given and have no effect, each with the reason."""
+        """Return what was asked for in vain, each with the reason."""
         given = {name: IGNORED[name] for name in sorted(self.model_fields_set & IGNORED.keys())}
-        gates = ", ".join(name for name, _ in _split_gates(self.feature_gates))
-        if gates:
-            given["feature_gates"] = f"{gates}: nothing hangs on gates, what a card can do is on"
+        if self.consumable_shares != "disabled":
+            given["consumable_shares"] = GATES_OF_NOTHING_HERE["ConsumableShares"]
+        for name, value in _split_gates(self.feature_gates):
+            in_vain = GATES_OF_NOTHING_HERE if value.lower() in _TRUE else GATES_ALWAYS_ON
+            if name in in_vain:
+                given[f"feature gate {name}"] = in_vain[name]
         return given
 
 

@@ -83,7 +83,10 @@ def decode(parameters: object) -> Config:
     Raises:
         InvalidConfigError: naming every field that is wrong, its value and what is allowed.
     """
-    duplicates = list(_duplicates(parameters, ()))
+    try:
+        duplicates = list(_duplicates(parameters, ()))
+    except RecursionError as error:
+        raise InvalidConfigError([Problem(path=(), text="it is nested too deep")]) from error
     if duplicates:
         raise InvalidConfigError(duplicates)
     if not isinstance(parameters, Mapping):

@@ -3,21 +3,24 @@
 In: the driver's files and the node's hook program, if it has one. Out: the edits that stand once in
 a spec. Two ways lead to the same effect:
 
-with hooks   libraries at their place; the hook program makes the links and the loader's cache
+with hooks   the hook program makes the loader's cache in the container
 hookless     libraries also under the names that programs open, in /usr/local/nvidia/lib64, which
-             NVIDIA's CUDA images search (their LD_LIBRARY_PATH), and beside the library itself
-             where its folder is one that the loader searches by default
+             NVIDIA's CUDA images search (their LD_LIBRARY_PATH)
+
+A container may have claims whose specs were written either way, when the hook program came between
+them, and both have to apply. So what both ways provide at a path is the very same mount in both,
+and the hook program makes links only at paths that the other way leaves alone: a link cannot be
+made where something is mounted.
 """
 
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 from dra_driver.cdi import hooks
-from dra_driver.cdi.driver_libraries import DriverLibraries
+from dra_driver.cdi.driver_libraries import DriverLibraries, Link
 from dra_driver.cdi.driver_root import DriverFiles
 from dra_driver.cdi.hooks import HookProgram
 from dra_driver.cdi.model import Edits, Hook, Mount
-from dra_driver.cdi.nodes import CONTROL_NODES, node_edits
 from dra_driver.cdi.roots import Roots
 
 HOOKLESS_LIBRARIES = "/usr/local/nvidia/lib64"
@@ -33,31 +36,26 @@ _SEARCHED_BY_DEFAULT = (
     "/lib/aarch64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
 )
+# Links of libglvnd that Mesa's packages have too.
+_OFTEN_ANOTHERS = frozenset({"libGLX_indirect.so.0"})
 
 
 def driver_edits(files: DriverFiles, roots: Roots, hook_program: HookProgram | None) -> Edits:
-    """Return the edits shared by all GPUs of the node.
-
-    Raises:
-        DeviceError: a control node is there but cannot be given to a container.
-    """
-    edits = Edits(
+    """Return the edits shared by all GPUs of the node, but for device nodes."""
+    return Edits(
         env=(
-            f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(files.libraries.folders)}",
+            f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(files.libraries.main_folders)}",
             # Keeps NVIDIA's legacy runtime hook, where it is installed too, from adding all GPUs.
             "NVIDIA_VISIBLE_DEVICES=void",
         ),
         mounts=tuple(_mounts(files, roots, hookless=hook_program is None)),
         hooks=_hooks(files.libraries, hook_program) if hook_program else (),
     )
-    for name in CONTROL_NODES:
-        edits += node_edits(roots, name) or Edits()
-    return edits
 
 
 def _mounts(files: DriverFiles, roots: Roots, *, hookless: bool) -> Iterable[Mount]:
     """Return one mount per container path; of two for the same path the first stands."""
-    wanted = list(_read_only(files))
+    wanted = [*_read_only(files), *_at_their_place(files.libraries)]
     if hookless:
         wanted += _aliases(files.libraries)
     mounts: dict[str, Mount] = {}
@@ -74,31 +72,48 @@ def _mounts(files: DriverFiles, roots: Roots, *, hookless: bool) -> Iterable[Mou
 
 
 def _read_only(files: DriverFiles) -> Iterator[tuple[str, str]]:
-    """Yield source and container path of everything that is mounted in either way."""
+    """Yield source and container path of each file."""
     for library in files.libraries.libraries:
-        yield library.path, library.path
+        yield library.source, library.path
     for file in (*files.programs, *files.firmware, *files.configs):
         yield file.source, file.container_path
 
 
-def _aliases(libraries: DriverLibraries) -> Iterator[tuple[str, str]]:
-    """Yield source and container path of the names that hooks would make as links."""
-    for library in libraries.libraries:
-        path = PurePosixPath(library.path)
-        if str(path.parent) in libraries.folders:
-            yield library.path, f"{HOOKLESS_LIBRARIES}/{library.soname or path.name}"
+def _at_their_place(libraries: DriverLibraries) -> Iterator[tuple[str, str]]:
+    """Yield source and container path of the links that are mounts, whether hookless or not."""
     for link in libraries.links:
-        path = PurePosixPath(link.path)
-        if str(path.parent) not in libraries.folders:
-            yield link.library, link.path  # opened by this very path: GBM and X.org modules
-            continue
-        yield link.library, f"{HOOKLESS_LIBRARIES}/{path.name}"
-        if str(path.parent) in _SEARCHED_BY_DEFAULT:
+        if _is_mounted(link, libraries):
             yield link.library, link.path
 
 
+def _is_mounted(link: Link, libraries: DriverLibraries) -> bool:
+    """Tell whether programs find a link by its very path, without cache or LD_LIBRARY_PATH.
+
+    Images have some links of their own. A mount over one lands on the file that it leads to, which
+    is another maker's library; such a link is left to the hook program, which replaces it.
+    """
+    folder, _, name = link.path.rpartition("/")
+    if folder not in libraries.folders:
+        return True  # GBM and X.Org modules
+    return folder in _SEARCHED_BY_DEFAULT and name not in _OFTEN_ANOTHERS
+
+
+def _aliases(libraries: DriverLibraries) -> Iterator[tuple[str, str]]:
+    """Yield source and container path of what stands in the folder that CUDA images search."""
+    for library in libraries.libraries:
+        path = PurePosixPath(library.path)
+        if str(path.parent) in libraries.folders:
+            yield library.source, f"{HOOKLESS_LIBRARIES}/{library.soname or path.name}"
+    for link in libraries.links:
+        path = PurePosixPath(link.path)
+        if str(path.parent) in libraries.folders:
+            yield link.library, f"{HOOKLESS_LIBRARIES}/{path.name}"
+
+
 def _hooks(libraries: DriverLibraries, program: HookProgram) -> tuple[Hook, ...]:
-    links = sorted((link.target, link.path) for link in libraries.links)
+    links = sorted(
+        (link.target, link.path) for link in libraries.links if not _is_mounted(link, libraries)
+    )
     folders = [arg for folder in libraries.folders for arg in ("--folder", folder)]
     return (
         *program.links(links),

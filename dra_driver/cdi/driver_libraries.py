@@ -1,6 +1,10 @@
-"""The driver's shared libraries under a driver root, and the links a loader needs beside them.
+"""The running driver's shared libraries under a driver root, and the links a loader needs.
 
-In: the driver root. Out: the driver's version, its libraries and links, as paths inside the root.
+In: the driver root, and the version of the kernel driver that runs. Out: the libraries of that
+version and no other, and their links, as paths inside the root. A root may have several: what an
+upgrade left behind, CUDA's compatibility libraries, one driver in the distribution's folder and one
+beside it. The kernel driver refuses programs whose libcuda is of another version.
+
 Which files belong to the driver follows NVIDIA's container toolkit (pkg/nvcdi): everything named
 `*.so.<driver version>` in the folders that hold the driver's libraries, whatever it is, because
 each release adds some. Links: ldconfig would make the SONAME ones; the others are those that
@@ -8,15 +12,21 @@ NVIDIA's installer makes and programs open by name.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from dra_driver.cdi.elf import read_soname
+from dra_driver.cdi.xorg import xorg_modules
 from dra_driver.devices import libraries, rooted
+from dra_driver.devices.libraries import Found
 from dra_driver.errors import DeviceError
 
 _VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
+
+# What tells the driver's folders from all others: libraries that only the driver has.
+_DRIVERS_OWN = re.compile(r"lib(?:cuda|cudadebugger|nvidia-.+|.+_nvidia|nvcuvid|nvoptix)")
+_CUDA = "libcuda"
 
 # Libraries of the driver that carry a version of their own.
 _OTHER_VERSIONS = (
@@ -27,19 +37,19 @@ _OTHER_VERSIONS = (
     "libnvidia-egl-xcb.so.*.*",
     "libnvidia-egl-xlib.so.*.*",
 )
-_XORG_MODULES = ("nvidia_drv.so", "libglxserver_nvidia.so.{version}")
-_XORG_FOLDERS = tuple(
-    f"{base}/{modules}/{kind}"
-    for base in ("/usr/lib/xorg", "/usr/lib64/xorg", "/usr/X11R6/lib", "/usr/X11R6/lib64")
-    for modules in ("modules", "modules/updates")
-    for kind in ("drivers", "extensions")
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """A library file. `path` is inside the driver root and no link."""
+    """A library file.
 
+    Attributes:
+        source: the file inside the driver root, which is no link.
+        path: where containers get it; the same, but for files that programs find by a link's path.
+        soname: the name under which the loader looks for it.
+    """
+
+    source: str
     path: str
     soname: str | None
 
@@ -58,77 +68,165 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverLibraries:
-    """All libraries of one driver version. `folders` are those the loader has to search."""
+    """All libraries of one driver version.
+
+    `folders` are those the loader has to search, `main_folders` those with libraries of this
+    version.
+    """
 
     version: str
+    main_folders: tuple[str, ...]
     folders: tuple[str, ...]
     libraries: tuple[Library, ...]
     links: tuple[Link, ...]
 
 
-def find_driver_libraries(root: Path) -> DriverLibraries:
-    """Find the libraries of the driver that is installed under a root.
+def find_driver_libraries(root: Path, running: str | None) -> DriverLibraries:
+    """Find the libraries of the driver that runs.
+
+    Args:
+        root: the driver root.
+        running: version of the kernel driver; None where nobody knows, then it is the one that
+            the loader would take.
 
     Raises:
-        DeviceError: there is none.
+        DeviceError: there are none, or none of that version, or libcuda is not among them.
         OSError: a folder or library cannot be read.
     """
-    version = _driver_version(root)
-    versioned = libraries.locate(root, f"lib*.so.{version}")
-    folders = _unique(_folder(path) for path in versioned)
-    search = [each for folder in folders for each in (folder, f"{folder}/vdpau")]
-    found = [path for folder in search for path in _files(root, folder, f"*.so.{version}")]
-    found += [path for pattern in _OTHER_VERSIONS for path in libraries.locate(root, pattern)]
-    loaded = _unique(found)
-    every = [
-        Library(path=path, soname=read_soname(rooted.outside(root, path)))
-        for path in _unique([*loaded, *_xorg_modules(root, folders, version)])
+    every = libraries.find_all(root, _DRIVERS_OWN)
+    version = running or _installed_version(every)
+    if version is None:
+        raise DeviceError(
+            f"no NVIDIA driver libraries under {root}: neither libcuda.so.1 nor libnvidia-ml.so.1"
+            f" (looked in {libraries.SEARCHED});"
+            " install the NVIDIA driver, or point --nvidia-driver-root at where it is"
+        )
+    versioned = _shown(every, f"lib*.so.{version}")
+    main_folders = _unique(_folder(path) for path in versioned)
+    loaded = versioned | {
+        path: source
+        for folder in main_folders
+        for search in (folder, f"{folder}/vdpau")
+        for path, source in _files(root, search, f"*.so.{version}")
+    }
+    if not any(_stem(path) == _CUDA for path in loaded):
+        raise DeviceError(_without_cuda(root, version, every))
+    loaded |= _of_other_versions(every)
+    modules = dict(xorg_modules(root, main_folders, version))
+    found = [
+        Library(source=source, path=path, soname=read_soname(rooted.outside(root, source)))
+        for path, source in (loaded | modules).items()
     ]
-    links = [link for library in every for link in _links(root, library, version)]
+    links = [link for library in found for link in _links(root, library, version)]
     return DriverLibraries(
         version=version,
+        main_folders=main_folders,
         folders=_unique(_folder(path) for path in loaded),
-        libraries=tuple(every),
+        libraries=tuple(found),
         links=tuple({link.path: link for link in reversed(links)}.values())[::-1],
     )
 
 
-def _driver_version(root: Path) -> str:
-    """Return the version in the file name that the driver's main libraries' links lead to."""
+def _installed_version(every: tuple[Found, ...]) -> str | None:
+    """Return the version that the loader would take, else the highest there is."""
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-        for path in libraries.locate(root, name):
-            if match := _VERSION.search(path):
-                return match[1]
-    for pattern in ("libcuda.so.*.*", "libnvidia-ml.so.*.*"):
-        versions = [
-            match[1] for path in libraries.locate(root, pattern) if (match := _VERSION.search(path))
-        ]
-        if versions:
-            return max(versions, key=lambda text: [int(part) for part in text.split(".")])
-    raise DeviceError(
-        f"no NVIDIA driver libraries under {root}: neither libcuda.so.1 nor libnvidia-ml.so.1"
-        f" (looked in {libraries.SEARCHED});"
-        " install the NVIDIA driver, or point --nvidia-driver-root at where it is"
+        for found in every:
+            if found.named(name) and (versions := _versions(found)):
+                return versions[-1]
+    installed = {
+        version
+        for found in every
+        if _stem(found.paths[0]) in (_CUDA, "libnvidia-ml")
+        for version in _versions(found)
+    }
+    return max(installed, key=_parts, default=None)
+
+
+def _shown(every: tuple[Found, ...], pattern: str) -> dict[str, str]:
+    """Return path and source of each file with a matching name, in search order."""
+    named = ((found.named(pattern), found.source) for found in every)
+    return {path: source for path, source in named if path}
+
+
+def _of_other_versions(every: tuple[Found, ...]) -> dict[str, str]:
+    """Return path and source of the libraries with versions of their own, one of each.
+
+    Of several in one folder it is the one that a link leads to, as to what the loader takes, else
+    the newest.
+    """
+    chosen: dict[tuple[str, str], tuple[tuple[bool, list[int]], str, str]] = {}
+    for pattern in _OTHER_VERSIONS:
+        for found in every:
+            if path := found.named(pattern):
+                place = _folder(path), pattern
+                rank = len(found.paths) > 1, _parts(path.partition(".so.")[2])
+                if place not in chosen or chosen[place][0] < rank:
+                    chosen[place] = rank, path, found.source
+    return {path: source for _, path, source in chosen.values()}
+
+
+def _without_cuda(root: Path, version: str, every: tuple[Found, ...]) -> str:
+    others = sorted(
+        {
+            (path, other)
+            for found in every
+            if _stem(found.paths[0]) in (_CUDA, "libnvidia-ml")
+            for path, other in ((found.source, other) for other in _versions(found)[-1:])
+            if other != version
+        }
     )
+    text = f"libcuda.so.{version} of the running NVIDIA driver {version} is not under {root}"
+    if not others:
+        return (
+            f"{text} (looked in {libraries.SEARCHED}); install the driver's compute libraries"
+            " (libnvidia-compute, libcuda1, nvidia-driver-cuda-libs), or point"
+            " --nvidia-driver-root at where they are"
+        )
+    versions = ", ".join(sorted({other for _, other in others}, key=_parts))
+    return (
+        f"{text}, which has libraries of version {versions} ({others[0][0]}); complete the"
+        " driver's upgrade or reboot the node, or point --nvidia-driver-root at the libraries of"
+        " the running driver"
+    )
+
+
+def _versions(found: Found) -> list[str]:
+    names = (_VERSION.search(path) for path in found.paths)
+    return [match[1] for match in names if match]
+
+
+def _parts(version: str) -> list[int]:
+    return [int(part) for part in version.split(".") if part.isdecimal()]
 
 
 def _links(root: Path, library: Library, version: str) -> Iterator[Link]:
     folder, name = _folder(library.path), PurePosixPath(library.path).name
-    stem = name.partition(".so")[0]
+    stem = _stem(name)
     soname = library.soname or name
-    wanted = {soname: name}
+    wanted = {soname: name} if library.soname else _links_on_disk(root, library, stem)
     if rooted.resolve(root, f"{folder}/{stem}.so"):
         wanted[f"{stem}.so"] = soname
-    wanted |= _ALWAYS.get(stem, {})
+    always = _ALWAYS.get(stem, {}).items()
+    wanted = {link: text.format(name=name, version=version) for link, text in always} | wanted
     for link, target in wanted.items():
         if link != name:
-            text = target.format(version=version)
-            yield Link(path=f"{folder}/{link}", target=text, library=library.path)
+            yield Link(path=f"{folder}/{link}", target=target, library=library.source)
+
+
+def _links_on_disk(root: Path, library: Library, stem: str) -> dict[str, str]:
+    """Return the links beside a library without SONAME that lead to it: what its users open."""
+    name = PurePosixPath(library.path).name
+    beside = rooted.matches(root, _folder(library.path), f"{stem}.so.*")
+    return {
+        path.rpartition("/")[2]: name
+        for path in beside
+        if rooted.resolve(root, path) == library.source
+    }
 
 
 # By the library's stem: links that programs open by name, which not every installer makes.
 _ALWAYS = {
-    "libcuda": {"libcuda.so": "libcuda.so.1"},
+    "libcuda": {"libcuda.so.1": "{name}", "libcuda.so": "libcuda.so.1"},
     "libGLX_nvidia": {"libGLX_indirect.so.0": "libGLX_nvidia.so.{version}"},
     "libnvidia-opticalflow": {"libnvidia-opticalflow.so": "libnvidia-opticalflow.so.1"},
     "libnvidia-vulkan-producer": {
@@ -139,36 +237,22 @@ _ALWAYS = {
 }
 
 
-def _xorg_modules(root: Path, folders: tuple[str, ...], version: str) -> Iterator[str]:
-    near = [
-        f"{folder}/{path}"
-        for folder in folders
-        for path in (
-            "nvidia/xorg",
-            "xorg/modules/drivers",
-            "xorg/modules/extensions",
-            "xorg/modules/updates/drivers",
-            "xorg/modules/updates/extensions",
-        )
-    ]
-    for pattern in _XORG_MODULES:
-        name = pattern.format(version=version)
-        found = (path for folder in (*near, *_XORG_FOLDERS) for path in _files(root, folder, name))
-        first = next(found, None)
-        if first is not None:
-            yield first
-
-
-def _files(root: Path, folder: str, pattern: str) -> Iterator[str]:
+def _files(root: Path, folder: str, pattern: str) -> Iterator[tuple[str, str]]:
+    """Yield path and source of what matches, its links followed as far as its name stays."""
     for path in rooted.matches(root, folder, pattern):
-        resolved = rooted.resolve(root, path)
-        if resolved is not None and rooted.outside(root, resolved).is_file():
-            yield resolved
+        paths = rooted.chain(root, path)
+        if paths and rooted.outside(root, paths[-1]).is_file():
+            found = Found(paths)
+            yield found.named(pattern) or path, found.source
 
 
 def _folder(path: str) -> str:
     return str(PurePosixPath(path).parent)
 
 
-def _unique(paths: "Iterator[str] | list[str]") -> tuple[str, ...]:
+def _stem(path: str) -> str:
+    return path.rpartition("/")[2].partition(".so")[0]
+
+
+def _unique(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(paths))

@@ -80,18 +80,22 @@ class DriverFiles:
     sockets: tuple[DriverFile, ...]
 
 
-def find_driver_files(roots: Roots, *, kernel_release: str) -> DriverFiles:
+def find_driver_files(
+    roots: Roots, *, kernel_release: str, running: str | None = None
+) -> DriverFiles:
     """Look at the driver root.
 
     Args:
         roots: where to look.
+        running: version of the kernel driver that runs, if it is known.
         kernel_release: as uname(2) gives it; firmware may be kept per kernel.
 
     Raises:
-        DeviceError: there is no driver under the root, or it cannot be read.
+        DeviceError: there is no driver under the root, or not the running one, or it cannot be
+            read.
     """
     try:
-        libraries = find_driver_libraries(roots.driver)
+        libraries = find_driver_libraries(roots.driver, running)
         return DriverFiles(
             libraries=libraries,
             programs=tuple(_programs(roots.driver)),
@@ -112,7 +116,7 @@ def watched_paths(roots: Roots, files: DriverFiles) -> tuple[Path, ...]:
         *files.libraries.folders,
         *PATH_FOLDERS,
         *(f"{run}/{os.path.dirname(socket)}" for run in _RUN_FOLDERS for socket in _SOCKETS),  # noqa: PTH120
-        *(os.path.dirname(firmware.container_path) for firmware in files.firmware[:1]),  # noqa: PTH120
+        *(os.path.dirname(firmware.container_path) for firmware in files.firmware),  # noqa: PTH120
     )
     return tuple(rooted.outside(roots.driver, path) for path in dict.fromkeys(inside))
 
@@ -127,26 +131,26 @@ def _programs(root: Path) -> Iterator[DriverFile]:
 
 
 def _firmware(roots: Roots, version: str, kernel_release: str) -> Iterator[DriverFile]:
+    """Yield each firmware file where the kernel would find it: in the first folder that has it."""
+    names = set()
     for folder in _firmware_folders(roots.sys, kernel_release):
-        found = list(rooted.matches(roots.driver, f"{folder}/nvidia/{version}", "gsp*.bin"))
-        for path in found:
+        for path in rooted.matches(roots.driver, f"{folder}/nvidia/{version}", "gsp*.bin"):
+            name = path.rpartition("/")[2]
             source = rooted.resolve(roots.driver, path)
-            if source is not None:
-                name = path.rpartition("/")[2]
+            if source is not None and name not in names:
+                names.add(name)
                 shown = f"{folder}/nvidia/{version}/{name}"
                 yield DriverFile(source=source, container_path=shown)
-        if found:
-            return
 
 
 def _firmware_folders(sys: Path, kernel_release: str) -> Iterable[str]:
     """Return the kernel's firmware search path, in its order (drivers/base/firmware_loader)."""
     try:
-        chosen = (sys / "module/firmware_class/parameters/path").read_text().strip()
+        chosen = os.fsdecode((sys / "module/firmware_class/parameters/path").read_bytes()).strip()
     except OSError:
         chosen = ""
     return (
-        *([chosen] if chosen.startswith("/") else []),
+        *([chosen] if chosen.startswith("/") and "\0" not in chosen else []),
         f"/lib/firmware/updates/{kernel_release}",
         "/lib/firmware/updates",
         f"/lib/firmware/{kernel_release}",

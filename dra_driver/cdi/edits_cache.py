@@ -13,16 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from dra_driver.cdi.control_nodes import CONTROL_NODES, NodeMaker, control_edits
 from dra_driver.cdi.driver_edits import driver_edits
 from dra_driver.cdi.driver_root import find_driver_files, watched_paths
 from dra_driver.cdi.gpu import gpu_edits, watched_nodes
-from dra_driver.cdi.hooks import HookProgram, find_hook_program
+from dra_driver.cdi.hooks import find_hook_program, watched_places
 from dra_driver.cdi.mig import mig_edits
 from dra_driver.cdi.model import Edits
-from dra_driver.cdi.nodes import CONTROL_NODES
 from dra_driver.cdi.roots import Roots
 from dra_driver.devices.kinds import NodeDevice
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition
+from dra_driver.devices.versions import running_driver
 from dra_driver.errors import StateError
 
 # Configuration files in folders that are not watched are noticed after this time.
@@ -45,7 +46,6 @@ class NodeEdits:
 
     common: Edits
     roots: Roots
-    hook_program: HookProgram | None
     _gpus: dict[GpuUuid, _KeptGpu] = field(default_factory=dict)
 
     def device(self, one: NodeDevice) -> Edits:
@@ -60,7 +60,7 @@ class NodeEdits:
             case Gpu():
                 return self._gpu(one.device)
             case MigDevice():
-                return mig_edits(one.gpu, one.device, self.roots, self.hook_program)
+                return mig_edits(one.gpu, one.device, self.roots)
             case Partition():
                 raise StateError(
                     f"{one.device.profile.name} at {one.device.placement.start} of {one.gpu.uuid} "
@@ -76,7 +76,7 @@ class NodeEdits:
             return kept.edits
         watched = tuple(map(str, watched_nodes(gpu, self.roots)))
         before = _signature(watched)
-        edits = gpu_edits(gpu, self.roots, self.hook_program)
+        edits = gpu_edits(gpu, self.roots)
         self._gpus[gpu.uuid] = _KeptGpu(gpu=gpu, edits=edits, watched=watched, signature=before)
         return edits
 
@@ -84,6 +84,7 @@ class NodeEdits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
     edits: NodeEdits
+    running: str | None
     watched: tuple[str, ...]
     signature: _Signature
     until: float
@@ -99,6 +100,8 @@ class EditsCache:
         hook_path: str | None,
         kernel_release: str,
         clock: Callable[[], float],
+        nvml_version: Callable[[], str | None] = lambda: None,
+        make_uvm_nodes: NodeMaker | None = None,
     ) -> None:
         """Take where to look; nothing is looked at yet.
 
@@ -107,8 +110,12 @@ class EditsCache:
             hook_path: host path of nvidia-cdi-hook; None or empty: look in the usual places.
             kernel_release: as uname(2) gives it.
             clock: monotonic seconds.
+            nvml_version: the driver version that NVML said last; asked where /proc has none.
+            make_uvm_nodes: has /dev/nvidia-uvm made when it is missing (devices/modprobe.py).
         """
         self._roots = roots
+        self._nvml_version = nvml_version
+        self._make_uvm_nodes = make_uvm_nodes
         self._hook_path = hook_path or None
         self._kernel_release = kernel_release
         self._clock = clock
@@ -133,21 +140,30 @@ class EditsCache:
             return self._kept.edits
 
     def _is_over(self, kept: _Kept) -> bool:
-        return self._clock() >= kept.until or _signature(kept.watched) != kept.signature
+        return (
+            self._clock() >= kept.until
+            or self._roots.now() != kept.edits.roots
+            or self._running() != kept.running
+            or _signature(kept.watched) != kept.signature
+        )
+
+    def _running(self) -> str | None:
+        """Return the version of the kernel driver: NVML's may be that of before a reload."""
+        return running_driver(self._roots.proc) or self._nvml_version()
 
     def _find(self) -> _Kept:
-        files = find_driver_files(self._roots, kernel_release=self._kernel_release)
-        hook_program = find_hook_program(self._roots, self._hook_path)
+        running, roots = self._running(), self._roots.now()
+        files = find_driver_files(roots, kernel_release=self._kernel_release, running=running)
+        hook_program = find_hook_program(roots, self._hook_path)
+        nodes = control_edits(roots, self._make_uvm_nodes)
         watched = (
-            *map(str, watched_paths(self._roots, files)),
-            *(str(self._roots.dev / name) for name in CONTROL_NODES),
+            *map(str, watched_paths(roots, files)),
+            *map(str, watched_places(roots, self._hook_path)),
+            *(str(roots.dev / name) for name in CONTROL_NODES),
         )
         return _Kept(
-            edits=NodeEdits(
-                common=driver_edits(files, self._roots, hook_program),
-                roots=self._roots,
-                hook_program=hook_program,
-            ),
+            edits=NodeEdits(common=driver_edits(files, roots, hook_program) + nodes, roots=roots),
+            running=running,
             watched=watched,
             signature=_signature(watched),
             until=self._clock() + _MOST_SECONDS,

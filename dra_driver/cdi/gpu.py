@@ -1,7 +1,9 @@
 """What a container gets for one whole GPU: its nodes, and nothing of any other GPU.
 
 In: a GPU of the inventory. Out: edits with /dev/nvidia<minor> and, for graphics, the DRM nodes that
-/sys lists under the GPU's PCI address, with their by-path names. As nvidia-ctk does for a device.
+/sys lists under the GPU's PCI address, with their by-path names. As nvidia-ctk does for a device,
+but for the by-path names: they are the same nodes once more and no links, so that specs which were
+written with and without hooks give the same (cdi/driver_edits.py).
 """
 
 import os
@@ -9,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from dra_driver.cdi.hooks import HookProgram
 from dra_driver.cdi.model import Edits, merged
 from dra_driver.cdi.nodes import node_edits, renamed
 from dra_driver.cdi.roots import Roots
@@ -19,7 +20,7 @@ from dra_driver.errors import DeviceError
 _BY_PATH = "dri/by-path"
 
 
-def gpu_edits(gpu: Gpu, roots: Roots, hook_program: HookProgram | None) -> Edits:
+def gpu_edits(gpu: Gpu, roots: Roots) -> Edits:
     """Return the edits for a whole GPU.
 
     Raises:
@@ -27,7 +28,7 @@ def gpu_edits(gpu: Gpu, roots: Roots, hook_program: HookProgram | None) -> Edits
     """
     found = {drm: node_edits(roots, f"dri/{drm}") for drm in _drm_names(gpu, roots)}
     present = {drm: edits for drm, edits in found.items() if edits is not None}
-    by_path = _by_path(gpu, roots, present, hook_program)
+    by_path = _by_path(gpu, roots, present)
     return merged(parent_edits(gpu, roots), *present.values(), *by_path)
 
 
@@ -73,25 +74,12 @@ def _drm_names(gpu: Gpu, roots: Roots) -> list[str]:
         return []  # a compute-only kernel driver has no DRM part
 
 
-def _by_path(
-    gpu: Gpu, roots: Roots, present: Mapping[str, Edits], hook_program: HookProgram | None
-) -> tuple[Edits, ...]:
-    """Give the DRM nodes that are there their names by PCI address, as links or as nodes."""
-    links = [(link, target, _name_in(target)) for link, target in _by_path_links(gpu, roots)]
-    if hook_program is not None:
-        pairs = ((target, f"/dev/{link}") for link, target, name in links if name in present)
-        return (Edits(hooks=hook_program.links(pairs)),)
-    # The same node under a second name does what the link would do.
-    return tuple(
-        Edits(device_nodes=(renamed(node, f"/dev/{link}"),))
-        for link, _, name in links
-        if name in present
-        for node in present[name].device_nodes
-    )
-
-
-def _name_in(target: str) -> str:
-    return target.rpartition("/")[2]
+def _by_path(gpu: Gpu, roots: Roots, present: Mapping[str, Edits]) -> Iterator[Edits]:
+    """Yield the DRM nodes that are there under their names by PCI address."""
+    for link, target in _by_path_links(gpu, roots):
+        found = present.get(target.rpartition("/")[2])
+        for node in found.device_nodes if found else ():
+            yield Edits(device_nodes=(renamed(node, f"/dev/{link}"),))
 
 
 def _by_path_links(gpu: Gpu, roots: Roots) -> Iterator[tuple[str, str]]:

@@ -73,15 +73,17 @@ def find_hook_program(roots: Roots, configured: str | None) -> HookProgram | Non
     """Find the program on the node; None means hookless.
 
     The host's files can be looked at only where the driver root is the host's own `/`. Elsewhere a
-    configured path is taken on trust, and an unconfigured one is not searched: what a driver
-    container holds may need libraries that the host lacks.
+    configured path is taken on trust, unless this process sees it at the same path, and an
+    unconfigured one is not searched: what a driver container holds may need libraries that the host
+    lacks.
 
     Raises:
         DeviceError: a path was configured and the node has no such file, or cannot be read.
     """
-    host_is_visible = roots.driver_on_host == "/"
-    if not host_is_visible:
-        return HookProgram(path=configured, commands=_LONG_KNOWN) if configured else None
+    if not _sees_host(roots):
+        if not configured:
+            return None
+        return HookProgram(path=configured, commands=_known_commands(Path(configured)))
     for path in (configured,) if configured else _USUAL_PLACES:
         program = _file(roots, path)
         if program is not None:
@@ -92,6 +94,18 @@ def find_hook_program(roots: Roots, configured: str | None) -> HookProgram | Non
             " --nvidia-cdi-hook-path, or leave it empty to do without the hook program"
         )
     return None
+
+
+def watched_places(roots: Roots, configured: str | None) -> tuple[Path, ...]:
+    """Return the folders of which one looks different when the program comes, goes or changes."""
+    if not _sees_host(roots):
+        return ()
+    folders = (path.rpartition("/")[0] for path in ((configured,) if configured else _USUAL_PLACES))
+    return tuple(rooted.outside(roots.driver, folder) for folder in dict.fromkeys(folders))
+
+
+def _sees_host(roots: Roots) -> bool:
+    return roots.driver_on_host == "/"
 
 
 def _file(roots: Roots, path: str) -> Path | None:
@@ -111,11 +125,15 @@ def _known_commands(program: Path) -> frozenset[str]:
 
     A release that does not know a command may refuse it, and the container with it. The program is
     one Go binary with its texts inside; running it is no way, as it is built for the host. What has
-    none of the names is a script around the program, as GPU Operator installs it.
+    none of the names is a script around the program, which GPU Operator installs beside it.
     """
+    beside = program.with_name(f"{program.name}.real")
+    return _commands_in(program) or _commands_in(beside) or _LONG_KNOWN
+
+
+def _commands_in(program: Path) -> frozenset[str]:
     try:
         with program.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as text:
-            known = frozenset(command for command in _COMMANDS if text.find(command.encode()) >= 0)
-    except (OSError, ValueError):  # unreadable, or empty
-        return _LONG_KNOWN
-    return known or _LONG_KNOWN
+            return frozenset(command for command in _COMMANDS if text.find(command.encode()) >= 0)
+    except (OSError, ValueError):  # absent, unreadable, or empty
+        return frozenset()

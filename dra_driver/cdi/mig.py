@@ -14,7 +14,6 @@ import re
 from pathlib import Path
 
 from dra_driver.cdi.gpu import gpu_edits, parent_edits
-from dra_driver.cdi.hooks import HookProgram
 from dra_driver.cdi.model import DeviceNode, Edits
 from dra_driver.cdi.nodes import character_major
 from dra_driver.cdi.roots import Roots
@@ -25,10 +24,11 @@ _CAPABILITIES = "nvidia-caps"
 """The character device driver's name in /proc/devices, and its folder below /dev."""
 
 _USUAL_MODE = 0o444
-_FIELD = re.compile(r"(?P<name>DeviceFile\w+):\s*(?P<value>[0-9]+)")
+_FIELD = re.compile(r"(?P<name>DeviceFile\w+):\s*(?P<value>0[0-7]{0,8}|[1-9][0-9]{0,8})\b")
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
-def mig_edits(gpu: Gpu, device: MigDevice, roots: Roots, hook_program: HookProgram | None) -> Edits:
+def mig_edits(gpu: Gpu, device: MigDevice, roots: Roots) -> Edits:
     """Return the edits for a MIG device. DRM nodes only for a profile with graphics.
 
     Raises:
@@ -36,7 +36,7 @@ def mig_edits(gpu: Gpu, device: MigDevice, roots: Roots, hook_program: HookProgr
         TransientError: the instance's capability is not there yet, or not any more.
     """
     has_graphics = device.profile.has_graphics
-    edits = gpu_edits(gpu, roots, hook_program) if has_graphics else parent_edits(gpu, roots)
+    edits = gpu_edits(gpu, roots) if has_graphics else parent_edits(gpu, roots)
     major = character_major(roots.proc, _CAPABILITIES)
     if major is None:
         raise DeviceError(
@@ -90,11 +90,11 @@ def _fields(path: Path) -> dict[str, int]:
 def _table(path: Path) -> dict[str, int]:
     """Return minor numbers by `gpu0/gi1/access`, for every instance that can be."""
     rows = (line.split() for line in _text(path).splitlines())
-    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and _NUMBER.fullmatch(row[1])}
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")
     except OSError:
         return ""

@@ -27,13 +27,13 @@ _CONTROL_NODES = {
     "nvidia-uvm": ("nvidia-uvm", 0),
     "nvidia-uvm-tools": ("nvidia-uvm", 1),
 }
-CONTROL_NODES = tuple(_CONTROL_NODES)
 # What the kernel module registered as, by release: nvidia-frontend until 560.
 _DRIVER_NAMES = {
     "nvidia": ("nvidia", "nvidia-frontend"),
     "nvidia-uvm": ("nvidia-uvm",),
     "drm": ("drm",),
 }
+_MOST_DIGITS = 9  # a major number has 12 bits
 _NUMBERED = re.compile(r"(?:nvidia|(?P<drm>dri/(?:card|renderD)))(?P<minor>[0-9]+)")
 
 
@@ -82,7 +82,7 @@ def node_edits(roots: Roots, name: str) -> Edits | None:
 def _numbers(proc: Path, path: Path, name: str, status: os.stat_result) -> tuple[int, int]:
     if stat.S_ISCHR(status.st_mode):
         return os.major(status.st_rdev), os.minor(status.st_rdev)
-    if stat.S_ISREG(status.st_mode) and (known := _known_numbers(proc, name)):
+    if stat.S_ISREG(status.st_mode) and (known := known_numbers(proc, name)):
         return known
     raise DeviceError(
         f"{path} is not a character device; remove it and let nvidia-modprobe or"
@@ -90,7 +90,8 @@ def _numbers(proc: Path, path: Path, name: str, status: os.stat_result) -> tuple
     )
 
 
-def _known_numbers(proc: Path, name: str) -> tuple[int, int] | None:
+def known_numbers(proc: Path, name: str) -> tuple[int, int] | None:
+    """Return the numbers that a node has by its name, None while no kernel driver has them."""
     if name in _CONTROL_NODES:
         driver, minor = _CONTROL_NODES[name]
     elif match := _NUMBERED.fullmatch(name):
@@ -105,11 +106,11 @@ def _known_numbers(proc: Path, name: str) -> tuple[int, int] | None:
 def character_major(proc: Path, driver: str) -> int | None:
     """Return the major number of a character device driver, from /proc/devices."""
     try:
-        text = (proc / "devices").read_text()
+        text = (proc / "devices").read_text(errors="replace")
     except OSError:
         return None
     for line in text.partition("Block devices:")[0].splitlines():
         number, _, name = line.strip().partition(" ")
-        if name == driver and number.isdecimal():
+        if name == driver and number.isdecimal() and len(number) <= _MOST_DIGITS:
             return int(number)
     return None

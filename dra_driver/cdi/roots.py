@@ -3,15 +3,19 @@
 The plugin usually runs in a container: it sees the node's driver root at, say, /driver-root, but a
 CDI spec must name files as the container runtime on the host sees them. Each root therefore has
 two paths. In: settings. Out: paths to look at, and host paths to write down.
+
+A driver in a container comes when it will, often after this process, and with it the device nodes.
+So where they are is looked up when it is used: `Roots.now`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dra_driver.errors import SetupError
 
 _CONTROL_NODE = "nvidiactl"
 _USUAL_VIEW = Path("/driver-root")
+_HOST_DEV = Path("/dev")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +24,7 @@ class Roots:
 
     `driver_on_host` and `dev_on_host` are the same folders as the container runtime sees them.
     `dev` is the folder with the nodes itself, usually /dev; likewise `proc` and `sys`.
+    `dev_can_move` where it is in the driver root or in `/`, as the nodes come and go.
     """
 
     driver: Path
@@ -28,6 +33,28 @@ class Roots:
     dev_on_host: str
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
+    dev_can_move: bool = False
+
+    def now(self) -> "Roots":
+        """Return the roots with the device nodes where they are at this moment."""
+        if not self.dev_can_move:
+            return self
+        # A driver container of GPU Operator, for one, may have no nodes of its own.
+        if (self.driver / "dev" / _CONTROL_NODE).exists():
+            dev, on_host = self.driver / "dev", self.driver_file_on_host("dev")
+        else:
+            dev, on_host = _HOST_DEV, str(_HOST_DEV)
+        return replace(self, dev=dev, dev_on_host=on_host)
+
+    def own_dev(self) -> Path | None:
+        """Return where the device nodes are at this moment, None where it is the host's /dev."""
+        roots = self.now()
+        return None if roots.dev_on_host == str(_HOST_DEV) else roots.dev
+
+    def own_dev_on_host(self) -> Path | None:
+        """Return the same as the host sees it."""
+        roots = self.now()
+        return None if roots.dev_on_host == str(_HOST_DEV) else Path(roots.dev_on_host)
 
     def driver_file_on_host(self, path: str) -> str:
         """Return the host path of a file that is at `path` inside the driver root."""
@@ -53,7 +80,7 @@ def find_roots(
         container_driver_root: where this process sees it. Without it, /driver-root if that is a
             folder, else the same path, as for a process on the host itself.
         dev_root: the root, on the host, whose `dev` has the device nodes. Without it, the driver
-            root if that has NVIDIA's control node, else `/`.
+            root whenever that has NVIDIA's control node, else `/`.
         proc_root: the folder that is mounted as /proc.
         sys_root: the folder that is mounted as /sys.
 
@@ -68,14 +95,14 @@ def find_roots(
                 f" mount the host's {driver_root} there, or leave the setting out"
             )
         seen = driver_root
-    if dev_root is None:
-        # A driver container of GPU Operator, for one, has no nodes of its own.
-        dev_root = driver_root if (seen / "dev" / _CONTROL_NODE).exists() else Path("/")
-    return Roots(
+    chosen = driver_root if dev_root is None else dev_root
+    roots = Roots(
         driver=seen,
         driver_on_host=str(driver_root),
-        dev=(seen if dev_root == driver_root else dev_root) / "dev",
-        dev_on_host=str(dev_root / "dev"),
+        dev=(seen if chosen == driver_root else chosen) / "dev",
+        dev_on_host=str(chosen / "dev"),
         proc=proc_root,
         sys=sys_root,
+        dev_can_move=dev_root is None and driver_root != Path("/"),
     )
+    return roots.now()

@@ -12,6 +12,7 @@ are loaded, and two files of equal rank that name one device make it vanish.
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
@@ -25,8 +26,9 @@ from dra_driver.files import TEMPORARY_SUFFIX, read_whole, write_whole
 _PREFIX = f"{VENDOR}-{CLASS}_"
 _SUFFIX = ".json"
 _PEER_SUFFIX = ".yaml"  # NVIDIA's own driver names the same devices in a file of this ending
-_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _WRITE_ATTEMPTS = 3
+_FILE_MODE, _FOLDER_MODE = 0o644, 0o755  # rootless runtimes read them too
 _MOST_KEPT = 64  # a node's common edits and its GPUs', and some that are new each time
 
 
@@ -55,9 +57,11 @@ class SpecStore:
         path = self._path(uid)
         content = self._serialise(spec)
         try:
-            found = read_whole(path)
+            found = _read(path)
             if found is None or found[0] != content:
                 self._replace(path, content)
+            elif stat.S_IMODE(found[1].st_mode) != _FILE_MODE:
+                path.chmod(_FILE_MODE)
             path.with_name(path.stem + _PEER_SUFFIX).unlink(missing_ok=True)
         except OSError as error:
             raise StateError(
@@ -66,8 +70,9 @@ class SpecStore:
             ) from error
 
     def exists(self, uid: str) -> bool:
-        """Tell whether a spec file of this driver exists for the claim."""
-        return self._path(uid).is_file()
+        """Tell whether the claim has a spec file, of this driver or of NVIDIA's."""
+        path = self._path(uid)
+        return path.is_file() or path.with_name(path.stem + _PEER_SUFFIX).is_file()
 
     def delete(self, uid: str) -> None:
         """Delete the spec file of a claim; one that is absent is fine.
@@ -123,16 +128,34 @@ class SpecStore:
     def _replace(self, path: Path, content: bytes) -> None:
         for attempt in range(1, _WRITE_ATTEMPTS + 1):
             try:
-                # 0644, because rootless runtimes read it too.
-                write_whole(path, content, mode=0o644, durable=False)
+                write_whole(path, content, mode=_FILE_MODE, durable=False)
             except FileNotFoundError:
                 # There is no folder yet, or another driver's delete_leftovers took the temporary
                 # file, as it starts during a rolling update.
                 if attempt == _WRITE_ATTEMPTS:
                     raise
-                self._root.mkdir(mode=0o755, parents=True, exist_ok=True)
+                _make_folder(self._root)
             else:
                 return
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder that everybody may read, whatever the umask; one that is there stays as is."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        _make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+    path.chmod(_FOLDER_MODE)
+
+
+def _read(path: Path) -> tuple[bytes, os.stat_result] | None:
+    """Return what a spec file has; None for what cannot be one, and is replaced."""
+    with suppress(OSError):
+        return read_whole(path)
+    return None
 
 
 class _Json(str):

@@ -7,20 +7,26 @@
 Each call touches the files of one claim, so its cost does not depend on how many there are. Nothing
 is kept in memory: in a rolling update two driver processes work side by side, and the kubelet may
 send Prepare to one and Unprepare to the other. Who changes a record holds the claim's lock
-(claims/locks.py); reading needs none.
+(claims/locks.py), and so does who moves a damaged one aside; only to look needs none.
+
+A claim is taken back just when a disk is full: that is what the kubelet evicts pods for. So that it
+is begins with a change of the record's mode, which needs no byte: one that nobody may write any
+more (0400) is read as released, whatever it says. A record that is written anew is as it says.
 """
 
 import os
 import re
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from dra_driver.claims.model import ClaimUid
-from dra_driver.claims.record import ClaimRecord, decode, encode
-from dra_driver.errors import ConfigError, StateError
+from dra_driver.claims.record import ClaimRecord, decode, encode, released
+from dra_driver.errors import ConfigError, StateError, VersionError
 from dra_driver.files import TEMPORARY_SUFFIX, read_whole, temporary_of, write_whole
 
 log = structlog.get_logger()
@@ -29,6 +35,7 @@ _UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 """What may become a file name and part of a CDI device name. Kubernetes' own UIDs are RFC 4122."""
 
 _SUFFIX = ".json"
+_MODE, _RELEASED_MODE = 0o600, 0o400
 
 
 def check_uid(uid: str) -> ClaimUid:
@@ -65,26 +72,55 @@ class RecordStore:
     def read(self, uid: ClaimUid) -> ClaimRecord | None:
         """Return the claim's record, or None. A damaged record is moved aside and counts as none.
 
+        Needs the claim's lock: a record that another one is writing is not to be moved.
+
+        Raises:
+            VersionError: a newer version of this driver prepared the claim.
+            StateError: the disk cannot be read.
+        """
+        found = self._look(uid)
+        if isinstance(found, _Damaged):
+            self._move_aside(self._path(uid), found.reason)
+            return None
+        return found
+
+    def peek(self, uid: ClaimUid) -> ClaimRecord | None:
+        """Return the claim's record, or None for none and for a damaged one. Changes nothing.
+
+        Raises:
+            VersionError: a newer version of this driver prepared the claim.
+            StateError: the disk cannot be read.
+        """
+        found = self._look(uid)
+        return None if isinstance(found, _Damaged) else found
+
+    def readable(self) -> Iterator[ClaimRecord]:
+        """Yield the records that this version can read. Changes nothing.
+
         Raises:
             StateError: the disk cannot be read.
         """
+        for uid in sorted(self.uids()):
+            with suppress(VersionError):
+                record = self.peek(uid)
+                if record is not None:
+                    yield record
+
+    def note_release(self, uid: ClaimUid) -> None:
+        """Note that the claim is being taken back: its record is read as released from now on.
+
+        No record is fine. Not synced: a power cut ends everything that had the claim's devices.
+
+        Raises:
+            StateError: nothing can be changed on this disk.
+        """
         path = self._path(uid)
         try:
-            found = read_whole(path)
+            path.chmod(_RELEASED_MODE)
+        except FileNotFoundError:
+            return
         except OSError as error:
-            raise _failed("read", path, error) from error
-        if found is None:
-            return None
-        data, seen = found
-        try:
-            record = decode(data)
-        except StateError as error:
-            self._move_aside(path, seen, str(error))
-            return None
-        if record.ref.uid != uid:
-            self._move_aside(path, seen, f"it is the record of claim UID {record.ref.uid}")
-            return None
-        return record
+            raise _failed("change", path, error) from error
 
     def write(self, record: ClaimRecord) -> None:
         """Store the record so that it outlives a crash and a power cut from this moment on.
@@ -94,7 +130,7 @@ class RecordStore:
         """
         path = self._path(record.ref.uid)
         try:
-            write_whole(path, encode(record), mode=0o600, durable=True)
+            write_whole(path, encode(record), mode=_MODE, durable=True)
         except OSError as error:
             raise _failed("write", path, error) from error
 
@@ -131,23 +167,53 @@ class RecordStore:
     def _path(self, uid: ClaimUid) -> Path:
         return self._claims / f"{check_uid(uid)}{_SUFFIX}"
 
-    def _move_aside(self, path: Path, seen: os.stat_result, reason: str) -> None:
+    def _look(self, uid: ClaimUid) -> "ClaimRecord | _Damaged | None":
+        path = self._path(uid)
+        try:
+            found = read_whole(path)
+        except OSError as error:
+            raise _failed("read", path, error) from error
+        if found is None:
+            return None
+        try:
+            record = _as_stored(*found)
+        except VersionError as error:
+            raise VersionError(
+                f"a newer version of this driver prepared claim UID {uid} ({error}); its record "
+                f"{path} and its devices are left as they are: install that version again, or "
+                "drain the node with it before an older one is installed"
+            ) from error
+        except StateError as error:
+            return _Damaged(reason=str(error))
+        if record.ref.uid != uid:
+            return _Damaged(reason=f"it is the record of claim UID {record.ref.uid}")
+        return record
+
+    def _move_aside(self, path: Path, reason: str) -> None:
         target = self._quarantine / path.name
         number = 0
         while target.exists():
             number += 1
             target = self._quarantine / f"{path.name}.{number}"
         try:
-            # Some read without the claim's lock, so a good record may have come in its place.
-            if not os.path.samestat(path.stat(), seen):
-                return
             path.replace(target)
-        except FileNotFoundError:
-            return
         except OSError as error:
             raise _failed("quarantine", path, error) from error
         self.quarantined += 1
         log.error("record quarantined", file=str(target), reason=reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Damaged:
+    """A file that is not the record it should be."""
+
+    reason: str
+
+
+def _as_stored(data: bytes, seen: os.stat_result) -> ClaimRecord:
+    """Return the record in a file; StateError when it is damaged."""
+    record = decode(data)
+    return record if seen.st_mode & stat.S_IWUSR else released(record, seen.st_ctime)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,10 +236,14 @@ def stored_records(directory: Path) -> StoredRecords:
         try:
             paths = sorted((directory / folder).glob("[!.]*"))
             for path in paths:
-                try:
-                    record = decode(path.read_bytes())
-                except FileNotFoundError:
+                found = read_whole(path)
+                if found is None:
                     continue  # unprepared meanwhile
+                try:
+                    record = _as_stored(*found)
+                except VersionError as error:
+                    damaged[path.name] = f"not damaged, but of a newer version: {error}"
+                    continue
                 except StateError as error:
                     damaged[path.name] = str(error)
                     continue

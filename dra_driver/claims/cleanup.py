@@ -3,7 +3,9 @@
 What hardware refuses to take back is a pending cleanup: it stays in the claim's record, and its
 GPUs stay marked, so that whoever comes to them finds it. It is tried again by claims/reconcile.py
 and by the next claim that gets the GPU, and it keeps no pod from ending but one whose processes
-still use the device. Sharing is undone before the devices under it are unmade.
+still use the device, and that for some minutes only: the process may be no pod's. Sharing is undone
+before the devices under it are unmade. A disk on which nothing can be written keeps nobody either:
+what is on it names more than is left to do, and to undo is harmless when it is repeated.
 
 Callers hold the lock of the claim and of the GPUs it touches.
 """
@@ -32,7 +34,7 @@ from dra_driver.claims.specs import ClaimSpecs
 from dra_driver.claims.strategies import Strategies
 from dra_driver.devices.kinds import overlap
 from dra_driver.devices.model import GpuUuid
-from dra_driver.errors import DriverError, TransientError
+from dra_driver.errors import DriverError, StateError, TransientError
 from dra_driver.sharing.base import SharingPlan
 
 log = structlog.get_logger()
@@ -55,15 +57,18 @@ class Cleanup:
         specs: the claims' CDI specs.
         undoers: who undoes things.
         inventory: the GPUs of this node.
+        clock: seconds since the epoch: records tell drivers of later when something began.
         step: called with the name of each step that is done; tests end the process there.
     """
 
     def __init__(
         self,
+        *,
         holdings: Holdings,
         specs: ClaimSpecs,
         undoers: Undoers,
         inventory: InventorySource,
+        clock: Callable[[], float],
         step: Callable[[str], None],
     ) -> None:
         self._holdings = holdings
@@ -74,6 +79,7 @@ class Cleanup:
         self._realisers = undoers.realisers
         self._on_failed = undoers.on_failed
         self._inventory = inventory
+        self._clock = clock
         self._step = step
 
     # What a claim has done
@@ -100,13 +106,20 @@ class Cleanup:
                 left = self._unmake([realisation], uid, left) + left
         return left
 
-    def forget(self, record: ClaimRecord, left: Sequence[PendingCleanup]) -> None:
-        """Reduce a record to its pending cleanups; one without any goes.
+    def forget(
+        self, record: ClaimRecord, left: Sequence[PendingCleanup]
+    ) -> tuple[PendingCleanup, ...]:
+        """Reduce a released record to its pending cleanups, and delete its spec; return them.
+
+        A record without any goes.
 
         Raises:
-            StateError: the disk refused.
+            StateError: the record cannot be deleted.
         """
+        left = self._dated(record, left)
         self._say_new(record, left)
+        self._specs.delete(record.ref.uid)
+        self._step("unspecified")
         if left:
             reduced = replace(
                 record,
@@ -118,11 +131,12 @@ class Cleanup:
                 pending=tuple(left),
             )
             if reduced != record:
-                self._records.write(reduced)
+                self._rewrite(reduced)
         else:
             self._records.delete(record.ref.uid)
         self._step("forgotten")
         self._unmark(record, keep=_gpus_of(left))
+        return left
 
     # Pending cleanups
 
@@ -138,7 +152,7 @@ class Cleanup:
         Returns what is left.
 
         Raises:
-            StateError: the disk refused.
+            StateError: a record of which nothing is left cannot be deleted.
         """
         todo = [
             cleanup
@@ -151,9 +165,10 @@ class Cleanup:
         again += self._unmake(realisations, record.ref.uid, again)
         left = tuple(cleanup for cleanup in record.pending if cleanup not in todo) + again
         if record.state is RecordState.RELEASED:
-            self.forget(record, left)
-        elif left != record.pending:
-            self._records.write(replace(record, pending=left))
+            return self.forget(record, left)
+        left = self._dated(record, left)
+        if left != record.pending:
+            self._rewrite(replace(record, pending=left))
             self._unmark(record, keep={*record.held_gpus, *_gpus_of(left)})
         return left
 
@@ -188,15 +203,17 @@ class Cleanup:
                     f"claim has not ended ({cleanup.reason})"
                 )
 
-    def keeps_pod(self, cleanup: PendingCleanup) -> bool:
+    def keeps_pod(self, cleanup: PendingCleanup, longest: float) -> bool:
         """Tell whether a pod has to stay until a cleanup is done: a process still uses its device.
 
-        What hardware refuses for good, or cannot be asked for now, keeps nobody.
+        What hardware refuses for good, or cannot be asked for now, keeps nobody; and nothing keeps
+        anybody for more than `longest` seconds, as NVML calls any open handle a process.
         """
         match cleanup.of:
             case MakeMigDevices():
                 is_there = self._inventory.current().driver_version is not None
-                return cleanup.may_pass and is_there
+                since = self._clock() if cleanup.since is None else cleanup.since
+                return cleanup.may_pass and is_there and self._clock() - since < longest
             case TurnMigModeOff() | SharingPlan():
                 return False
             case _:
@@ -204,8 +221,8 @@ class Cleanup:
 
     def count_pending(self) -> Mapping[str, int]:
         """Return how many cleanups are pending, by name."""
-        found = (self._records.read(uid) for uid in self._records.uids())
-        return Counter(cleanup.name for record in found if record for cleanup in record.pending)
+        found = self._records.readable()
+        return Counter(cleanup.name for record in found for cleanup in record.pending)
 
     def lapse(self, record: ClaimRecord, *, deadline: float) -> bool:
         """Take back what has outlived a reboot of a claim that was prepared before it.
@@ -217,7 +234,7 @@ class Cleanup:
         if self.undo(record, deadline):
             return False
         if record.pending:
-            self._records.write(replace(record, pending=()))
+            self._rewrite(replace(record, pending=()))
             self._unmark(record, keep=record.held_gpus)
         return True
 
@@ -290,6 +307,25 @@ class Cleanup:
         if record.state is not RecordState.RELEASED and overlap(cleanup.parts, record.held_parts):
             return True
         return self._holdings.holds_any(cleanup.gpus, cleanup.parts, but=record.ref.uid)
+
+    def _dated(
+        self, record: ClaimRecord, left: Sequence[PendingCleanup]
+    ) -> tuple[PendingCleanup, ...]:
+        """Return what is left, with when each was first seen: by the record, or now."""
+        now = self._clock()
+
+        def since(cleanup: PendingCleanup) -> float:
+            known = [one.since for one in record.pending if one.of == cleanup.of and one.since]
+            return min([now, *known])  # the node's clock may have been set back
+
+        return tuple(replace(one, since=since(one)) for one in left)
+
+    def _rewrite(self, record: ClaimRecord) -> None:
+        """Write a record of which less is left to undo; the longer one is right as well."""
+        try:
+            self._records.write(record)
+        except StateError as error:
+            log.warning("record not shortened", claim=str(record.ref), reason=str(error))
 
     def _say_new(self, record: ClaimRecord, left: Sequence[PendingCleanup]) -> None:
         known = {(one.name, one.gpus, one.reason) for one in record.pending}

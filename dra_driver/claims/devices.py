@@ -24,7 +24,7 @@ from dra_driver.devices.model import (
 )
 from dra_driver.devices.names import GpuName, MigName, gpu_name, parse_device_name
 from dra_driver.devices.partitions import partition_named
-from dra_driver.errors import ConfigError, DeviceError, DriverError, StateError, TransientError
+from dra_driver.errors import ConfigError, DeviceError, DriverError, TransientError, VersionError
 from dra_driver.sharing.base import DeviceUuid
 
 
@@ -101,6 +101,12 @@ def _absent(what: str, kind: DeviceKind, inventory: Inventory) -> DriverError:
         )
     if inventory.sick:
         reasons = "; ".join(f"GPU {sick.index}: {sick.reason}" for sick in inventory.sick)
+        if all(sick.is_lost for sick in inventory.sick):
+            # Whichever of them it is, or if it is none of them: waiting brings it not back.
+            return DeviceError(
+                f"{what} is lost ({reasons}); once the GPU is back the pod starts by itself, to "
+                "have it run elsewhere delete the pod and its claim"
+            )
         return TransientError(f"{what} is not usable now ({reasons})")
     unclear = {gpu.uuid: gpu.mig.problem for gpu in inventory.gpus if gpu.mig and gpu.mig.problem}
     if unclear and kind is DeviceKind.MIG:
@@ -321,7 +327,7 @@ def record_of(value: Mapping[str, Any]) -> DeviceRecord:
     """Return what `record_json` made this of.
 
     Raises:
-        StateError: it is of a kind that is not known here.
+        VersionError: it is of a kind that is not known here.
         KeyError, TypeError, ValueError: it was made by something else.
     """
     return DeviceRecord(
@@ -390,4 +396,4 @@ def _device(value: Mapping[str, Any]) -> RecordedDevice:
                 made_here=bool(value["madeHere"]),
             )
         case kind:
-            raise StateError(f"it has a device of kind {kind!r}, which is not known here")
+            raise VersionError(f"it has a device of kind {kind!r}, which is not known here")

@@ -5,7 +5,7 @@ wants, and who left something there. The cost depends on how many claims have to
 in question, not on how many there are. Callers hold the locks of these GPUs.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from dra_driver.claims.checkpoint import RecordStore
@@ -15,6 +15,7 @@ from dra_driver.claims.ownership import Ownership
 from dra_driver.claims.record import ClaimRecord, RecordState
 from dra_driver.devices.kinds import GpuPart, overlap
 from dra_driver.devices.model import GpuUuid
+from dra_driver.errors import ConflictError, VersionError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,38 +66,70 @@ class Holdings:
         return self.is_of_this_boot(record) and record.state is not RecordState.RELEASED
 
     def neighbours(self, wanted: ClaimRecord) -> Neighbours:
-        """Return what other claims have to do with the GPUs that a record wants."""
+        """Return what other claims have to do with the GPUs that a record wants.
+
+        Raises:
+            ConflictError: a claim has one of which only a newer version of this driver knows what.
+        """
         others = {uuid: self._others(uuid, wanted.ref.uid) for uuid in wanted.held_gpus}
+        for gpu, there in others.items():
+            if there.newer is not None:
+                raise ConflictError(f"{gpu} is held by another claim: {there.newer}")
         for entry in wanted.devices:
             if entry.admin_access:
                 continue
-            for other in others[entry.device.gpu]:
+            for other in others[entry.device.gpu].records:
                 if self.holds(other) and overlap([entry.device.part], other.held_parts):
                     return Neighbours(rival=Rival(device=entry, holder=other))
-        former = (
+        former = {
             other.ref.uid
-            for found in others.values()
-            for other in found
+            for there in others.values()
+            for other in there.records
             if not self.holds(other) or other.pending
-        )
-        return Neighbours(former=frozenset(former))
+        }
+        traced = {uid for there in others.values() for uid in there.traced}
+        return Neighbours(former=frozenset(former | traced))
 
     def holds_any(self, gpus: Iterable[GpuUuid], parts: Collection[GpuPart], but: ClaimUid) -> bool:
         """Tell whether another claim holds one of these parts of these GPUs."""
-        return any(
-            self.holds(other) and overlap(parts, other.held_parts)
-            for uuid in gpus
-            for other in self._others(uuid, but)
-        )
+        for uuid in gpus:
+            there = self._others(uuid, but)
+            if there.newer is not None:
+                return True
+            if any(self.holds(one) and overlap(parts, one.held_parts) for one in there.records):
+                return True
+        return False
 
-    def _others(self, gpu: GpuUuid, uid: ClaimUid) -> list[ClaimRecord]:
-        """Return the records of other claims with a mark on the GPU."""
-        found = []
+    def _others(self, gpu: GpuUuid, uid: ClaimUid) -> "_Others":
+        """Return the other claims with a mark on the GPU."""
+        records: list[ClaimRecord] = []
+        traced: list[ClaimUid] = []
+        newer: VersionError | None = None
         for other in self.ownership.holders(gpu):
-            if other != uid:
-                record = self.records.read(other)
-                if record is not None:
-                    found.append(record)
-                else:
-                    self.ownership.unmark(gpu, other)  # left by a crash
-        return found
+            if other == uid:
+                continue
+            try:
+                record = self.records.peek(other)
+            except VersionError as error:
+                newer = error
+                continue
+            if record is None:
+                traced.append(other)
+            else:
+                records.append(record)
+        return _Others(records=records, traced=traced, newer=newer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Others:
+    """The claims with a mark on a GPU.
+
+    Attributes:
+        records: those with a record.
+        traced: those without, after a crash or with a record that was damaged.
+        newer: why one cannot be read, if a newer version of this driver prepared it.
+    """
+
+    records: Sequence[ClaimRecord]
+    traced: Sequence[ClaimUid]
+    newer: VersionError | None

@@ -16,7 +16,7 @@ from dra_driver.claims.record import MIG, ClaimRecord
 from dra_driver.claims.specs import ClaimSpecs
 from dra_driver.claims.strategies import Strategies
 from dra_driver.devices.model import GpuUuid
-from dra_driver.errors import DriverError
+from dra_driver.errors import DriverError, TransientError, VersionError
 
 log = structlog.get_logger()
 
@@ -81,6 +81,26 @@ class Leftovers:
             self._mig.tidy(gpu)
         return True
 
+    def vacate(self, uid: ClaimUid, wanted: ClaimRecord, *, deadline: float) -> None:
+        """Take back what a claim without a record may have left where a record wants something.
+
+        A claim of which a whole GPU was given to another one is gone. Of one with another part of
+        the GPU nothing is known; where it is in the way, `make_room` finds it.
+
+        Raises:
+            TransientError: something is still there.
+            StateError: the disk refused.
+        """
+        whole = {part.gpu for part in wanted.held_parts if part.placement is None}
+        marked = [gpu for gpu in whole if uid in self._ownership.holders(gpu)]
+        if marked and not self.sweep(uid, deadline=deadline):
+            raise TransientError(
+                f"{', '.join(marked)} cannot be used yet: what was made there for claim UID {uid}, "
+                "whose record is lost, has not ended"
+            )
+        for gpu in marked:
+            self._ownership.unmark(gpu, uid)
+
     def make_room(self, wanted: ClaimRecord) -> None:
         """Destroy what was made where a record wants something, for claims without a record.
 
@@ -92,12 +112,18 @@ class Leftovers:
             {
                 slot: uid
                 for slot, uid in made.items()
-                if uid != wanted.ref.uid and self._records.read(uid) is None
+                if uid != wanted.ref.uid and not self._has_record(uid)
             }
         )
 
+    def _has_record(self, uid: ClaimUid) -> bool:
+        try:
+            return self._records.peek(uid) is not None
+        except VersionError:
+            return True
+
     def forget(self, uid: ClaimUid) -> None:
-        """Delete what files a claim has on disk that has no whole record.
+        """Delete what files a claim has on disk that has no whole record: it is known to be gone.
 
         Raises:
             StateError: the disk refused.

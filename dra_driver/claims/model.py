@@ -99,7 +99,8 @@ class PreparedDevice:
 def uid_of(claim: Mapping[str, Any]) -> str | None:
     """Return the UID of a ResourceClaim object."""
     metadata = claim.get("metadata")
-    return metadata.get("uid") if isinstance(metadata, Mapping) else None
+    uid = metadata.get("uid") if isinstance(metadata, Mapping) else None
+    return uid if isinstance(uid, str) else None
 
 
 def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
@@ -111,7 +112,9 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
     try:
         metadata = claim["metadata"]
         ref = ClaimRef(
-            uid=ClaimUid(metadata["uid"]), namespace=metadata["namespace"], name=metadata["name"]
+            uid=ClaimUid(_text(metadata["uid"])),
+            namespace=_text(metadata["namespace"]),
+            name=_text(metadata["name"]),
         )
         status = claim.get("status") or {}
         allocation = status.get("allocation")
@@ -130,7 +133,7 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
             ),
             configs=_configs(devices.get("config") or (), driver),
             pods=tuple(
-                ConsumerPod(name=pod["name"], uid=pod["uid"])
+                ConsumerPod(name=_text(pod["name"]), uid=_text(pod["uid"]))
                 for pod in status.get("reservedFor") or ()
                 if pod["resource"] == "pods"
             ),
@@ -143,13 +146,20 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
 
 
 def _result(entry: Mapping[str, Any]) -> Result:
+    share = entry.get("shareID")
     return Result(
-        request=entry["request"],
-        pool=entry["pool"],
-        device=entry["device"],
+        request=_text(entry["request"]),
+        pool=_text(entry["pool"]),
+        device=_text(entry["device"]),
         admin_access=bool(entry.get("adminAccess")),
-        share_id=entry.get("shareID"),
+        share_id=None if share is None else _text(share),
     )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
 
 
 def _configs(entries: tuple[Mapping[str, Any], ...], driver: str) -> tuple[OpaqueConfig, ...]:
@@ -158,7 +168,7 @@ def _configs(entries: tuple[Mapping[str, Any], ...], driver: str) -> tuple[Opaqu
     of_claim = 0
     for entry in entries:
         source = _source(entry.get("source"))
-        requests = tuple(entry.get("requests") or ())
+        requests = tuple(map(_text, entry.get("requests") or ()))
         if source is ConfigSource.CLAIM:
             # The scheduler copies all configs of the claim in their order, other drivers' too.
             origin = f"spec.devices.config[{of_claim}] of the claim"

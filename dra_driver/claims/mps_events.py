@@ -20,7 +20,14 @@ from dra_driver.claims.model import Claim, ClaimRef, ClaimUid, parse_claim, uid_
 from dra_driver.claims.record import ClaimRecord
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.envelope import seal, unseal
-from dra_driver.errors import ConfigError, DriverError, NotFoundError, StateError, UnavailableError
+from dra_driver.errors import (
+    ConfigError,
+    DriverError,
+    NotFoundError,
+    StateError,
+    UnavailableError,
+    VersionError,
+)
 from dra_driver.kube.events import Happening, Regarding, Reporter, warning_event
 from dra_driver.kube.resource import EVENTS, RESOURCE_CLAIMS, Resource
 from dra_driver.mps.domain import DomainId, State, Status, claim_of
@@ -49,7 +56,7 @@ class Domains(Protocol):
 class Records(Protocol):
     """The claims of this node (claims/checkpoint.py)."""
 
-    def read(self, uid: ClaimUid) -> ClaimRecord | None:
+    def peek(self, uid: ClaimUid) -> ClaimRecord | None:
         """Return a claim's record, or None."""
         ...
 
@@ -242,7 +249,10 @@ class MpsEvents:
         return at is None or self._clock() >= at + self._timing.between_events
 
     def _report(self, domain: DomainId, status: Status) -> None:
-        record = self._records.read(ClaimUid(claim_of(domain)))
+        try:
+            record = self._records.peek(ClaimUid(claim_of(domain)))
+        except VersionError:
+            return  # told by the version that prepared the claim
         if record is None:
             return  # the claim is being unprepared
         log.warning("mps daemon of a claim died", claim=str(record.ref), deaths=status.restarts)

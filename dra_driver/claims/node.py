@@ -4,6 +4,7 @@ In: what preparing is made of on this node. Out: `NodeClaims`, from which claims
 the kubelet and claims/reconcile.py mends.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,10 @@ from dra_driver.sharing.base import Sharing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """What preparing is made of on this node."""
+    """What preparing is made of on this node.
+
+    Deadlines are values of `clock`; `wall_clock` is in seconds since the epoch.
+    """
 
     inventory: InventorySource
     edits: EditsSource
@@ -32,6 +36,8 @@ class NodeParts:
     strategies: Mapping[str, Sharing]
     mig: MigHardware
     on_failed_undo: Callable[[str], None] = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +92,14 @@ def open_claims(
     specs = ClaimSpecs(parts.specs, parts.edits, parts.inventory, strategies)
     on_failed = parts.on_failed_undo
     undoers = Undoers(strategies=strategies, realisers=realisers, on_failed=on_failed)
-    cleanup = Cleanup(holdings, specs, undoers, parts.inventory, step)
+    cleanup = Cleanup(
+        holdings=holdings,
+        specs=specs,
+        undoers=undoers,
+        inventory=parts.inventory,
+        clock=parts.wall_clock,
+        step=step,
+    )
     leftovers = Leftovers(holdings, specs, strategies, mig, on_failed)
     transaction = Transaction(
         holdings=holdings,
@@ -95,6 +108,7 @@ def open_claims(
         specs=specs,
         cleanup=cleanup,
         leftovers=leftovers,
+        clock=parts.clock,
         step=step,
     )
     return NodeClaims(

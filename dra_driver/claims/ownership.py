@@ -46,6 +46,8 @@ class Ownership:
     def mark(self, gpu: GpuUuid, uid: ClaimUid) -> None:
         """Mark the GPU for the claim. There already is fine."""
         mark = self._mark(gpu, uid)
+        if mark.exists():
+            return  # also on a disk that cannot be written
         try:
             try:
                 _touch(mark)

@@ -58,6 +58,9 @@ class PrepareTiming:
     first_pause: float = 0.05
     longest_pause: float = 1.0
 
+    longest_in_use: float = 300.0
+    """For processes that still use a claim's MIG device to keep its pod, over all calls."""
+
     repeat_timeout: float = 2.0
     """For the API server, when the answer is known already."""
 
@@ -138,6 +141,8 @@ class ClaimPreparer:
             record = self._records.read(uid)
             if record is None:
                 self._leftovers.forget(uid)
+                with self._locks.gpus(self._leftovers.gpus_of(uid), end):
+                    self._leftovers.sweep(uid, deadline=end)
             else:
                 self._release_all(record, end)
 
@@ -161,7 +166,7 @@ class ClaimPreparer:
             kept = [
                 cleanup
                 for cleanup in self._release(record, end)
-                if self._cleanup.keeps_pod(cleanup)
+                if self._cleanup.keeps_pod(cleanup, self._timing.longest_in_use)
             ]
             if not kept:
                 return
@@ -324,7 +329,10 @@ class ClaimPreparer:
             try:
                 # Not waited for: whoever has that claim may be waiting for our GPUs.
                 with self._locks.claim(uid, self._clock()):
-                    self._cleanup.vacate(uid, draft, deadline=end)
+                    if self._records.read(uid) is None:
+                        self._leftovers.vacate(uid, draft, deadline=end)
+                    else:
+                        self._cleanup.vacate(uid, draft, deadline=end)
             except ConflictError as error:
                 raise TransientError(f"a GPU is being given back: {error}") from error
 

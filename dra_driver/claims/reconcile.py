@@ -1,11 +1,11 @@
 """Brings records, CDI specs and the API server's claims back in line, at start and now and then.
 
-On this node: half-done preparations are taken back, missing or outdated CDI specs written, specs
-without a record deleted. Against the API server: a claim that no longer exists, was replaced, or
-lost its devices is unprepared, in case the kubelet never does it (its state was lost, or the node
-was replaced under its name). Not at once: the kubelet ends a deleted pod's containers first, and
-looks for leftovers every 60 s, so a claim must be seen gone for a while. An API server that does
-not answer is no reason to unprepare anything.
+On this node: half-done preparations are taken back, missing or outdated CDI specs written. Against
+the API server: a claim that no longer exists, was replaced, or lost its devices is unprepared, in
+case the kubelet never does it (its state was lost, or the node was replaced under its name); specs
+without a record are claims/orphans.py's. Not at once: the kubelet ends a deleted pod's containers
+first, and looks for leftovers every 60 s, so a claim must be seen gone for a while. An API server
+that does not answer is no reason to unprepare anything.
 
 Every step takes the claim's lock, as the kubelet's calls do, and gives way to them.
 """
@@ -20,9 +20,10 @@ import structlog
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.node import NodeClaims
+from dra_driver.claims.orphans import ClaimLister, OrphanedSpecs, OrphanTiming
 from dra_driver.claims.prepare import ClaimPreparer
 from dra_driver.claims.record import ClaimRecord, RecordState
-from dra_driver.claims.validity import ClaimReader, why_gone
+from dra_driver.claims.validity import why_gone
 from dra_driver.errors import ConflictError, DriverError, UnavailableError
 
 log = structlog.get_logger()
@@ -57,7 +58,7 @@ class Reconciler:
     def __init__(
         self,
         *,
-        api: ClaimReader,
+        api: ClaimLister,
         claims: NodeClaims,
         preparer: ClaimPreparer,
         locks: NodeLocks,
@@ -70,6 +71,17 @@ class Reconciler:
         self._locks = locks
         self._clock = clock
         self._timing = timing
+        self._orphans = OrphanedSpecs(
+            api=api,
+            claims=claims,
+            locks=locks,
+            clock=clock,
+            timing=OrphanTiming(
+                grace=timing.grace,
+                request_timeout=timing.request_timeout,
+                undo_timeout=timing.undo_timeout,
+            ),
+        )
         self._gone_since: dict[ClaimUid, float] = {}
         self._said: dict[ClaimUid, str] = {}
         self._stop = threading.Event()
@@ -116,13 +128,32 @@ class Reconciler:
         return left
 
     def _run(self) -> None:
-        self._claims.leftovers.delete_halves()
-        rounds = [_Round(self.mend, self._timing.period), _Round(self.compare, self._timing.period)]
+        period = self._timing.period
+        rounds = [
+            _Round(self._delete_halves, math.inf),
+            _Round(self.mend, period),
+            _Round(self.compare, period),
+            _Round(self.compare_orphans, period),
+        ]
         while not self._stop.is_set():
             for one in rounds:
                 one.run_when_due(self._clock, self._timing.retry)
             due = min(one.due for one in rounds)
             self._stop.wait(max(0.0, due - self._clock()))
+
+    def compare_orphans(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
+        """Delete CDI specs of claims that are gone; return those to be looked at again.
+
+        Raises:
+            StateError: the CDI folder or the driver's directory cannot be read.
+        """
+        return self._orphans.look(only)
+
+    def _delete_halves(self, only: Iterable[ClaimUid] | None) -> set[ClaimUid]:
+        """Delete what a killed process was writing; once is enough."""
+        del only
+        self._claims.leftovers.delete_halves()
+        return set()
 
     def _done(self, uid: ClaimUid, work: Callable[[ClaimUid], bool]) -> bool:
         """Do the work for one claim; one claim's trouble is not another's."""
@@ -147,7 +178,7 @@ class Reconciler:
             record = self._claims.records.read(uid)
             if record is None:
                 if self._claims.specs.files.exists(uid):
-                    log.info("spec without a claim deleted", claim_uid=uid)
+                    return True  # it may be in use: claims/orphans.py
                 self._claims.leftovers.forget(uid)
                 left = self._claims.leftovers.gpus_of(uid)
                 with self._locks.gpus(left, self._clock() + self._timing.lock_timeout):

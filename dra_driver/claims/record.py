@@ -6,11 +6,12 @@ old record wrong; readers skip payload fields that they do not know. A record ho
 Unprepare needs, because the claim object may be gone from the API server by then.
 
 What has to be undone is of two kinds: realisations, through which the claim's devices exist, and
-sharing plans, for what was set on them.
+sharing plans, for what was set on them. From the moment in which a claim is taken back all of it is
+a pending cleanup (`released`), done or not: to undo is harmless when it is repeated.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, assert_never
 
@@ -27,8 +28,8 @@ from dra_driver.claims.devices import (
 from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod, PreparedDevice
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid, Placement
-from dra_driver.envelope import seal, unseal
-from dra_driver.errors import StateError
+from dra_driver.envelope import MALFORMED, seal, unseal
+from dra_driver.errors import StateError, VersionError
 from dra_driver.sharing.base import SharingPlan
 
 MIG = "MIG"
@@ -85,11 +86,13 @@ Realisation = MakeMigDevices | TurnMigModeOff
 class PendingCleanup:
     """What could not be undone, and why not at the latest attempt, for people.
 
+    `since` is when that was first seen, in seconds since the epoch; None where it was not noted.
     `may_pass` says that the attempt may succeed in a moment; it is not stored.
     """
 
     of: SharingPlan | Realisation
     reason: str
+    since: float | None = None
     may_pass: bool = field(default=False, compare=False)
 
     @property
@@ -124,7 +127,7 @@ class ClaimRecord:
         state: how far the claim has come.
         devices: what it has, or had.
         realisations: what is to be undone of that these devices exist.
-        plans: what is to be undone of how they are shared; what changes nothing has no plan.
+        plans: what is to be undone of how they are shared; one without GPUs changes nothing.
         pending: what could not be undone of an earlier preparation.
         pods: the pods it was reserved for when it was prepared.
     """
@@ -183,6 +186,25 @@ class ClaimRecord:
         )
 
 
+def released(record: ClaimRecord, since: float) -> ClaimRecord:
+    """Return the record of a claim that is being taken back since then: all of it is pending."""
+    if record.state is RecordState.RELEASED:
+        return record
+    # As for what it is undone: newest last, and sharing after the devices that are shared.
+    todo: tuple[Realisation | SharingPlan, ...] = (*record.realisations, *record.plans)
+    broken_off = "the driver was stopped, or its disk was full, while it was taken back"
+    return replace(
+        record,
+        state=RecordState.RELEASED,
+        realisations=(),
+        plans=(),
+        pending=(
+            *record.pending,
+            *(PendingCleanup(of=one, reason=broken_off, since=since) for one in todo),
+        ),
+    )
+
+
 def encode(record: ClaimRecord) -> bytes:
     """Return the bytes of a record; the same record gives the same bytes."""
     return seal(
@@ -207,13 +229,38 @@ def decode(data: bytes) -> ClaimRecord:
     """Return the record that `encode` made these bytes of, by this version or a former one.
 
     Raises:
-        StateError: the bytes are damaged, or of a version that is not known here.
+        VersionError: a newer version of this driver wrote them.
+        StateError: the bytes are damaged.
     """
     payload = unseal(data)
     try:
-        return _record(payload)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        record = _record(payload)
+        _check_types(record)
+    except MALFORMED as error:
         raise StateError(f"its content is not that of a record: {error!r}") from error
+    return record
+
+
+def _check_types(record: ClaimRecord) -> None:
+    """Raise TypeError for what JSON carries as well in the place of a text, or of an object."""
+    plans = [*record.plans, *(one.of for one in record.pending if isinstance(one.of, SharingPlan))]
+    texts: list[object] = [record.ref.uid, record.ref.namespace, record.ref.name, record.boot_id]
+    for entry in record.devices:
+        texts += [entry.name, entry.pool, *entry.request_names, *entry.cdi_device_ids]
+        texts += [entry.device.gpu, entry.device.device_uuid or "", entry.share_id or ""]
+    for realisation in record.realisations:
+        texts += [part.gpu for part in realisation.parts]
+    for cleanup in record.pending:
+        texts += [cleanup.name, cleanup.reason, *cleanup.gpus, *(one.gpu for one in cleanup.parts)]
+    for plan in plans:
+        texts += [plan.strategy, *plan.gpus, *(part.gpu for part in plan.places)]
+    for pod in record.pods:
+        texts += [pod.name, pod.uid]
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r} is not a text")
+    if not all(isinstance(plan.changes, Mapping) for plan in plans):
+        raise TypeError("the changes of a plan are no object")
 
 
 def _realisation_json(realisation: Realisation) -> dict[str, object]:
@@ -235,7 +282,7 @@ def _realisation(value: Mapping[str, Any]) -> Realisation:
         case {"turnMIGModeOff": settings}:
             return TurnMigModeOff(gpu=gpu, restore=bool(settings["restore"]))
         case _:
-            raise StateError(f"it has a realisation that is not known here: {sorted(value)}")
+            raise VersionError(f"it has a realisation that is not known here: {sorted(value)}")
 
 
 def _plan_json(plan: SharingPlan) -> dict[str, object]:
@@ -273,18 +320,31 @@ def _part(part: Mapping[str, Any]) -> GpuPart:
 
 
 def _cleanup_json(cleanup: PendingCleanup) -> dict[str, object]:
+    why: dict[str, object] = {"reason": cleanup.reason}
+    if cleanup.since is not None:
+        why["since"] = cleanup.since
     match cleanup.of:
         case SharingPlan():
-            return {"plan": _plan_json(cleanup.of), "reason": cleanup.reason}
+            return {"plan": _plan_json(cleanup.of), **why}
         case MakeMigDevices() | TurnMigModeOff():
-            return {"realisation": _realisation_json(cleanup.of), "reason": cleanup.reason}
+            return {"realisation": _realisation_json(cleanup.of), **why}
         case _:
             assert_never(cleanup.of)
 
 
 def _cleanup(value: Mapping[str, Any]) -> PendingCleanup:
     of = _plan(value["plan"]) if "plan" in value else _realisation(value["realisation"])
-    return PendingCleanup(of=of, reason=value["reason"])
+    since = value.get("since")
+    return PendingCleanup(
+        of=of, reason=value["reason"], since=None if since is None else float(since)
+    )
+
+
+def _state(value: str) -> RecordState:
+    try:
+        return RecordState(value)
+    except ValueError as error:
+        raise VersionError(f"it is in state {value!r}, which is not known here") from error
 
 
 def _record(payload: Mapping[str, Any]) -> ClaimRecord:
@@ -292,7 +352,7 @@ def _record(payload: Mapping[str, Any]) -> ClaimRecord:
     return ClaimRecord(
         ref=ClaimRef(uid=ClaimUid(claim["uid"]), namespace=claim["namespace"], name=claim["name"]),
         boot_id=payload["bootID"],
-        state=RecordState(payload["state"]),
+        state=_state(payload["state"]),
         devices=tuple(record_of(entry) for entry in payload["devices"]),
         realisations=tuple(_realisation(one) for one in payload["realisations"]),
         plans=tuple(_plan(plan) for plan in payload["plans"]),

@@ -4,7 +4,7 @@ In: a claim with its configs, or its record. Out: marks on GPUs, a record, devic
 are shared as the configs say, and a CDI spec.
 
     mark -> intend -> realise -> share -> record -> specify
-    unshare -> unmake -> unspecify -> forget -> unmark
+    released -> unshare -> unmake -> unspecify -> forget -> unmark
 
 Hardware is changed only under a record that says what will be changed, and a kill at any point is
 repaired by the next call for the claim or by claims/reconcile.py. Where no hardware is changed,
@@ -38,6 +38,9 @@ from dra_driver.errors import DriverError
 UNDO_SECONDS = 2.0
 """What is kept, after a call's deadline, to take back what could not be done by then."""
 
+LONGEST_UNDO_SECONDS = 5.0
+"""The most of a call that failed for taking back; its reason should not wait for what is hung."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -64,6 +67,7 @@ class Transaction:
         specs: the claims' CDI specs.
         cleanup: takes back.
         leftovers: what claims without a record have left.
+        clock: monotonic, in seconds; deadlines are its values.
         step: called with the name of each step that is done; tests end the process there.
     """
 
@@ -76,6 +80,7 @@ class Transaction:
         specs: ClaimSpecs,
         cleanup: Cleanup,
         leftovers: Leftovers,
+        clock: Callable[[], float],
         step: Callable[[str], None],
     ) -> None:
         self._holdings = holdings
@@ -85,6 +90,7 @@ class Transaction:
         self._specs = specs
         self._cleanup = cleanup
         self._leftovers = leftovers
+        self._clock = clock
         self._step = step
 
     def draft(self, claim: Claim, allocated: Mapping[str, NodeDevice]) -> ClaimRecord:
@@ -135,7 +141,8 @@ class Transaction:
                 self._share(record, deadline)
                 spec = spec or self._specs.of(record)
             except DriverError:
-                self.release(record, deadline=deadline + UNDO_SECONDS)
+                end = min(deadline + UNDO_SECONDS, self._clock() + LONGEST_UNDO_SECONDS)
+                self.release(record, deadline=end)
                 raise
         self._record(record)
         self._specify(record, spec or self._specs.of(record))
@@ -144,20 +151,17 @@ class Transaction:
     def release(self, record: ClaimRecord, *, deadline: float) -> tuple[PendingCleanup, ...]:
         """Take back everything of a claim; return what hardware refuses to take back.
 
-        That stays in a record of its own; see claims/cleanup.py.
+        That stays in a record of its own; see claims/cleanup.py. A full disk is no reason to fail.
 
         Raises:
-            StateError: the record cannot be deleted.
+            StateError: nothing can be changed on this disk, and nothing was.
         """
-        if record.state is RecordState.PREPARED and record.realisations:
-            # A device half unmade is none: a driver that starts then must not take it for one.
-            self._records.write(replace(record, state=RecordState.PREPARING))
+        if record.state is not RecordState.RELEASED:
+            # What is half undone is not prepared: whoever comes then must not take it for that.
+            self._records.note_release(record.ref.uid)
         left = self._cleanup.undo(record, deadline)
         self._step("undone")
-        self._specs.delete(record.ref.uid)
-        self._step("unspecified")
-        self._cleanup.forget(record, left)
-        return left
+        return self._cleanup.forget(record, left)
 
     # A claim that is prepared
 

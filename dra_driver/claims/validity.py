@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from dra_driver.claims.model import Claim, parse_claim, uid_of
 from dra_driver.claims.record import ClaimRecord
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.errors import ConfigError, NotFoundError
+from dra_driver.errors import ConfigError, NotFoundError, UnavailableError
 
 
 class ClaimReader(Protocol):
@@ -34,7 +34,7 @@ def why_gone(claims: ClaimReader, record: ClaimRecord, *, timeout: float) -> str
     The answer goes after "claim X, which …". `timeout` is in seconds.
 
     Raises:
-        TransientError: the API server does not say.
+        TransientError: the API server does not say, or what cannot be read.
         DriverError: it refuses to say.
     """
     try:
@@ -42,12 +42,16 @@ def why_gone(claims: ClaimReader, record: ClaimRecord, *, timeout: float) -> str
     except NotFoundError:
         return "no longer exists"
     uid = uid_of(found)
-    if uid != record.ref.uid:
+    if uid is not None and uid != record.ref.uid:
         return f"was replaced by one of UID {uid}"
+    status = found.get("status")
+    if uid and (not status or (isinstance(status, Mapping) and status.get("allocation") is None)):
+        return "is no longer allocated"
     try:
         claim = parse_claim(found, DRIVER_NAME)
-    except ConfigError:
-        return "is no longer allocated"
+    except ConfigError as error:
+        # Only what is plainly not there is gone: a claim that cannot be read keeps its devices.
+        raise UnavailableError(f"claim {record.ref}: {error}") from error
     return None if has_devices_of(claim, record) else "was allocated anew"
 
 

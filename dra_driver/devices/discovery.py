@@ -12,7 +12,7 @@ from typing import Protocol
 from dra_driver.devices.model import Gpu, Inventory, MigSlot, SickGpu
 from dra_driver.devices.nvml import NvmlFacts
 from dra_driver.devices.pci import PciBus
-from dra_driver.errors import DeviceError
+from dra_driver.errors import DeviceError, LostError, SilenceError
 
 # The display part of a DGX Station; it cannot compute, and NVIDIA's tools leave it out too.
 _DISPLAY_ONLY = ("DGX Display", "NVIDIA DGX Display")
@@ -31,7 +31,7 @@ class Nvml(Protocol):
         """Return how many GPUs there are."""
 
     def gpu_facts(self, index: int) -> NvmlFacts:
-        """Return the facts of one GPU, or raise DeviceError."""
+        """Return the facts of one GPU, or raise DeviceError; SilenceError if it does not answer."""
 
 
 def discover(nvml: Nvml, pci: PciBus) -> Inventory:
@@ -46,7 +46,14 @@ def discover(nvml: Nvml, pci: PciBus) -> Inventory:
         try:
             facts = nvml.gpu_facts(index)
         except DeviceError as error:
-            sick.append(SickGpu(index=index, reason=str(error)))
+            sick.append(
+                SickGpu(
+                    index=index,
+                    reason=str(error),
+                    is_silent=isinstance(error, SilenceError),
+                    is_lost=isinstance(error, LostError),
+                )
+            )
         else:
             if facts.product_name not in _DISPLAY_ONLY:
                 gpus.append(_gpu(index, facts, pci))

@@ -2,14 +2,17 @@
 
 In: the driver root and a name or glob pattern. Out: resolved paths inside the root. The folders and
 their order are those that NVIDIA's container toolkit searches (nvidia-container-toolkit,
-pkg/lookup/library.go): known folders first, and only if those have nothing /etc/ld.so.cache.
-The cache's format is glibc's, sysdeps/generic/dl-cache.h.
+pkg/lookup/library.go), and after them those of systems it does not know. /etc/ld.so.cache knows a
+library by its SONAME alone, such as libcuda.so.1; so what it has is matched by every name that the
+file goes by, from link to link. The cache's format is glibc's, sysdeps/generic/dl-cache.h.
 """
 
 import fnmatch
 import os
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.devices import rooted
@@ -26,6 +29,11 @@ LIBRARY_FOLDERS = (
     "/lib/aarch64-linux-gnu",
     "/lib/x86_64-linux-gnu/nvidia/current",
     "/lib/aarch64-linux-gnu/nvidia/current",
+    "/run/opengl-driver/lib",  # NixOS, which has no loader cache
+    "/usr/local/glibc/usr/lib",  # Talos, whose own C library is not glibc
+    "/usr/local/glibc/lib",
+    "/glibc/usr/lib",  # Talos, with /usr/local as the driver root
+    "/glibc/lib",
 )
 
 SEARCHED = f"{', '.join(LIBRARY_FOLDERS[1:3])} and other library folders, and /etc/ld.so.cache"
@@ -37,24 +45,70 @@ _CACHE_HEADER = struct.Struct("=II")  # number of entries, length of the strings
 _CACHE_HEADER_SIZE = 48
 _CACHE_ENTRY = struct.Struct("=iIIIQ")  # flags, offset of the name, offset of the path, OS, hwcap
 _LIBC6 = 3
+_LONGEST_PATH, _LONGEST_NAME = 4096, 255  # Linux, limits.h
 _WORD_64 = (0x0300, 0x0A00)  # x86-64 and aarch64, in the second byte of an entry's flags
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A library file, by every path that it goes by; the last is no link."""
+
+    paths: tuple[str, ...]
+
+    @property
+    def source(self) -> str:
+        """Where the file itself is."""
+        return self.paths[-1]
+
+    def named(self, pattern: str) -> str | None:
+        """Return the last of its paths whose name matches a glob pattern."""
+        for path in reversed(self.paths):
+            if fnmatch.fnmatchcase(path.rpartition("/")[2], pattern):
+                return path
+        return None
+
+
 def locate(root: Path, pattern: str) -> tuple[str, ...]:
-    """Return the files that match, links followed inside the root, each once, in search order."""
+    """Return the files that match, links followed inside the root, each once, in search order.
+
+    The loader's cache is asked only when no folder has any.
+    """
     found = _existing(
         root, (path for folder in LIBRARY_FOLDERS for path in rooted.matches(root, folder, pattern))
     )
-    return found or _existing(
-        root, (path for name, path in _cached(root) if fnmatch.fnmatchcase(name, pattern))
-    )
+    if not found:
+        stem = pattern.partition(".so")[0]
+        cached = _existing(
+            root,
+            (path for name, path in _cached(root) if fnmatch.fnmatchcase(_stem(name), stem)),
+        )
+        found = tuple(one for one in cached if one.named(pattern))
+    return tuple(dict.fromkeys(one.source for one in found))
 
 
-def _existing(root: Path, paths: Iterator[str]) -> tuple[str, ...]:
-    resolved = (rooted.resolve(root, path) for path in paths)
-    return tuple(
-        dict.fromkeys(path for path in resolved if path and rooted.outside(root, path).is_file())
+def find_all(root: Path, stems: re.Pattern[str]) -> tuple[Found, ...]:
+    """Return every library whose name up to `.so` matches, of all folders and then the cache.
+
+    A file stands there once for each name that it was found by.
+    """
+    in_folders = (
+        path
+        for folder in LIBRARY_FOLDERS
+        for path in rooted.matches(root, folder, "lib*.so*")
+        if stems.fullmatch(_stem(path.rpartition("/")[2]))
     )
+    in_cache = (path for name, path in _cached(root) if stems.fullmatch(_stem(name)))
+    return _existing(root, (*in_folders, *in_cache))
+
+
+def _existing(root: Path, paths: Iterable[str]) -> tuple[Found, ...]:
+    chains = (rooted.chain(root, path) for path in dict.fromkeys(paths))
+    found = dict.fromkeys(Found(chain) for chain in chains if chain)
+    return tuple(one for one in found if rooted.outside(root, one.source).is_file())
+
+
+def _stem(name: str) -> str:
+    return name.partition(".so")[0]
 
 
 def _cached(root: Path) -> Iterator[tuple[str, str]]:
@@ -78,9 +132,17 @@ def _cached(root: Path) -> Iterator[tuple[str, str]]:
             cache, _CACHE_HEADER_SIZE + number * _CACHE_ENTRY.size
         )
         if flags & 0xFF == _LIBC6 and flags & 0xFF00 in _WORD_64:
-            yield _text(cache, name), _text(cache, target)
+            texts = _text(cache, name), _text(cache, target)
+            if all(map(_is_plausible, texts)):
+                yield texts
 
 
 def _text(content: bytes, offset: int) -> str:
-    end = content.find(b"\0", offset)
-    return os.fsdecode(content[offset : end if end >= 0 else None])
+    """Return the text at an offset; none where it does not end within what a path can have."""
+    end = content.find(b"\0", offset, offset + _LONGEST_PATH)
+    return os.fsdecode(content[offset:end]) if end >= 0 else ""
+
+
+def _is_plausible(path: str) -> bool:
+    """Tell a path that a driver can have from a damaged one; those in folders are ASCII too."""
+    return path.isascii() and all(len(part) <= _LONGEST_NAME for part in path.split("/"))

@@ -201,10 +201,16 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SickGpu:
-    """A GPU that NVML counts but cannot describe. It hides no other, and is never published."""
+    """A GPU that NVML counts but cannot describe. It hides no other, and is never published.
+
+    `is_silent`: it has not refused, but does not answer at all. `is_lost`: it does not come back by
+    itself.
+    """
 
     index: int
     reason: str
+    is_silent: bool = False
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,24 +6,37 @@ NVML's answers for facts a card does not have become None; every other refusal b
 change of hardware needs `close` and `open`; who decides that is devices/session.py.
 
 pynvml keeps one library per process in a module variable. It is set here, from an absolute path,
-so that LD_LIBRARY_PATH does not matter; of two `NvmlLibrary` only one can be open at a time.
+so that LD_LIBRARY_PATH does not matter; of two `NvmlLibrary` only one can be open at a time. NVML
+is safe for calls of several threads; each is given up on when its GPU hangs (nvml_calls.py).
 """
 
 import ctypes
-import threading
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 import pynvml
 
 from dra_driver.devices import libraries, rooted
+from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.devices.model import GpuUuid, Mig, MigMode, PciAddress
+from dra_driver.devices.nvml_calls import NVML, OPEN_SECONDS, NvmlCalls
 from dra_driver.devices.nvml_errors import nvml_errors, optional
 from dra_driver.devices.nvml_mig import MigCalls
-from dra_driver.errors import DeviceError
+from dra_driver.errors import DeviceError, SilenceError
 
-LIBRARY = "libnvidia-ml.so.1"
+T = TypeVar("T")
+
+CLOSE_SECONDS = 10.0
+"""What calls under way get to end before the library is closed, or stays open."""
+
+_STEM = "libnvidia-ml"
+LIBRARY = f"{_STEM}.so.1"
 
 # As go-nvlib spells them, because these texts are attribute values that claims select by.
 _BRANDS = MappingProxyType(
@@ -62,6 +75,7 @@ _ARCHITECTURES = MappingProxyType(
 )
 _ADDRESSING_MODES = MappingProxyType({0: "None", 1: "HMM", 2: "ATS"})
 _UNKNOWN = "Unknown"
+_BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +95,20 @@ class NvmlFacts:
     mig: Mig | None = None
 
 
-def find_library(driver_root: Path) -> Path:
+def find_library(driver_root: Path, running: str | None = None) -> Path:
     """Return the path of the NVML library under a driver root, its links followed.
+
+    Args:
+        driver_root: where to look.
+        running: version of the kernel driver, if it is known: its own library is taken before one
+            that an upgrade left behind, which it would refuse.
 
     Raises:
         DeviceError: there is none, or the root cannot be read.
     """
     try:
-        found = libraries.locate(driver_root, LIBRARY)
+        own = libraries.locate(driver_root, f"{_STEM}.so.{running}") if running else ()
+        found = own or libraries.locate(driver_root, LIBRARY)
     except OSError as error:
         raise DeviceError(
             f"{driver_root} cannot be searched for {LIBRARY}: {error.strerror}"
@@ -103,89 +123,112 @@ def find_library(driver_root: Path) -> Path:
 
 
 class NvmlLibrary:
-    """One NVML library of this process. Calls may come from any thread; they run one at a time."""
+    """One NVML library of this process. Calls may come from any thread, and none waits for ever."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, calls: NvmlCalls | None = None) -> None:
+        """Take the library's path, and what makes the calls; of a process there should be one."""
         self.path = path
         self.mig = MigCalls()
-        self._lock = threading.RLock()
+        self._calls = calls or NvmlCalls(clock=time.monotonic)
         self._is_open = False
+        self._index_of: dict[str, int] = {}
 
     def open(self) -> None:
         """Load and initialise the library; one that is open already stays as it is.
 
         Raises:
             DeviceError: it cannot be loaded, or finds no driver. The call can be repeated.
+            SilenceError: the driver does not answer. Repeat the call on this same object.
         """
-        with self._lock:
-            if self._is_open:
-                return
-            try:
-                library = ctypes.CDLL(str(self.path))
-            except OSError as error:
-                raise DeviceError(
-                    f"{self.path} cannot be loaded: {error};"
-                    " check that the driver is for this machine's architecture"
-                ) from error
-            pynvml.nvmlLib = library
-            pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 (of the library before)
-            with nvml_errors():
-                pynvml.nvmlInit()
-            self.mig.forget()
-            self._is_open = True
+        self._calls.about(NVML, self._open, OPEN_SECONDS)
 
-    def close(self) -> None:
-        """Shut the library down. One that is closed already, or that fails to, is fine."""
-        with self._lock:
-            if self._is_open:
-                self._is_open = False
-                try:
-                    pynvml.nvmlShutdown()
-                except pynvml.NVMLError:
-                    return  # the driver has gone already; there is nothing left to release
+    def _open(self) -> None:
+        if self._is_open:
+            return
+        try:
+            library = ctypes.CDLL(str(self.path))
+        except OSError as error:
+            raise DeviceError(
+                f"{self.path} cannot be loaded: {error};"
+                " check that the driver is for this machine's architecture"
+            ) from error
+        pynvml.nvmlLib = library
+        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 (of the library before)
+        with nvml_errors():
+            pynvml.nvmlInit()
+        self.mig.forget()
+        self._index_of.clear()
+        self._is_open = True
+
+    def close(self) -> bool:
+        """Shut the library down. One that is closed already, or that fails to, is fine.
+
+        Returns False when calls are under way that do not end: then it stays open.
+        """
+        with self._calls.none_under_way(CLOSE_SECONDS) as is_quiet:
+            if not is_quiet:
+                return False
+            try:
+                self._calls.about(NVML, self._close, OPEN_SECONDS)
+            except SilenceError:
+                return False
+        return True
+
+    def _close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            # If it fails the driver has gone already; there is nothing left to release.
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
 
     def driver_version(self) -> str:
         """Return the version of the kernel driver, such as `535.261.03`."""
-        with self._lock, nvml_errors():
-            return str(pynvml.nvmlSystemGetDriverVersion())
+        return str(self._ask(NVML, pynvml.nvmlSystemGetDriverVersion))
 
     def cuda_version(self) -> tuple[int, int]:
         """Return the highest CUDA version the driver supports, as (major, minor)."""
-        with self._lock, nvml_errors():
-            version = int(pynvml.nvmlSystemGetCudaDriverVersion())
+        version = int(self._ask(NVML, pynvml.nvmlSystemGetCudaDriverVersion))
         return version // 1000, version % 1000 // 10
 
     def gpu_count(self) -> int:
         """Return how many GPUs NVML counts, lost ones included."""
-        with self._lock, nvml_errors():
-            return int(pynvml.nvmlDeviceGetCount())
+        return int(self._ask(NVML, pynvml.nvmlDeviceGetCount))
 
     def gpu_facts(self, index: int) -> NvmlFacts:
         """Return what NVML says of the GPU at a position.
 
         Raises:
             DeviceError: a fact without which the GPU cannot be given out is refused.
+            SilenceError: the GPU does not answer.
         """
-        with self._lock, nvml_errors():
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-            memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
-            uuid = GpuUuid(pynvml.nvmlDeviceGetUUID(handle))
-            return NvmlFacts(
-                minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
-                uuid=uuid,
-                pci_address=_pci_address(pynvml.nvmlDeviceGetPciInfo(handle).busId),
-                product_name=str(pynvml.nvmlDeviceGetName(handle)),
-                brand=_name(_BRANDS, optional(pynvml.nvmlDeviceGetBrand, handle)),
-                architecture=_name(
-                    _ARCHITECTURES, optional(pynvml.nvmlDeviceGetArchitecture, handle)
-                ),
-                cuda_compute_capability=(int(major), int(minor)),
-                memory_bytes=None if memory is None else int(memory.total),
-                mig_mode=_mig_mode(handle),
-                addressing_mode=_addressing_mode(handle),
-                mig=self._mig(handle, uuid),
-            )
+        return self._ask(str(index), lambda: self._facts(index))
+
+    def _ask(self, subject: str, question: Callable[[], T]) -> T:
+        def ask() -> T:
+            with nvml_errors():
+                return question()
+
+        return self._calls.about(subject, ask)
+
+    def _facts(self, index: int) -> NvmlFacts:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+        memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        uuid = _uuid(pynvml.nvmlDeviceGetUUID(handle))
+        self._index_of[uuid] = index
+        return NvmlFacts(
+            minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
+            uuid=uuid,
+            pci_address=_pci_address(pynvml.nvmlDeviceGetPciInfo(handle).busId),
+            product_name=str(pynvml.nvmlDeviceGetName(handle)),
+            brand=_name(_BRANDS, optional(pynvml.nvmlDeviceGetBrand, handle)),
+            architecture=_name(_ARCHITECTURES, optional(pynvml.nvmlDeviceGetArchitecture, handle)),
+            cuda_compute_capability=(int(major), int(minor)),
+            memory_bytes=None if memory is None else int(memory.total),
+            mig_mode=_mig_mode(handle),
+            addressing_mode=_addressing_mode(handle),
+            mig=self._mig(handle, uuid),
+        )
 
     def _mig(self, handle: object, uuid: GpuUuid) -> Mig | None:
         modes = optional(pynvml.nvmlDeviceGetMigMode, handle)
@@ -211,10 +254,12 @@ class NvmlLibrary:
 
         Raises:
             DeviceError: no such GPU, or NVML refuses.
+            SilenceError: the GPU does not answer.
         """
-        with self._lock, nvml_errors():
-            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-            mode = optional(pynvml.nvmlDeviceGetComputeMode, handle)
+        mode = self._ask(
+            self._subject(uuid),
+            lambda: optional(pynvml.nvmlDeviceGetComputeMode, self._handle(uuid)),
+        )
         return None if mode is None else int(mode)
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
@@ -222,9 +267,23 @@ class NvmlLibrary:
 
         Raises:
             DeviceError: no such GPU, or NVML refuses; a GPU in MIG mode always does.
+            SilenceError: the GPU does not answer.
         """
-        with self._lock, nvml_errors():
-            pynvml.nvmlDeviceSetComputeMode(pynvml.nvmlDeviceGetHandleByUUID(uuid), mode)
+        self._ask(
+            self._subject(uuid),
+            lambda: pynvml.nvmlDeviceSetComputeMode(self._handle(uuid), mode),
+        )
+
+    def _subject(self, uuid: str) -> str:
+        """Return what calls about a GPU are about: its index once that is known, as in looks."""
+        return str(self._index_of.get(uuid, uuid))
+
+    def _handle(self, uuid: str) -> object:
+        """Return a GPU's handle, by its index if known: by UUID, NVML may ask others first."""
+        index = self._index_of.get(uuid)
+        if index is None:
+            return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        return pynvml.nvmlDeviceGetHandleByIndex(index)
 
 
 def _mig_mode(handle: object) -> MigMode:
@@ -242,8 +301,16 @@ def _addressing_mode(handle: object) -> str | None:
 
 def _pci_address(bus_id: str) -> PciAddress:
     """Return NVML's address, whose domain has eight digits, as the kernel writes it."""
+    if _BUS_ID.fullmatch(bus_id) is None:
+        raise ValueError(f"{bus_id!r} is no PCI address")
     domain, _, rest = bus_id.lower().partition(":")
     return PciAddress(f"{int(domain, 16):04x}:{rest}")
+
+
+def _uuid(text: str) -> GpuUuid:
+    if not is_uuid_of(DeviceKind.GPU, text):
+        raise ValueError(f"{text!r} is no UUID of a GPU")
+    return GpuUuid(text)
 
 
 def _name(names: MappingProxyType[int, str], value: int | None) -> str:

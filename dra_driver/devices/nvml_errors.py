@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from dra_driver.errors import DeviceError, TransientError
+from dra_driver.errors import DeviceError, LostError, TransientError
 
 T = TypeVar("T")
 
@@ -61,6 +61,16 @@ _ADVICE = MappingProxyType(
 )
 _OTHER_ADVICE = "look for NVRM lines in dmesg, and check that nvidia-smi works on the node"
 
+# What a person has to do something about.
+_LOST = frozenset(
+    {
+        pynvml.NVML_ERROR_GPU_IS_LOST,
+        pynvml.NVML_ERROR_RESET_REQUIRED,
+        pynvml.NVML_ERROR_INSUFFICIENT_POWER,
+        pynvml.NVML_ERROR_CORRUPTED_INFOROM,
+    }
+)
+
 # What passes when processes end, or when the driver is done with something else.
 _PASSING = frozenset(
     {
@@ -91,7 +101,8 @@ def nvml_errors(doing: str = "") -> Iterator[None]:
             pass by itself is a TransientError.
 
     Raises:
-        DeviceError: NVML refused.
+        LostError: the GPU is out of reach.
+        DeviceError: NVML refused, or answered what is not a text, an address or a UUID.
         TransientError: it refused what it may do later.
     """
     try:
@@ -101,7 +112,13 @@ def nvml_errors(doing: str = "") -> Iterator[None]:
             raise TransientError(f"{doing}: {_passing_cause(error)} (NVML: {error})") from error
         cause, advice = _ADVICE.get(error.value, ("NVML refused", _OTHER_ADVICE))
         prefix = f"{doing}: " if doing else ""
-        raise DeviceError(f"{prefix}{cause} (NVML: {error}); {advice}") from error
+        kind = LostError if error.value in _LOST else DeviceError
+        raise kind(f"{prefix}{cause} (NVML: {error}); {advice}") from error
+    except ValueError as error:
+        prefix = f"{doing}: " if doing else ""
+        raise DeviceError(
+            f"{prefix}NVML's answer cannot be understood ({error}); {_OTHER_ADVICE}"
+        ) from error
 
 
 def _passing_cause(error: pynvml.NVMLError) -> str:

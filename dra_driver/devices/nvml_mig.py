@@ -35,6 +35,12 @@ _MIB = 1024**2
 _NOT_ON_THIS_CARD = ABSENT_FACT | {pynvml.NVML_ERROR_INVALID_ARGUMENT}
 _GONE = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT})
 
+_HELD = (
+    "another process uses the GPU or has it open (NVML: In use by another client): DCGM and its"
+    " exporter, nvidia-smi in a loop, another device plugin, an MPS supervisor, a monitoring agent;"
+    " this is tried again until it has let go (fuser -v /dev/nvidia* lists them)"
+)
+
 _MOST_TRIES = 3
 """Times that instances are listed anew because one went in the meantime."""
 
@@ -103,7 +109,7 @@ class MigCalls:
 
         Raises:
             DeviceError: NVML refuses, or the change would wait for a reset; then it is taken back.
-            TransientError: processes use the GPU.
+            TransientError: processes use the GPU, or have it open.
         """
         doing = f"turning MIG mode {'on' if mode is MigMode.ENABLED else 'off'} on {gpu}"
         wanted = int(mode is MigMode.ENABLED)
@@ -118,6 +124,8 @@ class MigCalls:
                 return
             if pending != current:
                 pynvml.nvmlDeviceSetMigMode(handle, current)
+            if status == pynvml.NVML_ERROR_IN_USE:
+                raise TransientError(f"{doing}: {_HELD}")
             if status not in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_RESET_REQUIRED):
                 raise pynvml.NVMLError(status)
         raise DeviceError(
@@ -156,8 +164,8 @@ class MigCalls:
                 parent, _compute_profile(parent, profile.compute_slices)
             )
             with _undone_by(pynvml.nvmlComputeInstanceDestroy, made):
-                info = pynvml.nvmlComputeInstanceGetInfo(made)
-                return int(info.id), MigUuid(pynvml.nvmlDeviceGetUUID(info.device))
+                number = int(pynvml.nvmlComputeInstanceGetInfo(made).id)
+                return number, _mig_uuid(handle, gpu_instance, number)
 
     def destroy_compute_instance(
         self, gpu: GpuUuid, gpu_instance: int, compute_instance: int
@@ -324,6 +332,25 @@ def _mig_handles(handle: object) -> Iterator[object]:
         except pynvml.NVMLError as error:
             if error.value not in _GONE:
                 raise
+
+
+def _mig_uuid(handle: object, gpu_instance: int, compute_instance: int) -> MigUuid:
+    """Return the UUID of the MIG device that a compute instance is.
+
+    The facts of a compute instance lead to its GPU only (nvml.h: "Parent device").
+    """
+    for device in _mig_handles(handle):
+        try:
+            parent = pynvml.nvmlDeviceGetGpuInstanceId(device)
+            if (parent, pynvml.nvmlDeviceGetComputeInstanceId(device)) == (
+                gpu_instance,
+                compute_instance,
+            ):
+                return MigUuid(pynvml.nvmlDeviceGetUUID(device))
+        except pynvml.NVMLError as error:
+            if error.value not in _GONE:  # another one, which went meanwhile
+                raise
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
 
 
 def _is_undivided(device: object) -> bool:

@@ -34,7 +34,7 @@ def resolve(root: Path, path: str) -> str | None:
             del done[-1:]
             continue
         done.append(part)
-        target = _link_target(root.joinpath(*done))
+        target = _link_target(f"{root}/{'/'.join(done)}")
         if target is None:
             return None
         if target:
@@ -44,6 +44,31 @@ def resolve(root: Path, path: str) -> str | None:
             del done[0 if target.startswith("/") else -1 :]
             to_do += _parts(target)
     return "/" + "/".join(done)
+
+
+def chain(root: Path, path: str) -> tuple[str, ...]:
+    """Return every path that a file goes by, from link to link; the last one is no link.
+
+    Folders on the way are resolved and no part of it. Empty if the path leads nowhere.
+
+    Raises:
+        OSError: the file system fails in another way than by not having the file.
+    """
+    seen: list[str] = []
+    while len(seen) <= _MOST_LINKS:
+        folder, _, name = path.rpartition("/")
+        inside = resolve(root, folder)
+        if inside is None:
+            return ()
+        here = f"{inside.rstrip('/')}/{name}"
+        target = _link_target(f"{root}{here}")
+        if target is None:
+            return ()
+        seen.append(here)
+        if not target:
+            return tuple(seen)
+        path = target if target.startswith("/") else f"{inside}/{target}"
+    return ()
 
 
 def matches(root: Path, folder: str, pattern: str) -> Iterator[str]:
@@ -70,10 +95,10 @@ def _parts(path: str) -> list[str]:
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
-def _link_target(path: Path) -> str | None:
+def _link_target(path: str) -> str | None:
     """Return what a link says, an empty text for anything else that is there, None for nothing."""
     try:
-        return str(path.readlink())
+        return os.readlink(path)  # noqa: PTH115 (thousands of times: a Path costs more than the call)
     except OSError as error:
         if error.errno == errno.EINVAL:
             return ""

@@ -4,12 +4,14 @@ In: the roots. Out: an `Inventory` at each look. What NVML sees is fixed at its 
 the kernel's own word is read first: /proc/driver/nvidia and the names of the device nodes. If that
 differs from last time (a GPU added or removed, the driver reloaded), NVML is closed and opened.
 Opening is avoided otherwise: it wakes GPUs without persistence mode, which takes seconds each.
-While someone makes or destroys MIG instances the library is lent, and stays open.
+While someone makes or destroys MIG instances the library is lent, and stays open. So it does while
+a GPU hangs in a call: that GPU is sick then, and the others answer as ever (nvml_calls.py).
 """
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +20,11 @@ from typing import TypeVar
 from dra_driver.devices.discovery import discover, with_ownership
 from dra_driver.devices.model import Inventory, MigSlot
 from dra_driver.devices.nvml import NvmlLibrary, find_library
+from dra_driver.devices.nvml_calls import NvmlCalls
 from dra_driver.devices.nvml_mig import MigCalls
 from dra_driver.devices.pci import PciBus
-from dra_driver.errors import DeviceError, TransientError
+from dra_driver.devices.versions import running_driver
+from dra_driver.errors import DeviceError, SilenceError, TransientError
 
 T = TypeVar("T")
 
@@ -39,7 +43,7 @@ class DriverSession:
         proc_root: Path,
         sys_root: Path,
         made_here: Callable[[], AbstractSet[MigSlot]] = frozenset,
-        open_library: Callable[[Path], NvmlLibrary] = NvmlLibrary,
+        calls: NvmlCalls | None = None,
     ) -> None:
         """Take where to look; nothing is opened yet.
 
@@ -50,13 +54,15 @@ class DriverSession:
             sys_root: the folder that is mounted as /sys.
             made_here: says where this driver has made MIG devices for claims, or is about to: from
                 before the first call that makes one until after the last that destroys it.
-            open_library: makes the door to NVML from the library's path.
+            calls: makes the calls into NVML.
         """
         self._driver_root = driver_root
         self._dev = dev
+        self._proc_root = proc_root
         self._proc = proc_root / "driver" / "nvidia"
         self._pci = PciBus(sys_root)
-        self._open_library = open_library
+        self._calls = calls or NvmlCalls(clock=time.monotonic)
+        self._opening: NvmlLibrary | None = None
         self._made_here = made_here
         self._library: NvmlLibrary | None = None
         self._lent = threading.Condition()
@@ -109,7 +115,7 @@ class DriverSession:
         For any thread.
 
         Raises:
-            DeviceError: NVML refuses.
+            DeviceError: NVML refuses, or the GPU does not answer.
             TransientError: NVML is not open at this moment.
         """
         return self._ask(lambda library: library.compute_mode(uuid))
@@ -118,20 +124,29 @@ class DriverSession:
         """Set a GPU's compute mode; it lasts until the driver is reloaded. For any thread.
 
         Raises:
-            DeviceError: NVML refuses.
+            DeviceError: NVML refuses, or the GPU does not answer.
             TransientError: NVML is not open at this moment.
         """
         self._ask(lambda library: library.set_compute_mode(uuid, mode))
 
     def close(self) -> bool:
-        """Close NVML; the next look opens it again. Return False if it is lent for too long."""
+        """Close NVML; the next look opens it again. False if it is lent or hangs for too long."""
         with self._lent:
             if not self._lent.wait_for(lambda: not self._borrowers, _LONGEST_LOAN_SECONDS):
                 return False
             library, self._library = self._library, None
-        if library is not None:
-            library.close()
-        return True
+        if library is None or library.close():
+            return True
+        # A call in it hangs, and its state with it.
+        self._library = library
+        return False
+
+    def silences(self) -> Mapping[str, float]:
+        """Return how many seconds each GPU, by its index, and NVML itself have been silent.
+
+        0 for what answers. For any thread.
+        """
+        return self._calls.silences()
 
     def _ask(self, question: Callable[[NvmlLibrary], T]) -> T:
         library = self._library
@@ -151,14 +166,27 @@ class DriverSession:
                 # The library may be stale, after a reload of the driver for one. Start afresh.
                 if not self.close():
                     raise
-        library = self._open_library(find_library(self._driver_root))
-        library.open()
+        library = self._opening
+        if library is None:
+            library = NvmlLibrary(self._find_library(), self._calls)
+        self._opening = library
+        try:
+            library.open()
+        except SilenceError:
+            raise  # it may be opened yet, and no other can be meanwhile
+        except DeviceError:
+            self._opening = None
+            raise
+        self._opening = None
         self._library = library
         try:
             return discover(library, self._pci)
         except DeviceError:
             self.close()
             raise
+
+    def _find_library(self) -> Path:
+        return find_library(self._driver_root, running_driver(self._proc_root))
 
     def _is_time_to_reopen(self) -> bool:
         """Tell whether a sick GPU may be seen well by a fresh NVML: ever more rarely."""
@@ -167,7 +195,7 @@ class DriverSession:
 
     def _present(self) -> tuple[object, ...]:
         try:
-            version = (self._proc / "version").read_text()
+            version = (self._proc / "version").read_text(errors="replace")
         except OSError:
             version = ""
         nodes = [name for name in _names(self._dev) if name.removeprefix("nvidia").isdecimal()]

@@ -1,7 +1,28 @@
-"""Versions of two numbers, as NVML gives them: of CUDA, and of a GPU's compute capability."""
+"""Versions: of CUDA and of compute capabilities, and of the kernel driver that runs.
+
+NVML gives the first two as numbers. The kernel driver says its own in /proc/driver/nvidia/version,
+at any time and whatever libraries are installed; NVML says the same where it can be asked.
+"""
+
+import re
+from pathlib import Path
+
+# NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 ...
+# NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build ...
+_KERNEL_MODULE = re.compile(r"^NVRM version:.*?Kernel Module\b.*?\s(\d+(?:\.\d+)+)\b", re.MULTILINE)
 
 
 def dotted(version: tuple[int, int]) -> str:
     """Return a version as people write it, such as 12.4."""
     major, minor = version
     return f"{major}.{minor}"
+
+
+def running_driver(proc: Path) -> str | None:
+    """Return the version of the kernel driver that runs, None if /proc does not say it."""
+    try:
+        text = (proc / "driver/nvidia/version").read_text(errors="replace")
+    except OSError:
+        return None
+    found = _KERNEL_MODULE.search(text)
+    return found[1] if found else None

@@ -17,6 +17,9 @@ from dra_driver.errors import DriverError
 log = structlog.get_logger()
 
 _FIRST_RETRY_SECONDS = 1.0
+_SILENT_SECONDS = 2.0
+"""From look to look while a GPU does not answer: it costs nothing, as it is not asked again."""
+
 _NOTHING_YET = Inventory(
     driver_version=None, cuda_version=None, problem="this node has not been searched for GPUs yet"
 )
@@ -80,7 +83,9 @@ class InventoryWatcher:
             self._take(inventory)
             if inventory.problem is None:
                 retry_seconds = _FIRST_RETRY_SECONDS
-                self._stopping.wait(self._rescan_seconds)
+                is_silent = any(gpu.is_silent for gpu in inventory.sick)
+                soon = min(_SILENT_SECONDS, self._rescan_seconds)
+                self._stopping.wait(soon if is_silent else self._rescan_seconds)
             else:
                 self._stopping.wait(min(retry_seconds, self._rescan_seconds))
                 retry_seconds = min(2 * retry_seconds, self._rescan_seconds)

@@ -10,7 +10,7 @@ on. Every call has a timeout.
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
@@ -34,6 +34,9 @@ POOL_SIZE = 32
 
 _WATCH_IDLE_SECONDS = 90.0
 """The API server sends a bookmark about every minute: a silence this long is a dead connection."""
+
+_PAGE = "500"
+"""Objects of one answer, as kubectl has it."""
 
 JsonObject = dict[str, object]
 
@@ -114,6 +117,18 @@ class KubeClient:
     def get_claim(self, namespace: str, name: str, *, timeout: float) -> JsonObject:
         """Return one ResourceClaim."""
         return self.get(RESOURCE_CLAIMS, name, namespace=namespace, timeout=timeout)
+
+    def each_claim(self, *, timeout: float) -> Iterator[JsonObject]:
+        """Yield all ResourceClaims, page by page: there may be tens of thousands."""
+        query = {"limit": _PAGE}
+        while True:
+            page = self.list(RESOURCE_CLAIMS, query=query, timeout=timeout)
+            items, metadata = page.get("items"), page.get("metadata")
+            yield from items if isinstance(items, list) else []
+            following = metadata.get("continue") if isinstance(metadata, dict) else None
+            if not following:
+                return
+            query = {"limit": _PAGE, "continue": str(following)}
 
     def get_node(self, name: str, *, timeout: float) -> JsonObject:
         """Return one Node."""

@@ -34,9 +34,13 @@ class Resource:
         """
         root = f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
         if self.namespaced and namespace is not None:
-            root += f"/namespaces/{quote(namespace, safe='')}"
+            root += f"/namespaces/{_quoted(namespace)}"
         path = f"{root}/{self.plural}"
-        return path if name is None else f"{path}/{quote(name, safe='')}"
+        return path if name is None else f"{path}/{_quoted(name)}"
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="", errors="replace")
 
 
 EVENTS = Resource(group="events.k8s.io", version="v1", plural="events", namespaced=True)

@@ -8,8 +8,10 @@ without the API answers 404 as well, and a claim that only cannot be seen must n
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from typing import Any
 
 from dra_driver.errors import (
     AccessError,
@@ -30,6 +32,10 @@ _LONGEST_TEXT = 1024
 _RETRY_AFTER_CAP = 300.0
 """Seconds of Retry-After that are believed; a proxy's mistake must not stop us for a day."""
 
+_DEEPEST = 100
+_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_SECONDS = re.compile(r"[0-9]{1,9}")
+
 _BUSY = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
 
 _REFUSALS: Mapping[int, type[ApiError]] = {
@@ -44,6 +50,43 @@ _REFUSALS: Mapping[int, type[ApiError]] = {
 }
 
 
+def parsed(
+    body: bytes, *, object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None
+) -> Any:
+    """Return the value of a JSON text.
+
+    The API server takes configs that are nested 10,000 deep, and Python reads some 1,000: whoever
+    may make a claim must not thereby make it, or a list with it, unreadable. What is nested deeper
+    than any object of the API counts as null.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    try:
+        return json.loads(body, object_pairs_hook=object_pairs_hook)
+    except RecursionError:
+        try:
+            return json.loads(_shallow(body), object_pairs_hook=object_pairs_hook)
+        except RecursionError as error:
+            raise ValueError("it is nested too deep") from error
+
+
+def _shallow(body: bytes) -> bytes:
+    kept: list[bytes] = []
+    depth = done = 0
+    for token in _STRUCTURE.finditer(body):
+        if token[0] in b"[{":
+            depth += 1
+            if depth == _DEEPEST + 1:
+                kept.append(body[done : token.start()])
+        elif token[0] in b"]}":
+            if depth == _DEEPEST + 1:
+                kept.append(b"null")
+                done = token.end()
+            depth -= 1
+    return b"".join([*kept, body[done:]])
+
+
 def object_in(call: Call, body: bytes) -> dict[str, object]:
     """Return the JSON object in a successful response.
 
@@ -52,7 +95,7 @@ def object_in(call: Call, body: bytes) -> dict[str, object]:
     """
     try:
         # The API server hands out opaque parameters as they were written, equal keys and all.
-        value = json.loads(body, object_pairs_hook=keep_duplicates)
+        value = parsed(body, object_pairs_hook=keep_duplicates)
     except ValueError as error:
         raise UnavailableError(
             f"cannot {call}: the response is not JSON; check that the configured address is that "
@@ -126,7 +169,7 @@ def _advice(call: Call, status: int, said: str) -> str:
 def _status_object(body: bytes) -> Mapping[str, object]:
     """Read the body as a Status object; anything else becomes one that only has a message."""
     try:
-        value = json.loads(body)
+        value = parsed(body)
     except ValueError:
         return {"message": body[:_LONGEST_TEXT].decode(errors="replace")}
     return value if isinstance(value, dict) else {}
@@ -144,6 +187,6 @@ def _seconds(header: str | None, status_object: Mapping[str, object]) -> float |
     details = status_object.get("details")
     in_status = details.get("retryAfterSeconds") if isinstance(details, dict) else None
     for text in (header, in_status):
-        if isinstance(text, int) or (isinstance(text, str) and text.isascii() and text.isdigit()):
-            return min(float(text), _RETRY_AFTER_CAP)
+        if isinstance(text, int) or (isinstance(text, str) and _SECONDS.fullmatch(text)):
+            return min(max(float(text), 0.0), _RETRY_AFTER_CAP)
     return None

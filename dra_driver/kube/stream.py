@@ -6,14 +6,13 @@ it likes, and reports an expired resourceVersion as an event of type ERROR. Anot
 close the stream at any moment; the reader then simply ends.
 """
 
-import json
 from collections.abc import Iterator
 
 import urllib3
 
 from dra_driver.errors import UnavailableError
 from dra_driver.kube.resource import Call
-from dra_driver.kube.responses import error_in_event
+from dra_driver.kube.responses import error_in_event, parsed
 
 _CHUNK = 65536
 
@@ -71,7 +70,7 @@ class WatchStream:
 
     def _event(self, line: bytes) -> dict[str, object]:
         try:
-            event = json.loads(line)
+            event = parsed(line)
         except ValueError as error:
             raise UnavailableError(f"cannot {self._call}: an event is not JSON") from error
         if not (isinstance(event, dict) and isinstance(event.get("object"), dict)):

@@ -1,8 +1,9 @@
 """Liveness for the kubelet's gRPC probe: is the driver, seen from outside, still answering?
 
 In: grpc.health.v1 Check on a TCP port, for service "" or "liveness". Out: SERVING when the
-driver's own sockets answer GetInfo and an empty NodePrepareResources within a few seconds; that is
-the way a kubelet takes, so a removed socket or stuck workers are noticed. A check changes nothing.
+driver's own sockets answer within a few seconds; that is the way a kubelet takes, so a removed
+socket or a stuck process is noticed. Claims that wait are no reason to be restarted: the service
+socket answers the probe on threads that no claim uses. A check changes nothing.
 (NVIDIA's driver answers the same probe; grpc health checking protocol.)
 """
 
@@ -15,8 +16,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.kubelet.protos import (
-    dra_v1_pb2,
-    dra_v1_pb2_grpc,
     pluginregistration_v1_pb2,
     pluginregistration_v1_pb2_grpc,
 )
@@ -32,12 +31,34 @@ _WORKERS = 4
 log = structlog.get_logger()
 
 
+class SocketHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+    """Says on the service socket that this process answers there."""
+
+    def attach(self, server: grpc.Server) -> None:
+        """Add this service to a server that has not started."""
+        health_pb2_grpc.add_HealthServicer_to_server(self, server)
+
+    def Check(  # noqa: N802
+        self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
+    ) -> health_pb2.HealthCheckResponse:
+        """Answer at once."""
+        del request, context
+        return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+
+
 class Liveness(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """Serves the probe on a TCP address until stopped."""
 
     def __init__(self, paths: SocketPaths, *, address: str, port: int) -> None:
-        """Take the sockets to try and the address; port 0 lets the system choose one."""
+        """Take the sockets to try and where to listen.
+
+        Args:
+            paths: of the sockets.
+            address: an IP address; empty for all, of both families.
+            port: 0 lets the system choose one.
+        """
         self._paths = paths
+        address = address or "::"
         self._host = f"[{address}]" if ":" in address else address
         self._wanted_port = port
         self._well = True
@@ -97,9 +118,8 @@ class Liveness(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
                     pluginregistration_v1_pb2.InfoRequest(), timeout=CALL_SECONDS
                 )
             with grpc.insecure_channel(f"unix:{self._paths.service}") as channel:
-                plugin = dra_v1_pb2_grpc.DRAPluginStub(channel)  # type: ignore[no-untyped-call]
-                plugin.NodePrepareResources(
-                    dra_v1_pb2.NodePrepareResourcesRequest(), timeout=CALL_SECONDS
+                health_pb2_grpc.HealthStub(channel).Check(
+                    health_pb2.HealthCheckRequest(), timeout=CALL_SECONDS
                 )
         except grpc.RpcError as error:
             return _words(error)

@@ -3,7 +3,8 @@
 In: the services and the sockets' paths. Out: a running plugin. The DRA socket listens before the
 registration socket appears, since the kubelet may call at once; on the way down the registration
 socket goes first, since its removal is what deregisters a driver. Registration has a server of its
-own: a kubelet waits one second for GetInfo, whatever the claims are doing. A socket whose file was
+own, and the liveness probe threads of its own: whatever the claims are doing, a kubelet waits only
+one second for GetInfo, and a driver that waits is no dead one. A socket whose file was
 wiped (a kubelet root that was cleaned) is made anew.
 """
 
@@ -15,14 +16,16 @@ import structlog
 
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
+from dra_driver.kubelet.liveness import SocketHealth
 from dra_driver.kubelet.registration import RegistrationService
-from dra_driver.kubelet.service import V1, V1BETA1, ClaimCalls, DraPlugin
+from dra_driver.kubelet.service import V1, V1BETA1, CallThreads, ClaimCalls, DraPlugin
 from dra_driver.kubelet.sockets import SocketPaths, SocketServer, is_live, remove_dead_sockets
 
-CLAIM_WORKERS = 32
-"""Calls of the kubelet, one per pod, that run at once; each may wait for 40 s."""
+CLAIM_WORKERS = 64
+"""Prepares, one per pod, that run at once, and as many unprepares; each may wait for 40 s."""
 
-REGISTRATION_WORKERS = 2
+OTHER_WORKERS = 2
+"""For registration, and for the probe's question on the service socket."""
 
 OLD_CALLS_SECONDS = 45.0
 """What running calls get when their socket is made anew: as long as a kubelet waits."""
@@ -50,17 +53,23 @@ class KubeletPlugin:
         self._paths = paths
         self._calls = calls
         self._check_seconds = check_seconds
+        # Both versions, and a socket that is made anew, share them: no more run at once.
+        self._threads = CallThreads.start(CLAIM_WORKERS)
         self._service = SocketServer(
             paths.service,
-            (DraPlugin(calls, V1).attach, DraPlugin(calls, V1BETA1).attach),
-            name="claim-call",
-            workers=CLAIM_WORKERS,
+            (
+                DraPlugin(calls, V1, self._threads).attach,
+                DraPlugin(calls, V1BETA1, self._threads).attach,
+                SocketHealth().attach,
+            ),
+            name="service",
+            workers=OTHER_WORKERS,
         )
         self._registration = SocketServer(
             paths.registration,
             (RegistrationService(paths.service, on_status).attach,),
             name="registration",
-            workers=REGISTRATION_WORKERS,
+            workers=OTHER_WORKERS,
         )
         self._lost: set[Path] = set()
         self._stopping = threading.Event()
@@ -100,6 +109,7 @@ class KubeletPlugin:
             self.thread.join(timeout=grace)
         self._registration.stop(0)
         self._service.stop(grace).wait(timeout=grace + 1)
+        self._threads.end()
         log.info("sockets closed", driver=DRIVER_NAME)
         return self._calls.running()
 

@@ -5,14 +5,16 @@ answer for each claim UID of the call, since the kubelet fails the whole call ot
 failure, even a bug's, stays that claim's text and is never a gRPC error. Claims of one call are
 worked on side by side, so that one that waits does not use up the time of the others. The kubelet
 waits 45 s and comes back only 60 to 90 s after a failure, so the work gets nearly all of it.
-(k8s.io/kubernetes pkg/kubelet/cm/dra/manager.go.)
+Each of the two calls has threads of its own: prepares that wait for a GPU must not stand in the way
+of the unprepare that gives it back. (k8s.io/kubernetes pkg/kubelet/cm/dra/manager.go.)
 """
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import ParamSpec, Protocol, TypeVar
 
 import grpc
 import structlog
@@ -38,6 +40,9 @@ TOO_LATE = "the kubelet stopped waiting before this claim's turn came; it asks a
 
 FAILED = {Operation.PREPARE: "claim not prepared", Operation.UNPREPARE: "claim not unprepared"}
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
 log = structlog.get_logger()
 
 
@@ -60,6 +65,27 @@ class Answer:
 
     devices: tuple[PreparedDevice, ...] = ()
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallThreads:
+    """The threads of each of the two calls; a call beyond their number stands in line."""
+
+    prepare: futures.ThreadPoolExecutor
+    unprepare: futures.ThreadPoolExecutor
+
+    @classmethod
+    def start(cls, each: int) -> "CallThreads":
+        """Return up to this many threads for each, made as calls come."""
+        return cls(
+            prepare=futures.ThreadPoolExecutor(each, thread_name_prefix="prepare-call"),
+            unprepare=futures.ThreadPoolExecutor(each, thread_name_prefix="unprepare-call"),
+        )
+
+    def end(self) -> None:
+        """Let the threads go when they have nothing more to do."""
+        self.prepare.shutdown(wait=False)
+        self.unprepare.shutdown(wait=False)
 
 
 Work = Callable[[ClaimRef, float], tuple[PreparedDevice, ...]]
@@ -163,14 +189,16 @@ class ClaimCalls:
                 seconds=self._since(start),
             )
             self._metrics.request_failed(operation)
-            return Answer(error=str(error) or type(error).__name__)
+            return Answer(error=_sendable(str(error)) or type(error).__name__)
         except Exception as error:
             # A bug, but of one claim only: the kubelet must hear of the others all the same.
             log.exception(FAILED[operation], seconds=self._since(start))
             self._metrics.request_failed(operation)
             return Answer(
-                error=f"internal error: {type(error).__name__}: {error}; this is a bug in the "
-                f"driver, and its log has the traceback"
+                error=_sendable(
+                    f"internal error: {type(error).__name__}: {error}; this is a bug in the "
+                    "driver, and its log has the traceback"
+                )
             )
         self._metrics.request_succeeded(operation, self._clock() - start)
         # What changed was told by whoever changed it; a repeated call changes nothing.
@@ -179,6 +207,11 @@ class ClaimCalls:
 
     def _since(self, start: float) -> float:
         return round(self._clock() - start, 4)
+
+
+def _sendable(text: str) -> str:
+    """Return a text as gRPC can carry it: the name of a file on disk may be no text at all."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 PrepareRequest = v1.NodePrepareResourcesRequest | v1beta1.NodePrepareResourcesRequest
@@ -193,7 +226,7 @@ class Version:
 
     prepared: Callable[[], PrepareResponse]
     unprepared: Callable[[], UnprepareResponse]
-    add_to_server: Callable[["DraPlugin", grpc.Server], None]
+    add_to_server: Callable[["_Methods", grpc.Server], None]
 
 
 V1 = Version(
@@ -211,25 +244,36 @@ V1BETA1 = Version(
 """k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin: the same without share ids."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Methods:
+    """The service as generated code wants it."""
+
+    NodePrepareResources: Callable[[PrepareRequest, grpc.ServicerContext], PrepareResponse]
+    NodeUnprepareResources: Callable[[UnprepareRequest, grpc.ServicerContext], UnprepareResponse]
+
+
 class DraPlugin:
     """The service in one version. What it is asked is the same in all."""
 
-    def __init__(self, calls: ClaimCalls, version: Version) -> None:
+    def __init__(self, calls: ClaimCalls, version: Version, threads: CallThreads) -> None:
         self._calls = calls
         self._version = version
+        self._threads = threads
 
     def attach(self, server: grpc.Server) -> None:
         """Add this service to a server that has not started."""
-        self._version.add_to_server(self, server)
+        methods = _Methods(
+            _on_threads(self._threads.prepare, self._prepare),
+            _on_threads(self._threads.unprepare, self._unprepare),
+        )
+        self._version.add_to_server(methods, server)
 
-    def NodePrepareResources(  # noqa: N802
-        self, request: PrepareRequest, context: grpc.ServicerContext
-    ) -> PrepareResponse:
+    def _prepare(self, request: PrepareRequest, context: grpc.ServicerContext) -> PrepareResponse:
         """Answer devices or an error for each claim."""
         answers = self._calls.prepare(_refs(request.claims), _seconds(context))
         return _prepared(self._version.prepared(), answers)
 
-    def NodeUnprepareResources(  # noqa: N802
+    def _unprepare(
         self, request: UnprepareRequest, context: grpc.ServicerContext
     ) -> UnprepareResponse:
         """Answer an empty entry or an error for each claim."""
@@ -238,6 +282,16 @@ class DraPlugin:
         for uid, answer in answers.items():
             response.claims[uid].error = answer.error
         return response
+
+
+def _on_threads(threads: futures.ThreadPoolExecutor, method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Have a server call a method on these threads instead of its own.
+
+    gRPC looks for this attribute (grpc/_server.py, _select_thread_pool_for_behavior).
+    """
+    call = partial(method)
+    call.experimental_thread_pool = threads  # type: ignore[attr-defined]
+    return call
 
 
 def _prepared(response: PrepareResponse, answers: Mapping[ClaimUid, Answer]) -> PrepareResponse:

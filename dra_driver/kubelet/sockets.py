@@ -25,6 +25,9 @@ import grpc
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 
+MOST_CALLS = 1024
+"""Calls that a server has at once, those in line included; a kubelet has one for each pod."""
+
 MAX_SOCKET_PATH_BYTES = 107
 """sun_path has 108 bytes, and one is the closing NUL (unix(7))."""
 
@@ -146,7 +149,7 @@ class SocketServer:
             path: The socket, at most 107 bytes.
             services: What to serve.
             name: Prefix of the worker threads' names.
-            workers: How many calls run at once; threads are made as calls come.
+            workers: How many calls run at once of methods that have no threads of their own.
         """
         self.path = path
         self._services = tuple(services)
@@ -188,7 +191,7 @@ class SocketServer:
 
     def _listen(self, path: Path) -> grpc.Server:
         pool = futures.ThreadPoolExecutor(self._workers, thread_name_prefix=self._name)
-        server = grpc.server(pool)
+        server = grpc.server(pool, maximum_concurrent_rpcs=MOST_CALLS)
         for attach in self._services:
             attach(server)
         try:

@@ -5,15 +5,26 @@ another session. So daemons are moved out, to the group `dra-driver-mps` at the 
 hierarchy (cgroup v2) or of each of its hierarchies (v1). Servers that a daemon starts later start
 there too. This needs the host's cgroup file system; without it nothing is moved, and daemons end
 with the container.
+
+The group has no limits and may use every device, so nothing else may ever get into it. The kernel
+takes a PID, which could be another's by then: a descriptor of the daemon (pidfd_open(2)) is held
+from before it is identified until after the move, and tells whether that was so.
 """
 
+import os
 from pathlib import Path
 
+import structlog
+
 from dra_driver.errors import DeviceError
+from dra_driver.mps import processes
 from dra_driver.mps.domain import Daemon
+
+log = structlog.get_logger()
 
 GROUP = "dra-driver-mps"
 _PROCESSES = "cgroup.procs"
+_KILL_SECONDS = 5.0
 # Groups of the controller cpuset take no process before these are set (cgroup v1).
 _CPUSET = ("cpuset.cpus", "cpuset.mems")
 
@@ -30,21 +41,38 @@ class DaemonGroup:
         Raises:
             DeviceError: the kernel refused.
         """
-        for hierarchy in self._hierarchies():
-            group = hierarchy / GROUP
-            try:
-                group.mkdir(exist_ok=True)
-                for name in _CPUSET:
-                    if (group / name).exists() and not (group / name).read_text().strip():
-                        (group / name).write_text((hierarchy / name).read_text())
-                (group / _PROCESSES).write_text(f"{daemon.pid}\n")
-            except ProcessLookupError:
-                return  # it has ended, which its worker sees
-            except OSError as error:
-                raise DeviceError(
-                    f"cannot move the MPS daemon to {group}: {error.strerror}; mount the host's "
-                    "/sys/fs/cgroup read-write for --cgroup-root, or do without that setting"
-                ) from error
+        hierarchies = self._hierarchies()
+        if not hierarchies:
+            return
+        try:
+            descriptor = os.pidfd_open(daemon.pid)
+        except ProcessLookupError:
+            return  # it has ended, which its worker sees
+        try:
+            if not processes.is_alive(daemon):
+                return
+            for hierarchy in hierarchies:
+                self._move(daemon, hierarchy)
+            if processes.has_ended(descriptor):
+                _end_stranger(daemon)
+        finally:
+            os.close(descriptor)
+
+    def _move(self, daemon: Daemon, hierarchy: Path) -> None:
+        group = hierarchy / GROUP
+        try:
+            group.mkdir(exist_ok=True)
+            for name in _CPUSET:
+                if (group / name).exists() and not (group / name).read_text().strip():
+                    (group / name).write_text((hierarchy / name).read_text())
+            (group / _PROCESSES).write_text(f"{daemon.pid}\n")
+        except ProcessLookupError:
+            return
+        except OSError as error:
+            raise DeviceError(
+                f"cannot move the MPS daemon to {group}: {error.strerror}; mount the host's "
+                "/sys/fs/cgroup read-write for --cgroup-root, or do without that setting"
+            ) from error
 
     def _hierarchies(self) -> list[Path]:
         if self._root is None:
@@ -57,3 +85,11 @@ class DaemonGroup:
             for path in sorted(self._root.iterdir())
             if not path.is_symlink() and (path / _PROCESSES).exists()
         ]
+
+
+def _end_stranger(daemon: Daemon) -> None:
+    """End the process that had the PID of a daemon at the moment of the move, if there is one."""
+    stranger = processes.daemon_at(daemon.pid)
+    if stranger is not None and stranger != daemon:
+        processes.kill([stranger], _KILL_SECONDS)
+        log.error("process ended that had got into the control group of mps", pid=stranger.pid)

@@ -18,11 +18,12 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from dra_driver.boot import read_boot_id
+from dra_driver.cdi.roots import find_roots
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.mps.cgroup import DaemonGroup
 from dra_driver.mps.compute_modes import ComputeModes, NvmlModes
-from dra_driver.mps.control import Control
+from dra_driver.mps.control import Control, host_view
 from dra_driver.mps.domain import State
 from dra_driver.mps.domain_worker import WorkerTiming
 from dra_driver.mps.files import MpsFiles
@@ -39,6 +40,7 @@ from dra_driver.settings import (
     LogFormatName,
     LogLevelName,
     MetricsPath,
+    NvidiaDevRoot,
     NvidiaDriverRoot,
     ProcRoot,
     Seconds,
@@ -63,9 +65,8 @@ class MpsSupervisor(CommandSettings):
         "on the host, with mountPropagation: Bidirectional.",
     )
     nvidia_driver_root: NvidiaDriverRoot
-    container_driver_root: ContainerDriverRoot = Field(
-        description="The same root as this process sees it; unset: at the same path.",
-    )
+    container_driver_root: ContainerDriverRoot
+    nvidia_dev_root: NvidiaDevRoot
     proc_root: ProcRoot
     compute_mode: bool = Field(
         True,
@@ -114,14 +115,22 @@ def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: Non
         SetupError: the settings or this node lack something.
         StateError: the MPS directory cannot be used.
     """
-    driver_root = settings.container_driver_root or settings.nvidia_driver_root
+    roots = find_roots(
+        driver_root=settings.nvidia_driver_root,
+        container_driver_root=settings.container_driver_root,
+        dev_root=settings.nvidia_dev_root,
+    )
     directory = settings.kubelet_plugins_directory_path / DRIVER_NAME / "mps"
     context = SupervisorContext(
         supervisor=str(uuid.uuid4()),
         boot_id=read_boot_id(settings.proc_root),
         files=MpsFiles(root=directory),
-        control=Control(driver_root),
-        modes=ComputeModes(NvmlModes(driver_root), change=settings.compute_mode),
+        control=Control(
+            roots.driver,
+            host_view(settings.nvidia_driver_root, dev=roots.own_dev_on_host),
+            own_dev=roots.own_dev,
+        ),
+        modes=ComputeModes(NvmlModes(roots.driver), change=settings.compute_mode),
         group=DaemonGroup(settings.cgroup_root),
         shm_bytes=_shm_bytes(settings),
         on_death=on_death,

@@ -14,6 +14,8 @@ from dra_driver.mps.files import DomainPaths
 CONTAINER_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 (CUDA's own default)
 CONTAINER_SHM = "/dev/shm"  # noqa: S108 (where CUDA looks)
 _OPTIONS = ("rw", "nosuid", "nodev", "bind")
+# A client connects to a socket and writes to a FIFO, which needs no writable file system.
+_READ_ONLY = ("ro", "nosuid", "nodev", "noexec", "bind")
 
 
 def client_edits(paths: DomainPaths, *, active_thread_percentage: int | None = None) -> Edits:
@@ -34,7 +36,7 @@ def client_edits(paths: DomainPaths, *, active_thread_percentage: int | None = N
             Mount(
                 host_path=str(paths.pipe),
                 container_path=CONTAINER_PIPE_DIRECTORY,
-                options=_OPTIONS,
+                options=_READ_ONLY,
             ),
         ),
     )

@@ -4,11 +4,14 @@ In: which domain starts or stops using which GPU. Out: the GPU's mode, set throu
 process may then use a GPU, and that is the MPS server: a program that does not find its daemon
 fails, instead of running beside the others without limits. The mode that was set before the first
 domain is restored after the last one. Modes do not survive a reload of the driver.
+
+NVML is open only while modes are read or set. Whoever has it open holds every GPU that it sees,
+and a GPU that is held changes no MIG mode and takes no reset.
 """
 
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -28,10 +31,6 @@ log = structlog.get_logger()
 class ModeDoor(Protocol):
     """Reads and sets compute modes, as NVML numbers them. All but `close` raise DeviceError."""
 
-    def open(self) -> None:
-        """Open the driver ahead of the first call."""
-        ...
-
     def compute_mode(self, uuid: str) -> int | None:
         """Return a GPU's mode; None if it has none."""
         ...
@@ -46,18 +45,11 @@ class ModeDoor(Protocol):
 
 
 class NvmlModes:
-    """Compute modes through NVML, which is opened when first needed, and again after a failure.
-
-    It stays open, because opening it wakes each GPU without persistence mode, which takes seconds.
-    """
+    """Compute modes through NVML, which is opened when needed, until `close` or a failure."""
 
     def __init__(self, driver_root: Path) -> None:
         self._root = driver_root
         self._library: NvmlLibrary | None = None
-
-    def open(self) -> None:
-        """Open NVML, unless it is open already."""
-        self._opened()
 
     def compute_mode(self, uuid: str) -> int | None:
         """Return a GPU's mode; None if the card has none."""
@@ -98,6 +90,23 @@ class ComputeModes:
         self._change = change
         self._lock = threading.Lock()
         self._holders: dict[str, dict[DomainId, int]] = {}
+        self._users = 0
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """Keep the driver open between several calls. It is opened by the first that needs it.
+
+        Opening wakes each GPU without persistence mode, which takes seconds.
+        """
+        with self._lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._door.close()
 
     def remember(self, domain: DomainId, found: Mapping[str, int]) -> None:
         """Note the modes that an earlier supervisor found, before any domain is worked on."""
@@ -115,7 +124,7 @@ class ComputeModes:
         """
         if not self._change:
             return None
-        with self._lock:
+        with self.using(), self._lock:
             holders = self._holders.get(uuid, {})
             mode = next(iter(holders.values()), None)
             if mode is None:
@@ -132,7 +141,7 @@ class ComputeModes:
         """
         if not self._change:
             return
-        with self._lock:
+        with self.using(), self._lock:
             if self._door.compute_mode(uuid) != EXCLUSIVE_PROCESS:
                 self._door.set_compute_mode(uuid, EXCLUSIVE_PROCESS)
                 log.info("compute mode set", gpu=uuid, mode="EXCLUSIVE_PROCESS")
@@ -145,7 +154,7 @@ class ComputeModes:
         Raises:
             DeviceError: NVML refused; the domain still counts as one that uses the GPU.
         """
-        with self._lock:
+        with self.using(), self._lock:
             holders = self._holders.get(uuid, {})
             if domain in holders and len(holders) == 1:
                 mode = holders[domain]
@@ -155,16 +164,3 @@ class ComputeModes:
             holders.pop(domain, None)
             if not holders:
                 self._holders.pop(uuid, None)
-
-    def open(self) -> None:
-        """Open the driver before the first domain comes, so that it need not wait for that.
-
-        A driver that is missing is fine here: the first domain reports why.
-        """
-        with self._lock, suppress(DeviceError):
-            self._door.open()
-
-    def close(self) -> None:
-        """Close the driver; every mode stays as it is."""
-        with self._lock:
-            self._door.close()

@@ -1,7 +1,8 @@
 """NVIDIA's nvidia-cuda-mps-control: starts it as a domain's daemon, and sends it commands.
 
 In: a driver root, a domain and its folders. Out: a running daemon; the daemon's replies. Commands
-reach the daemon through a second run of the same program, one command in each line. Its exit status
+reach the daemon through a second run of the same program, one command in each line, at the socket
+in the daemon's own folder, which no container has (mps/pipes.py). Its exit status
 says only whether it reached the daemon, so the caller reads back what was set. The daemon inherits
 nothing of this process's environment, so settings for another MPS, such as the host's, have no
 effect on it.
@@ -9,10 +10,12 @@ effect on it.
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+import structlog
 
 from dra_driver.devices import libraries, rooted
 from dra_driver.devices.programs import MPS_CONTROL, MPS_SERVER, SEARCHED, find_program
@@ -20,7 +23,10 @@ from dra_driver.errors import DeviceError
 from dra_driver.mps import mounts, processes
 from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
 from dra_driver.mps.domain import Daemon, Domain
-from dra_driver.mps.files import DomainPaths
+from dra_driver.mps.files import DomainPaths, file_error
+from dra_driver.mps.pipes import CONTROL_SOCKET
+
+log = structlog.get_logger()
 
 ASK_SECONDS = 5.0
 START_SECONDS = 20.0
@@ -29,11 +35,28 @@ QUIT_SECONDS = 5
 # Where a daemon sees its links to the driver's libraries. Its servers run as their clients' users,
 # who have no access to the kubelet's directory.
 _LIBRARY_FOLDER = Path("/tmp/nvidia-mps-lib")  # noqa: S108 (a folder of its own is mounted there)
+_HOST_PIDS = 0xEFFFFFFC  # inode of the first PID namespace, linux/proc_ns.h
+_NO_LIBRARY = "error while loading shared libraries"
+_LOG_FOLDER = Path("/tmp/nvidia-mps-log")  # noqa: S108 (as above)
 _LIBRARIES = ("libcuda.so*", "libnvidia-*.so*")
 # The options that start it for clients of several users: the documented one, and its short form.
 _MULTI_USER = ("-multiuser-server", "-M")
-_CONTROL_SOCKET = "control_privileged"
-_LEFT_IN_PIPE = ("control", "control_privileged", "control_lock", "log", f"{MPS_CONTROL}.pid")
+
+
+class _NotRunnableError(DeviceError):
+    """The kernel does not start the program: it or its loader is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Where a daemon lives: a mount namespace (None: this process's), and the driver root in it.
+
+    `dev` says where the driver's device nodes are there at a moment; None where they are in /dev.
+    """
+
+    driver_root: Path
+    namespace: Path | None = None
+    dev: Callable[[], Path | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,30 +65,102 @@ class _Programs:
     search_path: str
 
 
+def host_view(
+    driver_root: Path,
+    proc: Path = Path("/proc"),
+    dev: Callable[[], Path | None] = lambda: None,
+) -> View | None:
+    """Return the host as daemons should see it; None if this process cannot tell or is on it.
+
+    A daemon that lives in this container's mounts would lose them with the container: its servers,
+    which start whenever clients come, would find no loader and no C library any more.
+
+    Args:
+        driver_root: the driver root as the host has it.
+        proc: where procfs is mounted, with the host's processes.
+        dev: says where the host has the driver's device nodes, None where they are in /dev.
+    """
+    try:
+        if (proc / "self/ns/pid").stat().st_ino != _HOST_PIDS:
+            return None
+        own, host = (proc / "self/ns/mnt").stat(), (proc / "1/ns/mnt").stat()
+    except OSError:
+        return None
+    same = (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino)
+    if same:
+        return None
+    return View(driver_root=driver_root, namespace=proc / "1/ns/mnt", dev=dev)
+
+
 class Control:
-    """The program in one driver root. Methods may be called from any thread."""
+    """The program in one driver root. Methods may be called from any thread.
 
-    def __init__(self, driver_root: Path) -> None:
+    Daemons are started in the view of the host if there is one, and else in that of this process.
+    """
+
+    def __init__(
+        self,
+        driver_root: Path,
+        host: View | None = None,
+        *,
+        own_dev: Callable[[], Path | None] = lambda: None,
+    ) -> None:
+        """Take where the driver is, and how the host sees it.
+
+        Args:
+            driver_root: the driver root as this process has it.
+            host: how the host sees it, if this process is not on the host.
+            own_dev: says where its device nodes are, None where they are in /dev.
+        """
         self._root = driver_root
+        own = View(driver_root=driver_root, dev=own_dev)
+        self._views = (own,) if host is None else (host, own)
 
-    def start(self, domain: Domain, paths: DomainPaths) -> Daemon:
+    def start(self, domain: Domain, paths: DomainPaths, token: str) -> Daemon:
         """Start the domain's daemon, whose folders exist, and return it once it listens.
+
+        The daemon and its servers have the token in their environment, which no tenant can read.
 
         Raises:
             DeviceError: it does not start; the text has what it says.
         """
-        programs = self._find()
+        said = ""
+        for view in self._views:
+            try:
+                said = self._launch_in(view, domain, paths, token)
+                is_possible = _NO_LIBRARY not in said
+            except (_NotRunnableError, mounts.EnterError) as error:
+                said, is_possible = str(error), False
+            daemon = self.listening(paths)
+            if daemon is not None and processes.has_token(daemon, token):
+                return daemon
+            if is_possible:
+                break
+            log.warning("mps daemon not started", view=str(view.namespace or "own"), cause=said)
+        raise DeviceError(_not_started(domain, said, paths))
+
+    def _launch_in(self, view: View, domain: Domain, paths: DomainPaths, token: str) -> str:
+        programs = self._find(view)
+        is_elsewhere = view.driver_root != Path("/")
         environment = {
-            **self._environment(programs, _LIBRARY_FOLDER),
+            **_environment(programs),
             "CUDA_MPS_PIPE_DIRECTORY": CONTAINER_PIPE_DIRECTORY,
-            "CUDA_MPS_LOG_DIRECTORY": str(paths.log),
+            "CUDA_MPS_LOG_DIRECTORY": str(_LOG_FOLDER),
             "CUDA_VISIBLE_DEVICES": domain.visible_devices,
             processes.MARK: str(paths.folder),
             processes.GENERATION: domain.daemon_generation,
+            processes.TOKEN: token,
         }
-        binds = {Path(CONTAINER_PIPE_DIRECTORY): paths.pipe, Path(CONTAINER_SHM): paths.shm}
-        if self._is_elsewhere:
+        binds = self._dev_binds(view)  # first, as /dev/shm is inside
+        binds |= {
+            Path(CONTAINER_PIPE_DIRECTORY): paths.own,
+            Path(CONTAINER_SHM): paths.shm,
+            _LOG_FOLDER: paths.log,
+        }
+        if is_elsewhere:
+            environment["LD_LIBRARY_PATH"] = str(_LIBRARY_FOLDER)
             binds[_LIBRARY_FOLDER] = paths.libraries
+            self._link_libraries(paths, view)
         said = ""
         for options in [[one] for one in _MULTI_USER] if domain.multi_user else [[]]:
             command = [str(programs.control), "-d", *options]
@@ -73,15 +168,15 @@ class Control:
                 binds,
                 partial(_launch, command, environment),
                 without=paths.folder.parent,
+                namespace=view.namespace,
             )
-            daemon = processes.listener(paths.pipe, _CONTROL_SOCKET)
-            if daemon is not None:
-                return daemon
-        raise DeviceError(_not_started(domain, said, paths))
+            if self.listening(paths) is not None:
+                break
+        return said
 
     def listening(self, paths: DomainPaths) -> Daemon | None:
-        """Return the daemon that listens in the domain's pipe directory, None if none does."""
-        return processes.listener(paths.pipe, _CONTROL_SOCKET)
+        """Return the daemon that listens in its own folder, None if none does."""
+        return processes.listener(paths.own, CONTROL_SOCKET)
 
     def ask(
         self, paths: DomainPaths, commands: Sequence[str], *, seconds: float = ASK_SECONDS
@@ -91,15 +186,14 @@ class Control:
         Raises:
             DeviceError: the daemon does not run, or does not answer in time.
         """
-        programs = self._find()
+        programs = self._find(self._views[-1])
         # Relative, because the path of a socket may have 107 bytes, and this one may have more.
-        environment = self._environment(programs, paths.libraries)
-        environment["CUDA_MPS_PIPE_DIRECTORY"] = "."
+        environment = {**_environment(programs), "CUDA_MPS_PIPE_DIRECTORY": "."}
         try:
             done = subprocess.run(
                 [str(programs.control)],
                 input="".join(f"{command}\n" for command in commands),
-                cwd=paths.pipe,
+                cwd=paths.own,
                 env=environment,
                 capture_output=True,
                 text=True,
@@ -118,15 +212,17 @@ class Control:
             raise DeviceError(f"the MPS control daemon does not answer ({said}); see {paths.log}")
         return done.stdout.splitlines()
 
-    def quit(self, paths: DomainPaths) -> None:
+    def quit(self, paths: DomainPaths, daemon: Daemon) -> None:
         """Ask the daemon to quit, which ends its servers too within seconds, whatever clients do.
 
         Raises:
-            DeviceError: it does not answer.
+            DeviceError: it does not answer, or another process listens in its place.
         """
+        if self.listening(paths) != daemon:
+            raise DeviceError("the MPS control daemon does not listen any more")
         self.ask(paths, [f"quit -t {QUIT_SECONDS}"], seconds=2 * QUIT_SECONDS)
 
-    def _find(self) -> _Programs:
+    def _find(self, view: View) -> _Programs:
         control = find_program(self._root, MPS_CONTROL)
         if control is None:
             raise DeviceError(
@@ -135,34 +231,37 @@ class Control:
                 " or point --nvidia-driver-root at where it is"
             )
         server = find_program(self._root, MPS_SERVER) or control
-        folders = dict.fromkeys((str(server.path.parent), str(control.path.parent)))
-        return _Programs(control=control.path, search_path=os.pathsep.join(folders))
+        there = [rooted.outside(view.driver_root, one.source) for one in (server, control)]
+        folders = dict.fromkeys(str(path.parent) for path in there)
+        return _Programs(control=there[1], search_path=os.pathsep.join(folders))
 
-    @property
-    def _is_elsewhere(self) -> bool:
-        """Whether the driver is somewhere else than where this process's loader looks."""
-        return self._root != Path("/")
+    def _dev_binds(self, view: View) -> dict[Path, Path]:
+        """Return what shows a daemon the device nodes of a driver container as its own.
 
-    def _environment(self, programs: _Programs, library_folder: Path) -> dict[str, str]:
-        environment = {"PATH": programs.search_path, "LC_ALL": "C"}
-        if self._is_elsewhere:
-            environment["LD_LIBRARY_PATH"] = str(library_folder)
-        return environment
+        It needs a whole /dev, and a simulated machine's has GPUs alone.
+        """
+        seen_here, there = self._views[-1].dev(), view.dev()
+        is_whole = seen_here is not None and (seen_here / "null").exists()
+        return {Path("/dev"): there} if there is not None and is_whole else {}
 
-    def link_libraries(self, paths: DomainPaths) -> None:
+    def _link_libraries(self, paths: DomainPaths, view: View) -> None:
         """Make the folder in which the daemon's servers find the driver's libraries.
 
         The driver's own folder will not do: on a host it also has the host's C library, which is
         not the one of this container.
 
         Raises:
-            OSError: the folder cannot be made.
+            StateError: the folder cannot be made.
         """
-        if not self._is_elsewhere:
-            return
+        try:
+            self._write_links(paths, view)
+        except OSError as error:
+            raise file_error("make", paths.libraries, error) from error
+
+    def _write_links(self, paths: DomainPaths, view: View) -> None:
         paths.libraries.mkdir(exist_ok=True)
         paths.libraries.chmod(0o755)
-        wanted = dict(self._libraries())
+        wanted = dict(self._libraries(view))
         for name in os.listdir(paths.libraries):  # noqa: PTH208 (names are what is wanted)
             if name not in wanted or (paths.libraries / name).readlink() != wanted[name]:
                 (paths.libraries / name).unlink()
@@ -170,7 +269,7 @@ class Control:
             if not (paths.libraries / name).is_symlink():
                 (paths.libraries / name).symlink_to(target)
 
-    def _libraries(self) -> list[tuple[str, Path]]:
+    def _libraries(self, view: View) -> list[tuple[str, Path]]:
         found = []
         for folder in reversed(
             libraries.LIBRARY_FOLDERS
@@ -179,18 +278,14 @@ class Control:
                 for path in rooted.matches(self._root, folder, pattern):
                     target = rooted.resolve(self._root, path)
                     if target is not None:
-                        found.append((path.rpartition("/")[2], rooted.outside(self._root, target)))
+                        found.append(
+                            (path.rpartition("/")[2], rooted.outside(view.driver_root, target))
+                        )
         return found
 
 
-def clean_pipe(paths: DomainPaths) -> None:
-    """Remove what a dead daemon left in the pipe directory.
-
-    Raises:
-        OSError: it cannot be removed.
-    """
-    for name in _LEFT_IN_PIPE:
-        (paths.pipe / name).unlink(missing_ok=True)
+def _environment(programs: _Programs) -> dict[str, str]:
+    return {"PATH": programs.search_path, "LC_ALL": "C"}
 
 
 def _launch(command: Sequence[str], environment: Mapping[str, str]) -> str:
@@ -214,7 +309,7 @@ def _launch(command: Sequence[str], environment: Mapping[str, str]) -> str:
             f"{command[0]} did not start in {START_SECONDS:g} s; see dmesg for NVRM and Xid lines"
         ) from error
     except OSError as error:
-        raise DeviceError(f"cannot run {command[0]}: {error.strerror}") from error
+        raise _NotRunnableError(f"cannot run {command[0]}: {error.strerror}") from error
     return " ".join(done.stdout.split()) or f"status {done.returncode}"
 
 

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any, NewType
 
 from dra_driver.devices.kinds import DeviceKind, is_uuid_of
-from dra_driver.envelope import seal, unseal
+from dra_driver.envelope import MALFORMED, seal, unseal
 from dra_driver.errors import StateError
 
 DomainId = NewType("DomainId", str)
@@ -205,7 +205,7 @@ def domain_of(value: Any) -> Domain:
             active_thread_percentage=_number_or_none(value["activeThreadPercentage"]),
             multi_user=bool(value["multiUser"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise StateError(f"its content is not that of a domain: {error!r}") from error
 
 
@@ -264,7 +264,7 @@ def decode_status(data: bytes) -> Status:
             restarts=int(payload["restarts"]),
             failures=int(payload["failures"]),
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise StateError(f"its content is not that of a status: {error!r}") from error
 
 

@@ -2,7 +2,7 @@
 
     desired/<id>.json      what the driver wants            (mps/domain.py)
     status/<id>.json       what the supervisor answers      (mps/domain.py)
-    domains/<id>/          the supervisor's: record.json, and pipe, log and shm of the daemon
+    domains/<id>/          the supervisor's: record.json; run, log and shm, each a small tmpfs
     supervisor.lock        held by the running supervisor; its content is `Status.supervisor`
 
 A file appears whole or not at all, by a rename in its folder; a name that begins with a dot is a
@@ -33,9 +33,19 @@ class DomainPaths:
         return self.folder / "record.json"
 
     @property
+    def run(self) -> Path:
+        """The tmpfs with the two folders below: links can be made between them."""
+        return self.folder / "run"
+
+    @property
+    def own(self) -> Path:
+        """CUDA_MPS_PIPE_DIRECTORY as the daemon sees it. No container has it: it can be trusted."""
+        return self.run / "own"
+
+    @property
     def pipe(self) -> Path:
-        """CUDA_MPS_PIPE_DIRECTORY: the daemon's sockets, which its clients see too."""
-        return self.folder / "pipe"
+        """CUDA_MPS_PIPE_DIRECTORY as clients see it. What is in it may be a tenant's work."""
+        return self.run / "pipe"
 
     @property
     def log(self) -> Path:
@@ -46,6 +56,11 @@ class DomainPaths:
     def shm(self) -> Path:
         """The tmpfs that daemon and clients see as /dev/shm."""
         return self.folder / "shm"
+
+    @property
+    def mounted(self) -> tuple[Path, ...]:
+        """Where file systems are mounted."""
+        return self.run, self.log, self.shm
 
     @property
     def libraries(self) -> Path:
@@ -139,14 +154,14 @@ def read_file(path: Path) -> bytes | None:
     return None if found is None else found[0]
 
 
-def write_file(path: Path, data: bytes, *, durable: bool) -> None:
+def write_file(path: Path, data: bytes, *, durable: bool, mode: int = 0o644) -> None:
     """Write a file whole; a durable one survives a power cut once this returns.
 
     Raises:
         StateError: it cannot be written.
     """
     try:
-        write_whole(path, data, mode=0o644, durable=durable)
+        write_whole(path, data, mode=mode, durable=durable)
     except OSError as error:
         raise file_error("write", path, error) from error
 

@@ -7,6 +7,7 @@ continues from there, and a daemon that runs is never started twice.
 """
 
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,10 +18,10 @@ import structlog
 
 from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.errors import DeviceError
-from dra_driver.mps import mounts, processes
+from dra_driver.mps import mounts, pipes, processes
 from dra_driver.mps.cgroup import DaemonGroup
 from dra_driver.mps.compute_modes import DEFAULT, ComputeModes
-from dra_driver.mps.control import Control, clean_pipe
+from dra_driver.mps.control import Control
 from dra_driver.mps.domain import Daemon, Domain, DomainId, State
 from dra_driver.mps.files import MpsFiles, file_error
 from dra_driver.mps.limits import Limits, read_limits, set_limits
@@ -35,7 +36,8 @@ LOST_WORK = (
 
 _KILL_SECONDS = 5.0
 _LATE_SECONDS = 0.5
-_LOG_BYTES = 16 * 1024**2
+_LOG_BYTES = 8 * 1024**2
+_LOG_FOLDER_BYTES = 64 * 1024**2  # its clients can make a daemon write faster than it is looked at
 _ANSWERS = ("get_default_active_thread_percentage",)
 
 
@@ -112,6 +114,7 @@ class Lifecycle:
             daemon = self._start(wanted, record)
         elif record.daemon != daemon:
             write_record(self._paths.record, replace(record, daemon=daemon))
+        pipes.publish_pipes(self._paths)
         if serving and (serving.daemon, serving.generation) == (daemon, wanted.generation):
             self._ask(_ANSWERS)
             self._trim_logs()
@@ -132,14 +135,16 @@ class Lifecycle:
         if self._paths.folder.exists():
             self._report(State.STOPPING, "")
             self._step("stopping")
-            if record is not None and record.is_damaged:
+            if self._is_lost(record):
                 record = self._guess(self._visible_devices())
             self._stop_daemon(record)
             self._step("stopped")
-            mounts.unmount_all(self._paths.shm)
+            for folder in self._paths.mounted:
+                mounts.unmount_all(folder)
             self._step("unmounted")
-        for uuid in record.modes_found if record is not None else ():
-            self._context.modes.release(self._domain, uuid)
+        with self._context.modes.using():
+            for uuid in record.modes_found if record is not None else ():
+                self._context.modes.release(self._domain, uuid)
         self._step("modes restored")
         self._remove_folders()
         self._step("removed")
@@ -148,40 +153,64 @@ class Lifecycle:
 
     def _begin(self, wanted: Domain) -> DomainRecord:
         record = self.record
+        if self._is_lost(record):
+            return self._guess(wanted.whole_gpus)
         if record is None:
             self._report(State.STARTING, "")
             self._step("begun")
             return DomainRecord(boot_id=self._context.boot_id)
-        if record.is_damaged:
-            return self._guess(wanted.whole_gpus)
         return record
 
+    def _is_lost(self, record: DomainRecord | None) -> bool:
+        """Tell whether there was a record, for a daemon is never started without."""
+        if record is None:
+            return self._unrecorded_daemon() is not None
+        return record.is_damaged
+
     def _guess(self, gpus: Sequence[str]) -> DomainRecord:
-        """Replace a damaged record. Without MPS the mode is DEFAULT on nearly every machine."""
+        """Replace a record that was lost. Without MPS nearly every mode is DEFAULT."""
         found = dict.fromkeys(gpus, DEFAULT)
         self._context.modes.remember(self._domain, found)
-        record = DomainRecord(boot_id=self._context.boot_id, modes_found=found)
+        daemon = self._unrecorded_daemon()
+        left = [daemon] if daemon else processes.marked(self._paths.folder)
+        tokens = [
+            processes.environment_of(one.pid).get(processes.TOKEN, "")
+            for one in left
+            if processes.is_outside_containers(one)
+        ]
+        record = DomainRecord(
+            boot_id=self._context.boot_id,
+            modes_found=found,
+            daemon=daemon,
+            token=tokens[0] if tokens else "",
+        )
         write_record(self._paths.record, record)
         return record
 
     def _visible_devices(self) -> list[str]:
         """Return the whole GPUs that the running daemon was started for."""
-        daemon = self._running_daemon(DomainRecord(boot_id=self._context.boot_id))
+        daemon = self._unrecorded_daemon()
         environment = processes.environment_of(daemon.pid) if daemon is not None else {}
         devices = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
         return [uuid for uuid in devices if is_uuid_of(DeviceKind.GPU, uuid)]
 
     def _running_daemon(self, record: DomainRecord) -> Daemon | None:
-        """Return the domain's daemon, if one runs, whichever supervisor started it."""
+        """Return the domain's daemon, if one runs, whichever supervisor started it.
+
+        It is the one in the record, or it has the record's token and listens where tenants cannot.
+        """
         if record.daemon is not None and processes.is_alive(record.daemon):
-            return record.daemon
-        if not self._paths.pipe.exists():
-            return None
+            # One that was killed loses its memory, with the environment in it, before its PID.
+            has_memory = bool(processes.environment_of(record.daemon.pid))
+            if has_memory or not processes.wait_for_end(record.daemon, _LATE_SECONDS):
+                return record.daemon
         daemon = self._context.control.listening(self._paths)
-        folder = str(self._paths.folder)
-        if daemon and processes.environment_of(daemon.pid).get(processes.MARK) == folder:
-            return daemon
-        return None
+        return daemon if daemon and processes.has_token(daemon, record.token) else None
+
+    def _unrecorded_daemon(self) -> Daemon | None:
+        """Return what listens where tenants cannot: all there is to go by without a record."""
+        daemon = self._context.control.listening(self._paths)
+        return daemon if daemon and processes.is_outside_containers(daemon) else None
 
     def _record_death(self, record: DomainRecord) -> DomainRecord:
         record = replace(record, daemon=None, restarts=record.restarts + 1)
@@ -193,18 +222,18 @@ class Lifecycle:
         return record
 
     def _start(self, wanted: Domain, record: DomainRecord) -> Daemon:
-        if self._paths.pipe.exists():
-            # Servers that outlived their daemon would keep those of a new one off the GPU.
-            self._kill_all()
-            clean_pipe(self._paths)
+        # Servers that outlived their daemon would keep those of a new one off the GPU.
+        self._kill_all(record)
         self._step("cleared")
         self._make_folders()
         self._step("folders made")
-        mounts.mount_tmpfs(self._paths.shm, size_bytes=self._context.shm_bytes)
+        self._mount_folders()
         self._step("mounted")
-        record = self._set_modes(wanted, record)
+        record = replace(record, token=secrets.token_hex(16))
+        with self._context.modes.using():
+            record = self._set_modes(wanted, record)
         self._step("modes set")
-        daemon = self._context.control.start(wanted, self._paths)
+        daemon = self._context.control.start(wanted, self._paths, record.token)
         self._step("launched")
         write_record(self._paths.record, replace(record, daemon=daemon))
         self._step("recorded")
@@ -216,19 +245,31 @@ class Lifecycle:
         with suppress(OSError):
             for path in self._paths.log.glob("*.log"):
                 if path.stat().st_size > _LOG_BYTES:
-                    shutil.copyfile(path, path.with_suffix(".log.1"))
+                    with suppress(OSError):  # no space, which this makes
+                        shutil.copyfile(path, path.with_suffix(".log.1"))
                     os.truncate(path, 0)
 
     def _make_folders(self) -> None:
         paths = self._paths
         try:
-            for folder in (paths.folder, paths.pipe, paths.log, paths.shm):
+            for folder in (paths.folder, *paths.mounted):
                 folder.mkdir(exist_ok=True)
                 if not mounts.layers(folder):
                     folder.chmod(0o755)  # for clients of any user, whatever the umask is
-            self._context.control.link_libraries(paths)
         except OSError as error:
             raise file_error("make", paths.folder, error) from error
+
+    def _mount_folders(self) -> None:
+        """Mount what tenants can fill, so that none of it lies on the node's disk."""
+        paths = self._paths
+        mounts.mount_tmpfs(paths.shm, size_bytes=self._context.shm_bytes)
+        mounts.mount_tmpfs(paths.log, size_bytes=_LOG_FOLDER_BYTES, mode=0o755, files=pipes.FILES)
+        mounts.mount_tmpfs(paths.run, size_bytes=pipes.SIZE, mode=0o755, files=pipes.FILES)
+        pipes.clean_pipes(paths)
+        try:
+            pipes.make_pipes(paths)
+        except OSError as error:
+            raise file_error("make", paths.run, error) from error
 
     def _set_modes(self, wanted: Domain, record: DomainRecord) -> DomainRecord:
         """Set the compute mode of each whole GPU, after the mode that was found is recorded."""
@@ -257,13 +298,13 @@ class Lifecycle:
         if daemon is not None:
             self._quit(daemon)
             self._step("quit")
-        self._kill_all()
+        self._kill_all(record)
         if record is not None and record.daemon is not None:
             write_record(self._paths.record, replace(record, daemon=None))
 
     def _quit(self, daemon: Daemon) -> None:
         try:
-            self._context.control.quit(self._paths)
+            self._context.control.quit(self._paths, daemon)
         except DeviceError as error:
             # It may have quit all the same: one of its servers did not end as it should.
             if not processes.wait_for_end(daemon, _LATE_SECONDS):
@@ -271,13 +312,15 @@ class Lifecycle:
         else:
             processes.wait_for_end(daemon, _KILL_SECONDS)
 
-    def _kill_all(self) -> None:
-        """Kill every process of the domain.
+    def _kill_all(self, record: DomainRecord | None) -> None:
+        """Kill every process of the domain that the record proves to be ours.
 
         Raises:
             DeviceError: one hangs in the kernel.
         """
-        left = processes.marked(self._paths.folder)
+        left = processes.owned(record.token) if record is not None else []
+        if record is not None and record.daemon is not None and record.daemon not in left:
+            left.append(record.daemon)
         if left and not processes.kill(left, _KILL_SECONDS):
             pids = ", ".join(str(daemon.pid) for daemon in left)
             raise DeviceError(
@@ -287,8 +330,9 @@ class Lifecycle:
 
     def _remove_folders(self) -> None:
         folder = self._paths.folder
-        if folder.exists() and mounts.layers(self._paths.shm):
-            raise DeviceError(f"{self._paths.shm} is still mounted, so {folder} is kept")
+        for path in self._paths.mounted:
+            if mounts.layers(path):
+                raise DeviceError(f"{path} is still mounted, so {folder} is kept")
         try:
             with suppress(FileNotFoundError):
                 for path in folder.iterdir():

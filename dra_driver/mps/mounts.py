@@ -1,4 +1,4 @@
-"""Mounts of MPS domains: the tmpfs of each domain, and a daemon's private view of the machine.
+"""Mounts of MPS domains: the tmpfs of each folder, and a daemon's private view of the machine.
 
 A daemon and its clients share two folders, CUDA_MPS_PIPE_DIRECTORY and /dev/shm, which must have
 the same paths for both (NVIDIA's MPS documentation). Clients see them through bind mounts in their
@@ -18,7 +18,7 @@ from dra_driver.errors import DeviceError
 T = TypeVar("T")
 
 # linux/sched.h, sys/mount.h
-_CLONE_NEWNS = 0x00020000
+_CLONE_FS, _CLONE_NEWNS = 0x00000200, 0x00020000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_RELATIME = 0x2, 0x4, 0x8, 0x200000
 _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 0x2, 0x8
@@ -27,27 +27,36 @@ _MOUNT_INFO = Path("/proc/thread-self/mountinfo")
 _MOUNT_POINT = 4  # field of mountinfo, proc_pid_mountinfo(5)
 _MOST_LAYERS = 64
 
+_TMP = Path("/tmp")  # noqa: S108 (covered by a tmpfs before anything is put there)
+_TMP_BYTES = 1024**2
+
 
 def layers(folder: Path) -> int:
     """Return how many file systems are mounted on a folder, one on top of the other."""
     return _mount_points().count(_escaped(folder.resolve()))
 
 
-def mount_tmpfs(folder: Path, *, size_bytes: int) -> None:
+def mount_tmpfs(
+    folder: Path, *, size_bytes: int, mode: int = 0o1777, files: int | None = None
+) -> None:
     """Mount a tmpfs on a folder, unless something is mounted there already.
+
+    Args:
+        folder: the folder, which exists.
+        size_bytes: how much it takes at most.
+        mode: permissions of its top.
+        files: how many files and folders it takes at most; None leaves that to the kernel.
 
     Raises:
         DeviceError: the kernel refused.
     """
     if layers(folder):
         return
-    _mount(
-        "tmpfs",
-        folder,
-        "tmpfs",
-        _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | _MS_RELATIME,
-        f"size={size_bytes},mode=1777",
-    )
+    options = f"size={size_bytes},mode={mode:o}"
+    if files is not None:
+        options += f",nr_inodes={files}"
+    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | _MS_RELATIME
+    _mount("tmpfs", folder, "tmpfs", flags, options)
 
 
 def unmount_all(folder: Path) -> None:
@@ -66,7 +75,17 @@ def unmount_all(folder: Path) -> None:
     raise DeviceError(f"{folder} has more than {_MOST_LAYERS} file systems mounted on it")
 
 
-def in_private_mounts(binds: Mapping[Path, Path], call: Callable[[], T], *, without: Path) -> T:
+class EnterError(DeviceError):
+    """A mount namespace cannot be entered."""
+
+
+def in_private_mounts(
+    binds: Mapping[Path, Path],
+    call: Callable[[], T],
+    *,
+    without: Path,
+    namespace: Path | None = None,
+) -> T:
     """Call with some folders mounted over others, which only the call and its processes see.
 
     The call runs on a thread of its own in a mount namespace of its own. Later mounts of the host
@@ -77,8 +96,11 @@ def in_private_mounts(binds: Mapping[Path, Path], call: Callable[[], T], *, with
         call: starts a process, for instance.
         without: whatever is mounted below this folder is hidden, so that the namespace does not
             keep it in use after everybody else has unmounted it.
+        namespace: the mount namespace to begin with, such as /proc/1/ns/mnt; None is this one. The
+            machine's /tmp is covered there, so that no targets are left in it.
 
     Raises:
+        EnterError: the namespace cannot be entered.
         DeviceError: the kernel refused.
         Exception: whatever `call` raises.
     """
@@ -87,7 +109,11 @@ def in_private_mounts(binds: Mapping[Path, Path], call: Callable[[], T], *, with
 
     def run() -> None:
         try:
+            if namespace is not None:
+                _enter(namespace)
             _enter_private_mounts()
+            if namespace is not None:
+                mount_tmpfs_over(_TMP, size_bytes=_TMP_BYTES)
             for target, source in binds.items():
                 _bind(source, target)
             _hide(without)
@@ -101,6 +127,26 @@ def in_private_mounts(binds: Mapping[Path, Path], call: Callable[[], T], *, with
     if failure:
         raise failure[0]
     return outcome[0]
+
+
+def mount_tmpfs_over(folder: Path, *, size_bytes: int) -> None:
+    """Mount a tmpfs on a folder, whatever is mounted there already."""
+    flags = _MS_NOSUID | _MS_NODEV | _MS_RELATIME
+    _mount("tmpfs", folder, "tmpfs", flags, f"size={size_bytes},mode=1777")
+
+
+def _enter(namespace: Path) -> None:
+    """Enter a mount namespace with this thread alone."""
+    try:
+        descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise EnterError(f"cannot open {namespace}: {error.strerror}") from error
+    try:
+        # Threads share root and working directory, which the namespace decides.
+        if _libc().unshare(_CLONE_FS) != 0 or _libc().setns(descriptor, _CLONE_NEWNS) != 0:
+            raise EnterError(str(_refused(f"enter {namespace}")))
+    finally:
+        os.close(descriptor)
 
 
 def _enter_private_mounts() -> None:
@@ -119,7 +165,8 @@ def _hide(folder: Path) -> None:
 
 
 def _mount_points() -> list[str]:
-    lines = _MOUNT_INFO.read_text().splitlines()
+    # Of a name the kernel escapes four characters: any other may be in it, whatever its encoding.
+    lines = os.fsdecode(_MOUNT_INFO.read_bytes()).rstrip("\n").split("\n")
     return [line.split(" ", _MOUNT_POINT + 1)[_MOUNT_POINT] for line in lines]
 
 

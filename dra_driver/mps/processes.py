@@ -1,14 +1,18 @@
 """Processes of MPS domains: which they are, whether they run, and how they end.
 
 A process is identified by its PID and the start time in /proc/<pid>/stat, because PIDs are reused.
-Every process of a domain has the domain's folder in its environment, which servers inherit from
-their daemon. By that mark a process is found even if its PID was never recorded.
+Every process of a domain has a token in its environment, which servers inherit from their daemon.
+By it a process is found even if its PID was never recorded. It is a secret, for a tenant can give
+its own processes any name, environment and program (NVIDIA's are in its container too); those in
+another PID namespace, as a container's are, are never taken for ours. Names are compared as bytes,
+for they need not be text.
 """
 
 import os
 import select
 import signal
 import socket
+import stat
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
@@ -17,21 +21,24 @@ from pathlib import Path
 from dra_driver.mps.domain import Daemon
 
 MARK = "DRA_DRIVER_MPS_DOMAIN"
-"""Environment variable of a domain's processes: the domain's folder."""
+"""Environment variable of a domain's processes: the domain's folder. For people; proves nothing."""
+
+TOKEN = "DRA_DRIVER_MPS_TOKEN"  # noqa: S105 (its name)
+"""Environment variable of a domain's processes: the record's token."""
 
 GENERATION = "DRA_DRIVER_MPS_GENERATION"
 """Environment variable of a domain's processes: `Domain.daemon_generation`."""
 
 _PROC = Path("/proc")
-_COMMAND = "nvidia-cuda-mps"  # of daemon and server: the kernel keeps 15 bytes of a name
+_COMMAND = b"nvidia-cuda-mps"  # of daemon and server: the kernel keeps 15 bytes of a name
 _STATE, _START = 0, 19  # fields 3 and 22 of stat, counted after the name, proc_pid_stat(5)
-_GONE = ("Z", "X")
+_GONE = (b"Z", b"X")
 
 
 def daemon_at(pid: int) -> Daemon | None:
     """Return the process that has this PID now; None if it has ended."""
     try:
-        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
     if fields[_STATE] in _GONE:
@@ -57,30 +64,68 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def marked(folder: Path) -> list[Daemon]:
-    """Return the running processes of the domain with this folder: its daemons and servers."""
+    """Return the running MPS processes that say to be of the domain with this folder."""
+    return _with_variable(MARK, str(folder))
+
+
+def owned(token: str) -> list[Daemon]:
+    """Return the running processes of the domain with this token: its daemons and servers."""
+    if not token:
+        return []
+    return [daemon for daemon in _with_variable(TOKEN, token) if is_outside_containers(daemon)]
+
+
+def has_token(daemon: Daemon, token: str) -> bool:
+    """Tell whether exactly this process runs and has the token."""
+    return bool(token) and environment_of(daemon.pid).get(TOKEN) == token and is_alive(daemon)
+
+
+def is_outside_containers(daemon: Daemon) -> bool:
+    """Tell whether a process is in this process's PID namespace, which is the host's."""
+    try:
+        theirs = (_PROC / str(daemon.pid) / "ns/pid").stat()
+        return os.path.samestat(theirs, (_PROC / "self/ns/pid").stat())
+    except OSError:
+        return False
+
+
+def _with_variable(name: str, value: str) -> list[Daemon]:
     found = []
-    for name in os.listdir(_PROC):  # noqa: PTH208 (names are what is wanted)
-        if not name.isdecimal() or _command(name) != _COMMAND:
+    for entry in os.listdir(_PROC):  # noqa: PTH208 (names are what is wanted)
+        if not entry.isdecimal() or _command(entry) != _COMMAND:
             continue
-        if environment_of(int(name)).get(MARK) == str(folder):
-            found.append(daemon_at(int(name)))
-    return [daemon for daemon in found if daemon is not None]
+        # Identified before its environment is read: the PID may be another's by then.
+        daemon = daemon_at(int(entry))
+        if daemon and environment_of(daemon.pid).get(name) == value and is_alive(daemon):
+            found.append(daemon)
+    return found
 
 
 def listener(folder: Path, name: str) -> Daemon | None:
     """Return the process that listens on a unix socket, as the kernel tells it (SO_PEERCRED).
 
+    Only for folders that no tenant can write. A symbolic link is not followed, and nothing else
+    than a socket is opened; a listener that does not answer is not waited for.
+
     The path of a socket may have 107 bytes, and a domain's may be longer, so the socket is reached
     through the folder's descriptor.
     """
     try:
-        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        inside = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
     try:
+        descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=inside)
+    except OSError:
+        return None
+    finally:
+        os.close(inside)
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return None
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
             end.setblocking(False)
-            end.connect(f"/proc/self/fd/{descriptor}/{name}")
+            end.connect(f"/proc/self/fd/{descriptor}")
             room = struct.calcsize("3i")
             credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, room)
     except OSError:
@@ -122,14 +167,19 @@ def wait_for_end(daemon: Daemon, seconds: float) -> bool:
         os.close(descriptor)
 
 
+def has_ended(descriptor: int) -> bool:
+    """Tell whether the process of a descriptor (pidfd_open(2)) has ended."""
+    return _has_ended(descriptor, 0.0)
+
+
 def _has_ended(descriptor: int, seconds: float) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(seconds * 1000))
 
 
-def _command(pid: str) -> str:
+def _command(pid: str) -> bytes:
     try:
-        return (_PROC / pid / "comm").read_text().rstrip("\n")
+        return (_PROC / pid / "comm").read_bytes().rstrip(b"\n")
     except OSError:
-        return ""
+        return b""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from dra_driver.envelope import seal, unseal
+from dra_driver.envelope import MALFORMED, seal, unseal
 from dra_driver.errors import StateError
 from dra_driver.mps.domain import Daemon, daemon_json, daemon_of
 from dra_driver.mps.files import read_file, write_file
@@ -26,6 +26,8 @@ class DomainRecord:
         boot_id: the kernel's, of the boot in which it was done.
         modes_found: GPU UUID → compute mode before it was changed, as NVML numbers it.
         daemon: the daemon, once it listens.
+        token: what only this domain's processes have in their environment: nobody else can read
+            it. Written before a daemon is started; empty before the first.
         restarts: daemons that died and were replaced.
         is_damaged: whether the file was damaged, so that nobody knows what was done.
     """
@@ -33,6 +35,7 @@ class DomainRecord:
     boot_id: str
     modes_found: Mapping[str, int] = field(default_factory=dict)
     daemon: Daemon | None = None
+    token: str = ""
     restarts: int = 0
     is_damaged: bool = False
 
@@ -52,7 +55,7 @@ def read_record(path: Path, boot_id: str) -> DomainRecord | None:
         log.warning("mps record damaged", file=str(path), reason=str(error))
         return DomainRecord(boot_id=boot_id, is_damaged=True)
     if record.boot_id != boot_id:
-        return replace(record, boot_id=boot_id, modes_found={}, daemon=None)
+        return replace(record, boot_id=boot_id, modes_found={}, daemon=None, token="")
     return record
 
 
@@ -67,10 +70,11 @@ def write_record(path: Path, record: DomainRecord) -> None:
             "bootID": record.boot_id,
             "modesFound": dict(record.modes_found),
             "daemon": daemon_json(record.daemon),
+            "token": record.token,
             "restarts": record.restarts,
         }
     )
-    write_file(path, data, durable=True)
+    write_file(path, data, durable=True, mode=0o600)
 
 
 def _decode(data: bytes) -> DomainRecord:
@@ -80,7 +84,8 @@ def _decode(data: bytes) -> DomainRecord:
             boot_id=str(payload["bootID"]),
             modes_found={str(uuid): int(mode) for uuid, mode in payload["modesFound"].items()},
             daemon=daemon_of(payload["daemon"]),
+            token=str(payload.get("token", "")),
             restarts=int(payload["restarts"]),
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise StateError(f"its content is not that of a record: {error!r}") from error

@@ -3,15 +3,17 @@
 In: domains. Out: desired-state files, and the `Status` that answers each. A status counts only if
 it is about exactly the domain that was asked for, and was written by the supervisor that runs now.
 A wait ends as soon as the answer is there (inotify); deadlines are values of the given clock.
+
+What can no longer succeed is said at once, as a DeviceError, and what may pass is waited for: a
+supervisor that is being replaced is away for seconds, one that was never here does not come.
 """
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from dra_driver.errors import DeviceError, StateError, TransientError
+from dra_driver.errors import DeviceError, StateError, TransientError, VersionError
 from dra_driver.mps.domain import (
     Domain,
     DomainId,
@@ -20,7 +22,6 @@ from dra_driver.mps.domain import (
     decode_domain,
     decode_status,
     encode_domain,
-    encode_status,
 )
 from dra_driver.mps.files import (
     DomainPaths,
@@ -36,8 +37,15 @@ from dra_driver.mps.lock import running_supervisor
 
 T = TypeVar("T")
 
+
+class _OverdueError(TransientError):
+    """It was waited for as long as allowed."""
+
+
 SUPERVISOR_GRACE_SECONDS = 5.0
-"""A supervisor that is being replaced is away for less; after that a missing one is reported."""
+"""For a supervisor to come where none has ever been."""
+
+_REPLACEMENT_GRACES = 3  # for a pod that is being replaced, where one has been
 
 _LONGEST_WAIT = 0.25  # no file changes when the supervisor dies
 
@@ -64,7 +72,7 @@ class DomainRequests:
         Args:
             directory: the MPS directory, the same as the supervisor's.
             clock: monotonic seconds.
-            supervisor_grace: seconds to wait for a supervisor when none runs.
+            supervisor_grace: seconds to wait for a supervisor where none has ever been.
         """
         self._files = MpsFiles(root=directory)
         self._clock = clock
@@ -80,24 +88,38 @@ class DomainRequests:
         """Ask for a domain. Asking for the same again changes nothing.
 
         Raises:
+            VersionError: a newer version of this driver asks for it, in a way not known here.
             StateError: the disk cannot be written.
         """
         path, data = self._files.desired(domain.id), encode_domain(domain)
-        if read_file(path) != data:
-            self._files.make_folders()
-            write_file(path, data, durable=True)
+        found = read_file(path)
+        if found == data:
+            return
+        if found is not None:
+            _check_version(path, found, decode_domain)
+        self._files.make_folders()
+        write_file(path, data, durable=True)
 
     def remove(self, domain: DomainId) -> None:
         """Ask for a domain's removal; that of one that nobody asked for is fine.
 
+        Needs no free byte on the disk.
+
         Raises:
-            StateError: the disk cannot be written.
+            StateError: nothing can be changed on this disk.
         """
-        path = self._files.desired(domain)
-        if path.exists():
-            # A supervisor may have read the file without having answered yet. Once there is a
-            # status, the domain is gone only after the supervisor has seen that the file is gone.
-            _write_new(self._files.status(domain), encode_status(_not_seen(domain)))
+        path, status = self._files.desired(domain), self._files.status(domain)
+        try:
+            if not status.exists():
+                # A supervisor may have read the file without having answered yet. Once there is a
+                # status, the domain is gone only after the supervisor has seen that the file is
+                # gone. So the file itself becomes the status (`_is_unanswered`). A status that the
+                # supervisor writes right now is lost: it writes the next one all the same.
+                path.replace(status)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise file_error("rename", path, error) from error
         delete_file(path)
 
     def desired(self, domain: DomainId) -> Domain | None:
@@ -119,8 +141,12 @@ class DomainRequests:
             StateError: the disk cannot be read.
         """
         data = read_file(self._files.status(domain))
+        if data is None:
+            return None
+        if _is_unanswered(data):
+            return _not_seen(domain)
         try:
-            return None if data is None else decode_status(data)
+            return decode_status(data)
         except StateError:
             return None
 
@@ -152,8 +178,10 @@ class DomainRequests:
         A domain that has failed is retried at once, without the supervisor's pause.
 
         Raises:
-            DeviceError: several attempts to start it have failed; the text says why.
-            TransientError: it is not ready by the deadline, or no supervisor runs.
+            DeviceError: several attempts to start it have failed, no supervisor runs, or it is not
+                ready by the deadline; the text says why.
+            TransientError: the driver stops.
+            VersionError: the supervisor that answers is of a newer version.
             StateError: the disk cannot be read.
         """
         before = self.status(domain.id)
@@ -162,6 +190,8 @@ class DomainRequests:
 
         def look(supervisor: str) -> Status | None:
             status = self.status(domain.id)
+            if status is None:
+                self._check_status_version(domain.id)
             if status is None or status.supervisor != supervisor:
                 return None
             if status.generation != domain.generation:
@@ -170,7 +200,12 @@ class DomainRequests:
                 raise DeviceError(f"MPS does not start: {status.reason}")
             return status if status.state is State.READY else None
 
-        return self._wait(domain.id, deadline, look, waited_for="ready")
+        try:
+            grace = self._grace * (_REPLACEMENT_GRACES if self._files.lock.exists() else 1)
+            return self._wait(domain.id, deadline, look, waited_for="ready", grace=grace)
+        except _OverdueError as error:
+            # It was waited for as long as anybody should; to begin anew would help nobody.
+            raise DeviceError(str(error)) from error
 
     def wait_gone(self, domain: DomainId, deadline: float) -> None:
         """Wait until all that was done for a domain is undone. Call `remove` first.
@@ -186,13 +221,15 @@ class DomainRequests:
             return None if self._is_present(domain) else True
 
         if not self._drop_unanswered(domain) and look(None) is None:
-            self._wait(domain, deadline, look, waited_for="removed")
+            # It is ended later all the same, so nobody waits for a supervisor to be replaced.
+            self._wait(domain, deadline, look, waited_for="removed", grace=self._grace)
 
     def _drop_unanswered(self, domain: DomainId) -> bool:
         """Drop a domain if no supervisor has done anything for it, and none runs."""
         if self.supervisor_runs() or self._files.desired(domain).exists():
             return False
-        if self.status(domain) != _not_seen(domain) or self.paths(domain).folder.exists():
+        data = read_file(self._files.status(domain))
+        if data is None or not _is_unanswered(data) or self.paths(domain).folder.exists():
             return False
         delete_file(self._files.status(domain))
         return True
@@ -212,6 +249,7 @@ class DomainRequests:
         look: Callable[[str], T | None],
         *,
         waited_for: str,
+        grace: float,
     ) -> T:
         self._files.make_folders()
         missing_since: float | None = None
@@ -220,16 +258,24 @@ class DomainRequests:
                 supervisor, now = running_supervisor(self._files.lock), self._clock()
                 if supervisor is None:
                     missing_since = now if missing_since is None else missing_since
-                    if now >= min(missing_since + self._grace, deadline):
-                        raise TransientError(_NOT_RUNNING)
+                    if now >= min(missing_since + grace, deadline):
+                        raise _OverdueError(_NOT_RUNNING)
                 else:
                     missing_since = None
                     found = look(supervisor)
                     if found is not None:
                         return found
-                if now >= deadline or self._stopping.is_set():
+                if now >= deadline:
+                    raise _OverdueError(self._late(domain, waited_for))
+                if self._stopping.is_set():
                     raise TransientError(self._late(domain, waited_for))
                 watch.wait(min(_LONGEST_WAIT, deadline - now))
+
+    def _check_status_version(self, domain: DomainId) -> None:
+        path = self._files.status(domain)
+        data = read_file(path)
+        if data is not None:
+            _check_version(path, data, decode_status)
 
     def _late(self, domain: DomainId, waited_for: str) -> str:
         status = self.status(domain)
@@ -249,14 +295,23 @@ def _not_seen(domain: DomainId) -> Status:
     )
 
 
-def _write_new(path: Path, data: bytes) -> None:
-    """Write a file whole, unless there is one."""
-    temporary = path.with_name(f".{path.name}.new")
+def _is_unanswered(data: bytes) -> bool:
+    """Tell whether a status is a former desired-state file, which no supervisor has answered."""
     try:
-        temporary.unlink(missing_ok=True)  # a crash may have left it linked to the file
-        temporary.write_bytes(data)
-        with suppress(FileExistsError):
-            path.hardlink_to(temporary)
-        temporary.unlink()
-    except OSError as error:
-        raise file_error("write", path, error) from error
+        decode_domain(data)
+    except StateError:
+        return False
+    return True
+
+
+def _check_version(path: Path, data: bytes, decode: Callable[[bytes], object]) -> None:
+    """Raise VersionError if a newer version of this driver wrote a file; damage is fine."""
+    try:
+        decode(data)
+    except VersionError as error:
+        raise VersionError(
+            f"{path} was written by a newer version of this driver or of its MPS supervisor "
+            f"({error}): run both in the same version on this node"
+        ) from error
+    except StateError:
+        return

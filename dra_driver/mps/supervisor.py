@@ -60,9 +60,6 @@ class Supervisor:
         try:
             if self._take_lock():
                 self._remember_modes()
-                threading.Thread(
-                    target=self._context.modes.open, name="mps nvml", daemon=True
-                ).start()
                 while not self._stopping.is_set():
                     self._look()
                     self._watch.wait(_LOOK_SECONDS)
@@ -140,7 +137,6 @@ class Supervisor:
         ]
         if late:
             log.warning("mps workers still busy", domains=late)
-        self._context.modes.close()
         self._lock.release()
         self._watch.close()
         log.info("mps supervisor stopped", daemons="go on")

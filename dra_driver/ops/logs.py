@@ -2,14 +2,17 @@
 
 In: structlog events of this project, and whatever libraries send to the standard library's
 logging. Out: lines on one stream, with timestamp (UTC, RFC 3339), level and event first. One place
-sets it up, once, at the start of a command.
+sets it up, once, at the start of a command. A line that cannot be written (nobody reads the pipe
+any more, the disk is full) is lost, and nothing else with it: no claim fails for want of a log.
 """
 
 import json
 import logging
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
-from typing import TextIO
+from typing import TextIO, cast
 
 import structlog
 from structlog.types import Processor
@@ -36,6 +39,7 @@ class LogLevel(StrEnum):
 
 def configure_logs(*, level: LogLevel, form: LogFormat, stream: TextIO) -> None:
     """Send structlog's and the standard library's lines to `stream`."""
+    stream = cast("TextIO", _Forgiving(stream))  # for those who only write, flush, and ask isatty
     if form is LogFormat.AUTO:
         form = LogFormat.CONSOLE if stream.isatty() else LogFormat.JSON
     shared: list[Processor] = [
@@ -63,6 +67,34 @@ def configure_logs(*, level: LogLevel, form: LogFormat, stream: TextIO) -> None:
     logging.captureWarnings(capture=True)
 
 
+class _Forgiving:
+    """A stream whose failures stay its own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        self._attempt(lambda: self._stream.write(text))
+
+    def flush(self) -> None:
+        self._attempt(self._stream.flush)
+
+    def isatty(self) -> bool:
+        with suppress(ValueError):
+            return self._stream.isatty()
+        return False
+
+    def _attempt(self, act: Callable[[], object]) -> None:
+        with suppress(OSError, ValueError):  # a ValueError when it is closed
+            try:
+                act()
+            except BrokenPipeError:
+                # For good. What is still buffered shall not fail the process at its end either.
+                nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+                os.dup2(nowhere, self._stream.fileno())
+                os.close(nowhere)
+
+
 def _json() -> list[Processor]:
     return [
         structlog.processors.format_exc_info,
@@ -73,7 +105,8 @@ def _json() -> list[Processor]:
 
 def _dump(event: object, **_: object) -> str:
     # Paths, exceptions and enums are written as people write them.
-    return json.dumps(event, default=str, ensure_ascii=False)
+    text = json.dumps(event, default=str, ensure_ascii=False)
+    return text.encode(errors="backslashreplace").decode()  # a file's name may be no text
 
 
 def _first(*keys: str) -> Processor:

@@ -213,6 +213,10 @@ class Metrics:
         """Ask `count` at each scrape how many devices are prepared, by type."""
         self._registry.register(_PreparedDevices(self._driver, self._node, count))
 
+    def watch_silence(self, seconds: Callable[[], Mapping[str, float]]) -> None:
+        """Ask `seconds` at each scrape for how long each GPU has not answered NVML."""
+        self._registry.register(_Silence(self._driver, seconds))
+
     def watch_quarantined(self, count: Callable[[], int]) -> None:
         """Ask `count` at each scrape how many records are in quarantine."""
         self._quarantined.labels(self._driver).set_function(count)
@@ -312,4 +316,27 @@ class _PreparedDevices(Collector):
             "nvidia_dra_prepared_devices",
             "Devices prepared for claims on this node.",
             labels=("node", "driver", "device_type"),
+        )
+
+
+class _Silence(Collector):
+    """nvidia_dra_nvml_silent_seconds, by GPU index, and `nvml` for calls about none."""
+
+    def __init__(self, driver: str, seconds: Callable[[], Mapping[str, float]]) -> None:
+        self._driver, self._seconds = driver, seconds
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        yield self._family()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = self._family()
+        for subject, seconds in self._seconds().items():
+            family.add_metric((self._driver, subject), seconds)
+        yield family
+
+    def _family(self) -> GaugeMetricFamily:
+        return GaugeMetricFamily(
+            "nvidia_dra_nvml_silent_seconds",
+            "For how long NVML has not answered about a GPU; 0 while it does.",
+            labels=("driver", "gpu"),
         )

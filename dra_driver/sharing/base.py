@@ -4,7 +4,8 @@ A strategy shares devices that are there; that they exist is another's concern (
 It first plans, which changes nothing that is in use, and says in its plans everything it needs to
 apply and to undo them. A plan is plain JSON, so that it can be written down before hardware is
 touched and carried out backwards by another process after a crash. A strategy makes as many plans
-for a claim as there are parts that can be undone each by itself. What needs no change has no plan.
+for a claim as there are parts that can be undone each by itself. What needs no change has no plan,
+or one that locks no GPU, if `dra-driver status` has something to tell of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,8 +49,8 @@ class Group:
 class SharingPlan:
     """How some devices will be shared. `changes` is JSON that only the strategy reads.
 
-    `gpus` are those that have to be locked for it. `places` says what of them it is about, where
-    that is less than all.
+    `gpus` are those that have to be locked for it: none if it changes nothing. `places` says what
+    it is about, where that is not all of them.
     """
 
     strategy: str

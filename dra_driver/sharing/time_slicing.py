@@ -5,7 +5,8 @@ compute mode DEFAULT, set through NVML, because in the other modes a second proc
 Both hold for the GPU, not for a client, and are lost with a reboot. The time-slice cannot be read,
 so only the record says that it was set; the compute mode is read first and put back in the end.
 Whether a card has time-slices cannot be read either: it is asked once, by setting the default one.
-Only whole GPUs have a time-slice: one on MIG devices is accepted and nothing is done.
+Only whole GPUs have a time-slice: on MIG devices the strategy is accepted and nothing is done; a
+plan without GPUs says so, for `dra-driver status`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,10 +17,11 @@ from typing import Protocol
 import structlog
 
 from dra_driver.cdi.model import Edits
+from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.names import gpu_name
 from dra_driver.errors import ConfigError, DriverError
-from dra_driver.sharing.base import Description, DeviceUuid, Group, SharingPlan
+from dra_driver.sharing.base import Description, DeviceUuid, Group, MigUnit, SharingPlan
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.sharing import Interval, SharingStrategy
 
@@ -73,6 +75,8 @@ class TimeSlicing:
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:
         """Return a plan for each GPU, with the compute mode that is found on it.
 
+        For a MIG device it is one that changes nothing.
+
         Raises:
             ConfigError: a card cannot have the interval.
             DeviceError, TransientError: nvidia-smi is missing or fails, or a GPU does not say its
@@ -97,7 +101,8 @@ class TimeSlicing:
         for (gpu, interval), has in zip(asked, self._ask(asked, deadline), strict=True):
             if not has:
                 raise _cannot(_described(gpu), interval, "Not Supported")
-        return tuple(self._plan(gpu, interval) for gpu, interval in wanted)
+        plans = [self._plan(gpu, interval) for gpu, interval in wanted]
+        return (*plans, *(_nothing_to_do(unit) for group in groups for unit in group.migs))
 
     def edits(self, plan: SharingPlan) -> Mapping[DeviceUuid, Edits]:  # noqa: ARG002 (a Sharing)
         """Return none: nothing of it shows in a container."""
@@ -110,6 +115,8 @@ class TimeSlicing:
             ConfigError: the card has no time-slices.
             DeviceError, TransientError: nvidia-smi or NVML refused.
         """
+        if not plan.gpus:
+            return
         (uuid,) = plan.gpus
         interval = _interval_of(plan)
         # A default that cannot be set is a default all the same.
@@ -133,6 +140,8 @@ class TimeSlicing:
         Raises:
             DeviceError, TransientError: nvidia-smi or NVML refused; the other one was still tried.
         """
+        if not plan.gpus:
+            return
         (uuid,) = plan.gpus
         try:
             if NUMBERS[_interval_of(plan)]:
@@ -143,7 +152,9 @@ class TimeSlicing:
 
     @staticmethod
     def describe(plan: SharingPlan, device: DeviceUuid) -> Description:  # noqa: ARG004 (one GPU)
-        """Return the interval."""
+        """Return the interval, or that there is none."""
+        if not plan.gpus:
+            return Description(words="no effect on MIG devices")
         interval = str(_interval_of(plan))
         return Description(settings={"interval": interval}, words=f"interval {interval}")
 
@@ -183,6 +194,11 @@ class TimeSlicing:
     def _restore_mode(self, uuid: str, found: int) -> None:
         if found != _DEFAULT_MODE and self._modes.compute_mode(uuid) == _DEFAULT_MODE:
             self._modes.set_compute_mode(uuid, found)
+
+
+def _nothing_to_do(unit: MigUnit) -> SharingPlan:
+    place = GpuPart(gpu=unit.gpu.uuid, placement=unit.device.placement)
+    return SharingPlan(strategy=NAME, gpus=(), places=(place,))
 
 
 def _interval_of(plan: SharingPlan) -> Interval:

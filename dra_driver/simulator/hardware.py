@@ -11,15 +11,17 @@ from dataclasses import dataclass
 
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.layout import Engine, Fact, Text
-from dra_driver.simulator.profile import Card, MigProfile, Profile
+from dra_driver.simulator.profile import Card, MigProfile, NvLink, Profile
+from dra_driver.simulator.residents import Resident
 from dra_driver.simulator.state import GpuFacts, Link, MigFacts
 
 NVIDIA_VENDOR = 0x10DE
 _MIB = 1024**2
-_LINK_TO_SWITCH = 1
+_LINK_TO_GPU, _LINK_TO_SWITCH = 0, 2
 _FABRIC_COMPLETED = 3
-# XID, ECC single and double bit, performance state, clock; datacenter cards add MIG changes.
-_EVENTS = 0x1 | 0x2 | 0x4 | 0x8 | 0x10
+# Performance state, XID, clock; cards with ECC add single and double bit errors, then MIG changes.
+_EVENTS_ECC = 0x1 | 0x2
+_EVENTS = 0x4 | 0x8 | 0x10
 _EVENT_MIG = 0x100
 _BANKS_PER_GIB = 8
 _GRAPHICS = 2
@@ -30,7 +32,8 @@ class SimulatedGpu:
     """One GPU of a machine.
 
     `pci` is the kernel's address, lower case with a four-digit domain; `bridges` are the PCI
-    bridges above it, root port first.
+    bridges above it, root port first. `residents` are the processes that are on it from boot on,
+    `nvlinks` the addresses of the GPUs that its NVLinks lead to.
     """
 
     slot: int
@@ -42,6 +45,8 @@ class SimulatedGpu:
     numa_node: int
     module_id: int | None
     card: Card
+    residents: tuple[Resident, ...] = ()
+    nvlinks: tuple[str, ...] = ()
 
     @property
     def root_bus(self) -> str:
@@ -67,6 +72,15 @@ def gpus_of(profile: Profile, seed: str) -> list[SimulatedGpu]:
             numa_node=gpu.numa_node,
             module_id=gpu.module_id,
             card=profile.card_of(gpu),
+            residents=tuple(
+                Resident(
+                    pid=process.pid,
+                    memory=process.memory_mib * _MIB,
+                    graphics=process.kind == "graphics",
+                )
+                for process in gpu.processes
+            ),
+            nvlinks=tuple(gpu.nvlinks),
         )
         for slot, gpu in enumerate(profile.gpus)
     ]
@@ -76,7 +90,8 @@ def facts_of(gpu: SimulatedGpu, profile: Profile, driver_version: str) -> GpuFac
     """List everything NVML says of a GPU."""
     card = gpu.card
     facts = _address_facts(gpu, profile) | _memory_facts(card) | _mode_facts(card)
-    facts |= _sensor_facts(card)
+    facts |= _sensor_facts(card) | _power_facts(card) | _clock_facts(card)
+    facts[Fact.MEMORY_USED] = sum(resident.memory for resident in gpu.residents)
     fabric = profile.nvswitch is not None and profile.nvswitch.fabric and card.nvlink is not None
     if fabric:
         facts |= {
@@ -88,8 +103,9 @@ def facts_of(gpu: SimulatedGpu, profile: Profile, driver_version: str) -> GpuFac
     return GpuFacts(
         facts=facts,
         texts=_texts(gpu, driver_version),
-        links=_links(card, profile),
+        links=_links(gpu, profile),
         mig=[_mig_facts(cut) for cut in card.mig.profiles] if card.mig else [],
+        residents=gpu.residents,
     )
 
 
@@ -105,14 +121,14 @@ def _serial(seed: str, pci: str, card: Card) -> str:
 
 def _address_facts(gpu: SimulatedGpu, profile: Profile) -> dict[Fact, int]:
     domain, bus, device = gpu.pci.partition(".")[0].split(":")
-    ids = NVIDIA_VENDOR
+    subsystem_vendor = int(gpu.card.subsystem_vendor, 16)
     facts = {
         Fact.MINOR: gpu.minor,
         Fact.PCI_DOMAIN: int(domain, 16),
         Fact.PCI_BUS: int(bus, 16),
         Fact.PCI_DEVICE: int(device, 16),
-        Fact.PCI_DEVICE_ID: int(gpu.card.device_id, 16) << 16 | ids,
-        Fact.PCI_SUBSYSTEM_ID: int(gpu.card.subsystem_id, 16) << 16 | ids,
+        Fact.PCI_DEVICE_ID: int(gpu.card.device_id, 16) << 16 | NVIDIA_VENDOR,
+        Fact.PCI_SUBSYSTEM_ID: int(gpu.card.subsystem_id, 16) << 16 | subsystem_vendor,
         Fact.PCIE_ROOT: int(gpu.root_bus.replace(":", ""), 16),
         Fact.HOST_NUMA_NODE: gpu.numa_node,
         Fact.CPU_FIRST: max(gpu.numa_node, 0) * profile.cpus_per_numa_node,
@@ -131,7 +147,6 @@ def _memory_facts(card: Card) -> dict[Fact, int]:
     facts = {
         Fact.MEMORY_TOTAL: card.memory.total_mib * _MIB,
         Fact.MEMORY_RESERVED: card.memory.reserved_mib * _MIB,
-        Fact.MEMORY_USED: 0,
         Fact.BAR1_TOTAL: card.memory.bar1_mib * _MIB,
         Fact.BAR1_USED: _MIB,
     }
@@ -166,7 +181,9 @@ def _mode_facts(card: Card) -> dict[Fact, int]:
         Fact.COMPUTE_MODE: 0,
         Fact.DISPLAY_MODE: 0,
         Fact.DISPLAY_ACTIVE: 0,
-        Fact.EVENT_TYPES: _EVENTS | (_EVENT_MIG if card.mig else 0),
+        Fact.EVENT_TYPES: _EVENTS
+        | (_EVENTS_ECC if card.ecc is not None else 0)
+        | (_EVENT_MIG if card.mig else 0),
         Fact.RECOVERY_ACTION: 0,
     }
     if card.time_slicing:
@@ -211,12 +228,44 @@ def _sensor_facts(card: Card) -> dict[Fact, int]:
         Fact.TEMPERATURE: card.temperature.idle,
         Fact.TEMPERATURE_SHUTDOWN: card.temperature.shutdown,
         Fact.TEMPERATURE_SLOWDOWN: card.temperature.slowdown,
-        Fact.TEMPERATURE_MAX: card.temperature.maximum,
+        Fact.PCIE_GENERATION: card.pcie_generation,
+        Fact.PCIE_GENERATION_MAX: card.pcie_generation,
+        Fact.PCIE_WIDTH: card.pcie_width,
+        Fact.PCIE_WIDTH_MAX: card.pcie_width,
+        Fact.PERFORMANCE_STATE: _idle_state(card),
+        Fact.UTILIZATION_GPU: 0,
+        Fact.UTILIZATION_MEMORY: 0,
+    }
+    if card.temperature.maximum is not None:
+        facts[Fact.TEMPERATURE_MAX] = card.temperature.maximum
+    if card.temperature.memory is not None:
+        facts[Fact.TEMPERATURE_MEMORY] = card.temperature.memory
+    if card.temperature.memory_maximum is not None:
+        facts[Fact.TEMPERATURE_MEMORY_MAX] = card.temperature.memory_maximum
+    if card.fan_percent is not None:
+        facts[Fact.FAN_SPEED] = card.fan_percent
+    return facts
+
+
+def _idle_state(card: Card) -> int:
+    """Return the performance state at rest: cards with HBM do not lower its clock."""
+    return 0 if card.idle_clocks.memory == card.clocks.memory else 8
+
+
+def _power_facts(card: Card) -> dict[Fact, int]:
+    if card.power is None:
+        return {}
+    return {
         Fact.POWER_USAGE: card.power.idle * 1000,
         Fact.POWER_LIMIT: card.power.default * 1000,
         Fact.POWER_DEFAULT: card.power.default * 1000,
         Fact.POWER_MIN: card.power.minimum * 1000,
         Fact.POWER_MAX: card.power.maximum * 1000,
+    }
+
+
+def _clock_facts(card: Card) -> dict[Fact, int]:
+    facts = {
         Fact.CLOCK_GRAPHICS: card.idle_clocks.graphics,
         Fact.CLOCK_SM: card.idle_clocks.graphics,
         Fact.CLOCK_MEMORY: card.idle_clocks.memory,
@@ -225,20 +274,11 @@ def _sensor_facts(card: Card) -> dict[Fact, int]:
         Fact.MAX_CLOCK_SM: card.clocks.graphics,
         Fact.MAX_CLOCK_MEMORY: card.clocks.memory,
         Fact.MAX_CLOCK_VIDEO: card.clocks.video,
-        Fact.PCIE_GENERATION: card.pcie_generation,
-        Fact.PCIE_GENERATION_MAX: card.pcie_generation,
-        Fact.PCIE_WIDTH: card.pcie_width,
-        Fact.PCIE_WIDTH_MAX: card.pcie_width,
-        Fact.PERFORMANCE_STATE: 0 if card.temperature.memory is not None else 8,
-        Fact.UTILIZATION_GPU: 0,
-        Fact.UTILIZATION_MEMORY: 0,
     }
-    if card.temperature.memory is not None:
-        facts[Fact.TEMPERATURE_MEMORY] = card.temperature.memory
-    if card.temperature.memory_maximum is not None:
-        facts[Fact.TEMPERATURE_MEMORY_MAX] = card.temperature.memory_maximum
-    if card.fan_percent is not None:
-        facts[Fact.FAN_SPEED] = card.fan_percent
+    settable = card.clocks if card.application_clocks == "max" else card.application_clocks
+    if settable != "none":
+        facts[Fact.APPLICATION_GRAPHICS] = settable.graphics
+        facts[Fact.APPLICATION_MEMORY] = settable.memory
     return facts
 
 
@@ -261,17 +301,32 @@ def _texts(gpu: SimulatedGpu, driver_version: str) -> dict[Text, str]:
     return {text: value for text, value in texts.items() if value}
 
 
-def _links(card: Card, profile: Profile) -> list[Link]:
-    """Spread the card's links over the machine's switches; without switches they are unused."""
-    if card.nvlink is None or profile.nvswitch is None:
+def _links(gpu: SimulatedGpu, profile: Profile) -> list[Link]:
+    """List a card's links: to other GPUs, or spread over the switches; else they are unused."""
+    if gpu.card.nvlink is None:
+        return []
+    if gpu.nvlinks:
+        devices = {one.pci: profile.card_of(one).device_id for one in profile.gpus}
+        peers = [(pci, devices[pci]) for pci in gpu.nvlinks]
+        return [_link(gpu.card.nvlink, _LINK_TO_GPU, pci, device) for pci, device in peers]
+    if profile.nvswitch is None:
         return []
     switches = profile.nvswitch.addresses
     return [
-        Link(
-            kind=_LINK_TO_SWITCH,
-            version=card.nvlink.version,
-            remote_device_id=int(profile.nvswitch.device_id, 16) << 16 | NVIDIA_VENDOR,
-            remote_bus_id=f"0000{switches[number % len(switches)]}".upper(),
+        _link(
+            gpu.card.nvlink,
+            _LINK_TO_SWITCH,
+            switches[number % len(switches)],
+            profile.nvswitch.device_id,
         )
-        for number in range(card.nvlink.links)
+        for number in range(gpu.card.nvlink.links)
     ]
+
+
+def _link(nvlink: NvLink, kind: int, pci: str, device_id: str) -> Link:
+    return Link(
+        kind=kind,
+        version=nvlink.version,
+        remote_device_id=int(device_id, 16) << 16 | NVIDIA_VENDOR,
+        remote_bus_id=f"0000{pci}".upper(),
+    )

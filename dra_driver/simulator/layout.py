@@ -12,7 +12,7 @@ import enum
 from typing import ClassVar
 
 MAGIC = b"NVMLSIM"
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 STATE_OFFSET = 4096
 MAX_GPUS = 32
 MAX_FAULTS = 64
@@ -28,6 +28,8 @@ TEXT_SIZE = 96
 PATH_SIZE = 256
 VERSION_SIZE = 80
 ABSENT = -(2**63)
+NOT_A_MIG_INSTANCE = 0xFFFFFFFF
+"""NVML's number of the instance of what is on a whole GPU."""
 
 
 Fact = enum.IntEnum(
@@ -48,6 +50,7 @@ Fact = enum.IntEnum(
     POWER_USAGE POWER_LIMIT POWER_DEFAULT POWER_MIN POWER_MAX
     CLOCK_GRAPHICS CLOCK_SM CLOCK_MEMORY CLOCK_VIDEO
     MAX_CLOCK_GRAPHICS MAX_CLOCK_SM MAX_CLOCK_MEMORY MAX_CLOCK_VIDEO
+    APPLICATION_GRAPHICS APPLICATION_MEMORY
     PCIE_GENERATION PCIE_GENERATION_MAX PCIE_WIDTH PCIE_WIDTH_MAX
     FAN_SPEED PERFORMANCE_STATE UTILIZATION_GPU UTILIZATION_MEMORY
     CORES MEMORY_BUS_WIDTH DISPLAY_MODE DISPLAY_ACTIVE
@@ -151,7 +154,7 @@ class ProcessRecord(ctypes.Structure):
         ("gpu_instance", ctypes.c_uint32),
         ("compute_instance", ctypes.c_uint32),
         ("pid", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("graphics", ctypes.c_uint32),
         ("memory", ctypes.c_uint64),
     ]
 

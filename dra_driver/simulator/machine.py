@@ -22,6 +22,7 @@ from dra_driver.simulator.hardware import SimulatedGpu
 from dra_driver.simulator.layout import Fact, Kill
 from dra_driver.simulator.mig import Holder, SimulatedMig
 from dra_driver.simulator.profile import Profile
+from dra_driver.simulator.residents import occupy
 from dra_driver.simulator.state import EVENT_XID, FOR_EVER, Fault, State
 
 FUNCTION_NOT_FOUND = 13
@@ -248,10 +249,11 @@ class Machine:
         """Reset a GPU: its instances are gone, a pending MIG mode is in force, a loss is over.
 
         Raises:
-            SetupError: a process is on it.
+            SetupError: a process is on it, or another process has NVML open.
         """
         with self._state() as now:
             slot = now.slot_of(uuid)
+            mig.check_unused(self.library, now, slot)
             if any(holder.slot == slot for holder in mig.holders(now)):
                 raise SetupError(f"cannot reset {uuid}: a process is on it")
             now.reset_gpu(slot)
@@ -367,6 +369,9 @@ class Machine:
         with self._state() as now:
             now.reset_volatile()
             present = [gpu for gpu in self.gpus if now.present(gpu.slot)]
+            with now.locked() as record:
+                for gpu in present:
+                    occupy(record, gpu.slot, gpu.residents)
         for gpu in self.gpus:
             driver_root.forget_instances(self.driver_root, gpu)
         dev = self.driver_root / "dev"

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from dra_driver.errors import SetupError
 from dra_driver.simulator import layout
+from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE
 from dra_driver.simulator.profile import Card, MigProfile
-from dra_driver.simulator.state import NOT_A_MIG_INSTANCE, State
+from dra_driver.simulator.state import State
 
 _SUCCESS, _RESET_REQUIRED, _IN_USE = 0, 16, 19
 _REASONS = {
@@ -43,13 +44,17 @@ class SimulatedMig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A process on a GPU, or on a MIG device (else both instances are None). Memory in bytes."""
+    """A process on a GPU, or on a MIG device (else both instances are None). Memory in bytes.
+
+    `graphics`: it draws, as a display server does; the others compute.
+    """
 
     pid: int
     slot: int
     gpu_instance: int | None
     compute_instance: int | None
     memory: int
+    graphics: bool = False
 
 
 class _Made(ctypes.Structure):
@@ -165,8 +170,20 @@ def set_mode(library: Path, state: State, slot: int, *, enabled: bool) -> bool:
     what = f"cannot switch MIG {'on' if enabled else 'off'}"
     _check(code, what)
     if status.value == _IN_USE:
-        raise SetupError(f"{what}: instances or processes are on the GPU")
+        raise SetupError(
+            f"{what}: instances or processes are on the GPU, or another process has NVML open"
+        )
     return status.value != _RESET_REQUIRED
+
+
+def check_unused(library: Path, state: State, slot: int) -> None:
+    """Check that no other process has NVML open with this GPU.
+
+    Raises:
+        SetupError: one has.
+    """
+    if _tools(library).nvmlSimulatorCheckUnused(_path(state), ctypes.c_uint(slot)) != _SUCCESS:
+        raise SetupError("another process has NVML open")
 
 
 def settle(library: Path, state: State) -> None:
@@ -191,6 +208,7 @@ def hold(state: State, slot: int, device: SimulatedMig | None, pid: int, memory:
                 place.gpu_instance = device.gpu_instance if device else NOT_A_MIG_INSTANCE
                 place.compute_instance = device.compute_instance if device else NOT_A_MIG_INSTANCE
                 place.pid = pid
+                place.graphics = 0
                 place.memory = memory
                 place.active = 1
                 return
@@ -223,6 +241,7 @@ def holders(state: State) -> list[Holder]:
                 gpu_instance=_or_none(place.gpu_instance),
                 compute_instance=_or_none(place.compute_instance),
                 memory=place.memory,
+                graphics=bool(place.graphics),
             )
             for place in record.processes
             if place.active

@@ -27,6 +27,9 @@ ALIASES = {
     "h100x8": "h100-80gb-x8",
     "h200x8": "h200-x8",
     "rtxpro6000x8": "rtx-pro-6000-x8",
+    "laptop": "laptop-mx150",
+    "v100x8": "v100-sxm2-32gb-x8",
+    "v100-16x8": "v100-sxm2-16gb-x8",
     "t4x4": "t4-x4",
     "l4x2": "l4-x2",
 }
@@ -87,6 +90,13 @@ class Power(_Part):
     maximum: Positive
 
 
+class ApplicationClocks(_Part):
+    """Clocks in MHz that programs get unless they ask for others."""
+
+    graphics: Positive
+    memory: Positive
+
+
 class Clocks(_Part):
     """Clocks in MHz."""
 
@@ -102,7 +112,7 @@ class Temperature(_Part):
     memory: Positive | None = None
     shutdown: Positive
     slowdown: Positive
-    maximum: Positive
+    maximum: Positive | None = None
     memory_maximum: Positive | None = None
 
 
@@ -191,7 +201,11 @@ class Mig(_Part):
 
 
 class Card(_Part):
-    """What all cards of one product have in common."""
+    """What all cards of one product have in common.
+
+    `subsystem_vendor` is the maker of the machine where the card is part of it. Application clocks
+    are the highest ones where the card's own are not known.
+    """
 
     name: ShortText
     brand: str
@@ -199,10 +213,12 @@ class Card(_Part):
     compute_capability: Annotated[str, pydantic.StringConstraints(pattern=r"^\d+\.\d+$")]
     device_id: HexWord
     subsystem_id: HexWord
+    subsystem_vendor: HexWord = "0x10de"
     memory: Memory
-    power: Power
+    power: Power | None = None
     idle_clocks: Clocks
     clocks: Clocks
+    application_clocks: ApplicationClocks | Literal["max", "none"] = "max"
     temperature: Temperature
     cores: Positive
     pcie_generation: Positive
@@ -239,12 +255,21 @@ class NvSwitch(_Part):
     fabric: bool = False
 
 
+class Process(_Part):
+    """A process that is on a GPU from boot on. One that draws is a display server or the like."""
+
+    pid: Positive
+    memory_mib: Count
+    kind: Literal["graphics", "compute"] = "graphics"
+
+
 class Gpu(_Part):
     """One GPU in the machine.
 
     `bridges` are the PCI bridges above it, the root port first; the PCIe root is the root port's
     bus. `numa_node` -1 means the machine has none. UUID and serial number are made up from the
-    machine's name and the address unless given.
+    machine's name and the address unless given. `nvlinks` are the GPUs that its NVLinks lead to,
+    one for each link; without them the links lead to the machine's switches.
     """
 
     card: str
@@ -252,6 +277,8 @@ class Gpu(_Part):
     minor: Annotated[int, pydantic.Field(ge=0, lt=255)]
     numa_node: Annotated[int, pydantic.Field(ge=-1)] = -1
     bridges: list[PciAddress] = []
+    nvlinks: list[PciAddress] = []
+    processes: list[Process] = []
     module_id: Positive | None = None
     uuid: (
         Annotated[
@@ -285,11 +312,27 @@ class Profile(_Part):
         for gpu in self.gpus:
             if gpu.card not in self.cards:
                 raise ValueError(f"GPU {gpu.pci}: no card {gpu.card!r}; {_known_cards(self.cards)}")
+            ports = nvlink.links if (nvlink := self.cards[gpu.card].nvlink) else 0
+            if len(gpu.nvlinks) > ports:
+                raise ValueError(f"GPU {gpu.pci}: {len(gpu.nvlinks)} NVLinks, its card has {ports}")
+        for gpu in self.gpus:
+            _check_links(gpu, self.gpus)
         return self
 
     def card_of(self, gpu: Gpu) -> Card:
         """Return the card of one of this profile's GPUs."""
         return self.cards[gpu.card]
+
+
+def _check_links(gpu: Gpu, gpus: Iterable[Gpu]) -> None:
+    """Check that each NVLink of a GPU leads back from its other end."""
+    back = {one.pci: one.nvlinks.count(gpu.pci) for one in gpus if one.pci != gpu.pci}
+    for other in set(gpu.nvlinks):
+        if back.get(other) != gpu.nvlinks.count(other):
+            raise ValueError(
+                f"GPU {gpu.pci}: {gpu.nvlinks.count(other)} NVLinks lead to {other}, and"
+                f" {back.get(other, 0)} back; name each link at both of its ends"
+            )
 
 
 def _one_of(value: str, allowed: Iterable[str]) -> str:

@@ -21,12 +21,12 @@ from typing import Self
 
 from dra_driver.errors import SetupError, StateError
 from dra_driver.simulator import elf, layout
-from dra_driver.simulator.layout import Engine, Fact, Kill, Text
+from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, Engine, Fact, Kill, Text
+from dra_driver.simulator.residents import Resident, occupy
 
 FILE_PREFIX = "libnvidia-simulator.so."
 FOR_EVER = -1
 ANY_GPU = -1
-NOT_A_MIG_INSTANCE = 0xFFFFFFFF
 EVENT_XID = 0x8
 
 _SIZE = ctypes.sizeof(layout.StateRecord)
@@ -60,7 +60,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One NVLink. `kind`: 0 the peer is a GPU, 1 a switch."""
+    """One NVLink. `kind`: 0 the peer is a GPU, 2 a switch."""
 
     kind: int
     version: int
@@ -92,6 +92,7 @@ class GpuFacts:
     texts: dict[Text, str]
     links: Sequence[Link] = ()
     mig: Sequence[MigFacts] = ()
+    residents: Sequence[Resident] = ()
     fabric_cluster: bytes = bytes(16)
 
 
@@ -137,6 +138,7 @@ def create(path: Path, driver: Driver, gpus: Sequence[GpuFacts]) -> None:
     record.device_nodes = int(driver.device_nodes)
     for slot, gpu in enumerate(gpus):
         _fill(record.gpus[slot], gpu)
+        occupy(record, slot, gpu.residents)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(elf.library_page("libnvidia-simulator.so.1") + bytes(record))
     temporary.chmod(0o644)  # who may write it may change settings, as root may on a real node

@@ -37,7 +37,7 @@ def add_gpu(sys: Path, gpu: SimulatedGpu, cpus_per_numa_node: int, *, drm: bool)
     attributes = {
         "vendor": f"0x{NVIDIA_VENDOR:04x}",
         "device": gpu.card.device_id,
-        "subsystem_vendor": f"0x{NVIDIA_VENDOR:04x}",
+        "subsystem_vendor": gpu.card.subsystem_vendor,
         "subsystem_device": gpu.card.subsystem_id,
         "class": _CLASS_3D,
         "numa_node": str(gpu.numa_node),

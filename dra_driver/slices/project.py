@@ -230,7 +230,7 @@ def _publish(offer: _Offer, device: Device) -> _Published:
     match device:
         case Gpu():
             omitted = attributes.omitted
-            capacity = _gpu_capacity(device)
+            capacity = _gpu_capacity(device, in_parts=bool(offer.partitions))
         case MigDevice():
             capacity, too_many = _mig_capacity(device, attributes)
             omitted = [*attributes.omitted, *too_many]
@@ -244,14 +244,14 @@ def _publish(offer: _Offer, device: Device) -> _Published:
     return _Published(wire=wire | ({"capacity": capacity} if capacity else {}), source=source)
 
 
-def _gpu_capacity(gpu: Gpu) -> dict[str, object]:
-    capacity: dict[str, object] = {}
-    if gpu.memory_bytes is not None:
-        capacity["memory"] = {"value": str(Quantity.of_bytes(gpu.memory_bytes))}
-    if gpu.mig is not None and dividing.is_partitioned(gpu):
-        # The memory stays what NVML says of the GPU; the largest profile has slightly less.
-        capacity = counters.capacity(counters.most_engines(gpu.mig.profiles)) | capacity
-    return capacity
+def _gpu_capacity(gpu: Gpu, *, in_parts: bool) -> dict[str, object]:
+    if in_parts and gpu.mig is not None:
+        # Of memory too it is what its largest profile has, slightly less than NVML says of the GPU:
+        # so it is with NVIDIA's driver, and so it is what the counters let be consumed.
+        return counters.capacity(counters.most_engines(gpu.mig.profiles))
+    if gpu.memory_bytes is None:
+        return {}
+    return {"memory": {"value": str(Quantity.of_bytes(gpu.memory_bytes))}}
 
 
 def _mig_capacity(

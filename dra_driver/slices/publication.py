@@ -10,7 +10,7 @@ Slices of others are never touched.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, assert_never
 
 import structlog
 
@@ -19,15 +19,18 @@ from dra_driver.errors import NotFoundError, UnavailableError
 from dra_driver.kube.resource import RESOURCE_SLICES, Resource
 from dra_driver.kube.watch import EventStream
 from dra_driver.ops.metrics import SliceWrite
+from dra_driver.slices.attributes import Omitted
 from dra_driver.slices.difference import Difference, Kind, differences
 from dra_driver.slices.pool import DesiredPool, Object, build_slices, objects
 from dra_driver.slices.probe import CONSUMES_COUNTERS, stores_counters
-from dra_driver.slices.project import Projection, WireDevice, projection
+from dra_driver.slices.project import Note, Projection, WireDevice, Withheld, projection
 from dra_driver.slices.writes import Create, Delete, Owner, Settled, Update, Write, writes_for
 
 log = structlog.get_logger()
 
 _REQUEST_SECONDS = 10.0
+
+_LeftOut = Withheld | Note | Omitted
 
 _MOST_ROUNDS = 5
 """Rounds of writing, finding dropped fields, withdrawing: each finds one more, so few suffice."""
@@ -139,7 +142,7 @@ class Publication:
         self._owner: Owner | None = None
         self._unsupported: frozenset[str] = frozenset()
         self._settled: dict[str, Settled] = {}
-        self._left_out: object = None
+        self._left_out: frozenset[_LeftOut] = frozenset()
         self._are_counters_known = False
         self._is_first = True
 
@@ -302,22 +305,29 @@ class Publication:
         )
 
     def _tell_left_out(self, found: Projection) -> None:
-        """Say what is not published once, not at every publication."""
-        left_out = (found.withheld, found.omitted, found.notes)
-        if left_out == self._left_out:
-            return
-        self._left_out = left_out
-        for gpu in found.withheld:
-            log.warning("gpu withheld", index=gpu.index, reason=gpu.reason)
-        for note in found.notes:
-            log.info("gpu published in part", index=note.index, reason=note.text)
-        for entry in found.omitted:
+        """Say what is not published once, not at every publication or for every other GPU."""
+        left_out: tuple[_LeftOut, ...] = (*found.withheld, *found.notes, *found.omitted)
+        told, self._left_out = self._left_out, frozenset(left_out)
+        for entry in left_out:
+            if entry not in told:
+                _tell(entry)
+
+
+def _tell(left_out: _LeftOut) -> None:
+    match left_out:
+        case Withheld():
+            log.warning("gpu withheld", index=left_out.index, reason=left_out.reason)
+        case Note():
+            log.info("gpu published in part", index=left_out.index, reason=left_out.text)
+        case Omitted():
             log.warning(
                 "attribute omitted",
-                device=entry.device,
-                attribute=entry.attribute,
-                reason=entry.reason,
+                device=left_out.device,
+                attribute=left_out.attribute,
+                reason=left_out.reason,
             )
+        case _:
+            assert_never(left_out)
 
 
 def features(device: WireDevice) -> frozenset[str]:

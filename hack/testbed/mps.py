@@ -34,7 +34,7 @@ def ask(place: Place, claim: str, command: str) -> str:
     # Relative, because the path of a socket holds 107 bytes and the folder's has as many.
     env = {"CUDA_MPS_PIPE_DIRECTORY": ".", "LD_LIBRARY_PATH": str(folder / "lib")}
     program = (place.driver_root / PROGRAM,)
-    return run(program, stdin=f"{command}\n", env=env, cwd=folder / "pipe").strip()
+    return run(program, stdin=f"{command}\n", env=env, cwd=folder / "run" / "own").strip()
 
 
 def processes(plugins: Path) -> dict[int, str]:

@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import os
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +12,15 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from testbed.commands import wait_until
+from testbed.driver import DRIVER
 from testbed.kubelet import ClaimName, KubeletClient
 
+import make
 from apiserver.server import ApiServer
 from worlds.process import NODE, ProcessNode, eventually, serving_a_node
+
+PATHS = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
 
 
 @pytest.fixture
@@ -70,6 +77,38 @@ def test_sigterm_removes_the_sockets_leaves_claims_prepared_and_ends_with_0(
     assert not (running.place.plugins / "gpu.nvidia.com/dra.sock").exists()
     assert len(running.place.cdi_files()) == 1
     assert len(running.devices()) == 8
+
+
+@pytest.mark.parametrize("close", ["while it runs", "before it starts"])
+def test_a_driver_whose_output_nobody_takes_works_on_and_leaves_no_socket(
+    node: ProcessNode, close: str
+) -> None:
+    node.install_gpus("t4x4")
+    script = 'exec "$0" kubelet-plugin'
+    if close == "before it starts":
+        script += " <&- >&- 2>&-"
+    log = subprocess.PIPE
+    process = subprocess.Popen(
+        ["sh", "-c", script, DRIVER], env=node.driver.env | PATHS, stdout=log, stderr=log
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        eventually(lambda: list(node.place.registry.glob("[!.]*")), "a socket")
+        process.stdout.close()
+        process.stderr.close()
+        node.wait_devices(4)
+        claim = node.allocate("one", "gpu-1")
+        with KubeletClient(node.place.registry) as kubelet:
+            kubelet.register()
+            assert kubelet.prepare(claim)["uid-one"].error == ""
+            assert kubelet.unprepare(claim)["uid-one"].error == ""
+        process.terminate()
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert list(node.place.registry.iterdir()) == []
 
 
 def test_sigterm_answers_a_claim_that_waits_for_its_gpu(node: ProcessNode) -> None:
@@ -157,6 +196,36 @@ def test_gpus_are_published_once_their_kernel_driver_is_loaded(node: ProcessNode
     assert node.wait_devices(4) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
 
 
+def test_a_gpu_that_hangs_leaves_alone_and_comes_back_when_it_answers(node: ProcessNode) -> None:
+    machine = node.install_gpus("t4x4")
+    node.driver.env["NVML_TIMEOUT"] = "1"
+    node.driver.start("--http-endpoint=127.0.0.1:0")
+    port = node.driver.wait_log("http endpoint opened")["port"]
+    node.wait_devices(4)
+    hung = next(one for one in machine.status() if one.gpu.minor == 2).gpu
+    machine.slow_call("nvmlDeviceGetName", 20_000, uuid=hung.uuid, times=1)
+    # Seconds, not the twenty that the call takes.
+    wait_until(lambda: len(node.devices()) == 3, "slices without it", timeout=15, interval=0.05)
+    assert "gpu-2" not in node.devices()
+    said = node.driver.wait_log("gpu cannot be described")
+    assert f"GPU {said['index']} does not answer since 20" in said["cause"]
+    silent = f'nvidia_dra_nvml_silent_seconds{{driver="gpu.nvidia.com",gpu="{said["index"]}"}} '
+    seconds = [line.removeprefix(silent) for line in _metrics(port).splitlines() if silent in line]
+    assert 1 <= float(seconds[0]) < 20
+    assert 'nvidia_dra_gpus{driver="gpu.nvidia.com",state="sick"} 1.0' in _metrics(port)
+    sliced = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
+    healthy = node.allocate("well", "gpu-1", configs=[make.config(sharing=sliced)])
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
+        assert kubelet.prepare(healthy, timeout=10)["uid-well"].error == ""
+        sick = kubelet.prepare(node.allocate("ill", "gpu-2"), timeout=3)["uid-ill"].error
+        assert "does not answer since" in sick
+        assert kubelet.unprepare(healthy, timeout=10)["uid-well"].error == ""
+    node.wait_devices(4)
+    assert node.driver.wait_log("nvml answers again")["seconds"] >= 19
+    assert f"{silent}0.0" in _metrics(port)
+
+
 def test_metrics_and_liveness_are_served_where_told(node: ProcessNode) -> None:
     node.install_gpus("t4x4")
     node.driver.start("--http-endpoint=127.0.0.1:0", "--healthcheck-port=0")
@@ -180,13 +249,17 @@ def test_metrics_and_liveness_are_served_where_told(node: ProcessNode) -> None:
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def _published(port: int) -> str:
+def _metrics(port: int) -> str:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
+        return connection.getresponse().read().decode()
     finally:
         connection.close()
+
+
+def _published(port: int) -> str:
+    text = _metrics(port)
     wanted = 'nvidia_dra_published_devices{driver="gpu.nvidia.com"} 4.0'
     return text if wanted in text else ""
 

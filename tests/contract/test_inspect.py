@@ -73,6 +73,21 @@ def test_a_spec_has_every_gpu(machine: Machine, capsys: pytest.CaptureFixture[st
     }
 
 
+def test_a_spec_has_a_gpu_in_mig_mode_by_its_mig_devices_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hopper = Machine.create(tmp_path / "h100", "h100x8")
+    divided, empty = (gpu.uuid for gpu in hopper.gpus[:2])
+    for uuid in (divided, empty):
+        hopper.set_mig_mode(uuid, enabled=True)
+    hopper.create_mig(divided, "3g.40gb", 4)
+
+    assert main(words(hopper, "--cdi", "--output=json")) == 0
+    spec = json.loads(capsys.readouterr().out)
+    names = [device["name"] for device in spec["devices"] if device["name"][:5] in "gpu-0 gpu-1"]
+    assert names == ["gpu-0-mig-3g40gb-9-4"]
+
+
 def test_nodes_that_are_missing_are_named(
     machine: Machine, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """Time-slicing and MPS: what containers get, how the node is set, and that all of it goes again."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,8 @@ from e2e.sharing import (
 )
 
 pytestmark = pytest.mark.e2e
+
+MOUNT_INFO = "/proc/self/mountinfo"
 
 
 @pytest.mark.parametrize("interval", ["Short", "Medium", "Long"])
@@ -146,11 +149,14 @@ class TestMps:
         pod = one.pod(spec=spec)
         scene.running(pod)
         assert len(scene.gpus(pod)) == 2
-        scene.run_in(pod, "touch", "/dev/shm/here", "/tmp/nvidia-mps/here")
+        scene.run_in(pod, "touch", "/dev/shm/here")
         domains = scene.node.place.mps / "domains"
-        found = {path.relative_to(domains).parts[:2] for path in domains.glob("*/*/here")}
+        (shm,) = (path.relative_to(domains).parts[0] for path in domains.glob("*/shm/here"))
         # Which of the two mounts on one path a runtime puts on top is its own affair.
-        assert found in [{(claim.uid, "shm"), (claim.uid, "pipe")} for claim in (one, two)]
+        mounted = [line.split() for line in scene.run_in(pod, "cat", MOUNT_INFO).splitlines()]
+        device = [words[2] for words in mounted if words[4] == "/tmp/nvidia-mps"][-1]
+        assert device == device_of(domains / shm / "run" / "pipe")
+        assert shm in (one.uid, two.uid)
 
     def test_the_node_says_who_shares_what(self, scene: Scene) -> None:
         shared = Shared.make(scene, fast=mps_limits(30, "4Gi"), turns=time_slicing("Medium"))
@@ -237,3 +243,9 @@ def make_old(scene: Scene, *, compute_capability: tuple[int, int]) -> str:
 
     wait_until(published, f"{gpu.uuid} to be published with {major}.{minor}", timeout=30)
     return gpu.uuid
+
+
+def device_of(path: Path) -> str:
+    """The file system that a path is on, as mountinfo names it."""
+    number = path.stat().st_dev
+    return f"{os.major(number)}:{os.minor(number)}"

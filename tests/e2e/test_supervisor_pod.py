@@ -97,6 +97,9 @@ def manifest(scene: Scene) -> str:
     plugins, root = str(scene.node.place.plugins), str(scene.node.machine.root)
     container["image"] = IMAGE
     container["command"] = [str(DRIVER), "mps-supervisor"]
+    for one in container["env"]:
+        if one["name"] == "NVIDIA_DRIVER_ROOT":
+            one["value"] = root
     container["env"] += [{"name": "KUBELET_PLUGINS_DIRECTORY_PATH", "value": plugins}]
     for one in container["volumeMounts"]:
         if one["name"] == "plugins":

@@ -9,7 +9,7 @@ import pytest
 from dra_driver import cli
 
 MODULE = """
-from pydantic import BaseModel
+from pydantic import AliasChoices, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from dra_driver.errors import DeviceError
 
@@ -19,12 +19,20 @@ class Probe(BaseSettings):
     )
     node_name: str
     probe_port: int = 1
+    v: int = 0
     fail: bool = False
 
     def cli_cmd(self) -> None:
         if self.fail:
             raise DeviceError("GPU 3 is lost: reset it")
         print(f"probed {self.node_name}")
+
+class Prefixed(BaseSettings):
+    model_config = SettingsConfigDict(
+        cli_kebab_case=True, cli_exit_on_error=False, env_prefix="prefixed_"
+    )
+    shared_port: int = Field(1, validation_alias=AliasChoices("shared_port", "port_for_all"))
+    own_port: int = 1
 """
 
 
@@ -68,6 +76,33 @@ def test_each_wrong_setting_is_one_line_and_status_2(capsys: pytest.CaptureFixtu
 def test_a_misspelt_flag_is_corrected(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["probe", "--node-name", "n1", "--prob-port", "2"]) == 2
     assert "did you mean --probe-port?" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("probe")
+def test_a_flag_of_one_letter_may_have_two_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--v=4"], ["--v", "4"], ["-v", "4"]):
+        assert cli.main(["probe", "--node-name", "n1", *words]) == 0
+    assert cli.main(["probe", "--node-name", "n1", "-v", "x"]) == 2
+    assert "error: -v (or V): " in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("probe")
+def test_a_wrong_setting_is_named_by_the_variable_that_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(
+        cli.COMMANDS,  # type: ignore[arg-type]
+        "prefixed",
+        cli.Command(module="probe_command", model="Prefixed", summary="probe"),
+    )
+    # The first belongs to the driver and has no prefix; the second is this command's own.
+    monkeypatch.setenv("SHARED_PORT", "one")
+    monkeypatch.setenv("PREFIXED_OWN_PORT", "two")
+    assert cli.main(["prefixed"]) == 2
+    assert [line.partition(": input")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "error: --shared-port (or SHARED_PORT)",
+        "error: --own-port (or PREFIXED_OWN_PORT)",
+    ]
 
 
 @pytest.mark.usefixtures("probe")

@@ -152,7 +152,7 @@ def test_each_kind_is_counted_under_its_own_type(kind: DeviceKind) -> None:
 
 def test_what_is_yet_to_be_made_has_no_container_edits(tmp_path: Path) -> None:
     roots = Roots(driver=tmp_path, driver_on_host="/", dev=tmp_path, dev_on_host="/dev")
-    node = NodeEdits(common=Edits(), roots=roots, hook_program=None)
+    node = NodeEdits(common=Edits(), roots=roots)
     with pytest.raises(
         StateError, match=r"1g.10gb at 0 of GPU-.* cannot be used before it is made"
     ):

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.files import read_whole, temporary_of, write_whole
+from dra_driver.files import LARGEST, read_whole, temporary_of, write_whole
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -24,6 +24,31 @@ def test_what_was_written_is_read_with_the_file_it_came_from(tmp_path: Path) -> 
         assert found is not None
         assert found[0] == data
         assert os.path.samestat(found[1], path.stat())
+
+
+@pytest.mark.timeout(10)
+def test_what_is_no_plain_file_is_neither_waited_for_nor_read_for_ever(tmp_path: Path) -> None:
+    pipe, endless = tmp_path / "pipe", tmp_path / "endless"
+    os.mkfifo(pipe)
+    endless.symlink_to("/dev/zero")
+    for path in (pipe, endless):
+        with pytest.raises(OSError, match="it is not a plain file"):
+            read_whole(path)
+    huge = tmp_path / "huge"
+    with huge.open("wb") as file:
+        file.truncate(LARGEST + 1)
+    with pytest.raises(OSError, match="File too large"):
+        read_whole(huge)
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_in_the_way_of_a_file_being_written_is_an_error_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    os.mkfifo(temporary_of(path))
+    with pytest.raises(OSError, match="No such device or address"):
+        write_whole(path, b"one", mode=0o600, durable=False)
+    write_whole(path, b"one", mode=0o600, durable=False)
+    assert path.read_bytes() == b"one"
 
 
 def test_what_is_being_written_has_a_name_that_nobody_reads(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from dra_driver.settings import IGNORED, Settings
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for field in Settings.model_fields:
-        monkeypatch.delenv(field.upper(), raising=False)
+    for name in (*Settings.model_fields, "log_verbosity"):
+        monkeypatch.delenv(name.upper(), raising=False)
 
 
 def parsed(*words: str) -> Settings:
@@ -72,18 +72,127 @@ def test_flags_of_nvidias_driver_without_meaning_here_are_accepted_and_named() -
         "--kube-api-burst=10",
         "--host-root=/host-root",
         "--additional-xids-to-ignore=13",
-        "--feature-gates=TimeSlicingSettings=true,DynamicMIG=false",
+        "--vmodule=driver=6",
+        "--log-flush-frequency=5s",
+        "--log-json-split-stream=true",
     )
-    given = settings.without_effect()
-    assert sorted(given) == [
+    assert sorted(settings.without_effect()) == [
         "additional_xids_to_ignore",
-        "feature_gates",
         "host_root",
         "image_name",
         "kube_api_burst",
         "kube_api_qps",
+        "log_flush_frequency",
+        "log_json_split_stream",
+        "vmodule",
     ]
-    assert given["feature_gates"].startswith("TimeSlicingSettings, DynamicMIG: ")
+
+
+DAEMON_SET = {
+    "LOG_VERBOSITY": "4",
+    "MASK_NVIDIA_DRIVER_PARAMS": "",
+    "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver",
+    "NVIDIA_VISIBLE_DEVICES": "void",
+    "CDI_ROOT": "/var/run/cdi",
+    "NVIDIA_MIG_CONFIG_DEVICES": "all",
+    "ALT_PROC_DEVICES_PATH": "/alt/devices",
+    "NODE_NAME": "n1",
+    "NAMESPACE": "nvidia",
+    "POD_NAME": "p",
+    "IMAGE_NAME": "registry.k8s.io/dra-driver-nvidia/dra-driver-nvidia-gpu:v0.5.0",
+    "IMAGE_PULL_SECRETS": "one,two",
+    "IMAGE_PULL_POLICY": "IfNotPresent",
+    "SERVICE_ACCOUNT_NAME": "gpu-service-account",
+    "NVIDIA_CDI_HOOK_PATH": "/usr/bin/nvidia-cdi-hook",
+    "FEATURE_GATES": "DynamicMIG=true,ConsumableShares=true,NVMLDeviceHealthCheck=false,",
+    "CONSUMABLE_SHARES": "4",
+    "KUBELET_REGISTRAR_DIRECTORY_PATH": "/var/lib/kubelet/plugins_registry",
+    "KUBELET_PLUGINS_DIRECTORY_PATH": "/var/lib/kubelet/plugins",
+    "HEALTHCHECK_PORT": "51516",
+    "HTTP_ENDPOINT": ":8080",
+    "METRICS_PATH": "/metrics",
+    "V": "4",
+    "VMODULE": "driver=6",
+    "LOGGING_FORMAT": "text",
+    "LOG_FLUSH_FREQUENCY": "5s",
+    "KUBE_API_QPS": "5",
+    "KUBE_API_BURST": "10",
+}
+"""What NVIDIA's DaemonSet gives its container, and what its chart and program allow beyond."""
+
+
+def test_all_of_nvidias_daemonset_is_taken_and_what_is_in_vain_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in DAEMON_SET.items():
+        monkeypatch.setenv(name, value)
+    settings = parsed("-v", "4")
+    assert sorted(settings.without_effect()) == [
+        "alt_proc_devices_path",
+        "consumable_shares",
+        "feature gate ConsumableShares",
+        "image_name",
+        "image_pull_policy",
+        "image_pull_secrets",
+        "kube_api_burst",
+        "kube_api_qps",
+        "log_flush_frequency",
+        "namespace",
+        "service_account_name",
+        "vmodule",
+    ]
+    # The kubelet probes the pod's own address, and that DaemonSet names none.
+    assert (settings.healthcheck_port, settings.healthcheck_address) == (51516, "")
+
+
+@pytest.mark.parametrize("shares", ["disabled", "memory", "unlimited", "1", "4"])
+def test_consumable_shares_are_accepted_and_said_to_have_no_effect(
+    monkeypatch: pytest.MonkeyPatch, shares: str
+) -> None:
+    monkeypatch.setenv("CONSUMABLE_SHARES", shares)
+    said = parsed("--node-name", "n").without_effect()
+    assert ("consumable_shares" in said) is (shares != "disabled")
+
+
+def test_of_feature_gates_only_what_is_otherwise_than_asked_is_said() -> None:
+    def said(gates: str) -> dict[str, str]:
+        return parsed("--node-name=n", f"--feature-gates={gates}").without_effect()
+
+    agreed = "TimeSlicingSettings=true,MPSSupport=1,DynamicMIG=t,PassthroughSupport=false"
+    assert said(agreed) == {}
+    assert list(said("DynamicMIG=false")) == ["feature gate DynamicMIG"]
+    missing = ("PassthroughSupport", "NVMLDeviceHealthCheck", "DeviceMetadata", "ConsumableShares")
+    for gate in missing:
+        assert said(f"{gate}=true")[f"feature gate {gate}"].startswith(
+            "this driver does not have that feature: "
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "level", "form"),
+    [
+        ((), "info", "auto"),
+        (("-v", "2"), "info", "auto"),
+        (("-v", "4"), "debug", "auto"),
+        (("-v=6", "--logging-format", "json"), "debug", "json"),
+        (("--logging-format=text",), "info", "console"),
+        (("-v", "4", "--log-level=warning", "--log-format=json"), "warning", "json"),
+        (("--logging-format=text", "--log-format=json"), "info", "json"),
+    ],
+)
+def test_klogs_flags_set_level_and_form_unless_our_own_do(
+    words: tuple[str, ...], level: str, form: str
+) -> None:
+    settings = parsed("--node-name=n", *words)
+    assert (settings.least_severe, settings.line_format) == (level, form)
+
+
+@pytest.mark.parametrize("variable", ["V", "LOG_VERBOSITY"])
+def test_klogs_verbosity_may_come_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "4")
+    assert parsed("--node-name=n").least_severe == "debug"
 
 
 def test_every_setting_without_effect_exists_and_is_no_part_of_the_help() -> None:
@@ -101,7 +210,8 @@ def test_every_setting_without_effect_exists_and_is_no_part_of_the_help() -> Non
         (("--cdi-root", "cdi"), "give an absolute path"),
         (("--rescan-interval", "0"), "greater than 0"),
         (("--shutdown-grace", "inf"), "finite"),
-        (("--consumable-shares", "memory"), "disabled"),
+        (("--consumable-shares", "some"), "disabled, memory, unlimited or a positive number"),
+        (("--consumable-shares", "0"), "disabled, memory, unlimited or a positive number"),
         (("--pod-uid", "../x"), "pattern"),
         (("--node-name", ""), "Field required"),
     ],

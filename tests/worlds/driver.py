@@ -16,9 +16,9 @@ from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.mig import MigHardware
 from dra_driver.claims.model import ClaimRef, PreparedDevice
 from dra_driver.claims.node import NodeParts, open_claims
+from dra_driver.claims.orphans import ClaimLister
 from dra_driver.claims.prepare import ClaimPreparer, PrepareTiming
 from dra_driver.claims.reconcile import Reconciler, ReconcileTiming
-from dra_driver.claims.validity import ClaimReader
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.sharing.base import EXCLUSIVE, Sharing
@@ -42,7 +42,7 @@ class Driver:
         api: ClaimApi | None = None,
         step: Callable[[str], None] = lambda _: None,
         timing: PrepareTiming = FAST,
-        reader: ClaimReader | None = None,
+        reader: ClaimLister | None = None,
         strategies: Mapping[str, Sharing] | None = None,
         survives_reboot: bool = False,
         mig: MigHardware | None = None,

@@ -18,7 +18,7 @@ from dra_driver.mps.compute_modes import ComputeModes, NvmlModes
 from dra_driver.mps.control import Control
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, Status
 from dra_driver.mps.domain_worker import WorkerTiming
-from dra_driver.mps.files import MpsFiles
+from dra_driver.mps.files import DomainPaths, MpsFiles
 from dra_driver.mps.lifecycle import SupervisorContext
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.mps.supervisor import Supervisor
@@ -31,6 +31,20 @@ Step = Callable[[DomainId, str], None]
 
 def no_step(domain: DomainId, name: str) -> None:
     """Pass every step."""
+
+
+@contextmanager
+def running(supervisor: Supervisor) -> Iterator[Supervisor]:
+    """Run a supervisor in this process."""
+    thread = threading.Thread(target=supervisor.run, name="supervisor")
+    thread.start()
+    try:
+        yield supervisor
+    finally:
+        if thread.is_alive():
+            supervisor.stop()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
 
 
 class MpsDomains:
@@ -64,16 +78,8 @@ class MpsDomains:
         self, step: Step = no_step, timing: WorkerTiming = QUICK, *, modes: bool = True
     ) -> Iterator[Supervisor]:
         """Run a supervisor in this process."""
-        supervisor = self.supervisor(step, timing, modes=modes)
-        thread = threading.Thread(target=supervisor.run, name="supervisor")
-        thread.start()
-        try:
+        with running(self.supervisor(step, timing, modes=modes)) as supervisor:
             yield supervisor
-        finally:
-            if thread.is_alive():
-                supervisor.stop()
-            thread.join(PATIENCE)
-            assert not thread.is_alive()
 
     def uuid(self, minor: int) -> str:
         return next(gpu.uuid for gpu in self.machine.gpus if gpu.minor == minor)
@@ -123,7 +129,7 @@ class MpsDomains:
         """What is left of a domain: processes, mounts, folders, files, compute modes."""
         paths = self.files.paths(domain.id)
         found = [f"process {daemon.pid}" for daemon in processes.marked(paths.folder)]
-        found += [f"mount {number}" for number in range(mounts.layers(paths.shm))]
+        found += [f"mount on {path}" for path in paths.mounted if mounts.layers(path)]
         found += [
             str(path) for path in (paths.folder, self.files.status(domain.id)) if path.exists()
         ]
@@ -153,4 +159,5 @@ class MpsDomains:
         """End and unmount everything, whatever a test has left."""
         for folder in self.files.domains_folder.glob("*"):
             processes.kill(processes.marked(folder), 5.0)
-            mounts.unmount_all(folder / "shm")
+            for path in DomainPaths(folder=folder).mounted:
+                mounts.unmount_all(path)

@@ -137,9 +137,9 @@ class Node:
         facts = {"uid": f"uid-{name}", "name": name, "configs": configs}
         return self.driver.api.add(*devices, requests=tuple(requests), **facts)
 
-    def claim_migs(self, *starts: int) -> ClaimRef:
-        """Allocate a claim: a small MIG device at each start on the first GPU, all under MPS."""
-        config = make.config(kind="MigDeviceConfig", sharing=HALF)
+    def claim_migs(self, *starts: int, sharing: Mapping[str, Any] = HALF) -> ClaimRef:
+        """Allocate a claim: a small MIG device at each start on the first GPU, all shared so."""
+        config = make.config(kind="MigDeviceConfig", sharing=sharing)
         return self.claim(*(self.name("1g.10gb", start) for start in starts), configs=[config])
 
     def ask(self, ref: ClaimRef, command: str) -> list[str]:

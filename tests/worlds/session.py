@@ -4,12 +4,15 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from dra_driver.devices.model import MigSlot
+from dra_driver.devices.nvml_calls import NvmlCalls
 from dra_driver.devices.session import DriverSession
 from dra_driver.simulator.machine import Machine
 
 
 def session_on(
-    machine: Machine, made_here: Callable[[], AbstractSet[MigSlot]] = frozenset
+    machine: Machine,
+    made_here: Callable[[], AbstractSet[MigSlot]] = frozenset,
+    calls: NvmlCalls | None = None,
 ) -> DriverSession:
     """A session as the driver of that machine has it; `made_here` are the MIG slots it made."""
     return DriverSession(
@@ -18,4 +21,5 @@ def session_on(
         proc_root=machine.proc_root,
         sys_root=machine.sys_root,
         made_here=made_here,
+        calls=calls,
     )

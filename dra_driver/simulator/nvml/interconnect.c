@@ -7,6 +7,7 @@
 #include "facts.h"
 
 enum { TOPOLOGY_SINGLE = 10, TOPOLOGY_HOSTBRIDGE = 30, TOPOLOGY_NODE = 40, TOPOLOGY_SYSTEM = 50 };
+enum { LINK_TO_SWITCH = 2 }; /* 0 is a link to a GPU */
 enum { P2P_OK = 0, P2P_NVLINK = 2, P2P_NOT_SUPPORTED = 5 };
 
 /* The link of that number, INVALID_ARGUMENT beyond the last possible, NOT_SUPPORTED if absent. */
@@ -161,7 +162,21 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device
     return NVML_SUCCESS;
 }
 
-/* Whether two cards reach each other: over NVLink if they have it, else within one NUMA node. */
+/* Whether NVLink joins two cards: through switches, to which all have links, or directly. */
+static bool joined(const struct sim_gpu *one, const struct sim_gpu *other)
+{
+    for (unsigned int number = 0; number < SIM_MAX_LINKS; number++) {
+        const struct sim_link *link = &one->links[number];
+        if (link->present &&
+            (link->kind == LINK_TO_SWITCH ? other->links[0].present
+                                          : strcmp(link->remote_bus_id,
+                                                   other->texts[TEXT_PCI_BUS_ID]) == 0))
+            return true;
+    }
+    return false;
+}
+
+/* Whether two cards reach each other: over NVLink if it joins them, else within one NUMA node. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t other,
                                                 unsigned int capability, unsigned int *status)
 {
@@ -169,7 +184,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_
     SIM_ENTER(device);
     SIM_TRY(sim_enter_device(__func__, other, &second));
     SIM_REQUIRE(status != NULL && capability <= 4);
-    bool linked = gpu->links[0].present && second->links[0].present;
+    bool linked = joined(gpu, second);
     bool near = common_ancestor(gpu, second) <= TOPOLOGY_NODE;
     *status = (capability == P2P_NVLINK ? linked : linked || near) ? P2P_OK : P2P_NOT_SUPPORTED;
     return NVML_SUCCESS;

@@ -59,6 +59,7 @@ static size_t describe_machine(char *text, size_t size, size_t used)
     FIELD(sim_process, gpu_instance);
     FIELD(sim_process, compute_instance);
     FIELD(sim_process, pid);
+    FIELD(sim_process, graphics);
     FIELD(sim_process, memory);
     return used;
 }

@@ -197,8 +197,7 @@ NVML_EXPORT nvmlReturn_t nvmlComputeInstanceGetInfo(nvmlComputeInstance_t comput
     SIM_TRY(sim_enter_compute(__func__, compute, &target));
     SIM_REQUIRE(info != NULL);
     *info = (nvmlComputeInstanceInfo_v1_t){
-        .device = sim_device_of_instance(compute->slot, compute->gpu_instance,
-                                         compute->compute_instance),
+        .device = sim_device_in_slot(compute->slot), /* the parent, as nvml.h says */
         .gpuInstance = sim_gpu_instance_handle(compute->slot, compute->gpu_instance),
         .id = compute->compute_instance,
         .profileId = target.compute->profile_id,
@@ -214,8 +213,7 @@ NVML_EXPORT nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t com
     SIM_TRY(sim_enter_compute(__func__, compute, &target));
     SIM_REQUIRE(info != NULL);
     *info = (nvmlComputeInstanceInfo_t){
-        .device = sim_device_of_instance(compute->slot, compute->gpu_instance,
-                                         compute->compute_instance),
+        .device = sim_device_in_slot(compute->slot), /* the parent, as nvml.h says */
         .gpuInstance = sim_gpu_instance_handle(compute->slot, compute->gpu_instance),
         .id = compute->compute_instance,
         .profileId = target.compute->profile_id,

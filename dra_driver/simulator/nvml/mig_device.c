@@ -154,7 +154,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *i
     struct sim_target target;
     SIM_TRY(sim_enter_any(__func__, device, &target));
     SIM_REQUIRE(index != NULL);
-    if (target.compute != NULL && !device->named_by_instance)
+    if (target.compute != NULL)
         *index = index_of(&target, device);
     else
         *index = (unsigned int)sim_index_of(sim_device_in_slot(device->slot));
@@ -207,9 +207,9 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMem
     return read_memory(__func__, device, memory);
 }
 
-/* The processes on a GPU with all its instances, or on one MIG device. */
-static nvmlReturn_t list_processes(const char *function, nvmlDevice_t device, unsigned int *count,
-                                   nvmlProcessInfo_t *processes)
+/* The processes of one kind on a GPU with all its instances, or on one MIG device. */
+static nvmlReturn_t list_processes(const char *function, nvmlDevice_t device, unsigned int graphics,
+                                   unsigned int *count, nvmlProcessInfo_t *processes)
 {
     struct sim_target target;
     SIM_TRY(sim_enter_any(function, device, &target));
@@ -217,7 +217,7 @@ static nvmlReturn_t list_processes(const char *function, nvmlDevice_t device, un
     unsigned int room = *count, used = 0;
     for (unsigned int i = 0; i < SIM_MAX_PROCESSES; i++) {
         const struct sim_process *process = &sim_state()->processes[i];
-        if (!process->active || process->slot != device->slot ||
+        if (!process->active || process->graphics != graphics || process->slot != device->slot ||
             (target.compute != NULL && (process->gpu_instance != device->gpu_instance ||
                                         process->compute_instance != device->compute_instance)))
             continue;
@@ -235,31 +235,25 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t de
                                                                  unsigned int *count,
                                                                  nvmlProcessInfo_t *processes)
 {
-    return list_processes(__func__, device, count, processes);
-}
-
-/* What runs here computes: nothing draws, and MPS clients are counted as computing. */
-static nvmlReturn_t list_none(const char *function, nvmlDevice_t device, unsigned int *count)
-{
-    struct sim_target target;
-    SIM_TRY(sim_enter_any(function, device, &target));
-    SIM_REQUIRE(count != NULL);
-    *count = 0;
-    return NVML_SUCCESS;
+    return list_processes(__func__, device, 0, count, processes);
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device,
                                                                   unsigned int *count,
                                                                   nvmlProcessInfo_t *processes)
 {
-    (void)processes;
-    return list_none(__func__, device, count);
+    return list_processes(__func__, device, 1, count, processes);
 }
 
+/* MPS clients are counted as computing. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device,
                                                                     unsigned int *count,
                                                                     nvmlProcessInfo_t *processes)
 {
+    struct sim_target target;
+    SIM_TRY(sim_enter_any(__func__, device, &target));
+    SIM_REQUIRE(count != NULL);
     (void)processes;
-    return list_none(__func__, device, count);
+    *count = 0;
+    return NVML_SUCCESS;
 }

@@ -13,9 +13,8 @@
 
 enum { CONFIG_MINOR = 1 };
 
-/* The last index: 0, or 1 when named by the instance. */
 static struct sim_device mig_devices[SIM_MAX_GPUS][SIM_MAX_GPU_INSTANCES]
-                                    [SIM_MAX_COMPUTE_INSTANCES][2];
+                                    [SIM_MAX_COMPUTE_INSTANCES];
 static struct sim_instance gpu_instances[SIM_MAX_GPUS][SIM_MAX_GPU_INSTANCES];
 static struct sim_instance compute_instances[SIM_MAX_GPUS][SIM_MAX_GPU_INSTANCES]
                                             [SIM_MAX_COMPUTE_INSTANCES];
@@ -26,8 +25,7 @@ __attribute__((constructor)) static void number_handles(void)
         for (unsigned int gi = 0; gi < SIM_MAX_GPU_INSTANCES; gi++) {
             gpu_instances[slot][gi] = (struct sim_instance){slot, gi, 0};
             for (unsigned int ci = 0; ci < SIM_MAX_COMPUTE_INSTANCES; ci++) {
-                mig_devices[slot][gi][ci][0] = (struct sim_device){slot, true, false, gi, ci};
-                mig_devices[slot][gi][ci][1] = (struct sim_device){slot, true, true, gi, ci};
+                mig_devices[slot][gi][ci] = (struct sim_device){slot, true, gi, ci};
                 compute_instances[slot][gi][ci] = (struct sim_instance){slot, gi, ci};
             }
         }
@@ -41,21 +39,12 @@ __attribute__((constructor)) static void number_handles(void)
 
 bool sim_is_mig_handle(nvmlDevice_t device)
 {
-    return IS_ELEMENT(device, &mig_devices[0][0][0][0], mig_devices);
+    return IS_ELEMENT(device, &mig_devices[0][0][0], mig_devices);
 }
 
 nvmlDevice_t sim_mig_handle(unsigned int slot, unsigned int instance, unsigned int compute)
 {
-    return &mig_devices[slot][instance][compute][0];
-}
-
-/*
- * The device in the facts of a compute instance. It has the MIG device's UUID, and yet nvidia-smi
- * prints its index as that of the GPU: so it is a handle of its own that answers like this.
- */
-nvmlDevice_t sim_device_of_instance(unsigned int slot, unsigned int instance, unsigned int compute)
-{
-    return &mig_devices[slot][instance][compute][1];
+    return &mig_devices[slot][instance][compute];
 }
 
 nvmlGpuInstance_t sim_gpu_instance_handle(unsigned int slot, unsigned int id)

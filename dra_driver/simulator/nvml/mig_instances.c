@@ -4,7 +4,7 @@
  *
  * A GPU instance can be destroyed when it has no compute instance left, a compute instance when no
  * process holds it. Cards up to Ampere keep a new mode pending until they are reset; newer ones
- * switch at once, unless something is on them.
+ * switch at once, unless something is on them, or another process has them open.
  */
 #include <string.h>
 #include <unistd.h>
@@ -209,7 +209,9 @@ static nvmlReturn_t obstacle(const struct sim_machine *machine, unsigned int slo
     if (gpu->facts[FACT_MIG_RESET_TO_SWITCH] == 1)
         return NVML_ERROR_RESET_REQUIRED;
     const struct sim_instance whole = {slot, NO_INSTANCE, NO_INSTANCE};
-    return has_instances(gpu) || is_held(machine->state, &whole) ? NVML_ERROR_IN_USE : NVML_SUCCESS;
+    bool used = has_instances(gpu) || is_held(machine->state, &whole) ||
+                sim_held_by_others(machine->path, slot);
+    return used ? NVML_ERROR_IN_USE : NVML_SUCCESS;
 }
 
 /* The mode is noted as pending in any case; *status says whether it also is the current one. */

@@ -10,6 +10,11 @@
  * A GPU is seen when its device node is there, as with the real driver, which opens it. The
  * folder of the nodes is NVML_SIMULATOR_DEV; or <driver root>/dev when this library lies in its
  * place below a driver root that has nodes; or /dev, as in a container.
+ *
+ * A session holds each GPU that it sees, and a card that somebody else holds changes no MIG mode
+ * and takes no reset. So it has a shared lock on a byte of the state file for each GPU. The kernel
+ * drops it when the process ends, however that happens, and tells a holder from others by the open
+ * file (fcntl(2), open file description locks), in whichever container it is.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -45,6 +50,7 @@ static unsigned int visible_count;
 static char own_path[PATH_MAX];
 static char device_folder[PATH_MAX];
 static bool on_host;
+static int session_file = -1;
 
 /* Taken when the library is loaded: a relative path would mean another file after a chdir. */
 __attribute__((constructor)) static void remember_own_path(void)
@@ -249,6 +255,41 @@ static void settle_files(void)
     close(lock);
 }
 
+/* Far behind the state's own bytes. */
+static struct flock holding(unsigned int slot, short kind)
+{
+    return (struct flock){.l_type = kind, .l_whence = SEEK_SET,
+                          .l_start = ((off_t)1 << 40) + (off_t)slot, .l_len = 1};
+}
+
+static void hold_gpus(void)
+{
+    session_file = open(state_path, O_RDONLY | O_CLOEXEC);
+    for (unsigned int index = 0; session_file >= 0 && index < visible_count; index++) {
+        struct flock lock = holding(visible[index], F_RDLCK);
+        fcntl(session_file, F_OFD_SETLK, &lock);
+    }
+}
+
+static void release_gpus(void)
+{
+    if (session_file >= 0)
+        close(session_file);
+    session_file = -1;
+}
+
+/* Whether a session of another process sees this GPU of a machine. */
+bool sim_held_by_others(const char *path, unsigned int slot)
+{
+    bool ours = session_file >= 0 && strcmp(path, state_path) == 0;
+    int file = ours ? session_file : open(path, O_RDONLY | O_CLOEXEC);
+    struct flock lock = holding(slot, F_WRLCK);
+    bool held = file >= 0 && fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+    if (file >= 0 && !ours)
+        close(file);
+    return held;
+}
+
 static nvmlReturn_t start_session(void)
 {
     SIM_TRY(map_state());
@@ -257,6 +298,7 @@ static nvmlReturn_t start_session(void)
     SIM_TRY(enumerate());
     if (on_host && mapped_writable)
         settle_files();
+    hold_gpus();
     return NVML_SUCCESS;
 }
 
@@ -270,8 +312,8 @@ NVML_EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
     if (result == NVML_SUCCESS) {
         atomic_fetch_add(&references, 1);
         result = sim_fault(__func__, -1);
-        if (result != NVML_SUCCESS)
-            atomic_fetch_sub(&references, 1);
+        if (result != NVML_SUCCESS && atomic_fetch_sub(&references, 1) == 1)
+            release_gpus();
     }
     pthread_mutex_unlock(&session_lock);
     return result;
@@ -287,8 +329,10 @@ NVML_EXPORT nvmlReturn_t nvmlShutdown(void)
     nvmlReturn_t result = NVML_SUCCESS;
     if (atomic_load(&references) == 0)
         result = NVML_ERROR_UNINITIALIZED;
-    else if (atomic_fetch_sub(&references, 1) == 1)
+    else if (atomic_fetch_sub(&references, 1) == 1) {
         sim_release_event_sets();
+        release_gpus();
+    }
     pthread_mutex_unlock(&session_lock);
     return result;
 }

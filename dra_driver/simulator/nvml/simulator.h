@@ -16,7 +16,6 @@
 struct sim_device {
     unsigned int slot;
     bool mig; /* a MIG device: the two numbers below say which */
-    bool named_by_instance; /* see sim_device_of_instance() */
     unsigned int gpu_instance, compute_instance;
 };
 
@@ -41,6 +40,7 @@ nvmlDevice_t sim_visible(unsigned int index);
 int sim_index_of(nvmlDevice_t device);
 nvmlDevice_t sim_device_in_slot(unsigned int slot);
 bool sim_on_host(void);
+bool sim_held_by_others(const char *path, unsigned int slot);
 bool sim_capability_node(unsigned int minor_number);
 
 /* gate.c */
@@ -62,8 +62,6 @@ void sim_emit(struct sim_state *state, const struct sim_event *event);
 /* mig_handles.c */
 bool sim_is_mig_handle(nvmlDevice_t device);
 nvmlDevice_t sim_mig_handle(unsigned int slot, unsigned int instance, unsigned int compute);
-nvmlDevice_t sim_device_of_instance(unsigned int slot, unsigned int instance,
-                                    unsigned int compute);
 bool sim_mig_visible(nvmlDevice_t mig);
 nvmlReturn_t sim_mig_by_uuid(const char *uuid, nvmlDevice_t *device);
 

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC "NVMLSIM"
-#define SIM_LAYOUT_VERSION 2u
+#define SIM_LAYOUT_VERSION 3u
 #define SIM_STATE_OFFSET 4096
 
 #define SIM_MAX_GPUS 32
@@ -51,6 +51,7 @@
     X(POWER_USAGE) X(POWER_LIMIT) X(POWER_DEFAULT) X(POWER_MIN) X(POWER_MAX) \
     X(CLOCK_GRAPHICS) X(CLOCK_SM) X(CLOCK_MEMORY) X(CLOCK_VIDEO) \
     X(MAX_CLOCK_GRAPHICS) X(MAX_CLOCK_SM) X(MAX_CLOCK_MEMORY) X(MAX_CLOCK_VIDEO) \
+    X(APPLICATION_GRAPHICS) X(APPLICATION_MEMORY) \
     X(PCIE_GENERATION) X(PCIE_GENERATION_MAX) X(PCIE_WIDTH) X(PCIE_WIDTH_MAX) \
     X(FAN_SPEED) X(PERFORMANCE_STATE) X(UTILIZATION_GPU) X(UTILIZATION_MEMORY) \
     X(CORES) X(MEMORY_BUS_WIDTH) X(DISPLAY_MODE) X(DISPLAY_ACTIVE) \
@@ -67,7 +68,7 @@
 enum sim_fact { SIM_FACTS(SIM_ENUM_FACT) FACT_COUNT };
 enum sim_text { SIM_TEXTS(SIM_ENUM_TEXT) TEXT_COUNT };
 
-/* One NVLink. kind: 0 GPU, 1 switch (as nvmlDeviceGetNvLinkRemoteDeviceType counts). */
+/* One NVLink. kind: 0 GPU, 2 switch (as nvmlDeviceGetNvLinkRemoteDeviceType counts). */
 struct sim_link {
     uint32_t present;
     uint32_t active;
@@ -125,7 +126,7 @@ struct sim_process {
     uint32_t gpu_instance;
     uint32_t compute_instance;
     uint32_t pid;
-    uint32_t reserved;
+    uint32_t graphics;
     uint64_t memory;
 };
 

@@ -6,6 +6,8 @@
 
 #include "facts.h"
 
+enum { ARCHITECTURE_TURING = 6 };
+
 SIM_NUMBER(nvmlDeviceGetDisplayMode, FACT_DISPLAY_MODE)
 SIM_NUMBER(nvmlDeviceGetDisplayActive, FACT_DISPLAY_ACTIVE)
 SIM_NUMBER(nvmlDeviceGetFanSpeed, FACT_FAN_SPEED)
@@ -32,9 +34,12 @@ static nvmlReturn_t constant(const char *function, nvmlDevice_t device, unsigned
     return NVML_SUCCESS;
 }
 
+/* On where the card has power limits at all. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementMode(nvmlDevice_t device, unsigned int *mode)
 {
-    return constant(__func__, device, 1, mode);
+    SIM_TRY(sim_read_fact(__func__, device, FACT_POWER_DEFAULT, mode));
+    *mode = 1;
+    return NVML_SUCCESS;
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetPcieReplayCounter(nvmlDevice_t device, unsigned int *count)
@@ -117,23 +122,40 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, unsigned
     return clock_of(__func__, device, FACT_MAX_CLOCK_GRAPHICS, domain, megahertz);
 }
 
+/* Of the four domains, applications have a clock in graphics, SM and memory. */
+static nvmlReturn_t application_clock(const char *function, nvmlDevice_t device,
+                                      unsigned int domain, unsigned int *megahertz)
+{
+    static const enum sim_fact clocks[] = {FACT_APPLICATION_GRAPHICS, FACT_APPLICATION_GRAPHICS,
+                                           FACT_APPLICATION_MEMORY};
+    struct sim_gpu *gpu = NULL;
+    SIM_TRY(sim_enter_device(function, device, &gpu));
+    SIM_REQUIRE(megahertz != NULL && domain <= 3);
+    if (domain == 3)
+        return NVML_ERROR_NOT_SUPPORTED;
+    SIM_FACT(*megahertz, clocks[domain]);
+    return NVML_SUCCESS;
+}
+
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetApplicationsClock(nvmlDevice_t device, unsigned int domain,
                                                         unsigned int *megahertz)
 {
-    return clock_of(__func__, device, FACT_MAX_CLOCK_GRAPHICS, domain, megahertz);
+    return application_clock(__func__, device, domain, megahertz);
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetDefaultApplicationsClock(nvmlDevice_t device,
                                                                unsigned int domain,
                                                                unsigned int *megahertz)
 {
-    return clock_of(__func__, device, FACT_MAX_CLOCK_GRAPHICS, domain, megahertz);
+    return application_clock(__func__, device, domain, megahertz);
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device,
                                                             unsigned int domain,
                                                             unsigned int *megahertz)
 {
+    unsigned int settable;
+    SIM_TRY(sim_read_fact(__func__, device, FACT_APPLICATION_GRAPHICS, &settable));
     return clock_of(__func__, device, FACT_MAX_CLOCK_GRAPHICS, domain, megahertz);
 }
 
@@ -141,6 +163,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device,
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, unsigned int domain,
                                             unsigned int kind, unsigned int *megahertz)
 {
+    if (kind == 1 || kind == 2)
+        return application_clock(__func__, device, domain, megahertz);
     enum sim_fact first = kind == 0 ? FACT_CLOCK_GRAPHICS : FACT_MAX_CLOCK_GRAPHICS;
     SIM_TRY(clock_of(__func__, device, first, domain, megahertz));
     SIM_REQUIRE(kind <= 3);
@@ -192,8 +216,24 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device,
 
 IDLE_ENGINE(nvmlDeviceGetEncoderUtilization)
 IDLE_ENGINE(nvmlDeviceGetDecoderUtilization)
-IDLE_ENGINE(nvmlDeviceGetJpgUtilization)
-IDLE_ENGINE(nvmlDeviceGetOfaUtilization)
+
+/* Engines that came with Turing. */
+#define TURING_ENGINE(symbol)                                                             \
+    NVML_EXPORT nvmlReturn_t symbol(nvmlDevice_t device, unsigned int *percent,           \
+                                    unsigned int *period)                                 \
+    {                                                                                     \
+        unsigned int architecture;                                                        \
+        SIM_TRY(sim_read_fact(__func__, device, FACT_ARCHITECTURE, &architecture));       \
+        SIM_REQUIRE(percent != NULL && period != NULL);                                   \
+        if (architecture < ARCHITECTURE_TURING)                                           \
+            return NVML_ERROR_NOT_SUPPORTED;                                              \
+        *percent = 0;                                                                     \
+        *period = 167000;                                                                 \
+        return NVML_SUCCESS;                                                              \
+    }
+
+TURING_ENGINE(nvmlDeviceGetJpgUtilization)
+TURING_ENGINE(nvmlDeviceGetOfaUtilization)
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned int *sessions,
                                                    unsigned int *average_fps,

@@ -101,6 +101,12 @@ NVML_EXPORT nvmlReturn_t nvmlSimulatorSetMigMode(const char *state_path, unsigne
     return result;
 }
 
+/* IN_USE when another process has NVML open and sees the GPU. */
+NVML_EXPORT nvmlReturn_t nvmlSimulatorCheckUnused(const char *state_path, unsigned int slot)
+{
+    return sim_held_by_others(state_path, slot) ? NVML_ERROR_IN_USE : NVML_SUCCESS;
+}
+
 /* Makes the files of instances that are due. */
 NVML_EXPORT nvmlReturn_t nvmlSimulatorSettle(const char *state_path)
 {

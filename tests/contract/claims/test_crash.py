@@ -102,20 +102,30 @@ def test_killed_in_prepare_the_next_start_leaves_all_or_nothing(
     if record:
         assert record.state is RecordState.PREPARED
         assert driver.nodes(ref) == ["/dev/nvidia1"]
+        assert driver.set_on(GPU) == (ref.uid if mode == "sharing" else None)
     else:
         assert driver.set_on(GPU) is None
         assert driver.left() == []
 
 
 @pytest.mark.parametrize(("mode", "step"), UNPREPARE_STEPS)
-@pytest.mark.parametrize("after", ["unprepare", "mend and unprepare", "prepare and unprepare"])
+@pytest.mark.parametrize(
+    "after",
+    ["unprepare", "mend and unprepare", "prepare and unprepare", "mend and prepare and unprepare"],
+)
 def test_killed_in_unprepare_nothing_is_left_in_the_end(
     killed: Killed, mode: str, step: str, after: str
 ) -> None:
     driver, ref = killed(mode, "unprepare", step)
+
+    def prepare() -> None:
+        driver.prepare(ref)
+        assert driver.set_on(GPU) == (ref.uid if mode == "sharing" else None)
+        assert driver.nodes(ref) == ["/dev/nvidia1"]
+
     calls: dict[str, Callable[[], object]] = {
         "unprepare": lambda: driver.unprepare(ref),
-        "prepare": lambda: driver.prepare(ref),
+        "prepare": prepare,
         "mend": driver.reconciler(ReconcileTiming()).mend,
     }
     for call in after.split(" and "):

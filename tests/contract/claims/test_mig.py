@@ -387,12 +387,16 @@ def test_after_a_reboot_nothing_of_others_is_destroyed(node: Node) -> None:
     assert node.mig_shapes() == {0: ["1g.10gb@0"]}
 
 
-def test_a_claim_whose_record_is_lost_has_its_mig_device_taken_away(node: Node) -> None:
+def test_a_claim_whose_record_is_lost_has_its_mig_device_taken_away_in_the_end(
+    node: Node,
+) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)
     (record,) = (node.driver.plugin / "claims").iterdir()
     record.write_text("damaged")
     assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+    assert node.mig_shapes() == {0: ["1g.10gb@0"]}, "it may be in use"
+    node.driver.unprepare(ref)
     assert node.mig_shapes() == {}
     assert node.mig_modes() == {}
 

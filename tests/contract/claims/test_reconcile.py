@@ -25,7 +25,7 @@ class Clock:
         return self.now
 
 
-def test_missing_specs_are_written_and_orphans_deleted(driver: Driver) -> None:
+def test_missing_specs_are_written_and_others_left_alone(driver: Driver) -> None:
     ref = driver.api.add("gpu-1")
     driver.prepare(ref)
     (file,) = (driver.root / "cdi").iterdir()
@@ -34,7 +34,7 @@ def test_missing_specs_are_written_and_orphans_deleted(driver: Driver) -> None:
     foreign = file.with_name("nvidia.com-gpu.yaml")
     foreign.touch()
     assert not driver.reconciler(ReconcileTiming()).mend()
-    assert sorted(driver.root.joinpath("cdi").iterdir()) == sorted([file, foreign])
+    assert sorted(driver.root.joinpath("cdi").iterdir()) == sorted([file, orphan, foreign])
 
 
 def test_a_spec_that_no_longer_fits_is_written_anew(driver: Driver) -> None:
@@ -51,13 +51,15 @@ def test_half_a_record_is_removed(driver: Driver) -> None:
     assert driver.left() == []
 
 
-def test_a_damaged_record_is_put_aside_with_its_spec(driver: Driver) -> None:
+def test_a_damaged_record_is_put_aside_and_its_spec_stays(driver: Driver) -> None:
     ref = driver.api.add("gpu-1")
     driver.prepare(ref)
     (driver.plugin / "claims" / f"{ref.uid}.json").write_bytes(b"\0" * 100)
     assert not driver.reconciler(ReconcileTiming()).mend()
-    assert not driver.specs.exists(ref.uid)
+    assert driver.specs.exists(ref.uid)
     assert driver.claims.records.quarantined == 1
+    driver.unprepare(ref)
+    assert driver.left() == []
 
 
 def test_a_gpu_that_is_away_is_tried_again_and_hides_no_other_claim(driver: Driver) -> None:

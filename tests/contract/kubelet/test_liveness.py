@@ -62,6 +62,15 @@ def test_a_driver_whose_sockets_answer_is_serving(
     assert check(liveness, service) == SERVING
 
 
+def test_without_an_address_it_listens_on_all(plugin: KubeletPlugin, paths: SocketPaths) -> None:
+    liveness = Liveness(paths, address="", port=0)
+    liveness.start()
+    try:
+        assert check(liveness) == SERVING
+    finally:
+        liveness.stop()
+
+
 def test_a_service_nobody_knows_is_not_found(plugin: KubeletPlugin, liveness: Liveness) -> None:
     with pytest.raises(grpc.RpcError) as unknown:
         check(liveness, "readiness")

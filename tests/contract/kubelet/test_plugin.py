@@ -9,12 +9,14 @@ from pathlib import Path
 import grpc
 import pytest
 import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from testbed.commands import wait_until
 from testbed.kubelet import ClaimName, KubeletClient
 
 from dra_driver.claims.model import ClaimRef, PreparedDevice
 from dra_driver.errors import SetupError, TransientError
-from dra_driver.kubelet.plugin import KubeletPlugin
+from dra_driver.kubelet.liveness import Liveness
+from dra_driver.kubelet.plugin import CLAIM_WORKERS, KubeletPlugin
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.kubelet.sockets import SocketPaths, SocketServer, remove_dead_sockets, socket_paths
 from dra_driver.ops.metrics import Metrics
@@ -183,14 +185,79 @@ def test_get_info_is_answered_while_every_claim_worker_is_busy(
     release = threading.Event()
     running.claims.before = lambda _: release.wait(60)
     kubelet.register()
-    pods = [threading.Thread(target=kubelet.prepare, args=(claim(n),)) for n in range(40)]
+    pods = [
+        threading.Thread(target=kubelet.prepare, args=(claim(n),)) for n in range(CLAIM_WORKERS + 8)
+    ]
     for pod in pods:
         pod.start()
     try:
-        eventually(lambda: len(running.calls.running()) == 32)
+        eventually(lambda: len(running.calls.running()) == CLAIM_WORKERS)
         assert kubelet.register().name == "gpu.nvidia.com"
     finally:
         release.set()
+        for pod in pods:
+            pod.join()
+
+
+def serving(liveness: Liveness) -> bool:
+    with grpc.insecure_channel(f"127.0.0.1:{liveness.port}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=10)
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def test_waiting_prepares_starve_neither_an_unprepare_nor_the_probe(
+    running: Running, kubelet: KubeletClient
+) -> None:
+    freed = threading.Event()
+
+    def wait_for_a_gpu(ref: ClaimRef) -> None:
+        if ref.uid != OTHER.uid:
+            freed.wait(60)
+
+    running.claims.before = wait_for_a_gpu
+    liveness = Liveness(running.paths, address="127.0.0.1", port=0)
+    liveness.start()
+    kubelet.register()
+    pods = [threading.Thread(target=kubelet.prepare, args=(claim(n),)) for n in range(100)]
+    for pod in pods:
+        pod.start()
+    try:
+        eventually(lambda: len(running.calls.running()) >= 32)
+        assert serving(liveness)
+        # This is what gives them their GPU.
+        assert kubelet.unprepare(OTHER, timeout=10)[OTHER.uid].error == ""
+    finally:
+        freed.set()
+        liveness.stop()
+        for pod in pods:
+            pod.join()
+    assert len(running.claims.prepared) == len(pods)
+
+
+def test_waiting_unprepares_starve_neither_a_prepare_nor_the_probe(
+    running: Running, kubelet: KubeletClient
+) -> None:
+    freed = threading.Event()
+
+    def wait_for_a_process(ref: ClaimRef) -> None:
+        if ref.uid != OTHER.uid:
+            freed.wait(60)
+
+    running.claims.before = wait_for_a_process
+    liveness = Liveness(running.paths, address="127.0.0.1", port=0)
+    liveness.start()
+    kubelet.register()
+    pods = [threading.Thread(target=kubelet.unprepare, args=(claim(n),)) for n in range(100)]
+    for pod in pods:
+        pod.start()
+    try:
+        eventually(lambda: len(running.calls.running()) >= 32)
+        assert serving(liveness)
+        assert len(kubelet.prepare(OTHER, timeout=10)[OTHER.uid].devices) == 1
+    finally:
+        freed.set()
+        liveness.stop()
         for pod in pods:
             pod.join()
 

@@ -55,9 +55,13 @@ def test_its_metrics_tell_of_domains_and_of_daemons_that_died(
     mps.until(domain, lambda status: status.restarts == 1 and status.state == "ready")
     assert command.stderr is not None
     port = next(event["port"] for event in map(json.loads, command.stderr) if "port" in event)
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
-        lines = answer.read().decode().splitlines()
-    assert 'nvidia_dra_mps_domains{driver="gpu.nvidia.com",state="ready"} 1.0' in lines
+    ready = 'nvidia_dra_mps_domains{driver="gpu.nvidia.com",state="ready"} 1.0'
+    end = time.monotonic() + PATIENCE
+    lines: list[str] = []
+    while ready not in lines and time.monotonic() < end:  # said to the driver a moment before
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
+            lines = answer.read().decode().splitlines()
+    assert ready in lines
     assert 'nvidia_dra_mps_domains{driver="gpu.nvidia.com",state="failed"} 0.0' in lines
     assert 'nvidia_dra_mps_daemon_deaths_total{driver="gpu.nvidia.com"} 1.0' in lines
 

@@ -241,7 +241,7 @@ def test_what_an_earlier_supervisor_left_is_removed(mps: MpsDomains, run: Run) -
     paths = mps.files.paths(domain.id)
     mps.files.make_folders()
     for folder in (paths.folder, paths.pipe, paths.shm):
-        folder.mkdir()
+        folder.mkdir(parents=True)
     for name in ("control", "control_privileged", "control_lock", "nvidia-cuda-mps-control.pid"):
         (paths.pipe / name).write_text("1")
     os.mkfifo(paths.pipe / "log")
@@ -404,7 +404,7 @@ def test_a_driver_without_mps_is_named(mps: MpsDomains, run: Run) -> None:
 def test_without_a_supervisor_the_driver_is_told_so(mps: MpsDomains) -> None:
     domain = mps.domain("claim", 0)
     mps.requests.write_desired(domain)
-    with pytest.raises(TransientError, match="the MPS supervisor is not running on this node"):
+    with pytest.raises(DeviceError, match="the MPS supervisor is not running on this node"):
         mps.impatient.wait_ready(domain, time.monotonic() + PATIENCE)
 
 

@@ -31,8 +31,16 @@ UNPREPARE_STEPS = ["undone", "unspecified", "forgotten"]
 
 def kill_at(node: Node, mode: str, call: str, step: str) -> None:
     """Let a driver process of its own make a call, and be killed at a step of it."""
+    assert node.session.close()  # two drivers with NVML open keep each other from MIG modes
     process = child.start("die_on_node", node.root, mode, call, step)
     assert process.wait(PATIENCE) == -signal.SIGKILL
+    node.look()
+
+
+def check_hardware(node: Node, mode: str) -> None:
+    """Check that the GPUs are set as a prepared claim's requests ask for."""
+    assert list(node.time_slices().values()) == [3] * (mode != "mps")
+    assert list(node.compute_modes().values()) == [3] * (mode != "time-slicing")
 
 
 @pytest.mark.parametrize("mode", REQUESTS)
@@ -44,8 +52,7 @@ def test_a_driver_killed_in_prepare_completes_it_next_time(
         kill_at(node, mode, "prepare", step)
         ref = node.claim_gpus(REQUESTS[mode])
         node.driver.prepare(ref)
-        assert list(node.time_slices().values()) == [3] * (mode != "mps")
-        assert list(node.compute_modes().values()) == [3] * (mode != "time-slicing")
+        check_hardware(node, mode)
         node.driver.unprepare(ref)
         assert node.left() == []
 
@@ -65,6 +72,7 @@ def test_a_driver_killed_in_prepare_leaves_all_or_nothing_at_its_next_start(
         else:
             assert record.state is RecordState.PREPARED
             assert node.driver.specs.exists(ref.uid)
+            check_hardware(node, mode)
         node.driver.unprepare(ref)
         other = node.claim_gpus(dict.fromkeys(REQUESTS[mode]), name="other")
         node.driver.prepare(other)
@@ -75,7 +83,7 @@ def test_a_driver_killed_in_prepare_leaves_all_or_nothing_at_its_next_start(
 
 @pytest.mark.parametrize("mode", REQUESTS)
 @pytest.mark.parametrize("step", UNPREPARE_STEPS)
-@pytest.mark.parametrize("after", ["unprepare", "mend"])
+@pytest.mark.parametrize("after", ["unprepare", "mend", "prepare"])
 def test_a_driver_killed_in_unprepare_leaves_nothing_in_the_end(
     node: Node, mode: str, step: str, after: str
 ) -> None:
@@ -85,6 +93,9 @@ def test_a_driver_killed_in_unprepare_leaves_nothing_in_the_end(
         kill_at(node, mode, "unprepare", step)
         if after == "mend":
             assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+        elif after == "prepare":
+            node.driver.prepare(ref)
+            check_hardware(node, mode)
         node.driver.unprepare(ref)
         other = node.claim_gpus(dict.fromkeys(REQUESTS[mode]), name="other")
         node.driver.prepare(other)
@@ -117,7 +128,7 @@ def test_a_driver_killed_in_prepare_of_mig_devices_under_mps_converges(
 
 
 @pytest.mark.parametrize("step", UNPREPARE_STEPS)
-@pytest.mark.parametrize("after", ["unprepare", "mend"])
+@pytest.mark.parametrize("after", ["unprepare", "mend", "prepare"])
 def test_a_driver_killed_in_unprepare_of_mig_devices_under_mps_converges(
     node: Node, step: str, after: str
 ) -> None:
@@ -127,6 +138,10 @@ def test_a_driver_killed_in_unprepare_of_mig_devices_under_mps_converges(
         kill_at(node, "mig", "unprepare", step)
         if after == "mend":
             assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+        elif after == "prepare":
+            node.driver.prepare(ref)
+            assert len(node.migs()) == 2
+            assert len(node.mps.requests.list()) == 2
         node.driver.unprepare(ref)
         assert (node.migs(), node.left()) == ([], [])
 

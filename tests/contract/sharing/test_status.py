@@ -55,6 +55,20 @@ def test_it_tells_of_a_time_sliced_and_an_mps_gpu(node: Node, status: Callable[[
         assert status("table") == "no claim is prepared on this node\n"
 
 
+def test_it_tells_of_time_slicing_that_has_no_effect_on_mig_devices(
+    node: Node, status: Callable[[str], str]
+) -> None:
+    ref = node.claim_migs(2, sharing={"strategy": "TimeSlicing"})
+    node.driver.prepare(ref)
+    (row,) = [line for line in status("table").splitlines() if "-mig-" in line]
+    assert row.split("  ")[-3:] == ["TimeSlicing", "no effect on MIG devices", "prepared"]
+    assert node.time_slices() == {}
+    node.driver.unprepare(ref)
+    assert node.migs() == []
+    assert node.left() == []
+    assert status("table") == "no claim is prepared on this node\n"
+
+
 def test_it_tells_of_what_could_not_be_taken_back(node: Node, status: Callable[[str], str]) -> None:
     ref = node.claim_gpus(REQUESTS["time-slicing"])
     node.driver.prepare(ref)

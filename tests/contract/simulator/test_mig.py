@@ -232,7 +232,10 @@ def test_all_media_engines_leave_room_for_instances_without(
 def test_a_mig_device_is_known_by_its_uuid_index_and_name(device: object) -> None:
     _, compute = mig_calls.create_both(device, THREE, 4, 4)
     info = pynvml.nvmlComputeInstanceGetInfo_v2(compute)
-    mig = info.device
+    # Its facts name the parent, and no MIG device.
+    assert pynvml.nvmlDeviceGetUUID(info.device) == pynvml.nvmlDeviceGetUUID(device)
+    assert pynvml.nvmlDeviceIsMigDeviceHandle(info.device).value == 0
+    (mig,) = mig_calls.mig_devices(device).values()
     assert pynvml.nvmlDeviceIsMigDeviceHandle(mig).value == 1
     assert pynvml.nvmlDeviceIsMigDeviceHandle(device).value == 0
     identity = pynvml.nvmlDeviceGetUUID(mig)
@@ -240,7 +243,7 @@ def test_a_mig_device_is_known_by_its_uuid_index_and_name(device: object) -> Non
     same = pynvml.nvmlDeviceGetHandleByUUID(identity)
     assert pynvml.nvmlDeviceGetUUID(same) == identity
     assert pynvml.nvmlDeviceGetIndex(same) == 0
-    assert pynvml.nvmlDeviceGetIndex(mig) == pynvml.nvmlDeviceGetIndex(device) == 2
+    assert pynvml.nvmlDeviceGetIndex(info.device) == pynvml.nvmlDeviceGetIndex(device) == 2
     assert pynvml.nvmlDeviceGetName(same) == "NVIDIA H100 80GB HBM3 MIG 3g.40gb"
     assert pynvml.nvmlDeviceGetGpuInstanceId(same) == 1
     assert pynvml.nvmlDeviceGetComputeInstanceId(same) == 0

@@ -123,6 +123,39 @@ def test_graphics_libraries_get_the_links_that_are_opened_by_name(driver_root: P
     assert "/usr/lib/xorg/modules/extensions" not in found(driver_root).libraries.folders
 
 
+def test_xorg_modules_stand_where_xorg_looks_for_them(driver_root: Path) -> None:
+    current = "/usr/lib/nvidia/current"
+    modules = "/usr/lib/xorg/modules"
+    for name in ("nvidia_drv.so", "libglxserver_nvidia.so"):
+        file = f"{name}.{VERSION}" if name.startswith("lib") else name
+        add(driver_root, f"{current}/{file}", driver_tree.elf(None))
+        alternative = driver_root / "etc/alternatives" / name
+        alternative.parent.mkdir(parents=True, exist_ok=True)
+        alternative.symlink_to(f"{current}/{file}")
+        kind = "extensions" if name.startswith("lib") else "drivers"
+        place = driver_root / f"{modules}/{kind}/{name}".lstrip("/")
+        place.parent.mkdir(parents=True)
+        place.symlink_to(f"/etc/alternatives/{name}")
+
+    shown = {library.path: library.source for library in found(driver_root).libraries.libraries}
+    assert shown[f"{modules}/drivers/nvidia_drv.so"] == f"{current}/nvidia_drv.so"
+    assert (
+        shown[f"{modules}/extensions/libglxserver_nvidia.so"]
+        == f"{current}/libglxserver_nvidia.so.{VERSION}"
+    )
+
+
+def test_of_two_egl_platforms_the_linked_one_is_taken_else_the_newest(driver_root: Path) -> None:
+    folder = driver_root / FOLDER[1:]
+    for stem in ("libnvidia-egl-gbm", "libnvidia-egl-wayland"):
+        for version in ("1.1.9", "1.1.13"):
+            (folder / f"{stem}.so.{version}").write_bytes(driver_tree.elf(f"{stem}.so.1"))
+    (folder / "libnvidia-egl-gbm.so.1").symlink_to("libnvidia-egl-gbm.so.1.1.9")
+
+    shown = [path.rpartition("/")[2] for path in library_paths(driver_root) if "egl" in path]
+    assert shown == ["libnvidia-egl-gbm.so.1.1.9", "libnvidia-egl-wayland.so.1.1.13"]
+
+
 def test_programs_are_found_on_the_path(driver_root: Path) -> None:
     assert found(driver_root).programs == (
         DriverFile(source="/usr/bin/nvidia-smi", container_path="/usr/bin/nvidia-smi"),
@@ -147,13 +180,16 @@ def test_a_program_that_nobody_may_run_is_no_program(driver_root: Path) -> None:
     assert found(driver_root).programs == ()
 
 
-def test_firmware_comes_from_the_first_folder_that_has_it(driver_root: Path) -> None:
+def test_each_firmware_file_comes_from_the_first_folder_that_has_it(driver_root: Path) -> None:
     add(driver_root, f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin")
+    add(driver_root, f"/lib/firmware/nvidia/{VERSION}/gsp_tu10x.bin")
     add(driver_root, f"/lib/firmware/6.8.0/nvidia/{VERSION}/gsp_tu10x.bin")
     add(driver_root, "/lib/firmware/nvidia/1.2/gsp_ga10x.bin")
 
-    [firmware] = found(driver_root).firmware
-    assert firmware.container_path == f"/lib/firmware/6.8.0/nvidia/{VERSION}/gsp_tu10x.bin"
+    assert [firmware.container_path for firmware in found(driver_root).firmware] == [
+        f"/lib/firmware/6.8.0/nvidia/{VERSION}/gsp_tu10x.bin",
+        f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
+    ]
 
 
 def test_a_firmware_folder_chosen_for_the_kernel_wins(driver_root: Path) -> None:

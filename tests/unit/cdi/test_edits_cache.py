@@ -13,7 +13,7 @@ import make
 from dra_driver.cdi import edits_cache as content_module
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits
-from dra_driver.cdi.roots import Roots
+from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.errors import DeviceError
 
 VERSION = "550.54.15"
@@ -22,7 +22,11 @@ ALIASES = "/usr/local/nvidia/lib64"
 
 
 def content(
-    root: Path, *, hook_path: str = "", clock: Callable[[], float] = lambda: 0.0
+    root: Path,
+    *,
+    hook_path: str = "",
+    clock: Callable[[], float] = lambda: 0.0,
+    nvml_version: Callable[[], str | None] = lambda: None,
 ) -> EditsCache:
     roots = Roots(
         driver=root,
@@ -32,7 +36,13 @@ def content(
         proc=root / "proc",
         sys=root / "sys",
     )
-    return EditsCache(roots, hook_path=hook_path, kernel_release="6.8.0", clock=clock)
+    return EditsCache(
+        roots,
+        hook_path=hook_path,
+        kernel_release="6.8.0",
+        clock=clock,
+        nvml_version=nvml_version,
+    )
 
 
 def mounts(edits: Edits) -> dict[str, str]:
@@ -57,28 +67,51 @@ def test_with_the_hook_program_files_stand_at_their_place_and_hooks_do_the_rest(
 ) -> None:
     edits = content(driver_root, hook_path="/opt/nvidia-cdi-hook").look().common
 
+    cuda, ml = (f"{FOLDER}/{stem}.so.{VERSION}" for stem in ("libcuda", "libnvidia-ml"))
     assert mounts(edits) == {
-        f"{FOLDER}/libcuda.so.{VERSION}": f"/host{FOLDER}/libcuda.so.{VERSION}",
-        f"{FOLDER}/libnvidia-ml.so.{VERSION}": f"/host{FOLDER}/libnvidia-ml.so.{VERSION}",
+        cuda: f"/host{cuda}",
+        f"{FOLDER}/libcuda.so.1": f"/host{cuda}",
+        f"{FOLDER}/libcuda.so": f"/host{cuda}",
+        ml: f"/host{ml}",
+        f"{FOLDER}/libnvidia-ml.so.1": f"/host{ml}",
         "/usr/bin/nvidia-smi": "/host/usr/bin/nvidia-smi",
     }
     assert [hook.args[1] for hook in edits.hooks] == [
-        "create-symlinks",
         "enable-cuda-compat",
         "update-ldcache",
         "disable-device-node-modification",
     ]
-    links, compat, cache, _ = edits.hooks
-    assert links.args[2:] == (
-        "--link",
-        f"libcuda.so.1::{FOLDER}/libcuda.so",
-        "--link",
-        f"libcuda.so.{VERSION}::{FOLDER}/libcuda.so.1",
-        "--link",
-        f"libnvidia-ml.so.{VERSION}::{FOLDER}/libnvidia-ml.so.1",
-    )
+    compat, cache, _ = edits.hooks
     assert compat.args[2:] == (f"--host-driver-version={VERSION}",)
     assert cache.args[2:] == ("--folder", FOLDER)
+
+
+def test_links_where_no_loader_searches_are_made_by_the_hook_program(driver_root: Path) -> None:
+    folder = driver_root / FOLDER[1:]
+    (folder / "nvidia/current").mkdir(parents=True)
+    for path in list(folder.glob("lib*")):
+        path.rename(folder / "nvidia/current" / path.name)
+    links = content(driver_root, hook_path="/opt/nvidia-cdi-hook").look().common.hooks[0]
+
+    assert links.args[1:4] == (
+        "create-symlinks",
+        "--link",
+        f"libcuda.so.1::{FOLDER}/nvidia/current/libcuda.so",
+    )
+
+
+@pytest.mark.parametrize("hook_path", ["", "/opt/nvidia-cdi-hook"])
+def test_a_link_that_mesa_has_too_is_never_a_mount_in_its_place(
+    driver_root: Path, hook_path: str
+) -> None:
+    glx = driver_root / FOLDER[1:] / f"libGLX_nvidia.so.{VERSION}"
+    glx.write_bytes(driver_tree.elf("libGLX_nvidia.so.0"))
+    edits = content(driver_root, hook_path=hook_path).look().common
+
+    assert f"{FOLDER}/libGLX_indirect.so.0" not in mounts(edits)
+    made = [arg for hook in edits.hooks for arg in hook.args if "libGLX_indirect" in arg]
+    link = f"libGLX_nvidia.so.{VERSION}::{FOLDER}/libGLX_indirect.so.0"
+    assert made == ([link] if hook_path else [])
 
 
 def test_hookless_libraries_also_stand_where_cuda_images_search(driver_root: Path) -> None:
@@ -187,6 +220,67 @@ def test_an_upgraded_driver_is_noticed_at_once(driver_root: Path) -> None:
         (folder / f"{stem}.so.1").symlink_to(f"{stem}.so.560.1.2")
 
     assert f"{FOLDER}/libcuda.so.560.1.2" in mounts(kept.look().common)
+
+
+def test_a_reloaded_kernel_driver_is_noticed_at_once(driver_root: Path) -> None:
+    folder = driver_root / FOLDER[1:]
+    for stem in ("libcuda", "libnvidia-ml"):
+        (folder / f"{stem}.so.560.1.2").write_bytes(driver_tree.elf(f"{stem}.so.1"))
+    says = driver_root / "proc/driver/nvidia/version"
+    says.parent.mkdir(parents=True)
+    text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (root@b)\n"
+    kept = content(driver_root)
+    for version in (VERSION, "560.1.2", VERSION):
+        says.write_text(text.format(version))
+
+        assert f"{FOLDER}/libcuda.so.{version}" in mounts(kept.look().common)
+
+
+def test_where_proc_does_not_say_the_running_version_nvml_does(driver_root: Path) -> None:
+    (driver_root / FOLDER[1:] / "libcuda.so.560.1.2").write_bytes(driver_tree.elf("libcuda.so.1"))
+    kept = content(driver_root, nvml_version=lambda: "560.1.2")
+
+    assert f"{FOLDER}/libcuda.so.560.1.2" in mounts(kept.look().common)
+
+
+def test_a_driver_container_that_starts_after_this_process_is_found(tmp_path: Path) -> None:
+    root = tmp_path / "driver"
+    roots = find_roots(
+        driver_root=Path("/run/nvidia/driver"), container_driver_root=tmp_path, proc_root=tmp_path
+    )
+    kept = EditsCache(roots, hook_path=None, kernel_release="6.8.0", clock=lambda: 0.0)
+    with pytest.raises(DeviceError, match="no NVIDIA driver libraries"):
+        kept.look()
+    for entry in driver_tree.driver_root(root).iterdir():
+        entry.rename(tmp_path / entry.name)
+    (tmp_path / "devices").write_text((tmp_path / "proc/devices").read_text())
+
+    nodes = kept.look().common + kept.look().device(make.whole(make.gpu(1)))
+    hosts = {node.host_path for node in nodes.device_nodes}
+    assert hosts == {
+        f"/run/nvidia/driver/dev/{name}" for name in ("nvidiactl", "nvidia-uvm", "nvidia1")
+    }
+
+
+@pytest.mark.parametrize("place", ["usr/local/nvidia/toolkit", "usr/bin", "opt/own"])
+def test_a_hook_program_that_is_installed_later_is_noticed_at_once(
+    driver_root: Path, place: str
+) -> None:
+    hook_path = "/opt/own/nvidia-cdi-hook" if place == "opt/own" else None
+    program = driver_root / place / "nvidia-cdi-hook"
+    roots = find_roots(
+        driver_root=Path("/"), container_driver_root=driver_root, proc_root=driver_root / "proc"
+    )
+    kept = EditsCache(roots, hook_path=hook_path, kernel_release="6.8.0", clock=lambda: 0.0)
+    if hook_path is None:
+        assert kept.look().common.hooks == ()
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_bytes(b"update-ldcache")
+
+    assert [hook.args[1] for hook in kept.look().common.hooks] == ["update-ldcache"]
+    program.unlink()
+    if hook_path is None:
+        assert kept.look().common.hooks == ()
 
 
 def test_a_control_node_made_later_is_noticed_at_once(driver_root: Path) -> None:

@@ -48,6 +48,28 @@ def test_a_configured_path_that_cannot_be_seen_is_taken_on_trust(tmp_path: Path)
     assert not program.hooks("update-application-profile")
 
 
+def test_a_configured_path_that_this_process_sees_too_is_looked_into(tmp_path: Path) -> None:
+    install(tmp_path, "/toolkit/nvidia-cdi-hook", b"update-ldcache update-application-profile")
+    program = find_hook_program(
+        find_roots(driver_root=tmp_path / "driver"), str(tmp_path / "toolkit/nvidia-cdi-hook")
+    )
+
+    assert program is not None
+    assert program.commands == {"update-ldcache", "update-application-profile"}
+
+
+def test_a_scripts_program_stands_beside_it(tmp_path: Path) -> None:
+    folder = "/usr/local/nvidia/toolkit"
+    install(tmp_path, f"{folder}/nvidia-cdi-hook", b"#! /bin/sh\n")
+    install(
+        tmp_path, f"{folder}/nvidia-cdi-hook.real", b"update-ldcache update-application-profile"
+    )
+    program = find_hook_program(host_seen_at(tmp_path), None)
+
+    assert program is not None
+    assert program.commands == {"update-ldcache", "update-application-profile"}
+
+
 def test_a_configured_path_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match="/opt/nvidia-cdi-hook is not on this node"):
         find_hook_program(host_seen_at(tmp_path), "/opt/nvidia-cdi-hook")

@@ -7,13 +7,10 @@ import pytest
 
 import make
 from dra_driver.cdi.gpu import gpu_edits
-from dra_driver.cdi.hooks import HookProgram
 from dra_driver.cdi.model import DeviceNode
 from dra_driver.cdi.nodes import node_edits
 from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.errors import DeviceError
-
-HOOK_PROGRAM = HookProgram(path="/usr/bin/nvidia-cdi-hook", commands=frozenset({"create-symlinks"}))
 
 
 def roots_at(root: Path, *, on_host: str | None = None) -> Roots:
@@ -125,12 +122,12 @@ def test_a_node_for_a_group_only_brings_the_group_along(driver_root: Path) -> No
 
 
 def test_a_gpu_has_its_own_node_and_no_other_gpus(driver_root: Path) -> None:
-    assert nodes_of(gpu_edits(make.gpu(1), roots_at(driver_root), None)) == ["/dev/nvidia1"]
+    assert nodes_of(gpu_edits(make.gpu(1), roots_at(driver_root))) == ["/dev/nvidia1"]
 
 
 def test_a_gpu_without_node_is_an_error_that_names_it(driver_root: Path) -> None:
     with pytest.raises(DeviceError, match="is missing") as caught:
-        gpu_edits(make.gpu(5), roots_at(driver_root), None)
+        gpu_edits(make.gpu(5), roots_at(driver_root))
 
     assert f"{driver_root}/dev/nvidia5" in str(caught.value)
     assert make.gpu(5).uuid in str(caught.value)
@@ -142,31 +139,16 @@ def test_drm_nodes_are_those_of_the_gpus_address(driver_root: Path) -> None:
     add_drm(driver_root, make.gpu(1).pci_address, "card2", "renderD129")
     (driver_root / "sys/bus/pci/devices" / address / "drm/controlD64").mkdir()
 
-    edits = gpu_edits(make.gpu(0), roots_at(driver_root), HOOK_PROGRAM)
-    assert nodes_of(edits) == ["/dev/nvidia0", "/dev/dri/card1", "/dev/dri/renderD128"]
+    edits = gpu_edits(make.gpu(0), roots_at(driver_root))
+    own = [path for path in nodes_of(edits) if "by-path" not in path]
+    assert own == ["/dev/nvidia0", "/dev/dri/card1", "/dev/dri/renderD128"]
 
 
-def test_by_path_names_are_links_made_by_the_hook_program(driver_root: Path) -> None:
-    address = make.gpu(0).pci_address
-    add_drm(driver_root, address, "card1", "renderD128")
-    add_drm(driver_root, make.gpu(1).pci_address, "card2")
-
-    [hook] = gpu_edits(make.gpu(0), roots_at(driver_root), HOOK_PROGRAM).hooks
-    assert hook.args == (
-        "nvidia-cdi-hook",
-        "create-symlinks",
-        "--link",
-        f"../card1::/dev/dri/by-path/pci-{address}-card",
-        "--link",
-        f"../renderD128::/dev/dri/by-path/pci-{address}-render",
-    )
-
-
-def test_without_hook_program_by_path_names_are_nodes(driver_root: Path) -> None:
+def test_by_path_names_are_the_same_nodes_again(driver_root: Path) -> None:
     address = make.gpu(0).pci_address
     add_drm(driver_root, address, "card1", "renderD128")
 
-    edits = gpu_edits(make.gpu(0), roots_at(driver_root), None)
+    edits = gpu_edits(make.gpu(0), roots_at(driver_root))
     by_path = {node.path: node for node in edits.device_nodes if "by-path" in node.path}
     card = by_path[f"/dev/dri/by-path/pci-{address}-card"]
     assert (card.host_path, card.major, card.minor) == (f"{driver_root}/dev/dri/card1", 226, 1)

@@ -49,3 +49,25 @@ def test_a_dev_root_can_be_chosen(tmp_path: Path) -> None:
 def test_a_view_that_was_given_and_is_not_mounted_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="is not a folder"):
         find_roots(driver_root=Path("/"), container_driver_root=tmp_path / "absent")
+
+
+def test_nodes_that_come_with_a_driver_container_are_found_when_they_are_there(
+    tmp_path: Path,
+) -> None:
+    roots = find_roots(driver_root=Path("/run/nvidia/driver"), container_driver_root=tmp_path)
+    assert roots.now() == roots
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+
+    assert roots.now().dev == tmp_path / "dev"
+    assert roots.now().node_on_host("nvidia0") == "/run/nvidia/driver/dev/nvidia0"
+    (tmp_path / "dev/nvidiactl").unlink()
+    assert roots.now() == roots
+
+
+def test_a_chosen_dev_root_stays(tmp_path: Path) -> None:
+    roots = find_roots(driver_root=tmp_path, dev_root=Path("/other"))
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+
+    assert roots.now() == roots

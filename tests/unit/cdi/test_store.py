@@ -41,6 +41,30 @@ def test_a_second_write_of_the_same_content_does_not_touch_the_file(tmp_path: Pa
     assert file_of(tmp_path).stat() == before
 
 
+def test_a_spec_that_only_root_may_read_is_opened_to_all(tmp_path: Path) -> None:
+    store = SpecStore(tmp_path)
+    store.write(UID, spec())
+    file_of(tmp_path).chmod(0o600)
+    store.write(UID, spec())
+
+    assert file_of(tmp_path).stat().st_mode & 0o7777 == 0o644
+
+
+def test_a_folder_that_is_made_is_open_to_all_and_one_that_is_there_stays(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir(mode=0o750)
+    before = os.umask(0o077)
+    try:
+        SpecStore(tmp_path / "there").write(UID, spec())
+        SpecStore(tmp_path / "var/run/cdi").write(UID, spec())
+    finally:
+        os.umask(before)
+
+    modes = {
+        path: (tmp_path / path).stat().st_mode & 0o7777 for path in ("there", "var", "var/run/cdi")
+    }
+    assert modes == {"there": 0o750, "var": 0o755, "var/run/cdi": 0o755}
+
+
 def test_changed_content_replaces_the_file(tmp_path: Path) -> None:
     store = SpecStore(tmp_path)
     store.write(UID, spec())

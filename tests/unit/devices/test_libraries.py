@@ -1,6 +1,5 @@
 """Where libraries are searched, and in which order."""
 
-import struct
 from pathlib import Path
 
 import pytest
@@ -8,31 +7,13 @@ import pytest
 from dra_driver.devices.libraries import locate
 from dra_driver.devices.nvml import find_library
 from dra_driver.errors import DeviceError
+from driver_layouts import I386, X86_64, write_cache
 
 
 def add(root: Path, path: str) -> None:
     file = root / path.lstrip("/")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.touch()
-
-
-def write_cache(root: Path, *entries: tuple[str, str, int], before: bytes = b"") -> None:
-    """Write /etc/ld.so.cache in glibc's format from names, paths and flags."""
-    strings = b""
-    table = b""
-    start = 48 + 24 * len(entries)
-    for name, path, flags in entries:
-        at = start + len(strings)
-        strings += name.encode() + b"\0" + path.encode() + b"\0"
-        table += struct.pack("=iIIIQ", flags, at, at + len(name) + 1, 0, 0)
-    head = b"glibc-ld.so.cache1.1" + struct.pack("=II", len(entries), len(strings)) + bytes(20)
-    cache = root / "etc/ld.so.cache"
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    cache.write_bytes(before + head + table + strings)
-
-
-X86_64 = 0x0303
-I386 = 0x0803
 
 
 def test_known_folders_are_searched_in_order_and_each_file_counts_once(tmp_path: Path) -> None:
@@ -82,6 +63,19 @@ def test_a_damaged_cache_has_nothing(tmp_path: Path, content: bytes) -> None:
     assert locate(tmp_path, "*") == ()
 
 
+def test_the_cache_knows_a_file_by_every_name_on_the_way_to_it(tmp_path: Path) -> None:
+    add(tmp_path, "/store/libcuda.so.550.54.15")
+    folder = tmp_path / "opt/nvidia"
+    folder.mkdir(parents=True)
+    (folder / "libcuda.so.1").symlink_to("libcuda.so.550")
+    (folder / "libcuda.so.550").symlink_to("/store/libcuda.so.550.54.15")
+    write_cache(tmp_path, ("libcuda.so.1", "/opt/nvidia/libcuda.so.1", X86_64))
+
+    for pattern in ("libcuda.so.1", "libcuda.so.550", "libcuda.so.*.*"):
+        assert locate(tmp_path, pattern) == ("/store/libcuda.so.550.54.15",)
+    assert locate(tmp_path, "libcuda.so.9") == ()
+
+
 def test_a_truncated_cache_has_what_is_left(tmp_path: Path) -> None:
     add(tmp_path, "/opt/libcuda.so.1")
     write_cache(tmp_path, ("libcuda.so.1", "/opt/libcuda.so.1", X86_64))
@@ -97,6 +91,19 @@ def test_the_nvml_library_is_found_in_a_driver_container(tmp_path: Path) -> None
     assert find_library(tmp_path) == (
         tmp_path / "usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.1"
     )
+
+
+def test_the_running_drivers_nvml_library_goes_before_one_that_was_left_behind(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "usr/lib64"
+    for version in ("535.104.05", "550.54.15"):
+        add(tmp_path, f"/usr/lib64/libnvidia-ml.so.{version}")
+    (folder / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.535.104.05")
+
+    assert find_library(tmp_path) == folder / "libnvidia-ml.so.535.104.05"
+    assert find_library(tmp_path, "550.54.15") == folder / "libnvidia-ml.so.550.54.15"
+    assert find_library(tmp_path, "560.1.2") == folder / "libnvidia-ml.so.535.104.05"
 
 
 def test_a_missing_nvml_library_says_where_it_was_looked_for_and_what_to_do(

@@ -1,9 +1,24 @@
 """The control group that daemons are moved to."""
 
+import os
+import subprocess
+import threading
+import time
 from pathlib import Path
 
+import pytest
+
+from dra_driver.mps import processes
 from dra_driver.mps.cgroup import GROUP, DaemonGroup
 from dra_driver.mps.domain import Daemon
+
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+
+
+def this_process() -> Daemon:
+    daemon = processes.daemon_at(os.getpid())
+    assert daemon is not None
+    return daemon
 
 
 def test_a_daemon_is_moved_in_every_hierarchy_of_cgroup_v1(tmp_path: Path) -> None:
@@ -13,17 +28,56 @@ def test_a_daemon_is_moved_in_every_hierarchy_of_cgroup_v1(tmp_path: Path) -> No
     (tmp_path / "link").symlink_to("devices")
     (tmp_path / "cpuset/cpuset.cpus").write_text("0-1\n")
     (tmp_path / "cpuset" / GROUP / "cpuset.cpus").write_text("\n")
-    DaemonGroup(tmp_path).take(Daemon(pid=7, start_ticks=8))
-    assert (tmp_path / "devices" / GROUP / "cgroup.procs").read_text() == "7\n"
-    assert (tmp_path / "cpuset" / GROUP / "cgroup.procs").read_text() == "7\n"
+    DaemonGroup(tmp_path).take(this_process())
+    assert (tmp_path / "devices" / GROUP / "cgroup.procs").read_text() == f"{os.getpid()}\n"
+    assert (tmp_path / "cpuset" / GROUP / "cgroup.procs").read_text() == f"{os.getpid()}\n"
     assert (tmp_path / "cpuset" / GROUP / "cpuset.cpus").read_text() == "0-1\n"
 
 
 def test_a_daemon_is_moved_once_in_cgroup_v2(tmp_path: Path) -> None:
     (tmp_path / "cgroup.procs").touch()
-    DaemonGroup(tmp_path).take(Daemon(pid=7, start_ticks=8))
-    assert (tmp_path / GROUP / "cgroup.procs").read_text() == "7\n"
+    DaemonGroup(tmp_path).take(this_process())
+    assert (tmp_path / GROUP / "cgroup.procs").read_text() == f"{os.getpid()}\n"
 
 
 def test_without_a_cgroup_file_system_nothing_is_moved() -> None:
-    DaemonGroup(None).take(Daemon(pid=7, start_ticks=8))
+    DaemonGroup(None).take(this_process())
+
+
+def test_a_process_that_only_has_a_daemons_pid_is_not_moved(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").touch()
+    DaemonGroup(tmp_path).take(Daemon(pid=os.getpid(), start_ticks=1))
+    assert not (tmp_path / GROUP).exists()
+
+
+@pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="needs root, to choose a PID")
+def test_a_process_that_got_a_daemons_pid_during_the_move_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").touch()
+    (tmp_path / GROUP).mkdir()
+    os.mkfifo(tmp_path / GROUP / "cgroup.procs")  # the move waits until it is read
+    first = subprocess.Popen(["/bin/sleep", "600"])
+    daemon = processes.daemon_at(first.pid)
+    assert daemon is not None
+    move = threading.Thread(target=DaemonGroup(tmp_path).take, args=(daemon,))
+    move.start()
+    time.sleep(0.2)  # it has looked at the daemon, and is about to write
+    first.kill()
+    first.wait()
+    stranger = with_pid(daemon.pid)
+    assert (tmp_path / GROUP / "cgroup.procs").read_text() == f"{daemon.pid}\n"
+    move.join()
+    if stranger is None:
+        pytest.skip("another process got the PID")
+    stranger.wait(30.0)  # long before it would end by itself
+
+
+def with_pid(pid: int) -> "subprocess.Popen[bytes] | None":
+    """Start a process that gets this PID, unless others are quicker each time."""
+    for _ in range(20):
+        LAST_PID.write_text(str(pid - 1))
+        process = subprocess.Popen(["/bin/sleep", "600"])
+        if process.pid == pid:
+            return process
+        process.kill()
+        process.wait()
+    return None

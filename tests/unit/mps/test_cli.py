@@ -73,3 +73,10 @@ def test_a_size_that_is_not_valid_is_refused(tmp_path: Path, size: str) -> None:
 def test_a_missing_procfs_is_named(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="--proc-root"):
         build(parsed(f"--proc-root={tmp_path}"))
+
+
+def test_device_nodes_are_looked_for_as_the_driver_does(tmp_path: Path) -> None:
+    dev = f"--nvidia-dev-root={tmp_path}"
+    assert parsed(dev).nvidia_dev_root == tmp_path
+    with pytest.raises(SetupError, match="is not a folder"):
+        build(node(tmp_path, f"--container-driver-root={tmp_path / 'absent'}", dev))

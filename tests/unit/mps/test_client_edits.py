@@ -18,9 +18,9 @@ def test_a_client_finds_its_daemon_and_shares_memory_with_it() -> None:
             host_path="/plugins/mps/domains/claim/shm", container_path="/dev/shm", options=OPTIONS
         ),
         Mount(
-            host_path="/plugins/mps/domains/claim/pipe",
+            host_path="/plugins/mps/domains/claim/run/pipe",
             container_path="/tmp/nvidia-mps",
-            options=OPTIONS,
+            options=("ro", "nosuid", "nodev", "noexec", "bind"),
         ),
     )
 

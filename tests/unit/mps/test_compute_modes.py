@@ -19,15 +19,14 @@ class Door:
         self.writes = 0
         self.refuses = False
         self.is_open = False
+        self.openings = 0
 
     def compute_mode(self, uuid: str) -> int | None:
-        self.open()
-        return self.modes[uuid]
-
-    def open(self) -> None:
         if self.refuses:
             raise DeviceError("refused")
+        self.openings += not self.is_open
         self.is_open = True
+        return self.modes[uuid]
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
         if self.refuses:
@@ -53,7 +52,6 @@ def test_the_mode_that_was_found_is_restored() -> None:
     assert door.modes == {GPU: EXCLUSIVE_PROCESS, OTHER: DEFAULT}
     modes.release(ONE, GPU)
     assert door.modes == {GPU: PROHIBITED, OTHER: DEFAULT}
-    modes.close()
     assert not door.is_open
 
 
@@ -61,12 +59,32 @@ def test_the_driver_may_be_missing_until_a_domain_comes() -> None:
     door = Door()
     door.refuses = True
     modes = ComputeModes(door)
-    modes.open()
     with pytest.raises(DeviceError):
         modes.acquire(ONE, GPU)
     door.refuses = False
-    modes.open()
-    assert door.is_open
+    assert modes.acquire(ONE, GPU) == DEFAULT
+
+
+def test_the_driver_is_open_only_while_modes_are_read_or_set() -> None:
+    door = Door()
+    modes = ComputeModes(door)
+    with modes.using():
+        enter(modes, ONE)
+        enter(modes, ONE, OTHER)
+        assert door.is_open
+    assert (door.is_open, door.openings) == (False, 1)
+    modes.release(ONE, GPU)
+    assert not door.is_open
+
+
+def test_what_two_use_at_a_time_stays_open_for_the_second() -> None:
+    door = Door()
+    modes = ComputeModes(door)
+    with modes.using():
+        with modes.using():
+            enter(modes, ONE)
+        assert door.is_open
+    assert not door.is_open
 
 
 def test_the_last_of_two_domains_restores_the_mode_before_the_first() -> None:

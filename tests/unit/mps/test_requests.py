@@ -1,13 +1,15 @@
 """The driver's side alone: what it leaves on disk, and which answers it believes."""
 
+import errno
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dra_driver.errors import TransientError
-from dra_driver.mps.domain import Domain, DomainDevice, DomainId
+from dra_driver.errors import TransientError, VersionError
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId, State, Status, encode_status
 from dra_driver.mps.files import MpsFiles
 from dra_driver.mps.lock import SupervisorLock
 from dra_driver.mps.requests import DomainRequests
@@ -91,3 +93,51 @@ def test_damaged_files_say_nothing(tmp_path: Path) -> None:
     (tmp_path / "status/claim.json").write_bytes(b"{")
     assert requests.desired(DOMAIN.id) is None
     assert requests.status(DOMAIN.id) is None
+
+
+def newer(path: Path) -> bytes:
+    """Let a newer version have written a file."""
+    path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":2'))
+    return path.read_bytes()
+
+
+def test_what_a_newer_driver_asks_for_is_not_asked_for_in_an_older_way(tmp_path: Path) -> None:
+    requests = DomainRequests(tmp_path, time.monotonic)
+    requests.write_desired(DOMAIN)
+    path = tmp_path / "desired/claim.json"
+    data = newer(path)
+    with pytest.raises(VersionError, match="run both in the same version on this node"):
+        requests.write_desired(DOMAIN)
+    assert path.read_bytes() == data
+    requests.remove(DOMAIN.id)
+    assert not path.exists()
+
+
+def test_the_answer_of_a_newer_supervisor_is_said_to_be_one(
+    tmp_path: Path, busy_supervisor: None
+) -> None:
+    requests = DomainRequests(tmp_path, time.monotonic)
+    requests.write_desired(DOMAIN)
+    path = tmp_path / "status/claim.json"
+    path.write_bytes(encode_status(Status(id=DOMAIN.id, state=State.READY, supervisor="busy")))
+    newer(path)
+    with pytest.raises(VersionError, match="or of its MPS supervisor"):
+        requests.wait_ready(DOMAIN, time.monotonic() + 30.0)
+
+
+def test_a_removal_needs_no_free_byte(
+    tmp_path: Path, busy_supervisor: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = DomainRequests(tmp_path, time.monotonic)
+    requests.write_desired(DOMAIN)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
+    requests.remove(DOMAIN.id)
+    assert requests.desired(DOMAIN.id) is None
+    status = requests.status(DOMAIN.id)
+    assert status is not None
+    assert status.state is State.STOPPING

@@ -97,3 +97,23 @@ def test_facts_bound_to_a_thread_are_on_its_lines() -> None:
         structlog.get_logger().info("claim prepared")
     event = json.loads(out.getvalue())
     assert (event["claim"], event["uid"]) == ("ns/a", "u")
+
+
+class Broken(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    def flush(self) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+@pytest.mark.parametrize("form", [LogFormat.JSON, LogFormat.CONSOLE])
+def test_a_line_that_nobody_takes_is_lost_and_nothing_else(
+    form: LogFormat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for stream in (Broken(), io.StringIO()):
+        configured(form=form, stream=stream)
+        stream.close()
+        structlog.get_logger().info("claim prepared")
+        logging.getLogger("urllib3").warning("retrying")
+    assert capsys.readouterr().err == ""

@@ -81,3 +81,11 @@ def test_two_drivers_in_one_process_do_not_share_counts() -> None:
     series = 'nvidia_dra_requests_total{driver="gpu.nvidia.com",operation="prepare"}'
     assert f"{series} 1.0" in text(first)
     assert f"{series} 0.0" in text(second)
+
+
+def test_the_age_of_a_silence_is_told_for_each_gpu() -> None:
+    metrics = Metrics(driver="d", node="n", version="1")
+    metrics.watch_silence(lambda: {"nvml": 0.0, "3": 12.5})
+    body = text(metrics)
+    assert 'nvidia_dra_nvml_silent_seconds{driver="d",gpu="3"} 12.5' in body
+    assert 'nvidia_dra_nvml_silent_seconds{driver="d",gpu="nvml"} 0.0' in body

@@ -3,9 +3,10 @@ from typing import Any
 import pytest
 
 import make
+from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu
 from dra_driver.errors import ConfigError, DeviceError, TransientError
-from dra_driver.sharing.base import Group, SharingPlan
+from dra_driver.sharing.base import DeviceUuid, Group, MigUnit, SharingPlan
 from dra_driver.sharing.time_slicing import TimeSlicing
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
 from resource_nvidia_com.v1beta1.sharing import MigDeviceSharing, SharingStrategy
@@ -147,7 +148,17 @@ def test_a_gpu_that_does_not_say_its_mode_is_not_planned_for() -> None:
         planned(card)
 
 
-def test_on_a_mig_device_there_is_nothing_to_do() -> None:
+def test_on_a_mig_device_there_is_nothing_to_do_but_to_say_so() -> None:
     config = MigDeviceConfig(sharing=MigDeviceSharing(strategy=SharingStrategy.TIME_SLICING))
-    strategy = TimeSlicing(Card(), Card())
-    assert strategy.plan([Group(claim="uid", gpus=(GPU,), config=config)], 0.0) == ()
+    card = Card(EXCLUSIVE_PROCESS)
+    strategy = TimeSlicing(card, card)
+    device = make.mig_device(1)
+    group = Group(claim="uid", migs=(MigUnit(gpu=GPU, device=device),), config=config)
+    (plan,) = strategy.plan([group], 0.0)
+    assert (plan.strategy, plan.gpus) == ("TimeSlicing", ()), "no GPU is locked for it"
+    assert plan.parts == (GpuPart(gpu=GPU.uuid, placement=device.placement),)
+    strategy.apply(plan, 0.0)
+    strategy.ensure(plan, None)
+    strategy.undo(plan, 0.0)
+    assert (card.time_slices, card.mode) == ([], EXCLUSIVE_PROCESS)
+    assert strategy.describe(plan, DeviceUuid(device.uuid)).words == "no effect on MIG devices"

@@ -93,12 +93,13 @@ def test_a_partition_is_described_as_by_nvidias_driver() -> None:
     ]
 
 
-def test_the_whole_gpu_consumes_all_counters_and_keeps_its_own_memory() -> None:
+def test_the_whole_gpu_consumes_all_counters_and_has_the_capacity_of_its_largest_profile() -> None:
     published = found(h100())
     whole = device(published, "gpu-0")
 
     assert whole["consumesCounters"][0]["counters"] == published.counter_sets[0]["counters"]
-    assert whole["capacity"]["memory"] == {"value": "80Gi"}
+    all_of_it: Any = published.counter_sets[0]["counters"]
+    assert whole["capacity"]["memory"] == all_of_it["memory"] == {"value": "81152Mi"}
     assert whole["capacity"]["multiprocessors"] == {"value": "132"}
 
 
@@ -206,6 +207,7 @@ def test_without_counters_whole_gpus_stay_and_partitions_go() -> None:
     assert names(published) == ["gpu-0"]
     assert published.counter_sets == ()
     assert "consumesCounters" not in published.devices[0]
+    assert published.devices[0]["capacity"] == {"memory": {"value": "80Gi"}}
     assert "does not store counters" in published.notes[0].text
 
 

@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 import make
 from dra_driver.errors import UnavailableError
 from dra_driver.kube.resource import Resource
 from dra_driver.ops.metrics import SliceWrite
+from dra_driver.slices.attributes import Omitted
 from dra_driver.slices.difference import Difference, Kind, Path
+from dra_driver.slices.project import Note, Projection, Withheld
 from dra_driver.slices.publication import Publication, _feature, features
 
 NODE: dict[str, object] = {"metadata": {"uid": "node-uid"}}
@@ -119,3 +122,54 @@ def test_slices_of_others_are_not_deleted_even_if_the_server_lists_them() -> Non
     ]
     answers = Answers(node=NODE, listed=theirs, stored={"spec": {"devices": []}})
     assert publication(answers).publish(make.inventory()) == 1
+
+
+class Stores(Answers):
+    """An API server that takes whatever it is given and keeps nothing."""
+
+    def create(
+        self, resource: Resource, body: Mapping[str, object], *, timeout: float
+    ) -> dict[str, object]:
+        return dict(body)
+
+
+def test_what_is_left_out_of_other_gpus_is_not_told_again_when_one_gpu_changes() -> None:
+    def found(*notes: Note, withheld: tuple[Withheld, ...] = ()) -> Projection:
+        omitted = (Omitted(device="gpu-7", attribute="numaNode", reason="unknown"),)
+        return Projection(devices=(), notes=notes, withheld=withheld, omitted=omitted)
+
+    notes = [Note(index=index, text="it is an older card") for index in range(8)]
+    lost = Withheld(index=3, reason="it is lost")
+    other = Note(index=4, text="it has an instance made by hand")
+    looks = [
+        found(*notes),
+        found(*notes[:3], *notes[4:], withheld=(lost,)),
+        found(*notes[:3], other, *notes[5:], withheld=(lost,)),
+        found(*notes),
+    ]
+    rest = iter(looks)
+    publisher = Publication(
+        Stores(node=NODE, listed=[], stored={}),
+        driver="gpu.nvidia.com",
+        node_name="n1",
+        observer=Silent(),
+        project=lambda _, with_counters: next(rest),
+    )
+    told = []
+    for _ in looks:
+        with capture_logs() as logs:
+            publisher.publish(make.inventory())
+        told.append(
+            [
+                (line["event"], line.get("index"))
+                for line in logs
+                if line["event"] != "slices published"
+            ]
+        )
+    part = "gpu published in part"
+    assert told == [
+        [*((part, index) for index in range(8)), ("attribute omitted", None)],
+        [("gpu withheld", 3)],
+        [(part, 4)],
+        [(part, 3), (part, 4)],
+    ]

@@ -1,0 +1,162 @@
+"""Calls into NVML that can be given up on: a GPU that hangs is one GPU, and not the driver.
+
+In: a call, and what it is about: a GPU, or NVML as a whole. Out: its answer, or a `SilenceError`
+when there is none in time. A thread in a call that hangs in the kernel cannot be ended from here,
+so it is left where it is. Calls about one thing take turns, and while one hangs all others about
+the same are refused at once: there is never more than one lost thread for each GPU. When the call
+returns after all, its answer is dropped, and the next one is asked again.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import structlog
+
+from dra_driver.errors import SilenceError
+
+T = TypeVar("T")
+
+ANSWER_SECONDS = 10.0
+"""For all that is asked of a GPU in one look; one that is not initialised yet takes seconds."""
+
+HURRIED_SECONDS = 2.0
+"""The same while something else is silent already: a hung driver should not take it from each."""
+
+OPEN_SECONDS = 60.0
+"""For NVML to be initialised, or shut down."""
+
+NVML = "nvml"
+"""The subject of calls that are about no GPU; those about one have its index, or its UUID."""
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Calls about one thing. The lock is taken by who asks, and let go by who answered."""
+
+    subject: str
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    asked_at: float = 0.0
+    silence: SilenceError | None = None
+
+
+class NvmlCalls:
+    """Makes calls on threads of their own. For any thread."""
+
+    def __init__(
+        self, *, clock: Callable[[], float], answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
+        """Take the clock, which counts monotonic seconds, and how long a GPU has for an answer."""
+        self._clock = clock
+        self._answer_seconds = answer_seconds
+        self._lanes: dict[str, _Lane] = {}
+        self._mutex = threading.Lock()
+
+    def about(self, subject: str, call: Callable[[], T], seconds: float | None = None) -> T:
+        """Return what a call returns, or raise what it raises.
+
+        Raises:
+            SilenceError: there is no answer in time, or an earlier call has none yet.
+        """
+        if seconds is None:
+            hurry = self.silent and self._answer_seconds > HURRIED_SECONDS
+            seconds = HURRIED_SECONDS if hurry else self._answer_seconds
+        end = self._clock() + seconds
+        lane = self._lane(subject)
+        if lane.silence is not None:
+            raise _again(lane.silence)
+        if not lane.lock.acquire(timeout=seconds):
+            raise _again(lane.silence or _silence(subject, seconds))
+        lane.asked_at = self._clock()
+        answer: Future[T] = Future()
+        thread = threading.Thread(
+            target=self._call, args=(lane, call, answer), name=f"nvml-{subject}", daemon=True
+        )
+        thread.start()
+        try:
+            return answer.result(max(0.0, end - self._clock()))
+        except TimeoutError:
+            self._give_up(lane, answer, seconds)
+            return answer.result(0)
+
+    @property
+    def silent(self) -> bool:
+        """Whether some call has been given up on and has not returned."""
+        return any(seconds > 0 for seconds in self.silences().values())
+
+    def silences(self) -> Mapping[str, float]:
+        """Return how many seconds all that was ever asked has been silent; 0 if it is not."""
+        now = self._clock()
+        with self._mutex:
+            return {
+                subject: max(now - lane.asked_at, 0.001) if lane.silence else 0.0
+                for subject, lane in self._lanes.items()
+            }
+
+    @contextmanager
+    def none_under_way(self, seconds: float) -> Iterator[bool]:
+        """Keep others from calling about GPUs; yields False if a call does not end in time."""
+        end = self._clock() + seconds
+        with self._mutex:
+            lanes = [lane for lane in self._lanes.values() if lane.subject != NVML]
+        held: list[_Lane] = []
+        try:
+            for lane in lanes:
+                left = 0.0 if lane.silence else max(0.0, end - self._clock())
+                if not lane.lock.acquire(timeout=left):
+                    yield False
+                    return
+                held.append(lane)
+            yield True
+        finally:
+            for lane in held:
+                lane.lock.release()
+
+    def _lane(self, subject: str) -> _Lane:
+        with self._mutex:
+            return self._lanes.setdefault(subject, _Lane(subject))
+
+    def _call(self, lane: _Lane, call: Callable[[], T], answer: Future[T]) -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001 (whatever it is, it is for who asked)
+            answer.set_exception(error)
+        with self._mutex:
+            was_silent, lane.silence = lane.silence is not None, None
+            seconds = self._clock() - lane.asked_at
+        lane.lock.release()
+        if was_silent:
+            log.info("nvml answers again", subject=lane.subject, seconds=round(seconds, 1))
+
+    def _give_up(self, lane: _Lane, answer: Future[T], seconds: float) -> None:
+        """Raise, unless the answer has come just now.
+
+        Raises:
+            SilenceError: it has not.
+        """
+        with self._mutex:
+            if answer.done():
+                return
+            silence = lane.silence = _silence(lane.subject, seconds)
+        log.error("nvml does not answer", subject=lane.subject, seconds=round(seconds, 1))
+        raise silence
+
+
+def _silence(subject: str, seconds: float) -> SilenceError:
+    what = "the NVIDIA driver" if subject == NVML else f"GPU {subject.removeprefix('GPU-')}"
+    since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return SilenceError(
+        f"{what} does not answer since {since} UTC (NVML was given {seconds:.0f} s); look for NVRM "
+        "and Xid lines in dmesg: if it does not answer again by itself, the node has to be rebooted"
+    )
+
+
+def _again(silence: SilenceError) -> SilenceError:
+    """Return the same error anew: raised by several threads, one would gather their tracebacks."""
+    return SilenceError(str(silence))

@@ -1,0 +1,102 @@
+"""A domain's two pipe folders: the daemon's own, and what clients get of it.
+
+In: the domain's folders, with the tmpfs `run` mounted. Out: `own`, in which the daemon makes its
+sockets, and `pipe`, which containers mount read-only, with hard links to those that clients use.
+A program is a client through `control`, and the daemon takes no commands there ("not enough
+privilege"). It takes them at `control_privileged`, which stays in `own`. Both is seen with
+NVIDIA's own control program, daemon and libcuda, R535 (tests/contract/mps/test_hostile_tenants.py).
+
+Nothing in `pipe` is ever read, followed or believed here. It is only put there and removed.
+"""
+
+import os
+import shutil
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from dra_driver.mps.files import DomainPaths, file_error
+
+SHARED = ("control", "log")
+"""What clients get: the socket at which they connect, and the FIFO by which they log."""
+
+CONTROL_SOCKET = "control_privileged"
+"""In `own`: where the daemon takes commands."""
+
+SIZE = 1024**2
+FILES = 64
+"""Limits of the tmpfs: sockets and FIFOs take no space, and there are fewer than ten."""
+
+
+def make_pipes(paths: DomainPaths) -> None:
+    """Make both folders; ones that are there keep their inodes, which containers have mounted.
+
+    Raises:
+        OSError: they cannot be made.
+    """
+    for folder in (paths.own, paths.pipe):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o755)  # for clients of any user, and servers, which run as these
+
+
+def clean_pipes(paths: DomainPaths) -> None:
+    """Remove what a dead daemon left in its folder, and whatever is in that of the clients.
+
+    Raises:
+        StateError: it cannot be removed.
+    """
+    for folder in (paths.own, paths.pipe):
+        try:
+            for name in _names(folder):
+                _remove(folder / name)
+        except OSError as error:
+            raise file_error("clean", folder, error) from error
+
+
+def publish_pipes(paths: DomainPaths) -> None:
+    """Let clients reach the daemon that made its sockets. Repeating it changes nothing.
+
+    Raises:
+        StateError: it cannot be done.
+    """
+    for name in SHARED:
+        source, target = paths.own / name, paths.pipe / name
+        try:
+            made = source.lstat()
+            if _is_same(made, target):
+                continue
+            if stat.S_ISDIR(_mode(target)):
+                _remove(target)
+            new = target.with_name(f".{name}.new")
+            _remove(new)
+            os.link(source, new, follow_symlinks=False)
+            new.replace(target)
+        except OSError as error:
+            raise file_error("make", target, error) from error
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 (names are what is wanted)
+    except FileNotFoundError:
+        return []
+
+
+def _remove(path: Path) -> None:
+    if stat.S_ISDIR(_mode(path)):
+        shutil.rmtree(path)  # follows no link
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _mode(path: Path) -> int:
+    with suppress(FileNotFoundError):
+        return path.lstat().st_mode
+    return 0
+
+
+def _is_same(made: os.stat_result, path: Path) -> bool:
+    try:
+        return os.path.samestat(made, path.lstat())
+    except FileNotFoundError:
+        return False

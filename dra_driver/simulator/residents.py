@@ -1,0 +1,39 @@
+"""Processes that are on a GPU from boot on, such as a display server on a laptop's.
+
+In: what a profile says of them. Out: their places in the shared state, where NVML finds them. A
+reset of the GPU or a reboot ends them; after a reboot they are started again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dra_driver.errors import SetupError
+from dra_driver.simulator import layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resident:
+    """A process on a whole GPU: one that draws, or one that computes. Memory in bytes."""
+
+    pid: int
+    memory: int
+    graphics: bool
+
+
+def occupy(record: layout.StateRecord, slot: int, residents: Sequence[Resident]) -> None:
+    """Start processes on a GPU.
+
+    Raises:
+        SetupError: all places for processes are taken.
+    """
+    free = (place for place in record.processes if not place.active)
+    for resident in residents:
+        place = next(free, None)
+        if place is None:
+            raise SetupError(f"the simulator holds at most {layout.MAX_PROCESSES} processes")
+        place.slot = slot
+        place.gpu_instance = place.compute_instance = layout.NOT_A_MIG_INSTANCE
+        place.pid = resident.pid
+        place.graphics = int(resident.graphics)
+        place.memory = resident.memory
+        place.active = 1

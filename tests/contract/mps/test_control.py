@@ -1,0 +1,41 @@
+"""What a daemon sees of the machine. The program is a script: it says what it sees, and ends."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import make
+from dra_driver.cdi.roots import find_roots
+from dra_driver.errors import DeviceError
+from dra_driver.mps.control import Control
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId
+from dra_driver.mps.files import DomainPaths
+
+SCRIPT = """#!/bin/sh
+echo /dev/nvidia* >{seen}
+echo /dev/sh* >>{seen}
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts and mount namespaces need root")
+def test_a_daemon_sees_the_nodes_of_a_driver_container_that_came_later(tmp_path: Path) -> None:
+    root, seen = tmp_path / "driver", tmp_path / "seen"
+    root.mkdir()
+    roots = find_roots(driver_root=Path("/run/nvidia/driver"), container_driver_root=root)
+    control = Control(roots.driver, own_dev=roots.own_dev)
+    program = root / "usr/bin/nvidia-cuda-mps-control"
+    program.parent.mkdir(parents=True)
+    program.write_text(SCRIPT.format(seen=seen))
+    program.chmod(0o755)
+    (root / "dev").mkdir()
+    for name in ("nvidiactl", "nvidia0", "null"):
+        (root / "dev" / name).touch()
+    paths = DomainPaths(folder=tmp_path / "domain")
+    for folder in (paths.own, paths.shm, paths.log, paths.libraries):
+        folder.mkdir(parents=True)
+
+    device = DomainDevice(uuid=make.gpu(0).uuid)
+    with pytest.raises(DeviceError, match="does not start"):
+        control.start(Domain(id=DomainId("claim"), devices=(device,)), paths, "token")
+    assert seen.read_text().split() == ["/dev/nvidia0", "/dev/nvidiactl", "/dev/shm"]

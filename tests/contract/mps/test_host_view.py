@@ -1,0 +1,105 @@
+"""A daemon lives on the host's files: none of its supervisor's container has to stay for it."""
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dra_driver.mps import mounts
+from dra_driver.mps.control import Control, View, host_view
+from dra_driver.mps.supervisor import Supervisor
+from worlds.configs import PATIENCE
+from worlds.mps import MpsDomains, running
+from worlds.node import Node
+
+Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
+
+
+@pytest.fixture
+def mps(needs_root: None, real_userspace: None) -> Iterator[MpsDomains]:
+    """Not in /tmp, which a daemon on the host has for itself."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        node = Node.create(Path(folder), userspace="real")
+        yield node.mps
+        node.close()
+
+
+@pytest.fixture
+def host(mps: MpsDomains) -> Iterator[View]:
+    """A mount namespace in which the driver is elsewhere; it sees what is mounted here later."""
+    root = mps.root / "on-the-host"
+    root.mkdir()
+    subprocess.run(["mount", "--bind", mps.root, mps.root], check=True)
+    subprocess.run(["mount", "--make-shared", mps.root], check=True)
+    script = f"mount --bind {mps.machine.driver_root} {root} && echo ready && exec sleep 600"
+    process = subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "slave", "sh", "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    yield View(driver_root=root, namespace=Path(f"/proc/{process.pid}/ns/mnt"))
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    mps.clean()
+    subprocess.run(["umount", "--lazy", mps.root], check=True)
+
+
+def supervisor(mps: MpsDomains, host: View) -> Supervisor:
+    made = mps.supervisor()
+    control = Control(mps.machine.driver_root, host)
+    return Supervisor(replace(made._context, control=control), made._timing, made._clock)
+
+
+def test_a_daemon_lives_in_the_mounts_of_the_host(mps: MpsDomains, host: View, run: Run) -> None:
+    run(running(supervisor(mps, host)))
+    domain = mps.domain("claim", 0, active_thread_percentage=40)
+
+    daemon = mps.ready(domain).daemon
+
+    assert daemon is not None
+    process = Path("/proc") / str(daemon.pid)
+    assert not any(host.driver_root.iterdir())
+    assert (process / "root" / str(host.driver_root).lstrip("/") / "usr").is_dir()
+    assert (process / "exe").readlink().is_relative_to(host.driver_root)
+    # Its folder for sockets is in its own view alone.
+    assert (process / "root/tmp/nvidia-mps/control").is_socket()
+    assert mps.ask(domain.id, "get_default_active_thread_percentage") == ["40.0"]
+    libraries = mps.files.paths(domain.id).libraries
+    assert (libraries / "libcuda.so.1").readlink().is_relative_to(host.driver_root)
+    mps.gone(domain)
+    assert mps.left(domain) == []
+    assert all(not mounts.layers(path) for path in mps.files.paths(domain.id).mounted)
+
+
+def test_where_the_host_cannot_run_it_the_container_does(
+    mps: MpsDomains, host: View, run: Run
+) -> None:
+    # A host without the loader that the program names, such as one with another C library.
+    run(running(supervisor(mps, replace(host, driver_root=mps.root / "nowhere"))))
+    domain = mps.domain("claim", 0)
+    daemon = mps.ready(domain).daemon
+    assert daemon is not None
+    exe = Path(f"/proc/{daemon.pid}/exe").readlink()
+    assert exe.is_relative_to(mps.machine.driver_root)
+
+
+def test_where_the_hosts_mounts_cannot_be_entered_the_container_does(
+    mps: MpsDomains, host: View, run: Run
+) -> None:
+    run(running(supervisor(mps, replace(host, namespace=Path("/proc/self/ns/uts")))))
+    assert mps.ready(mps.domain("claim", 0)).daemon is not None
+
+
+def test_a_process_that_is_on_the_host_has_no_other_view(tmp_path: Path) -> None:
+    for process in ("self", "1"):
+        (tmp_path / process / "ns").mkdir(parents=True)
+        for name in ("pid", "mnt"):
+            (tmp_path / process / "ns" / name).symlink_to(f"/proc/self/ns/{name}")
+    assert host_view(Path("/"), tmp_path) is None
+    assert host_view(Path("/"), tmp_path / "absent") is None

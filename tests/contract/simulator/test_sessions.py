@@ -1,0 +1,119 @@
+"""A process that has NVML open holds the GPUs that it sees, until it shuts down or dies."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from dra_driver.errors import SetupError
+from dra_driver.simulator.machine import Machine
+
+MakeMachine = Callable[..., Machine]
+Nvml = Callable[..., object]
+IN_USE, SUCCESS = 19, 0
+CLIENT = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+for line in sys.stdin:
+    print(getattr(library, line.strip())(), flush=True)
+"""
+
+
+class Client:
+    """Another process with the machine's NVML."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CLIENT, str(machine.library)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def call(self, function: str) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{function}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "0\n"
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate(timeout=30)
+
+
+@pytest.fixture
+def hopper(make_machine: MakeMachine) -> Machine:
+    return make_machine("h100x8")
+
+
+@pytest.fixture
+def client(hopper: Machine) -> Iterator[Client]:
+    client = Client(hopper)
+    yield client
+    client.kill()
+
+
+def switch(machine: Machine, *, on: bool) -> int:
+    """What NVML says to a change of the MIG mode, from this process."""
+    handle = pynvml.nvmlDeviceGetHandleByUUID(machine.gpus[0].uuid)
+    return int(pynvml.nvmlDeviceSetMigMode(handle, int(on)))
+
+
+def test_a_mode_is_not_changed_while_another_process_has_the_gpu_open(
+    hopper: Machine, nvml: Nvml, client: Client
+) -> None:
+    with nvml(hopper):  # type: ignore[attr-defined]
+        assert switch(hopper, on=True) == SUCCESS
+        client.call("nvmlInit_v2")
+        client.call("nvmlInit_v2")
+        assert switch(hopper, on=False) == IN_USE
+        client.call("nvmlShutdown")
+        assert switch(hopper, on=False) == IN_USE
+        client.call("nvmlShutdown")
+        assert switch(hopper, on=False) == SUCCESS
+
+
+def test_a_process_that_died_holds_nothing(hopper: Machine, nvml: Nvml, client: Client) -> None:
+    with nvml(hopper):  # type: ignore[attr-defined]
+        client.call("nvmlInit_v2")
+        assert switch(hopper, on=True) == IN_USE
+        client.kill()
+        assert switch(hopper, on=True) == SUCCESS
+
+
+def test_a_gpu_that_is_open_elsewhere_is_not_reset(hopper: Machine, client: Client) -> None:
+    client.call("nvmlInit_v2")
+    with pytest.raises(SetupError, match="another process has NVML open"):
+        hopper.reset_gpu(hopper.gpus[0].uuid)
+    with pytest.raises(SetupError, match="another process has NVML open"):
+        hopper.set_mig_mode(hopper.gpus[0].uuid, enabled=True)
+    client.call("nvmlShutdown")
+    hopper.reset_gpu(hopper.gpus[0].uuid)
+
+
+def test_a_process_holds_only_the_gpus_whose_nodes_it_has(
+    hopper: Machine, nvml: Nvml, tmp_path: Path
+) -> None:
+    for name in ("nvidiactl", "nvidia3"):
+        (tmp_path / name).touch()
+    other = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, str(hopper.library)],
+        env={"NVML_SIMULATOR_DEV": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with nvml(hopper):  # type: ignore[attr-defined]
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdin.write("nvmlInit_v2\n")
+        other.stdin.flush()
+        assert other.stdout.readline() == "0\n"
+        assert switch(hopper, on=True) == SUCCESS
+    other.kill()
+    other.communicate(timeout=30)

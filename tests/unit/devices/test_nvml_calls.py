@@ -1,0 +1,96 @@
+"""Calls that are waited for only so long; with real GPUs in tests/contract/devices."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from dra_driver.devices.nvml_calls import NVML, NvmlCalls
+from dra_driver.errors import DeviceError, SilenceError
+
+PATIENCE = 30.0
+
+
+class Hang:
+    """A call that hangs until the test ends or lets it go."""
+
+    def __init__(self) -> None:
+        self.entered, self.over = threading.Event(), threading.Event()
+
+    def __call__(self) -> str:
+        self.entered.set()
+        assert self.over.wait(PATIENCE)
+        return "late"
+
+
+@pytest.fixture
+def hang() -> Iterator[Hang]:
+    hang = Hang()
+    yield hang
+    hang.over.set()
+
+
+@pytest.fixture
+def calls() -> NvmlCalls:
+    return NvmlCalls(clock=time.monotonic, answer_seconds=0.05)
+
+
+def refuse() -> None:
+    raise DeviceError("lost")
+
+
+def be_late() -> None:
+    raise TimeoutError
+
+
+def test_answers_and_errors_are_those_of_the_call(calls: NvmlCalls) -> None:
+    assert calls.about("0", lambda: "yes", PATIENCE) == "yes"
+    with pytest.raises(DeviceError, match="lost"):
+        calls.about("0", refuse, PATIENCE)
+    with pytest.raises(TimeoutError):  # the call's own, and no silence
+        calls.about("0", be_late, PATIENCE)
+    assert not calls.silent
+
+
+def test_only_what_hangs_is_refused_and_only_until_it_answers(calls: NvmlCalls, hang: Hang) -> None:
+    with capture_logs() as logs:
+        for _ in range(3):
+            with pytest.raises(SilenceError, match="GPU 3 does not answer since"):
+                calls.about("3", hang)
+        assert calls.about("4", lambda: "yes", PATIENCE) == "yes"
+        assert {subject: seconds > 0 for subject, seconds in calls.silences().items()} == {
+            "3": True,
+            "4": False,
+        }
+        hang.over.set()
+        while calls.silent:
+            time.sleep(0.01)
+        assert calls.about("3", lambda: "yes", PATIENCE) == "yes"
+    assert [line["event"] for line in logs] == ["nvml does not answer", "nvml answers again"]
+
+
+def test_calls_about_one_thing_take_turns(calls: NvmlCalls, hang: Hang) -> None:
+    first = threading.Thread(target=lambda: calls.about("3", hang, PATIENCE))
+    first.start()
+    assert hang.entered.wait(PATIENCE)
+    with pytest.raises(SilenceError):
+        calls.about("3", lambda: "too early", 0.05)
+    assert not calls.silent, "it may still come in time for the one who asked"
+    hang.over.set()
+    first.join()
+    assert calls.about("3", lambda: "yes", PATIENCE) == "yes"
+
+
+def test_nobody_calls_about_a_gpu_while_the_library_is_closed(calls: NvmlCalls, hang: Hang) -> None:
+    calls.about("3", lambda: None, PATIENCE)
+    with calls.none_under_way(PATIENCE) as is_quiet:
+        assert is_quiet
+        assert calls.about(NVML, lambda: "closed", PATIENCE) == "closed"
+        with pytest.raises(SilenceError):
+            calls.about("3", lambda: "too early", 0.05)
+    with pytest.raises(SilenceError):
+        calls.about("3", hang)
+    with calls.none_under_way(PATIENCE) as is_quiet:
+        assert not is_quiet, "at once, not after that time"
