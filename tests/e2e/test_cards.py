@@ -205,9 +205,11 @@ def test_an_a100_in_mig_mode_is_divided_for_claims_beside_whole_ones(scene: Scen
 
 
 def set_mig_mode(scene: Scene, mode: str) -> None:
-    """Change the MIG mode of the last GPU, reset it, and wait until that is published."""
+    """Change the last GPU's MIG mode, which a card refuses while another has NVML open."""
+    scene.node.driver.stop()
     scene.node.machine.mig(mode, "--gpu", "7")
     run((DRIVER, "simulate", "reset", "--gpu", "7", "--root", scene.node.machine.root))
+    scene.node.driver.start()
     wait_until(
         lambda: ("mig" in published(scene)[A100]) == (mode == "on"),
         f"MIG mode {mode} to be published",

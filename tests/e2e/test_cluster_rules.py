@@ -112,7 +112,7 @@ def test_a_token_without_a_node_writes_no_slices(scene: Scene) -> None:
     [
         ("get", "secrets"),
         ("list", "pods"),
-        ("list", "resourceclaims.resource.k8s.io"),
+        ("watch", "resourceclaims.resource.k8s.io"),
         ("update", "resourceclaims.resource.k8s.io"),
         ("deletecollection", "resourceslices.resource.k8s.io"),
         ("patch", "nodes"),
