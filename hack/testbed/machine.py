@@ -57,6 +57,11 @@ class SimulatedMachine:
         """The MIG devices that are there, a line for each: UUID, GPU, profile, place."""
         return tuple(self.mig("list").splitlines())
 
+    def mig_parents(self) -> tuple[str, ...]:
+        """The UUIDs of the GPUs with MIG devices, once for each of those."""
+        gpus = json.loads(self._do("status", "--output", "json"))["gpus"]
+        return tuple(gpu["uuid"] for gpu in gpus for _ in gpu["migDevices"])
+
     def mig(self, verb: str, *words: str) -> str:
         """Do by hand what `dra-driver simulate mig` offers; return what it printed."""
         return run((DRIVER, "simulate", "mig", verb, "--root", self.root, *words)).strip()

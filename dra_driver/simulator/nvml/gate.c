@@ -21,12 +21,19 @@
 static _Thread_local unsigned int guards;
 static _Thread_local bool dying;
 
-static void sleep_milliseconds(uint32_t milliseconds)
+/* A slow call takes its time, unless the fault is cleared meanwhile: then it goes on at once. */
+static void take_time(const struct sim_fault *fault)
 {
-    struct timespec left = {.tv_sec = milliseconds / 1000,
-                            .tv_nsec = (long)(milliseconds % 1000) * 1000000L};
-    while (nanosleep(&left, &left) != 0)
-        ;
+    const struct timespec step = {.tv_nsec = 1000000L};
+    struct timespec now, end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += fault->delay_ms / 1000;
+    end.tv_nsec += (long)(fault->delay_ms % 1000) * 1000000L;
+    do {
+        nanosleep(&step, NULL);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (__atomic_load_n(&fault->active, __ATOMIC_ACQUIRE) != 0 &&
+             (now.tv_sec - end.tv_sec) * 1000000000L + now.tv_nsec - end.tv_nsec < 0);
 }
 
 /* Whether this call still goes free. Where the state is read-only none does. */
@@ -106,7 +113,7 @@ nvmlReturn_t sim_fault(const char *function, int slot)
             !concerns(fault, function, slot) || skip(fault) || !take(fault))
             continue;
         if (fault->delay_ms > 0)
-            sleep_milliseconds(fault->delay_ms);
+            take_time(fault);
         strike_dead(fault);
         if (fault->code != NVML_SUCCESS)
             return (nvmlReturn_t)fault->code;

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pynvml
@@ -287,6 +288,17 @@ def test_a_function_the_profile_leaves_out_has_no_symbol(
         assert not hasattr(pynvml.nvmlLib, "nvmlDeviceGetNumaNodeId")
         with pytest.raises(pynvml.NVMLError_FunctionNotFound):
             pynvml.nvmlDeviceGetNumaNodeId(handles()[0])
+
+
+def test_a_slow_call_under_way_ends_when_the_fault_is_cleared(session: Machine) -> None:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    session.slow_call("nvmlDeviceGetName", 3_600_000)
+    with ThreadPoolExecutor() as pool:
+        name = pool.submit(pynvml.nvmlDeviceGetName, handle)
+        with pytest.raises(TimeoutError):
+            name.result(0.2)
+        session.clear_faults()
+        assert name.result(30)
 
 
 def test_a_slow_call_answers_all_the_same(session: Machine) -> None:

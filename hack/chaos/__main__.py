@@ -1,0 +1,16 @@
+"""`python hack/chaos`: make and delete pods for a time while everything about them breaks.
+
+A real local cluster with simulated GPUs; after each round everything is mended, and what has to
+hold is checked. Exit status 1: something did not hold. See docs/chaos.md.
+"""
+
+import sys
+from pathlib import Path
+
+# Python put this folder on its path; this package and the modules it shares lie one folder up.
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from chaos.command import main  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

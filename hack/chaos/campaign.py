@@ -1,0 +1,216 @@
+"""Runs the rounds of a plan on a node, mends everything after each, and checks what has to hold."""
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import NoReturn
+
+from testbed.api import ApiStatusError
+from testbed.commands import TestbedError
+from testbed.disk import SmallDisk
+from testbed.node import GpuNode
+
+from chaos import look as looks
+from chaos.holds import ProcessSeen, Wanted, judge, judge_containers
+from chaos.plan import Event, Round
+from chaos.strikes import ENDS, Strikes
+from chaos.workloads import NAMESPACE, claims_of, objects, pods_of
+
+SETTLE = 240.0
+"""Seconds in which everything has to hold after all was mended: a kubelet that was refused tries
+again after a minute and a half, and a container that failed some times after as much."""
+
+_LOOK_EVERY = 2.0
+
+_DIFFERS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|[\w-]*\d[\w.-]*")
+"""UUIDs, names and numbers in a message."""
+
+
+class Violation(Exception):  # noqa: N818  # what a campaign finds is no error of its own
+    """Something did not hold; the text says what."""
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What a campaign did and saw."""
+
+    seed: int
+    rounds: int = 0
+    seconds: float = 0.0
+    events: Counter[str] = field(default_factory=Counter)
+    """How often each kind of event came, by verb and name."""
+
+    pods: int = 0
+    settled: list[float] = field(default_factory=list)
+    """Seconds from mending until everything held, by round."""
+
+    needs: list[dict[str, ProcessSeen]] = field(default_factory=list)
+    """Memory and descriptors of our processes at the end of each round."""
+
+    warnings: Counter[str] = field(default_factory=Counter)
+    """What pods were told by the driver, without names and numbers."""
+
+    violations: list[str] = field(default_factory=list)
+
+    def as_json(self) -> str:
+        """The report, for a file."""
+        return json.dumps(vars(self), indent=1, default=asdict)
+
+
+class Campaign:
+    """A campaign on a node that is up and has no pods."""
+
+    def __init__(
+        self, node: GpuNode, disk: SmallDisk, report: Report, tell: Callable[[str], None]
+    ) -> None:
+        self._node = node
+        self._strikes = Strikes(node, disk)
+        self._report = report
+        self._tell = tell
+        self._parts = looks.parts(node)
+        self._born: dict[str, int] = {}
+        """How many reboots there had been when each workload that is there was made."""
+
+        self._away: set[str] = set()
+        """Our processes that are ended at present, or may be."""
+
+        first = looks.look(node, self._lives(), self._parts)
+        self._wanted = Wanted(
+            workloads=(), devices=first.devices, settings=first.settings, processes=first.processes
+        )
+
+    def run(self, plan: Round) -> None:
+        """Run a round, mend everything, and wait until everything holds.
+
+        Raises:
+            Violation: Something does not.
+        """
+        began = time.monotonic()
+        self._tell(f"round {plan.number}")
+        postponed: list[Event] = []
+        for event in plan.events:
+            time.sleep(max(0.0, began + event.at - time.monotonic()))
+            self._tell(f"  {event}")
+            self._report.events[f"{event.verb} {_kind(event)}"] += 1
+            self._expect_alive()
+            if event.verb in ("make", "delete") and not self._strikes.api_is_up:
+                postponed.append(event)
+            else:
+                self._do(event)
+        for event in postponed:
+            self._do(event)
+        self._delete_what_lost_its_gpu(plan)
+        mended = time.monotonic()
+        self._settle()
+        self._report.settled.append(round(time.monotonic() - mended, 1))
+        self._report.seconds = round(self._report.seconds + time.monotonic() - began, 1)
+        self._report.rounds += 1
+
+    def finish(self, last: Round) -> None:
+        """Delete all that the last round has left, and check that nothing remains."""
+        events = tuple(Event(0.0, "delete", workload) for workload in last.workloads)
+        self.run(Round(last.number + 1, events, ()))
+
+    def _do(self, event: Event) -> None:
+        match event.verb:
+            case "make":
+                self._make(event.what)
+            case "delete":
+                self._delete(event.what)
+            case "begin":
+                self._away |= set(ENDS.get(event.what, ()))
+                self._strikes.begin(event.what, event.detail)
+            case _:
+                self._strikes.end(event.what, event.detail)
+                self._away -= set(ENDS.get(event.what, ()))
+
+    def _make(self, workload: str) -> None:
+        for thing in objects(workload):
+            self._node.cluster.api.create(thing, NAMESPACE)
+        self._born[workload] = self._strikes.reboots
+        self._report.pods += len(pods_of(workload))
+
+    def _delete(self, workload: str) -> None:
+        self._born.pop(workload, None)
+        for kind, names in (("Pod", pods_of(workload)), ("ResourceClaim", claims_of(workload))):
+            for name in names:
+                self._node.cluster.api.delete(kind, name, NAMESPACE)
+
+    def _delete_what_lost_its_gpu(self, plan: Round) -> None:
+        """Delete workloads whose GPU was pulled, or lost its kernel driver, under them.
+
+        What the GPU was set to, and its MIG devices, went with it; an admin drains a node first.
+        """
+        struck = {event.what: event.detail for event in plan.events if event.verb == "begin"}
+        lost = {gpu for gpu, _ in self._parts.values() if "kernel-driver-unload" in struck}
+        if "gpu-remove" in struck:
+            lost.add(self._parts[f"gpu-{struck['gpu-remove']}"][0])
+        if not lost:
+            return
+        for claim in looks.claims(self._node, self._parts):
+            if claim.workload in self._born and lost & {*claim.gpus, *claim.parents}:
+                self._tell(f"  {claim.workload} lost its GPU, and is deleted")
+                self._delete(claim.workload)
+
+    # What has to hold
+
+    def _expect_alive(self) -> None:
+        for name, process in looks.ours(self._node).items():
+            if name not in self._away and not process.running():
+                self._violate(f"the {name} ended by itself:\n{process.tail(40)}")
+
+    def _settle(self) -> None:
+        """Wait until everything holds that has to."""
+        end = time.monotonic() + SETTLE
+        lives = self._lives()
+        wanted = replace(self._wanted, workloads=tuple(self._born))
+        wrong = ["nothing was looked at"]
+        seen = None
+        while wrong and time.monotonic() < end:
+            self._expect_alive()
+            try:
+                seen = looks.look(self._node, lives, self._parts)
+                wrong = judge(wanted, seen) or self._wrong_inside()
+            except (TestbedError, ApiStatusError, OSError) as error:
+                wrong = [f"cannot be looked at: {error}"]  # something is not back yet
+            if wrong:
+                self._tell(f"  {end - time.monotonic():5.0f} s left: {wrong[0][:200]}")
+                time.sleep(_LOOK_EVERY)
+        self._collect_warnings()
+        if wrong or seen is None:
+            self._violate("\n".join(wrong))
+        self._report.needs.append(dict(seen.processes))
+
+    def _wrong_inside(self) -> list[str]:
+        inside = looks.containers(self._node, self._born)
+        restarts = {one: self._strikes.reboots - born for one, born in self._born.items()}
+        return judge_containers(restarts, inside)
+
+    def _violate(self, text: str) -> NoReturn:
+        self._report.violations.append(f"round {self._report.rounds + 1}: {text}")
+        raise Violation(text)
+
+    def _lives(self) -> dict[str, int]:
+        return {name: process.pid for name, process in looks.ours(self._node).items()}
+
+    def _collect_warnings(self) -> None:
+        """Count what the driver told pods in this round, so that a person may read it."""
+        with suppress(TestbedError, ApiStatusError, OSError):
+            for event in self._node.cluster.api.all("Event", NAMESPACE):
+                if event.get("reason") == "FailedPrepareDynamicResources":
+                    self._report.warnings[_plain(event.get("message", ""))] += 1
+                    self._node.cluster.api.delete("Event", event["metadata"]["name"], NAMESPACE)
+
+
+def _kind(event: Event) -> str:
+    """A trouble's name, or the kind of a workload."""
+    return event.what if event.verb in ("begin", "end") else event.what.rpartition("-")[0]
+
+
+def _plain(message: str) -> str:
+    """A message without what differs from pod to pod."""
+    return _DIFFERS.sub("…", message.rpartition(": rpc error")[2] or message)[:300]

@@ -1,0 +1,156 @@
+"""The command line of a campaign."""
+
+import argparse
+import itertools
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from testbed.cluster import Cluster
+from testbed.commands import TestbedError, wait_until
+from testbed.disk import SmallDisk
+from testbed.driver import DriverProcess
+from testbed.node import GpuNode
+
+from chaos.campaign import Campaign, Report, Violation
+from chaos.holds import RULES
+from chaos.plan import Round, rounds
+from chaos.workloads import NAMESPACE
+
+_DISK_BYTES = 24 * 1024 * 1024
+_DISK_INODES = 4096
+_SHORT = 3.0
+"""Seconds that a GPU gets to answer NVML: less than most hangs last, so that they are noticed."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Run a campaign; return 1 when something did not hold, 2 when it could not be run."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and tidy up
+    options = _options(words)
+    if options.plan:
+        for plan in itertools.islice(rounds(options.seed), options.rounds or 10):
+            print(f"round {plan.number}", *(f"  {event}" for event in plan.events), sep="\n")
+        return 0
+    if os.geteuid() != 0:
+        sys.stderr.write("error: a real cluster needs root; --plan does not\n")
+        return 2
+    report = Report(seed=options.seed)
+    try:
+        with _campaign(options, report) as campaign:
+            _run(campaign, options)
+    except Violation as found:
+        print(f"VIOLATION: {found}")
+    except TestbedError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    finally:
+        if options.output:
+            options.output.write_text(report.as_json() + "\n")
+    print(_summary(report))
+    return 1 if report.violations else 0
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="hack/chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="what happens follows from it")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--rounds", type=int, default=0, help="how many rounds (default: 10)")
+    length.add_argument("--minutes", type=float, default=0, help="how long; ends after a round")
+    parser.add_argument("--name", default="chaos", help="name of the cluster")
+    parser.add_argument("--kubernetes", default="", help="its version, such as 1.36")
+    parser.add_argument("--output", type=Path, help="file for the report, as JSON")
+    parser.add_argument(
+        "--logs", type=Path, help="folder to keep the logs of driver and supervisor in"
+    )
+    parser.add_argument("--plan", action="store_true", help="only print what would happen")
+    return parser.parse_args(words)
+
+
+def _run(campaign: Campaign, options: argparse.Namespace) -> None:
+    """Run rounds until there were enough, and a last one that leaves nothing."""
+    end = time.monotonic() + options.minutes * 60
+    plan = Round(0, (), ())
+    for plan in rounds(options.seed):
+        campaign.run(plan)
+        enough = plan.number >= (options.rounds or 10)
+        if time.monotonic() >= end if options.minutes else enough:
+            break
+    campaign.finish(plan)
+
+
+@contextmanager
+def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]:
+    """Bring up a node whose driver has a disk of its own; take everything down in the end."""
+    with ExitStack() as undo:
+        folder = Path(tempfile.mkdtemp(prefix="dra-chaos-", dir="/var/tmp"))
+        node = GpuNode(
+            Cluster(options.name, options.kubernetes),
+            folder,
+            driver_env={"RESCAN_INTERVAL": "1", "NVML_TIMEOUT": str(_SHORT)},
+            mps=True,
+        )
+        node.clear()
+        undo.callback(node.down)
+        if options.logs:
+            undo.callback(_keep_logs, folder, options.logs)
+        node.up_to_driver(print)
+        if not node.can_run_mps:
+            raise TestbedError("NVIDIA's MPS programs could not be had")
+        disk = SmallDisk(node.place.data, size=_DISK_BYTES, inodes=_DISK_INODES)
+        undo.callback(disk.unmount)
+        node.start_supervisor()
+        node.start_driver()
+        undo.callback(_end, node.supervisor)
+        undo.callback(_end, node.driver)
+        node.credentials.keep_fresh()
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        api = node.cluster.api
+        api.create(namespace)
+        wait_until(
+            lambda: api.find("ServiceAccount", "default", NAMESPACE),
+            "the namespace's ServiceAccount",
+            timeout=30,
+        )
+        yield Campaign(node, disk, report, print)
+
+
+def _keep_logs(folder: Path, kept: Path) -> None:
+    """Copy the logs of driver and supervisor before they go with their node."""
+    kept.mkdir(parents=True, exist_ok=True)
+    for log in folder.glob("*.log"):
+        shutil.copy(log, kept)
+
+
+def _end(process: DriverProcess) -> None:
+    """End a process, also one that is frozen."""
+    if process.running():
+        process.send(signal.SIGCONT)
+    process.stop()
+
+
+def _summary(report: Report) -> str:
+    """The report, for a person."""
+    minutes = f"{report.seconds / 60:.0f} minutes"
+    lines = [f"seed {report.seed}: {report.rounds} rounds, {report.pods} pods, {minutes}"]
+    lines += [f"  {count:4}  {name}" for name, count in sorted(report.events.items())]
+    if report.settled:
+        lines.append(
+            f"everything held after {sorted(report.settled)[len(report.settled) // 2]:.0f} s"
+            f" (median), {max(report.settled):.0f} s (longest)"
+        )
+    for name in report.needs[0] if report.needs else ():
+        one = [need[name] for need in report.needs]
+        memory = f"{one[0].resident >> 20} to {max(each.resident for each in one) >> 20} MiB"
+        files = f"{one[0].descriptors} to {max(each.descriptors for each in one)}"
+        lines.append(f"{name}: {memory}, {files} open files")
+    lines += [
+        f"pods were told {count} times: {text}" for text, count in report.warnings.most_common(12)
+    ]
+    lines += [f"checked after each round: {rule}" for rule in RULES]
+    return "\n".join([*lines, *(f"violation in {one}" for one in report.violations)])

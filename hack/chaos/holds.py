@@ -1,0 +1,256 @@
+"""What has to hold when everything was mended: a look at the node, and what is wrong with it.
+
+`judge` is pure, so that each rule is tested with a node that breaks it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from testbed.machine import GpuSettings
+
+from chaos.workloads import Kind, kind_of, pods_of
+
+RULES = (
+    "pods run, and deleted ones are gone",
+    "no GPU or MIG device is given twice",
+    "containers see what their claims got",
+    "containers were not restarted",
+    "records, marks, specs and MPS domains are those of the claims",
+    "MPS daemons, their control group and their mounts are those of the claims",
+    "MIG devices are those of the claims",
+    "compute modes, time-slices and MIG modes are those of the claims",
+    "slices are as at the start",
+    "driver and supervisor have not ended by themselves",
+    "memory and file descriptors are flat",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimSeen:
+    """A claim as the API server has it."""
+
+    uid: str
+    workload: str
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the whole GPUs that it was given."""
+
+    parents: tuple[str, ...] = ()
+    """UUIDs of the GPUs of its MIG devices, one for each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSeen:
+    """What a container sees."""
+
+    gpus: tuple[str, ...] = ()
+    migs: tuple[str, ...] = ()
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSeen:
+    """One of our processes: whether it is the life that was started, and what it needs."""
+
+    same_life: bool
+    resident: int
+    """Bytes."""
+
+    descriptors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A node at one moment."""
+
+    pods: Mapping[str, str]
+    """Why each pod does not run; empty for one that does."""
+
+    claims: tuple[ClaimSeen, ...]
+    records: tuple[str, ...]
+    marks: tuple[str, ...]
+    """As `GPU UUID/claim UID`."""
+
+    specs: tuple[str, ...]
+    domains: tuple[str, ...]
+    """Names of MPS domains' files and folders."""
+
+    daemons: Mapping[int, str]
+    """MPS control daemons' PIDs and domains."""
+
+    grouped: tuple[int, ...]
+    """PIDs in the control group of MPS."""
+
+    mounts: tuple[str, ...]
+    """Mount points below the folder of MPS."""
+
+    migs: tuple[str, ...]
+    """The parents' UUIDs of the MIG devices that there are, one for each."""
+
+    settings: Mapping[str, GpuSettings]
+    devices: tuple[str, ...]
+    """All devices in the slices, as JSON."""
+
+    processes: Mapping[str, ProcessSeen]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a node has to look like."""
+
+    workloads: tuple[str, ...]
+    devices: tuple[str, ...]
+    settings: Mapping[str, GpuSettings]
+    """As they are while nobody has claims."""
+
+    processes: Mapping[str, ProcessSeen]
+    """At the start, with nothing prepared."""
+
+
+_MEMORY = 32 * 1024 * 1024
+"""Bytes that a process may have more than at the start, with everything prepared."""
+
+_DESCRIPTORS = 48
+
+
+def judge(wanted: Wanted, look: Look) -> list[str]:
+    """Return what is wrong with a node, a sentence each."""
+    return [
+        *_pods(wanted, look),
+        *_files(look),
+        *_mps(look),
+        *_migs(look),
+        *_settings(wanted, look),
+        *_differ("devices in the slices", wanted.devices, look.devices),
+        *_processes(wanted, look),
+    ]
+
+
+def judge_containers(
+    restarts: Mapping[str, int], containers: Mapping[str, ContainerSeen]
+) -> list[str]:
+    """Return what is wrong with what containers see, by pod.
+
+    `restarts` are the workloads, and how often the containers of each may have been restarted.
+    """
+    wrong: list[str] = []
+    owners: dict[str, str] = {}
+    for workload, allowed in restarts.items():
+        kind = kind_of(workload)
+        seen = [containers[pod] for pod in pods_of(workload)]
+        for pod, one in zip(pods_of(workload), seen, strict=True):
+            if one.restarts > allowed:
+                wrong.append(f"{pod}: its container was restarted {one.restarts} times")
+            if len(one.migs) != kind.migs or len(set(one.gpus)) < kind.whole:
+                wrong.append(f"{pod}: sees GPUs {one.gpus} and MIG devices {one.migs}")
+            if {*one.gpus, *one.migs} != {*seen[0].gpus, *seen[0].migs}:
+                wrong.append(f"{pod}: sees other devices than the other pod of its claim")
+        for device in _exclusive(seen[0], kind):
+            if device in owners:
+                wrong.append(f"{device} is given to both {owners[device]} and {workload}")
+            owners[device] = workload
+    return wrong
+
+
+def _exclusive(container: ContainerSeen, kind: Kind) -> Iterable[str]:
+    """What nobody else may see: MIG devices, and GPUs where they are not only parents of those."""
+    return (*container.migs, *(container.gpus if not kind.migs else ()))
+
+
+def _pods(wanted: Wanted, look: Look) -> list[str]:
+    named = {pod for workload in wanted.workloads for pod in pods_of(workload)}
+    wrong = [f"pod {pod} is missing" for pod in sorted(named - set(look.pods))]
+    wrong += [f"pod {pod} is still there" for pod in sorted(set(look.pods) - named)]
+    wrong += [f"pod {pod} does not run: {why}" for pod, why in look.pods.items() if why]
+    there = {claim.workload for claim in look.claims}
+    return wrong + [
+        f"a claim of {one} is still there" for one in sorted(there - set(wanted.workloads))
+    ]
+
+
+def _files(look: Look) -> list[str]:
+    uids = [claim.uid for claim in look.claims]
+    records = _differ("records", [f"{uid}.json" for uid in uids], look.records)
+    marks = [f"{gpu}/{claim.uid}" for claim in look.claims for gpu in {*claim.gpus, *claim.parents}]
+    wrong = records + _differ("marks", marks, look.marks)
+    specs = [next((uid for uid in uids if uid in spec), spec) for spec in look.specs]
+    return wrong + _differ("CDI specs", uids, specs)
+
+
+def _mps(look: Look) -> list[str]:
+    served = Counter(look.daemons.values())
+    expected = {claim.uid for claim in look.claims if _has_domain(claim)}
+    wrong = []
+    domains = {uid.partition("_")[0] for uid in served}
+    if domains != expected or any(count > 1 for count in served.values()):
+        wrong.append(f"MPS daemons serve {sorted(served)}, but claims {sorted(expected)} have one")
+    wrong += [
+        f"left over of MPS: {name}"
+        for name in (*look.domains, *look.mounts)
+        if not any(uid in name for uid in expected)
+    ]
+    strangers = set(look.grouped) - set(look.daemons)
+    if strangers:
+        wrong.append(f"in the control group of MPS without being a daemon: {sorted(strangers)}")
+    return wrong
+
+
+def _has_domain(claim: ClaimSeen) -> bool:
+    return kind_of(claim.workload).domains > 0
+
+
+def _migs(look: Look) -> list[str]:
+    expected = Counter(parent for claim in look.claims for parent in claim.parents)
+    found = Counter(look.migs)
+    if expected == found:
+        return []
+    return [f"MIG devices by GPU are {dict(found)}, and should be {dict(expected)}"]
+
+
+def _settings(wanted: Wanted, look: Look) -> list[str]:
+    expected = dict(wanted.settings)
+    for claim in look.claims:
+        kind = kind_of(claim.workload)
+        for gpu in claim.gpus:
+            expected[gpu] = replace(
+                expected[gpu], compute_mode=kind.compute_mode, time_slice=kind.time_slice
+            )
+        for gpu in claim.parents:
+            expected[gpu] = replace(expected[gpu], mig_mode="Enabled")
+    return [
+        f"GPU {gpu} is set to {setting}, and should be to {expected[gpu]}"
+        for gpu, setting in look.settings.items()
+        if setting != expected[gpu]
+    ]
+
+
+def _processes(wanted: Wanted, look: Look) -> list[str]:
+    wrong = []
+    for name, one in look.processes.items():
+        first = wanted.processes[name]
+        if not one.same_life:
+            wrong.append(f"the {name} ended by itself")
+        if one.resident > first.resident + _MEMORY:
+            wrong.append(
+                f"the {name} has {one.resident >> 20} MiB, {first.resident >> 20} at first"
+            )
+        if one.descriptors > first.descriptors + _DESCRIPTORS:
+            wrong.append(
+                f"the {name} has {one.descriptors} open files, {first.descriptors} at first"
+            )
+    return wrong
+
+
+def _differ(what: str, wanted: Iterable[str], found: Iterable[str]) -> list[str]:
+    expected, there = Counter(wanted), Counter(found)
+    wrong = []
+    if lacks := sorted(expected - there):
+        wrong.append(f"{what} missing: {_short(lacks)}")
+    if more := sorted(there - expected):
+        wrong.append(f"{what} too many: {_short(more)}")
+    return wrong
+
+
+def _short(names: list[str]) -> str:
+    shown = ", ".join(name[:120] for name in names[:4])
+    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"

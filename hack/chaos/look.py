@@ -1,0 +1,139 @@
+"""Looks at a node through the doors that a person on it has; chaos.holds judges what was seen."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from testbed import mps
+from testbed.api import Object
+from testbed.driver import DriverProcess, resident_memory
+from testbed.node import GpuNode
+from testbed.pods import explain, is_ready, parse_gpu_list, parse_mig_list
+
+from chaos.holds import ClaimSeen, ContainerSeen, Look, ProcessSeen
+from chaos.strikes import mounts_below
+from chaos.workloads import NAMESPACE, pods_of
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_GROUP = "dra-driver-mps"
+_CONTROL = "nvidia-cuda-mps-control"[:15]
+"""What the kernel keeps of the daemon's name."""
+
+
+Parts = Mapping[str, tuple[str, bool]]
+"""The GPU (its UUID) that each device is, or is a part of; and whether it is a part."""
+
+
+def parts(node: GpuNode) -> Parts:
+    """Read from the driver's slices what each device is."""
+    found = {}
+    for device in _devices(node):
+        facts = device["attributes"]
+        is_part = facts["type"]["string"] == "mig"
+        found[device["name"]] = (facts["parentUUID" if is_part else "uuid"]["string"], is_part)
+    return found
+
+
+def ours(node: GpuNode) -> dict[str, DriverProcess]:
+    """The processes that have to stay, by name."""
+    return {"driver": node.driver, "MPS supervisor": node.supervisor}
+
+
+def claims(node: GpuNode, parts: Parts) -> tuple[ClaimSeen, ...]:
+    """The claims that there are."""
+    found = node.cluster.api.all("ResourceClaim", NAMESPACE)
+    return tuple(_claim(claim, parts) for claim in found)
+
+
+def look(node: GpuNode, lives: Mapping[str, int], parts: Parts) -> Look:
+    """Look at everything but the inside of containers.
+
+    `lives` are the PIDs of our processes as they were started.
+    """
+    place, api = node.place, node.cluster.api
+    pods = api.all("Pod", NAMESPACE)
+    daemons = {pid: uid for pid, uid in mps.processes(place.plugins).items() if _is_control(pid)}
+    return Look(
+        pods={pod["metadata"]["name"]: "" if is_ready(pod) else explain(api, pod) for pod in pods},
+        claims=claims(node, parts),
+        records=tuple(place.records()),
+        marks=tuple(place.marks()),
+        specs=tuple(place.cdi_files()),
+        domains=tuple(place.mps_files()),
+        daemons=daemons,
+        grouped=tuple(_of_us(_grouped(), place.mps)),
+        mounts=tuple(mounts_below(place.mps)),
+        migs=node.machine.mig_parents(),
+        settings=node.machine.settings(),
+        devices=tuple(json.dumps(device, sort_keys=True) for device in _devices(node)),
+        processes={name: _process(one, lives[name]) for name, one in ours(node).items()},
+    )
+
+
+def containers(node: GpuNode, workloads: Iterable[str]) -> dict[str, ContainerSeen]:
+    """What the containers of running pods see, by pod."""
+    return {pod: _container(node, pod) for one in workloads for pod in pods_of(one)}
+
+
+def _container(node: GpuNode, pod: str) -> ContainerSeen:
+    words = ("exec", "--namespace", NAMESPACE, pod, "--container", "ctr", "--", "nvidia-smi", "-L")
+    text = node.cluster.kubectl(*words)
+    (status,) = node.cluster.api.get("Pod", pod, NAMESPACE)["status"]["containerStatuses"]
+    return ContainerSeen(
+        gpus=parse_gpu_list(text),
+        migs=tuple(parse_mig_list(text)),
+        restarts=status["restartCount"],
+    )
+
+
+def _devices(node: GpuNode) -> list[Object]:
+    return [device for one in node.slices() for device in one.get("devices", [])]
+
+
+def _claim(claim: Object, parts: Parts) -> ClaimSeen:
+    allocation = claim.get("status", {}).get("allocation", {})
+    names = [one["device"] for one in allocation.get("devices", {}).get("results", [])]
+    found = [parts[name] for name in names]
+    return ClaimSeen(
+        uid=claim["metadata"]["uid"],
+        workload=_workload(claim["metadata"]["name"]),
+        gpus=tuple(gpu for gpu, is_mig in found if not is_mig),
+        parents=tuple(gpu for gpu, is_mig in found if is_mig),
+    )
+
+
+def _workload(claim: str) -> str:
+    """The workload of a claim's name, which is the workload's and the claim's own."""
+    return claim.rpartition("-")[0]
+
+
+def _process(process: DriverProcess, pid: int) -> ProcessSeen:
+    resident, descriptors = 0, 0
+    with suppress(OSError):
+        resident = resident_memory(pid)[0]
+        descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    same = process.running() and process.pid == pid
+    return ProcessSeen(same_life=same, resident=resident, descriptors=descriptors)
+
+
+def _is_control(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip() == _CONTROL
+    return False
+
+
+def _grouped() -> Iterator[int]:
+    """The PIDs in the control group of MPS, in whatever hierarchies there are."""
+    for group in (_CGROUPS / _GROUP, *_CGROUPS.glob(f"*/{_GROUP}")):
+        with suppress(OSError):
+            yield from map(int, (group / "cgroup.procs").read_text().split())
+
+
+def _of_us(pids: Iterable[int], folder: Path) -> Iterator[int]:
+    """Those that belong to this node and not to another on the same machine."""
+    for pid in {*pids}:
+        with suppress(OSError):
+            if os.fsencode(folder) in Path(f"/proc/{pid}/environ").read_bytes():
+                yield pid

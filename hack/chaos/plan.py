@@ -1,0 +1,113 @@
+"""What happens in a campaign, worked out from its seed alone: the same seed, the same events.
+
+A round is a short time line: workloads come and go while one to three troubles begin and end. What
+is there at any time needs at most BUDGET of the node's GPUs, so that whatever does not run after
+everything was mended has no excuse.
+"""
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from chaos.troubles import LONGEST, TROUBLES, Trouble
+from chaos.workloads import KINDS, kind_of
+
+GPUS = 8
+BUDGET = 7
+"""GPUs for all workloads of one time; one is left for those that are still being taken back."""
+
+_MAKE_UNTIL = 6.0
+"""Seconds into a round until which workloads come and go and troubles begin."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Event:
+    """One thing that happens, `at` seconds after its round's beginning."""
+
+    at: float
+    verb: str
+    """make, delete, begin or end."""
+
+    what: str
+    """A workload's or a trouble's name."""
+
+    detail: str = ""
+    """What the trouble strikes: a GPU by its slot, an NVML function; see chaos.troubles."""
+
+    def __str__(self) -> str:
+        return f"{self.at:5.1f} s  {self.verb:<6} {self.what} {self.detail}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The events of a round, in order, and which workloads are there after it."""
+
+    number: int
+    events: tuple[Event, ...]
+    workloads: tuple[str, ...]
+
+
+def rounds(seed: int) -> Iterator[Round]:
+    """Yield the rounds of a campaign, without end.
+
+    Every trouble comes once before any comes again, in an order that is the seed's; now and then a
+    round ends with nothing left, so that what the node is without pods is looked at too.
+    """
+    chance = random.Random(seed)  # noqa: S311  # events, not secrets
+    numbers = itertools.count(1)
+    waiting: list[Trouble] = []
+    there: list[str] = []
+    for number in itertools.count(1):
+        ends_empty = number % 5 == 0
+        gone = [one for one in there if ends_empty or chance.random() < 0.5]
+        there = [one for one in there if one not in gone]
+        new = [] if ends_empty else _workloads(chance, there, numbers)
+        there += new
+        events = [Event(_moment(chance), "make", one) for one in new]
+        events += [Event(_moment(chance), "delete", one) for one in gone]
+        for trouble in _together(chance, waiting):
+            events += _trouble(chance, trouble)
+        yield Round(number, tuple(sorted(events)), tuple(there))
+
+
+def _workloads(chance: random.Random, there: list[str], numbers: Iterator[int]) -> list[str]:
+    """Choose as many new workloads as there is room for, or fewer."""
+    room = BUDGET - sum(kind_of(one).gpus for one in there)
+    room -= chance.randint(0, 1)
+    new: list[str] = []
+    while True:
+        fitting = [name for name, kind in KINDS.items() if kind.gpus <= room]
+        if not fitting:
+            return new
+        name = chance.choice(fitting)
+        new.append(f"{name}-{next(numbers)}")
+        room -= KINDS[name].gpus
+
+
+def _together(chance: random.Random, waiting: list[Trouble]) -> list[Trouble]:
+    """Take the next one to three troubles that can be had together from those that wait."""
+    if not waiting:
+        waiting += chance.sample(TROUBLES, len(TROUBLES))
+    taken = [waiting.pop(0)]
+    for _ in range(0 if taken[0].alone else chance.randint(0, 2)):
+        struck = {one.strikes for one in taken}
+        fitting = (one for one in waiting if not one.alone and one.strikes not in struck)
+        trouble = next(fitting, None)
+        if trouble is not None:
+            waiting.remove(trouble)
+            taken.append(trouble)
+    return taken
+
+
+def _trouble(chance: random.Random, trouble: Trouble) -> list[Event]:
+    begin, detail = _moment(chance), trouble.choose(chance, GPUS)
+    events = [Event(begin, "begin", trouble.name, detail)]
+    if trouble.lasts:
+        end = round(begin + chance.uniform(0.5, LONGEST), 1)
+        events.append(Event(end, "end", trouble.name, detail))
+    return events
+
+
+def _moment(chance: random.Random) -> float:
+    return round(chance.uniform(0, _MAKE_UNTIL), 1)

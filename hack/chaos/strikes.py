@@ -1,0 +1,208 @@
+"""How each trouble of chaos.troubles is brought upon a node, and taken from it again."""
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from testbed import mps
+from testbed.commands import run
+from testbed.disk import SmallDisk
+from testbed.driver import DRIVER_NAME, DriverProcess
+from testbed.machine import DRIVER
+from testbed.node import GpuNode
+
+_HANG_MS = 3_600_000
+"""A call that hangs, in milliseconds: longer than any round."""
+
+_SHIM = "containerd-shim"
+_CLUSTER_MARK = "DRA_CLUSTER_STATE_OF_THIS_PROCESS"
+
+ENDS = {
+    "driver-kill": ("driver",),
+    "driver-stop": ("driver",),
+    "supervisor-kill": ("MPS supervisor",),
+    "nvml-kill": ("driver", "MPS supervisor"),
+}
+"""Which of our processes each trouble ends, or may."""
+
+Strike = Callable[[str], None]
+
+
+class Strikes:
+    """Begins and ends troubles on a node. `disk` is the driver's own."""
+
+    def __init__(self, node: GpuNode, disk: SmallDisk) -> None:
+        self._node = node
+        self._disk = disk
+        self.reboots = 0
+        self.api_is_up = True
+
+    def begin(self, name: str, detail: str) -> None:
+        """Bring a trouble upon the node."""
+        self._begins[name](detail)
+
+    def end(self, name: str, detail: str) -> None:
+        """Take a trouble away that lasts."""
+        self._ends[name](detail)
+
+    @property
+    def _begins(self) -> Mapping[str, Strike]:
+        cluster, disk = self._node.cluster, self._disk
+        return {
+            "driver-kill": lambda _: self._node.driver.kill(),
+            "driver-stop": lambda _: _stop(self._node.driver),
+            "driver-freeze": lambda _: _send(self._node.driver, signal.SIGSTOP),
+            "supervisor-kill": lambda _: self._node.supervisor.kill(),
+            "supervisor-freeze": lambda _: _send(self._node.supervisor, signal.SIGSTOP),
+            "mps-daemons-kill": lambda _: _kill(mps.processes(self._node.place.plugins)),
+            "kubelet-kill": lambda _: cluster.stop("kubelet", signal="KILL"),
+            "containerd-kill": lambda _: cluster.stop("containerd", signal="KILL"),
+            "apiserver-kill": lambda _: self._stop_api(),
+            "disk-full": lambda _: disk.fill(),
+            "disk-read-only": lambda _: disk.forbid_writing(),
+            "nvml-fail": self._fail_call,
+            "nvml-hang": self._hang_call,
+            "nvml-kill": self._kill_at_call,
+            "gpu-lose": lambda slot: self._fault("lose", "--gpu", slot),
+            "gpu-remove": lambda slot: self._fault("remove", "--gpu", f"minor:{slot}"),
+            "gpu-xid": lambda slot: self._simulate("event", "--gpu", slot, "--xid", "79"),
+            "kernel-driver-unload": lambda _: self._fault("unload"),
+            "cdi-wipe": lambda _: self._wipe_cdi(),
+            "slices-wipe": lambda _: self._wipe_slices(),
+            "reboot": lambda _: self._reboot(),
+        }
+
+    @property
+    def _ends(self) -> Mapping[str, Strike]:
+        node, cluster = self._node, self._node.cluster
+        return {
+            "driver-kill": lambda _: node.driver.start(),
+            "driver-stop": lambda _: node.driver.start(),
+            "driver-freeze": lambda _: _send(node.driver, signal.SIGCONT),
+            "supervisor-kill": lambda _: node.supervisor.start(),
+            "supervisor-freeze": lambda _: _send(node.supervisor, signal.SIGCONT),
+            "kubelet-kill": lambda _: cluster.start("kubelet"),
+            "containerd-kill": lambda _: cluster.start("containerd"),
+            "apiserver-kill": lambda _: self._start_api(),
+            "disk-full": lambda _: self._disk.empty(),
+            "disk-read-only": lambda _: self._disk.allow_writing(),
+            "nvml-fail": lambda _: self._clear_calls(),
+            "nvml-hang": lambda _: self._clear_calls(),
+            "nvml-kill": lambda _: self._end_kill(),
+            "gpu-lose": lambda slot: self._fault("restore", "--gpu", slot),
+            "gpu-remove": lambda slot: self._fault("add", "--gpu", f"minor:{slot}"),
+            "kernel-driver-unload": lambda _: self._fault("load"),
+        }
+
+    # The API server
+
+    def _stop_api(self) -> None:
+        self.api_is_up = False
+        self._node.cluster.stop("kube-apiserver", signal="KILL")
+
+    def _start_api(self) -> None:
+        self._node.cluster.start("kube-apiserver")
+        self.api_is_up = True
+
+    # Calls of NVML
+
+    def _fail_call(self, detail: str) -> None:
+        function, slot, code = detail.split()
+        self._fault("fail", "--function", function, "--gpu", slot, "--code", code)
+
+    def _hang_call(self, detail: str) -> None:
+        function, slot = detail.split()
+        hang = ("--delay-ms", str(_HANG_MS))
+        self._fault("slow", "--function", function, "--gpu", slot, *hang)
+
+    def _kill_at_call(self, detail: str) -> None:
+        function, slot, when = detail.split()
+        words = ("--after",) if when == "after" else ()
+        self._fault("kill", "--function", function, "--gpu", slot, *words)
+
+    def _clear_calls(self) -> None:
+        """Let all calls answer again, those too that hang at present."""
+        self._fault("clear")
+
+    def _end_kill(self) -> None:
+        self._clear_calls()
+        for process in (self._node.driver, self._node.supervisor):
+            if not process.running():
+                process.start()
+
+    # Files and objects
+
+    def _wipe_cdi(self) -> None:
+        for path in self._node.cluster.cdi_root.iterdir():
+            path.unlink()
+
+    def _wipe_slices(self) -> None:
+        if not self.api_is_up:
+            return
+        api = self._node.cluster.api
+        for one in api.all("ResourceSlice"):
+            if one["spec"]["driver"] == DRIVER_NAME:
+                api.delete("ResourceSlice", one["metadata"]["name"])
+
+    # The machine
+
+    def _reboot(self) -> None:
+        """End all that a power failure ends, and start what an init system starts."""
+        node, cluster = self._node, self._node.cluster
+        tasks = [int(line.split()[1]) for line in cluster.ctr("task", "ls").splitlines()[1:]]
+        node.driver.kill()
+        node.supervisor.kill()
+        for component in ("kubelet", "containerd"):
+            cluster.stop(component, signal="KILL")
+        _kill([*_shims(cluster.env["CLUSTER_STATE"]), *tasks])
+        mps.end_all(node.place.plugins)
+        for point in mounts_below(node.place.mps):
+            run(("umount", "--lazy", point))
+        self._wipe_cdi()
+        self._simulate("boot")
+        for component in ("containerd", "kubelet"):
+            cluster.start(component)
+        node.supervisor.start()
+        node.driver.start()
+        self.reboots += 1
+
+    def _fault(self, kind: str, *words: str) -> None:
+        self._simulate("fault", kind, *words)
+
+    def _simulate(self, *words: str) -> None:
+        run((DRIVER, "simulate", *words, "--root", self._node.machine.root))
+
+
+def mounts_below(folder: Path) -> list[str]:
+    """The mount points below a folder, the deepest first."""
+    points = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return sorted((one for one in points if one.startswith(f"{folder}/")), key=len, reverse=True)
+
+
+def _stop(process: DriverProcess) -> None:
+    process.stop(timeout=60)
+
+
+def _send(process: DriverProcess, number: signal.Signals) -> None:
+    if process.running():
+        process.send(number)
+
+
+def _kill(pids: "list[int] | Mapping[int, str]") -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _shims(state: str) -> list[int]:
+    """The processes that stand between containerd and the containers of a cluster."""
+    mark = os.fsencode(f"{_CLUSTER_MARK}={state}")
+    found = []
+    for name in Path("/proc").glob("[0-9]*/comm"):
+        with suppress(OSError):
+            environ = name.with_name("environ").read_bytes().split(b"\0")
+            if name.read_text().startswith(_SHIM) and mark in environ:
+                found.append(int(name.parent.name))
+    return found

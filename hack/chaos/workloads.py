@@ -1,0 +1,144 @@
+"""What runs on the node: claims and pods of every kind, and what each has to find in the end."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from testbed.api import Object
+from testbed.driver import DRIVER_NAME
+
+NAMESPACE = "chaos"
+IMAGE = "registry.local/gpu-test:1"
+MIG_CLASS = "mig.nvidia.com"
+_STAY = "trap 'exit 0' TERM; sleep 99999 & wait"
+_GROUP = "resource.k8s.io/v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of workload: its claims, and how many pods use them together."""
+
+    claims: Mapping[str, Object]
+    """Specs of its claims, by the name that pods have for them."""
+
+    pods: int = 1
+    gpus: int = 1
+    """GPUs that it keeps from others, at most."""
+
+    whole: int = 0
+    """Whole GPUs that each pod sees."""
+
+    migs: int = 0
+    """MIG devices that each pod sees."""
+
+    domains: int = 0
+    """MPS daemons that serve it."""
+
+    compute_mode: str = "Default"
+    time_slice: str = "Default"
+
+
+def _claim(name: str, *, count: int = 1, profile: str = "", config: Object | None = None) -> Object:
+    exactly: Object = {"deviceClassName": MIG_CLASS if profile else DRIVER_NAME, "count": count}
+    if profile:
+        expression = f"device.attributes['{DRIVER_NAME}'].profile == '{profile}'"
+        exactly["selectors"] = [{"cel": {"expression": expression}}]
+    devices: Object = {"requests": [{"name": name, "exactly": exactly}]}
+    if count > 1 and profile:
+        devices["constraints"] = [{"matchAttribute": f"{DRIVER_NAME}/parentUUID"}]
+    if config:
+        devices["config"] = [{"opaque": {"driver": DRIVER_NAME, "parameters": config}}]
+    return {"devices": devices}
+
+
+def _config(kind: str, **sharing: object) -> Object:
+    return {"apiVersion": "resource.nvidia.com/v1beta1", "kind": kind, "sharing": sharing}
+
+
+_LIMITS = {"defaultActiveThreadPercentage": 50, "defaultPinnedDeviceMemoryLimit": "4Gi"}
+_SLICE = _config("GpuConfig", strategy="TimeSlicing", timeSlicingConfig={"interval": "Long"})
+_MPS = _config("GpuConfig", strategy="MPS", mpsConfig=_LIMITS)
+_MIG_MPS = _config("MigDeviceConfig", strategy="MPS", mpsConfig=_LIMITS)
+
+KINDS: Mapping[str, Kind] = {
+    "whole": Kind(claims={"gpu": _claim("gpu")}, whole=1),
+    "two": Kind(claims={"gpus": _claim("gpus", count=2)}, gpus=2, whole=2),
+    "sliced": Kind(
+        claims={"gpu": _claim("gpu", config=_SLICE)}, pods=2, whole=1, time_slice="Long"
+    ),
+    "mps": Kind(
+        claims={"gpu": _claim("gpu", config=_MPS)},
+        pods=2,
+        whole=1,
+        domains=1,
+        compute_mode="Exclusive_Process",
+    ),
+    "mig": Kind(claims={"migs": _claim("migs", count=3, profile="1g.10gb")}, migs=3),
+    "mig-mps": Kind(
+        claims={"mig": _claim("mig", profile="2g.20gb", config=_MIG_MPS)},
+        pods=2,
+        migs=1,
+        domains=1,
+    ),
+    "mixed": Kind(
+        claims={"gpu": _claim("gpu"), "mig": _claim("mig", profile="3g.40gb")},
+        gpus=2,
+        whole=1,
+        migs=1,
+    ),
+}
+"""Every kind of device and of sharing, and mixtures."""
+
+
+def kind_of(workload: str) -> Kind:
+    """The kind of a workload by its name, such as `mig-mps-12`."""
+    return KINDS[workload.rpartition("-")[0]]
+
+
+def pods_of(workload: str) -> list[str]:
+    """The names of a workload's pods."""
+    return [f"{workload}-{letter}" for letter in "abcd"[: kind_of(workload).pods]]
+
+
+def claims_of(workload: str) -> list[str]:
+    """The names of a workload's claims."""
+    return [f"{workload}-{name}" for name in kind_of(workload).claims]
+
+
+def objects(workload: str) -> list[Object]:
+    """What has to be created for a workload: its claims, then its pods."""
+    kind = kind_of(workload)
+    made = [
+        {
+            "apiVersion": _GROUP,
+            "kind": "ResourceClaim",
+            "metadata": {"name": f"{workload}-{name}"},
+            "spec": spec,
+        }
+        for name, spec in kind.claims.items()
+    ]
+    return made + [_pod(workload, pod) for pod in pods_of(workload)]
+
+
+def _pod(workload: str, name: str) -> Object:
+    claims = [
+        {"name": claim, "resourceClaimName": f"{workload}-{claim}"}
+        for claim in kind_of(workload).claims
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "resourceClaims": claims,
+            "containers": [
+                {
+                    "name": "ctr",
+                    "image": IMAGE,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["bash", "-c", _STAY],
+                    "resources": {"claims": [{"name": claim["name"]} for claim in claims]},
+                }
+            ],
+        },
+    }

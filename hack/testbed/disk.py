@@ -1,0 +1,67 @@
+"""A small file system that can be filled, or made read-only, without harm to the machine."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class SmallDisk:
+    """A tmpfs at a folder, which is made; needs root. `size` is in bytes."""
+
+    def __init__(self, folder: Path, *, size: int, inodes: int) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        options = f"size={size},nr_inodes={inodes}"
+        _run("mount", "-t", "tmpfs", "-o", options, "tmpfs", folder)
+
+    def fill(self) -> None:
+        """Take every byte and every inode that is left."""
+        with (self._folder / ".ballast").open("wb", buffering=0) as ballast:
+            try:
+                while True:
+                    ballast.write(b"\0" * 4096)
+            except OSError:
+                pass
+        number = 0
+        while True:
+            try:
+                (self._folder / f".ballast{number}").touch()
+            except OSError:
+                return
+            number += 1
+
+    def empty(self) -> None:
+        """Give back what `fill` took."""
+        for ballast in self._folder.glob(".ballast*"):
+            ballast.unlink()
+
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        """Let nothing be changed; what is open stays so, as when a kernel has found an error."""
+        self.forbid_writing()
+        try:
+            yield
+        finally:
+            self.allow_writing()
+
+    def forbid_writing(self) -> None:
+        """Lay a read-only view of the folder and all that is mounted in it over it.
+
+        It is private, so that taking it away takes nothing away below it.
+        """
+        _run("mount", "--rbind", self._folder, self._folder)
+        _run("mount", "--make-rprivate", self._folder)
+        _run("mount", "-o", "bind,remount,ro", self._folder)
+
+    def allow_writing(self) -> None:
+        """Take the read-only view away."""
+        _run("umount", "--lazy", self._folder)
+
+    def unmount(self) -> None:
+        """Remove the file system and what is in it, when nobody uses it any more."""
+        _run("umount", "--lazy", self._folder)
+
+
+def _run(*command: str | Path) -> None:
+    subprocess.run(command, check=True)

@@ -1,0 +1,31 @@
+"""A short campaign of pods and troubles, the same every time, on a cluster of its own."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from testbed.commands import REPOSITORY, run
+
+from e2e.conftest import KUBERNETES, missing
+
+pytestmark = pytest.mark.e2e
+
+SEED = 314
+ROUNDS = 8
+"""Together they have every trouble at least once, and end with nothing left."""
+
+
+def test_everything_holds_through_a_short_campaign(tmp_path: Path) -> None:
+    if reason := missing():
+        if os.environ.get("E2E_REQUIRED") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    name = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-chaos"
+    version = ("--kubernetes", KUBERNETES) if KUBERNETES else ()
+    words = ("--seed", str(SEED), "--rounds", str(ROUNDS), "--name", name, *version)
+    logs = ("--logs", tmp_path / "logs", "--output", tmp_path / "report.json")
+    said = run((sys.executable, REPOSITORY / "hack" / "chaos", *words, *logs), timeout=850)
+    assert re.search(rf"^seed {SEED}: {ROUNDS + 1} rounds, \d+ pods", said, re.MULTILINE)
+    assert "VIOLATION" not in said

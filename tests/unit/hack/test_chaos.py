@@ -1,0 +1,215 @@
+"""A campaign's plan follows from its seed; and every rule it checks can be broken."""
+
+import itertools
+import json
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from chaos.campaign import Report
+from chaos.holds import (
+    ClaimSeen,
+    ContainerSeen,
+    Look,
+    ProcessSeen,
+    Wanted,
+    judge,
+    judge_containers,
+)
+from chaos.plan import BUDGET, Round, rounds
+from chaos.strikes import Strikes
+from chaos.troubles import TROUBLES
+from chaos.workloads import KINDS, claims_of, kind_of, objects, pods_of
+from testbed.machine import GpuSettings
+
+ROUNDS = 60
+SEEDS = range(5)
+
+A, B = "GPU-a", "GPU-b"
+USUAL = GpuSettings(compute_mode="Default", time_slice="Default", mig_mode="Disabled")
+PROCESS = ProcessSeen(same_life=True, resident=70 << 20, descriptors=20)
+
+
+def plan(seed: int) -> list[Round]:
+    return list(itertools.islice(rounds(seed), ROUNDS))
+
+
+# The plan
+
+
+def test_the_same_seed_gives_the_same_events_and_another_gives_others() -> None:
+    assert plan(1) == plan(1)
+    assert plan(1) != plan(2)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_workloads_always_fit_on_the_node(seed: int) -> None:
+    for one in plan(seed):
+        assert sum(kind_of(workload).gpus for workload in one.workloads) <= BUDGET
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_made_is_deleted_once_and_after_it_was_made(seed: int) -> None:
+    there: set[str] = set()
+    for one in plan(seed):
+        made = {event.what for event in one.events if event.verb == "make"}
+        gone = {event.what for event in one.events if event.verb == "delete"}
+        assert gone <= there
+        assert not made & there
+        there = (there | made) - gone
+        assert there == set(one.workloads)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_troubles_that_last_end_in_their_round_and_none_strikes_the_same_twice(seed: int) -> None:
+    known = {trouble.name: trouble for trouble in TROUBLES}
+    for one in plan(seed):
+        begun = [event for event in one.events if event.verb == "begin"]
+        ended = {(event.what, event.detail): event for event in one.events if event.verb == "end"}
+        struck = Counter(known[event.what].strikes for event in begun)
+        assert max(struck.values()) == 1
+        for event in begun:
+            assert ((event.what, event.detail) in ended) == known[event.what].lasts
+            assert not known[event.what].alone or len(begun) == 1
+        assert all(event.at > 0 for event in ended.values())
+
+
+def test_every_kind_of_workload_and_of_trouble_comes() -> None:
+    events = [event for one in plan(1) for event in one.events]
+    assert {event.what.rpartition("-")[0] for event in events if event.verb == "make"} == set(KINDS)
+    assert {event.what for event in events if event.verb == "begin"} == {
+        trouble.name for trouble in TROUBLES
+    }
+
+
+def test_now_and_then_nothing_is_left() -> None:
+    assert any(not one.workloads for one in plan(1))
+
+
+def test_every_trouble_can_be_begun_and_those_that_last_ended() -> None:
+    strikes = Strikes(node=DummyNode(), disk=DummyNode())  # type: ignore[arg-type]  # nothing is struck
+    assert set(strikes._begins) == {trouble.name for trouble in TROUBLES}
+    assert set(strikes._ends) == {trouble.name for trouble in TROUBLES if trouble.lasts}
+
+
+class DummyNode:
+    """Has whatever is asked of it; what is made of that is never called."""
+
+    def __getattr__(self, name: str) -> "DummyNode":
+        return self
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pods_of_a_workload_use_its_claims(kind: str) -> None:
+    made = objects(f"{kind}-1")
+    claims = [one["metadata"]["name"] for one in made if one["kind"] == "ResourceClaim"]
+    pods = [one for one in made if one["kind"] == "Pod"]
+    assert claims == claims_of(f"{kind}-1")
+    assert [pod["metadata"]["name"] for pod in pods] == pods_of(f"{kind}-1")
+    for pod in pods:
+        used = [one["resourceClaimName"] for one in pod["spec"]["resourceClaims"]]
+        assert used == claims
+
+
+# What has to hold
+
+WANTED = Wanted(
+    workloads=("mps-1", "mig-2"),
+    devices=("one", "two"),
+    settings={A: USUAL, B: USUAL},
+    processes={"driver": PROCESS},
+)
+UNDER_MPS = replace(USUAL, compute_mode="Exclusive_Process")
+DIVIDED = replace(USUAL, mig_mode="Enabled")
+GOOD = Look(
+    pods={"mps-1-a": "", "mps-1-b": "", "mig-2-a": ""},
+    claims=(
+        ClaimSeen(uid="uid-1", workload="mps-1", gpus=(A,)),
+        ClaimSeen(uid="uid-2", workload="mig-2", parents=(B, B, B)),
+    ),
+    records=("uid-1.json", "uid-2.json"),
+    marks=(f"{A}/uid-1", f"{B}/uid-2"),
+    specs=("k8s.gpu.nvidia.com-claim_uid-1.json", "k8s.gpu.nvidia.com-claim_uid-2.json"),
+    domains=("desired/uid-1.json", "domains/uid-1"),
+    daemons={100: "uid-1"},
+    grouped=(100,),
+    mounts=("/mps/domains/uid-1/shm",),
+    migs=(B, B, B),
+    settings={A: UNDER_MPS, B: DIVIDED},
+    devices=("two", "one"),
+    processes={"driver": PROCESS},
+)
+
+
+def test_nothing_is_wrong_with_a_node_as_it_should_be() -> None:
+    assert judge(WANTED, GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"pods": GOOD.pods | {"mig-2-a": "Pending"}}, "mig-2-a does not run: Pending"),
+        ({"pods": {"mps-1-a": "", "mps-1-b": ""}}, "pod mig-2-a is missing"),
+        ({"pods": GOOD.pods | {"old-7-a": ""}}, "pod old-7-a is still there"),
+        ({"claims": (*GOOD.claims, ClaimSeen(uid="x", workload="whole-9"))}, "a claim of whole-9"),
+        ({"records": GOOD.records[:1]}, "records missing: uid-2.json"),
+        ({"records": (*GOOD.records, "old.json")}, "records too many: old.json"),
+        ({"marks": GOOD.marks[:1]}, f"marks missing: {B}/uid-2"),
+        ({"marks": (*GOOD.marks, f"{A}/old")}, f"marks too many: {A}/old"),
+        ({"specs": GOOD.specs[:1]}, "CDI specs missing: uid-2"),
+        ({"specs": (*GOOD.specs, "old.json")}, "CDI specs too many: old.json"),
+        ({"domains": ("domains/old",)}, "left over of MPS: domains/old"),
+        ({"mounts": ("/mps/domains/old/shm",)}, "left over of MPS: /mps/domains/old/shm"),
+        ({"daemons": {}, "grouped": ()}, "claims ['uid-1'] have one"),
+        ({"daemons": {100: "uid-1", 101: "uid-1"}}, "serve ['uid-1']"),
+        ({"daemons": {100: "uid-1", 101: "old"}}, "serve ['old', 'uid-1']"),
+        ({"grouped": (100, 666)}, "without being a daemon: [666]"),
+        ({"migs": (B, B)}, "MIG devices by GPU are {'GPU-b': 2}"),
+        ({"settings": {A: USUAL, B: DIVIDED}}, f"GPU {A} is set to"),
+        ({"settings": {A: UNDER_MPS, B: USUAL}}, f"GPU {B} is set to"),
+        ({"devices": ("one",)}, "devices in the slices missing: two"),
+        ({"devices": ("one", "two", "three")}, "devices in the slices too many: three"),
+        ({"processes": {"driver": replace(PROCESS, same_life=False)}}, "ended by itself"),
+        ({"processes": {"driver": replace(PROCESS, resident=1 << 30)}}, "1024 MiB, 70 at first"),
+        ({"processes": {"driver": replace(PROCESS, descriptors=900)}}, "900 open files, 20 at"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_does_not_hold_is_said(change: dict[str, Any], words: str) -> None:
+    assert words in "\n".join(judge(WANTED, replace(GOOD, **change)))
+
+
+def test_containers_that_see_what_they_should_are_fine() -> None:
+    seen = {
+        "mps-1-a": ContainerSeen(gpus=(A,)),
+        "mps-1-b": ContainerSeen(gpus=(A,)),
+        "mig-2-a": ContainerSeen(gpus=(B,), migs=("1", "2", "3")),
+        "mig-3-a": ContainerSeen(gpus=(B,), migs=("4", "5", "6"), restarts=1),
+    }
+    assert judge_containers({"mps-1": 0, "mig-2": 0, "mig-3": 1}, seen) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        ({"whole-1-a": ContainerSeen(gpus=())}, "whole-1-a: sees GPUs ()"),
+        ({"whole-1-a": ContainerSeen(gpus=(A,), migs=("1",))}, "MIG devices ('1',)"),
+        ({"whole-1-a": ContainerSeen(gpus=(A,), restarts=1)}, "was restarted 1 times"),
+        ({"whole-1-a": ContainerSeen(gpus=(B,))}, f"{B} is given to both whole-1 and whole-2"),
+    ],
+)
+def test_what_a_container_should_not_see_is_said(
+    seen: dict[str, ContainerSeen], words: str
+) -> None:
+    other = {"whole-2-a": ContainerSeen(gpus=(B,))}
+    assert words in "\n".join(judge_containers({"whole-1": 0, "whole-2": 0}, seen | other))
+
+
+def test_a_report_can_be_written() -> None:
+    report = Report(seed=4, rounds=1, settled=[1.5], needs=[{"driver": PROCESS}])
+    report.events["begin reboot"] += 1
+    read = json.loads(report.as_json())
+    assert read["seed"] == 4
+    assert read["events"] == {"begin reboot": 1}
+    assert read["needs"][0]["driver"]["descriptors"] == 20
