@@ -36,6 +36,9 @@ class ReconcileTiming:
     period: float = 600.0
     """Between looks when all is well."""
 
+    spec_period: float = 5.0
+    """Between looks for CDI specs that are gone, without which no container of a claim starts."""
+
     retry: float = 10.0
     """Until claims are looked at again that could not be finished, or are seen gone."""
 
@@ -108,6 +111,19 @@ class Reconciler:
             self._tidy_modes()
         return {uid for uid in sorted(only) if not self._done(uid, self._mend_claim)}
 
+    def restore_specs(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
+        """Write the CDI specs of prepared claims that have none; return claims still without.
+
+        Whoever empties the CDI folder tells nobody: the kubelet takes the claims for prepared, and
+        the container runtime refuses their containers.
+
+        Raises:
+            StateError: the driver's directory or the CDI folder cannot be read.
+        """
+        missing = self._claims.records.uids() - self._claims.specs.files.uids()
+        todo = missing if only is None else missing.intersection(only)
+        return {uid for uid in sorted(todo) if not self._done(uid, self._restore_spec)}
+
     def compare(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
         """Unprepare claims that are gone from the API server; return those to be asked for again.
 
@@ -134,6 +150,7 @@ class Reconciler:
             _Round(self.mend, period),
             _Round(self.compare, period),
             _Round(self.compare_orphans, period),
+            _Round(self.restore_specs, self._timing.spec_period),
         ]
         while not self._stop.is_set():
             for one in rounds:
@@ -185,6 +202,16 @@ class Reconciler:
                     return self._claims.leftovers.sweep(uid, deadline=self._undo_deadline())
             with self._locks.gpus(record.touched_gpus, self._clock() + self._timing.lock_timeout):
                 return self._mend_record(record)
+
+    def _restore_spec(self, uid: ClaimUid) -> bool:
+        with self._locks.claim(uid, self._clock() + self._timing.lock_timeout):
+            record = self._claims.records.read(uid)
+            if record is None or record.state is not RecordState.PREPARED:
+                return True
+            if self._claims.holdings.is_of_this_boot(record):
+                self._claims.transaction.restore(record)
+                log.warning("cdi spec was gone and is written again", claim=str(record.ref))
+            return True
 
     def _mend_record(self, record: ClaimRecord) -> bool:
         deadline = self._undo_deadline()

@@ -15,6 +15,7 @@ from dra_driver.errors import DriverError, UnavailableError
 from dra_driver.sharing.base import SharingPlan
 from worlds.configs import MPS, PATIENCE
 from worlds.driver import Driver
+from worlds.process import eventually
 
 
 class Clock:
@@ -35,6 +36,37 @@ def test_missing_specs_are_written_and_others_left_alone(driver: Driver) -> None
     foreign.touch()
     assert not driver.reconciler(ReconcileTiming()).mend()
     assert sorted(driver.root.joinpath("cdi").iterdir()) == sorted([file, orphan, foreign])
+
+
+def test_specs_that_somebody_deleted_are_written_again_by_the_running_thread(
+    driver: Driver,
+) -> None:
+    ref = driver.api.add("gpu-1")
+    driver.prepare(ref)
+    reconciler = driver.reconciler(ReconcileTiming(spec_period=0.05))
+    reconciler.start()
+    try:
+        for _ in range(3):
+            driver.specs.delete(ref.uid)
+            eventually(lambda: driver.specs.exists(ref.uid), "the spec to be back")
+    finally:
+        reconciler.stop(10)
+
+
+def test_a_spec_is_restored_neither_of_a_former_boot_nor_of_what_is_taken_back(
+    tmp_path: Path,
+) -> None:
+    before = Driver(tmp_path)
+    ref = before.api.add("gpu-1")
+    before.prepare(ref)
+    before.specs.delete(ref.uid)
+    after = Driver(tmp_path, boot_id="boot-2", api=before.api)
+    half = make.record(state=RecordState.PREPARING)
+    after.claims.records.write(half)
+    assert not after.reconciler(ReconcileTiming()).restore_specs()
+    assert not after.specs.uids()
+    before.close()
+    after.close()
 
 
 def test_a_spec_that_no_longer_fits_is_written_anew(driver: Driver) -> None:
