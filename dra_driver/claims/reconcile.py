@@ -36,11 +36,9 @@ class ReconcileTiming:
     period: float = 600.0
     """Between looks when all is well."""
 
-    spec_period: float = 5.0
-    """Between looks for CDI specs that are gone, without which no container of a claim starts."""
-
     retry: float = 10.0
-    """Until claims are looked at again that could not be finished, or are seen gone."""
+    """Until claims are looked at again that could not be finished, or are seen gone; and between
+    looks for records without a CDI spec."""
 
     grace: float = 90.0
     """How long a claim must have been gone before it is unprepared."""
@@ -111,18 +109,18 @@ class Reconciler:
             self._tidy_modes()
         return {uid for uid in sorted(only) if not self._done(uid, self._mend_claim)}
 
-    def restore_specs(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
-        """Write the CDI specs of prepared claims that have none; return claims still without.
+    def mend_unfinished(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
+        """Mend the claims that have a record and no CDI spec; return those still to be mended.
 
-        Whoever empties the CDI folder tells nobody: the kubelet takes the claims for prepared, and
-        the container runtime refuses their containers.
+        They have ended, and something of them could not be taken back; or somebody has emptied the
+        CDI folder, and tells nobody: the kubelet takes the claims for prepared, and the container
+        runtime refuses their containers.
 
         Raises:
             StateError: the driver's directory or the CDI folder cannot be read.
         """
-        missing = self._claims.records.uids() - self._claims.specs.files.uids()
-        todo = missing if only is None else missing.intersection(only)
-        return {uid for uid in sorted(todo) if not self._done(uid, self._restore_spec)}
+        unfinished = self._claims.records.uids() - self._claims.specs.files.uids()
+        return self.mend(unfinished if only is None else unfinished.intersection(only))
 
     def compare(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
         """Unprepare claims that are gone from the API server; return those to be asked for again.
@@ -150,7 +148,7 @@ class Reconciler:
             _Round(self.mend, period),
             _Round(self.compare, period),
             _Round(self.compare_orphans, period),
-            _Round(self.restore_specs, self._timing.spec_period),
+            _Round(self.mend_unfinished, self._timing.retry),
         ]
         while not self._stop.is_set():
             for one in rounds:
@@ -203,16 +201,6 @@ class Reconciler:
             with self._locks.gpus(record.touched_gpus, self._clock() + self._timing.lock_timeout):
                 return self._mend_record(record)
 
-    def _restore_spec(self, uid: ClaimUid) -> bool:
-        with self._locks.claim(uid, self._clock() + self._timing.lock_timeout):
-            record = self._claims.records.read(uid)
-            if record is None or record.state is not RecordState.PREPARED:
-                return True
-            if self._claims.holdings.is_of_this_boot(record):
-                self._claims.transaction.restore(record)
-                log.warning("cdi spec was gone and is written again", claim=str(record.ref))
-            return True
-
     def _mend_record(self, record: ClaimRecord) -> bool:
         deadline = self._undo_deadline()
         match record.state:
@@ -220,6 +208,8 @@ class Reconciler:
                 # Nothing runs with it. The kubelet prepares the claim again or unprepares it.
                 return self._claims.cleanup.lapse(record, deadline=deadline)
             case RecordState.PREPARED:
+                if not self._claims.specs.files.exists(record.ref.uid):
+                    log.warning("cdi spec is gone, and written again", claim=str(record.ref))
                 self._claims.transaction.restore(record)
                 return not self._claims.cleanup.settle(record, deadline=deadline)
             case RecordState.RELEASED if self._claims.holdings.is_of_this_boot(record):
