@@ -185,7 +185,7 @@ class Driver:
         return {
             EXCLUSIVE: Exclusive(),
             str(SharingStrategy.TIME_SLICING): TimeSlicing(
-                NvidiaSmi(roots.driver, clock), self._session
+                NvidiaSmi(roots.driver, roots.proc, clock), self._session
             ),
             str(SharingStrategy.MPS): Mps(
                 self._requests, clock, ready_seconds=self._settings.mps_ready_timeout

@@ -52,7 +52,7 @@ def host(mps: MpsDomains) -> Iterator[View]:
 
 def supervisor(mps: MpsDomains, host: View) -> Supervisor:
     made = mps.supervisor()
-    control = Control(mps.machine.driver_root, host)
+    control = Control(mps.machine.driver_root, mps.machine.proc_root, host)
     return Supervisor(replace(made._context, control=control), made._timing, made._clock)
 
 
