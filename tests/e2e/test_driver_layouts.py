@@ -25,6 +25,8 @@ from driver_layouts import EGL_PLATFORMS, LAYOUTS, RUNNING, Layout
 pytestmark = pytest.mark.e2e
 
 GPU = make.gpu(0)
+NODES = {"/dev/nvidia0": "c3:0", "/dev/nvidia-uvm": "1fe:0", "/dev/nvidiactl": "c3:ff"}
+HOOKS = {"update-ldcache", "disable-device-node-modification", "update-application-profile"}
 # A loader refuses libraries of another architecture, and searches other folders.
 HERE = {name: layout for name, layout in LAYOUTS.items() if layout.machine == platform.machine()}
 
@@ -68,20 +70,25 @@ class Node:
             mount.container_path: hashlib.sha256(Path(mount.host_path).read_bytes()).hexdigest()
             for mount in found.common.mounts
         }
-        assert bool(found.common.hooks) == hooks
+        commands = {hook.args[1] for hook in found.common.hooks}
+        assert commands >= HOOKS if hooks else not commands
 
     def libraries(self, layout: Layout, env: Mapping[str, str]) -> dict[str, Found]:
-        """Run a container with all claims: what its loader finds, after a look at all mounts."""
+        """Run a container with all claims: what its loader finds, after a look at all else."""
         names = [*layout.compute, *layout.graphics]
         if env is CUDA_ENV:
             names.append("libcuda.so")  # which no loader's cache has, on the host neither
         if layout.platforms is not None:
             names += [f"{stem}.so.1" for stem in EGL_PLATFORMS]
-        script = f"sha256sum {shlex.join(self.shown)} && echo && look-up {shlex.join(names)}"
+        script = (
+            f"set -e; stat -c '%n  %t:%T' /dev/nvidia*; echo; sha256sum {shlex.join(self.shown)};"
+            f" echo; [ $NVIDIA_VISIBLE_DEVICES = void ]; look-up {shlex.join(names)}"
+        )
         output = self._containers.run(
             ["/bin/bash", "-c", script], specs=self._specs, devices=self._claims, env=env
         )
-        mounted, _, found = output.partition("\n\n")
+        nodes, mounted, found = output.split("\n\n")
+        assert dict(line.split("  ") for line in nodes.splitlines()) == NODES
         seen = (line.split("  ", 1) for line in mounted.splitlines())
         assert {path: digest for digest, path in seen} == self.shown
         return look_up(found)
