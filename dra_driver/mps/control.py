@@ -145,9 +145,9 @@ class Control:
 
     def _launch_in(self, view: View, domain: Domain, paths: DomainPaths, token: str) -> str:
         programs = self._find(view)
-        is_elsewhere = view.driver_root != Path("/")
         environment = {
             **_environment(programs),
+            "LD_LIBRARY_PATH": str(_LIBRARY_FOLDER),
             "CUDA_MPS_PIPE_DIRECTORY": CONTAINER_PIPE_DIRECTORY,
             "CUDA_MPS_LOG_DIRECTORY": str(_LOG_FOLDER),
             "CUDA_VISIBLE_DEVICES": domain.visible_devices,
@@ -160,11 +160,9 @@ class Control:
             Path(CONTAINER_PIPE_DIRECTORY): paths.own,
             Path(CONTAINER_SHM): paths.shm,
             _LOG_FOLDER: paths.log,
+            _LIBRARY_FOLDER: paths.libraries,
         }
-        if is_elsewhere:
-            environment["LD_LIBRARY_PATH"] = str(_LIBRARY_FOLDER)
-            binds[_LIBRARY_FOLDER] = paths.libraries
-            self._link_libraries(paths, view)
+        self._link_libraries(paths, view)
         said = ""
         for options in [[one] for one in _MULTI_USER] if domain.multi_user else [[]]:
             command = [str(programs.control), "-d", *options]
@@ -252,7 +250,7 @@ class Control:
         """Make the folder in which the daemon's servers find the driver's libraries.
 
         The driver's own folder will not do: on a host it also has the host's C library, which is
-        not the one of this container.
+        not the one of this container; and it may have libraries of a driver that does not run.
 
         Raises:
             DeviceError: the driver root has not the libraries of the driver that runs.
