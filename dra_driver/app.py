@@ -150,7 +150,9 @@ class Driver:
             on_failed_undo=self._metrics.undo_failed,
         )
         directory = self.paths.data_directory
-        self._claims = open_claims(directory, parts, boot_id=read_boot_id(roots.proc))
+        self._claims = open_claims(
+            directory, parts, boot_id=read_boot_id(roots.proc), version=version("dra-driver")
+        )
         self._locks = NodeLocks(directory / "locks", clock)
         self._preparer = ClaimPreparer(
             api=self._kube,
@@ -185,7 +187,7 @@ class Driver:
         return {
             EXCLUSIVE: Exclusive(),
             str(SharingStrategy.TIME_SLICING): TimeSlicing(
-                NvidiaSmi(roots.driver, clock), self._session
+                NvidiaSmi(roots.driver, roots.proc, clock), self._session
             ),
             str(SharingStrategy.MPS): Mps(
                 self._requests, clock, ready_seconds=self._settings.mps_ready_timeout

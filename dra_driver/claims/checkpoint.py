@@ -25,7 +25,7 @@ from pathlib import Path
 import structlog
 
 from dra_driver.claims.model import ClaimUid
-from dra_driver.claims.record import ClaimRecord, decode, encode, released
+from dra_driver.claims.record import ClaimRecord, decode, encode, released, written_by
 from dra_driver.errors import ConfigError, StateError, VersionError
 from dra_driver.files import TEMPORARY_SUFFIX, read_whole, temporary_of, write_whole
 
@@ -59,7 +59,13 @@ class RecordStore:
         quarantined: how many damaged records this process has moved aside.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, version: str = "") -> None:
+        """Make the folders; `version` is this driver's, for the records that it writes.
+
+        Raises:
+            StateError: the disk cannot be written.
+        """
+        self._version = version
         self._claims = directory / "claims"
         self._quarantine = directory / "quarantine"
         self.quarantined = 0
@@ -130,7 +136,7 @@ class RecordStore:
         """
         path = self._path(record.ref.uid)
         try:
-            write_whole(path, encode(record), mode=_MODE, durable=True)
+            write_whole(path, encode(record, self._version), mode=_MODE, durable=True)
         except OSError as error:
             raise _failed("write", path, error) from error
 
@@ -179,7 +185,8 @@ class RecordStore:
             record = _as_stored(*found)
         except VersionError as error:
             raise VersionError(
-                f"a newer version of this driver prepared claim UID {uid} ({error}); its record "
+                f"a newer version of this driver prepared claim UID {uid} "
+                f"({_newer(found[0], error)}); its record "
                 f"{path} and its devices are left as they are: install that version again, or "
                 "drain the node with it before an older one is installed"
             ) from error
@@ -216,6 +223,12 @@ def _as_stored(data: bytes, seen: os.stat_result) -> ClaimRecord:
     return record if seen.st_mode & stat.S_IWUSR else released(record, seen.st_ctime)
 
 
+def _newer(data: bytes, error: VersionError) -> str:
+    """Return why a record cannot be read here, and which version of the driver can."""
+    version = written_by(data)
+    return f"{error}; version {version} of the driver wrote it" if version else str(error)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRecords:
     """What lies below a directory. `damaged` is by file name, with the reason."""
@@ -242,7 +255,8 @@ def stored_records(directory: Path) -> StoredRecords:
                 try:
                     record = _as_stored(*found)
                 except VersionError as error:
-                    damaged[path.name] = f"not damaged, but of a newer version: {error}"
+                    reason = _newer(found[0], error)
+                    damaged[path.name] = f"not damaged, but of a newer version: {reason}"
                     continue
                 except StateError as error:
                     damaged[path.name] = str(error)

@@ -100,11 +100,11 @@ def find_library(driver_root: Path, running: str | None = None) -> Path:
 
     Args:
         driver_root: where to look.
-        running: version of the kernel driver, if it is known: its own library is taken before one
-            that an upgrade left behind, which it would refuse.
+        running: version of the kernel driver, if it is known: no library of another one is taken,
+            such as an upgrade leaves behind, because it would be refused.
 
     Raises:
-        DeviceError: there is none, or the root cannot be read.
+        DeviceError: there is none, or none of that version, or the root cannot be read.
     """
     try:
         own = libraries.locate(driver_root, f"{_STEM}.so.{running}") if running else ()
@@ -119,7 +119,14 @@ def find_library(driver_root: Path, running: str | None = None) -> Path:
             f"{LIBRARY} not found under {driver_root} (looked in {libraries.SEARCHED});"
             " install the NVIDIA driver, or point --nvidia-driver-root at where it is"
         )
-    return rooted.outside(driver_root, found[0])
+    fitting = own or [path for path in found if not running or libraries.version_of(path) is None]
+    if not fitting:
+        raise DeviceError(
+            f"{_STEM}.so.{running} of the running NVIDIA driver {running} is not under"
+            f" {driver_root}, which has {found[0]}; complete the driver's upgrade or reboot the"
+            " node, or point --nvidia-driver-root at the libraries of the running driver"
+        )
+    return rooted.outside(driver_root, fitting[0])
 
 
 class NvmlLibrary:

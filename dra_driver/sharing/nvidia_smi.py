@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from dra_driver.devices.nvml import find_library
 from dra_driver.devices.programs import NVIDIA_SMI, SEARCHED, find_program
+from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError
 
 LONGEST_SECONDS = 30.0
@@ -50,9 +51,10 @@ class _Outcome:
 class NvidiaSmi:
     """The nvidia-smi of one driver root. Calls may come from any thread, and run side by side."""
 
-    def __init__(self, driver_root: Path, clock: Callable[[], float]) -> None:
-        """Take where the driver is; the clock counts monotonic seconds."""
+    def __init__(self, driver_root: Path, proc_root: Path, clock: Callable[[], float]) -> None:
+        """Take where the driver and procfs are; the clock counts monotonic seconds."""
         self._root = driver_root
+        self._proc = proc_root
         self._clock = clock
 
     def find(self) -> Path:
@@ -90,7 +92,7 @@ class NvidiaSmi:
         program = self.find()
         environment = {"PATH": os.defpath, "LC_ALL": "C"}
         if self._root != Path("/"):
-            environment["LD_PRELOAD"] = str(find_library(self._root))
+            environment["LD_PRELOAD"] = str(find_library(self._root, running_driver(self._proc)))
         try:
             process = subprocess.Popen(
                 [str(program), *words],

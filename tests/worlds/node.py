@@ -73,7 +73,7 @@ class Node:
         )
 
     def _strategies(self) -> dict[str, Sharing]:
-        smi = NvidiaSmi(self.machine.driver_root, time.monotonic)
+        smi = NvidiaSmi(self.machine.driver_root, self.machine.proc_root, time.monotonic)
         return {
             EXCLUSIVE: Exclusive(),
             "TimeSlicing": TimeSlicing(smi, self.session),

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+import driver_layouts
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.errors import ConfigError, DeviceError
+from driver_layouts import OLD
 from worlds.api import ClaimApi
 from worlds.configs import HALF, LONG
 from worlds.node import MakeNode, Node
@@ -39,6 +41,15 @@ def test_an_interval_is_set_and_reset(node: Node, interval: str, number: int) ->
     ref = node.claim_gpus({"a": sharing(interval), "b": sharing(interval), "c": None})
     node.driver.prepare(ref)
     assert node.time_slices() == {0: number, 1: number}
+    node.driver.unprepare(ref)
+    assert node.left() == []
+
+
+def test_an_older_driver_that_an_upgrade_left_behind_is_not_loaded(node: Node) -> None:
+    driver_layouts.install(node.machine.driver_root, driver_layouts.RPM_FOLDER, version=OLD)
+    ref = node.claim_gpus({"a": LONG})
+    node.driver.prepare(ref)
+    assert node.time_slices() == {0: 3}
     node.driver.unprepare(ref)
     assert node.left() == []
 
