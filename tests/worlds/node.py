@@ -173,6 +173,9 @@ class Node:
     def set_compute_mode(self, minor: int, mode: int) -> None:
         self.machine.set_fact(self.uuid(minor), Fact.COMPUTE_MODE, mode)
 
+    def set_time_slice(self, minor: int, number: int) -> None:
+        self.machine.set_fact(self.uuid(minor), Fact.TIME_SLICE, number)
+
     def left(self) -> list[str]:
         """What claims have left: files, MIG devices, settings, and of MPS anything at all."""
         found = self.driver.left()
