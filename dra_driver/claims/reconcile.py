@@ -243,6 +243,7 @@ class _Round:
         self._period = period
         self._next_full = self._next_retry = -math.inf
         self._left: set[ClaimUid] = set()
+        self._said = ""
 
     @property
     def due(self) -> float:
@@ -259,6 +260,9 @@ class _Round:
             if full:
                 self._next_full = now + self._period
             self._next_retry = now + retry if self._left else math.inf
+            self._said = ""
         except DriverError as error:
-            log.warning("reconcile failed", reason=str(error))
+            if str(error) != self._said:
+                log.warning("reconcile failed", reason=str(error))
+            self._said = str(error)
             self._next_full = self._next_retry = now + retry
