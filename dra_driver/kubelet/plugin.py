@@ -84,8 +84,7 @@ class KubeletPlugin:
         Raises:
             SetupError: a socket cannot be made.
         """
-        for dead in remove_dead_sockets(self._paths):
-            log.info("dead socket removed", socket=str(dead))
+        self._remove_dead()
         for live in filter(is_live, (self._paths.service, self._paths.registration)):
             log.warning("socket of a running driver replaced", socket=str(live), advice=ONE_DRIVER)
         try:
@@ -93,6 +92,10 @@ class KubeletPlugin:
         except TransientError as error:
             self._tell(error)
         self.thread.start()
+
+    def _remove_dead(self) -> None:
+        for dead in remove_dead_sockets(self._paths):
+            log.info("dead socket removed", socket=str(dead))
 
     def _open(self) -> None:
         self._service.start()
@@ -130,6 +133,7 @@ class KubeletPlugin:
                 if self.is_open:
                     self._renew_missing()
                 else:
+                    self._remove_dead()
                     self._open()
                 self._told = ""
             except (SetupError, TransientError) as error:

@@ -103,12 +103,12 @@ def remove_dead_sockets(paths: SocketPaths) -> tuple[Path, ...]:
     """
     registrations = paths.registration.parent.glob(f"{DRIVER_NAME}*-reg.sock")
     services = paths.service.parent.glob("dra*.sock")
-    dead = tuple(sorted(path for path in (*registrations, *services) if _is_dead(path)))
-    for path in dead:
-        # On a disk that cannot be written it stays, and is replaced as soon as it can.
-        with suppress(OSError):
+    removed: list[Path] = []
+    for path in sorted(path for path in (*registrations, *services) if _is_dead(path)):
+        with suppress(OSError):  # the disk cannot be written
             path.unlink(missing_ok=True)
-    return dead
+            removed.append(path)
+    return tuple(removed)
 
 
 def _is_dead(path: Path) -> bool:

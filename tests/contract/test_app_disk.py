@@ -1,6 +1,7 @@
 """The whole driver on a node whose disk is read-only or full when it starts."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -71,6 +72,8 @@ def test_a_driver_that_starts_on_a_blocked_disk_serves_as_soon_as_it_can(
             probe = health_pb2_grpc.HealthStub(channel)
             answer = probe.Check(health_pb2.HealthCheckRequest(), timeout=60)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING, "a restart mends nothing"
+        node.driver.send(signal.SIGUSR2)
+        eventually(lambda: "hread 0x" in node.driver.log.read_text(), "the threads' stacks")
         assert node.driver.running()
     claim = node.allocate("one", "gpu-1")
     eventually(lambda: list(node.place.registry.glob("[!.]*")), "a socket")
@@ -98,6 +101,8 @@ def test_claims_outlast_a_driver_that_starts_on_a_blocked_disk(
         node.driver.start()
         node.driver.wait_log("driver started")
         assert len(node.place.cdi_files()) == 1
+        removed = [Path(line["socket"]) for line in node.driver.events("dead socket removed")]
+        assert (node.place.plugins / "gpu.nvidia.com/dra.sock" in removed) == (reason == FULL)
     with eventually(lambda: reached(node), "the kubelet's way to the driver") as kubelet:
         assert list(kubelet.prepare(kept)["uid-kept"].devices) == list(answer.devices)
         assert kubelet.prepare(other)["uid-other"].error == ""
@@ -129,3 +134,15 @@ def test_what_is_asked_on_a_blocked_disk_is_told_why_not(
             assert reason in error
             assert "check the free space and the permissions of the driver's directory" in error
         assert kubelet.prepare(other)["uid-other"].error == ""
+
+
+def test_a_driver_ends_on_a_disk_that_has_become_read_only(node: ProcessNode, disk: Disk) -> None:
+    node.driver.start()
+    node.driver.wait_log("driver started")
+    with disk.read_only():
+        assert node.driver.stop() == 0
+    assert list(node.place.registry.iterdir()) == []
+    node.driver.start()
+    socket = node.place.plugins / "gpu.nvidia.com/dra.sock"
+    assert node.driver.wait_log("dead socket removed")["socket"] == str(socket)
+    node.driver.wait_log("sockets opened")
