@@ -69,11 +69,9 @@ class RecordStore:
         self._claims = directory / "claims"
         self._quarantine = directory / "quarantine"
         self.quarantined = 0
-        try:
-            for folder in (directory, self._claims, self._quarantine):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise _failed("make", folder, error) from error
+        # On a disk that cannot be written yet, whoever is the first to write makes them.
+        with suppress(OSError):
+            self._make_folders()
 
     def read(self, uid: ClaimUid) -> ClaimRecord | None:
         """Return the claim's record, or None. A damaged record is moved aside and counts as none.
@@ -134,9 +132,13 @@ class RecordStore:
         Raises:
             StateError: the disk is full or cannot be written.
         """
-        path = self._path(record.ref.uid)
+        path, data = self._path(record.ref.uid), encode(record, self._version)
         try:
-            write_whole(path, encode(record, self._version), mode=_MODE, durable=True)
+            try:
+                write_whole(path, data, mode=_MODE, durable=True)
+            except FileNotFoundError:
+                self._make_folders()
+                write_whole(path, data, mode=_MODE, durable=True)
         except OSError as error:
             raise _failed("write", path, error) from error
 
@@ -163,12 +165,18 @@ class RecordStore:
         """
         try:
             names = [entry.name for entry in os.scandir(self._claims)]
+        except FileNotFoundError:
+            return set()
         except OSError as error:
             raise _failed("read", self._claims, error) from error
         stems = {name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)}
         being_written = _SUFFIX + TEMPORARY_SUFFIX
         stems |= {name[1:].removesuffix(being_written) for name in names if name.startswith(".")}
         return {ClaimUid(stem) for stem in stems if _UID.fullmatch(stem)}
+
+    def _make_folders(self) -> None:
+        for folder in (self._claims.parent, self._claims, self._quarantine):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _path(self, uid: ClaimUid) -> Path:
         return self._claims / f"{check_uid(uid)}{_SUFFIX}"
@@ -203,6 +211,7 @@ class RecordStore:
             number += 1
             target = self._quarantine / f"{path.name}.{number}"
         try:
+            self._make_folders()
             path.replace(target)
         except OSError as error:
             raise _failed("quarantine", path, error) from error

@@ -11,12 +11,13 @@ Every step takes the claim's lock, as the kubelet's calls do, and gives way to t
 """
 
 import math
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import structlog
 
+from dra_driver.claims.background import Background
+from dra_driver.claims.leftovers import gpus_of
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.node import NodeClaims
@@ -53,7 +54,7 @@ class ReconcileTiming:
     """For one request to the API server."""
 
 
-class Reconciler:
+class Reconciler(Background):
     """A thread that keeps prepared claims in line. `clock` is monotonic, in seconds."""
 
     def __init__(
@@ -66,6 +67,7 @@ class Reconciler:
         clock: Callable[[], float],
         timing: ReconcileTiming = ReconcileTiming(),
     ) -> None:
+        super().__init__("claim-reconciler")
         self._api = api
         self._claims = claims
         self._preparer = preparer
@@ -85,18 +87,6 @@ class Reconciler:
         )
         self._gone_since: dict[ClaimUid, float] = {}
         self._said: dict[ClaimUid, str] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="claim-reconciler", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread; it looks at once."""
-        self._thread.start()
-
-    def stop(self, timeout: float) -> None:
-        """Tell the thread to end and wait for it, at most `timeout` seconds."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout)
 
     def mend(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
         """Bring records, hardware and CDI specs on this node in line; return what is not yet.
@@ -195,9 +185,10 @@ class Reconciler:
                 if self._claims.specs.files.exists(uid):
                     return True  # it may be in use: claims/orphans.py
                 self._claims.leftovers.forget(uid)
-                left = self._claims.leftovers.gpus_of(uid)
-                with self._locks.gpus(left, self._clock() + self._timing.lock_timeout):
-                    return self._claims.leftovers.sweep(uid, deadline=self._undo_deadline())
+                made = self._claims.leftovers.made_for(uid)
+                with self._locks.gpus(gpus_of(made), self._clock() + self._timing.lock_timeout):
+                    deadline = self._undo_deadline()
+                    return self._claims.leftovers.sweep(uid, made, deadline=deadline)
             with self._locks.gpus(record.touched_gpus, self._clock() + self._timing.lock_timeout):
                 return self._mend_record(record)
 
@@ -260,6 +251,7 @@ class _Round:
         self._period = period
         self._next_full = self._next_retry = -math.inf
         self._left: set[ClaimUid] = set()
+        self._said = ""
 
     @property
     def due(self) -> float:
@@ -276,6 +268,9 @@ class _Round:
             if full:
                 self._next_full = now + self._period
             self._next_retry = now + retry if self._left else math.inf
+            self._said = ""
         except DriverError as error:
-            log.warning("reconcile failed", reason=str(error))
+            if str(error) != self._said:
+                log.warning("reconcile failed", reason=str(error))
+            self._said = str(error)
             self._next_full = self._next_retry = now + retry

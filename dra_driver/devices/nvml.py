@@ -135,7 +135,7 @@ class NvmlLibrary:
     def __init__(self, path: Path, calls: NvmlCalls | None = None) -> None:
         """Take the library's path, and what makes the calls; of a process there should be one."""
         self.path = path
-        self.mig = MigCalls()
+        self.mig = MigCalls(self)
         self._calls = calls or NvmlCalls(clock=time.monotonic)
         self._is_open = False
         self._index_of: dict[str, int] = {}
@@ -265,7 +265,7 @@ class NvmlLibrary:
         """
         mode = self._ask(
             self._subject(uuid),
-            lambda: optional(pynvml.nvmlDeviceGetComputeMode, self._handle(uuid)),
+            lambda: optional(pynvml.nvmlDeviceGetComputeMode, self.handle(uuid)),
         )
         return None if mode is None else int(mode)
 
@@ -278,14 +278,25 @@ class NvmlLibrary:
         """
         self._ask(
             self._subject(uuid),
-            lambda: pynvml.nvmlDeviceSetComputeMode(self._handle(uuid), mode),
+            lambda: pynvml.nvmlDeviceSetComputeMode(self.handle(uuid), mode),
         )
+
+    def in_time(self, uuid: str, call: Callable[[], T]) -> T:
+        """Return what a call about a GPU returns, or raise what it raises.
+
+        It has the whole time in any case: what it begins to change should not be given up on
+        because another GPU is silent.
+
+        Raises:
+            SilenceError: the GPU does not answer.
+        """
+        return self._calls.about(self._subject(uuid), call, self._calls.answer_seconds)
 
     def _subject(self, uuid: str) -> str:
         """Return what calls about a GPU are about: its index once that is known, as in looks."""
         return str(self._index_of.get(uuid, uuid))
 
-    def _handle(self, uuid: str) -> object:
+    def handle(self, uuid: str) -> object:
         """Return a GPU's handle, by its index if known: by UUID, NVML may ask others first."""
         index = self._index_of.get(uuid)
         if index is None:
