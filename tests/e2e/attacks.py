@@ -185,11 +185,10 @@ def _listen(folder: Path, name: str) -> socket.socket:
 
 
 def _looking_like_daemons() -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        if _command(path).startswith("nvidia-cuda-mps"):
-            found.append((path / "cmdline").read_bytes().split(b"\0")[0].decode())
-    return sorted(Path(command).name for command in found)
+    processes = Path("/proc").glob("[0-9]*")
+    named = [one for one in processes if _command(one).startswith("nvidia-cuda-mps")]
+    lines = [(one / "cmdline").read_bytes() for one in named]
+    return sorted(Path(line.split(b"\0")[0].decode()).name for line in lines)
 
 
 def _command(process: Path) -> str:

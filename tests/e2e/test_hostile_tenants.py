@@ -36,7 +36,7 @@ pytestmark = pytest.mark.e2e
 
 MIB = 1024**2
 MOST = {"run": MIB, "log": 64 * MIB, "shm": 64 * MIB}
-"""How much each of a domain's folders may hold, as README and settings have it."""
+"""How much each of a domain's folders may hold; that of shm is set here."""
 
 TOOLS, NODE, ATTACKS = "/tools", "/node", "/attacks.py"
 
@@ -149,7 +149,7 @@ def test_nothing_can_be_put_where_the_daemons_sockets_are(street: Street) -> Non
 
 
 def test_a_forged_daemon_is_taken_for_none_when_a_daemon_dies(street: Street) -> None:
-    forgers = forge(street)
+    forgers = forge(street, street.hostile)
     os.kill(street.hostile.daemon(), signal.SIGKILL)
     street.hostile.ready_again(deaths=1)
     assert street.hostile.ask(PERCENTAGE) == "50.0"
@@ -161,7 +161,7 @@ def test_a_forged_daemon_is_taken_for_none_when_a_daemon_dies(street: Street) ->
 def test_a_forged_daemon_is_taken_for_none_by_the_next_supervisor(
     street: Street, supervisor: DriverProcess
 ) -> None:
-    forgers = forge(street)
+    forgers = forge(street, street.mps)
     hostile = street.hostile.daemon()
     folder = street.scene.node.place.mps / "domains"
     supervisor.kill()
@@ -226,7 +226,7 @@ def test_its_own_daemon_obeys_it_in_little_and_its_neighbours_in_nothing(street:
 
 
 def test_it_can_kill_what_is_in_its_container_and_nothing_else(street: Street) -> None:
-    forge(street)
+    forge(street, street.hostile)
     daemon = street.hostile.daemon()
     assert street.attack("kill")
     assert street.hostile.daemon() == daemon
@@ -241,9 +241,9 @@ def limit(shared: Shared) -> str:
     return ""
 
 
-def forge(street: Street) -> list[int]:
-    """Let the tenant start two false daemons of its neighbour's domain; return their PIDs."""
-    daemon = street.mps.daemon()
+def forge(street: Street, of: Shared) -> list[int]:
+    """Let the tenant start two false daemons of a claim's domain; return their PIDs."""
+    daemon = of.daemon()
     words = Path(f"/proc/{daemon}/environ").read_text().split("\0")
     # It cannot read these, the token least of all; all but the token could be guessed.
     known = [word for word in words if word.startswith("DRA_DRIVER_MPS_") and "TOKEN" not in word]
