@@ -2,9 +2,9 @@
 
 In: the domain's folders, with the tmpfs `run` mounted. Out: `own`, in which the daemon makes its
 sockets, and `pipe`, which containers mount read-only, with hard links to those that clients use.
-A program is a client through `control`, and the daemon does not quit when told so there ("not enough
-privilege"), though it lets limits be changed, which mps/lifecycle.py puts back. `control_privileged`
-takes all commands, and stays in `own`. This is seen with NVIDIA's own control program, daemon and
+A program is a client through `control`. Told to quit there, the daemon refuses ("not enough
+privilege"); limits it lets be changed, and mps/lifecycle.py puts them back. `control_privileged`
+takes every command, and stays in `own`. This is seen with NVIDIA's own control program, daemon and
 libcuda, R535 (tests/contract/mps/test_hostile_tenants.py).
 
 Nothing in `pipe` is ever read, followed or believed here. It is only put there and removed.
