@@ -82,7 +82,7 @@ class MpsSupervisor(CommandSettings):
     )
     check_interval: Seconds = Field(
         60.0,
-        description="Seconds between questions to each daemon whether it answers and has the claim's "
+        description="Seconds between questions to each daemon whether it answers and has its "
         "limits; its end is seen at once.",
     )
     http_endpoint: HttpAddress = Field(
