@@ -212,6 +212,10 @@ def test_what_it_fills_is_its_own_and_small(street: Street) -> None:
         timeout=60,
     )
     street.check()
+    mine, place = street.hostile.uid, street.scene.node.place
+    street.scene.delete(street.attacker)
+    # A daemon that is still busy is killed, and what ends late is taken back by itself.
+    wait_until(lambda: mine not in "".join(place.left_over()), "nothing to be left", timeout=60)
 
 
 def test_its_own_daemon_obeys_it_in_little_and_its_neighbours_in_nothing(street: Street) -> None:

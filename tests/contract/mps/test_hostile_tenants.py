@@ -21,10 +21,12 @@ from typing import TypeVar
 import pytest
 
 from dra_driver.errors import DeviceError
-from dra_driver.mps import mounts, processes
+from dra_driver.mps import lifecycle, mounts, processes
 from dra_driver.mps.cgroup import GROUP, DaemonGroup
+from dra_driver.mps.control import QUIT_ANSWER_SECONDS
 from dra_driver.mps.domain import Daemon, Domain, Status
 from dra_driver.mps.supervisor import Supervisor
+from dra_driver.sharing.mps import GONE_SECONDS
 from worlds.configs import PATIENCE
 from worlds.mps import QUICK, MpsDomains, running
 
@@ -228,6 +230,11 @@ def test_limits_that_a_tenant_has_changed_are_put_back(mps: MpsDomains, run: Run
     status = mps.requests.status(domain.id)
     assert status is not None
     assert (status.daemon, status.restarts) == (daemon, 0)
+
+
+def test_a_daemon_that_its_tenant_keeps_busy_is_ended_within_the_wait_for_its_end() -> None:
+    longest = QUIT_ANSWER_SECONDS + lifecycle._LATE_SECONDS + lifecycle._KILL_SECONDS
+    assert longest + 2 <= GONE_SECONDS
 
 
 def _fifo(path: Path) -> None:
