@@ -59,6 +59,7 @@ class HookProgram:
                 hook_name="createContainer",
                 path=self.path,
                 args=(*prefix, command, *args),
+                # A hook without any variable gets the image's, LD_PRELOAD too (CVE-2025-23266).
                 env=("NVIDIA_CTK_DEBUG=false",),
             ),
         )

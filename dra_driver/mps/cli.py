@@ -82,8 +82,8 @@ class MpsSupervisor(CommandSettings):
     )
     check_interval: Seconds = Field(
         60.0,
-        description="Seconds between questions to each daemon whether it answers; its end is seen "
-        "at once.",
+        description="Seconds between questions to each daemon whether it answers and has its "
+        "limits; its end is seen at once.",
     )
     http_endpoint: HttpAddress = Field(
         description="Address for metrics and /healthz, such as :8081; unset: off."

@@ -33,6 +33,8 @@ log = structlog.get_logger()
 ASK_SECONDS = 5.0
 START_SECONDS = 20.0
 QUIT_SECONDS = 5
+QUIT_ANSWER_SECONDS = QUIT_SECONDS + 2.0
+"""How long to wait for a daemon to quit. A tenant can keep its own busy, which is killed then."""
 
 # Where a daemon sees its links to the driver's libraries. Its servers run as their clients' users,
 # who have no access to the kubelet's directory.
@@ -222,7 +224,7 @@ class Control:
         """
         if self.listening(paths) != daemon:
             raise DeviceError("the MPS control daemon does not listen any more")
-        self.ask(paths, [f"quit -t {QUIT_SECONDS}"], seconds=2 * QUIT_SECONDS)
+        self.ask(paths, [f"quit -t {QUIT_SECONDS}"], seconds=QUIT_ANSWER_SECONDS)
 
     def _find(self, view: View) -> _Programs:
         control = find_program(self._root, MPS_CONTROL)

@@ -157,14 +157,14 @@ def test_no_container_path_is_mounted_twice(driver_root: Path) -> None:
 
 
 def test_files_are_read_only_and_sockets_are_not(driver_root: Path) -> None:
-    socket = driver_root / "run/nvidia-persistenced/socket"
+    socket = driver_root / "run/nvidia-fabricmanager/socket"
     socket.parent.mkdir(parents=True)
     socket.touch()
     edits = content(driver_root).look().common
 
     options = {mount.container_path: mount.options for mount in edits.mounts}
     assert options["/usr/bin/nvidia-smi"] == ("ro", "nosuid", "nodev", "rbind", "rprivate")
-    assert options["/run/nvidia-persistenced/socket"] == (
+    assert options["/run/nvidia-fabricmanager/socket"] == (
         "nosuid",
         "nodev",
         "rbind",
