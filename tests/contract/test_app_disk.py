@@ -9,19 +9,19 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from testbed.disk import SmallDisk
 from testbed.kubelet import KubeletClient
 
 from apiserver.server import ApiServer
-from small_disk import Disk
 from worlds.process import ProcessNode, eventually, serving_a_node
 
 READ_ONLY, FULL = "Read-only file system", "No space left on device"
 
-Block = Callable[[Disk], AbstractContextManager[None]]
+Block = Callable[[SmallDisk], AbstractContextManager[None]]
 
 
 @contextmanager
-def full(disk: Disk) -> Iterator[None]:
+def full(disk: SmallDisk) -> Iterator[None]:
     disk.fill()
     yield
     disk.empty()
@@ -43,23 +43,23 @@ def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
 
 
 @pytest.fixture
-def disk(node: ProcessNode) -> Iterator[Disk]:
+def disk(node: ProcessNode) -> Iterator[SmallDisk]:
     """The disk on which the driver's directory is."""
     if os.geteuid() != 0:
         pytest.skip("a file system of its own needs root")
-    made = Disk(node.place.plugins / "gpu.nvidia.com")
+    made = SmallDisk(node.place.plugins / "gpu.nvidia.com")
     yield made
     made.unmount()
 
 
 BLOCKS = pytest.mark.parametrize(
-    ("block", "reason"), [(Disk.read_only, READ_ONLY), (full, FULL)], ids=["read-only", "full"]
+    ("block", "reason"), [(SmallDisk.read_only, READ_ONLY), (full, FULL)], ids=["read-only", "full"]
 )
 
 
 @BLOCKS
 def test_a_driver_that_starts_on_a_blocked_disk_serves_as_soon_as_it_can(
-    node: ProcessNode, disk: Disk, block: Block, reason: str
+    node: ProcessNode, disk: SmallDisk, block: Block, reason: str
 ) -> None:
     with block(disk):
         node.driver.start()
@@ -87,7 +87,7 @@ def test_a_driver_that_starts_on_a_blocked_disk_serves_as_soon_as_it_can(
 
 @BLOCKS
 def test_claims_outlast_a_driver_that_starts_on_a_blocked_disk(
-    node: ProcessNode, disk: Disk, block: Block, reason: str
+    node: ProcessNode, disk: SmallDisk, block: Block, reason: str
 ) -> None:
     node.driver.start()
     node.wait_devices(8)
@@ -121,7 +121,7 @@ def reached(node: ProcessNode) -> KubeletClient | None:
 
 @BLOCKS
 def test_what_is_asked_on_a_blocked_disk_is_told_why_not(
-    node: ProcessNode, disk: Disk, block: Block, reason: str
+    node: ProcessNode, disk: SmallDisk, block: Block, reason: str
 ) -> None:
     node.driver.start()
     node.wait_devices(8)
@@ -136,7 +136,9 @@ def test_what_is_asked_on_a_blocked_disk_is_told_why_not(
         assert kubelet.prepare(other)["uid-other"].error == ""
 
 
-def test_a_driver_ends_on_a_disk_that_has_become_read_only(node: ProcessNode, disk: Disk) -> None:
+def test_a_driver_ends_on_a_disk_that_has_become_read_only(
+    node: ProcessNode, disk: SmallDisk
+) -> None:
     node.driver.start()
     node.driver.wait_log("driver started")
     with disk.read_only():
