@@ -18,7 +18,7 @@ from chaos.workloads import NAMESPACE, pods_of
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _GROUP = "dra-driver-mps"
-_CONTROL = "nvidia-cuda-mps-control"[:15]
+_CONTROL = b"nvidia-cuda-mps-control"[:15]
 """What the kernel keeps of the daemon's name."""
 
 
@@ -120,7 +120,7 @@ def _process(process: DriverProcess, pid: int) -> ProcessSeen:
 
 def _is_control(pid: int) -> bool:
     with suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip() == _CONTROL
+        return Path(f"/proc/{pid}/comm").read_bytes().strip() == _CONTROL
     return False
 
 

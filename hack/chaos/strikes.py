@@ -16,7 +16,7 @@ from testbed.node import GpuNode
 _HANG_MS = 3_600_000
 """A call that hangs, in milliseconds: longer than any round."""
 
-_SHIM = "containerd-shim"
+_SHIM = b"containerd-shim"
 _CLUSTER_MARK = "DRA_CLUSTER_STATE_OF_THIS_PROCESS"
 
 ENDS = {
@@ -203,6 +203,6 @@ def _shims(state: str) -> list[int]:
     for name in Path("/proc").glob("[0-9]*/comm"):
         with suppress(OSError):
             environ = name.with_name("environ").read_bytes().split(b"\0")
-            if name.read_text().startswith(_SHIM) and mark in environ:
+            if name.read_bytes().startswith(_SHIM) and mark in environ:
                 found.append(int(name.parent.name))
     return found

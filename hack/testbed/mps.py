@@ -88,7 +88,7 @@ def _environments() -> Iterator[tuple[int, dict[str, str]]]:
         if not entry.name.isdigit():
             continue
         try:
-            if not (entry / "comm").read_text().startswith("nvidia-cuda-mps"):
+            if not (entry / "comm").read_bytes().startswith(b"nvidia-cuda-mps"):
                 continue
             content = (entry / "environ").read_bytes()
         except OSError:
