@@ -193,7 +193,7 @@ def _looking_like_daemons() -> list[str]:
 
 def _command(process: Path) -> str:
     with suppress(OSError):
-        return (process / "comm").read_text().strip()
+        return (process / "comm").read_text(errors="replace").strip()
     return ""
 
 

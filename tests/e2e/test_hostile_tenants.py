@@ -257,7 +257,7 @@ def forge(street: Street, of: Shared) -> list[int]:
     found = [
         int(process.name)
         for process in tenants_processes(street.container_id)
-        if (process / "comm").read_text().startswith("nvidia-cuda-mps")
+        if (process / "comm").read_bytes().startswith(b"nvidia-cuda-mps")
     ]
     assert len(found) == 2
     return found
