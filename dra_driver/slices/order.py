@@ -3,8 +3,10 @@
 In: GPUs, and what is published of each. Out: the same, arranged. Rule: the scheduler takes the
 first device that fits, slices by name and devices by position, and weighs nothing
 (kube-scheduler's DRA allocator). The order is fixed, so that nothing is written while claims come
-and go, and does three things:
+and go, and does four things:
 
+- whole GPUs stand first: most pods ask for one, and on every node that it looks at the scheduler
+  evaluates the selectors of each device before the one that fits;
 - partitions fill GPU after GPU, from the first; whole GPUs are offered from the last, so that the
   two kinds of claims meet as late as possible, and those that cannot be divided come before;
 - on a GPU, partitions that need less come first, so that a claim that would do with any takes the

@@ -118,9 +118,9 @@ def _arranged(offers: dict[int, _Offer], withheld: list[Withheld]) -> Projection
     filled = tuple(offers.values())
     divided = [offer.gpu for offer in filled if offer.partitions]
     whole = order.in_whole_order((offer.gpu for offer in filled if offer.whole), divided)
-    published = [one for offer in filled for one in offer.existing]
+    published = [one for gpu in whole if (one := offers[gpu.minor].whole) is not None]
+    published += [one for offer in filled for one in offer.existing]
     published += [one for offer in filled for one in offer.partitions]
-    published += [one for gpu in whole if (one := offers[gpu.minor].whole) is not None]
     return Projection(
         devices=tuple(one.wire for one in published),
         sources=tuple(one.source for one in published),

@@ -44,7 +44,7 @@ def test_a_hopper_gpu_is_published_whole_and_in_every_part_it_could_be_cut_into(
     published = found(h100())
 
     assert len(published.devices) == 26
-    assert names(published)[-1] == "gpu-0"
+    assert names(published)[0] == "gpu-0"
     assert [counter_set["name"] for counter_set in published.counter_sets] == ["gpu-0-counter-set"]
     assert published.withheld == published.notes == ()
 
@@ -188,15 +188,15 @@ def test_capability_is_of_the_card_and_not_of_the_node() -> None:
     plain = make.gpu(1, mig_mode=MigMode.UNSUPPORTED)
     published = found(h100(), plain)
 
-    assert names(published)[-2:] == ["gpu-1", "gpu-0"]
+    assert names(published)[:2] == ["gpu-1", "gpu-0"]
     assert device(published, "gpu-1") == found(plain).devices[0]
 
 
-def test_partitions_fill_gpus_from_the_first_and_whole_gpus_are_offered_from_the_last() -> None:
+def test_whole_gpus_come_first_from_the_last_and_partitions_fill_from_the_first() -> None:
     published = names(found(*(h100(minor=minor) for minor in range(3))))
 
-    assert published[-3:] == ["gpu-2", "gpu-1", "gpu-0"]
-    assert [name.split("-mig")[0] for name in published[:-3]] == (
+    assert published[:3] == ["gpu-2", "gpu-1", "gpu-0"]
+    assert [name.split("-mig")[0] for name in published[3:]] == (
         ["gpu-0"] * 25 + ["gpu-1"] * 25 + ["gpu-2"] * 25
     )
 
