@@ -13,8 +13,17 @@ from pathlib import Path
 
 TEMPORARY_SUFFIX = ".tmp"
 
+_OF_THE_DISK = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT})
+
 LARGEST = 64 * 1024**2
 """Bytes that are read of a file; the largest that is written has some 100 KiB."""
+
+
+def is_of_the_disk(error: BaseException | None) -> bool:
+    """Tell whether an error is, or comes from, a disk that is full or read-only: it may pass."""
+    if isinstance(error, OSError):
+        return error.errno in _OF_THE_DISK
+    return error is not None and is_of_the_disk(error.__cause__)
 
 
 def temporary_of(path: Path) -> Path:

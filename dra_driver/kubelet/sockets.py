@@ -9,7 +9,6 @@ step. Only a socket that is still our own is ever removed. A path of a unix sock
 """
 
 import base64
-import errno
 import hashlib
 import os
 import secrets
@@ -26,14 +25,13 @@ import grpc
 
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import DriverError, SetupError, TransientError
+from dra_driver.files import is_of_the_disk
 
 MOST_CALLS = 1024
 """Calls that a server has at once, those in line included; a kubelet has one for each pod."""
 
 MAX_SOCKET_PATH_BYTES = 107
 """sun_path has 108 bytes, and one is the closing NUL (unix(7))."""
-
-_OF_THE_DISK = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT})
 
 Attach = Callable[[grpc.Server], None]
 """Adds one service to a server, before the server starts."""
@@ -251,7 +249,7 @@ class SocketServer:
 
 def _not_made(path: Path, error: OSError) -> DriverError:
     reason = f"socket {path} cannot be made: {error.strerror or error}"
-    if error.errno in _OF_THE_DISK:
+    if is_of_the_disk(error):
         return TransientError(
             f"{reason}; free space on its disk, or see dmesg for why the disk cannot be written, "
             "and mount it anew; this is tried again by itself"

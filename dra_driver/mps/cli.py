@@ -113,7 +113,6 @@ def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: Non
 
     Raises:
         SetupError: the settings or this node lack something.
-        StateError: the MPS directory cannot be used.
     """
     roots = find_roots(
         driver_root=settings.nvidia_driver_root,

@@ -59,8 +59,9 @@ class FolderWatch:
                 os.read(descriptor, _ROOM)
 
     def wake(self) -> None:
-        """End the current wait, or the next one."""
-        os.eventfd_write(self._wake, 1)
+        """End the current wait, or the next one; nothing after `close`."""
+        if self._end.alive:
+            os.eventfd_write(self._wake, 1)
 
     def still_watches(self) -> bool:
         """Tell whether the watched folder still has its name, and no other folder has taken it."""

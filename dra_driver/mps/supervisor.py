@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 
 from dra_driver.errors import StateError, VersionError
+from dra_driver.files import is_of_the_disk
 from dra_driver.mps.domain import Domain, DomainId, State, check_id, decode_domain
 from dra_driver.mps.domain_worker import Desired, DomainWorker, Newer, Unreadable, WorkerTiming
 from dra_driver.mps.files import folders_in, ids_in, read_file
@@ -26,6 +27,7 @@ log = structlog.get_logger()
 
 _LOOK_SECONDS = 2.0  # also without an event: not every file system is sure to send each one
 _LOCK_SECONDS = 0.2
+_DISK_SECONDS = 2.0
 _STOP_SECONDS = 5.0
 
 
@@ -35,11 +37,7 @@ class Supervisor:
     def __init__(
         self, context: SupervisorContext, timing: WorkerTiming, clock: Callable[[], float]
     ) -> None:
-        """Take what all domains have in common; the clock counts monotonic seconds.
-
-        Raises:
-            StateError: the MPS directory cannot be used.
-        """
+        """Take what all domains have in common; the clock counts monotonic seconds."""
         self._context = context
         self._files = context.files
         self._timing = timing
@@ -47,7 +45,6 @@ class Supervisor:
         self._stopping = threading.Event()
         self._workers: dict[DomainId, DomainWorker] = {}
         self._versions: dict[DomainId, tuple[int, ...]] = {}
-        context.files.make_folders()
         self._lock = SupervisorLock(context.files.lock)
         self._watch = FolderWatch(context.files.desired_folder)
 
@@ -58,7 +55,7 @@ class Supervisor:
             StateError: the MPS directory cannot be used any more.
         """
         try:
-            if self._take_lock():
+            if self._begin():
                 self._remember_modes()
                 while not self._stopping.is_set():
                     self._look()
@@ -79,13 +76,30 @@ class Supervisor:
         """Return how many domains are in each state now."""
         return Counter(str(worker.state or State.STARTING) for worker in self._workers.values())
 
-    def _take_lock(self) -> bool:
-        told = False
-        while not self._lock.take(self._context.supervisor):
-            if not told:
-                log.info("another mps supervisor is running", lock=str(self._files.lock))
-                told = True
-            if self._stopping.wait(_LOCK_SECONDS):
+    def _begin(self) -> bool:
+        """Take the lock when no other supervisor has it; False when stopped before.
+
+        A disk that is full or read-only is waited for: daemons that run need no supervisor until
+        one dies, and a restart mends nothing.
+
+        Raises:
+            StateError: the MPS directory cannot be used.
+        """
+        told = ""
+        while True:
+            reason, seconds = "another one is running", _LOCK_SECONDS
+            try:
+                self._files.make_folders()
+                if self._lock.take(self._context.supervisor):
+                    break
+            except StateError as error:
+                if not is_of_the_disk(error):
+                    raise
+                reason, seconds = str(error), _DISK_SECONDS
+            if reason != told:
+                log.warning("mps supervisor waits", reason=reason, lock=str(self._files.lock))
+            told = reason
+            if self._stopping.wait(seconds):
                 return False
         log.info("mps supervisor started", directory=str(self._files.root))
         return True

@@ -1,0 +1,73 @@
+"""A supervisor that starts on a disk that is read-only or full goes to work when it can."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+from testbed.disk import SmallDisk
+
+from dra_driver.errors import StateError
+from worlds.configs import PATIENCE
+from worlds.mps import MpsDomains
+from worlds.process import eventually
+
+Block = Callable[[SmallDisk], AbstractContextManager[None]]
+
+
+@contextmanager
+def full(disk: SmallDisk) -> Iterator[None]:
+    disk.fill()
+    yield
+    disk.empty()
+
+
+@pytest.fixture
+def disk(mps: MpsDomains) -> Iterator[SmallDisk]:
+    """The disk on which driver and supervisor meet."""
+    if os.geteuid() != 0:
+        pytest.skip("a file system of its own needs root")
+    made = SmallDisk(mps.files.root)
+    yield made
+    made.unmount()
+
+
+@pytest.mark.parametrize("block", [SmallDisk.read_only, full], ids=["read-only", "full"])
+def test_a_supervisor_waits_for_its_disk(mps: MpsDomains, disk: SmallDisk, block: Block) -> None:
+    supervisor = mps.supervisor()
+    thread = threading.Thread(target=supervisor.run)
+    with structlog.testing.capture_logs() as said, block(disk):
+        thread.start()
+        eventually(lambda: [one for one in said if "waits" in one["event"]], "its word")
+        assert thread.is_alive()
+    try:
+        domain = mps.domain("after", 0)
+        mps.ready(domain)
+        mps.gone(domain)
+    finally:
+        supervisor.stop()
+        thread.join(PATIENCE)
+
+
+def test_a_supervisor_that_waits_for_its_disk_can_be_stopped(
+    mps: MpsDomains, disk: SmallDisk
+) -> None:
+    supervisor = mps.supervisor()
+    thread = threading.Thread(target=supervisor.run)
+    with disk.read_only():
+        thread.start()
+        supervisor.stop()
+        thread.join(PATIENCE)
+    assert not thread.is_alive()
+    supervisor.stop()  # once more, when it has ended: nothing happens
+
+
+def test_a_directory_that_cannot_be_one_ends_the_supervisor(mps: MpsDomains) -> None:
+    root: Path = mps.files.root
+    root.parent.mkdir(parents=True, exist_ok=True)
+    root.write_text("a file")
+    with pytest.raises(StateError, match="cannot make"):
+        mps.supervisor().run()
