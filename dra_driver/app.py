@@ -61,6 +61,9 @@ from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
 from dra_driver.sharing.time_slicing import TimeSlicing
 from dra_driver.shutdown import Shutdown
+from dra_driver.slices.mig_offer import MigSettings
+from dra_driver.slices.node_offer import NodeOffer
+from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.publication import Publication
 from dra_driver.slices.publisher import SlicePublisher
 from resource_nvidia_com.v1beta1.sharing import SharingStrategy
@@ -117,8 +120,20 @@ class Driver:
             rescan_seconds=settings.rescan_interval,
             on_change=self._on_inventory,
         )
+        self._mig_offer = NodeOffer(
+            self._kube,
+            settings.node_name,
+            MigSettings.of(settings.mig, settings.mig_profiles, gate=settings.dynamic_mig),
+            on_change=self._offer_anew,
+            clock=clock,
+            random=random.random,
+        )
         publication = Publication(
-            self._kube, driver=DRIVER_NAME, node_name=settings.node_name, observer=self._metrics
+            self._kube,
+            driver=DRIVER_NAME,
+            node_name=settings.node_name,
+            observer=self._metrics,
+            project=self._project,
         )
         self._publisher = SlicePublisher(publication, clock=clock, random=random.random)
         self._build_claims(roots, clock)
@@ -216,6 +231,7 @@ class Driver:
         self._plugin.start()
         self._watcher.start()
         self._publisher.start()
+        self._mig_offer.start()
         # Without knowing the GPUs it could mend nothing, and would say so for each claim.
         self._watcher.wait_until_looked(FIRST_LOOK_SECONDS)
         self._reconciler.start()
@@ -233,6 +249,7 @@ class Driver:
         left = self._plugin.stop(self._settings.shutdown_grace)
         self._reconciler.stop(STOP_SECONDS)
         self._mps_events.stop(STOP_SECONDS)
+        self._mig_offer.stop(STOP_SECONDS)
         self._publisher.stop(STOP_SECONDS)
         if self._watcher.stop(STOP_SECONDS):
             self._session.close()
@@ -242,6 +259,12 @@ class Driver:
 
     def _mig_made_here(self) -> AbstractSet[MigSlot]:
         return self._claims.ownership.made().keys()
+
+    def _project(self, inventory: Inventory, *, with_counters: bool) -> Projection:
+        return projection(inventory, with_counters=with_counters, mig=self._mig_offer.current())
+
+    def _offer_anew(self) -> None:
+        self._publisher.publish_anew()
 
     def _on_inventory(self, inventory: Inventory) -> None:
         self._metrics.gpus(ok=len(inventory.gpus), sick=len(inventory.sick))

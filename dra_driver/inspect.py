@@ -36,12 +36,15 @@ from dra_driver.settings import (
     CommandSettings,
     ContainerDriverRoot,
     KubeletPluginsDirectory,
+    MigProfiles,
+    MigSetting,
     NvidiaCdiHookPath,
     NvidiaDevRoot,
     NvidiaDriverRoot,
     ProcRoot,
     SysRoot,
 )
+from dra_driver.slices.mig_offer import ALL, MigOffer, MigSettings
 from dra_driver.slices.project import Projection, projection
 from dra_driver.table import aligned
 
@@ -71,6 +74,8 @@ class Inspect(CommandSettings):
     nvidia_cdi_hook_path: NvidiaCdiHookPath
     sys_root: SysRoot
     proc_root: ProcRoot
+    mig: MigSetting
+    mig_profiles: MigProfiles
     kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
         description="Holds the driver's notes of the MIG devices that it made for claims.",
     )
@@ -99,12 +104,13 @@ class Inspect(CommandSettings):
                 nvml_version=lambda: inventory.driver_version,
             ),
         )
+        offer = MigSettings.of(self.mig, self.mig_profiles).offer({})
         if self.cdi:
             sys.stdout.write(spec_text(edits, problems, self.output))
         elif self.output == "table":
-            sys.stdout.write(table(inventory, problems))
+            sys.stdout.write(table(inventory, problems, offer))
         else:
-            sys.stdout.write(_dump(report(inventory, problems), self.output))
+            sys.stdout.write(_dump(report(inventory, problems, offer), self.output))
 
 
 def look(roots: Roots, data_directory: Path) -> Inventory:
@@ -183,9 +189,11 @@ def spec_text(edits: Mapping[str, Edits], problems: Mapping[str, str], output: s
     return "".join(comments) + _dump(document, "yaml")
 
 
-def report(inventory: Inventory, problems: Mapping[str, str]) -> dict[str, object]:
+def report(
+    inventory: Inventory, problems: Mapping[str, str], offer: MigOffer = ALL
+) -> dict[str, object]:
     """Return what was found, and as `devices` what would be published, for programs."""
-    published = projection(inventory)
+    published = projection(inventory, mig=offer)
     return {
         "driver": {
             "version": inventory.driver_version,
@@ -200,9 +208,9 @@ def report(inventory: Inventory, problems: Mapping[str, str]) -> dict[str, objec
     }
 
 
-def table(inventory: Inventory, problems: Mapping[str, str]) -> str:
+def table(inventory: Inventory, problems: Mapping[str, str], offer: MigOffer = ALL) -> str:
     """Return what was found and what would be published, for people."""
-    published = projection(inventory)
+    published = projection(inventory, mig=offer)
     lines = [f"driver {inventory.driver_version}, CUDA {_cuda(inventory) or 'unknown'}", ""]
     if inventory.gpus:
         lines += aligned([_COLUMNS, *map(_row, inventory.gpus)])

@@ -23,7 +23,6 @@ GATES_ALWAYS_ON = MappingProxyType(
     {
         "TimeSlicingSettings": "time-slicing is always on here: a claim gets it by its config",
         "MPSSupport": "MPS is always on here: a claim gets it by its config",
-        "DynamicMIG": "MIG devices on demand are always on here, where a card can be divided",
     }
 )
 """The peer's feature gates of what this driver always does, and what to say of `=false`."""
@@ -49,7 +48,10 @@ GATES_OF_NOTHING_HERE = MappingProxyType(
 )
 """The peer's feature gates of what is not here, and what to say of `=true`."""
 
-KNOWN_FEATURE_GATES = GATES_ALWAYS_ON.keys() | GATES_OF_NOTHING_HERE.keys()
+DYNAMIC_MIG = "DynamicMIG"
+"""The peer's feature gate that means `--mig on-demand`, and `--mig existing` if it is false."""
+
+KNOWN_FEATURE_GATES = {DYNAMIC_MIG} | GATES_ALWAYS_ON.keys() | GATES_OF_NOTHING_HERE.keys()
 
 _TRUE = frozenset({"true", "1", "t"})
 _FALSE = frozenset({"false", "0", "f"})
@@ -138,6 +140,24 @@ KubeletPluginsDirectory = Annotated[
         description="Holds this driver's socket and its records; the same path as on the host.",
     ),
 ]
+MigSetting = Annotated[
+    Literal["auto", "on-demand", "existing", "off"],
+    Field(
+        "auto",
+        validation_alias="mig",
+        description="MIG devices for claims: made on demand, only those that exist, or none; auto: "
+        "on demand, but where mig-manager's label is on the Node those that exist.",
+    ),
+]
+MigProfiles = Annotated[
+    str,
+    Field(
+        "",
+        validation_alias="mig_profiles",
+        pattern=r"^([0-9][0-9a-z.+-]*(,[0-9][0-9a-z.+-]*)*)?$",
+        description="MIG profiles that are made on demand, such as 1g.10gb,3g.40gb; unset: all.",
+    ),
+]
 HttpAddress = Annotated[
     str, Field("", description="Address for metrics and /healthz, such as :8080; unset: off.")
 ]
@@ -217,6 +237,8 @@ class Settings(CommandSettings):
         "GPUs that are slow to initialise.",
     )
 
+    mig: MigSetting
+    mig_profiles: MigProfiles
     mps_ready_timeout: Seconds = Field(
         35.0, description="Seconds to wait for a claim's MPS daemon, within the kubelet's patience."
     )
@@ -320,6 +342,12 @@ class Settings(CommandSettings):
         if "log_format" in self.model_fields_set or not self.logging_format:
             return self.log_format
         return "console" if self.logging_format == "text" else self.logging_format
+
+    @property
+    def dynamic_mig(self) -> bool | None:
+        """What the gate DynamicMIG is set to; None if it is not."""
+        given = [value for name, value in _split_gates(self.feature_gates) if name == DYNAMIC_MIG]
+        return given[-1].lower() in _TRUE if given else None
 
     def without_effect(self) -> dict[str, str]:
         """Return what was asked for in vain, each with the reason."""

@@ -9,14 +9,16 @@ What claims make and unmake changes nothing here: a MIG device that this driver 
 published as the partition it was allocated as. Nothing here talks to a server or logs.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from dra_driver.devices import partitions as dividing
 from dra_driver.devices.kinds import Device, NodeDevice, name_of
-from dra_driver.devices.model import Gpu, Inventory, MigDevice, Partition
+from dra_driver.devices.model import Gpu, Inventory, MigDevice, MigMode, Partition
 from dra_driver.slices import counters, order
 from dra_driver.slices.attributes import Attributes, Omitted, describe
+from dra_driver.slices.mig_offer import ALL, MigOffer, MigSource
 from resource_nvidia_com.quantity import Quantity
 
 MOST_FACTS = 32
@@ -74,6 +76,7 @@ class _Offer:
 
     gpu: Gpu
     inventory: Inventory
+    mig: MigOffer
     whole: _Published | None = None
     existing: list[_Published] = field(default_factory=list)
     partitions: list[_Published] = field(default_factory=list)
@@ -86,13 +89,16 @@ class _Offer:
         return not (self.whole or self.existing or self.partitions)
 
 
-def projection(inventory: Inventory, *, with_counters: bool = True) -> Projection:
+def projection(
+    inventory: Inventory, *, with_counters: bool = True, mig: MigOffer = ALL
+) -> Projection:
     """Return the devices to publish, in the order of slices/order.py, and all that was left out.
 
     Args:
         inventory: what the machine has.
         with_counters: whether the API server stores counters. Where it does not, nothing keeps two
             claims from parts of one GPU that overlap, so what is not there yet is not offered.
+        mig: what is offered of MIG on this node.
     """
     withheld = [Withheld(index=gpu.index, reason=gpu.reason) for gpu in inventory.sick]
     offers: dict[int, _Offer] = {}
@@ -105,7 +111,8 @@ def projection(inventory: Inventory, *, with_counters: bool = True) -> Projectio
             )
             withheld.append(Withheld(index=gpu.index, reason=reason))
             continue
-        offer = _offer(gpu, inventory, with_counters=with_counters)
+        offer = _Offer(gpu=gpu, inventory=inventory, mig=mig)
+        _fill(offer, with_counters=with_counters)
         if offer.is_empty:
             withheld.append(Withheld(index=gpu.index, reason="; ".join(offer.notes)))
         else:
@@ -133,22 +140,24 @@ def _arranged(offers: dict[int, _Offer], withheld: list[Withheld]) -> Projection
     )
 
 
-def _offer(gpu: Gpu, inventory: Inventory, *, with_counters: bool) -> _Offer:
-    offer = _Offer(gpu=gpu, inventory=inventory)
-    reason = _why_undivided(gpu, with_counters=with_counters)
-    _offer_existing(offer)
-    if reason is None and gpu.mig is not None:
+def _fill(offer: _Offer, *, with_counters: bool) -> None:
+    reason = _why_undivided(offer, with_counters=with_counters)
+    if offer.mig.source is not MigSource.OFF:
+        _offer_existing(offer)
+    if reason is None and offer.gpu.mig is not None:
         _offer_parts(offer)
     else:
         _offer_undivided(offer, reason)
-    return offer
 
 
-def _why_undivided(gpu: Gpu, *, with_counters: bool) -> str | None:
+def _why_undivided(offer: _Offer, *, with_counters: bool) -> str | None:
     """Return why no partitions of a GPU are published; None if they are, or it knows no MIG."""
-    reason = dividing.why_not_partitioned(gpu)
+    gpu = offer.gpu
+    reason = dividing.why_not_partitioned(gpu) or offer.mig.why_none_made()
     if gpu.mig is None or reason is not None:
-        return reason
+        return reason if gpu.mig is not None else None
+    if not any(map(offer.mig.includes, gpu.mig.profiles)):
+        return f"it has none of the profiles of --mig-profiles: {_names(offer.mig.profiles)}"
     if not with_counters:
         return (
             "the API server does not store counters, without which MIG devices cannot be made on"
@@ -187,7 +196,8 @@ def _offer_parts(offer: _Offer) -> None:
     others = dividing.found_by_others(gpu)
     left = counters.left_by(others, everything)
     name = counters.counter_set_name(gpu)
-    for partition in order.in_packing_order(dividing.partitions(gpu)):
+    wished = tuple(one for one in dividing.partitions(gpu) if offer.mig.includes(one.profile))
+    for partition in order.in_packing_order(wished):
         wanted = counters.used(partition.profile, partition.placement, everything)
         if counters.fits(wanted, left):
             published = _publish(offer, partition)
@@ -213,13 +223,19 @@ def _offer_undivided(offer: _Offer, reason: str | None) -> None:
         offer.notes.append(f"no MIG devices are made on it: {reason}")
     if gpu.mig is not None and gpu.mig.instances:
         return
-    if dividing.is_whole(gpu):
+    if gpu.mig_mode is not MigMode.ENABLED or (
+        offer.mig.source is MigSource.ON_DEMAND and dividing.is_whole(gpu)
+    ):
         offer.whole = _publish(offer, gpu)
     elif gpu.mig is None or gpu.mig.problem is None:
         offer.notes.append(
             "MIG mode is on, so it cannot be used as a whole GPU, and it has no MIG device; to"
             f" publish the whole GPU, turn MIG mode off: nvidia-smi -i {gpu.pci_address} -mig 0"
         )
+
+
+def _names(profiles: Iterable[str]) -> str:
+    return ", ".join(sorted(profiles))
 
 
 def _publish(offer: _Offer, device: Device) -> _Published:

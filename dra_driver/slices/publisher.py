@@ -111,6 +111,15 @@ class SlicePublisher:
             self._is_ordered = True
             self._wake.notify_all()
 
+    def publish_anew(self) -> None:
+        """Publish the latest inventory again, as what is offered of it has changed."""
+        with self._wake:
+            if self._inventory is not None:
+                self._not_before = -math.inf
+                self._due = self._clock()
+                self._is_ordered = True
+                self._wake.notify_all()
+
     def stop(self, timeout: float) -> bool:
         """End both threads within `timeout` seconds; return whether they ended. Slices stay."""
         end = self._clock() + timeout

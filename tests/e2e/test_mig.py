@@ -245,6 +245,32 @@ def set_mig_mode(scene: Scene, mode: str) -> None:
     scene.node.driver.wait_registered()
 
 
+def test_a_node_that_mig_manager_divides_is_left_to_it(scene: Scene) -> None:
+    name = template(scene, migs(mig=SMALL))
+    before = scene.pod("before", templates=[name])
+    scene.running(before)
+    label(scene, "all-1g.10gb")
+    try:
+        wait_until(lambda: "-mig-" not in "".join(scene.node.devices()), "parts to go", timeout=30)
+        assert seen(scene, before)
+        late = scene.pod("late", templates=[name])
+        assert "cannot allocate all claims" in scene.unschedulable(late)
+        scene.delete(before)
+        assert there(scene) == 0
+        wait_until(lambda: len(scene.node.devices()) == 8, "all GPUs to be whole", timeout=30)
+    finally:
+        label(scene, None)
+    scene.running(late)
+    scene.delete(late)
+    scene.rewritten()
+
+
+def label(scene: Scene, value: str | None) -> None:
+    """Give the Node mig-manager's label, or take it away."""
+    labels = {"nvidia.com/mig.config": value}
+    scene.api.patch("Node", scene.node.cluster.node, {"metadata": {"labels": labels}})
+
+
 def test_fifty_six_mig_devices_come_and_go_without_a_write_to_the_slices(scene: Scene) -> None:
     spec = migs(mig=SMALL)
     spec["devices"]["requests"][0]["exactly"]["count"] = 7

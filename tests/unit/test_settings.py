@@ -158,14 +158,30 @@ def test_of_feature_gates_only_what_is_otherwise_than_asked_is_said() -> None:
     def said(gates: str) -> dict[str, str]:
         return parsed("--node-name=n", f"--feature-gates={gates}").without_effect()
 
-    agreed = "TimeSlicingSettings=true,MPSSupport=1,DynamicMIG=t,PassthroughSupport=false"
+    agreed = "TimeSlicingSettings=true,MPSSupport=1,DynamicMIG=false,PassthroughSupport=false"
     assert said(agreed) == {}
-    assert list(said("DynamicMIG=false")) == ["feature gate DynamicMIG"]
+    assert list(said("MPSSupport=false")) == ["feature gate MPSSupport"]
     missing = ("PassthroughSupport", "NVMLDeviceHealthCheck", "DeviceMetadata", "ConsumableShares")
     for gate in missing:
         assert said(f"{gate}=true")[f"feature gate {gate}"].startswith(
             "this driver does not have that feature: "
         )
+
+
+@pytest.mark.parametrize(
+    ("gates", "given"),
+    [("", None), ("DynamicMIG=true", True), ("MPSSupport=1,DynamicMIG=0", False)],
+)
+def test_the_gate_of_mig_on_demand_is_heard(gates: str, given: bool | None) -> None:
+    assert parsed("--node-name=n", f"--feature-gates={gates}").dynamic_mig is given
+
+
+@pytest.mark.parametrize(
+    "words", [("--mig=on",), ("--mig-profiles=1g.10gb,",), ("--mig-profiles=big",)]
+)
+def test_what_mig_cannot_be_set_to_is_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(Exception, match="mig"):
+        parsed("--node-name=n", *words)
 
 
 @pytest.mark.parametrize(

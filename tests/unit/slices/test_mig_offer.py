@@ -1,0 +1,101 @@
+"""What a node offers of MIG, by settings, the peer's feature gate and the Node's labels."""
+
+from typing import Any
+
+import pytest
+
+import make
+from dra_driver.devices.model import Gpu, MigMode
+from dra_driver.slices.mig_offer import MIG_MANAGER_LABEL, MigOffer, MigSettings, MigSource
+from dra_driver.slices.project import Projection, projection
+
+LABELLED = {MIG_MANAGER_LABEL: "all-1g.10gb"}
+HAND_MADE = make.mig_device(0, "3g.40gb", 4)
+MADE_HERE = make.mig_device(0, "1g.10gb", 0, made_here=True)
+
+
+@pytest.mark.parametrize(
+    ("mig", "gate", "labels", "source", "why"),
+    [
+        ("auto", None, {}, "on-demand", "the node has no label nvidia.com/mig.config"),
+        ("auto", None, LABELLED, "existing", "label nvidia.com/mig.config=all-1g.10gb"),
+        ("auto", True, LABELLED, "on-demand", "feature gate DynamicMIG is true"),
+        ("auto", False, {}, "existing", "feature gate DynamicMIG is false"),
+        ("on-demand", False, LABELLED, "on-demand", "--mig is on-demand"),
+        ("existing", True, {}, "existing", "--mig is existing"),
+        ("off", True, {}, "off", "--mig is off"),
+    ],
+)
+def test_the_more_explicit_setting_wins(
+    mig: str, gate: bool | None, labels: dict[str, str], source: str, why: str
+) -> None:
+    offer = MigSettings.of(mig, "", gate=gate).offer(labels)
+    assert (offer.source, offer.profiles) == (source, frozenset())
+    assert why in offer.why
+
+
+@pytest.mark.parametrize(("mig", "gate"), [("existing", None), ("auto", True)])
+def test_labels_are_followed_only_where_they_decide(mig: str, gate: bool | None) -> None:
+    assert MigSettings.of("auto", "").heeds_labels
+    assert not MigSettings.of(mig, "", gate=gate).heeds_labels
+
+
+def h100(*instances: Any, mode: MigMode | None = None) -> Gpu:
+    mode = mode or (MigMode.ENABLED if instances else MigMode.DISABLED)
+    return make.gpu(0, mig_mode=mode, mig=make.mig(*instances))
+
+
+def offered(gpu: Gpu, source: MigSource, *profiles: str) -> Projection:
+    offer = MigOffer(source=source, why="so it was set", profiles=frozenset(profiles))
+    return projection(make.inventory(gpu), mig=offer)
+
+
+def names(found: Projection) -> list[str]:
+    return [str(device["name"]) for device in found.devices]
+
+
+@pytest.mark.parametrize("source", [MigSource.EXISTING, MigSource.OFF])
+def test_a_gpu_that_nobody_divides_is_whole_and_has_no_counters(source: MigSource) -> None:
+    found = offered(h100(), source)
+    assert names(found) == ["gpu-0"]
+    assert found.counter_sets == ()
+    assert "consumesCounters" not in found.devices[0]
+    assert [note.text for note in found.notes] == ["no MIG devices are made on it: so it was set"]
+
+
+def test_devices_that_others_made_are_offered_unless_mig_is_off() -> None:
+    assert names(offered(h100(HAND_MADE), MigSource.EXISTING)) == ["gpu-0-mig-3g40gb-9-4"]
+    assert names(offered(h100(HAND_MADE), MigSource.OFF)) == []
+
+
+@pytest.mark.parametrize("source", [MigSource.EXISTING, MigSource.OFF])
+def test_a_gpu_in_mig_mode_is_not_whole_for_whoever_may_not_turn_it_off(source: MigSource) -> None:
+    found = offered(h100(mode=MigMode.ENABLED), source)
+    assert names(found) == []
+    assert "MIG mode is on" in found.withheld[0].reason
+
+
+def test_a_gpu_with_devices_made_for_claims_before_the_change_is_kept_back() -> None:
+    found = offered(h100(MADE_HERE), MigSource.EXISTING)
+    assert names(found) == []
+    assert "so it was set" in found.withheld[0].reason
+
+
+def test_only_the_profiles_that_are_wished_are_offered() -> None:
+    found = offered(h100(), MigSource.ON_DEMAND, "1g.10gb", "3g.40gb")
+    assert names(found)[0] == "gpu-0"
+    assert {name.split("-")[3] for name in names(found)[1:]} == {"1g10gb", "3g40gb"}
+    assert len(found.counter_sets) == 1
+
+
+def test_a_gpu_with_none_of_the_profiles_is_whole_and_says_why() -> None:
+    found = offered(h100(), MigSource.ON_DEMAND, "1g.5gb")
+    assert names(found) == ["gpu-0"]
+    assert found.counter_sets == ()
+    assert "none of the profiles of --mig-profiles: 1g.5gb" in found.notes[0].text
+
+
+def test_a_card_without_mig_has_nothing_to_be_said_of_it() -> None:
+    found = offered(make.gpu(0, mig_mode=MigMode.UNSUPPORTED), MigSource.EXISTING)
+    assert names(found) == ["gpu-0"]
+    assert found.notes == ()
