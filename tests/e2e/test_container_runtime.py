@@ -2,8 +2,9 @@
 
 The runtime is NVIDIA's own, above runc, with a configuration of its own and a simulated driver root
 with four GPUs, of which two have been prepared for claims. Its modes are those of nodes: `auto`,
-which is the default, `jit-cdi` and `cdi`. A fourth, `legacy`, needs NVIDIA's libnvidia-container,
-which neither Debian nor the Go module proxy has.
+which is the default, `jit-cdi` and `cdi`. Of a fourth, `legacy`, the last step is played:
+nvidia-container-cli, which neither Debian nor the Go module proxy has, only says what it was called
+with.
 """
 
 from dataclasses import dataclass, replace
@@ -78,10 +79,16 @@ class Node:
         self._root = folder / "driver"
         Machine.create(self._root, "t4-x4", Options(userspace="stand-in", nodes=NodeKind.DEVICE))
         self._prepare({MY_UID: MY_GPU, THEIR_UID: THEIR_GPU})
-        hook = f"--nvidia-cdi-hook-path={containers.hook}"
+        self._config = folder / "config.toml"
+        # Hooks get no environment, so one is told where the configuration is by an argument.
+        hook = containers.program("nvidia-container-runtime-hook")
+        self._hook = script(folder / "hook", f'exec {hook} -config={self._config} "$@"')
+        self._called = folder / "called"
+        self._cli = script(folder / "nvidia-container-cli", f'echo "$@" >{self._called}')
+        generate = (containers.program("nvidia-ctk"), "cdi", "generate")
+        hook_path = f"--nvidia-cdi-hook-path={containers.hook}"
         output = f"--output={self._specs}/nvidia.yaml"
-        nvidia_ctk = containers.program("nvidia-ctk")
-        do(nvidia_ctk, "cdi", "generate", f"--driver-root={self._root}", hook, output)
+        do(*generate, f"--driver-root={self._root}", hook_path, output)
 
     def _prepare(self, claims: dict[str, str]) -> None:
         root = self._root
@@ -101,11 +108,12 @@ class Node:
 
     def seen(self, mode: str, container: Container, *settings: str, cdi: str = "") -> Seen:
         """Run a container under NVIDIA's runtime, with settings beside its defaults."""
-        config = self._folder / "config.toml"
         lines = (
             *settings,
             f'nvidia-container-cli.root = "{self._root}"',
             f'nvidia-ctk.path = "{self._containers.hook}"',
+            f'nvidia-container-cli.path = "{self._cli}"',
+            f'nvidia-container-runtime-hook.path = "{self._hook}"',
             "[nvidia-container-runtime]",
             f'mode = "{mode}"',
             f'runtimes = ["{self._containers.program("runc")}"]',
@@ -113,12 +121,24 @@ class Node:
             f'spec-dirs = ["{self._specs}"]',
             cdi,
         )
-        config.write_text("\n".join(lines))
-        runtime = {**BARE_ENV, "NVIDIA_CTK_CONFIG_FILE_PATH": str(config)}
+        self._config.write_text("\n".join(lines))
+        runtime = {**BARE_ENV, "NVIDIA_CTK_CONFIG_FILE_PATH": str(self._config)}
         *found, end = self._containers.run_under(runtime, container, self._specs).split()
         assert end == "seen"
         gpus = "".join(word for word in found if word != "libcuda")
         return Seen(gpus=gpus, libraries="libcuda" in found)
+
+    def asked_of_cli(self) -> list[str]:
+        """The devices for which nvidia-container-cli was called since the last question."""
+        words = self._called.read_text().split() if self._called.exists() else []
+        self._called.unlink(missing_ok=True)
+        return [word for word in words if word.startswith("--device=")]
+
+
+def script(path: Path, command: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{command}\n")
+    path.chmod(0o755)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +202,7 @@ def test_by_default_the_variable_can_name_the_device_of_another_claim(
     node: Node, mode: str
 ) -> None:
     assert node.seen(mode, visible(THEIR_DEVICE)) == THEIRS
+    assert node.seen(mode, visible(EVERY_DEVICE)) == ALL  # so no secret name would help
 
 
 @every_mode_with_annotations
@@ -217,3 +238,14 @@ def test_a_mount_opens_any_device_where_mounts_are_accepted(node: Node, mode: st
     assert node.seen(mode, asked, REFUSE_VARIABLE, ACCEPT_MOUNTS) == THEIRS
     assert node.seen(mode, mounted("all"), REFUSE_VARIABLE, ACCEPT_MOUNTS) == ALL
     assert node.seen(mode, mounted(f"cdi/{THEIR_DEVICE}", MY_CLAIMS), ACCEPT_MOUNTS) == BOTH
+
+
+def test_in_the_mode_legacy_a_cuda_image_asks_for_every_gpu_unless_it_has_a_claim(
+    node: Node,
+) -> None:
+    node.seen("legacy", CUDA_IMAGE)
+    assert node.asked_of_cli() == ["--device=all"]
+    assert node.seen("legacy", CUDA_IMAGE, REFUSE_VARIABLE) == NOTHING
+    assert node.seen("legacy", MY_CLAIMS) == MINE
+    assert node.seen("legacy", annotated(EVERY_DEVICE, MY_CLAIMS)) == MINE
+    assert node.asked_of_cli() == []

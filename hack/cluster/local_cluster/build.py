@@ -32,7 +32,12 @@ KUBERNETES_PROGRAMS = (
     "kubectl",
 )
 CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
-TOOLKIT_PROGRAMS = ("nvidia-cdi-hook", "nvidia-container-runtime", "nvidia-ctk")
+TOOLKIT_PROGRAMS = (
+    "nvidia-cdi-hook",
+    "nvidia-container-runtime",
+    "nvidia-container-runtime-hook",
+    "nvidia-ctk",
+)
 CDI_PROGRAMS = ("cdi-inject", *TOOLKIT_PROGRAMS)
 # CPU time that a package takes on average, and linking in the end: for the first estimate.
 PACKAGE_CPU_S = 0.35

@@ -5,6 +5,7 @@ go 1.26.0
 tool (
 	github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook
 	github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-container-runtime
+	github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-container-runtime-hook
 	github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-ctk
 )
 
