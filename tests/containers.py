@@ -148,10 +148,12 @@ class Containers:
                 text=True,
             ) as made,
         ):
-            assert made.wait(60) == 0, f"{program}: {log.read_text()}"
-            do(*self._runc("start"), name)
-            output, _ = made.communicate(timeout=60)  # the container's own, until it ends
-        do(*self._runc("delete"), "--force", name)
+            try:
+                assert made.wait(60) == 0, f"{program}: {log.read_text()}"
+                do(*self._runc("start"), name)
+                output, _ = made.communicate(timeout=60)  # the container's own, until it ends
+            finally:
+                do(*self._runc("delete"), "--force", name)
         return output
 
     def _runc(self, verb: str) -> tuple[str, ...]:
