@@ -1,7 +1,8 @@
 """Containers without a cluster: runc, a root file system with glibc, and devices by CDI.
 
 What a runtime does with CDI specs is done by the library that containerd and CRI-O use
-(hack/cluster/go/cdi), and what hooks do by NVIDIA's own nvidia-cdi-hook.
+(hack/cluster/go/cdi), and what hooks do by NVIDIA's own nvidia-cdi-hook. NVIDIA's container runtime
+can stand between, as it does on nodes where it is the runtime that containerd calls.
 """
 
 import json
@@ -9,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,16 @@ from local_cluster.versions import DEFAULT_MINOR, resolve  # noqa: E402
 
 from dra_driver.simulator.build import find_compiler  # noqa: E402
 
-__all__ = ["BARE_ENV", "CUDA_ENV", "ClusterError", "Containers", "Found", "look_up"]
+__all__ = [
+    "BARE_ENV",
+    "CUDA_ENV",
+    "ClusterError",
+    "Container",
+    "Containers",
+    "Found",
+    "do",
+    "look_up",
+]
 
 BARE_ENV = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
@@ -70,6 +80,22 @@ class Found:
     version: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """What a container runs, and what it is made with.
+
+    `devices` are CDI devices that the kubelet named; `null_mounts` are places at which /dev/null is
+    mounted; `capabilities` are those that it has on top of none.
+    """
+
+    command: Sequence[str]
+    env: Mapping[str, str]
+    devices: Sequence[str] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    null_mounts: Sequence[str] = ()
+    capabilities: Sequence[str] = ()
+
+
 class Containers:
     """Runs commands in containers of one image, each in a root file system of its own."""
 
@@ -90,30 +116,72 @@ class Containers:
     @property
     def hook(self) -> str:
         """Where NVIDIA's hook program is."""
-        return str(self._binaries.path("nvidia-cdi-hook"))
+        return self.program("nvidia-cdi-hook")
 
-    def run(
-        self, command: Sequence[str], *, specs: Path, devices: Sequence[str], env: Mapping[str, str]
-    ) -> str:
-        """Run a command in a new container with CDI devices; return what it printed."""
-        bundle = self._folder / f"container-{next(self._numbers)}"
-        bundle.mkdir()
-        self._do("cp", "-a", str(self._image), str(bundle / "rootfs"))
-        config = json.dumps(_config(command, env, cgroup=f"dra-{os.getpid()}-{bundle.name}"))
-        inject = (str(self._binaries.path("cdi-inject")), str(specs), *devices)
-        (bundle / "config.json").write_text(self._do(*inject, stdin=config))
-        root = ("--root", str(self._folder / "runc"))
-        name = f"{os.getpid()}-{bundle.name}"
-        runc = str(self._binaries.path("runc"))
-        return self._do(runc, *root, "run", "--bundle", str(bundle), name)
+    def program(self, name: str) -> str:
+        """Where runc, or a program of NVIDIA's container toolkit, is."""
+        return str(self._binaries.path(name))
+
+    def run(self, container: Container, specs: Path) -> str:
+        """Run a container to its end under runc; return what it printed."""
+        bundle = self._bundle(container, specs)
+        return do(*self._runc("run"), "--bundle", str(bundle), self._name(bundle))
+
+    def run_under(self, runtime: Mapping[str, str], container: Container, specs: Path) -> str:
+        """Run a container to its end under NVIDIA's container runtime; return what it printed.
+
+        It is made and started as containerd does it: the runtime changes what it makes, and only
+        then. `runtime` is the runtime's environment.
+        """
+        bundle = self._bundle(container, specs)
+        name, log = self._name(bundle), bundle / "stderr"
+        _, *rest = self._runc("create")
+        program = self.program("nvidia-container-runtime")
+        with (
+            log.open("w") as stderr,
+            subprocess.Popen(
+                [program, *rest, "--bundle", str(bundle), name],
+                env=runtime,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            ) as made,
+        ):
+            try:
+                assert made.wait(60) == 0, f"{program}: {log.read_text()}"
+                do(*self._runc("start"), name)
+                output, _ = made.communicate(timeout=60)  # the container's own, until it ends
+            finally:
+                do(*self._runc("delete"), "--force", name)
+        return output
+
+    def _runc(self, verb: str) -> tuple[str, ...]:
+        return self.program("runc"), "--root", str(self._folder / "runc"), verb
 
     @staticmethod
-    def _do(*words: str, stdin: str = "") -> str:
-        done = subprocess.run(
-            words, input=stdin, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert done.returncode == 0, f"{words[0]}: {done.stdout}{done.stderr}"
-        return done.stdout
+    def _name(bundle: Path) -> str:
+        return f"{os.getpid()}-{bundle.name}"
+
+    def _bundle(self, container: Container, specs: Path) -> Path:
+        bundle = self._folder / f"container-{next(self._numbers)}"
+        bundle.mkdir()
+        do("cp", "-a", str(self._image), str(bundle / "rootfs"))
+        config = json.dumps(_config(container, cgroup=f"dra-{os.getpid()}-{bundle.name}"))
+        if container.devices:
+            inject = (str(self._binaries.path("cdi-inject")), str(specs), *container.devices)
+            config = do(*inject, stdin=config)
+        (bundle / "config.json").write_text(config)
+        return bundle
+
+
+def do(*words: str, stdin: str = "") -> str:
+    """Run a program that has to succeed; return what it printed."""
+    done = subprocess.run(
+        words, input=stdin, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, f"{words[0]}: {done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def look_up(output: str) -> dict[str, Found]:
@@ -142,22 +210,30 @@ def _unpacked(binaries: Binaries, folder: Path) -> Path:
     return folder
 
 
-def _config(command: Sequence[str], env: Mapping[str, str], *, cgroup: str) -> dict[str, Any]:
+def _config(container: Container, *, cgroup: str) -> dict[str, Any]:
     """The OCI configuration of a container that may open no device but those it is given."""
+    capabilities = {kind: list(container.capabilities) for kind in ("bounding", "permitted")}
+    mounts = [
+        {"destination": path, "type": kind, "source": kind, "options": list(options)}
+        for path, kind, options in _BINDS
+    ]
+    null_mounts = [
+        {"destination": path, "type": "bind", "source": "/dev/null", "options": ["bind"]}
+        for path in container.null_mounts
+    ]
     return {
         "ociVersion": "1.2.0",
         "root": {"path": "rootfs"},
+        "annotations": dict(container.annotations),
         "process": {
             "user": {"uid": 0, "gid": 0},
             "cwd": "/",
-            "args": list(command),
-            "env": [f"{name}={value}" for name, value in env.items()],
+            "args": list(container.command),
+            "env": [f"{name}={value}" for name, value in container.env.items()],
             "noNewPrivileges": True,
+            "capabilities": capabilities,
         },
-        "mounts": [
-            {"destination": path, "type": kind, "source": kind, "options": list(options)}
-            for path, kind, options in _BINDS
-        ],
+        "mounts": [*mounts, *null_mounts],
         "linux": {
             "cgroupsPath": f"/{cgroup}",
             "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "network")],

@@ -115,6 +115,18 @@ def test_what_was_downloaded_is_taken_from_the_cache_the_next_time(
     assert again.path("kubectl").read_bytes() == PROGRAM
 
 
+def test_a_cached_folder_that_lacks_a_new_program_of_its_group_is_brought_again(
+    server: FileServer, tmp_path: Path
+) -> None:
+    serve_kubernetes(server)
+    programs = store(tmp_path, KUBE_RELEASE_URL=server.url)
+    kept = programs.cached_folder("kubernetes", VERSIONS)
+    fill(kept, GROUPS["kubernetes"][:-1])
+    mark(kept)
+    found = programs.fetch(VERSIONS, ["kubernetes"])
+    assert found.path(GROUPS["kubernetes"][-1]).read_bytes() == PROGRAM
+
+
 def test_versions_do_not_share_a_folder(tmp_path: Path) -> None:
     folders = {store(tmp_path).cached_folder("kubernetes", resolve(v)) for v in ("1.36", "1.37")}
     assert len(folders) == 2

@@ -14,6 +14,8 @@ from testbed.cluster import Cluster
 from testbed.commands import REPOSITORY, TestbedError, run
 from testbed.node import GpuNode
 
+from containers import ClusterError, Containers
+from e2e.needs import cannot_run
 from e2e.scene import Scene
 
 KUBERNETES = os.environ.get("E2E_KUBERNETES", "")
@@ -32,11 +34,20 @@ def missing() -> str:
 
 
 @pytest.fixture(scope="session")
+def containers(tmp_path_factory: pytest.TempPathFactory) -> Containers:
+    """Containers of runc alone, without a cluster."""
+    if os.geteuid() != 0:
+        cannot_run("runc needs root")
+    try:
+        return Containers(tmp_path_factory.mktemp("containers"))
+    except ClusterError as error:
+        cannot_run(f"the cluster's binaries could not be had: {error}")
+
+
+@pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
     if reason := missing():
-        if os.environ.get("E2E_REQUIRED") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        cannot_run(reason)
     # Tokens live as shortly as they may, so that the driver meets renewed ones during the tests.
     node = GpuNode(
         Cluster(os.environ.get("E2E_CLUSTER", "e2e"), KUBERNETES),
@@ -59,9 +70,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
 def mps_node(node: GpuNode) -> GpuNode:
     """The node, if NVIDIA's MPS programs could be had for it."""
     if not node.can_run_mps:
-        if os.environ.get("E2E_REQUIRED") == "1":
-            pytest.fail("NVIDIA's MPS programs could not be had")
-        pytest.skip("NVIDIA's MPS programs could not be had")
+        cannot_run("NVIDIA's MPS programs could not be had")
     return node
 
 

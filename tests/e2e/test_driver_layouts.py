@@ -5,7 +5,6 @@ images bring, an LD_LIBRARY_PATH; with hooks NVIDIA's hook program makes the loa
 """
 
 import hashlib
-import os
 import platform
 import shlex
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ import pytest
 
 import driver_layouts
 import make
-from containers import BARE_ENV, CUDA_ENV, ClusterError, Containers, Found, look_up
+from containers import BARE_ENV, CUDA_ENV, Container, Containers, Found, look_up
 from dra_driver.cdi.edits_cache import NodeEdits
 from dra_driver.cdi.model import Spec, SpecDevice
 from dra_driver.cdi.spec import KIND, claim_device_id, claim_device_name
@@ -31,19 +30,6 @@ HOOKS = {"update-ldcache", "disable-device-node-modification", "update-applicati
 HERE = {name: layout for name, layout in LAYOUTS.items() if layout.machine == platform.machine()}
 
 every_layout = pytest.mark.parametrize("layout", HERE.values(), ids=HERE.keys())
-
-
-@pytest.fixture(scope="module")
-def containers(tmp_path_factory: pytest.TempPathFactory) -> Containers:
-    reason = "runc needs root" if os.geteuid() != 0 else ""
-    try:
-        if not reason:
-            return Containers(tmp_path_factory.mktemp("containers"))
-    except ClusterError as error:
-        reason = f"the cluster's binaries could not be had: {error}"
-    if os.environ.get("E2E_REQUIRED") == "1":
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 class Node:
@@ -84,9 +70,8 @@ class Node:
             f"set -e; stat -c '%n  %t:%T' /dev/nvidia*; echo; sha256sum {shlex.join(self.shown)};"
             f" echo; [ $NVIDIA_VISIBLE_DEVICES = void ]; look-up {shlex.join(names)}"
         )
-        output = self._containers.run(
-            ["/bin/bash", "-c", script], specs=self._specs, devices=self._claims, env=env
-        )
+        container = Container(command=["bash", "-c", script], env=env, devices=self._claims)
+        output = self._containers.run(container, self._specs)
         nodes, mounted, found = output.split("\n\n")
         assert dict(line.split("  ") for line in nodes.splitlines()) == NODES
         seen = (line.split("  ", 1) for line in mounted.splitlines())

@@ -124,10 +124,13 @@ class Store:
 
     def _find(self, group: str, versions: Versions) -> Path | None:
         given = self.env.get(BIN_DIR_ENV)
-        if given and all(os.access(Path(given) / name, os.X_OK) for name in _EVERY_GROUP[group]):
+        programs = _EVERY_GROUP[group]
+        if given and all(os.access(Path(given) / name, os.X_OK) for name in programs):
             return Path(given).resolve()
         folder = self.cached_folder(group, versions)
-        return folder if is_complete(folder) else None
+        # One that was filled before the group grew has a marker and lacks programs.
+        whole = is_complete(folder) and all((folder / name).exists() for name in programs)
+        return folder if whole else None
 
     def _bring(self, group: str, versions: Versions) -> Path:
         refusals: list[str] = []

@@ -32,7 +32,13 @@ KUBERNETES_PROGRAMS = (
     "kubectl",
 )
 CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
-CDI_PROGRAMS = ("cdi-inject", "nvidia-cdi-hook")
+TOOLKIT_PROGRAMS = (
+    "nvidia-cdi-hook",
+    "nvidia-container-runtime",
+    "nvidia-container-runtime-hook",
+    "nvidia-ctk",
+)
+CDI_PROGRAMS = ("cdi-inject", *TOOLKIT_PROGRAMS)
 # CPU time that a package takes on average, and linking in the end: for the first estimate.
 PACKAGE_CPU_S = 0.35
 LINK_S = 15.0
@@ -87,12 +93,13 @@ def containerd_job(versions: Versions) -> Job:
 
 
 def cdi_job(versions: Versions) -> Job:
-    """What a runtime does with a CDI spec, and the hook program of NVIDIA's container toolkit."""
+    """What a runtime does with a CDI spec, and programs of NVIDIA's container toolkit."""
+    package = "github.com/NVIDIA/nvidia-container-toolkit"
     return Job(
-        title=f"nvidia-cdi-hook {versions.container_toolkit}",
+        title=f"nvidia-container-toolkit {versions.container_toolkit}",
         module=CDI_GO_MOD.parent,
         go_mod=CDI_GO_MOD,
-        packages=(".", "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook"),
+        packages=(".", *(f"{package}/cmd/{name}" for name in TOOLKIT_PROGRAMS)),
         ldflags="-s -w",
         cgo=True,
     )
@@ -113,7 +120,7 @@ def compile_containerd(go: Go, versions: Versions, folder: Path, progress: Progr
 
 
 def compile_cdi(go: Go, versions: Versions, folder: Path, progress: Progress) -> None:
-    """Compile cdi-inject and nvidia-cdi-hook into a folder."""
+    """Compile cdi-inject and programs of NVIDIA's container toolkit into a folder."""
     _build(go, cdi_job(versions), folder, progress)
 
 
