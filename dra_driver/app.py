@@ -90,7 +90,6 @@ class Driver:
 
         Raises:
             SetupError: the settings or this node lack something.
-            StateError: the driver's directory cannot be used.
         """
         clock = time.monotonic
         self._settings = settings
@@ -125,7 +124,10 @@ class Driver:
         self._build_claims(roots, clock)
         self._plugin = KubeletPlugin(self._calls, self.paths, on_status=self._metrics.registered)
         self._liveness = Liveness(
-            self.paths, address=settings.healthcheck_address, port=settings.healthcheck_port
+            self.paths,
+            address=settings.healthcheck_address,
+            port=settings.healthcheck_port,
+            are_open=lambda: self._plugin.is_open,
         )
         self._http = HttpEndpoint(
             settings.http_endpoint,
@@ -150,7 +152,9 @@ class Driver:
             on_failed_undo=self._metrics.undo_failed,
         )
         directory = self.paths.data_directory
-        self._claims = open_claims(directory, parts, boot_id=read_boot_id(roots.proc))
+        self._claims = open_claims(
+            directory, parts, boot_id=read_boot_id(roots.proc), version=version("dra-driver")
+        )
         self._locks = NodeLocks(directory / "locks", clock)
         self._preparer = ClaimPreparer(
             api=self._kube,
@@ -185,7 +189,7 @@ class Driver:
         return {
             EXCLUSIVE: Exclusive(),
             str(SharingStrategy.TIME_SLICING): TimeSlicing(
-                NvidiaSmi(roots.driver, clock), self._session
+                NvidiaSmi(roots.driver, roots.proc, clock), self._session
             ),
             str(SharingStrategy.MPS): Mps(
                 self._requests, clock, ready_seconds=self._settings.mps_ready_timeout
@@ -336,9 +340,14 @@ def _spare_lasting_objects() -> None:
 
 
 def _dump_stacks_at_sigusr2(path: Path) -> None:
-    """Write the stacks of all threads to a file at each SIGUSR2, for who asks why it hangs."""
+    """Write the stacks of all threads to a file at each SIGUSR2, for who asks why it hangs.
+
+    Where the file cannot be written, they go to standard error.
+    """
     # Open for as long as the process lives: faulthandler keeps only the file's number.
-    file = os.open(
-        path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-    )
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        file = os.open(path, flags, 0o600)
+    except OSError:
+        file = 2
     faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)

@@ -1,8 +1,8 @@
 """Where distributions put the NVIDIA driver: layouts, each built as a tree of small files.
 
 A layout says how its driver root is filled and what a container has to get from it. Libraries are
-real ELF files with a SONAME, and end with the version of the driver they belong to, so that a test
-can tell whose file a container sees.
+ELF files with a SONAME that this machine's loader loads, and end with the version of the driver
+they belong to, so that a test can tell whose file a container sees.
 """
 
 import struct
@@ -10,7 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import driver_tree
+from dra_driver.cdi.edits_cache import EditsCache, NodeEdits
+from dra_driver.cdi.roots import Roots
+from dra_driver.simulator.elf import library_page
+
+_PROC_VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Mar  5 22:23:56 UTC 2024\n"
 
 RUNNING = "550.54.15"
 OLD = "535.104.05"
@@ -45,6 +49,7 @@ class Layout:
     programs: tuple[str, ...] = PROGRAMS
     firmware: str | None = "/lib/firmware"
     others: tuple[str, ...] = field(default=())
+    machine: str = "x86_64"
 
     @property
     def platforms(self) -> str | None:
@@ -52,9 +57,33 @@ class Layout:
         return self.folder if self.egl_folder == "" else self.egl_folder
 
 
+def node(root: Path, *, running: str | None = RUNNING) -> Path:
+    """A node with device nodes and a running kernel driver, and no file of the driver yet."""
+    for name in ("nvidiactl", "nvidia-uvm", "nvidia0"):
+        write(root, f"/dev/{name}")
+    write(root, "/proc/devices", b"Character devices:\n195 nvidia\n510 nvidia-uvm\n")
+    if running is not None:
+        write(root, "/proc/driver/nvidia/version", _PROC_VERSION.format(running).encode())
+    return root
+
+
+def look(root: Path, hook: str = "", *, on_host: str) -> NodeEdits:
+    """What the driver finds on a node, for a runtime that sees the driver root somewhere."""
+    roots = Roots(
+        driver=root,
+        driver_on_host=on_host,
+        dev=root / "dev",
+        dev_on_host="/dev",
+        proc=root / "proc",
+        sys=root / "sys",
+    )
+    cache = EditsCache(roots, hook_path=hook, kernel_release="6.8.0", clock=lambda: 0.0)
+    return cache.look()
+
+
 def library(root: Path, path: str, soname: str | None, version: str = RUNNING) -> None:
     """A library file that ends with the driver's version."""
-    write(root, path, driver_tree.elf(soname) + version.encode())
+    write(root, path, library_page(soname) + version.encode())
 
 
 def version_in(file: Path) -> str:
@@ -64,11 +93,11 @@ def version_in(file: Path) -> str:
     return end if content.startswith(b"\x7fELF") else ""
 
 
-def write(root: Path, path: str, content: bytes = b"text") -> None:
-    """Any file."""
+def write(root: Path, path: str, content: bytes | None = None) -> None:
+    """Any file; without content it has its path, so that no two are the same."""
     file = root / path.lstrip("/")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(content)
+    file.write_bytes(path.encode() if content is None else content)
     file.chmod(0o644)
 
 
@@ -343,5 +372,6 @@ LAYOUTS = {
         build=_aarch64,
         folder="/usr/lib/aarch64-linux-gnu",
         egl_folder="/opt/egl",
+        machine="aarch64",
     ),
 }

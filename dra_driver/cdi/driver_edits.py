@@ -14,7 +14,6 @@ made where something is mounted.
 """
 
 from collections.abc import Iterable, Iterator
-from pathlib import PurePosixPath
 
 from dra_driver.cdi import hooks
 from dra_driver.cdi.driver_libraries import DriverLibraries, Link
@@ -57,7 +56,10 @@ def _mounts(files: DriverFiles, roots: Roots, *, hookless: bool) -> Iterable[Mou
     """Return one mount per container path; of two for the same path the first stands."""
     wanted = [*_read_only(files), *_at_their_place(files.libraries)]
     if hookless:
-        wanted += _aliases(files.libraries)
+        wanted += [
+            (source, f"{HOOKLESS_LIBRARIES}/{name}")
+            for name, source in files.libraries.by_name().items()
+        ]
     mounts: dict[str, Mount] = {}
     for options, pairs in (
         (_FILE, wanted),
@@ -96,18 +98,6 @@ def _is_mounted(link: Link, libraries: DriverLibraries) -> bool:
     if folder not in libraries.folders:
         return True  # GBM and X.Org modules
     return folder in _SEARCHED_BY_DEFAULT and name not in _OFTEN_ANOTHERS
-
-
-def _aliases(libraries: DriverLibraries) -> Iterator[tuple[str, str]]:
-    """Yield source and container path of what stands in the folder that CUDA images search."""
-    for library in libraries.libraries:
-        path = PurePosixPath(library.path)
-        if str(path.parent) in libraries.folders:
-            yield library.source, f"{HOOKLESS_LIBRARIES}/{library.soname or path.name}"
-    for link in libraries.links:
-        path = PurePosixPath(link.path)
-        if str(path.parent) in libraries.folders:
-            yield link.library, f"{HOOKLESS_LIBRARIES}/{path.name}"
 
 
 def _hooks(libraries: DriverLibraries, program: HookProgram) -> tuple[Hook, ...]:

@@ -22,8 +22,6 @@ from dra_driver.devices import libraries, rooted
 from dra_driver.devices.libraries import Found
 from dra_driver.errors import DeviceError
 
-_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
-
 # What tells the driver's folders from all others: libraries that only the driver has.
 _DRIVERS_OWN = re.compile(r"lib(?:cuda|cudadebugger|nvidia-.+|.+_nvidia|nvcuvid|nvoptix)")
 _CUDA = "libcuda"
@@ -79,6 +77,16 @@ class DriverLibraries:
     folders: tuple[str, ...]
     libraries: tuple[Library, ...]
     links: tuple[Link, ...]
+
+    def by_name(self) -> dict[str, str]:
+        """Return the sources of all that a loader opens by name, the names without folders."""
+        named = [(one.path, one.soname, one.source) for one in self.libraries]
+        named += [(link.path, None, link.library) for link in self.links]
+        sources: dict[str, str] = {}
+        for path, soname, source in named:
+            if _folder(path) in self.folders:
+                sources.setdefault(soname or path.rpartition("/")[2], source)
+        return sources
 
 
 def find_driver_libraries(root: Path, running: str | None) -> DriverLibraries:
@@ -191,8 +199,8 @@ def _without_cuda(root: Path, version: str, every: tuple[Found, ...]) -> str:
 
 
 def _versions(found: Found) -> list[str]:
-    names = (_VERSION.search(path) for path in found.paths)
-    return [match[1] for match in names if match]
+    versions = map(libraries.version_of, found.paths)
+    return [version for version in versions if version]
 
 
 def _parts(version: str) -> list[int]:

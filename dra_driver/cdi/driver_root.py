@@ -3,8 +3,10 @@
 In: the roots (cdi/roots.py). Out: `DriverFiles`: libraries with their links, programs, firmware,
 configuration and sockets, each with its path inside the driver root. What belongs to it is what
 `nvidia-ctk cdi generate` lists, found anew and never from a fixed list where a pattern will do.
-One entry of that list is left out on purpose: a host's own /tmp/nvidia-mps. A claim's MPS domain
-owns that path, and the host's daemon is not to be reached from pods.
+Two entries of that list are left out on purpose. A host's own /tmp/nvidia-mps: a claim's MPS domain
+owns that path, and the host's daemon is not to be reached from pods. And nvidia-persistenced's
+socket: whoever has UID 0, as root in a container has, may set the mode of every GPU there
+(nvidia-persistenced, command_server.c), and no CUDA program needs it.
 """
 
 import os
@@ -34,7 +36,7 @@ _PROGRAMS = (
     "nvidia-imex-ctl",
     "nvidia-xconfig",
 )
-_SOCKETS = ("nvidia-persistenced/socket", "nvidia-fabricmanager/socket")
+_SOCKETS = ("nvidia-fabricmanager/socket",)
 _RUN_FOLDERS = ("/run", "/var/run")
 _CONFIG_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
 # By the container's folder: names to look for in the config folders.

@@ -59,6 +59,7 @@ class HookProgram:
                 hook_name="createContainer",
                 path=self.path,
                 args=(*prefix, command, *args),
+                # A hook without any variable gets the image's, LD_PRELOAD too (CVE-2025-23266).
                 env=("NVIDIA_CTK_DEBUG=false",),
             ),
         )
@@ -99,7 +100,7 @@ def find_hook_program(roots: Roots, configured: str | None) -> HookProgram | Non
 def watched_places(roots: Roots, configured: str | None) -> tuple[Path, ...]:
     """Return the folders of which one looks different when the program comes, goes or changes."""
     if not _sees_host(roots):
-        return ()
+        return (Path(configured).parent,) if configured else ()
     folders = (path.rpartition("/")[0] for path in ((configured,) if configured else _USUAL_PLACES))
     return tuple(rooted.outside(roots.driver, folder) for folder in dict.fromkeys(folders))
 

@@ -5,13 +5,11 @@ for it, and the file. That path may be a link to elsewhere, as Debian's alternat
 get the file at the very path, since X.Org searches no other.
 """
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from dra_driver.devices import rooted
+from dra_driver.devices import libraries, rooted
 
-_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
 # By each name that X.Org or an installer gives it; the first that is there stands.
 _XORG_MODULES = (
     ("nvidia_drv.so",),
@@ -50,7 +48,7 @@ def xorg_modules(root: Path, folders: tuple[str, ...], version: str) -> Iterator
             for name in names
             for folder in (*near, *_XORG_FOLDERS)
             for file in _modules(root, folder, name.format(version=version))
-            if (match := _VERSION.search(file[1])) is None or match[1] == version
+            if libraries.version_of(file[1]) in (None, version)
         )
         first = next(found, None)
         if first is not None:

@@ -25,7 +25,7 @@ from pathlib import Path
 import structlog
 
 from dra_driver.claims.model import ClaimUid
-from dra_driver.claims.record import ClaimRecord, decode, encode, released
+from dra_driver.claims.record import ClaimRecord, decode, encode, released, written_by
 from dra_driver.errors import ConfigError, StateError, VersionError
 from dra_driver.files import TEMPORARY_SUFFIX, read_whole, temporary_of, write_whole
 
@@ -59,15 +59,19 @@ class RecordStore:
         quarantined: how many damaged records this process has moved aside.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, version: str = "") -> None:
+        """Make the folders; `version` is this driver's, for the records that it writes.
+
+        Raises:
+            StateError: the disk cannot be written.
+        """
+        self._version = version
         self._claims = directory / "claims"
         self._quarantine = directory / "quarantine"
         self.quarantined = 0
-        try:
-            for folder in (directory, self._claims, self._quarantine):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise _failed("make", folder, error) from error
+        # On a disk that cannot be written yet, whoever is the first to write makes them.
+        with suppress(OSError):
+            self._make_folders()
 
     def read(self, uid: ClaimUid) -> ClaimRecord | None:
         """Return the claim's record, or None. A damaged record is moved aside and counts as none.
@@ -128,9 +132,13 @@ class RecordStore:
         Raises:
             StateError: the disk is full or cannot be written.
         """
-        path = self._path(record.ref.uid)
+        path, data = self._path(record.ref.uid), encode(record, self._version)
         try:
-            write_whole(path, encode(record), mode=_MODE, durable=True)
+            try:
+                write_whole(path, data, mode=_MODE, durable=True)
+            except FileNotFoundError:
+                self._make_folders()
+                write_whole(path, data, mode=_MODE, durable=True)
         except OSError as error:
             raise _failed("write", path, error) from error
 
@@ -157,12 +165,18 @@ class RecordStore:
         """
         try:
             names = [entry.name for entry in os.scandir(self._claims)]
+        except FileNotFoundError:
+            return set()
         except OSError as error:
             raise _failed("read", self._claims, error) from error
         stems = {name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)}
         being_written = _SUFFIX + TEMPORARY_SUFFIX
         stems |= {name[1:].removesuffix(being_written) for name in names if name.startswith(".")}
         return {ClaimUid(stem) for stem in stems if _UID.fullmatch(stem)}
+
+    def _make_folders(self) -> None:
+        for folder in (self._claims.parent, self._claims, self._quarantine):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _path(self, uid: ClaimUid) -> Path:
         return self._claims / f"{check_uid(uid)}{_SUFFIX}"
@@ -179,7 +193,8 @@ class RecordStore:
             record = _as_stored(*found)
         except VersionError as error:
             raise VersionError(
-                f"a newer version of this driver prepared claim UID {uid} ({error}); its record "
+                f"a newer version of this driver prepared claim UID {uid} "
+                f"({_newer(found[0], error)}); its record "
                 f"{path} and its devices are left as they are: install that version again, or "
                 "drain the node with it before an older one is installed"
             ) from error
@@ -196,6 +211,7 @@ class RecordStore:
             number += 1
             target = self._quarantine / f"{path.name}.{number}"
         try:
+            self._make_folders()
             path.replace(target)
         except OSError as error:
             raise _failed("quarantine", path, error) from error
@@ -214,6 +230,12 @@ def _as_stored(data: bytes, seen: os.stat_result) -> ClaimRecord:
     """Return the record in a file; StateError when it is damaged."""
     record = decode(data)
     return record if seen.st_mode & stat.S_IWUSR else released(record, seen.st_ctime)
+
+
+def _newer(data: bytes, error: VersionError) -> str:
+    """Return why a record cannot be read here, and which version of the driver can."""
+    version = written_by(data)
+    return f"{error}; version {version} of the driver wrote it" if version else str(error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +264,8 @@ def stored_records(directory: Path) -> StoredRecords:
                 try:
                     record = _as_stored(*found)
                 except VersionError as error:
-                    damaged[path.name] = f"not damaged, but of a newer version: {error}"
+                    reason = _newer(found[0], error)
+                    damaged[path.name] = f"not damaged, but of a newer version: {reason}"
                     continue
                 except StateError as error:
                     damaged[path.name] = str(error)

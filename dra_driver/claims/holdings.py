@@ -16,6 +16,7 @@ from dra_driver.claims.record import ClaimRecord, RecordState
 from dra_driver.devices.kinds import GpuPart, overlap
 from dra_driver.devices.model import GpuUuid
 from dra_driver.errors import ConflictError, VersionError
+from dra_driver.sharing.base import SharingPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,21 @@ class Holdings:
         }
         traced = {uid for there in others.values() for uid in there.traced}
         return Neighbours(former=frozenset(former | traced))
+
+    def owed(self, wanted: ClaimRecord) -> tuple[SharingPlan, ...]:
+        """Return the plans that could not be undone yet on the GPUs that a record wants."""
+        others = (
+            other
+            for uuid in wanted.held_gpus
+            for other in self._others(uuid, wanted.ref.uid).records
+            if self.is_of_this_boot(other)
+        )
+        return tuple(
+            cleanup.of
+            for record in (wanted, *others)
+            for cleanup in record.pending
+            if isinstance(cleanup.of, SharingPlan)
+        )
 
     def holds_any(self, gpus: Iterable[GpuUuid], parts: Collection[GpuPart], but: ClaimUid) -> bool:
         """Tell whether another claim holds one of these parts of these GPUs."""

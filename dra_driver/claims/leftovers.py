@@ -5,7 +5,7 @@ proves that a claim is there: only a record does (claims/record.py). Callers hol
 claim, and of the GPUs where something is taken back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
@@ -15,7 +15,7 @@ from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.record import MIG, ClaimRecord
 from dra_driver.claims.specs import ClaimSpecs
 from dra_driver.claims.strategies import Strategies
-from dra_driver.devices.model import GpuUuid
+from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.errors import DriverError, TransientError, VersionError
 
 log = structlog.get_logger()
@@ -57,13 +57,15 @@ class Leftovers:
             | set(map(ClaimUid, others))
         )
 
-    def gpus_of(self, uid: ClaimUid) -> set[GpuUuid]:
-        """Return the GPUs that have to be locked for `sweep`."""
-        return {slot.gpu for slot, owner in self._ownership.made().items() if owner == uid}
+    def made_for(self, uid: ClaimUid) -> dict[MigSlot, ClaimUid]:
+        """Return the MIG devices that were made for a claim: their GPUs are locked for `sweep`."""
+        return {slot: owner for slot, owner in self._ownership.made().items() if owner == uid}
 
-    def sweep(self, uid: ClaimUid, *, deadline: float) -> bool:
-        """Take back what is there for a claim that has no record; return whether all of it is."""
-        made = {slot: owner for slot, owner in self._ownership.made().items() if owner == uid}
+    def sweep(self, uid: ClaimUid, made: Mapping[MigSlot, ClaimUid], *, deadline: float) -> bool:
+        """Take back what is there for a claim that has no record; return whether all of it is.
+
+        `made` are the MIG devices that were made for it; one that is gone by now is fine.
+        """
         swept = uid in self._strategies.claims()
         if swept or made:
             log.warning("claim without a record taken back", claim_uid=uid)
@@ -77,7 +79,7 @@ class Leftovers:
         except DriverError:
             self._on_failed(MIG)
             return False
-        for gpu in {slot.gpu for slot in made}:
+        for gpu in gpus_of(made):
             self._mig.tidy(gpu)
         return True
 
@@ -93,7 +95,7 @@ class Leftovers:
         """
         whole = {part.gpu for part in wanted.held_parts if part.placement is None}
         marked = [gpu for gpu in whole if uid in self._ownership.holders(gpu)]
-        if marked and not self.sweep(uid, deadline=deadline):
+        if marked and not self.sweep(uid, self.made_for(uid), deadline=deadline):
             raise TransientError(
                 f"{', '.join(marked)} cannot be used yet: what was made there for claim UID {uid}, "
                 "whose record is lost, has not ended"
@@ -136,3 +138,8 @@ class Leftovers:
         """Delete what a killed process was writing into the CDI folder, and notes of old boots."""
         self._specs.files.delete_leftovers()
         self._ownership.forget_other_boots()
+
+
+def gpus_of(made: Iterable[MigSlot]) -> set[GpuUuid]:
+    """Return the GPUs on which MIG devices are."""
+    return {slot.gpu for slot in made}

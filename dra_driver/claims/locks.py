@@ -15,7 +15,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -32,17 +32,15 @@ class NodeLocks:
         self._clock = clock
         self._guard = threading.Lock()
         self._threads: dict[str, tuple[threading.Lock, int]] = {}
-        try:
-            self._file = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise StateError(
-                f"cannot open the lock file {file}: {error.strerror}; check the permissions of the "
-                "driver's directory on the node"
-            ) from error
+        self._path = file
+        self._file: int | None = None
+        with suppress(StateError):
+            self._opened()
 
     def close(self) -> None:
         """Let go of the file, and with it of every lock. Nothing may use the locks afterwards."""
-        os.close(self._file)
+        if self._file is not None:
+            os.close(self._file)
 
     @contextmanager
     def claim(self, uid: str, deadline: float) -> Iterator[None]:
@@ -50,6 +48,7 @@ class NodeLocks:
 
         Raises:
             ConflictError: it is still held at the deadline.
+            StateError: the file cannot be made on this disk.
         """
         with self._hold(f"claim/{uid}", f"another call for claim UID {uid}", deadline):
             yield
@@ -60,6 +59,7 @@ class NodeLocks:
 
         Raises:
             ConflictError: one is still held at the deadline.
+            StateError: the file cannot be made on this disk.
         """
         with ExitStack() as stack:
             for uuid in sorted(set(uuids)):
@@ -107,13 +107,27 @@ class NodeLocks:
             threading.Event().wait(min(pause, left))
             pause = min(2 * pause, _LONGEST_POLL)
 
+    def _opened(self) -> int:
+        """Return the file, opened as soon as the disk can be written."""
+        with self._guard:
+            if self._file is None:
+                try:
+                    self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                except OSError as error:
+                    raise StateError(
+                        f"cannot open the lock file {self._path}: {error.strerror}; check the free "
+                        "space and the permissions of the driver's directory on the node"
+                    ) from error
+            return self._file
+
     def _set(self, kind: int, name: str) -> bool:
         """Lock or unlock the range of `name`; False when another process has it."""
         # 62 bits of a hash: two names of one node do not meet.
         offset = int.from_bytes(sha256(name.encode()).digest()[:8]) >> 2
         flock = struct.pack("hhqqi4x", kind, os.SEEK_SET, offset, 1, 0)
+        file = self._opened()
         try:
-            fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, flock)
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, flock)
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 return False

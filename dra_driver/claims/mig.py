@@ -8,7 +8,7 @@ All is called with the GPUs locked, but for what only lists.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, assert_never
 
 import structlog
 
@@ -255,6 +255,8 @@ def _place(entry: DeviceRecord) -> RecordedPartition:
             return entry.device.place
         case RecordedGpu():
             raise StateError(f'device "{entry.name}" is not a MIG device')
+        case _:
+            assert_never(entry.device)
 
 
 def _mig(place: RecordedPartition, found: MigDevice, *, made_here: bool = False) -> RecordedMig:

@@ -7,7 +7,6 @@ driver reports the deaths that it missed, and none twice. A daemon that keeps dy
 in a while, with the number of deaths.
 """
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from dra_driver.claims.background import Background
 from dra_driver.claims.model import Claim, ClaimRef, ClaimUid, parse_claim, uid_of
 from dra_driver.claims.record import ClaimRecord
 from dra_driver.devices.names import DRIVER_NAME
@@ -156,7 +156,7 @@ class ClaimEvents:
             log.warning("event not created", regarding=name, reason=str(error))
 
 
-class MpsEvents:
+class MpsEvents(Background):
     """A thread that posts events when an MPS daemon dies."""
 
     def __init__(
@@ -179,6 +179,7 @@ class MpsEvents:
             clock: monotonic seconds.
             timing: how often to look and to post.
         """
+        super().__init__("mps-events")
         self._domains = domains
         self._records = records
         self._events = events
@@ -187,18 +188,6 @@ class MpsEvents:
         self._timing = timing
         self._reported: dict[DomainId, int] | None = None
         self._reported_at: dict[DomainId, float] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="mps-events", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread; it looks at once."""
-        self._thread.start()
-
-    def stop(self, timeout: float) -> None:
-        """Tell the thread to end and wait for it, at most `timeout` seconds."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout)
 
     def look(self) -> None:
         """Report every death that was not reported yet.

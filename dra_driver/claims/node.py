@@ -70,20 +70,21 @@ def open_claims(
     parts: NodeParts,
     *,
     boot_id: str,
+    version: str,
     step: Callable[[str], None] = lambda _: None,
 ) -> NodeClaims:
-    """Open the driver's directory, making it when needed.
+    """Return all that knows of the claims in the driver's directory.
+
+    The directory is made as soon as its disk can be written; until then every claim says so.
 
     Args:
         directory: the driver's directory on the node.
         parts: what preparing is made of.
         boot_id: the kernel's (/proc/sys/kernel/random/boot_id).
+        version: this driver's, for the records that it writes.
         step: called with the name of each step that is done; tests end the process there.
-
-    Raises:
-        StateError: the directory cannot be used.
     """
-    records = RecordStore(directory)
+    records = RecordStore(directory, version)
     ownership = Ownership(directory, boot_id)
     holdings = Holdings(records, ownership, boot_id)
     mig = MigDevices(parts.mig, ownership, parts.inventory)

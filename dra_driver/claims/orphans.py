@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from dra_driver.claims.leftovers import gpus_of
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import ClaimRef, ClaimUid, uid_of
 from dra_driver.claims.node import NodeClaims
@@ -144,5 +145,6 @@ class OrphanedSpecs:
         leftovers, now = self._claims.leftovers, self._clock()
         leftovers.forget(uid)
         log.info("spec of a claim that is gone deleted", claim_uid=uid)
-        with self._locks.gpus(leftovers.gpus_of(uid), now):
-            leftovers.sweep(uid, deadline=now + self._timing.undo_timeout)
+        made = leftovers.made_for(uid)
+        with self._locks.gpus(gpus_of(made), now):
+            leftovers.sweep(uid, made, deadline=now + self._timing.undo_timeout)

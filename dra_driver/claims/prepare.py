@@ -25,6 +25,7 @@ from dra_driver.claims.devices import (
     kind_named,
 )
 from dra_driver.claims.holdings import Rival
+from dra_driver.claims.leftovers import gpus_of
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import Claim, ClaimRef, ClaimUid, PreparedDevice, parse_claim, uid_of
 from dra_driver.claims.node import NodeClaims
@@ -141,8 +142,9 @@ class ClaimPreparer:
             record = self._records.read(uid)
             if record is None:
                 self._leftovers.forget(uid)
-                with self._locks.gpus(self._leftovers.gpus_of(uid), end):
-                    self._leftovers.sweep(uid, deadline=end)
+                made = self._leftovers.made_for(uid)
+                with self._locks.gpus(gpus_of(made), end):
+                    self._leftovers.sweep(uid, made, deadline=end)
             else:
                 self._release_all(record, end)
 

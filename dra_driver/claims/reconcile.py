@@ -11,12 +11,13 @@ Every step takes the claim's lock, as the kubelet's calls do, and gives way to t
 """
 
 import math
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import structlog
 
+from dra_driver.claims.background import Background
+from dra_driver.claims.leftovers import gpus_of
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.node import NodeClaims
@@ -36,11 +37,9 @@ class ReconcileTiming:
     period: float = 600.0
     """Between looks when all is well."""
 
-    spec_period: float = 5.0
-    """Between looks for CDI specs that are gone, without which no container of a claim starts."""
-
     retry: float = 10.0
-    """Until claims are looked at again that could not be finished, or are seen gone."""
+    """Until claims are looked at again that could not be finished, or are seen gone; and between
+    looks for records without a CDI spec."""
 
     grace: float = 90.0
     """How long a claim must have been gone before it is unprepared."""
@@ -55,7 +54,7 @@ class ReconcileTiming:
     """For one request to the API server."""
 
 
-class Reconciler:
+class Reconciler(Background):
     """A thread that keeps prepared claims in line. `clock` is monotonic, in seconds."""
 
     def __init__(
@@ -68,6 +67,7 @@ class Reconciler:
         clock: Callable[[], float],
         timing: ReconcileTiming = ReconcileTiming(),
     ) -> None:
+        super().__init__("claim-reconciler")
         self._api = api
         self._claims = claims
         self._preparer = preparer
@@ -87,18 +87,6 @@ class Reconciler:
         )
         self._gone_since: dict[ClaimUid, float] = {}
         self._said: dict[ClaimUid, str] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="claim-reconciler", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread; it looks at once."""
-        self._thread.start()
-
-    def stop(self, timeout: float) -> None:
-        """Tell the thread to end and wait for it, at most `timeout` seconds."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout)
 
     def mend(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
         """Bring records, hardware and CDI specs on this node in line; return what is not yet.
@@ -111,18 +99,18 @@ class Reconciler:
             self._tidy_modes()
         return {uid for uid in sorted(only) if not self._done(uid, self._mend_claim)}
 
-    def restore_specs(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
-        """Write the CDI specs of prepared claims that have none; return claims still without.
+    def mend_unfinished(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
+        """Mend the claims that have a record and no CDI spec; return those still to be mended.
 
-        Whoever empties the CDI folder tells nobody: the kubelet takes the claims for prepared, and
-        the container runtime refuses their containers.
+        They have ended, and something of them could not be taken back; or somebody has emptied the
+        CDI folder, and tells nobody: the kubelet takes the claims for prepared, and the container
+        runtime refuses their containers.
 
         Raises:
             StateError: the driver's directory or the CDI folder cannot be read.
         """
-        missing = self._claims.records.uids() - self._claims.specs.files.uids()
-        todo = missing if only is None else missing.intersection(only)
-        return {uid for uid in sorted(todo) if not self._done(uid, self._restore_spec)}
+        unfinished = self._claims.records.uids() - self._claims.specs.files.uids()
+        return self.mend(unfinished if only is None else unfinished.intersection(only))
 
     def compare(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
         """Unprepare claims that are gone from the API server; return those to be asked for again.
@@ -150,7 +138,7 @@ class Reconciler:
             _Round(self.mend, period),
             _Round(self.compare, period),
             _Round(self.compare_orphans, period),
-            _Round(self.restore_specs, self._timing.spec_period),
+            _Round(self.mend_unfinished, self._timing.retry),
         ]
         while not self._stop.is_set():
             for one in rounds:
@@ -197,21 +185,12 @@ class Reconciler:
                 if self._claims.specs.files.exists(uid):
                     return True  # it may be in use: claims/orphans.py
                 self._claims.leftovers.forget(uid)
-                left = self._claims.leftovers.gpus_of(uid)
-                with self._locks.gpus(left, self._clock() + self._timing.lock_timeout):
-                    return self._claims.leftovers.sweep(uid, deadline=self._undo_deadline())
+                made = self._claims.leftovers.made_for(uid)
+                with self._locks.gpus(gpus_of(made), self._clock() + self._timing.lock_timeout):
+                    deadline = self._undo_deadline()
+                    return self._claims.leftovers.sweep(uid, made, deadline=deadline)
             with self._locks.gpus(record.touched_gpus, self._clock() + self._timing.lock_timeout):
                 return self._mend_record(record)
-
-    def _restore_spec(self, uid: ClaimUid) -> bool:
-        with self._locks.claim(uid, self._clock() + self._timing.lock_timeout):
-            record = self._claims.records.read(uid)
-            if record is None or record.state is not RecordState.PREPARED:
-                return True
-            if self._claims.holdings.is_of_this_boot(record):
-                self._claims.transaction.restore(record)
-                log.warning("cdi spec was gone and is written again", claim=str(record.ref))
-            return True
 
     def _mend_record(self, record: ClaimRecord) -> bool:
         deadline = self._undo_deadline()
@@ -220,6 +199,8 @@ class Reconciler:
                 # Nothing runs with it. The kubelet prepares the claim again or unprepares it.
                 return self._claims.cleanup.lapse(record, deadline=deadline)
             case RecordState.PREPARED:
+                if not self._claims.specs.files.exists(record.ref.uid):
+                    log.warning("cdi spec is gone, and written again", claim=str(record.ref))
                 self._claims.transaction.restore(record)
                 return not self._claims.cleanup.settle(record, deadline=deadline)
             case RecordState.RELEASED if self._claims.holdings.is_of_this_boot(record):
@@ -270,6 +251,7 @@ class _Round:
         self._period = period
         self._next_full = self._next_retry = -math.inf
         self._left: set[ClaimUid] = set()
+        self._said = ""
 
     @property
     def due(self) -> float:
@@ -286,6 +268,9 @@ class _Round:
             if full:
                 self._next_full = now + self._period
             self._next_retry = now + retry if self._left else math.inf
+            self._said = ""
         except DriverError as error:
-            log.warning("reconcile failed", reason=str(error))
+            if str(error) != self._said:
+                log.warning("reconcile failed", reason=str(error))
+            self._said = str(error)
             self._next_full = self._next_retry = now + retry

@@ -10,6 +10,7 @@ sharing plans, for what was set on them. From the moment in which a claim is tak
 a pending cleanup (`released`), done or not: to undo is harmless when it is repeated.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -31,6 +32,9 @@ from dra_driver.devices.model import GpuUuid, Placement
 from dra_driver.envelope import MALFORMED, seal, unseal
 from dra_driver.errors import StateError, VersionError
 from dra_driver.sharing.base import SharingPlan
+
+_WRITER = "writtenBy"
+_WRITTEN_BY = re.compile(rb'"writtenBy":\s?"([0-9A-Za-z.+!-]{1,64})"')
 
 MIG = "MIG"
 """What realisations are called in logs, metrics and status, where sharing plans have a strategy."""
@@ -205,10 +209,17 @@ def released(record: ClaimRecord, since: float) -> ClaimRecord:
     )
 
 
-def encode(record: ClaimRecord) -> bytes:
-    """Return the bytes of a record; the same record gives the same bytes."""
+def encode(record: ClaimRecord, writer: str = "") -> bytes:
+    """Return the bytes of a record; the same record gives the same bytes.
+
+    Args:
+        record: the record.
+        writer: version of the driver that writes it. Older drivers that cannot read a record say
+            which one could, so its name stays the same in every version of the format.
+    """
     return seal(
         {
+            **({_WRITER: writer} if writer else {}),
             "claim": {
                 "uid": record.ref.uid,
                 "namespace": record.ref.namespace,
@@ -223,6 +234,12 @@ def encode(record: ClaimRecord) -> bytes:
             "pods": [{"name": pod.name, "uid": pod.uid} for pod in record.pods],
         }
     )
+
+
+def written_by(data: bytes) -> str | None:
+    """Return the version of the driver that wrote a record of whatever version; None: not said."""
+    found = _WRITTEN_BY.search(data)
+    return found[1].decode() if found else None
 
 
 def decode(data: bytes) -> ClaimRecord:

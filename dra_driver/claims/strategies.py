@@ -6,6 +6,7 @@ Callers hold the GPUs' locks.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from dra_driver.cdi.model import Edits
@@ -35,9 +36,12 @@ class Strategies:
         uid: str,
         groups: Sequence[ConfigGroup],
         devices: Mapping[str, NodeDevice],
+        owed: tuple[SharingPlan, ...],
         deadline: float,
     ) -> tuple[SharingPlan, ...]:
         """Return the plans for a claim's groups; `devices` are by name, and all of them exist.
+
+        `owed` are plans of former claims on them that could not be undone yet.
 
         Raises:
             ConfigError: a config asks for what these devices or this driver cannot do.
@@ -55,7 +59,8 @@ class Strategies:
                     f"remove `sharing` from the {members[0].config.kind} of request "
                     f"{members[0].results[0].request}"
                 )
-            plans += strategy.plan([_group(uid, group, devices) for group in members], deadline)
+            asked = [replace(_group(uid, group, devices), owed=owed) for group in members]
+            plans += strategy.plan(asked, deadline)
         return tuple(plans)
 
     def dry_plan(
@@ -63,13 +68,14 @@ class Strategies:
         uid: str,
         groups: Sequence[ConfigGroup],
         devices: Mapping[str, NodeDevice],
+        owed: tuple[SharingPlan, ...],
         deadline: float,
     ) -> None:
         """Plan as if the devices that are yet to be made were there, and throw the plans away.
 
         A wrong config is heard of before anything is made for it. Raises as `plan`.
         """
-        self.plan(uid, groups, {n: _as_if_made(one) for n, one in devices.items()}, deadline)
+        self.plan(uid, groups, {n: _as_if_made(one) for n, one in devices.items()}, owed, deadline)
 
     def edits(self, plans: Sequence[SharingPlan]) -> dict[DeviceUuid, Edits]:
         """Return what containers get for the plans, by the device they use."""

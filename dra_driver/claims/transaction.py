@@ -210,12 +210,14 @@ class Transaction:
         if record.is_complete:
             return self._plan(record, wanted, deadline)
         devices = _devices(record, wanted)
-        self._strategies.dry_plan(record.ref.uid, wanted.groups, devices, deadline)
+        owed = self._holdings.owed(record)
+        self._strategies.dry_plan(record.ref.uid, wanted.groups, devices, owed, deadline)
         return record
 
     def _plan(self, record: ClaimRecord, wanted: Wanted, deadline: float) -> ClaimRecord:
         devices = _devices(record, wanted)
-        plans = self._strategies.plan(record.ref.uid, wanted.groups, devices, deadline)
+        owed = self._holdings.owed(record)
+        plans = self._strategies.plan(record.ref.uid, wanted.groups, devices, owed, deadline)
         return replace(record, plans=plans)
 
     def _mark(self, record: ClaimRecord) -> None:

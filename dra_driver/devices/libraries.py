@@ -39,6 +39,7 @@ LIBRARY_FOLDERS = (
 SEARCHED = f"{', '.join(LIBRARY_FOLDERS[1:3])} and other library folders, and /etc/ld.so.cache"
 """Where libraries are looked for, in words."""
 
+_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
 _CACHE = "/etc/ld.so.cache"
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 _CACHE_HEADER = struct.Struct("=II")  # number of entries, length of the strings; after the magic
@@ -66,6 +67,12 @@ class Found:
             if fnmatch.fnmatchcase(path.rpartition("/")[2], pattern):
                 return path
         return None
+
+
+def version_of(path: str) -> str | None:
+    """Return the version in a library's name, such as 550.54.15; a SONAME's number is none."""
+    found = _VERSION.search(path)
+    return found[1] if found else None
 
 
 def locate(root: Path, pattern: str) -> tuple[str, ...]:

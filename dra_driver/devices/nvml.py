@@ -100,11 +100,11 @@ def find_library(driver_root: Path, running: str | None = None) -> Path:
 
     Args:
         driver_root: where to look.
-        running: version of the kernel driver, if it is known: its own library is taken before one
-            that an upgrade left behind, which it would refuse.
+        running: version of the kernel driver, if it is known: no library of another one is taken,
+            such as an upgrade leaves behind, because it would be refused.
 
     Raises:
-        DeviceError: there is none, or the root cannot be read.
+        DeviceError: there is none, or none of that version, or the root cannot be read.
     """
     try:
         own = libraries.locate(driver_root, f"{_STEM}.so.{running}") if running else ()
@@ -119,7 +119,14 @@ def find_library(driver_root: Path, running: str | None = None) -> Path:
             f"{LIBRARY} not found under {driver_root} (looked in {libraries.SEARCHED});"
             " install the NVIDIA driver, or point --nvidia-driver-root at where it is"
         )
-    return rooted.outside(driver_root, found[0])
+    fitting = own or [path for path in found if not running or libraries.version_of(path) is None]
+    if not fitting:
+        raise DeviceError(
+            f"{_STEM}.so.{running} of the running NVIDIA driver {running} is not under"
+            f" {driver_root}, which has {found[0]}; complete the driver's upgrade or reboot the"
+            " node, or point --nvidia-driver-root at the libraries of the running driver"
+        )
+    return rooted.outside(driver_root, fitting[0])
 
 
 class NvmlLibrary:
@@ -128,7 +135,7 @@ class NvmlLibrary:
     def __init__(self, path: Path, calls: NvmlCalls | None = None) -> None:
         """Take the library's path, and what makes the calls; of a process there should be one."""
         self.path = path
-        self.mig = MigCalls()
+        self.mig = MigCalls(self)
         self._calls = calls or NvmlCalls(clock=time.monotonic)
         self._is_open = False
         self._index_of: dict[str, int] = {}
@@ -258,7 +265,7 @@ class NvmlLibrary:
         """
         mode = self._ask(
             self._subject(uuid),
-            lambda: optional(pynvml.nvmlDeviceGetComputeMode, self._handle(uuid)),
+            lambda: optional(pynvml.nvmlDeviceGetComputeMode, self.handle(uuid)),
         )
         return None if mode is None else int(mode)
 
@@ -271,14 +278,25 @@ class NvmlLibrary:
         """
         self._ask(
             self._subject(uuid),
-            lambda: pynvml.nvmlDeviceSetComputeMode(self._handle(uuid), mode),
+            lambda: pynvml.nvmlDeviceSetComputeMode(self.handle(uuid), mode),
         )
+
+    def in_time(self, uuid: str, call: Callable[[], T]) -> T:
+        """Return what a call about a GPU returns, or raise what it raises.
+
+        It has the whole time in any case: what it begins to change should not be given up on
+        because another GPU is silent.
+
+        Raises:
+            SilenceError: the GPU does not answer.
+        """
+        return self._calls.about(self._subject(uuid), call, self._calls.answer_seconds)
 
     def _subject(self, uuid: str) -> str:
         """Return what calls about a GPU are about: its index once that is known, as in looks."""
         return str(self._index_of.get(uuid, uuid))
 
-    def _handle(self, uuid: str) -> object:
+    def handle(self, uuid: str) -> object:
         """Return a GPU's handle, by its index if known: by UUID, NVML may ask others first."""
         index = self._index_of.get(uuid)
         if index is None:

@@ -38,11 +38,15 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Lane:
-    """Calls about one thing. The lock is taken by who asks, and let go by who answered."""
+    """Calls about one thing. The lock is taken by who asks, and let go by who answered.
+
+    The call under way was made at `asked_at` and is given up on at `end`.
+    """
 
     subject: str
     lock: threading.Lock = field(default_factory=threading.Lock)
     asked_at: float = 0.0
+    end: float = 0.0
     silence: SilenceError | None = None
 
 
@@ -54,7 +58,7 @@ class NvmlCalls:
     ) -> None:
         """Take the clock, which counts monotonic seconds, and how long a GPU has for an answer."""
         self._clock = clock
-        self._answer_seconds = answer_seconds
+        self.answer_seconds = answer_seconds
         self._lanes: dict[str, _Lane] = {}
         self._mutex = threading.Lock()
 
@@ -65,15 +69,12 @@ class NvmlCalls:
             SilenceError: there is no answer in time, or an earlier call has none yet.
         """
         if seconds is None:
-            hurry = self.silent and self._answer_seconds > HURRIED_SECONDS
-            seconds = HURRIED_SECONDS if hurry else self._answer_seconds
-        end = self._clock() + seconds
+            hurry = self.silent and self.answer_seconds > HURRIED_SECONDS
+            seconds = HURRIED_SECONDS if hurry else self.answer_seconds
         lane = self._lane(subject)
-        if lane.silence is not None:
-            raise _again(lane.silence)
-        if not lane.lock.acquire(timeout=seconds):
-            raise _again(lane.silence or _silence(subject, seconds))
+        self._enter(lane, seconds)
         lane.asked_at = self._clock()
+        lane.end = end = lane.asked_at + seconds
         answer: Future[T] = Future()
         thread = threading.Thread(
             target=self._call, args=(lane, call, answer), name=f"nvml-{subject}", daemon=True
@@ -117,6 +118,24 @@ class NvmlCalls:
         finally:
             for lane in held:
                 lane.lock.release()
+
+    def _enter(self, lane: _Lane, seconds: float) -> None:
+        """Wait for the turn of a call that has so many seconds.
+
+        What is under way may have more of them, and is waited for: a GPU that is being divided is
+        busy, and not silent.
+
+        Raises:
+            SilenceError: what is under way hangs.
+        """
+        end = self._clock() + seconds
+        while lane.silence is None:
+            if lane.lock.acquire(timeout=max(0.0, end - self._clock())):
+                return
+            if end >= lane.end:
+                break
+            end = lane.end
+        raise _again(lane.silence or _silence(lane.subject, seconds))
 
     def _lane(self, subject: str) -> _Lane:
         with self._mutex:

@@ -5,13 +5,16 @@ own traps are dealt with here: profiles are asked for by enumeration and created
 go by reference, MIG indexes have holes, an instance may go between two calls. Undo and order are
 devices/mig.py's. Source: nvml.h, "Multi Instance GPU Management".
 
-Calls may come from several threads, for different GPUs: NVML itself is safe for that.
+Calls may come from several threads, for different GPUs: NVML itself is safe for that. Those about
+a GPU by its UUID are given up on when the GPU hangs (nvml_calls.py); those that take a handle are
+made in the course of another one.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from ctypes import byref, c_uint
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import pynvml
 
@@ -29,6 +32,7 @@ from dra_driver.devices.nvml_errors import ABSENT_FACT, nvml_errors, optional
 from dra_driver.errors import DeviceError, TransientError
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _MIB = 1024**2
 
@@ -45,10 +49,35 @@ _MOST_TRIES = 3
 """Times that instances are listed anew because one went in the meantime."""
 
 
+class Gpus(Protocol):
+    """The GPUs of the library that is open (devices/nvml.py)."""
+
+    def handle(self, uuid: str) -> object:
+        """Return a GPU's handle, asking no other GPU for it."""
+        ...
+
+    def in_time(self, uuid: str, call: Callable[[], T]) -> T:
+        """Return what a call about a GPU returns. Raises SilenceError: it hangs."""
+        ...
+
+
+def _in_time(
+    method: Callable[Concatenate["MigCalls", GpuUuid, P], T],
+) -> Callable[Concatenate["MigCalls", GpuUuid, P], T]:
+    """Let a method of MigCalls raise SilenceError when the GPU does not answer."""
+
+    @functools.wraps(method)
+    def call(self: "MigCalls", gpu: GpuUuid, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.gpus.in_time(gpu, lambda: method(self, gpu, *args, **kwargs))
+
+    return call
+
+
 class MigCalls:
     """MIG functions of the library that is open. A card's profiles are asked for once."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpus: Gpus) -> None:
+        self.gpus = gpus
         self._profiles: dict[str, tuple[MigProfile, ...]] = {}
 
     def forget(self) -> None:
@@ -75,6 +104,7 @@ class MigCalls:
                     raise
         return (), "its MIG instances keep changing"
 
+    @_in_time
     def instances(self, gpu: GpuUuid) -> tuple[Instance, ...]:
         """Return the GPU instances of a GPU as they are now.
 
@@ -83,7 +113,7 @@ class MigCalls:
             TransientError: they keep changing.
         """
         with nvml_errors(f"listing MIG instances of {gpu}"):
-            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
+            handle = self.gpus.handle(gpu)
             if not _is_on(handle):
                 return ()
             found, problem = self.look(handle, gpu)
@@ -91,6 +121,7 @@ class MigCalls:
             raise TransientError(f"MIG instances of {gpu} cannot be listed: {problem}")
         return found
 
+    @_in_time
     def mode(self, gpu: GpuUuid) -> MigMode:
         """Return the MIG mode that a GPU is in.
 
@@ -98,12 +129,13 @@ class MigCalls:
             DeviceError: no such GPU, or NVML refuses.
         """
         with nvml_errors(f"reading the MIG mode of {gpu}"):
-            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
+            handle = self.gpus.handle(gpu)
             modes = optional(pynvml.nvmlDeviceGetMigMode, handle)
         if modes is None:
             return MigMode.UNSUPPORTED
         return MigMode.ENABLED if modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE else MigMode.DISABLED
 
+    @_in_time
     def set_mode(self, gpu: GpuUuid, mode: MigMode) -> None:
         """Turn MIG mode on or off, at once or not at all.
 
@@ -114,7 +146,7 @@ class MigCalls:
         doing = f"turning MIG mode {'on' if mode is MigMode.ENABLED else 'off'} on {gpu}"
         wanted = int(mode is MigMode.ENABLED)
         with nvml_errors(doing):
-            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
+            handle = self.gpus.handle(gpu)
             current, pending = pynvml.nvmlDeviceGetMigMode(handle)
             if current == pending == wanted:
                 return
@@ -133,6 +165,7 @@ class MigCalls:
             " nvidia-smi -mig and reset the GPU"
         )
 
+    @_in_time
     def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, placement: Placement) -> int:
         """Make a GPU instance; return its id.
 
@@ -141,13 +174,14 @@ class MigCalls:
             TransientError: there is no room for it now.
         """
         with nvml_errors(f"making a GPU instance at {placement.start} of {gpu}"):
-            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
+            handle = self.gpus.handle(gpu)
             # By reference: pynvml passes a plain structure by value, and NVML would crash.
             where = pynvml.c_nvmlGpuInstancePlacement_t(placement.start, placement.size)
             made = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(handle, profile_id, byref(where))
             with _undone_by(pynvml.nvmlGpuInstanceDestroy, made):
                 return int(pynvml.nvmlGpuInstanceGetInfo(made).id)
 
+    @_in_time
     def create_compute_instance(self, gpu: GpuUuid, gpu_instance: int) -> tuple[int, MigUuid]:
         """Make a compute instance over all of a GPU instance; return its id and the MIG UUID.
 
@@ -156,7 +190,7 @@ class MigCalls:
             TransientError: there is no room for it now.
         """
         with nvml_errors(f"making a compute instance in GPU instance {gpu_instance} of {gpu}"):
-            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
+            handle = self.gpus.handle(gpu)
             parent = pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)
             shape = pynvml.nvmlGpuInstanceGetInfo(parent).profileId
             profile = next(one for one in self.profiles(handle, gpu) if one.id == shape)
@@ -167,6 +201,7 @@ class MigCalls:
                 number = int(pynvml.nvmlComputeInstanceGetInfo(made).id)
                 return number, _mig_uuid(handle, gpu_instance, number)
 
+    @_in_time
     def destroy_compute_instance(
         self, gpu: GpuUuid, gpu_instance: int, compute_instance: int
     ) -> None:
@@ -178,11 +213,12 @@ class MigCalls:
         """
         doing = f"destroying compute instance {compute_instance} of GPU instance {gpu_instance}"
         with nvml_errors(f"{doing} of {gpu}"), _gone_is_fine():
-            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
+            handle = self.gpus.handle(gpu)
             parent = pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)
             found = pynvml.nvmlGpuInstanceGetComputeInstanceById(parent, compute_instance)
             pynvml.nvmlComputeInstanceDestroy(found)
 
+    @_in_time
     def destroy_gpu_instance(self, gpu: GpuUuid, gpu_instance: int) -> None:
         """Destroy a GPU instance that has no compute instance; one that is gone is fine.
 
@@ -191,7 +227,7 @@ class MigCalls:
             TransientError: it is in use, or has a compute instance.
         """
         with nvml_errors(f"destroying GPU instance {gpu_instance} of {gpu}"), _gone_is_fine():
-            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
+            handle = self.gpus.handle(gpu)
             found = pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)
             pynvml.nvmlGpuInstanceDestroy(found)
 

@@ -3,10 +3,12 @@
 In: grpc.health.v1 Check on a TCP port, for service "" or "liveness". Out: SERVING when the
 driver's own sockets answer within a few seconds; that is the way a kubelet takes, so a removed
 socket or a stuck process is noticed. Claims that wait are no reason to be restarted: the service
-socket answers the probe on threads that no claim uses. A check changes nothing.
+socket answers the probe on threads that no claim uses. Neither is a disk on which the sockets
+cannot be made yet. A check changes nothing.
 (NVIDIA's driver answers the same probe; grpc health checking protocol.)
 """
 
+from collections.abc import Callable
 from concurrent import futures
 
 import grpc
@@ -49,18 +51,28 @@ class SocketHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 class Liveness(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """Serves the probe on a TCP address until stopped."""
 
-    def __init__(self, paths: SocketPaths, *, address: str, port: int) -> None:
+    def __init__(
+        self,
+        paths: SocketPaths,
+        *,
+        address: str,
+        port: int,
+        are_open: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Take the sockets to try and where to listen.
 
         Args:
             paths: of the sockets.
             address: an IP address; empty for all, of both families.
             port: 0 lets the system choose one.
+            are_open: whether the sockets are there to be tried. While the disk does not let them
+                be made, nobody is served by a restart.
         """
         self._paths = paths
         address = address or "::"
         self._host = f"[{address}]" if ":" in address else address
         self._wanted_port = port
+        self._are_open = are_open
         self._well = True
         self._server: grpc.Server | None = None
         self.port = 0
@@ -100,7 +112,7 @@ class Liveness(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
                 grpc.StatusCode.NOT_FOUND,
                 f"unknown service {request.service!r}: ask for 'liveness' or ''",
             )
-        fault = self._fault()
+        fault = self._fault() if self._are_open() else ""
         if fault and self._well:
             log.error("liveness lost", reason=fault)
         elif not fault and not self._well:

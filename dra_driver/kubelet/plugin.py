@@ -5,7 +5,8 @@ registration socket appears, since the kubelet may call at once; on the way down
 socket goes first, since its removal is what deregisters a driver. Registration has a server of its
 own, and the liveness probe threads of its own: whatever the claims are doing, a kubelet waits only
 one second for GetInfo, and a driver that waits is no dead one. A socket whose file was
-wiped (a kubelet root that was cleaned) is made anew.
+wiped (a kubelet root that was cleaned) is made anew, and one for which the disk has no room, or
+lets nothing be changed, is made when it does.
 """
 
 import threading
@@ -15,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.errors import SetupError
+from dra_driver.errors import DriverError, SetupError, TransientError
 from dra_driver.kubelet.liveness import SocketHealth
 from dra_driver.kubelet.registration import RegistrationService
 from dra_driver.kubelet.service import V1, V1BETA1, CallThreads, ClaimCalls, DraPlugin
@@ -72,32 +73,44 @@ class KubeletPlugin:
             workers=OTHER_WORKERS,
         )
         self._lost: set[Path] = set()
+        self._told = ""
+        self.is_open = False
         self._stopping = threading.Event()
         self.thread = threading.Thread(target=self._watch, name="socket-watch", daemon=True)
 
     def start(self) -> None:
-        """Serve, then appear to the kubelet.
+        """Serve, then appear to the kubelet; as soon as the disk is neither full nor read-only.
 
         Raises:
             SetupError: a socket cannot be made.
         """
-        for dead in remove_dead_sockets(self._paths):
-            log.info("dead socket removed", socket=str(dead))
+        self._remove_dead()
         for live in filter(is_live, (self._paths.service, self._paths.registration)):
             log.warning("socket of a running driver replaced", socket=str(live), advice=ONE_DRIVER)
+        try:
+            self._open()
+        except TransientError as error:
+            self._tell(error)
+        self.thread.start()
+
+    def _remove_dead(self) -> None:
+        for dead in remove_dead_sockets(self._paths):
+            log.info("dead socket removed", socket=str(dead))
+
+    def _open(self) -> None:
         self._service.start()
         try:
             self._registration.start()
-        except SetupError:
+        except DriverError:
             self._service.stop(0)
             raise
+        self.is_open = True
         log.info(
             "sockets opened",
             driver=DRIVER_NAME,
             service=str(self._paths.service),
             registration=str(self._paths.registration),
         )
-        self.thread.start()
 
     def stop(self, grace: float) -> tuple[str, ...]:
         """Deregister, refuse new calls, let running ones finish for up to `grace` seconds.
@@ -114,17 +127,23 @@ class KubeletPlugin:
         return self._calls.running()
 
     def _watch(self) -> None:
-        told = ""
         while not self._stopping.wait(self._check_seconds):
             self._warn_of_rivals()
             try:
-                self._renew_missing()
-                told = ""
-            except SetupError as error:
-                # The folder may be back at the next look; one line per cause is enough.
-                if str(error) != told:
-                    log.warning("socket not made anew", error=str(error))
-                told = str(error)
+                if self.is_open:
+                    self._renew_missing()
+                else:
+                    self._remove_dead()
+                    self._open()
+                self._told = ""
+            except (SetupError, TransientError) as error:
+                self._tell(error)
+
+    def _tell(self, error: DriverError) -> None:
+        """Log why a socket is not there; it may be at the next look, so once per cause."""
+        if str(error) != self._told:
+            log.error("socket not made", error=str(error))
+        self._told = str(error)
 
     def _warn_of_rivals(self) -> None:
         for server in (self._service, self._registration):

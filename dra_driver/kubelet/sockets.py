@@ -9,6 +9,7 @@ step. Only a socket that is still our own is ever removed. A path of a unix sock
 """
 
 import base64
+import errno
 import hashlib
 import os
 import secrets
@@ -17,19 +18,22 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from concurrent import futures
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.errors import SetupError
+from dra_driver.errors import DriverError, SetupError, TransientError
 
 MOST_CALLS = 1024
 """Calls that a server has at once, those in line included; a kubelet has one for each pod."""
 
 MAX_SOCKET_PATH_BYTES = 107
 """sun_path has 108 bytes, and one is the closing NUL (unix(7))."""
+
+_OF_THE_DISK = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT})
 
 Attach = Callable[[grpc.Server], None]
 """Adds one service to a server, before the server starts."""
@@ -99,10 +103,12 @@ def remove_dead_sockets(paths: SocketPaths) -> tuple[Path, ...]:
     """
     registrations = paths.registration.parent.glob(f"{DRIVER_NAME}*-reg.sock")
     services = paths.service.parent.glob("dra*.sock")
-    dead = tuple(sorted(path for path in (*registrations, *services) if _is_dead(path)))
-    for path in dead:
-        path.unlink(missing_ok=True)
-    return dead
+    removed: list[Path] = []
+    for path in sorted(path for path in (*registrations, *services) if _is_dead(path)):
+        with suppress(OSError):  # the disk cannot be written
+            path.unlink(missing_ok=True)
+            removed.append(path)
+    return tuple(removed)
 
 
 def _is_dead(path: Path) -> bool:
@@ -162,23 +168,29 @@ class SocketServer:
         """Listen, then let the socket appear with mode 0600. Replaces a stale socket.
 
         Raises:
+            TransientError: its disk is full, or cannot be written.
             SetupError: the folder cannot be made or written, or has another kind of file there.
         """
+        hidden: Path | None = None
+        server: grpc.Server | None = None
         try:
             # Like the kubelet's own folders; what is inside is for root alone.
             self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
             self._refuse_other_files()
             # Never longer than the name it stands in for, so that it fits where that one fits.
             hidden = self.path.with_name(f".{secrets.token_hex(3)}")
+            hidden.touch(exist_ok=False)  # gRPC would not say why it cannot
+            hidden.unlink()
             server = self._listen(hidden)
             hidden.chmod(0o600)
             identity = _Identity.of(hidden)
             hidden.replace(self.path)
         except OSError as error:
-            raise SetupError(
-                f"socket {self.path} cannot be made: {error.strerror or error}; check that its "
-                f"folder is the kubelet's, mounted at the same path and writable"
-            ) from error
+            if server is not None and hidden is not None:
+                server.stop(0)
+                with suppress(OSError):
+                    hidden.unlink(missing_ok=True)
+            raise _not_made(self.path, error) from error
         self._server, self._identity = server, identity
 
     def _refuse_other_files(self) -> None:
@@ -226,7 +238,8 @@ class SocketServer:
         Returns an event that is set when all calls have ended. Stopping twice is fine.
         """
         if self.is_ours():
-            self.path.unlink(missing_ok=True)
+            with suppress(OSError):  # the next driver removes it, as after a kill
+                self.path.unlink(missing_ok=True)
         self._identity = None
         server, self._server = self._server, None
         if server is None:
@@ -234,3 +247,15 @@ class SocketServer:
             done.set()
             return done
         return server.stop(grace)
+
+
+def _not_made(path: Path, error: OSError) -> DriverError:
+    reason = f"socket {path} cannot be made: {error.strerror or error}"
+    if error.errno in _OF_THE_DISK:
+        return TransientError(
+            f"{reason}; free space on its disk, or see dmesg for why the disk cannot be written, "
+            "and mount it anew; this is tried again by itself"
+        )
+    return SetupError(
+        f"{reason}; check that its folder is the kubelet's, mounted at the same path and writable"
+    )

@@ -82,8 +82,8 @@ class MpsSupervisor(CommandSettings):
     )
     check_interval: Seconds = Field(
         60.0,
-        description="Seconds between questions to each daemon whether it answers; its end is seen "
-        "at once.",
+        description="Seconds between questions to each daemon whether it answers and has its "
+        "limits; its end is seen at once.",
     )
     http_endpoint: HttpAddress = Field(
         description="Address for metrics and /healthz, such as :8081; unset: off."
@@ -119,6 +119,7 @@ def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: Non
         driver_root=settings.nvidia_driver_root,
         container_driver_root=settings.container_driver_root,
         dev_root=settings.nvidia_dev_root,
+        proc_root=settings.proc_root,
     )
     directory = settings.kubelet_plugins_directory_path / DRIVER_NAME / "mps"
     context = SupervisorContext(
@@ -127,10 +128,11 @@ def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: Non
         files=MpsFiles(root=directory),
         control=Control(
             roots.driver,
+            roots.proc,
             host_view(settings.nvidia_driver_root, dev=roots.own_dev_on_host),
             own_dev=roots.own_dev,
         ),
-        modes=ComputeModes(NvmlModes(roots.driver), change=settings.compute_mode),
+        modes=ComputeModes(NvmlModes(roots.driver, roots.proc), change=settings.compute_mode),
         group=DaemonGroup(settings.cgroup_root),
         shm_bytes=_shm_bytes(settings),
         on_death=on_death,

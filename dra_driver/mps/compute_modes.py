@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from dra_driver.devices.nvml import NvmlLibrary, find_library
+from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError
 from dra_driver.mps.domain import DomainId
 
@@ -47,8 +48,9 @@ class ModeDoor(Protocol):
 class NvmlModes:
     """Compute modes through NVML, which is opened when needed, until `close` or a failure."""
 
-    def __init__(self, driver_root: Path) -> None:
+    def __init__(self, driver_root: Path, proc_root: Path) -> None:
         self._root = driver_root
+        self._proc = proc_root
         self._library: NvmlLibrary | None = None
 
     def compute_mode(self, uuid: str) -> int | None:
@@ -75,7 +77,7 @@ class NvmlModes:
 
     def _opened(self) -> NvmlLibrary:
         if self._library is None:
-            library = NvmlLibrary(find_library(self._root))
+            library = NvmlLibrary(find_library(self._root, running_driver(self._proc)))
             library.open()
             self._library = library
         return self._library

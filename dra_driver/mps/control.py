@@ -17,8 +17,10 @@ from pathlib import Path
 
 import structlog
 
-from dra_driver.devices import libraries, rooted
+from dra_driver.cdi.driver_libraries import find_driver_libraries
+from dra_driver.devices import rooted
 from dra_driver.devices.programs import MPS_CONTROL, MPS_SERVER, SEARCHED, find_program
+from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError
 from dra_driver.mps import mounts, processes
 from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
@@ -31,6 +33,8 @@ log = structlog.get_logger()
 ASK_SECONDS = 5.0
 START_SECONDS = 20.0
 QUIT_SECONDS = 5
+QUIT_ANSWER_SECONDS = QUIT_SECONDS + 2.0
+"""How long to wait for a daemon to quit. A tenant can keep its own busy, which is killed then."""
 
 # Where a daemon sees its links to the driver's libraries. Its servers run as their clients' users,
 # who have no access to the kubelet's directory.
@@ -38,7 +42,6 @@ _LIBRARY_FOLDER = Path("/tmp/nvidia-mps-lib")  # noqa: S108 (a folder of its own
 _HOST_PIDS = 0xEFFFFFFC  # inode of the first PID namespace, linux/proc_ns.h
 _NO_LIBRARY = "error while loading shared libraries"
 _LOG_FOLDER = Path("/tmp/nvidia-mps-log")  # noqa: S108 (as above)
-_LIBRARIES = ("libcuda.so*", "libnvidia-*.so*")
 # The options that start it for clients of several users: the documented one, and its short form.
 _MULTI_USER = ("-multiuser-server", "-M")
 
@@ -101,6 +104,7 @@ class Control:
     def __init__(
         self,
         driver_root: Path,
+        proc_root: Path,
         host: View | None = None,
         *,
         own_dev: Callable[[], Path | None] = lambda: None,
@@ -109,10 +113,12 @@ class Control:
 
         Args:
             driver_root: the driver root as this process has it.
+            proc_root: the folder that is mounted as /proc, which says what driver runs.
             host: how the host sees it, if this process is not on the host.
             own_dev: says where its device nodes are, None where they are in /dev.
         """
         self._root = driver_root
+        self._proc = proc_root
         own = View(driver_root=driver_root, dev=own_dev)
         self._views = (own,) if host is None else (host, own)
 
@@ -141,9 +147,9 @@ class Control:
 
     def _launch_in(self, view: View, domain: Domain, paths: DomainPaths, token: str) -> str:
         programs = self._find(view)
-        is_elsewhere = view.driver_root != Path("/")
         environment = {
             **_environment(programs),
+            "LD_LIBRARY_PATH": str(_LIBRARY_FOLDER),
             "CUDA_MPS_PIPE_DIRECTORY": CONTAINER_PIPE_DIRECTORY,
             "CUDA_MPS_LOG_DIRECTORY": str(_LOG_FOLDER),
             "CUDA_VISIBLE_DEVICES": domain.visible_devices,
@@ -156,11 +162,9 @@ class Control:
             Path(CONTAINER_PIPE_DIRECTORY): paths.own,
             Path(CONTAINER_SHM): paths.shm,
             _LOG_FOLDER: paths.log,
+            _LIBRARY_FOLDER: paths.libraries,
         }
-        if is_elsewhere:
-            environment["LD_LIBRARY_PATH"] = str(_LIBRARY_FOLDER)
-            binds[_LIBRARY_FOLDER] = paths.libraries
-            self._link_libraries(paths, view)
+        self._link_libraries(paths, view)
         said = ""
         for options in [[one] for one in _MULTI_USER] if domain.multi_user else [[]]:
             command = [str(programs.control), "-d", *options]
@@ -220,7 +224,7 @@ class Control:
         """
         if self.listening(paths) != daemon:
             raise DeviceError("the MPS control daemon does not listen any more")
-        self.ask(paths, [f"quit -t {QUIT_SECONDS}"], seconds=2 * QUIT_SECONDS)
+        self.ask(paths, [f"quit -t {QUIT_SECONDS}"], seconds=QUIT_ANSWER_SECONDS)
 
     def _find(self, view: View) -> _Programs:
         control = find_program(self._root, MPS_CONTROL)
@@ -248,40 +252,43 @@ class Control:
         """Make the folder in which the daemon's servers find the driver's libraries.
 
         The driver's own folder will not do: on a host it also has the host's C library, which is
-        not the one of this container.
+        not the one of this container; and it may have libraries of a driver that does not run.
 
         Raises:
+            DeviceError: the driver root has not the libraries of the driver that runs.
             StateError: the folder cannot be made.
         """
+        wanted = {
+            name: rooted.outside(view.driver_root, source)
+            for name, source in self._libraries().items()
+        }
         try:
-            self._write_links(paths, view)
+            _write_links(paths.libraries, wanted)
         except OSError as error:
             raise file_error("make", paths.libraries, error) from error
 
-    def _write_links(self, paths: DomainPaths, view: View) -> None:
-        paths.libraries.mkdir(exist_ok=True)
-        paths.libraries.chmod(0o755)
-        wanted = dict(self._libraries(view))
-        for name in os.listdir(paths.libraries):  # noqa: PTH208 (names are what is wanted)
-            if name not in wanted or (paths.libraries / name).readlink() != wanted[name]:
-                (paths.libraries / name).unlink()
-        for name, target in wanted.items():
-            if not (paths.libraries / name).is_symlink():
-                (paths.libraries / name).symlink_to(target)
+    def _libraries(self) -> Mapping[str, str]:
+        """Return the libraries of the running driver: name to path inside the driver root."""
+        try:
+            found = find_driver_libraries(self._root, running_driver(self._proc))
+        except OSError as error:
+            raise DeviceError(
+                f"the NVIDIA driver's libraries under {self._root} cannot be read: "
+                f"{error.strerror} ({error.filename}); check the mount of the driver root"
+            ) from error
+        return found.by_name()
 
-    def _libraries(self, view: View) -> list[tuple[str, Path]]:
-        found = []
-        for folder in reversed(
-            libraries.LIBRARY_FOLDERS
-        ):  # of two with one name the first one counts
-            for pattern in _LIBRARIES:
-                for path in rooted.matches(self._root, folder, pattern):
-                    target = rooted.resolve(self._root, path)
-                    if target is not None:
-                        found.append(
-                            (path.rpartition("/")[2], rooted.outside(view.driver_root, target))
-                        )
-        return found
+
+def _write_links(folder: Path, wanted: Mapping[str, Path]) -> None:
+    """Let a folder have these links and nothing else."""
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o755)
+    for name in os.listdir(folder):  # noqa: PTH208 (names are what is wanted)
+        if name not in wanted or (folder / name).readlink() != wanted[name]:
+            (folder / name).unlink()
+    for name, target in wanted.items():
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(target)
 
 
 def _environment(programs: _Programs) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any, NewType
 
 from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.envelope import MALFORMED, seal, unseal
-from dra_driver.errors import StateError
+from dra_driver.errors import StateError, VersionError
 
 DomainId = NewType("DomainId", str)
 """Names a domain's files and folders: a claim's UID, or begins with one."""
@@ -189,6 +189,7 @@ def domain_of(value: Any) -> Domain:
     """Return the domain that `domain_json` made this of.
 
     Raises:
+        VersionError: a newer version of this driver made it.
         StateError: it was made by something else, or is no domain that a daemon could serve.
     """
     try:
@@ -197,7 +198,7 @@ def domain_of(value: Any) -> Domain:
             devices=tuple(
                 DomainDevice(
                     uuid=_text(device["uuid"]),
-                    kind=DeviceKind(device["kind"]),
+                    kind=_kind(_text(device["kind"])),
                     pinned_memory_mib=_number_or_none(device["pinnedMemoryMiB"]),
                 )
                 for device in value["devices"]
@@ -218,6 +219,7 @@ def decode_domain(data: bytes) -> Domain:
     """Return the domain of a desired-state file.
 
     Raises:
+        VersionError: a newer version of this driver asks for it.
         StateError: the bytes are damaged, or no domain that a daemon could serve.
     """
     return domain_of(unseal(data))
@@ -278,6 +280,13 @@ def daemon_of(value: Mapping[str, Any] | None) -> Daemon | None:
     if value is None:
         return None
     return Daemon(pid=int(value["pid"]), start_ticks=int(value["startTicks"]))
+
+
+def _kind(text: str) -> DeviceKind:
+    try:
+        return DeviceKind(text)
+    except ValueError as error:
+        raise VersionError(f"it has a device of kind {text!r}, which is not known here") from error
 
 
 def _text(value: object) -> str:

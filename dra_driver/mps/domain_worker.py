@@ -43,7 +43,12 @@ class Unreadable:
     reason: str
 
 
-Desired = Domain | Unreadable | None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newer:
+    """A desired state in a newer version's words: the domain is left to that version."""
+
+
+Desired = Domain | Unreadable | Newer | None
 """The desired state of a domain; None if it is to be removed."""
 
 
@@ -158,6 +163,8 @@ class DomainWorker:
                 case Unreadable(reason=reason):
                     self._generation, self._serving = "", None
                     self._report(State.FAILED, reason)
+                case Newer():
+                    self._generation, self._serving = "", None
                 case Domain():
                     self._maintain(desired)
         except (DriverError, OSError) as error:

@@ -64,7 +64,7 @@ class DomainPaths:
 
     @property
     def libraries(self) -> Path:
-        """Links to the driver's libraries, if the driver is not in this process's own root."""
+        """Links to the libraries of the driver that runs, for the daemon and its servers."""
         return self.folder / "lib"
 
 

@@ -2,7 +2,8 @@
 
 In: a folder. Out: a wait that ends with the next change, by inotify(7), because a claim's pod waits
 meanwhile. Events only wake: the waiting thread reads the folder itself, so no event can be missed
-or misread. Without inotify (its instances are limited per user) the wait is a short poll.
+or misread. Without inotify (its instances are limited per user, and root containers are the same
+user) the wait is a short poll, until there is an instance again.
 """
 
 import ctypes
@@ -30,14 +31,12 @@ class FolderWatch:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._folder = folder
         self._identity: tuple[int, int] | None = None
-        with suppress(OSError):  # before the watch, so that a folder replaced meanwhile shows
-            self._identity = _identity(folder)
-        self._inotify = _watch(folder)
+        self._inotify: int | None = None
         self._poll = select.poll()
-        descriptors = [one for one in (self._wake, self._inotify) if one is not None]
-        for descriptor in descriptors:
-            self._poll.register(descriptor, select.POLLIN)
-        self._end = weakref.finalize(self, _close, descriptors)
+        self._poll.register(self._wake, select.POLLIN)
+        self._descriptors = [self._wake]
+        self._end = weakref.finalize(self, _close, self._descriptors)
+        self._begin()
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +52,8 @@ class FolderWatch:
     def wait(self, seconds: float) -> None:
         """Return after a change, a `wake` or the given time; sometimes for no reason."""
         if self._inotify is None:
-            seconds = min(seconds, _POLL_SECONDS)
+            # Nothing tells of what changed before: the caller has to look.
+            seconds = 0.0 if self._begin() else min(seconds, _POLL_SECONDS)
         for descriptor, _ in self._poll.poll(max(0.0, seconds) * 1000):
             with suppress(BlockingIOError):
                 os.read(descriptor, _ROOM)
@@ -68,6 +68,17 @@ class FolderWatch:
             return self._inotify is not None and _identity(self._folder) == self._identity
         except OSError:
             return False
+
+    def _begin(self) -> bool:
+        """Begin to watch, if that is possible now; return whether it is."""
+        with suppress(OSError):  # before the watch, so that a folder replaced meanwhile shows
+            self._identity = _identity(self._folder)
+        self._inotify = _watch(self._folder)
+        if self._inotify is None:
+            return False
+        self._descriptors.append(self._inotify)
+        self._poll.register(self._inotify, select.POLLIN)
+        return True
 
     def close(self) -> None:
         """Stop watching; an object that nobody refers to does so by itself."""

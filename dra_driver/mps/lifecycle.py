@@ -24,7 +24,7 @@ from dra_driver.mps.compute_modes import DEFAULT, ComputeModes
 from dra_driver.mps.control import Control
 from dra_driver.mps.domain import Daemon, Domain, DomainId, State
 from dra_driver.mps.files import MpsFiles, file_error
-from dra_driver.mps.limits import Limits, read_limits, set_limits
+from dra_driver.mps.limits import Limits, LimitsError, read_limits, set_limits
 from dra_driver.mps.record import DomainRecord, read_record, write_record
 
 log = structlog.get_logger()
@@ -38,7 +38,6 @@ _KILL_SECONDS = 5.0
 _LATE_SECONDS = 0.5
 _LOG_BYTES = 8 * 1024**2
 _LOG_FOLDER_BYTES = 64 * 1024**2  # its clients can make a daemon write faster than it is looked at
-_ANSWERS = ("get_default_active_thread_percentage",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +115,23 @@ class Lifecycle:
             write_record(self._paths.record, replace(record, daemon=daemon))
         pipes.publish_pipes(self._paths)
         if serving and (serving.daemon, serving.generation) == (daemon, wanted.generation):
-            self._ask(_ANSWERS)
             self._trim_logs()
-            return serving
+            if self._has_limits(wanted):
+                return serving
         self._context.group.take(daemon)
         set_limits(self._ask, wanted)
         limits = read_limits(self._ask, wanted)
         self._step("limited")
         return ServingDaemon(daemon=daemon, generation=wanted.generation, limits=limits)
+
+    def _has_limits(self, wanted: Domain) -> bool:
+        """Ask the daemon whether it still has the limits: its clients can tell it others."""
+        try:
+            read_limits(self._ask, wanted)
+        except LimitsError as error:
+            self._log.warning("mps limits put back", cause=str(error))
+            return False
+        return True
 
     def tear_down(self) -> None:
         """Undo all that was done for the domain.
@@ -173,11 +181,7 @@ class Lifecycle:
         self._context.modes.remember(self._domain, found)
         daemon = self._unrecorded_daemon()
         left = [daemon] if daemon else processes.marked(self._paths.folder)
-        tokens = [
-            processes.environment_of(one.pid).get(processes.TOKEN, "")
-            for one in left
-            if processes.is_outside_containers(one)
-        ]
+        tokens = [processes.environment_of(one.pid).get(processes.TOKEN, "") for one in left]
         record = DomainRecord(
             boot_id=self._context.boot_id,
             modes_found=found,

@@ -16,6 +16,11 @@ from dra_driver.mps.domain import Domain
 _MEMORY = re.compile(r"([0-9]+)([GM])B?")
 _TOLERANCE = 0.05  # the daemon reports a percentage with one decimal
 
+
+class LimitsError(DeviceError):
+    """The daemon answers, and has other limits than the domain."""
+
+
 Ask = Callable[[Sequence[str]], list[str]]
 """Sends commands to a daemon and returns the lines of its reply; raises DeviceError."""
 
@@ -48,7 +53,8 @@ def read_limits(ask: Ask, domain: Domain) -> Limits:
     """Return the limits that the daemon reports, once they are the domain's.
 
     Raises:
-        DeviceError: the daemon does not answer, or has other limits than the domain.
+        LimitsError: the daemon has other limits than the domain.
+        DeviceError: it does not answer.
     """
     limited = [
         (ordinal, device.uuid, device.pinned_memory_mib)
@@ -59,7 +65,7 @@ def read_limits(ask: Ask, domain: Domain) -> Limits:
     commands += [f"get_default_device_pinned_mem_limit {ordinal}" for ordinal, _, _ in limited]
     said = ask(commands)
     if len(said) != len(commands):
-        raise DeviceError(
+        raise LimitsError(
             f"the MPS control daemon did not take the limits: {len(commands)} questions have the "
             f"answers {said!r}"
         )
@@ -80,15 +86,15 @@ def _percentage(text: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise DeviceError(f"the MPS control daemon says {text!r} for a percentage") from error
+        raise LimitsError(f"the MPS control daemon says {text!r} for a percentage") from error
 
 
 def _mebibytes(text: str) -> int:
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
-        raise DeviceError(f"the MPS control daemon says {text!r} for a memory limit")
+        raise LimitsError(f"the MPS control daemon says {text!r} for a memory limit")
     return int(match[1]) * (1024 if match[2] == "G" else 1)
 
 
-def _mismatch(what: str, found: str, wanted: str) -> DeviceError:
-    return DeviceError(f"the MPS control daemon has {what} of {found} where {wanted} was set")
+def _mismatch(what: str, found: str, wanted: str) -> LimitsError:
+    return LimitsError(f"the MPS control daemon has {what} of {found} where {wanted} was set")

@@ -2,9 +2,10 @@
 
 In: the domain's folders, with the tmpfs `run` mounted. Out: `own`, in which the daemon makes its
 sockets, and `pipe`, which containers mount read-only, with hard links to those that clients use.
-A program is a client through `control`, and the daemon takes no commands there ("not enough
-privilege"). It takes them at `control_privileged`, which stays in `own`. Both is seen with
-NVIDIA's own control program, daemon and libcuda, R535 (tests/contract/mps/test_hostile_tenants.py).
+A program is a client through `control`. Told to quit there, the daemon refuses ("not enough
+privilege"); limits it lets be changed, and mps/lifecycle.py puts them back. `control_privileged`
+takes every command, and stays in `own`. This is seen with NVIDIA's own control program, daemon and
+libcuda, R535 (tests/contract/mps/test_hostile_tenants.py).
 
 Nothing in `pipe` is ever read, followed or believed here. It is only put there and removed.
 """
@@ -21,7 +22,7 @@ SHARED = ("control", "log")
 """What clients get: the socket at which they connect, and the FIFO by which they log."""
 
 CONTROL_SOCKET = "control_privileged"
-"""In `own`: where the daemon takes commands."""
+"""In `own`: where the daemon takes every command."""
 
 SIZE = 1024**2
 FILES = 64

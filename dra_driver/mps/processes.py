@@ -3,9 +3,9 @@
 A process is identified by its PID and the start time in /proc/<pid>/stat, because PIDs are reused.
 Every process of a domain has a token in its environment, which servers inherit from their daemon.
 By it a process is found even if its PID was never recorded. It is a secret, for a tenant can give
-its own processes any name, environment and program (NVIDIA's are in its container too); those in
-another PID namespace, as a container's are, are never taken for ours. Names are compared as bytes,
-for they need not be text.
+its own processes any name, environment and program (NVIDIA's are in its container too). Those in
+another PID namespace, as a container's are, are never taken for ours, and their memory is not read.
+Names are compared as bytes, for they need not be text.
 """
 
 import os
@@ -72,7 +72,7 @@ def owned(token: str) -> list[Daemon]:
     """Return the running processes of the domain with this token: its daemons and servers."""
     if not token:
         return []
-    return [daemon for daemon in _with_variable(TOKEN, token) if is_outside_containers(daemon)]
+    return _with_variable(TOKEN, token)
 
 
 def has_token(daemon: Daemon, token: str) -> bool:
@@ -96,7 +96,10 @@ def _with_variable(name: str, value: str) -> list[Daemon]:
             continue
         # Identified before its environment is read: the PID may be another's by then.
         daemon = daemon_at(int(entry))
-        if daemon and environment_of(daemon.pid).get(name) == value and is_alive(daemon):
+        if daemon is None or not is_outside_containers(daemon):
+            # Its memory may be a file of a tenant's own server (NFS), which never answers.
+            continue
+        if environment_of(daemon.pid).get(name) == value and is_alive(daemon):
             found.append(daemon)
     return found
 

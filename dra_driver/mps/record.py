@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from dra_driver.envelope import MALFORMED, seal, unseal
-from dra_driver.errors import StateError
+from dra_driver.errors import StateError, VersionError
 from dra_driver.mps.domain import Daemon, daemon_json, daemon_of
 from dra_driver.mps.files import read_file, write_file
 
@@ -51,6 +51,8 @@ def read_record(path: Path, boot_id: str) -> DomainRecord | None:
         return None
     try:
         record = _decode(data)
+    except VersionError:
+        return DomainRecord(boot_id=boot_id, is_damaged=True)
     except StateError as error:
         log.warning("mps record damaged", file=str(path), reason=str(error))
         return DomainRecord(boot_id=boot_id, is_damaged=True)

@@ -128,11 +128,7 @@ class DomainRequests:
         Raises:
             StateError: the disk cannot be read.
         """
-        data = read_file(self._files.desired(domain))
-        try:
-            return None if data is None else decode_domain(data)
-        except StateError:
-            return None
+        return _sound(read_file(self._files.desired(domain)), decode_domain)
 
     def status(self, domain: DomainId) -> Status | None:
         """Return the domain's last status; None if there is none, or its file is damaged.
@@ -141,14 +137,7 @@ class DomainRequests:
             StateError: the disk cannot be read.
         """
         data = read_file(self._files.status(domain))
-        if data is None:
-            return None
-        if _is_unanswered(data):
-            return _not_seen(domain)
-        try:
-            return decode_status(data)
-        except StateError:
-            return None
+        return _not_seen(domain) if _is_unanswered(data) else _sound(data, decode_status)
 
     def list(self) -> frozenset[DomainId]:
         """Return the ids of all domains that are asked for, or not removed yet.
@@ -229,7 +218,7 @@ class DomainRequests:
         if self.supervisor_runs() or self._files.desired(domain).exists():
             return False
         data = read_file(self._files.status(domain))
-        if data is None or not _is_unanswered(data) or self.paths(domain).folder.exists():
+        if not _is_unanswered(data) or self.paths(domain).folder.exists():
             return False
         delete_file(self._files.status(domain))
         return True
@@ -295,13 +284,17 @@ def _not_seen(domain: DomainId) -> Status:
     )
 
 
-def _is_unanswered(data: bytes) -> bool:
+def _is_unanswered(data: bytes | None) -> bool:
     """Tell whether a status is a former desired-state file, which no supervisor has answered."""
+    return _sound(data, decode_domain) is not None
+
+
+def _sound(data: bytes | None, decode: Callable[[bytes], T]) -> T | None:
+    """Return what a file says; None if it is not there, or damaged."""
     try:
-        decode_domain(data)
+        return None if data is None else decode(data)
     except StateError:
-        return False
-    return True
+        return None
 
 
 def _check_version(path: Path, data: bytes, decode: Callable[[bytes], object]) -> None:

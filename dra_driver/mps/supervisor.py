@@ -13,9 +13,9 @@ from pathlib import Path
 
 import structlog
 
-from dra_driver.errors import StateError
+from dra_driver.errors import StateError, VersionError
 from dra_driver.mps.domain import Domain, DomainId, State, check_id, decode_domain
-from dra_driver.mps.domain_worker import Desired, DomainWorker, Unreadable, WorkerTiming
+from dra_driver.mps.domain_worker import Desired, DomainWorker, Newer, Unreadable, WorkerTiming
 from dra_driver.mps.files import folders_in, ids_in, read_file
 from dra_driver.mps.inotify import FolderWatch
 from dra_driver.mps.lifecycle import SupervisorContext
@@ -123,6 +123,8 @@ class Supervisor:
 
     def _tell(self, domain: DomainId, desired: Desired) -> None:
         worker = self._workers.get(domain)
+        if worker is None and isinstance(desired, Newer):
+            return
         if worker is None or not worker.want(desired):
             worker = DomainWorker(domain, self._context, self._timing, self._clock)
             worker.want(desired)
@@ -157,6 +159,14 @@ def _read(path: Path, domain: DomainId) -> Desired:
         desired: Domain | None = None if data is None else decode_domain(data)
         if desired is not None and desired.id != domain:
             return _unreadable(path, f"it belongs to domain {desired.id}")
+    except VersionError as error:
+        log.warning(
+            "mps domain of a newer driver left as it is",
+            file=str(path),
+            reason=str(error),
+            remedy="run the MPS supervisor in that driver's version on this node",
+        )
+        return Newer()
     except StateError as error:
         return _unreadable(path, str(error))
     return desired

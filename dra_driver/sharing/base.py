@@ -33,19 +33,6 @@ class MigUnit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """The devices of one claim that stand under one config. `claim` is the claim's UID.
-
-    A config is for whole GPUs or for MIG devices, so one of the two is empty.
-    """
-
-    claim: str
-    config: Config
-    gpus: tuple[Gpu, ...] = ()
-    migs: tuple[MigUnit, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SharingPlan:
     """How some devices will be shared. `changes` is JSON that only the strategy reads.
 
@@ -62,6 +49,21 @@ class SharingPlan:
     def parts(self) -> tuple[GpuPart, ...]:
         """What the plan is about."""
         return self.places or tuple(GpuPart(gpu=gpu) for gpu in self.gpus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The devices of one claim that stand under one config. `claim` is the claim's UID.
+
+    A config is for whole GPUs or for MIG devices, so one of the two is empty. `owed` are plans of
+    former claims on these GPUs, or others, that could not be undone yet.
+    """
+
+    claim: str
+    config: Config
+    gpus: tuple[Gpu, ...] = ()
+    migs: tuple[MigUnit, ...] = ()
+    owed: tuple[SharingPlan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +100,9 @@ class Sharing(Protocol):
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:
         """Say what is to be done for all groups of a claim under this strategy.
 
-        What cannot be had is refused here. Nothing is changed, but that a GPU whose abilities can
-        only be tried out is set to a default; the GPUs are locked, and nobody else has them.
+        What cannot be had is refused here. Nothing is changed; a GPU whose abilities can only be
+        tried out is set as it is already, or to a default where it does not say. The GPUs are
+        locked, and nobody else has them.
 
         Raises:
             ConfigError: these devices cannot do what a config asks.

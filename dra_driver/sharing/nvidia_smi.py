@@ -1,12 +1,13 @@
-"""nvidia-smi, for the one setting that NVML has no public call for: the time-slice.
+"""nvidia-smi, for the one setting that NVML has no public calls for: the time-slice.
 
-In: a driver root, a GPU and a number. Out: the number set, or the reason why not. The program is
-found where drivers install it and run with the driver's own NVML library loaded by path, so that
+In: a driver root and a GPU. Out: its time-slice, set or read, or the reason why not. The program
+is found where drivers install it and run with the driver's own NVML library loaded by path, so that
 neither has to be installed in this process's root; nothing else of the root is loaded, because a
 host's C library is not that of this container. Exit codes are those of the program's manual page.
 """
 
 import os
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+import structlog
+
 from dra_driver.devices.nvml import find_library
 from dra_driver.devices.programs import NVIDIA_SMI, SEARCHED, find_program
+from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError
 
 LONGEST_SECONDS = 30.0
@@ -23,6 +27,11 @@ LONGEST_SECONDS = 30.0
 
 _REAP_SECONDS = 1.0
 _MOST_WORDS = 300
+
+_SLICES = ("default", "short", "medium", "long")
+"""By their numbers, as the program prints them in its table of compute policies."""
+
+_ROW = re.compile(r"\|\s*\d+\s+Timeslice\s+(\w+)", re.IGNORECASE)
 
 _NOT_AVAILABLE = 3
 _ADVICE = MappingProxyType(
@@ -41,19 +50,31 @@ _ADVICE = MappingProxyType(
 _OTHER_ADVICE = "see dmesg for NVRM lines, and whether nvidia-smi works on the node"
 
 
+log = structlog.get_logger()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
     status: int
     said: str
 
+    @property
+    def is_not_supported(self) -> bool:
+        return self.status == _NOT_AVAILABLE or "Not Supported" in self.said
+
+    def __str__(self) -> str:
+        return f"status {self.status}: {self.said[:_MOST_WORDS]}"
+
 
 class NvidiaSmi:
     """The nvidia-smi of one driver root. Calls may come from any thread, and run side by side."""
 
-    def __init__(self, driver_root: Path, clock: Callable[[], float]) -> None:
-        """Take where the driver is; the clock counts monotonic seconds."""
+    def __init__(self, driver_root: Path, proc_root: Path, clock: Callable[[], float]) -> None:
+        """Take where the driver and procfs are; the clock counts monotonic seconds."""
         self._root = driver_root
+        self._proc = proc_root
         self._clock = clock
+        self._unread: set[str] = set()
 
     def find(self) -> Path:
         """Return the program's path.
@@ -79,18 +100,33 @@ class NvidiaSmi:
         done = self._run(["compute-policy", "-i", uuid, f"--set-timeslice={number}"], deadline)
         if done.status == 0:
             return True
-        if done.status == _NOT_AVAILABLE or "Not Supported" in done.said:
+        if done.is_not_supported:
             return False
         raise DeviceError(
-            f"{NVIDIA_SMI} cannot set the time-slice of {uuid} (status {done.status}: {done.said}"
-            f"); {_ADVICE.get(done.status, _OTHER_ADVICE)}"
+            f"{NVIDIA_SMI} cannot set the time-slice of {uuid} ({done}); "
+            f"{_ADVICE.get(done.status, _OTHER_ADVICE)}"
         )
+
+    def time_slice(self, uuid: str, deadline: float) -> int | None:
+        """Return a GPU's time-slice by the same numbers; None if it has none, or does not say.
+
+        Raises:
+            DeviceError: the program is missing, or does not answer in time.
+        """
+        done = self._run(["compute-policy", "-i", uuid, "-l"], deadline)
+        row = _ROW.search(done.said) if done.status == 0 else None
+        if row is not None and row[1].lower() in _SLICES:
+            return _SLICES.index(row[1].lower())
+        if not done.is_not_supported and uuid not in self._unread:
+            self._unread.add(uuid)
+            log.warning("time-slice not read, taken for the default", gpu=uuid, reason=str(done))
+        return None
 
     def _run(self, words: Sequence[str], deadline: float) -> _Outcome:
         program = self.find()
         environment = {"PATH": os.defpath, "LC_ALL": "C"}
         if self._root != Path("/"):
-            environment["LD_PRELOAD"] = str(find_library(self._root))
+            environment["LD_PRELOAD"] = str(find_library(self._root, running_driver(self._proc)))
         try:
             process = subprocess.Popen(
                 [str(program), *words],
@@ -120,4 +156,4 @@ class NvidiaSmi:
                 f"{program} did not answer in {seconds:.0f} s; see dmesg for NVRM and Xid lines, "
                 "and turn persistence mode on if the GPUs are slow to initialise"
             ) from error
-        return _Outcome(status=process.returncode, said=" ".join(said.split())[:_MOST_WORDS])
+        return _Outcome(status=process.returncode, said=" ".join(said.split()))

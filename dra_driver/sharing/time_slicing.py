@@ -2,15 +2,17 @@
 
 In: GPUs under a config with an interval. Out: the GPU's time-slice, set by nvidia-smi, and its
 compute mode DEFAULT, set through NVML, because in the other modes a second process is turned away.
-Both hold for the GPU, not for a client, and are lost with a reboot. The time-slice cannot be read,
-so only the record says that it was set; the compute mode is read first and put back in the end.
-Whether a card has time-slices cannot be read either: it is asked once, by setting the default one.
+Both hold for the GPU, not for a client, and are lost with a reboot. Both are read first and put
+back in the end, because they may be an admin's; where a claim's own could not be put back yet, what
+stood before that claim counts. A time-slice that cannot be read is taken for the default. Whether a
+card lets a time-slice be set cannot be read: it is asked once, by setting the one that it has.
 Only whole GPUs have a time-slice: on MIG devices the strategy is accepted and nothing is done; a
 plan without GPUs says so, for `dra-driver status`.
 """
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
@@ -34,12 +36,14 @@ NUMBERS: Mapping[Interval, int] = MappingProxyType(
 )
 """The intervals as nvidia-smi numbers them."""
 
+_INTERVALS = MappingProxyType({number: interval for interval, number in NUMBERS.items()})
+
 _DEFAULT_MODE = 0
 _PREEMPTION = (6, 0)  # Pascal is the first that can stop a kernel at the end of its slice
 
 
 class TimeSlices(Protocol):
-    """Sets time-slices (sharing/nvidia_smi.py)."""
+    """Reads and sets time-slices by their numbers (sharing/nvidia_smi.py)."""
 
     def find(self) -> object:
         """Return something if time-slices can be set on this node. Raises DeviceError."""
@@ -47,6 +51,10 @@ class TimeSlices(Protocol):
 
     def set_time_slice(self, uuid: str, number: int, deadline: float) -> bool:
         """Set a GPU's time-slice; False if the card has none. Raises DeviceError."""
+        ...
+
+    def time_slice(self, uuid: str, deadline: float) -> int | None:
+        """Return a GPU's time-slice; None if there is none to be read. Raises DeviceError."""
         ...
 
 
@@ -73,7 +81,7 @@ class TimeSlicing:
         self._able: set[GpuUuid] = set()
 
     def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:
-        """Return a plan for each GPU, with the compute mode that is found on it.
+        """Return a plan for each GPU, with the time-slice and compute mode that are found on it.
 
         For a MIG device it is one that changes nothing.
 
@@ -83,25 +91,20 @@ class TimeSlicing:
                 mode.
         """
         wanted = [
-            (gpu, _interval(group.config))
+            _Wanted(gpu=gpu, interval=_interval(group.config), former=_former(gpu, group.owed))
             for group in groups
             if isinstance(group.config, GpuConfig)
             for gpu in group.gpus
         ]
-        for gpu, interval in wanted:
-            if NUMBERS[interval] and gpu.cuda_compute_capability < _PREEMPTION:
-                raise _cannot(_described(gpu), interval, "its architecture has no preemption")
+        for one in wanted:
+            if NUMBERS[one.interval] and one.gpu.cuda_compute_capability < _PREEMPTION:
+                raise _cannot(
+                    _described(one.gpu), one.interval, "its architecture has no preemption"
+                )
         if wanted:
             self._time_slices.find()
-        asked = [
-            (gpu, interval)
-            for gpu, interval in wanted
-            if NUMBERS[interval] and gpu.uuid not in self._able
-        ]
-        for (gpu, interval), has in zip(asked, self._ask(asked, deadline), strict=True):
-            if not has:
-                raise _cannot(_described(gpu), interval, "Not Supported")
-        plans = [self._plan(gpu, interval) for gpu, interval in wanted]
+        found = self._find(wanted, deadline)
+        plans = [self._plan(one, slice_) for one, slice_ in zip(wanted, found, strict=True)]
         return (*plans, *(_nothing_to_do(unit) for group in groups for unit in group.migs))
 
     def edits(self, plan: SharingPlan) -> Mapping[DeviceUuid, Edits]:  # noqa: ARG002 (a Sharing)
@@ -121,7 +124,8 @@ class TimeSlicing:
         interval = _interval_of(plan)
         # A default that cannot be set is a default all the same.
         if (
-            not self._time_slices.set_time_slice(uuid, NUMBERS[interval], deadline)
+            interval is not _found_interval(plan)
+            and not self._time_slices.set_time_slice(uuid, NUMBERS[interval], deadline)
             and NUMBERS[interval]
         ):
             raise _cannot(str(plan.changes.get("device", uuid)), interval, "Not Supported")
@@ -133,7 +137,7 @@ class TimeSlicing:
         """Do nothing: both settings stay until a reboot, and cannot or need not be set again."""
 
     def undo(self, plan: SharingPlan, deadline: float) -> None:
-        """Set the default time-slice, and the compute mode that was found.
+        """Set the time-slice and the compute mode that were found.
 
         A mode that somebody else has set meanwhile stays.
 
@@ -143,10 +147,11 @@ class TimeSlicing:
         if not plan.gpus:
             return
         (uuid,) = plan.gpus
+        found = _found_interval(plan) or Interval.DEFAULT
         try:
-            if NUMBERS[_interval_of(plan)]:
-                self._time_slices.set_time_slice(uuid, NUMBERS[Interval.DEFAULT], deadline)
-                log.info("time-slice reset", gpu=uuid)
+            if _interval_of(plan) is not found:
+                self._time_slices.set_time_slice(uuid, NUMBERS[found], deadline)
+                log.info("time-slice reset", gpu=uuid, interval=str(found))
         finally:
             self._restore_mode(uuid, _found_mode(plan))
 
@@ -165,35 +170,81 @@ class TimeSlicing:
     def sweep(self, claim: str, deadline: float) -> None:
         """Do nothing: only a record says what was set."""
 
-    def _ask(self, asked: Sequence[tuple[Gpu, Interval]], deadline: float) -> list[bool]:
-        """Return whether each GPU has time-slices; side by side, as one can take seconds."""
+    def _find(self, wanted: Sequence["_Wanted"], deadline: float) -> list[Interval | None]:
+        """Return the time-slice of each GPU; side by side, as one can take seconds.
 
-        def has_time_slices(uuid: GpuUuid) -> bool:
-            has = self._time_slices.set_time_slice(uuid, NUMBERS[Interval.DEFAULT], deadline)
-            if has:
-                self._able.add(uuid)
-            return has
+        Raises:
+            ConfigError: a card cannot have the interval.
+            DeviceError: nvidia-smi fails.
+        """
 
-        if not asked:
+        def find(one: _Wanted) -> Interval | None:
+            if one.former is None:
+                number = self._time_slices.time_slice(one.gpu.uuid, deadline)
+                found = None if number is None else _INTERVALS[number]
+            else:
+                found = one.former
+            if NUMBERS[one.interval] and one.interval is not found:
+                self._check_able(one, found or Interval.DEFAULT, deadline)
+            return found
+
+        if not wanted:
             return []
-        with ThreadPoolExecutor(len(asked), thread_name_prefix="ask") as pool:
-            return list(pool.map(has_time_slices, [gpu.uuid for gpu, _ in asked]))
+        with ThreadPoolExecutor(len(wanted), thread_name_prefix="ask") as pool:
+            return list(pool.map(find, wanted))
 
-    def _plan(self, gpu: Gpu, interval: Interval) -> SharingPlan:
-        mode = self._modes.compute_mode(gpu.uuid)
+    def _check_able(self, one: "_Wanted", found: Interval, deadline: float) -> None:
+        """Check that a card lets time-slices be set, by setting the one that was found."""
+        uuid = one.gpu.uuid
+        if uuid in self._able:
+            return
+        if not self._time_slices.set_time_slice(uuid, NUMBERS[found], deadline):
+            raise _cannot(_described(one.gpu), one.interval, "Not Supported")
+        self._able.add(uuid)
+
+    def _plan(self, one: "_Wanted", found: Interval | None) -> SharingPlan:
+        mode = self._modes.compute_mode(one.gpu.uuid)
+        known = {} if found is None else {"foundInterval": str(found)}
         return SharingPlan(
             strategy=NAME,
-            gpus=(gpu.uuid,),
+            gpus=(one.gpu.uuid,),
             changes={
-                "interval": str(interval),
+                "interval": str(one.interval),
                 "computeMode": _DEFAULT_MODE if mode is None else mode,
-                "device": _described(gpu),
+                "device": _described(one.gpu),
+                **known,
             },
         )
 
     def _restore_mode(self, uuid: str, found: int) -> None:
         if found != _DEFAULT_MODE and self._modes.compute_mode(uuid) == _DEFAULT_MODE:
             self._modes.set_compute_mode(uuid, found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What a claim wants of a GPU.
+
+    Attributes:
+        gpu: the GPU.
+        interval: the time-slice it is to have.
+        former: what it had before a claim whose time-slice could not be put back; None: no such.
+    """
+
+    gpu: Gpu
+    interval: Interval
+    former: Interval | None
+
+
+def _former(gpu: Gpu, owed: Sequence[SharingPlan]) -> Interval | None:
+    return next(
+        (
+            _found_interval(plan) or Interval.DEFAULT
+            for plan in owed
+            if plan.strategy == NAME and gpu.uuid in plan.gpus
+        ),
+        None,
+    )
 
 
 def _nothing_to_do(unit: MigUnit) -> SharingPlan:
@@ -203,6 +254,12 @@ def _nothing_to_do(unit: MigUnit) -> SharingPlan:
 
 def _interval_of(plan: SharingPlan) -> Interval:
     return Interval(str(plan.changes["interval"]))
+
+
+def _found_interval(plan: SharingPlan) -> Interval | None:
+    """Return the time-slice that stood before the plan; None when it could not be read."""
+    found = plan.changes.get("foundInterval")  # records of the first format have none
+    return Interval(str(found)) if found else None
 
 
 def _interval(config: GpuConfig) -> Interval:

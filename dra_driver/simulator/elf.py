@@ -1,7 +1,7 @@
 """A page of ELF in front of the state file.
 
-In: a soname. Out: one page that makes the file a loadable 64-bit shared object with that soname
-and no code. The state file is named like a driver library so that container tools carry it
+In: a soname, or none. Out: one page that makes the file a loadable 64-bit shared object with that
+soname and no code. The state file is named like a driver library so that container tools carry it
 along, and those tools (ldconfig, soname readers) expect every such file to be ELF.
 """
 
@@ -19,21 +19,21 @@ _SEGMENT = struct.Struct("<IIQQQQQQ")
 _ENTRY = struct.Struct("<qQ")
 
 
-def library_page(soname: str) -> bytes:
-    """Build the page for `soname`. Addresses equal file offsets."""
+def library_page(soname: str | None) -> bytes:
+    """Build the page for `soname`, or without one. Addresses equal file offsets."""
     dynamic_at = _HEADER.size + 2 * _SEGMENT.size
     entries = 6
     symbols_at = dynamic_at + entries * _ENTRY.size
     strings_at = symbols_at + 24  # one empty symbol
-    strings = b"\0" + soname.encode() + b"\0"
+    strings = b"\0" + (soname or "").encode() + b"\0"
     dynamic = b"".join(
         _ENTRY.pack(tag, value)
         for tag, value in (
-            (_DT_SONAME, 1),
             (_DT_STRTAB, strings_at),
             (_DT_STRSZ, len(strings)),
             (_DT_SYMTAB, symbols_at),
             (_DT_SYMENT, 24),
+            (_DT_NULL, 0) if soname is None else (_DT_SONAME, 1),
             (_DT_NULL, 0),
         )
     )

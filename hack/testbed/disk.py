@@ -9,7 +9,7 @@ from pathlib import Path
 class SmallDisk:
     """A tmpfs at a folder, which is made; needs root. `size` is in bytes."""
 
-    def __init__(self, folder: Path, *, size: int, inodes: int) -> None:
+    def __init__(self, folder: Path, *, size: int = 262_144, inodes: int = 128) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         options = f"size={size},nr_inodes={inodes}"

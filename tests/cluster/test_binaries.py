@@ -9,7 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from local_cluster.binaries import GROUPS, MARKER, Store, default_cache, is_complete
+from local_cluster.binaries import (
+    GROUPS,
+    MARKER,
+    OTHER_GROUPS,
+    Store,
+    default_cache,
+    is_complete,
+)
 from local_cluster.errors import BinariesUnavailableError
 from local_cluster.progress import Progress
 from local_cluster.versions import resolve
@@ -73,6 +80,15 @@ def test_the_named_folder_goes_before_the_cache(tmp_path: Path) -> None:
     found = store(cache, KUBE_BIN_DIR=str(given)).fetch(VERSIONS)
     assert found.path("kubelet") == given / "kubelet"
     assert not cache.exists()
+
+
+def test_programs_that_no_cluster_needs_are_fetched_by_name_alone(tmp_path: Path) -> None:
+    for names in (*GROUPS.values(), *OTHER_GROUPS.values()):
+        fill(tmp_path, names)
+    programs = store(tmp_path / "cache", KUBE_BIN_DIR=str(tmp_path))
+    found = programs.fetch(VERSIONS, ["cdi"])
+    assert found.path("nvidia-cdi-hook") == tmp_path / "nvidia-cdi-hook"
+    assert "cdi" not in programs.fetch(VERSIONS).folders
 
 
 def test_a_named_folder_that_lacks_a_program_is_passed_over(tmp_path: Path) -> None:

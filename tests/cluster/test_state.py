@@ -13,7 +13,7 @@ from local_cluster.errors import ClusterError
 from local_cluster.network import PORT_RANGE, free_ports, free_subnet
 from local_cluster.processes import Service, wait_until
 from local_cluster.progress import duration, remaining
-from local_cluster.state import Cluster, Options, Ports, load, state_folder
+from local_cluster.state import Cluster, Options, Ports, addresses, load, state_folder
 from local_cluster.versions import GO_MOD_FILES, resolve
 
 PORTS = Ports(**{name: 20000 + n for n, name in enumerate(Ports.__dataclass_fields__)})
@@ -107,6 +107,15 @@ def test_a_damaged_record_says_so(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text('{"name": "dra"')
     with pytest.raises(ClusterError, match="damaged"):
         load(tmp_path)
+
+
+def test_the_addresses_of_a_cluster_of_another_version_are_known(tmp_path: Path) -> None:
+    cluster("one", tmp_path).save()
+    record = tmp_path / "cluster.json"
+    record.write_text(record.read_text().replace('"kubernetes"', '"unknown": 1, "kubernetes"'))
+    with pytest.raises(ClusterError):
+        load(tmp_path)
+    assert addresses(tmp_path) == (3, tuple(values(PORTS)))
 
 
 def test_a_folder_too_deep_for_the_kubelets_sockets_is_refused() -> None:

@@ -169,7 +169,8 @@ class Scene:
         wait_until(
             lambda: not self.api.all("ResourceClaim", NAMESPACE), "all claims to go", timeout=60
         )
-        assert self.node.place.left_over() == []
+        left = self.node.place.left_over()
+        assert left == [], left
         assert mps.processes(self.node.place.plugins) == {}
         assert self.node.machine.settings() == self._settings
         assert self.node.machine.mig_devices() == ()

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from testbed import mps
 from testbed.api import Object
@@ -12,6 +13,7 @@ from testbed.driver import DRIVER_NAME
 from testbed.machine import DRIVER, GpuSettings
 from testbed.pods import claim_uids, environment, mount_points
 
+from dra_driver.mps.cgroup import GROUP
 from e2e.scene import NAMESPACE, Scene, container
 
 USUAL = GpuSettings(compute_mode="Default", time_slice="Default")
@@ -19,6 +21,7 @@ UNDER_MPS = GpuSettings(compute_mode="Exclusive_Process", time_slice="Default")
 PERCENTAGE = "get_default_active_thread_percentage"
 MEMORY = "get_default_device_pinned_mem_limit"
 PIPE = "CUDA_MPS_PIPE_DIRECTORY"
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 def time_slicing(interval: str) -> Object:
@@ -145,6 +148,21 @@ def status(scene: Scene, *words: str) -> str:
 def uids_of(scene: Scene, pod: str) -> list[str]:
     """The UIDs of a pod's claims."""
     return claim_uids(scene.api, scene.api.get("Pod", pod, NAMESPACE))
+
+
+def remove_groups() -> None:
+    """Remove the daemons' control groups, which are empty now."""
+    for group in (*CGROUPS.glob(GROUP), *CGROUPS.glob(f"*/{GROUP}")):
+        if not group.parent.is_symlink():
+            wait_until(lambda group=group: _remove(group), f"{group} to go", timeout=10)
+
+
+def _remove(group: Path) -> bool:
+    try:
+        group.rmdir()
+    except OSError:
+        return not group.exists()
+    return True
 
 
 def _named(request: str) -> Object:

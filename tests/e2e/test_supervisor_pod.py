@@ -19,14 +19,13 @@ from testbed.pods import explain, is_ready
 
 from dra_driver.mps.cgroup import GROUP
 from e2e.scene import IMAGE, Scene
-from e2e.sharing import MEMORY, PERCENTAGE, UNDER_MPS, Shared, mps_limits
+from e2e.sharing import MEMORY, PERCENTAGE, UNDER_MPS, Shared, mps_limits, remove_groups
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("mps_node")]
 
 NAMESPACE = "dra-driver"
 NAME = "dra-driver-mps-supervisor"
 LABEL = "nvidia.com/gpu.present"
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 @pytest.fixture
@@ -115,18 +114,3 @@ def manifest(scene: Scene) -> str:
         pod["volumes"].append({"name": name, "hostPath": {"path": path}})
         container["volumeMounts"].append({"name": name, "mountPath": path, "readOnly": True})
     return yaml.safe_dump_all(things)
-
-
-def remove_groups() -> None:
-    """Remove the daemons' control groups, which are empty now."""
-    for group in (*CGROUPS.glob(GROUP), *CGROUPS.glob(f"*/{GROUP}")):
-        if not group.parent.is_symlink():
-            wait_until(lambda group=group: _remove(group), f"{group} to go", timeout=10)
-
-
-def _remove(group: Path) -> bool:
-    try:
-        group.rmdir()
-    except OSError:
-        return not group.exists()
-    return True

@@ -30,6 +30,8 @@ from worlds.played import FileSharing, PlayedGpus, no_mig
 
 FAST = PrepareTiming(longest=10.0, margin=0.0, first_pause=0.001, longest_pause=0.005)
 
+VERSION = "1.2.3"
+
 
 class Driver:
     """Two on one directory are two driver processes, or one before and after."""
@@ -68,7 +70,7 @@ class Driver:
             on_failed_undo=self.failed_undos.append,
         )
         self.plugin = root / "plugin"
-        self.claims = open_claims(self.plugin, parts, boot_id=boot_id, step=step)
+        self.claims = open_claims(self.plugin, parts, boot_id=boot_id, version=VERSION, step=step)
         self.locks = NodeLocks(self.plugin / "locks", time.monotonic)
         self.preparer = ClaimPreparer(
             api=self.reader,

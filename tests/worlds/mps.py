@@ -56,7 +56,7 @@ class MpsDomains:
         self.files = MpsFiles(root=root / "mps")
         self.requests = DomainRequests(self.files.root, time.monotonic, supervisor_grace=PATIENCE)
         self.impatient = DomainRequests(self.files.root, time.monotonic, supervisor_grace=0.05)
-        self.control = Control(self.machine.driver_root)
+        self.control = Control(self.machine.driver_root, self.machine.proc_root)
 
     def supervisor(
         self, step: Step = no_step, timing: WorkerTiming = QUICK, *, modes: bool = True
@@ -66,7 +66,9 @@ class MpsDomains:
             boot_id=self.machine.boot_id,
             files=self.files,
             control=self.control,
-            modes=ComputeModes(NvmlModes(self.machine.driver_root), change=modes),
+            modes=ComputeModes(
+                NvmlModes(self.machine.driver_root, self.machine.proc_root), change=modes
+            ),
             group=DaemonGroup(None),
             shm_bytes=16 * 1024**2,
             step=step,

@@ -15,6 +15,7 @@ from dra_driver.claims.model import ClaimRef
 from dra_driver.claims.ownership import Ownership
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Gpu, Inventory
+from dra_driver.devices.nvml_calls import NvmlCalls
 from dra_driver.devices.partitions import partition_name, partitions
 from dra_driver.mps.domain import DomainId
 from dra_driver.sharing.base import EXCLUSIVE, Sharing
@@ -59,7 +60,10 @@ class Node:
     def _start(self, api: ClaimApi, *, step: Step, survives_reboot: bool = False) -> None:
         state, boot_id = self.root / "state", self.machine.boot_id
         notes = Ownership(state / "plugin", boot_id)
-        self.session = session_on(self.machine, made_here=lambda: notes.made().keys())
+        self.calls = NvmlCalls(clock=time.monotonic)
+        self.session = session_on(
+            self.machine, made_here=lambda: notes.made().keys(), calls=self.calls
+        )
         self.mps = MpsDomains(self.root)
         self.driver = Driver(
             state,
@@ -73,7 +77,7 @@ class Node:
         )
 
     def _strategies(self) -> dict[str, Sharing]:
-        smi = NvidiaSmi(self.machine.driver_root, time.monotonic)
+        smi = NvidiaSmi(self.machine.driver_root, self.machine.proc_root, time.monotonic)
         return {
             EXCLUSIVE: Exclusive(),
             "TimeSlicing": TimeSlicing(smi, self.session),
@@ -172,6 +176,9 @@ class Node:
 
     def set_compute_mode(self, minor: int, mode: int) -> None:
         self.machine.set_fact(self.uuid(minor), Fact.COMPUTE_MODE, mode)
+
+    def set_time_slice(self, minor: int, number: int) -> None:
+        self.machine.set_fact(self.uuid(minor), Fact.TIME_SLICE, number)
 
     def left(self) -> list[str]:
         """What claims have left: files, MIG devices, settings, and of MPS anything at all."""

@@ -2,20 +2,22 @@
  * The private table through which nvidia-smi reaches what NVML does not export.
  *
  * Its first word is the table's size in bytes; every other word is a function. Which entry does
- * what is not documented and differs between releases, so each entry knows its own number: the
- * one that was seen to set the time slice does so, the others answer NOT_SUPPORTED. With NVML_SIMULATOR_TRACE
- * set, every call is written to stderr, which is how the entries of another release are found.
+ * what is not documented and differs between releases, so each entry knows its own number: those
+ * that were seen to set and to list the time slice do so, the others answer NOT_SUPPORTED. With
+ * NVML_SIMULATOR_TRACE set, every call is written to stderr, which is how the entries of another
+ * release are found.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "simulator.h"
+#include "facts.h"
 
 #define TABLE_ENTRIES 512
 
 /* As nvidia-smi 535 calls it. */
-#define SET_TIME_SLICE 192 /* (device, policy) */
+#define SET_POLICY 192    /* (device, policy) */
+#define LIST_POLICIES 193 /* (device, policies) */
 
 enum { POLICY_TIME_SLICE = 0 };
 
@@ -24,9 +26,14 @@ struct policy {
     uint32_t value;
 };
 
+struct policies {
+    uint32_t count;
+    struct policy policies[32];
+};
+
 typedef nvmlReturn_t (*table_entry)(void *, void *, void *, void *);
 
-/* Faults can be injected under a name of our own, for the entry has none. */
+/* Faults can be injected under names of our own, for the entries have none. */
 static nvmlReturn_t set_policy(nvmlDevice_t device, const struct policy *policy)
 {
     struct sim_gpu *gpu = NULL;
@@ -37,11 +44,31 @@ static nvmlReturn_t set_policy(nvmlDevice_t device, const struct policy *policy)
     return sim_write_fact(gpu, FACT_TIME_SLICE, policy->value);
 }
 
+static nvmlReturn_t list_policies(nvmlDevice_t device, struct policies *out)
+{
+    struct sim_gpu *gpu = NULL;
+    SIM_TRY(sim_enter_device("nvidia-smi:list-policies", device, &gpu));
+    SIM_REQUIRE(out != NULL);
+    if (gpu->facts[FACT_MIG_CURRENT] == 1)
+        return NVML_ERROR_NOT_SUPPORTED;
+    SIM_FACT(out->policies[0].value, FACT_TIME_SLICE);
+    out->policies[0].id = POLICY_TIME_SLICE;
+    out->count = 1;
+    return NVML_SUCCESS;
+}
+
 static nvmlReturn_t call(unsigned int number, void *a, void *b, void *c, void *d)
 {
     if (getenv("NVML_SIMULATOR_TRACE") != NULL)
         fprintf(stderr, "nvml simulator: table entry %u (%p, %p, %p, %p)\n", number, a, b, c, d);
-    return number == SET_TIME_SLICE ? set_policy(a, b) : NVML_ERROR_NOT_SUPPORTED;
+    switch (number) {
+    case SET_POLICY:
+        return set_policy(a, b);
+    case LIST_POLICIES:
+        return list_policies(a, b);
+    default:
+        return NVML_ERROR_NOT_SUPPORTED;
+    }
 }
 
 /* Functions entry_1 ... entry_511, each with its number in its body. */

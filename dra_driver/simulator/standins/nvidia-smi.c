@@ -1,7 +1,8 @@
 /*
- * A stand-in for nvidia-smi where NVIDIA's cannot be had. It does three things: list the GPUs
- * and MIG devices (-L), set the compute mode (-i GPU -c MODE), and set the time-slice (compute-policy -i GPU
- * --set-timeslice=N), and says on stderr that it is not NVIDIA's.
+ * A stand-in for nvidia-smi where NVIDIA's cannot be had. It does four things: list the GPUs
+ * and MIG devices (-L), set the compute mode (-i GPU -c MODE), set the time-slice (compute-policy
+ * -i GPU --set-timeslice=N) and show it (compute-policy -i GPU -l), and says on stderr that it is
+ * not NVIDIA's.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -95,18 +96,32 @@ static device_t find(const char *which)
     return device;
 }
 
-static void set_time_slice(const char *which, const char *slice)
+/* An entry of the driver's private table, by the numbers of NVIDIA's own nvidia-smi 535. */
+static table_entry private_entry(unsigned number)
 {
     static const unsigned char id[16];
     const void *table = NULL;
-    unsigned words[2] = {0, (unsigned)atoi(slice)};
     int (*get)(const void **, const void *) =
         (int (*)(const void **, const void *))need("nvmlInternalGetExportTable");
     check(get(&table, id), "Unable to reach the driver's private table");
-    /* The entry that NVIDIA's own nvidia-smi 535 calls. */
-    table_entry entry = ((const table_entry *)table)[192];
-    check(entry(find(which), words, NULL, NULL), "Failed to set timeslice policy");
+    return ((const table_entry *)table)[number];
+}
+
+static void set_time_slice(const char *which, const char *slice)
+{
+    unsigned words[2] = {0, (unsigned)atoi(slice)};
+    check(private_entry(192)(find(which), words, NULL, NULL), "Failed to set timeslice policy");
     printf("Successfully set timeslice policy for GPU %s\n", which);
+}
+
+/* In NVIDIA's columns. */
+static void show_time_slice(const char *which)
+{
+    static const char *const names[] = {"Default", "Short", "Medium", "Long"};
+    unsigned found[65] = {0}; /* how many, then number and value of each */
+    check(private_entry(193)(find(which), found, NULL, NULL), "Failed to get compute policies");
+    printf("| GPU     Name           Value        |\n");
+    printf("|   0   Timeslice       %-14s|\n", names[found[2] & 3]);
 }
 
 static void set_compute_mode(const char *which, const char *mode)
@@ -149,11 +164,14 @@ int main(int count, char **words)
         list_gpus();
     else if (which != NULL && slice != NULL && strcmp(words[1], "compute-policy") == 0)
         set_time_slice(which, slice);
+    else if (which != NULL && strcmp(words[1], "compute-policy") == 0 &&
+             strcmp(words[count - 1], "-l") == 0)
+        show_time_slice(which);
     else if (which != NULL && mode != NULL)
         set_compute_mode(which, mode);
     else {
         fprintf(stderr, "knows only: -L | -i GPU -c MODE | compute-policy -i GPU "
-                        "--set-timeslice=N\n");
+                        "(--set-timeslice=N | -l)\n");
         return 2;
     }
     return 0;

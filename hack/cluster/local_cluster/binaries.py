@@ -2,9 +2,10 @@
 
 In come versions; out comes one folder per group of programs. Sources, in this order:
 `$KUBE_BIN_DIR`, the cache, the official release downloads, and last what this machine can
-make itself: Kubernetes and containerd compiled from Go modules, the rest out of Debian
-packages. A folder in the cache is complete when its marker is there: the folder is filled
-under another name and renamed last, so an interrupted fetch is never taken for a whole one.
+make itself: Kubernetes, containerd and CDI's programs compiled from Go modules, the rest
+out of Debian packages. A folder in the cache is complete when its marker is there: the
+folder is filled under another name and renamed last, so an interrupted fetch is never taken
+for a whole one.
 """
 
 import fcntl
@@ -22,8 +23,8 @@ from local_cluster import build, debian
 from local_cluster.errors import BinariesUnavailableError, ClusterError, SourceError
 from local_cluster.progress import Progress
 from local_cluster.release import Downloads, assets
-from local_cluster.toolchain import find_go, required_go
-from local_cluster.versions import CONTAINERD_GO_MOD, GO_MOD_FILES, Versions
+from local_cluster.toolchain import Go, find_go, required_go
+from local_cluster.versions import CDI_GO_MOD, CONTAINERD_GO_MOD, GO_MOD_FILES, Versions
 
 BIN_DIR_ENV = "KUBE_BIN_DIR"
 MARKER = "complete.json"
@@ -36,6 +37,12 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     # Last, because it may take minutes and everything else is then already there.
     "kubernetes": build.KUBERNETES_PROGRAMS,
 }
+"""What a cluster is made of."""
+
+OTHER_GROUPS: Mapping[str, tuple[str, ...]] = {"cdi": build.CDI_PROGRAMS}
+"""What is fetched by name alone."""
+
+_EVERY_GROUP = {**GROUPS, **OTHER_GROUPS}
 DEBIAN_FILES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "runc": ("runc", {"usr/sbin/runc": "runc"}),
     "etcd": ("etcd-server", {"usr/bin/etcd": "etcd"}),
@@ -46,6 +53,8 @@ DEBIAN_FILES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "busybox": ("busybox-static", {"bin/busybox": "busybox"}),
 }
 
+Compiler = Callable[[Go, Versions, Path, Progress], None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binaries:
@@ -55,7 +64,7 @@ class Binaries:
 
     def path(self, program: str) -> Path:
         """Where a program is."""
-        for group, programs in GROUPS.items():
+        for group, programs in _EVERY_GROUP.items():
             if program in programs:
                 return self.folders[group] / program
         raise ClusterError(f"no group of programs holds {program}")
@@ -106,6 +115,7 @@ class Store:
         version = {
             "kubernetes": versions.kubernetes,
             "containerd": versions.containerd,
+            "cdi": versions.container_toolkit,
             "etcd": versions.etcd,
             "runc": versions.runc,
             "cni": versions.cni_plugins,
@@ -114,7 +124,7 @@ class Store:
 
     def _find(self, group: str, versions: Versions) -> Path | None:
         given = self.env.get(BIN_DIR_ENV)
-        if given and all(os.access(Path(given) / name, os.X_OK) for name in GROUPS[group]):
+        if given and all(os.access(Path(given) / name, os.X_OK) for name in _EVERY_GROUP[group]):
             return Path(given).resolve()
         folder = self.cached_folder(group, versions)
         return folder if is_complete(folder) else None
@@ -128,7 +138,7 @@ class Store:
                 folder.mkdir()
                 try:
                     source(folder)
-                    _check_runs(folder, GROUPS[group])
+                    _check_runs(folder, _EVERY_GROUP[group])
                 except SourceError as error:
                     refusals.append(f"{name}: {error}")
                     self.progress.say(f"{group}: not from {name} ({error})")
@@ -137,7 +147,7 @@ class Store:
                 return _keep(folder, self.cached_folder(group, versions), name)
         listed = "".join(f"\n  - {refusal}" for refusal in refusals)
         raise BinariesUnavailableError(
-            f"no source has {', '.join(GROUPS[group])}:{listed}\n"
+            f"no source has {', '.join(_EVERY_GROUP[group])}:{listed}\n"
             f"Put the programs of Kubernetes {versions.kubernetes} into a folder and name it by "
             f"{BIN_DIR_ENV}, or give this machine access to the downloads, to Debian packages "
             "and to a Go module proxy (GOPROXY)."
@@ -146,7 +156,7 @@ class Store:
     def _sources(
         self, group: str, versions: Versions
     ) -> Iterator[tuple[str, Callable[[Path], None]]]:
-        published = assets(group, versions, self.env) if group != "busybox" else []
+        published = assets(group, versions, self.env) if group not in ("busybox", "cdi") else []
         if published:
 
             def download(folder: Path) -> None:
@@ -154,7 +164,7 @@ class Store:
                     self.downloads.fetch(asset, folder)
 
             yield "the release downloads", download
-        if group in ("kubernetes", "containerd"):
+        if group in _recipes(versions):
             yield "Go modules", lambda folder: self._compile(group, versions, folder)
         else:
             package, files = DEBIAN_FILES[group]
@@ -165,10 +175,8 @@ class Store:
             yield f"Debian's package {package}", unpack
 
     def _compile(self, group: str, versions: Versions, folder: Path) -> None:
-        kubernetes = group == "kubernetes"
-        go_mod = GO_MOD_FILES[versions.minor] if kubernetes else CONTAINERD_GO_MOD
+        go_mod, compile_group = _recipes(versions)[group]
         go = find_go(required_go(go_mod), self.cache, self.env, self.progress)
-        compile_group = build.compile_kubernetes if kubernetes else build.compile_containerd
         compile_group(go, versions, folder, self.progress)
 
     @contextmanager
@@ -181,7 +189,7 @@ class Store:
                 self.progress.say("another fetch is at work: waiting for it")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             # Whoever was killed while it held the lock left its folder behind.
-            for group in GROUPS:
+            for group in _EVERY_GROUP:
                 for folder in self.cache.glob(f".{group}.*"):
                     shutil.rmtree(folder, ignore_errors=True)
             yield
@@ -189,8 +197,9 @@ class Store:
     def _warn_of_incomplete(self, group: str) -> None:
         """Say why a folder that was named is not used, when it holds a part of the group."""
         given = self.env.get(BIN_DIR_ENV)
-        missing = [name for name in GROUPS[group] if not (given and (Path(given) / name).exists())]
-        if given and len(missing) < len(GROUPS[group]):
+        programs = _EVERY_GROUP[group]
+        missing = [name for name in programs if not (given and (Path(given) / name).exists())]
+        if given and len(missing) < len(programs):
             self.progress.say(
                 f"{group}: {BIN_DIR_ENV} is not used, it lacks {', '.join(missing)}"
                 if missing
@@ -214,6 +223,15 @@ def is_complete(folder: Path) -> bool:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
+
+
+def _recipes(versions: Versions) -> Mapping[str, tuple[Path, Compiler]]:
+    """Which go.mod a group is compiled from, and by what."""
+    return {
+        "kubernetes": (GO_MOD_FILES[versions.minor], build.compile_kubernetes),
+        "containerd": (CONTAINERD_GO_MOD, build.compile_containerd),
+        "cdi": (CDI_GO_MOD, build.compile_cdi),
+    }
 
 
 def _keep(folder: Path, target: Path, source: str) -> Path:

@@ -1,4 +1,4 @@
-"""Kubernetes and containerd compiled from Go modules, with progress.
+"""Kubernetes, containerd and CDI's programs compiled from Go modules, with progress.
 
 In come the go.mod and go.sum files under hack/cluster/go, which pin every module by
 version and checksum; out come static executables. The network is the Go module proxy
@@ -22,7 +22,7 @@ from typing import IO
 from local_cluster.errors import SourceError
 from local_cluster.progress import Progress, duration, remaining
 from local_cluster.toolchain import Go
-from local_cluster.versions import CONTAINERD_GO_MOD, GO_MOD_FILES, MODULES, Versions
+from local_cluster.versions import CDI_GO_MOD, CONTAINERD_GO_MOD, GO_MOD_FILES, MODULES, Versions
 
 KUBERNETES_PROGRAMS = (
     "kube-apiserver",
@@ -32,6 +32,7 @@ KUBERNETES_PROGRAMS = (
     "kubectl",
 )
 CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
+CDI_PROGRAMS = ("cdi-inject", "nvidia-cdi-hook")
 # CPU time that a package takes on average, and linking in the end: for the first estimate.
 PACKAGE_CPU_S = 0.35
 LINK_S = 15.0
@@ -42,6 +43,7 @@ class Job:
     """One run of `go build`: what, and out of which go.mod.
 
     `module` is the folder of the source; another folder's go.mod can pin it to another version.
+    `cgo` where parts are written in C, which needs a C compiler.
     """
 
     title: str
@@ -49,6 +51,7 @@ class Job:
     go_mod: Path
     packages: tuple[str, ...]
     ldflags: str
+    cgo: bool = False
 
 
 def kubernetes_job(versions: Versions) -> Job:
@@ -83,6 +86,18 @@ def containerd_job(versions: Versions) -> Job:
     )
 
 
+def cdi_job(versions: Versions) -> Job:
+    """What a runtime does with a CDI spec, and the hook program of NVIDIA's container toolkit."""
+    return Job(
+        title=f"nvidia-cdi-hook {versions.container_toolkit}",
+        module=CDI_GO_MOD.parent,
+        go_mod=CDI_GO_MOD,
+        packages=(".", "github.com/NVIDIA/nvidia-container-toolkit/cmd/nvidia-cdi-hook"),
+        ldflags="-s -w",
+        cgo=True,
+    )
+
+
 def compile_kubernetes(go: Go, versions: Versions, folder: Path, progress: Progress) -> None:
     """Compile Kubernetes into a folder, each program a link to the one executable."""
     out = folder / "kubernetes"
@@ -95,6 +110,11 @@ def compile_containerd(go: Go, versions: Versions, folder: Path, progress: Progr
     """Compile containerd, its shim and ctr into a folder."""
     # With several packages, -o names a folder, recognised by its trailing slash.
     _build(go, containerd_job(versions), folder, progress)
+
+
+def compile_cdi(go: Go, versions: Versions, folder: Path, progress: Progress) -> None:
+    """Compile cdi-inject and nvidia-cdi-hook into a folder."""
+    _build(go, cdi_job(versions), folder, progress)
 
 
 def _cores() -> int:
@@ -164,7 +184,7 @@ def _run_go(go: Go, job: Job, command: list[str], on_line: Callable[[str], None]
     with subprocess.Popen(
         full,
         cwd=job.module,
-        env=dict(go.env),
+        env={**go.env, "CGO_ENABLED": "1"} if job.cgo else dict(go.env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

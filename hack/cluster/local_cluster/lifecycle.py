@@ -22,7 +22,7 @@ from local_cluster.errors import ClusterError
 from local_cluster.host_folders import ensure_host_folders
 from local_cluster.processes import Service, wait_until
 from local_cluster.progress import Progress
-from local_cluster.state import Cluster, Options, all_folders, load, locked
+from local_cluster.state import Cluster, Options, addresses, all_folders, load, locked
 from local_cluster.versions import arch_of_this_machine
 
 # The API server of a cold machine with two busy cores has been seen to need a minute.
@@ -43,15 +43,13 @@ def obtain(name: str, folder: Path, wanted: Mapping[str, str]) -> Cluster:
     with locked("addresses"):
         found = load(folder)
         if found is None:
-            others = [load(other) for other in all_folders(folder.parent) if other != folder]
+            others = [addresses(one) for one in all_folders(folder.parent) if one != folder]
             known = [other for other in others if other is not None]
             found = Cluster(
                 name=name,
                 state=folder,
-                subnet=network.free_subnet(other.subnet for other in known),
-                ports=network.free_ports(
-                    port for other in known for port in asdict(other.ports).values()
-                ),
+                subnet=network.free_subnet(subnet for subnet, _ in known),
+                ports=network.free_ports(port for _, ports in known for port in ports),
                 options=Options(**wanted),
             )
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)

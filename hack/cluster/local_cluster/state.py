@@ -194,6 +194,15 @@ def load(folder: Path) -> Cluster | None:
         ) from error
 
 
+def addresses(folder: Path) -> tuple[int, tuple[int, ...]] | None:
+    """Subnet and ports of a cluster, which another version may have made; None if none is known."""
+    try:
+        record = json.loads((folder / "cluster.json").read_text())
+        return int(record["subnet"]), tuple(map(int, record["ports"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
 def all_folders(root: Path) -> list[Path]:
     """Folders of every cluster on this machine, under this root or known under /run."""
     found = {path.resolve() for path in RUN.glob("*") if path.is_symlink()}

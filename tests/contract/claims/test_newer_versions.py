@@ -13,7 +13,7 @@ from dra_driver.claims.model import ClaimRef
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.errors import ConflictError, VersionError
 from worlds.configs import MPS
-from worlds.driver import Driver
+from worlds.driver import VERSION, Driver
 
 UID = "newer"
 
@@ -69,8 +69,8 @@ def test_calls_for_it_say_what_to_do(tmp_path: Path, newer: Callable[[Path], Non
     for call in (driver.prepare, driver.unprepare):
         with pytest.raises(
             VersionError,
-            match=r"a newer version of this driver prepared claim UID newer \(it has .*"
-            "install that version again",
+            match=r"a newer version of this driver prepared claim UID newer \(it has .*; "
+            rf"version {VERSION} of the driver wrote it\); .*install that version again",
         ):
             call(ref)
     assert driver.left() == before
@@ -92,4 +92,5 @@ def test_status_does_not_call_it_damaged(tmp_path: Path) -> None:
     driver, _ = rolled_back(tmp_path, next_version)
     (reason,) = stored_records(driver.plugin).damaged.values()
     assert reason.startswith("not damaged, but of a newer version: it has version 2")
+    assert reason.endswith(f"; version {VERSION} of the driver wrote it")
     driver.close()

@@ -11,7 +11,7 @@ import make
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.devices.model import Inventory
-from dra_driver.errors import DriverError, UnavailableError
+from dra_driver.errors import DeviceError, DriverError, UnavailableError
 from dra_driver.sharing.base import SharingPlan
 from worlds.configs import MPS, PATIENCE
 from worlds.driver import Driver
@@ -43,7 +43,7 @@ def test_specs_that_somebody_deleted_are_written_again_by_the_running_thread(
 ) -> None:
     ref = driver.api.add("gpu-1")
     driver.prepare(ref)
-    reconciler = driver.reconciler(ReconcileTiming(spec_period=0.05))
+    reconciler = driver.reconciler(ReconcileTiming(retry=0.05))
     reconciler.start()
     try:
         for _ in range(3):
@@ -53,20 +53,24 @@ def test_specs_that_somebody_deleted_are_written_again_by_the_running_thread(
         reconciler.stop(10)
 
 
-def test_a_spec_is_restored_neither_of_a_former_boot_nor_of_what_is_taken_back(
-    tmp_path: Path,
+def test_what_could_not_be_taken_back_is_tried_again_by_the_running_thread(
+    driver: Driver,
 ) -> None:
-    before = Driver(tmp_path)
-    ref = before.api.add("gpu-1")
-    before.prepare(ref)
-    before.specs.delete(ref.uid)
-    after = Driver(tmp_path, boot_id="boot-2", api=before.api)
-    half = make.record(state=RecordState.PREPARING)
-    after.claims.records.write(half)
-    assert not after.reconciler(ReconcileTiming()).restore_specs()
-    assert not after.specs.uids()
-    before.close()
-    after.close()
+    ref = driver.api.add("gpu-1", configs=[MPS])
+    driver.prepare(ref)
+    looked = threading.Event()
+    driver.api.trouble = lambda _: looked.set()
+    reconciler = driver.reconciler(ReconcileTiming(retry=0.05))
+    reconciler.start()
+    try:
+        assert looked.wait(PATIENCE)  # at all claims, which comes again in ten minutes only
+        driver.sharing.refuse_undo = DeviceError("the GPU does not answer")
+        driver.unprepare(ref)
+        assert driver.claims.records.read(ref.uid) is not None
+        driver.sharing.refuse_undo = None
+        eventually(lambda: driver.left() == [], "everything to be taken back")
+    finally:
+        reconciler.stop(10)
 
 
 def test_a_spec_that_no_longer_fits_is_written_anew(driver: Driver) -> None:

@@ -189,7 +189,7 @@ def test_inspect_shows_every_generation(
 @contextlib.contextmanager
 def time_slicing(machine: Machine) -> Iterator[tuple[TimeSlicing, Inventory]]:
     with opened(machine) as session:
-        smi = NvidiaSmi(machine.driver_root, time.monotonic)
+        smi = NvidiaSmi(machine.driver_root, machine.proc_root, time.monotonic)
         yield TimeSlicing(smi, session), session.look()
 
 

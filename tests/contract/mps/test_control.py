@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import driver_tree
 import make
 from dra_driver.cdi.roots import find_roots
 from dra_driver.errors import DeviceError
@@ -21,11 +22,11 @@ echo /dev/sh* >>{seen}
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts and mount namespaces need root")
 def test_a_daemon_sees_the_nodes_of_a_driver_container_that_came_later(tmp_path: Path) -> None:
     root, seen = tmp_path / "driver", tmp_path / "seen"
-    root.mkdir()
+    driver_tree.driver_root(root)
+    (root / "dev").rename(tmp_path / "dev")
     roots = find_roots(driver_root=Path("/run/nvidia/driver"), container_driver_root=root)
-    control = Control(roots.driver, own_dev=roots.own_dev)
+    control = Control(roots.driver, tmp_path, own_dev=roots.own_dev)
     program = root / "usr/bin/nvidia-cuda-mps-control"
-    program.parent.mkdir(parents=True)
     program.write_text(SCRIPT.format(seen=seen))
     program.chmod(0o755)
     (root / "dev").mkdir()

@@ -3,13 +3,13 @@
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dra_driver.mps import mounts
+from dra_driver.mps import mounts, processes
 from dra_driver.mps.control import Control, View, host_view
 from dra_driver.mps.supervisor import Supervisor
 from worlds.configs import PATIENCE
@@ -28,31 +28,48 @@ def mps(needs_root: None, real_userspace: None) -> Iterator[MpsDomains]:
         node.close()
 
 
-@pytest.fixture
-def host(mps: MpsDomains) -> Iterator[View]:
-    """A mount namespace in which the driver is elsewhere; it sees what is mounted here later."""
-    root = mps.root / "on-the-host"
-    root.mkdir()
+@contextmanager
+def hosted(mps: MpsDomains, mounting: str) -> Iterator[Path]:
+    """A mount namespace with mounts of its own; it sees what is mounted here later."""
     subprocess.run(["mount", "--bind", mps.root, mps.root], check=True)
     subprocess.run(["mount", "--make-shared", mps.root], check=True)
-    script = f"mount --bind {mps.machine.driver_root} {root} && echo ready && exec sleep 600"
+    script = f"{mounting} && echo ready && exec sleep 600"
     process = subprocess.Popen(
         ["unshare", "--mount", "--propagation", "slave", "sh", "-c", script],
         stdout=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    yield View(driver_root=root, namespace=Path(f"/proc/{process.pid}/ns/mnt"))
-    process.kill()
-    process.communicate(timeout=PATIENCE)
-    mps.clean()
-    subprocess.run(["umount", "--lazy", mps.root], check=True)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield Path(f"/proc/{process.pid}/ns/mnt")
+    finally:
+        process.kill()
+        process.communicate(timeout=PATIENCE)
+        mps.clean()
+        subprocess.run(["umount", "--lazy", mps.root], check=True)
+
+
+@pytest.fixture
+def host(mps: MpsDomains) -> Iterator[View]:
+    """A host that has the driver elsewhere."""
+    root = mps.root / "on-the-host"
+    root.mkdir()
+    with hosted(mps, f"mount --bind {mps.machine.driver_root} {root}") as namespace:
+        yield View(driver_root=root, namespace=namespace)
+
+
+@pytest.fixture
+def usual_host(mps: MpsDomains) -> Iterator[View]:
+    """A host that has the driver among its own files, as distributions install it."""
+    usr = mps.machine.driver_root / "usr"
+    with hosted(mps, f"mount -t overlay overlay -o lowerdir={usr}:/usr /usr") as namespace:
+        yield View(driver_root=Path("/"), namespace=namespace)
 
 
 def supervisor(mps: MpsDomains, host: View) -> Supervisor:
     made = mps.supervisor()
-    control = Control(mps.machine.driver_root, host)
+    control = Control(mps.machine.driver_root, mps.machine.proc_root, host)
     return Supervisor(replace(made._context, control=control), made._timing, made._clock)
 
 
@@ -94,6 +111,24 @@ def test_where_the_hosts_mounts_cannot_be_entered_the_container_does(
 ) -> None:
     run(running(supervisor(mps, replace(host, namespace=Path("/proc/self/ns/uts")))))
     assert mps.ready(mps.domain("claim", 0)).daemon is not None
+
+
+def test_daemons_among_the_hosts_files_load_the_driver_that_runs(
+    mps: MpsDomains, usual_host: View, run: Run
+) -> None:
+    run(running(supervisor(mps, usual_host)))
+    domain = mps.domain("claim", 0)
+    daemon = mps.ready(domain).daemon
+    assert daemon is not None
+
+    assert not Path(f"/proc/{daemon.pid}/exe").readlink().is_relative_to(mps.root)
+    folder = processes.environment_of(daemon.pid)["LD_LIBRARY_PATH"]
+    root = mps.machine.driver_root
+    inside = {f"/{path.relative_to(root)}" for path in root.glob("usr/**/libcuda.so.*.*")}
+    links = Path(f"/proc/{daemon.pid}/root") / folder.lstrip("/")
+    assert str((links / "libcuda.so.1").readlink()) in inside
+    mps.gone(domain)
+    assert mps.left(domain) == []
 
 
 def test_a_process_that_is_on_the_host_has_no_other_view(tmp_path: Path) -> None:

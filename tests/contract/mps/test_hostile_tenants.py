@@ -5,6 +5,7 @@ environment, its own name and whatever it likes into these folders.
 """
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,17 +14,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
-from dra_driver.mps import mounts, processes
+from dra_driver.errors import DeviceError
+from dra_driver.mps import lifecycle, mounts, processes
 from dra_driver.mps.cgroup import GROUP, DaemonGroup
+from dra_driver.mps.control import QUIT_ANSWER_SECONDS
 from dra_driver.mps.domain import Daemon, Domain, Status
 from dra_driver.mps.supervisor import Supervisor
+from dra_driver.sharing.mps import GONE_SECONDS
 from worlds.configs import PATIENCE
 from worlds.mps import QUICK, MpsDomains, running
 
+T = TypeVar("T")
 Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
 
 MIB = 1024**2
@@ -78,6 +85,15 @@ def daemon_of(status: Status) -> Daemon:
     return status.daemon
 
 
+def until(look: Callable[[], T]) -> T:
+    """Look until there is something, and return it."""
+    end = time.monotonic() + PATIENCE
+    while not (found := look()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
 def supervisor_with_group(mps: MpsDomains, root: Path) -> Supervisor:
     """A supervisor whose control groups are plain files, which keep the last PID written."""
     root.mkdir(exist_ok=True)
@@ -123,6 +139,24 @@ def test_a_supervisor_that_takes_over_does_not_adopt_a_forged_daemon(
     assert processes.is_alive(forger)
 
 
+def test_no_process_of_a_container_is_looked_at_whatever_it_says_to_be(mps: MpsDomains) -> None:
+    folder = mps.files.paths(mps.domain("claim", 0).id).folder
+    said = {processes.MARK: str(folder), processes.TOKEN: "known"}
+    program = mps.root / "nvidia-cuda-mps-control"
+    shutil.copy("/bin/sleep", program)
+    with subprocess.Popen([program, "600"], env=said) as ours:
+        inside = ["unshare", "--pid", "--fork", "--kill-child", program, "600"]
+        with subprocess.Popen(inside, env=said) as tenants:
+            children = Path(f"/proc/{tenants.pid}/task/{tenants.pid}/children")
+            named = Path("/proc") / (until(children.read_text).split()[0]) / "comm"
+            until(lambda: named.read_text().startswith("nvidia-cuda-mps"))
+            marked, owned = processes.marked(folder), processes.owned("known")
+            tenants.kill()
+        ours.kill()
+    assert [daemon.pid for daemon in marked] == [ours.pid]
+    assert owned == marked
+
+
 def test_a_link_to_another_claims_daemon_does_not_end_it(mps: MpsDomains, run: Run) -> None:
     run(mps.supervised())
     victim, hostile = mps.domain("victim", 0), mps.domain("hostile", 1)
@@ -142,20 +176,17 @@ def test_a_link_to_another_claims_daemon_does_not_end_it(mps: MpsDomains, run: R
     assert processes.is_alive(daemon_of(status))
 
 
-def test_a_tenant_is_given_no_socket_that_takes_commands(mps: MpsDomains, run: Run) -> None:
-    run(mps.supervised())
-    domain = mps.domain("claim", 0)
-    daemon = daemon_of(mps.ready(domain))
-    pipe = mps.files.paths(domain.id).pipe
-    assert sorted(path.name for path in pipe.iterdir()) == ["control", "log"]
-    # The socket for clients, under the name by which NVIDIA's program looks for the other.
+def command(mps: MpsDomains, domain: Domain, *commands: str) -> str:
+    """Give a daemon commands as its clients can; return what it says."""
+    # The socket for clients, under the name by which NVIDIA's program looks for the other too.
     mine = mps.root / "mine"
-    mine.mkdir()
-    (mine / "control_privileged").symlink_to(pipe / "control")
-
-    said = subprocess.run(
+    mine.mkdir(exist_ok=True)
+    for name in ("control", "control_privileged"):
+        with suppress(FileExistsError):
+            (mine / name).symlink_to(mps.files.paths(domain.id).pipe / "control")
+    done = subprocess.run(
         [mps.machine.driver_root / "usr/bin/nvidia-cuda-mps-control"],
-        input="quit\n",
+        input="".join(f"{one}\n" for one in commands),
         cwd=mine,
         env={"CUDA_MPS_PIPE_DIRECTORY": "."},
         capture_output=True,
@@ -163,9 +194,47 @@ def test_a_tenant_is_given_no_socket_that_takes_commands(mps: MpsDomains, run: R
         timeout=PATIENCE,
         check=False,
     )
+    return done.stdout + done.stderr
 
-    assert "Not enough privilege" in said.stdout + said.stderr
+
+def test_a_tenant_cannot_tell_its_daemon_to_quit(mps: MpsDomains, run: Run) -> None:
+    run(mps.supervised())
+    domain = mps.domain("claim", 0)
+    daemon = daemon_of(mps.ready(domain))
+    pipe = mps.files.paths(domain.id).pipe
+    assert sorted(path.name for path in pipe.iterdir()) == ["control", "log"]
+
+    assert "Not enough privilege" in command(mps, domain, "quit")
     assert processes.is_alive(daemon)
+
+
+def test_limits_that_a_tenant_has_changed_are_put_back(mps: MpsDomains, run: Run) -> None:
+    run(mps.supervised())
+    domain = mps.domain("claim", 0, limits=(10240,), active_thread_percentage=50)
+    daemon = daemon_of(mps.ready(domain))
+    ask = partial(mps.supervisor()._context.control.ask, mps.files.paths(domain.id))
+
+    def limits() -> list[str]:
+        commands = ("get_default_active_thread_percentage", "get_default_device_pinned_mem_limit 0")
+        with suppress(DeviceError):  # the daemon has one caller at a time
+            return ask(commands)
+        return []
+
+    changed = (
+        "set_default_active_thread_percentage 99",
+        "set_default_device_pinned_mem_limit 0 70G",
+    )
+    assert "99.0" in command(mps, domain, *changed)
+
+    until(lambda: limits() == ["50.0", "10G"])
+    status = mps.requests.status(domain.id)
+    assert status is not None
+    assert (status.daemon, status.restarts) == (daemon, 0)
+
+
+def test_a_daemon_that_its_tenant_keeps_busy_is_ended_within_the_wait_for_its_end() -> None:
+    longest = QUIT_ANSWER_SECONDS + lifecycle._LATE_SECONDS + lifecycle._KILL_SECONDS
+    assert longest + 2 <= GONE_SECONDS
 
 
 def _fifo(path: Path) -> None:

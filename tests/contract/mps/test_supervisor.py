@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.errors import DeviceError, TransientError
@@ -280,6 +281,37 @@ def test_after_a_reboot_a_domain_that_is_still_wanted_comes_back(mps: MpsDomains
     )
     assert again.restarts == 0
     assert mps.compute_modes() == {0: EXCLUSIVE}
+    mps.gone(domain)
+    assert mps.left(domain) == []
+
+
+def newer(path: Path) -> bytes:
+    """Make a file that of a newer version, and return it."""
+    found = path.read_bytes().replace(b'"version":1', b'"version":2')
+    path.with_suffix(".new").write_bytes(found)
+    path.with_suffix(".new").replace(path)
+    return found
+
+
+def test_a_domain_that_a_newer_driver_asks_for_is_left_as_it_is(mps: MpsDomains, run: Run) -> None:
+    domain, other = mps.domain("claim", 0), mps.domain("other", 1)
+    desired, status = mps.files.desired(domain.id), mps.files.status(domain.id)
+    with capture_logs() as first, mps.supervised():
+        daemon = mps.ready(domain).daemon
+        said, asked = status.read_bytes(), newer(desired)
+        mps.ready(other)  # written later, so the first was seen
+    with capture_logs() as second:
+        run(mps.supervised())
+        mps.gone(other)
+
+    assert (desired.read_bytes(), status.read_bytes()) == (asked, said)
+    assert daemon is not None
+    assert processes.is_alive(daemon)
+    assert mps.ask(domain.id, "get_default_active_thread_percentage") == ["100.0"]
+    assert mps.compute_modes() == {0: EXCLUSIVE}
+    for logs in (first, second):
+        assert [line["file"] for line in logs if "newer" in line["event"]] == [str(desired)]
+        assert not [line for line in logs if line["log_level"] == "error"]
     mps.gone(domain)
     assert mps.left(domain) == []
 

@@ -104,6 +104,31 @@ def test_a_driver_killed_in_unprepare_leaves_nothing_in_the_end(
         assert node.left() == []
 
 
+@pytest.mark.parametrize(
+    ("call", "step"),
+    [("prepare", step) for step in PREPARE_STEPS]
+    + [("unprepare", step) for step in UNPREPARE_STEPS],
+)
+@pytest.mark.parametrize("after", ["unprepare", "mend", "prepare"])
+def test_the_time_slice_of_an_admin_outlasts_a_driver_that_is_killed(
+    node: Node, call: str, step: str, after: str
+) -> None:
+    admins = dict.fromkeys(range(2), 2)
+    for minor, number in admins.items():
+        node.set_time_slice(minor, number)
+    ref = node.claim_gpus(REQUESTS["time-slicing"])
+    if call == "unprepare":
+        node.driver.prepare(ref)
+    kill_at(node, "time-slicing", call, step)
+    if after == "mend":
+        assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+    elif after == "prepare":
+        node.driver.prepare(ref)
+        assert 3 in node.time_slices().values()
+    node.driver.unprepare(ref)
+    assert node.time_slices() == admins
+
+
 @pytest.mark.parametrize("step", MIG_PREPARE_STEPS)
 @pytest.mark.parametrize("after", ["prepare", "mend", "unprepare"])
 def test_a_driver_killed_in_prepare_of_mig_devices_under_mps_converges(

@@ -5,25 +5,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testbed.disk import SmallDisk
 
-from small_disk import Disk
 from worlds.configs import REQUESTS
 from worlds.node import Node
 
 
 @pytest.fixture
-def disks(tmp_path: Path) -> Iterator[list[Disk]]:
+def disks(tmp_path: Path) -> Iterator[list[SmallDisk]]:
     """The driver's directory and the MPS directory of the node that is made next."""
     if os.geteuid() != 0:
         pytest.skip("a file system of its own needs root")
-    made = [Disk(tmp_path / "node0" / folder) for folder in ("state/plugin", "mps")]
+    made = [SmallDisk(tmp_path / "node0" / folder) for folder in ("state/plugin", "mps")]
     yield made
     for disk in made:
         disk.unmount()
 
 
 @pytest.mark.parametrize("mode", REQUESTS)
-def test_claims_are_unprepared_on_a_full_disk(disks: list[Disk], node: Node, mode: str) -> None:
+def test_claims_are_unprepared_on_a_full_disk(
+    disks: list[SmallDisk], node: Node, mode: str
+) -> None:
     with node.mps.supervised():
         ref = node.claim_gpus(REQUESTS[mode])
         node.driver.prepare(ref)
@@ -37,7 +39,7 @@ def test_claims_are_unprepared_on_a_full_disk(disks: list[Disk], node: Node, mod
 
 
 def test_claims_are_unprepared_on_a_full_disk_without_a_supervisor_and_ended_by_the_next(
-    disks: list[Disk], node: Node
+    disks: list[SmallDisk], node: Node
 ) -> None:
     ref = node.claim_gpus(REQUESTS["mps"])
     with node.mps.supervised():

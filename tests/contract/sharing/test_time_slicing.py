@@ -4,15 +4,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+import driver_layouts
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
 from dra_driver.errors import ConfigError, DeviceError
+from driver_layouts import OLD
 from worlds.api import ClaimApi
 from worlds.configs import HALF, LONG
 from worlds.node import MakeNode, Node
 
 EXCLUSIVE_PROCESS = 3
+MEDIUM = 2
 
 
 def sharing(interval: str | None = None) -> dict[str, Any]:
@@ -43,6 +47,15 @@ def test_an_interval_is_set_and_reset(node: Node, interval: str, number: int) ->
     assert node.left() == []
 
 
+def test_an_older_driver_that_an_upgrade_left_behind_is_not_loaded(node: Node) -> None:
+    driver_layouts.install(node.machine.driver_root, driver_layouts.RPM_FOLDER, version=OLD)
+    ref = node.claim_gpus({"a": LONG})
+    node.driver.prepare(ref)
+    assert node.time_slices() == {0: 3}
+    node.driver.unprepare(ref)
+    assert node.left() == []
+
+
 def test_the_compute_mode_is_default_while_shared_and_put_back(node: Node) -> None:
     node.set_compute_mode(0, EXCLUSIVE_PROCESS)
     node.set_compute_mode(1, EXCLUSIVE_PROCESS)
@@ -62,13 +75,63 @@ def test_nothing_of_it_shows_in_the_container(node: Node) -> None:
 
 
 @pytest.mark.parametrize("config", [sharing(), sharing("Default")])
-def test_the_default_interval_is_set_and_needs_no_reset(node: Node, config: dict[str, Any]) -> None:
+def test_a_gpu_that_has_the_default_interval_keeps_it(node: Node, config: dict[str, Any]) -> None:
     runs = smi_runs(node, 'exec "$REAL" "$@"')
     ref = node.claim_gpus({"a": config})
     node.driver.prepare(ref)
     node.driver.unprepare(ref)
-    uuid = node.uuid(0)
-    assert runs.read_text() == f"compute-policy -i {uuid} --set-timeslice=0\n"
+    assert runs.read_text() == f"compute-policy -i {node.uuid(0)} -l\n"
+
+
+@pytest.mark.parametrize("interval", ["Default", "Short", "Medium", "Long"])
+def test_the_time_slice_of_an_admin_is_put_back(node: Node, interval: str) -> None:
+    admins = {number: number for number in range(1, 4)}
+    for minor in range(4):
+        node.set_time_slice(minor, minor)
+    ref = node.claim_gpus(dict.fromkeys("abcd", sharing(interval)))
+    node.driver.prepare(ref)
+    number = ["Default", "Short", "Medium", "Long"].index(interval)
+    assert node.time_slices() == (dict.fromkeys(range(4), number) if number else {})
+    node.driver.unprepare(ref)
+    assert node.time_slices() == admins
+    node.driver.prepare(ref)
+    node.restart()
+    node.driver.unprepare(ref)
+    assert node.time_slices() == admins
+
+
+def test_the_time_slice_of_an_admin_outlasts_resets_that_fail(node: Node) -> None:
+    node.set_time_slice(0, MEDIUM)
+    for name, interval, number in (("first", "Long", 3), ("second", "Short", 1)):
+        ref = node.claim_gpus({"a": sharing(interval)}, name=name)
+        node.driver.prepare(ref)
+        node.machine.fail_call("nvidia-smi:set-timeslice", 999)
+        node.driver.unprepare(ref)
+        assert node.time_slices() == {0: number}
+        assert [strategy for strategy, _ in node.driver.cleanups(ref)] == ["TimeSlicing"]
+        node.machine.clear_faults()
+        if name == "first":  # the second claim cannot clean up after it
+            node.machine.fail_call("nvidia-smi:set-timeslice", 999, times=1)
+    assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+    assert node.time_slices() == {0: MEDIUM}
+    assert node.driver.left() == []
+
+
+@pytest.mark.parametrize("said", ["exit 1", "echo '| 0 Timeslice Eternal |'"])
+def test_a_time_slice_that_cannot_be_read_is_said_once_and_becomes_the_default(
+    node: Node, said: str
+) -> None:
+    node.set_time_slice(0, MEDIUM)
+    smi_runs(node, f'case "$*" in *-l) {said};; *) exec "$REAL" "$@";; esac')
+    with capture_logs() as logs:
+        for _ in range(2):
+            ref = node.claim_gpus({"a": LONG})
+            node.driver.prepare(ref)
+            assert node.time_slices() == {0: 3}
+            node.driver.unprepare(ref)
+            assert node.time_slices() == {}
+    warnings = [line["event"] for line in logs if line["log_level"] == "warning"]
+    assert warnings == ["time-slice not read, taken for the default"]
 
 
 def test_a_repeated_prepare_sets_nothing(node: Node) -> None:
@@ -132,7 +195,10 @@ def test_a_card_without_time_slices_is_refused_before_anything_is_changed(
             node.driver.prepare(ref)
         assert node.left() == ["compute mode of gpu-1"]
         assert not list(node.mps.files.desired_folder.glob("*"))
-    assert {line.split()[-1] for line in runs.read_text().splitlines()} == {"--set-timeslice=0"}
+    assert {line.split()[-1] for line in runs.read_text().splitlines()} == {
+        "-l",
+        "--set-timeslice=0",
+    }
 
 
 def test_one_gpu_that_refuses_takes_back_the_others(node: Node) -> None:

@@ -74,21 +74,24 @@ def test_it_sets_the_compute_mode(machine: Machine) -> None:
     assert machine.compute_mode(uuid) == 0
 
 
-def test_it_sets_time_slices(machine: Machine) -> None:
+def test_it_sets_and_lists_time_slices(machine: Machine) -> None:
     uuid = in_order(machine)[2]
-    for number in range(4):
+    for number, name in enumerate(("Default", "Short", "Medium", "Long")):
         done = smi(machine, "compute-policy", "-i", uuid, f"--set-timeslice={number}")
         assert done.returncode == 0, done.stdout
         assert machine.time_slice(uuid) == number
+        listed = smi(machine, "compute-policy", "-i", uuid, "-l").stdout
+        assert f"|   2   Timeslice       {name:<14}|" in listed.splitlines()
 
 
 def test_a_card_without_time_slices_says_so(
     make_machine: MakeMachine, real_userspace: None
 ) -> None:
     machine = make_machine("mixed", userspace="real")
-    done = smi(machine, "compute-policy", "-i", "3", "--set-timeslice=1")
-    assert done.returncode == 3
-    assert "Not Supported" in done.stdout
+    for words in (["--set-timeslice=1"], ["-l"]):
+        done = smi(machine, "compute-policy", "-i", "3", *words)
+        assert done.returncode == 3
+        assert "Not Supported" in done.stdout
 
 
 def test_setting_a_time_slice_can_be_made_to_fail(machine: Machine) -> None:
@@ -227,6 +230,8 @@ def test_the_stand_in_says_that_it_is_one_and_does_what_the_driver_needs(
     assert listed.stdout.splitlines()[3] == f"GPU 3: Tesla T4 (UUID: {uuids[3]})"
     assert smi(machine, "compute-policy", "-i", uuids[1], "--set-timeslice=2").returncode == 0
     assert machine.time_slice(uuids[1]) == 2
+    listed = smi(machine, "compute-policy", "-i", uuids[1], "-l").stdout
+    assert "|   0   Timeslice       Medium        |" in listed
     assert smi(machine, "-i", "2", "-c", "EXCLUSIVE_PROCESS").returncode == 0
     assert machine.compute_mode(uuids[2]) == 3
     assert smi(machine, "--frobnicate").returncode == 2

@@ -219,15 +219,12 @@ def test_configuration_is_shown_where_containers_look_for_it(driver_root: Path) 
     }
 
 
-def test_sockets_of_the_drivers_daemons_come_along_and_the_hosts_mps_does_not(
-    driver_root: Path,
-) -> None:
+def test_sockets_through_which_other_gpus_are_set_stay_outside(driver_root: Path) -> None:
     add(driver_root, "/run/nvidia-persistenced/socket")
     add(driver_root, "/var/run/nvidia-fabricmanager/socket")
     add(driver_root, "/tmp/nvidia-mps/control")
 
     assert [socket.container_path for socket in found(driver_root).sockets] == [
-        "/run/nvidia-persistenced/socket",
         "/var/run/nvidia-fabricmanager/socket",
     ]
 
@@ -245,4 +242,4 @@ def test_folders_with_libraries_programs_and_sockets_are_watched(driver_root: Pa
 
     assert driver_root / FOLDER[1:] in watched
     assert driver_root / "usr/bin" in watched
-    assert driver_root / "run/nvidia-persistenced" in watched
+    assert driver_root / "run/nvidia-fabricmanager" in watched

@@ -1,5 +1,6 @@
 """What containers get in common, with and without the hook program, and when it is found anew."""
 
+import os
 import shutil
 import threading
 import time
@@ -156,14 +157,14 @@ def test_no_container_path_is_mounted_twice(driver_root: Path) -> None:
 
 
 def test_files_are_read_only_and_sockets_are_not(driver_root: Path) -> None:
-    socket = driver_root / "run/nvidia-persistenced/socket"
+    socket = driver_root / "run/nvidia-fabricmanager/socket"
     socket.parent.mkdir(parents=True)
     socket.touch()
     edits = content(driver_root).look().common
 
     options = {mount.container_path: mount.options for mount in edits.mounts}
     assert options["/usr/bin/nvidia-smi"] == ("ro", "nosuid", "nodev", "rbind", "rprivate")
-    assert options["/run/nvidia-persistenced/socket"] == (
+    assert options["/run/nvidia-fabricmanager/socket"] == (
         "nosuid",
         "nodev",
         "rbind",
@@ -281,6 +282,24 @@ def test_a_hook_program_that_is_installed_later_is_noticed_at_once(
     program.unlink()
     if hook_path is None:
         assert kept.look().common.hooks == ()
+
+
+def test_a_hook_program_that_is_replaced_beside_a_driver_container_is_noticed_at_once(
+    driver_root: Path, tmp_path: Path
+) -> None:
+    glx = driver_root / FOLDER[1:] / f"libGLX_nvidia.so.{VERSION}"
+    glx.write_bytes(driver_tree.elf("libGLX_nvidia.so.0"))
+    program = tmp_path / "toolkit/nvidia-cdi-hook"
+    kept = content(driver_root, hook_path=str(program))
+    known = []
+    for second, commands in enumerate((b"update-ldcache", b"update-ldcache create-symlinks")):
+        program.parent.mkdir(exist_ok=True)
+        program.unlink(missing_ok=True)
+        program.write_bytes(commands)
+        os.utime(program.parent, (second, second))  # a clock of 4 ms may not tell the two apart
+        known.append([hook.args[1] for hook in kept.look().common.hooks])
+
+    assert known == [["update-ldcache"], ["create-symlinks", "update-ldcache"]]
 
 
 def test_a_control_node_made_later_is_noticed_at_once(driver_root: Path) -> None:

@@ -5,42 +5,18 @@ from pathlib import Path
 import pytest
 
 import driver_layouts
-from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits
-from dra_driver.cdi.roots import Roots
 from dra_driver.errors import DeviceError
-from driver_layouts import EGL_PLATFORMS, LAYOUTS, NEW, OLD, RUNNING, Layout
+from driver_layouts import EGL_PLATFORMS, LAYOUTS, NEW, OLD, RUNNING, Layout, look, node
 
 ALIASES = "/usr/local/nvidia/lib64"
-PROC_VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Mar  5 22:23:56 UTC 2024\n"
 
 every_layout = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
 both_ways = pytest.mark.parametrize("hook", ["", "/opt/nvidia-cdi-hook"], ids=["hookless", "hooks"])
 
 
-def node(root: Path, *, running: str | None = RUNNING) -> Path:
-    """A node with device nodes and a running kernel driver, and no file of the driver yet."""
-    for name in ("nvidiactl", "nvidia-uvm"):
-        driver_layouts.write(root, f"/dev/{name}")
-    devices = b"Character devices:\n195 nvidia\n510 nvidia-uvm\n"
-    driver_layouts.write(root, "/proc/devices", devices)
-    if running is not None:
-        text = PROC_VERSION.format(running).encode()
-        driver_layouts.write(root, "/proc/driver/nvidia/version", text)
-    return root
-
-
 def edits(root: Path, hook: str = "") -> Edits:
-    roots = Roots(
-        driver=root,
-        driver_on_host="/host",
-        dev=root / "dev",
-        dev_on_host="/dev",
-        proc=root / "proc",
-        sys=root / "sys",
-    )
-    cache = EditsCache(roots, hook_path=hook, kernel_release="6.8.0", clock=lambda: 0.0)
-    return cache.look().common
+    return look(root, hook, on_host="/host").common
 
 
 def mounts(of: Edits) -> dict[str, str]:

@@ -14,6 +14,7 @@ from dra_driver.claims.record import (
     TurnMigModeOff,
     decode,
     encode,
+    written_by,
 )
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Placement
@@ -66,7 +67,17 @@ def sealed(payload: bytes, version: int = 1) -> bytes:
     return b'{"version":%d,"sha256":"%s","payload":%s}\n' % (version, digest, payload)
 
 
-def test_the_first_records_are_read() -> None:
+def test_a_record_says_who_wrote_it_whatever_else_it_says() -> None:
+    data = encode(RECORD, "1.2.3")
+    assert decode(data) == RECORD
+    assert written_by(data) == "1.2.3"
+    assert written_by(data.replace(b'"version":1', b'"version":7')) == "1.2.3"
+    lying = replace(OWING.pending[0], reason='"writtenBy":"9.9"')
+    assert written_by(encode(replace(OWING, pending=(lying,)))) is None
+
+
+def test_the_first_records_are_read_and_do_not_say_who_wrote_them() -> None:
+    assert written_by((GOLDEN / "v1.json").read_bytes()) is None
     assert decode((GOLDEN / "v1.json").read_bytes()) == RECORD
 
 

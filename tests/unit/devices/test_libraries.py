@@ -7,7 +7,15 @@ import pytest
 from dra_driver.devices.libraries import locate
 from dra_driver.devices.nvml import find_library
 from dra_driver.errors import DeviceError
-from driver_layouts import I386, X86_64, write_cache
+from driver_layouts import (
+    I386,
+    LAYOUTS,
+    RUNNING,
+    X86_64,
+    Layout,
+    version_in,
+    write_cache,
+)
 
 
 def add(root: Path, path: str) -> None:
@@ -103,7 +111,24 @@ def test_the_running_drivers_nvml_library_goes_before_one_that_was_left_behind(
 
     assert find_library(tmp_path) == folder / "libnvidia-ml.so.535.104.05"
     assert find_library(tmp_path, "550.54.15") == folder / "libnvidia-ml.so.550.54.15"
-    assert find_library(tmp_path, "560.1.2") == folder / "libnvidia-ml.so.535.104.05"
+    with pytest.raises(DeviceError) as caught:
+        find_library(tmp_path, "560.1.2")
+    text = str(caught.value)
+    assert "libnvidia-ml.so.560.1.2 of the running NVIDIA driver 560.1.2 is not under" in text
+    assert "which has /usr/lib64/libnvidia-ml.so.535.104.05; complete the driver's upgrade" in text
+
+
+def test_an_nvml_library_whose_name_says_no_version_is_taken(tmp_path: Path) -> None:
+    add(tmp_path, "/usr/lib64/libnvidia-ml.so.1")
+
+    assert find_library(tmp_path, "560.1.2") == tmp_path / "usr/lib64/libnvidia-ml.so.1"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_on_each_layout_it_is_the_running_drivers(tmp_path: Path, layout: Layout) -> None:
+    layout.build(tmp_path)
+
+    assert version_in(find_library(tmp_path, RUNNING)) == RUNNING
 
 
 def test_a_missing_nvml_library_says_where_it_was_looked_for_and_what_to_do(

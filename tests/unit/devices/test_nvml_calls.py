@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from structlog.testing import capture_logs
@@ -30,6 +31,9 @@ def hang() -> Iterator[Hang]:
     hang = Hang()
     yield hang
     hang.over.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("nvml-"):
+            thread.join(PATIENCE)  # what it logs is not for the next test
 
 
 @pytest.fixture
@@ -54,6 +58,20 @@ def test_answers_and_errors_are_those_of_the_call(calls: NvmlCalls) -> None:
     assert not calls.silent
 
 
+def test_calls_about_one_thing_take_turns_and_one_that_has_longer_is_no_hang(
+    calls: NvmlCalls, hang: Hang
+) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        longer = pool.submit(calls.about, "0", hang, PATIENCE)
+        assert hang.entered.wait(PATIENCE)
+        after = pool.submit(calls.about, "0", lambda: "yes")  # which has 0.05 s
+        with pytest.raises(TimeoutError):
+            after.result(0.3)
+        assert not calls.silent
+        hang.over.set()
+        assert (longer.result(PATIENCE), after.result(PATIENCE)) == ("late", "yes")
+
+
 def test_only_what_hangs_is_refused_and_only_until_it_answers(calls: NvmlCalls, hang: Hang) -> None:
     with capture_logs() as logs:
         for _ in range(3):
@@ -69,18 +87,6 @@ def test_only_what_hangs_is_refused_and_only_until_it_answers(calls: NvmlCalls, 
             time.sleep(0.01)
         assert calls.about("3", lambda: "yes", PATIENCE) == "yes"
     assert [line["event"] for line in logs] == ["nvml does not answer", "nvml answers again"]
-
-
-def test_calls_about_one_thing_take_turns(calls: NvmlCalls, hang: Hang) -> None:
-    first = threading.Thread(target=lambda: calls.about("3", hang, PATIENCE))
-    first.start()
-    assert hang.entered.wait(PATIENCE)
-    with pytest.raises(SilenceError):
-        calls.about("3", lambda: "too early", 0.05)
-    assert not calls.silent, "it may still come in time for the one who asked"
-    hang.over.set()
-    first.join()
-    assert calls.about("3", lambda: "yes", PATIENCE) == "yes"
 
 
 def test_nobody_calls_about_a_gpu_while_the_library_is_closed(calls: NvmlCalls, hang: Hang) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.envelope import seal
-from dra_driver.errors import StateError
+from dra_driver.errors import StateError, VersionError
 from dra_driver.mps.domain import (
     Daemon,
     Domain,
@@ -17,6 +17,7 @@ from dra_driver.mps.domain import (
     check_id,
     decode_domain,
     decode_status,
+    domain_json,
     encode_domain,
     encode_status,
 )
@@ -87,6 +88,14 @@ def test_a_file_of_a_newer_version_is_told_from_a_damaged_one() -> None:
     newer = encode_domain(domain()).replace(b'"version":1', b'"version":2')
     with pytest.raises(StateError, match="it has version 2, but this driver reads only version 1"):
         decode_domain(newer)
+
+
+def test_a_kind_of_device_that_is_not_known_here_is_a_newer_versions() -> None:
+    payload = domain_json(domain()) | {
+        "devices": [{"uuid": f"{GPU}0", "kind": "share", "pinnedMemoryMiB": None}]
+    }
+    with pytest.raises(VersionError, match="of kind 'share', which is not known here"):
+        decode_domain(seal(payload))
 
 
 def test_fields_of_a_newer_writer_are_passed_over() -> None:

@@ -1,6 +1,8 @@
 """Waits on a folder, and watches that are lent."""
 
 import gc
+import os
+import resource
 from contextlib import suppress
 from pathlib import Path
 
@@ -72,4 +74,23 @@ def test_a_watch_on_a_folder_that_was_replaced_is_not_lent(tmp_path: Path) -> No
 
 def test_a_folder_that_cannot_be_watched_is_polled(tmp_path: Path) -> None:
     with FolderWatch(tmp_path / "absent") as watch:
+        watch.wait(3600.0)
+
+
+def test_a_watch_that_could_not_be_had_is_had_once_others_let_go(tmp_path: Path) -> None:
+    least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    with FolderWatch(tmp_path / "absent") as watch:
+        # As when tenants, who are root as well, have all instances of inotify that root may have.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, most))
+        try:
+            (tmp_path / "absent").mkdir()
+            watch.wait(3600.0)
+            assert not watch.still_watches()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (least, most))
+        watch.wait(3600.0)
+        assert watch.still_watches()
+        write_file(tmp_path / "absent" / "a.json", b"", durable=False)
         watch.wait(3600.0)

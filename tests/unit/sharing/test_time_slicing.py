@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ class Card:
     def __init__(self, mode: int | None = 0) -> None:
         self.mode = mode
         self.time_slices: list[int] = []
+        self.says: int | None = 0
         self.has_slices = True
         self.refuse_slice: DeviceError | None = None
         self.refuse_mode: TransientError | None = None
@@ -34,6 +36,9 @@ class Card:
         if self.has_slices:
             self.time_slices.append(number)
         return self.has_slices
+
+    def time_slice(self, uuid: str, deadline: float) -> int | None:
+        return self.time_slices[-1] if self.time_slices else self.says
 
     def compute_mode(self, uuid: str) -> int | None:
         if self.refuse_mode:
@@ -61,11 +66,12 @@ def test_each_gpu_has_a_plan_of_its_own() -> None:
     card = Card(EXCLUSIVE_PROCESS)
     plans = TimeSlicing(card, card).plan([group(make.gpu(0), make.gpu(1)), group(make.gpu(2))], 0.0)
     assert [plan.gpus for plan in plans] == [(make.gpu(number).uuid,) for number in range(3)]
-    assert card.time_slices == [0, 0, 0], "each is asked by setting its default"
+    assert card.time_slices == [0, 0, 0], "each is asked by setting what it has"
     assert plans[0].changes == {
         "interval": "Long",
         "computeMode": EXCLUSIVE_PROCESS,
         "device": f"gpu-0 (NVIDIA H100 80GB HBM3, {make.gpu(0).uuid})",
+        "foundInterval": "Default",
     }
 
 
@@ -114,6 +120,59 @@ def test_a_card_is_asked_once_for_its_time_slices() -> None:
     strategy, _ = planned(card)
     strategy.plan([group(), group(make.gpu(2), interval="Default")], 0.0)
     assert card.time_slices == [0]
+
+
+@pytest.mark.parametrize("wanted", ["Default", "Short", "Long"])
+def test_the_time_slice_that_was_there_is_put_back(wanted: str) -> None:
+    card = Card()
+    card.says = 2
+    strategy, plan = planned(card, interval=wanted)
+    strategy.apply(plan, 0.0)
+    strategy.undo(plan, 0.0)
+    assert set(card.time_slices) == {2, {"Default": 0, "Short": 1, "Long": 3}[wanted]}
+    assert card.time_slices[-1] == 2
+
+
+def test_a_time_slice_that_is_there_already_is_neither_set_nor_reset() -> None:
+    card = Card()
+    card.says = 3
+    strategy, plan = planned(card)
+    strategy.apply(plan, 0.0)
+    strategy.undo(plan, 0.0)
+    assert card.time_slices == []
+
+
+def test_a_time_slice_that_cannot_be_read_is_taken_for_the_default() -> None:
+    card = Card()
+    card.says = None
+    for interval, slices in (("Long", [0, 3, 0]), ("Default", [0])):
+        card.time_slices.clear()
+        strategy, plan = planned(card, interval=interval)
+        assert "foundInterval" not in plan.changes
+        strategy.apply(plan, 0.0)
+        strategy.undo(plan, 0.0)
+        assert card.time_slices == slices
+
+
+def test_a_plan_of_the_first_format_puts_the_default_back() -> None:
+    card = Card()
+    changes = {"interval": "Long", "computeMode": 0, "device": "gpu-1"}
+    plan = SharingPlan(strategy="TimeSlicing", gpus=(GPU.uuid,), changes=changes)
+    strategy = TimeSlicing(card, card)
+    strategy.apply(plan, 0.0)
+    strategy.undo(plan, 0.0)
+    assert card.time_slices == [3, 0]
+
+
+def test_what_a_former_claim_has_left_is_not_taken_for_an_admins() -> None:
+    card = Card()
+    card.says = 2
+    strategy, owed = planned(card)
+    strategy.apply(owed, 0.0)
+    (plan,) = strategy.plan([replace(group(interval="Short"), owed=(owed,))], 0.0)
+    strategy.apply(plan, 0.0)
+    strategy.undo(plan, 0.0)
+    assert card.time_slices == [2, 3, 1, 2]
 
 
 def test_a_card_that_cannot_be_asked_is_not_planned_for() -> None:

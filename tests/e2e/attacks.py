@@ -1,0 +1,224 @@
+"""What a hostile root container tries. Runs inside of it, with the standard library alone.
+
+`python attacks.py NAME [WORDS]` makes one attack and prints as JSON what it achieved. Nothing here
+is meant to be polite: an attack that goes through is for tests/e2e/test_hostile_tenants.py to see.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+PIPES = Path("/tmp/nvidia-mps")
+SHM = Path("/dev/shm")
+CONTROL = "nvidia-cuda-mps-control"
+NAMES = ("control", "control_privileged", "log", "control_lock", f"{CONTROL}.pid", ".control.new")
+MIB = 1024**2
+_PR_SET_NAME = 15
+_MS_REMOUNT, _MS_BIND, _MNT_DETACH = 0x20, 0x1000, 0x2
+
+
+def places() -> object:
+    """Put things of its own where the daemon's sockets are; return what could be done."""
+    mine = SHM / "mine"
+    mine.mkdir(exist_ok=True)
+    (mine / "file").touch()
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def must(result: int) -> None:
+        if result != 0:
+            raise OSError(ctypes.get_errno(), "refused")
+
+    pipes = os.fsencode(PIPES)
+    ways: dict[str, Callable[[Path], object]] = {
+        "unlink": Path.unlink,
+        "rename": lambda path: path.rename(path.with_name("other")),
+        "replace": (mine / "file").replace,
+        "symlink": lambda path: path.symlink_to("/dev/shm/mine/file"),
+        "link": lambda path: path.hardlink_to(PIPES / "control"),
+        "folder": Path.mkdir,
+        "fifo": os.mkfifo,
+        "device": lambda path: os.mknod(path, 0o020666, os.makedev(1, 5)),
+        "file": lambda path: path.write_bytes(b"x" * MIB) if path.name != "log" else _refuse(),
+        "socket": lambda path: _listen(path.parent, path.name),
+        "chmod": lambda path: path.chmod(0),
+        "chown": lambda path: os.chown(path, 1, 1),
+        "times": lambda path: os.utime(path, (0, 0)),
+        "remount": lambda _: must(
+            libc.mount(None, pipes, None, ctypes.c_ulong(_MS_REMOUNT | _MS_BIND), None)
+        ),
+        "tmpfs": lambda _: must(libc.mount(b"tmpfs", pipes, b"tmpfs", ctypes.c_ulong(0), None)),
+        "umount": lambda _: must(libc.umount2(pipes, _MNT_DETACH)),
+    }
+    done = []
+    for way, act in ways.items():
+        for name in NAMES:
+            with suppress(OSError):
+                act(PIPES / name)
+                done.append(f"{way} {name}")
+    return done
+
+
+def forge(*variables: str) -> object:
+    """Start what looks like another domain's daemon; return the commands that run."""
+    env = dict(variable.split("=", 1) for variable in variables)
+    folder = SHM / "forged"
+    folder.mkdir(exist_ok=True)
+    _start([sys.executable, __file__, "stay", str(folder)], {**os.environ, **env})
+    theirs = SHM / "theirs"
+    theirs.mkdir(exist_ok=True)
+    env |= {"CUDA_MPS_PIPE_DIRECTORY": str(theirs), "CUDA_MPS_LOG_DIRECTORY": "/tmp"}
+    subprocess.run([CONTROL, "-d"], env={**os.environ, **env}, check=False, timeout=30)
+    end = time.monotonic() + 10
+    while not (folder / "control_privileged").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    return _looking_like_daemons()
+
+
+def stay(folder: str) -> object:
+    """Listen as a daemon would, under its name, for ever."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_NAME, CONTROL.encode(), 0, 0, 0)
+    ends = [_listen(Path(folder), name) for name in ("control", "control_privileged")]
+    while ends:
+        signal.pause()
+    return None
+
+
+def links(*targets: str) -> object:
+    """Put links, devices and odd names wherever it can write; return how many things it put."""
+    put = 0
+    for place in (SHM, SHM / "deep" / "er", Path("/tmp")):
+        place.mkdir(parents=True, exist_ok=True)
+        for target in targets:
+            for name in (*NAMES, f"{abs(hash(target))}", "x" * 255, "a\nb", "\udcff", "-rf"):
+                with suppress(OSError):
+                    (place / name).unlink(missing_ok=True)
+                    (place / name).symlink_to(target)
+                    put += 1
+        with suppress(OSError):
+            os.mknod(place / "zero", 0o020666, os.makedev(1, 5))
+            put += 1
+    return put
+
+
+def fill() -> object:
+    """Fill whatever takes bytes; return how many MiB and files /dev/shm took."""
+    took: dict[str, int] = {"MiB": 0, "files": 0}
+    with suppress(OSError), (SHM / "big").open("wb", buffering=0) as file:
+        while took["MiB"] < 1024:
+            took["MiB"] += file.write(b"\1" * MIB) // MIB
+    with suppress(OSError):
+        while took["files"] < 20_000:
+            (SHM / f"small-{took['files']}").touch()
+            took["files"] += 1
+    _flood_log(seconds=2)
+    ends = _flood_socket(connections=500)
+    time.sleep(1)
+    for end in ends:
+        end.close()
+    return took
+
+
+def order(*commands: str) -> object:
+    """Give its daemon commands by every door; return what was answered, each answer once."""
+    alias = SHM / "alias"
+    alias.mkdir(exist_ok=True)
+    for name in ("control", "control_privileged"):
+        with suppress(FileExistsError):
+            (alias / name).symlink_to(PIPES / "control")
+    doors = [str(PIPES), str(alias), "/proc/1/root/tmp/nvidia-mps", "/tmp/nvidia-mps/../nvidia-mps"]
+    answers = set()
+    for _ in range(5):
+        for door in doors:
+            for command in commands:
+                done = subprocess.run(
+                    [CONTROL],
+                    input=f"{command}\n",
+                    env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": door},
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    timeout=30,
+                )
+                answers.add(" ".join((done.stdout + done.stderr).split()))
+    return sorted(answers)
+
+
+def kill() -> object:
+    """Kill every process that it sees but the two that keep its container; return the PIDs."""
+    processes = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
+    seen = {int(path.name) for path in processes if _command(path) != "sleep"}
+    killed = []
+    for pid in seen - {1, os.getpid()}:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+    return sorted(killed)
+
+
+def _refuse() -> object:
+    raise OSError(errno.EPERM, "a FIFO takes bytes, which says nothing")
+
+
+def _start(command: Sequence[str], env: Mapping[str, str]) -> None:
+    quiet = subprocess.DEVNULL
+    subprocess.Popen(
+        command, env=env, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
+    )
+
+
+def _listen(folder: Path, name: str) -> socket.socket:
+    os.chdir(folder)
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    end.bind(name)
+    end.listen(8)
+    return end
+
+
+def _looking_like_daemons() -> list[str]:
+    processes = Path("/proc").glob("[0-9]*")
+    named = [one for one in processes if _command(one).startswith("nvidia-cuda-mps")]
+    lines = [(one / "cmdline").read_bytes() for one in named]
+    return sorted(Path(line.split(b"\0")[0].decode()).name for line in lines)
+
+
+def _command(process: Path) -> str:
+    with suppress(OSError):
+        return (process / "comm").read_text().strip()
+    return ""
+
+
+def _flood_log(*, seconds: float) -> None:
+    with suppress(OSError):
+        log = os.open(PIPES / "log", os.O_WRONLY | os.O_NONBLOCK)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            with suppress(BlockingIOError):
+                os.write(log, b"\1" * 4096)
+
+
+def _flood_socket(*, connections: int) -> list[socket.socket]:
+    os.chdir(PIPES)
+    ends = []
+    for number in range(connections):
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        end.setblocking(False)
+        ends.append(end)
+        with suppress(OSError):
+            end.connect("control")
+            end.send(os.urandom(number))
+    return ends
+
+
+if __name__ == "__main__":
+    attack = {one.__name__: one for one in (places, forge, stay, links, fill, order, kill)}
+    sys.stdout.write(json.dumps(attack[sys.argv[1]](*sys.argv[2:])))
