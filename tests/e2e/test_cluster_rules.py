@@ -46,12 +46,12 @@ def test_every_demo_is_accepted_without_a_warning(scene: Scene) -> None:
 def test_printed_slices_are_taken_as_printed(scene: Scene) -> None:
     printed = run((DRIVER, "slices", "--profile", "h100x8", "--node-name", "made-up"))
     answer = scene.node.cluster.kubectl(
-        *("create", "-f", "-", "--dry-run=server", "--warnings-as-errors", "--output", "json"),
+        *("create", "-f", "-", "--dry-run=server", "--warnings-as-errors", "--output", "yaml"),
         stdin=printed,
     )
-    stored = json.loads(answer)["items"]
-    asked = list(yaml.safe_load_all(printed))
+    stored, asked = (list(yaml.safe_load_all(text)) for text in (answer, printed))
     assert [one["spec"] for one in stored] == [one["spec"] for one in asked]
+    assert len(asked) == 5
 
 
 def test_slices_keep_every_field_that_the_driver_wrote(scene: Scene) -> None:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from bench.fleet.loads import LOADS, asks_for_parts, smallest_profile, whole_gpus, workload
 from bench.fleet.placing import place, start_scheduler
-from bench.fleet.publishing import roll_out, stored
+from bench.fleet.publishing import roll_out, stored, withdraw
 from bench.fleet.report import ratios, table
 from bench.fleet.stage import Stage, control_plane, made_up_nodes
 from bench.fleet.usage import memory_mib
 from bench.fleet.variants import VARIANTS, devices, offers
 from testbed.api import Object
 from testbed.cluster import Cluster
-from testbed.commands import TestbedError, wait_until
+from testbed.commands import TestbedError
 
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import DriverError
@@ -165,15 +165,8 @@ def _measure(
         work = workload(load, pods_for(nodes, options.pods), profile)
         _say(f"{variant}: {len(work.pods)} pods, {load}")
         found["loads"][load] = place(stage, work, patience=options.patience)
-    _remove_slices(stage)
+    withdraw(stage, pool)
     return found
-
-
-def _remove_slices(stage: Stage) -> None:
-    stage.api.delete_all("ResourceSlice")
-    wait_until(
-        lambda: not stage.api.all("ResourceSlice"), "slices to be gone", timeout=300, interval=0.5
-    )
 
 
 def _say(text: str) -> None:

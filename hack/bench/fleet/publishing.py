@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
 
@@ -22,6 +22,7 @@ from dra_driver.devices.model import Inventory
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.resource import RESOURCE_SLICES
 from dra_driver.simulator.nodes import on_node
+from dra_driver.slices.pool import DesiredPool
 from dra_driver.slices.writes import Create, Owner, writes_for
 
 WAVE = 100
@@ -85,6 +86,16 @@ def _publish(stage: Stage, wave: Sequence[_Node]) -> tuple[float, list[float]]:
         began = time.perf_counter()
         each = [task.result() for task in tasks]
         return time.perf_counter() - began, each
+
+
+def withdraw(stage: Stage, pool: DesiredPool) -> None:
+    """Delete the slices of all nodes, each of which has as many as `pool`."""
+    names = (
+        replace(pool, node_name=node).slice_name(index)
+        for node in stage.nodes
+        for index in range(len(pool.contents))
+    )
+    stage.delete("ResourceSlice", names)
 
 
 def stored(stage: Stage) -> Object:

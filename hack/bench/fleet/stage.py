@@ -9,7 +9,7 @@ import base64
 import json
 import ssl
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,6 +64,11 @@ class Stage:
 
     def stop_scheduler(self) -> None:
         self.cluster.stop("kube-scheduler", signal="KILL")
+
+    def delete(self, kind: str, names: Iterable[str]) -> None:
+        """Delete objects one by one: all at once, many would take longer than a request may."""
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="delete") as pool:
+            list(pool.map(lambda name: self.api.delete(kind, name), names))
 
     def stored_bytes(self, prefix: str) -> int:
         """Return how many bytes etcd holds below a prefix, keys and values of the newest versions.
@@ -133,8 +138,9 @@ def made_up_nodes(cluster: Cluster, count: int) -> Iterator[Stage]:
         uids = dict(
             zip(names, pool.map(lambda name: _make_node(cluster.api, name), names), strict=True)
         )
-    yield Stage(cluster=cluster, nodes=uids)
-    cluster.api.delete_all("Node")
+    stage = Stage(cluster=cluster, nodes=uids)
+    yield stage
+    stage.delete("Node", names)
 
 
 def _make_node(api: Api, name: str) -> str:
