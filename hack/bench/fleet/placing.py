@@ -61,7 +61,7 @@ def place(stage: Stage, work: Workload, *, patience: float) -> Object:
             version = _version(client)
             before = _now(stage)
         count = 0
-        for _ in _bound(client, version, patience):
+        for _ in bound(client, version, patience):
             count += 1
             if count == len(work.pods):
                 break
@@ -119,7 +119,7 @@ def _version(client: KubeClient) -> str:
     return str(metadata["resourceVersion"]) if isinstance(metadata, dict) else ""
 
 
-def _bound(client: KubeClient, version: str, patience: float) -> Iterator[str]:
+def bound(client: KubeClient, version: str, patience: float) -> Iterator[str]:
     """Yield the names of pods as they get a node, until time is up.
 
     A busy API server ends watches before their time. The next one begins where the last one ended.

@@ -1,13 +1,14 @@
 """The fleet benchmark: what is published, what is asked for, and what is made of the numbers."""
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench.fleet.command import check_room, main, pods_for
 from bench.fleet.loads import LOADS, Workload, smallest_profile, whole_gpus, workload
-from bench.fleet.placing import Taken, placed
+from bench.fleet.placing import Taken, bound, placed
 from bench.fleet.report import ratios, table
 from bench.fleet.stage import node_object
 from bench.fleet.usage import cpu_seconds
@@ -182,6 +183,34 @@ def test_a_load_has_a_rate_and_what_each_pod_took() -> None:
 
 def test_a_load_that_was_not_placed_as_a_whole_has_no_rate() -> None:
     assert placed(taken(10, 1), taken(300, 1), 2, 3) == {"pods": 3, "placed": 2}
+
+
+class Watches:
+    """A client whose watches end early, each after the pods that it is given."""
+
+    def __init__(self, *watches: list[str]) -> None:
+        self.left = list(watches)
+        self.asked: list[str] = []
+        self.version = 10
+
+    def watch(self, _resource: object, *, query: dict[str, str]) -> Iterator[Any]:
+        self.asked.append(query["resourceVersion"])
+        for name in self.left.pop(0):
+            self.version += 1
+            metadata = {"name": name, "resourceVersion": str(self.version)}
+            spec = {"nodeName": NODE} if name else {}
+            yield {"type": "MODIFIED", "object": {"metadata": metadata, "spec": spec}}
+
+
+def test_a_watch_that_ends_early_is_taken_up_where_it_ended() -> None:
+    client = Watches(["a", ""], [], ["b", "a", "c"])
+    seen = bound(client, "10", patience=60)  # type: ignore[arg-type]
+    assert [next(seen) for _ in "abc"] == ["a", "b", "c"]
+    assert client.asked == ["10", "12", "12"]
+
+
+def test_nobody_waits_for_pods_longer_than_asked() -> None:
+    assert list(bound(Watches(), "10", patience=0)) == []  # type: ignore[arg-type]
 
 
 def result(*, rate: float, size: int, loads: tuple[str, ...], placed_pods: int = 60) -> Any:
