@@ -1,9 +1,9 @@
 # The tasks of this project. Each is a script in hack/ that makes its own preparations.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit e2e check format generate lock bench clean
+.PHONY: help setup demo test unit e2e check format generate lock bench bench-fleet clean
 
 help: ## show this list
-	@awk -F':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## make .venv from requirements.lock
 	@hack/setup
@@ -34,6 +34,9 @@ lock: setup ## write requirements.lock from pyproject.toml
 
 bench: setup ## measure prepare and unprepare; ARGS are passed on
 	@.venv/bin/python hack/bench/prepare $(ARGS)
+
+bench-fleet: setup ## measure what slices cost a cluster of many nodes; ARGS are passed on
+	@.venv/bin/python hack/bench/fleet $(ARGS)
 
 clean: ## remove what the other tasks made in this folder
 	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

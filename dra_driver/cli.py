@@ -49,6 +49,12 @@ class Command:
         return importlib.util.find_spec(package) is not None
 
 
+_NO_SIMULATOR = (
+    "the simulator is not installed: production installs are without it; in a checkout of this "
+    "project `make setup` brings it, and `pip install ./dra_driver/simulator` adds it to this "
+    "install"
+)
+
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "kubelet-plugin": Command(
@@ -80,11 +86,13 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             module="dra_driver.simulator.cli",
             model="Simulate",
             summary="simulate GPUs on a machine without any",
-            missing=(
-                "the simulator is not installed: production installs are without it; in a checkout "
-                "of this project `make setup` brings it, and `pip install ./dra_driver/simulator` "
-                "adds it to this install"
-            ),
+            missing=_NO_SIMULATOR,
+        ),
+        "slices": Command(
+            module="dra_driver.simulator.slices_cli",
+            model="Slices",
+            summary="print what nodes with the GPUs of a profile would publish",
+            missing=_NO_SIMULATOR,
         ),
     }
 )

@@ -83,14 +83,15 @@ class Api:
         path: str,
         body: object = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
     ) -> bytes:
-        """Send one request and return the body of the answer.
+        """Send one request and return the body of the answer, in the form of `accept`.
 
         Raises:
             ApiStatusError: The answer was not 2xx.
             OSError: There is no API server.
         """
-        headers = {"Accept": "application/json", "Content-Type": content_type}
+        headers = {"Accept": accept, "Content-Type": content_type}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         data = None if body is None else json.dumps(body).encode()
@@ -145,6 +146,10 @@ class Api:
         except ApiStatusError as error:
             if error.code != 404:
                 raise
+
+    def delete_all(self, kind: str, namespace: str | None = None) -> None:
+        """Delete all objects of a kind, without a grace period."""
+        self.request("DELETE", _path(kind, namespace), {"gracePeriodSeconds": 0})
 
     def log(self, pod: str, container: str, namespace: str) -> str:
         """Return what a container has printed."""

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from testbed.api import Api
@@ -15,11 +15,13 @@ class Cluster:
     """One named cluster of hack/cluster. `up` first, then the rest.
 
     `kubernetes` is the version, such as `1.36`; empty for the one that hack/cluster chooses.
+    `flags` are more flags for components, such as `kube-scheduler:--v=4`.
     """
 
-    def __init__(self, name: str, kubernetes: str = "") -> None:
+    def __init__(self, name: str, kubernetes: str = "", flags: Iterable[str] = ()) -> None:
         self.name = name
         self._version = ("--version", kubernetes) if kubernetes else ()
+        self._flags = tuple(f"--flag={flag}" for flag in flags)
         self._env: dict[str, str] = {}
         self._api: Api | None = None
 
@@ -29,7 +31,7 @@ class Cluster:
         Raises:
             TestbedError: It could not be; the text is what hack/cluster said.
         """
-        stream(self._words("up", *self._version), tell, timeout=1800)
+        stream(self._words("up", *self._version, *self._flags), tell, timeout=1800)
         self.attach()
 
     def attach(self) -> None:
@@ -50,6 +52,11 @@ class Cluster:
     def stop(self, component: str, *, signal: str = "TERM") -> None:
         """Stop a component of the cluster."""
         self._do("stop", component, "--signal", signal)
+
+    def pid(self, component: str) -> int:
+        """The process id that a component was last started with."""
+        record = Path(self._env["CLUSTER_STATE"], "pids", f"{component}.json")
+        return int(json.loads(record.read_text())["pid"])
 
     def log(self, component: str) -> str:
         """Return what a component has logged."""

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 from local_cluster import network
+from local_cluster.binaries import GROUPS, Binaries
+from local_cluster.cli import main
+from local_cluster.components import components
 from local_cluster.errors import ClusterError
 from local_cluster.network import PORT_RANGE, free_ports, free_subnet
 from local_cluster.processes import Service, wait_until
@@ -19,6 +22,27 @@ PORTS = Ports(**{name: 20000 + n for n, name in enumerate(Ports.__dataclass_fiel
 def cluster(name: str, state: Path) -> Cluster:
     options = Options(kubernetes="1.37.1")
     return Cluster(name=name, state=state, subnet=3, ports=PORTS, options=options)
+
+
+def test_a_component_gets_the_flags_that_are_meant_for_it(tmp_path: Path) -> None:
+    flags = "kube-scheduler:--v=4 kube-scheduler:--kube-api-qps=9 etcd:--log-level=warn"
+    options = Options(kubernetes="1.37.1", flags=flags)
+    one = Cluster(name="one", state=tmp_path, subnet=3, ports=PORTS, options=options)
+    found = components(one, Binaries(folders=dict.fromkeys(GROUPS, tmp_path)))
+    assert found["kube-scheduler"].argv[-2:] == ("--v=4", "--kube-api-qps=9")
+    assert found["etcd"].argv[-1] == "--log-level=warn"
+    assert not any(word.startswith("--v=") for word in found["kube-apiserver"].argv)
+
+
+@pytest.mark.parametrize(
+    "text", ["kube-proxy:--v=4", "etcd", "etcd:v=4", "etcd:--name x", "--v=4", "etcd:"]
+)
+def test_a_flag_without_its_component_is_refused(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["up", f"--flag={text}"])
+    assert "is not COMPONENT:--NAME=VALUE" in capsys.readouterr().err
 
 
 def values(ports: Ports) -> list[int]:
@@ -85,7 +109,10 @@ def test_a_damaged_record_says_so(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_the_addresses_of_a_cluster_of_another_version_are_known(tmp_path: Path) -> None:
+def test_the_addresses_of_a_cluster_of_another_version_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("local_cluster.state.RUN", tmp_path / "run")
     cluster("one", tmp_path).save()
     record = tmp_path / "cluster.json"
     record.write_text(record.read_text().replace('"kubernetes"', '"unknown": 1, "kubernetes"'))

@@ -98,7 +98,8 @@ def test_a_production_install_lists_no_command_that_it_cannot_run(target: Path) 
     done = dra_driver(target, "--help")
     assert done.returncode == 0
     assert "kubelet-plugin" in done.stdout
-    assert "simulate" not in done.stdout
+    listed = done.stdout.partition("commands:")[2].split()
+    assert not {"simulate", "slices"} & set(listed)
     assert "simulate" not in dra_driver(target, "no-such-command").stderr
 
 
@@ -107,18 +108,26 @@ def test_a_production_install_knows_its_version(target: Path) -> None:
     assert dra_driver(target, "--version").stdout == f"dra-driver {project['version']}\n"
 
 
-@pytest.mark.parametrize("words", [(), ("--help",), ("up", "--profile", "h100x8")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("simulate",),
+        ("simulate", "--help"),
+        ("simulate", "up", "--profile", "h100x8"),
+        ("slices", "--profile", "h100x8", "--node-name", "n1"),
+    ],
+)
 def test_a_production_install_says_how_to_get_the_simulator(
     target: Path, words: tuple[str, ...]
 ) -> None:
-    done = dra_driver(target, "simulate", *words)
+    done = dra_driver(target, *words)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith(NOT_INSTALLED)
     assert "`pip install ./dra_driver/simulator`" in line
 
 
-def test_the_simulators_wheel_adds_the_command(
+def test_the_simulators_wheel_adds_its_commands(
     tmp_path: Path, wheel: Path, simulator_wheel: Path
 ) -> None:
     for one in (wheel, simulator_wheel):
@@ -128,3 +137,6 @@ def test_the_simulators_wheel_adds_the_command(
     profiles = dra_driver(tmp_path, "simulate", "profiles")
     assert profiles.returncode == 0, profiles.stderr
     assert "h100-80gb-x8" in profiles.stdout
+    slices = dra_driver(tmp_path, "slices", "--profile", "t4x4", "--node-name", "n1")
+    assert slices.returncode == 0, slices.stderr
+    assert "name: 00000-gpu.nvidia.com-n1" in slices.stdout

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+import yaml
 from testbed.api import Api, ApiStatusError, Object
 from testbed.commands import REPOSITORY, TestbedError, run
 from testbed.driver import DRIVER_NAME
@@ -40,6 +41,17 @@ def test_every_demo_is_accepted_without_a_warning(scene: Scene) -> None:
         scene.node.cluster.kubectl(
             *("apply", "-f", "-", "--dry-run=server", "--warnings-as-errors"), stdin=text
         )
+
+
+def test_printed_slices_are_taken_as_printed(scene: Scene) -> None:
+    printed = run((DRIVER, "slices", "--profile", "h100x8", "--node-name", "made-up"))
+    answer = scene.node.cluster.kubectl(
+        *("create", "-f", "-", "--dry-run=server", "--warnings-as-errors", "--output", "yaml"),
+        stdin=printed,
+    )
+    stored, asked = (list(yaml.safe_load_all(text)) for text in (answer, printed))
+    assert [one["spec"] for one in stored] == [one["spec"] for one in asked]
+    assert len(asked) == 5
 
 
 def test_slices_keep_every_field_that_the_driver_wrote(scene: Scene) -> None:

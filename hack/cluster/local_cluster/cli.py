@@ -105,12 +105,29 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--sync-frequency", help="how often the kubelet retries pods (default: 5s)")
     up.add_argument("--feature-gates", help="NAME=true|false,… for every component")
     up.add_argument("--runtime-config", help="APIs to switch, as kube-apiserver takes them")
+    up.add_argument(
+        "--flag",
+        action="append",
+        type=_flag,
+        metavar="COMPONENT:--NAME=VALUE",
+        help="one more flag for one component; may be repeated",
+    )
     image = add("image", "make the test image; give it to the cluster, or write it to a file")
     image.add_argument("--tag", action="append", help=f"image name (default: {TEST_IMAGE})")
     image.add_argument("--output", type=Path, help="write an OCI archive, need no cluster")
     logs = add("logs", "print a component's log")
     logs.add_argument("component", choices=components.NAMES)
     return parser
+
+
+def _flag(text: str) -> str:
+    component, _, flag = text.partition(":")
+    if component not in components.NAMES or not flag.startswith("--") or len(text.split()) > 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not COMPONENT:--NAME=VALUE without blanks, with a component of "
+            f"{', '.join(components.NAMES)}"
+        )
+    return text
 
 
 def _store(progress: Progress) -> Store:
@@ -154,6 +171,7 @@ def _up(options: argparse.Namespace, progress: Progress) -> int:
         "sync_frequency": options.sync_frequency,
         "feature_gates": options.feature_gates,
         "runtime_config": options.runtime_config,
+        "flags": " ".join(options.flag) if options.flag else None,
     }
     wanted = {key: value for key, value in asked.items() if value is not None}
     cluster = obtain(options.name, folder, wanted)
@@ -224,6 +242,9 @@ def environment(cluster: Cluster, binaries: Binaries) -> dict[str, str]:
         "KUBECONFIG": cluster.kubeconfig,
         "KUBE_APISERVER": cluster.apiserver_url,
         "KUBE_CA_FILE": cluster.pki / "ca.crt",
+        # With apiserver-etcd.crt and .key of the folder, etcd lets one in.
+        "ETCD_URL": f"https://127.0.0.1:{cluster.ports.etcd_client}",
+        "PKI_DIR": cluster.pki,
         "NODE_NAME": cluster.node_name,
         "KUBELET_ROOT": cluster.kubelet_root,
         "KUBELET_PLUGINS_DIR": cluster.kubelet_root / "plugins",

@@ -10,7 +10,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from local_cluster.binaries import Binaries
@@ -40,7 +40,7 @@ def components(cluster: Cluster, binaries: Binaries) -> dict[str, Component]:
         _scheduler(cluster, binaries),
         _kubelet(cluster, binaries),
     )
-    return {component.name: component for component in listed}
+    return {one.name: replace(one, argv=one.argv + _given(cluster, one.name)) for one in listed}
 
 
 NAMES = (
@@ -186,6 +186,12 @@ def _client_flags(cluster: Cluster, name: str, port: int) -> list[str]:
 def _chosen(cluster: Cluster, flag: str) -> list[str]:
     value = getattr(cluster.options, flag.replace("-", "_"))
     return [f"--{flag}={value}"] if value else []
+
+
+def _given(cluster: Cluster, name: str) -> tuple[str, ...]:
+    """Flags that this cluster's user gave one component; last, so that they win."""
+    given = (word.partition(":") for word in cluster.options.flags.split())
+    return tuple(flag for component, _, flag in given if component == name)
 
 
 def _component(name: str, *argv: str | Path, healthy: Callable[[], bool]) -> Component:

@@ -46,13 +46,15 @@ class Options:
     """What a cluster's user may choose; kept, so that a second `up` means the same cluster.
 
     `sync_frequency` is how long the kubelet waits before it tries a failed pod again: a
-    minute by default in Kubernetes, which is too long for a test to watch.
+    minute by default in Kubernetes, which is too long for a test to watch. `flags` are words
+    such as `kube-scheduler:--kube-api-qps=1000`, each for one component.
     """
 
     kubernetes: str
     sync_frequency: str = "5s"
     feature_gates: str = ""
     runtime_config: str = ""
+    flags: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

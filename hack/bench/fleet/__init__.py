@@ -1,0 +1,1 @@
+"""What a node's ResourceSlices cost a cluster of many nodes."""

@@ -1,0 +1,17 @@
+"""`python hack/bench/fleet`: what a node's ResourceSlices cost a cluster of many nodes.
+
+A real etcd, API server, scheduler and controller manager (hack/cluster), made-up Nodes, and the
+slices that such nodes would publish. Pods are bound, and nobody runs them. The same is measured for
+several ways to publish the same GPUs, since only ratios within a run carry over to other machines.
+"""
+
+import sys
+from pathlib import Path
+
+# Python put this folder on its path; this package and those it shares lie two folders up.
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from bench.fleet.command import main  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

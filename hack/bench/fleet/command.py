@@ -1,0 +1,174 @@
+"""The command line, and the course of a run: nodes, variants, loads."""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from bench.fleet.loads import LOADS, asks_for_parts, smallest_profile, whole_gpus, workload
+from bench.fleet.placing import place, start_scheduler
+from bench.fleet.publishing import roll_out, stored, withdraw
+from bench.fleet.report import ratios, table
+from bench.fleet.stage import Stage, control_plane, made_up_nodes
+from bench.fleet.usage import memory_mib
+from bench.fleet.variants import VARIANTS, devices, offers
+from testbed.api import Object
+from testbed.cluster import Cluster
+from testbed.commands import TestbedError
+
+from dra_driver.devices.model import Inventory
+from dra_driver.errors import DriverError
+from dra_driver.simulator.nodes import inventory_of
+
+_PODS_PER_NODE = 6
+_MOST_PODS = 200
+
+
+def main(words: Sequence[str]) -> int:
+    """Measure, print tables, write JSON; return the exit status."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and tidy up
+    options = _options(words)
+    if os.geteuid() != 0:
+        sys.stderr.write("error: a real cluster needs root\n")
+        return 1
+    try:
+        inventory = inventory_of(options.profile)
+        for nodes in options.nodes:
+            check_room(nodes, len(inventory.gpus), options.loads, options.pods)
+        with control_plane(options.name, options.kubernetes) as cluster:
+            runs = [_run(cluster, inventory, nodes, options) for nodes in options.nodes]
+            version = cluster.env["CLUSTER_KUBERNETES_VERSION"]
+    except (TestbedError, DriverError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    result = {
+        "machine": {
+            "cpus": os.cpu_count(),
+            "kernel": platform.release(),
+            "python": platform.python_version(),
+        },
+        "kubernetes": version,
+        "runs": runs,
+    }
+    if options.output:
+        options.output.write_text(json.dumps(result, indent=2) + "\n")
+    return 0
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="hack/bench/fleet", description=__doc__)
+    parser.add_argument(
+        "--nodes", type=_numbers, default=[10], help="how many, such as 10,100 (default: 10)"
+    )
+    parser.add_argument(
+        "--pods",
+        type=int,
+        default=0,
+        help=f"pods of a load (default: {_PODS_PER_NODE} per node, at most {_MOST_PODS})",
+    )
+    parser.add_argument(
+        "--variants",
+        type=_names_of(VARIANTS),
+        default=list(VARIANTS),
+        help=f"of {', '.join(VARIANTS)} (default: all, in this order)",
+    )
+    parser.add_argument(
+        "--loads",
+        type=_names_of(LOADS),
+        default=list(LOADS),
+        help=f"of {', '.join(LOADS)} (default: all)",
+    )
+    parser.add_argument("--profile", default="h100x8", help="what a node has (default: h100x8)")
+    parser.add_argument(
+        "--patience", type=float, default=300, help="seconds for a load (default: 300)"
+    )
+    parser.add_argument("--name", default="fleet", help="name of the cluster")
+    parser.add_argument("--kubernetes", default="", help="its version, such as 1.36")
+    parser.add_argument("--output", type=Path, help="file for all that was measured, as JSON")
+    return parser.parse_args(words)
+
+
+def _numbers(text: str) -> list[int]:
+    found = [int(word) for word in text.split(",")]
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError("there has to be at least one node")
+    return found
+
+
+def _names_of(known: Iterable[str]) -> Callable[[str], list[str]]:
+    def names(text: str) -> list[str]:
+        found = text.split(",")
+        for name in found:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r}: there are {', '.join(known)}")
+        return found
+
+    return names
+
+
+def pods_for(nodes: int, asked: int) -> int:
+    """Return how many pods a load has."""
+    return asked or min(_PODS_PER_NODE * nodes, _MOST_PODS)
+
+
+def check_room(nodes: int, gpus: int, loads: Iterable[str], pods: int) -> None:
+    """Do nothing if nodes with so many GPUs each have enough of them for every load.
+
+    Raises:
+        TestbedError: they have not, so that pods would wait in vain.
+    """
+    for load in loads:
+        needed = whole_gpus(load, pods_for(nodes, pods))
+        if needed > nodes * gpus:
+            raise TestbedError(
+                f"{nodes} nodes have {nodes * gpus} GPUs, and the load {load} takes {needed}; "
+                "use more --nodes or fewer --pods"
+            )
+
+
+def _run(cluster: Cluster, inventory: Inventory, nodes: int, options: argparse.Namespace) -> Object:
+    _say(f"making {nodes} nodes")
+    run: Object = {"nodes": nodes, "profile": options.profile, "variants": {}}
+    with made_up_nodes(cluster, nodes) as stage:
+        for variant in options.variants:
+            run["variants"][variant] = _measure(stage, variant, inventory, options)
+    run["ratios"] = ratios(run)
+    print("\n".join(table(run)), flush=True)
+    return run
+
+
+def _measure(
+    stage: Stage, variant: str, inventory: Inventory, options: argparse.Namespace
+) -> Object:
+    nodes = len(stage.nodes)
+    pool = VARIANTS[variant](inventory, "node")
+    profile = smallest_profile(inventory)
+    stage.stop_scheduler()
+    stage.restart_api_server()
+    _say(f"{variant}: {nodes} nodes publish")
+    found: Object = {
+        "devices_of_a_node": len(devices(pool)),
+        "slices_of_a_node": len(pool.contents),
+        "roll_out": roll_out(stage, VARIANTS[variant], inventory),
+        "stored": stored(stage),
+        "loads": {},
+    }
+    start_scheduler(stage)
+    found["memory_mib"] = memory_mib(stage.pids())
+    for load in options.loads:
+        if asks_for_parts(load) and not offers(pool, profile):
+            continue
+        work = workload(load, pods_for(nodes, options.pods), profile)
+        _say(f"{variant}: {len(work.pods)} pods, {load}")
+        found["loads"][load] = place(stage, work, patience=options.patience)
+    withdraw(stage, pool)
+    return found
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"fleet: {text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,150 @@
+"""Pods that wait, and how fast the scheduler places them once it may.
+
+The scheduler is frozen (SIGSTOP) while everything is made that can be there before: pods, claims,
+and the claims that the controller manager makes of templates. So neither who creates them nor that
+controller is measured. The clock runs from when the scheduler may go on to the last pod bound.
+"""
+
+import math
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from bench.fleet.loads import NAMESPACE, Workload, plain_pod
+from bench.fleet.stage import AT_ONCE, Stage
+from bench.fleet.usage import cpu_seconds
+from testbed.api import Object
+from testbed.commands import wait_until
+
+from dra_driver.kube.client import KubeClient
+from dra_driver.kube.kubeconfig import from_kubeconfig
+from dra_driver.kube.resource import Resource
+
+PODS = Resource(group="", version="v1", plural="pods", namespaced=True)
+_TIDY_S = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A moment: a clock, and the CPU seconds of each component."""
+
+    at: float
+    cpu: Mapping[str, float]
+
+
+def start_scheduler(stage: Stage) -> None:
+    """Start the scheduler and wait until it has seen all slices: it places a pod only then."""
+    stage.cluster.start("kube-scheduler")
+    pod = plain_pod("first")
+    name = pod["metadata"]["name"]
+    stage.api.create(pod, NAMESPACE)
+    wait_until(
+        lambda: stage.api.get("Pod", name, NAMESPACE)["spec"].get("nodeName"),
+        "the scheduler to place a first pod",
+        timeout=_TIDY_S,
+    )
+    _remove(stage)
+
+
+def place(stage: Stage, work: Workload, *, patience: float) -> Object:
+    """Create a load, have it placed, and remove it again; return what that took.
+
+    `patience`: seconds until pods that have no node are given up on.
+    """
+    with closing(from_kubeconfig(stage.kubeconfig)) as client:
+        with _frozen(stage.cluster.pid("kube-scheduler")):
+            _create(stage, work)
+            version = _version(client)
+            before = _now(stage)
+        count = 0
+        for _ in bound(client, version, patience):
+            count += 1
+            if count == len(work.pods):
+                break
+        after = _now(stage)
+    _remove(stage)
+    return placed(before, after, count, len(work.pods))
+
+
+def placed(before: Taken, after: Taken, count: int, pods: int) -> Object:
+    """Return what a load took; if not all of its pods were placed, only how many were."""
+    found: Object = {"pods": pods, "placed": count}
+    if count < pods:
+        return found
+    seconds = after.at - before.at
+    return found | {
+        "seconds": round(seconds, 2),
+        "pods_per_second": round(count / seconds, 2),
+        "cpu_ms_per_pod": {
+            name: round(1000 * (after.cpu[name] - before.cpu[name]) / count, 1)
+            for name in after.cpu
+        },
+    }
+
+
+def _now(stage: Stage) -> Taken:
+    cpu = {name: cpu_seconds(pid) for name, pid in stage.pids().items()}
+    return Taken(at=time.perf_counter(), cpu=cpu)
+
+
+@contextmanager
+def _frozen(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _create(stage: Stage, work: Workload) -> None:
+    """Create all objects and wait for the claims."""
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="create") as pool:
+        for things in (work.templates, work.claims, work.pods):
+            list(pool.map(lambda thing: stage.api.create(thing, NAMESPACE), things))
+    wait_until(
+        lambda: len(stage.api.all("ResourceClaim", NAMESPACE)) == work.claims_before,
+        "the claims of all pods",
+        timeout=_TIDY_S,
+        interval=0.5,
+    )
+
+
+def _version(client: KubeClient) -> str:
+    """Return the version from which a watch sees what happens to pods from now on."""
+    metadata = client.list(PODS, query={"limit": "1"}, timeout=30)["metadata"]
+    return str(metadata["resourceVersion"]) if isinstance(metadata, dict) else ""
+
+
+def bound(client: KubeClient, version: str, patience: float) -> Iterator[str]:
+    """Yield the names of pods as they get a node, until time is up.
+
+    A busy API server ends watches before their time. The next one begins where the last one ended.
+    """
+    end = time.monotonic() + patience
+    seen = set()
+    while (left := end - time.monotonic()) > 0:
+        query = {"resourceVersion": version, "timeoutSeconds": str(math.ceil(left))}
+        for event in client.watch(PODS, query=query):
+            pod: Object = event["object"]  # type: ignore[assignment]  # the stream checked it
+            version = pod["metadata"]["resourceVersion"]
+            name = pod["metadata"].get("name")
+            if event["type"] == "MODIFIED" and pod["spec"].get("nodeName") and name not in seen:
+                seen.add(name)
+                yield name
+
+
+def _remove(stage: Stage) -> None:
+    """Remove pods and claims; the controller manager takes the allocations back."""
+    api = stage.api
+    for kind in ("Pod", "ResourceClaim", "ResourceClaimTemplate"):
+        api.delete_all(kind, NAMESPACE)
+    wait_until(
+        lambda: not api.all("Pod", NAMESPACE) and not api.all("ResourceClaim", NAMESPACE),
+        "pods and claims to be gone",
+        timeout=_TIDY_S,
+        interval=0.5,
+    )

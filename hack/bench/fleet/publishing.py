@@ -1,0 +1,115 @@
+"""Publishing on all nodes at once, and what is stored then: a roll-out.
+
+Each node has a client and connections of its own, and sends the writes that a driver would send
+that finds no slices. What a driver would need to work them out is not part of the time.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
+from statistics import median
+
+from bench.fleet.stage import Stage
+from bench.fleet.usage import cpu_seconds
+from bench.fleet.variants import Variant
+from testbed.api import Object
+
+from dra_driver.devices.model import Inventory
+from dra_driver.kube.kubeconfig import from_kubeconfig
+from dra_driver.kube.resource import RESOURCE_SLICES
+from dra_driver.simulator.nodes import on_node
+from dra_driver.slices.pool import DesiredPool
+from dra_driver.slices.writes import Create, Owner, writes_for
+
+WAVE = 100
+"""Nodes that publish at the same time. Those of a wave wait for the last one before it."""
+
+_TIMEOUT_S = 120.0
+_LISTS = 3
+_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+_JSON = "application/json"
+_PROTOBUF = "application/vnd.kubernetes.protobuf"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    name: str
+    writes: tuple[Create, ...]
+
+
+def roll_out(stage: Stage, variant: Variant, inventory: Inventory) -> Object:
+    """Publish the slices of all nodes; return how long that took, and one node's median."""
+    api_server = stage.cluster.pid("kube-apiserver")
+    seconds, cpu, each = 0.0, 0.0, []
+    waiting = iter(stage.nodes.items())
+    while wave := [
+        _Node(name=name, writes=_writes(variant, inventory, name, uid))
+        for name, uid in islice(waiting, WAVE)
+    ]:
+        cpu_before = cpu_seconds(api_server)
+        took, nodes = _publish(stage, wave)
+        cpu += cpu_seconds(api_server) - cpu_before
+        seconds += took
+        each += nodes
+    return {
+        "seconds": round(seconds, 2),
+        "one_node_p50_seconds": round(median(each), 3),
+        "api_server_cpu_seconds": round(cpu, 2),
+    }
+
+
+def _writes(variant: Variant, inventory: Inventory, name: str, uid: str) -> tuple[Create, ...]:
+    pool = variant(on_node(inventory, name), name)
+    writes = writes_for(pool, (), owner=Owner(name=name, uid=uid))
+    return tuple(write for write in writes if isinstance(write, Create))
+
+
+def _publish(stage: Stage, wave: Sequence[_Node]) -> tuple[float, list[float]]:
+    """Publish at once; return the seconds of all of them together, and of each."""
+    start = threading.Barrier(len(wave) + 1, timeout=_TIMEOUT_S)
+
+    def publish(node: _Node) -> float:
+        with closing(from_kubeconfig(stage.kubeconfig)) as client:
+            start.wait()
+            began = time.perf_counter()
+            for write in node.writes:
+                client.create(RESOURCE_SLICES, write.body, timeout=_TIMEOUT_S)
+            return time.perf_counter() - began
+
+    with ThreadPoolExecutor(len(wave), thread_name_prefix="node") as pool:
+        tasks = [pool.submit(publish, node) for node in wave]
+        start.wait()
+        began = time.perf_counter()
+        each = [task.result() for task in tasks]
+        return time.perf_counter() - began, each
+
+
+def withdraw(stage: Stage, pool: DesiredPool) -> None:
+    """Delete the slices of all nodes, each of which has as many as `pool`."""
+    names = (
+        replace(pool, node_name=node).slice_name(index)
+        for node in stage.nodes
+        for index in range(len(pool.contents))
+    )
+    stage.delete("ResourceSlice", names)
+
+
+def stored(stage: Stage) -> Object:
+    """Return how large all slices are, in etcd and on the wire, and how long a list takes."""
+    found: Object = {"etcd_bytes": stage.stored_bytes("/registry/resourceslices/")}
+    for name, form in (("json", _JSON), ("protobuf", _PROTOBUF)):
+        lists = list(_lists(stage, form))
+        found[f"list_{name}_bytes"] = lists[0][0]
+        found[f"list_{name}_seconds"] = round(median(seconds for _, seconds in lists), 3)
+    return found
+
+
+def _lists(stage: Stage, form: str) -> Iterator[tuple[int, float]]:
+    for _ in range(_LISTS):
+        began = time.perf_counter()
+        body = stage.api.request("GET", _SLICES, accept=form)
+        yield len(body), time.perf_counter() - began

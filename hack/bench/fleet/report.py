@@ -1,0 +1,90 @@
+"""What was measured, as flat figures: for ratios to the baseline, and for a table.
+
+In: what one variant cost on one number of nodes. Out: numbers by name, ratios, lines of text. Pure.
+"""
+
+from collections.abc import Mapping
+
+from bench.fleet.variants import BASELINE
+from testbed.api import Object
+
+from dra_driver.table import aligned
+
+Figures = Mapping[str, float]
+
+_KB = 1000
+
+
+def figures(result: Object, nodes: int) -> dict[str, float]:
+    """Return the numbers of a variant by name; a load that was not placed has none."""
+    stored, roll_out = result["stored"], result["roll_out"]
+    found = {
+        "devices of a node": result["devices_of_a_node"],
+        "slices of a node": result["slices_of_a_node"],
+        "a node's slices as JSON, kB": stored["list_json_bytes"] / nodes / _KB,
+        "a node's slices in etcd, kB": stored["etcd_bytes"] / nodes / _KB,
+        "all nodes publish, s": roll_out["seconds"],
+        "all nodes publish: API server, CPU s": roll_out["api_server_cpu_seconds"],
+        "list of all slices as JSON, s": stored["list_json_seconds"],
+        "list of all slices as protobuf, s": stored["list_protobuf_seconds"],
+        "API server when all is published, MiB": result["memory_mib"]["kube-apiserver"],
+        "scheduler when it has seen them, MiB": result["memory_mib"]["kube-scheduler"],
+    }
+    for load, taken in result["loads"].items():
+        if "pods_per_second" not in taken:
+            continue
+        found[f"{load}: pods per second"] = taken["pods_per_second"]
+        for component in ("scheduler", "apiserver"):
+            cpu = taken["cpu_ms_per_pod"][f"kube-{component}"]
+            found[f"{load}: {component}, CPU ms per pod"] = cpu
+    return found
+
+
+def ratios(run: Object) -> dict[str, dict[str, float]]:
+    """Return each variant's figures ÷ those of the baseline, as far as it has them."""
+    nodes = run["nodes"]
+    if BASELINE not in run["variants"]:
+        return {}
+    base = figures(run["variants"][BASELINE], nodes)
+    return {
+        name: {
+            figure: round(value / base[figure], 2)
+            for figure, value in figures(result, nodes).items()
+            if base.get(figure)
+        }
+        for name, result in run["variants"].items()
+        if name != BASELINE
+    }
+
+
+def table(run: Object) -> list[str]:
+    """Return the lines of a table: a row for each figure, a column for each variant."""
+    nodes = run["nodes"]
+    columns = {name: figures(one, nodes) for name, one in run["variants"].items()}
+    compared = ratios(run)
+    rows = [("", *columns)]
+    for figure in dict.fromkeys(name for one in columns.values() for name in one):
+        cells = (_cell(figure, columns[name], compared.get(name, {})) for name in columns)
+        rows.append((figure, *cells))
+    title = f"{nodes} nodes of {run['profile']}; in parentheses ÷ {BASELINE}"
+    return [title, *aligned(rows), *_unplaced(run)]
+
+
+def _cell(figure: str, values: Figures, compared: Figures) -> str:
+    if figure not in values:
+        return "-"
+    ratio = f" ({compared[figure]:g})" if figure in compared else ""
+    return f"{_short(values[figure])}{ratio}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _unplaced(run: Object) -> list[str]:
+    return [
+        f"{name}, {load}: only {taken['placed']} of {taken['pods']} pods were placed"
+        for name, result in run["variants"].items()
+        for load, taken in result["loads"].items()
+        if taken["placed"] < taken["pods"]
+    ]

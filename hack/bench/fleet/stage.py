@@ -1,0 +1,170 @@
+"""The cluster that is measured: its control plane alone, and made-up Nodes.
+
+The cluster's own node is taken away. No kubelet keeps the made-up ones ready, and the controller
+that would miss it is left out. Scheduler and controller manager may send as many requests as they
+like: by default a scheduler sends 50 a second, which would be all that is measured.
+"""
+
+import base64
+import json
+import ssl
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from bench.fleet.loads import NAMESPACE
+from testbed.api import Api, Object
+from testbed.cluster import Cluster
+from testbed.commands import REPOSITORY, wait_until
+
+UNLIMITED = 10000
+"""Requests a second that clients may send."""
+
+FLAGS = (
+    f"kube-scheduler:--kube-api-qps={UNLIMITED}",
+    f"kube-scheduler:--kube-api-burst={UNLIMITED}",
+    f"kube-controller-manager:--kube-api-qps={UNLIMITED}",
+    f"kube-controller-manager:--kube-api-burst={UNLIMITED}",
+    "kube-controller-manager:--controllers=*,-node-lifecycle-controller",
+)
+MEASURED = ("kube-scheduler", "kube-apiserver", "kube-controller-manager", "etcd")
+AT_ONCE = 8
+"""Requests at the same time, where it is not they that are measured."""
+
+_PAGE = 100
+
+
+@dataclass(slots=True, kw_only=True)
+class Stage:
+    """A control plane, and the UIDs of the made-up nodes by name."""
+
+    cluster: Cluster
+    nodes: Mapping[str, str]
+
+    @property
+    def api(self) -> Api:
+        return self.cluster.api
+
+    @property
+    def kubeconfig(self) -> Path:
+        return Path(self.cluster.env["KUBECONFIG"])
+
+    def pids(self) -> dict[str, int]:
+        """The process ids of what is measured, by component."""
+        return {name: self.cluster.pid(name) for name in MEASURED}
+
+    def restart_api_server(self) -> None:
+        """Give the API server a new life, so that nothing is left of what it held in memory."""
+        self.cluster.stop("kube-apiserver", signal="KILL")
+        self.cluster.start("kube-apiserver")
+
+    def stop_scheduler(self) -> None:
+        self.cluster.stop("kube-scheduler", signal="KILL")
+
+    def delete(self, kind: str, names: Iterable[str]) -> None:
+        """Delete objects one by one: all at once, many would take longer than a request may."""
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="delete") as pool:
+            list(pool.map(lambda name: self.api.delete(kind, name), names))
+
+    def stored_bytes(self, prefix: str) -> int:
+        """Return how many bytes etcd holds below a prefix, keys and values of the newest versions.
+
+        etcd's file also has older versions, and free pages; this is what the objects need.
+        """
+        total, key = 0, prefix.encode()
+        end = key[:-1] + bytes([key[-1] + 1])
+        while True:
+            page = self._etcd_range(key, end)
+            for entry in page.get("kvs", []):
+                key = base64.b64decode(entry["key"])
+                total += len(key) + len(base64.b64decode(entry["value"]))
+            if not page.get("more"):
+                return total
+            key += b"\0"
+
+    def _etcd_range(self, key: bytes, end: bytes) -> Object:
+        env = self.cluster.env
+        pki = Path(env["PKI_DIR"])
+        tls = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+        tls.load_cert_chain(pki / "apiserver-etcd.crt", pki / "apiserver-etcd.key")
+        asked = {
+            "key": base64.b64encode(key).decode(),
+            "range_end": base64.b64encode(end).decode(),
+            "limit": _PAGE,
+        }
+        request = urllib.request.Request(
+            f"{env['ETCD_URL']}/v3/kv/range", json.dumps(asked).encode()
+        )
+        with urllib.request.urlopen(request, timeout=60, context=tls) as answer:
+            found: Object = json.load(answer)
+        return found
+
+
+@contextmanager
+def control_plane(name: str, kubernetes: str) -> Iterator[Cluster]:
+    """Bring a cluster up, with the project's DeviceClasses and no node; take it down in the end."""
+    cluster = Cluster(name, kubernetes, FLAGS)
+    cluster.down()
+    try:
+        cluster.up(lambda _: None)
+        for component in ("kubelet", "containerd"):
+            cluster.stop(component)
+        cluster.api.delete("Node", cluster.node)
+        for manifest in ("gpu.yaml", "mig.yaml"):
+            text = (REPOSITORY / "deviceclasses" / manifest).read_text()
+            cluster.api.create(yaml.safe_load(text))
+        cluster.api.create(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        )
+        wait_until(
+            lambda: cluster.api.find("ServiceAccount", "default", NAMESPACE),
+            "the namespace's ServiceAccount",
+            timeout=60,
+        )
+        yield cluster
+    finally:
+        cluster.down()
+
+
+@contextmanager
+def made_up_nodes(cluster: Cluster, count: int) -> Iterator[Stage]:
+    """Make Nodes that are ready; remove them in the end."""
+    names = [f"node-{number:04}" for number in range(count)]
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="nodes") as pool:
+        uids = dict(
+            zip(names, pool.map(lambda name: _make_node(cluster.api, name), names), strict=True)
+        )
+    stage = Stage(cluster=cluster, nodes=uids)
+    yield stage
+    stage.delete("Node", names)
+
+
+def _make_node(api: Api, name: str) -> str:
+    uid: str = api.create(node_object(name))["metadata"]["uid"]
+    # The API server puts the taint not-ready on each new Node; the controller that takes it away
+    # again is the one left out.
+    api.patch("Node", name, {"spec": {"taints": None}})
+    return uid
+
+
+def node_object(name: str) -> Object:
+    """Return a Node that is ready and has room for any number of pods."""
+    room = {"cpu": "192", "memory": "2Ti", "pods": "1000", "ephemeral-storage": "2Ti"}
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "KubeletReady",
+        "message": "made up",
+        "lastHeartbeatTime": "2026-01-01T00:00:00Z",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "status": {"capacity": room, "allocatable": room, "conditions": [ready]},
+    }

@@ -1,0 +1,91 @@
+"""`dra-driver slices`: slices without a cluster or a GPU, as people run it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from apiserver.rules import check_slice
+from dra_driver.cli import main
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.simulator.nodes import inventory_of, on_node
+from dra_driver.slices.pool import build_slices
+from dra_driver.slices.project import projection
+from dra_driver.slices.writes import Create, Owner, writes_for
+
+Printed = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
+    def run(*words: str) -> list[Any]:
+        assert main(["slices", *words]) == 0
+        shown = capsys.readouterr()
+        assert shown.err == ""
+        return list(yaml.safe_load_all(shown.out))
+
+    return run
+
+
+def uuids(slices: list[Any], attribute: str) -> set[str]:
+    devices = [device for one in slices for device in one["spec"].get("devices", [])]
+    found = [device["attributes"].get(attribute) for device in devices]
+    return {value["string"] for value in found if value}
+
+
+def test_they_are_what_the_driver_creates_on_a_node_that_has_none(printed: Printed) -> None:
+    found = printed("--profile=h100x8", "--node-name=n1")
+
+    published = projection(on_node(inventory_of("h100x8"), "n1"))
+    pool = build_slices(
+        published.devices,
+        driver=DRIVER_NAME,
+        node_name="n1",
+        counter_sets=published.counter_sets,
+    )
+    writes = writes_for(pool, (), owner=Owner(name="n1", uid="made-up"))
+    created: list[Any] = [write.body for write in writes if isinstance(write, Create)]
+    for body in created:
+        del body["metadata"]["ownerReferences"]
+    assert found == created
+    assert len(found) == 5
+
+
+@pytest.mark.parametrize("profile", ["h100x8", "a100x8", "mixed", "t4x4", "rtxpro6000x8"])
+def test_an_api_server_takes_them_as_printed(printed: Printed, profile: str) -> None:
+    for one in printed(f"--profile={profile}", "--node-name=n1"):
+        check_slice(one, None)
+
+
+def test_many_nodes_have_names_and_uuids_of_their_own(printed: Printed) -> None:
+    found = printed("--profile=h100x8", "--node-name=pool", "--count=2")
+    nodes = {
+        name: [one for one in found if one["spec"]["nodeName"] == name]
+        for name in ("pool-0", "pool-1")
+    }
+    assert sum(len(slices) for slices in nodes.values()) == len(found)
+    assert len({one["metadata"]["name"] for one in found}) == len(found)
+    first, second = (uuids(slices, "uuid") for slices in nodes.values())
+    assert (len(first), len(second), first & second) == (8, 8, set())
+    for slices in nodes.values():
+        assert uuids(slices, "parentUUID") == uuids(slices, "uuid")
+
+
+def test_the_same_words_print_the_same_slices(printed: Printed) -> None:
+    words = ("--profile=a30x4", "--node-name=n1")
+    assert printed(*words) == printed(*words)
+
+
+def test_the_node_of_the_driver_is_not_meant(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NODE_NAME", "this-node")
+    assert main(["slices", "--profile=t4x4"]) == 2
+    assert "--node-name (or SLICES_NODE_NAME) is missing" in capsys.readouterr().err
+
+
+def test_an_unknown_profile_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["slices", "--profile=b300x8", "--node-name=n1"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: no profile 'b300x8'")

@@ -1,0 +1,48 @@
+"""The fleet benchmark on two made-up nodes, on a cluster of its own: every pod gets its place."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from testbed.commands import REPOSITORY, run
+
+from e2e.conftest import KUBERNETES, missing
+
+pytestmark = pytest.mark.e2e
+
+PODS = 8
+
+
+def test_made_up_nodes_publish_and_pods_are_placed_on_them(tmp_path: Path) -> None:
+    if reason := missing():
+        if os.environ.get("E2E_REQUIRED") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    name = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-fleet"
+    version = ("--kubernetes", KUBERNETES) if KUBERNETES else ()
+    output = tmp_path / "fleet.json"
+    said = run(
+        (
+            *(sys.executable, REPOSITORY / "hack" / "bench" / "fleet", "--name", name, *version),
+            *("--nodes", "2", "--pods", str(PODS), "--variants", "whole-only,ours"),
+            *("--loads", "whole,mixed", "--output", output),
+        ),
+        timeout=400,
+    )
+    assert said.startswith("2 nodes of h100x8")
+    (found,) = json.loads(output.read_text())["runs"]
+    variants = found["variants"]
+    assert {name: one["devices_of_a_node"] for name, one in variants.items()} == {
+        "whole-only": 8,
+        "ours": 208,
+    }
+    assert {name: set(one["loads"]) for name, one in variants.items()} == {
+        "whole-only": {"whole"},
+        "ours": {"whole", "mixed"},
+    }
+    for one in variants.values():
+        assert {load["placed"] for load in one["loads"].values()} == {PODS}
+        assert one["stored"]["etcd_bytes"] > 0
+    assert found["ratios"]["ours"]["devices of a node"] == 26

@@ -1,0 +1,301 @@
+"""The fleet benchmark: what is published, what is asked for, and what is made of the numbers."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.fleet.command import check_room, main, pods_for
+from bench.fleet.loads import LOADS, Workload, smallest_profile, whole_gpus, workload
+from bench.fleet.placing import Taken, bound, placed
+from bench.fleet.report import ratios, table
+from bench.fleet.stage import node_object
+from bench.fleet.usage import cpu_seconds
+from bench.fleet.variants import (
+    BASELINE,
+    VARIANTS,
+    Variant,
+    devices,
+    is_whole,
+    nvidia_dynamic,
+    offers,
+    ours,
+    whole_last,
+    whole_only,
+)
+from testbed.commands import TestbedError
+
+import make
+from apiserver.rules import check_slice
+from dra_driver.devices.model import Inventory
+from dra_driver.slices.pool import DesiredPool
+
+NODE = "node-1"
+
+
+def hoppers(count: int = 2) -> Inventory:
+    return make.inventory(*(make.gpu(minor, mig=make.mig()) for minor in range(count)))
+
+
+def names(pool: DesiredPool) -> list[str]:
+    return [str(device["name"]) for device in devices(pool)]
+
+
+class TestVariants:
+    @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+    def test_every_variant_publishes_slices_that_an_api_server_takes(
+        self, variant: Variant
+    ) -> None:
+        pool = variant(hoppers(8), NODE)
+        for index in range(len(pool.contents)):
+            spec = pool.spec(index, generation=1)
+            check_slice({"kind": "ResourceSlice", "metadata": {"name": "one"}, "spec": spec}, None)
+
+    def test_those_with_partitions_publish_the_same_devices(self) -> None:
+        published = [
+            sorted(names(variant(hoppers(), NODE)))
+            for variant in (ours, whole_last, nvidia_dynamic)
+        ]
+        assert published[0] == published[1] == published[2]
+        assert len(published[0]) == 52
+
+    def test_whole_gpus_alone_have_no_counters(self) -> None:
+        pool = whole_only(hoppers(), NODE)
+        assert sorted(names(pool)) == ["gpu-0", "gpu-1"]
+        assert [set(content) for content in pool.contents] == [{"devices"}]
+        assert not any("consumesCounters" in device for device in devices(pool))
+
+    def test_whole_gpus_last_leaves_the_order_of_the_rest(self) -> None:
+        found, usual = whole_last(hoppers(), NODE), ours(hoppers(), NODE)
+        assert [is_whole(device) for device in devices(usual)][:3] == [True, True, False]
+        assert [is_whole(device) for device in devices(found)][-3:] == [False, True, True]
+        assert names(found)[:-2] == [
+            str(device["name"]) for device in devices(usual) if not is_whole(device)
+        ]
+
+    def test_nvidias_dynamic_layout_has_a_slice_for_each_gpu_that_begins_with_it(self) -> None:
+        counters, *gpus = nvidia_dynamic(hoppers(3), NODE).contents
+        assert set(counters) == {"sharedCounters"}
+        first: list[Any] = [content["devices"] for content in gpus]
+        assert [one[0]["name"] for one in first] == ["gpu-0", "gpu-1", "gpu-2"]
+        assert {len(one) for one in first} == {26}
+
+    def test_gpus_without_mig_need_no_slice_of_counters(self) -> None:
+        pool = nvidia_dynamic(make.inventory(make.gpu(0)), NODE)
+        assert [set(content) for content in pool.contents] == [{"devices"}]
+
+    def test_a_load_of_partitions_is_for_those_that_offer_them(self) -> None:
+        assert offers(ours(hoppers(), NODE), "1g.10gb")
+        assert not offers(whole_only(hoppers(), NODE), "1g.10gb")
+        assert not offers(ours(make.inventory(), NODE), None)
+
+
+def sources(work: Workload) -> Counter[str]:
+    """How the pods of a load ask, by kind."""
+    found: Counter[str] = Counter()
+    for pod in work.pods:
+        (container,) = pod["spec"]["containers"]
+        if "limits" in container["resources"]:
+            found["extended"] += 1
+        else:
+            (claim,) = pod["spec"]["resourceClaims"]
+            found[next(key for key in claim if key != "name")] += 1
+    return found
+
+
+class TestLoads:
+    def test_the_smallest_partition_is_no_variety_of_it(self) -> None:
+        assert smallest_profile(hoppers()) == "1g.10gb"
+        assert smallest_profile(make.inventory(make.gpu(0))) is None
+
+    def test_each_pod_has_a_claim_of_its_own(self) -> None:
+        work = workload("whole", 3, None)
+        claimed = [pod["spec"]["resourceClaims"][0]["resourceClaimName"] for pod in work.pods]
+        assert claimed == [claim["metadata"]["name"] for claim in work.claims]
+        assert work.claims_before == 3
+
+    def test_pods_that_use_a_template_share_it(self) -> None:
+        work = workload("whole-template", 3, None)
+        assert (len(work.templates), work.claims, work.claims_before) == (1, (), 3)
+
+    def test_the_scheduler_makes_the_claims_of_extended_resources(self) -> None:
+        work = workload("whole-extended", 3, None)
+        assert (work.claims, work.templates, work.claims_before) == ((), (), 0)
+        assert work.pods[0]["spec"]["containers"][0]["resources"] == {
+            "limits": {"nvidia.com/gpu": "1"}
+        }
+
+    def test_a_mixed_load_asks_in_every_way(self) -> None:
+        work = workload("mixed", 8, "1g.10gb")
+        assert sources(work) == {
+            "extended": 2,
+            "resourceClaimTemplateName": 2,
+            "resourceClaimName": 4,
+        }
+        assert work.claims_before == 6
+        assert whole_gpus("mixed", 8) == 4
+
+    def test_a_partition_is_asked_for_by_its_profile(self) -> None:
+        (claim,) = workload("1g", 1, "1g.10gb").claims
+        exactly = claim["spec"]["devices"]["requests"][0]["exactly"]
+        assert exactly["deviceClassName"] == "mig.nvidia.com"
+        assert "profile == '1g.10gb'" in exactly["selectors"][0]["cel"]["expression"]
+
+    def test_a_load_of_partitions_needs_a_profile(self) -> None:
+        with pytest.raises(ValueError, match="the load 1g asks for partitions"):
+            workload("1g", 1, None)
+
+    @pytest.mark.parametrize("load", LOADS)
+    def test_names_of_pods_and_claims_are_unique(self, load: str) -> None:
+        work = workload(load, 20, "1g.10gb")
+        for things in (work.pods, work.claims, work.templates):
+            assert len({thing["metadata"]["name"] for thing in things}) == len(things)
+
+
+def test_a_made_up_node_is_ready_and_has_room() -> None:
+    node = node_object(NODE)
+    (condition,) = node["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("Ready", "True")
+    assert int(node["status"]["allocatable"]["pods"]) > 110
+
+
+def test_cpu_time_is_read_past_any_name_of_a_program(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    fields = " ".join(str(number) for number in range(4, 53))
+    (tmp_path / "7" / "stat").write_text(f"7 (a) b (c) S {fields}\n")
+    # Fields 14 and 15 of proc(5): user and kernel time in hundredths of a second.
+    assert cpu_seconds(7, tmp_path) == pytest.approx((14 + 15) / 100)
+
+
+def taken(at: float, cpu: float) -> Taken:
+    return Taken(at=at, cpu={"kube-scheduler": cpu})
+
+
+def test_a_load_has_a_rate_and_what_each_pod_took() -> None:
+    assert placed(taken(10, 1), taken(12, 2), 4, 4) == {
+        "pods": 4,
+        "placed": 4,
+        "seconds": 2,
+        "pods_per_second": 2,
+        "cpu_ms_per_pod": {"kube-scheduler": 250},
+    }
+
+
+def test_a_load_that_was_not_placed_as_a_whole_has_no_rate() -> None:
+    assert placed(taken(10, 1), taken(300, 1), 2, 3) == {"pods": 3, "placed": 2}
+
+
+class Watches:
+    """A client whose watches end early, each after the pods that it is given."""
+
+    def __init__(self, *watches: list[str]) -> None:
+        self.left = list(watches)
+        self.asked: list[str] = []
+        self.version = 10
+
+    def watch(self, _resource: object, *, query: dict[str, str]) -> Iterator[Any]:
+        self.asked.append(query["resourceVersion"])
+        for name in self.left.pop(0):
+            self.version += 1
+            metadata = {"name": name, "resourceVersion": str(self.version)}
+            spec = {"nodeName": NODE} if name else {}
+            yield {"type": "MODIFIED", "object": {"metadata": metadata, "spec": spec}}
+
+
+def test_a_watch_that_ends_early_is_taken_up_where_it_ended() -> None:
+    client = Watches(["a", ""], [], ["b", "a", "c"])
+    seen = bound(client, "10", patience=60)  # type: ignore[arg-type]
+    assert [next(seen) for _ in "abc"] == ["a", "b", "c"]
+    assert client.asked == ["10", "12", "12"]
+
+
+def test_nobody_waits_for_pods_longer_than_asked() -> None:
+    assert list(bound(Watches(), "10", patience=0)) == []  # type: ignore[arg-type]
+
+
+def result(*, rate: float, size: int, loads: tuple[str, ...], placed_pods: int = 60) -> Any:
+    load = {
+        "pods": 60,
+        "placed": placed_pods,
+        "pods_per_second": rate,
+        "cpu_ms_per_pod": {"kube-scheduler": 10.0, "kube-apiserver": 5.0},
+    }
+    return {
+        "devices_of_a_node": 8,
+        "slices_of_a_node": 1,
+        "roll_out": {"seconds": 1.0, "api_server_cpu_seconds": 0.5},
+        "stored": {
+            "etcd_bytes": size,
+            "list_json_bytes": 2 * size,
+            "list_json_seconds": 0.1,
+            "list_protobuf_seconds": 0.0,
+        },
+        "memory_mib": {"kube-apiserver": 300.0, "kube-scheduler": 100.0},
+        "loads": dict.fromkeys(loads, load),
+    }
+
+
+RUN = {
+    "nodes": 10,
+    "profile": "h100x8",
+    "variants": {
+        BASELINE: result(rate=20, size=60_000, loads=("whole",)),
+        "ours": result(rate=5, size=2_400_000, loads=("whole", "1g"), placed_pods=59),
+    },
+}
+
+
+class TestReport:
+    def test_ratios_are_to_the_baseline_of_the_same_run(self) -> None:
+        found = ratios(RUN)
+        assert set(found) == {"ours"}
+        assert found["ours"]["whole: pods per second"] == 0.25
+        assert found["ours"]["a node's slices in etcd, kB"] == 40
+
+    def test_what_the_baseline_has_not_or_has_as_zero_is_compared_with_nothing(self) -> None:
+        found = ratios(RUN)["ours"]
+        assert "1g: pods per second" not in found
+        assert "list of all slices as protobuf, s" not in found
+
+    def test_without_the_baseline_there_are_no_ratios(self) -> None:
+        assert ratios({**RUN, "variants": {"ours": RUN["variants"]["ours"]}}) == {}  # type: ignore[index]
+
+    def test_a_table_has_a_row_for_each_figure_and_says_what_was_not_placed(self) -> None:
+        title, header, *rows = table(RUN)
+        assert title == "10 nodes of h100x8; in parentheses ÷ whole-only"
+        assert header.split() == [BASELINE, "ours"]
+        cells = {row.split("  ")[0]: row.split() for row in rows}
+        assert cells["a node's slices as JSON, kB"][-3:] == ["12", "480", "(40)"]
+        assert cells["1g: pods per second"][-2:] == ["-", "5"]
+        assert rows[-2:] == [
+            "ours, whole: only 59 of 60 pods were placed",
+            "ours, 1g: only 59 of 60 pods were placed",
+        ]
+
+
+class TestCommandLine:
+    def test_a_load_grows_with_the_nodes_up_to_a_limit(self) -> None:
+        assert [pods_for(nodes, 0) for nodes in (1, 10, 1000)] == [6, 60, 200]
+        assert pods_for(1000, 7) == 7
+
+    def test_pods_that_could_never_be_placed_are_refused(self) -> None:
+        check_room(2, 8, ["whole", "mixed"], 16)
+        check_room(2, 8, ["1g"], 100)
+        with pytest.raises(TestbedError, match="2 nodes have 16 GPUs, and the load whole takes 17"):
+            check_room(2, 8, ["1g", "whole"], 17)
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["--variants", "ours,theirs"], "'theirs': there are whole-only, ours"),
+            (["--loads", "2g"], "'2g': there are whole, whole-template"),
+            (["--nodes", "0"], "there has to be at least one node"),
+        ],
+    )
+    def test_what_is_not_there_is_refused_with_what_is(
+        self, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with pytest.raises(SystemExit):
+            main(words)
+        assert said in capsys.readouterr().err
