@@ -50,8 +50,8 @@ def most_engines(profiles: Sequence[MigProfile]) -> dict[str, int]:
 
 
 def whole(profiles: Sequence[MigProfile]) -> dict[str, int]:
-    """Return all counters of a card, which its whole GPU consumes."""
-    found = most_engines(profiles)
+    """Return all counters of a card, which its whole GPU consumes; none of what it has not."""
+    found = {name: amount for name, amount in most_engines(profiles).items() if amount}
     memory_slices = max(place.start + place.size for each in profiles for place in each.placements)
     found |= {_memory_slice(number): 1 for number in range(memory_slices)}
     for profile in profiles:
@@ -74,7 +74,8 @@ def left_by(instances: Iterable[Instance], all_counters: Counters) -> dict[str, 
     left = dict(all_counters)
     for instance in instances:
         for name, amount in used(instance.profile, instance.placement, all_counters).items():
-            left[name] = max(0, left.get(name, 0) - amount)
+            if name in left:
+                left[name] = max(0, left[name] - amount)
     return left
 
 
@@ -89,8 +90,9 @@ def counter_set(name: str, counters: Counters) -> dict[str, object]:
 
 
 def consumption(name: str, counters: Counters) -> list[dict[str, object]]:
-    """Return the `consumesCounters` of a device."""
-    return [{"counterSet": name, "counters": wire(counters)}]
+    """Return the `consumesCounters` of a device, which are read for every pod: none of zero."""
+    taken = {counter: amount for counter, amount in counters.items() if amount}
+    return [{"counterSet": name, "counters": wire(taken)}]
 
 
 def capacity(profile_engines: Counters) -> dict[str, object]:

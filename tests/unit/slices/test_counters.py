@@ -14,7 +14,6 @@ def test_a_card_has_the_most_of_each_engine_and_one_of_each_memory_slice() -> No
         "multiprocessors": 132,
         "copy-engines": 8,
         "decoders": 7,
-        "encoders": 0,
         "jpeg-engines": 7,
         "ofa-engines": 1,
         "memory": 81152 * 1024**2,

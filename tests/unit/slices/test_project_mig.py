@@ -83,7 +83,6 @@ def test_a_partition_is_described_as_by_nvidias_driver() -> None:
                 "multiprocessors": {"value": "16"},
                 "copy-engines": {"value": "1"},
                 "decoders": {"value": "1"},
-                "encoders": {"value": "0"},
                 "jpeg-engines": {"value": "1"},
                 "ofa-engines": {"value": "1"},
                 "memory": {"value": "9856Mi"},
