@@ -15,8 +15,9 @@ from pydantic_settings import SettingsConfigDict
 
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.settings import CommandSettings
+from dra_driver.settings import CommandSettings, MigProfiles, MigSetting
 from dra_driver.simulator.nodes import inventory_of, on_node
+from dra_driver.slices.mig_offer import ALL, MigOffer, MigSettings
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import projection
 
@@ -41,6 +42,8 @@ class Slices(CommandSettings):
     count: int = Field(
         1, ge=1, description="Number of Nodes; of several, the names end in -0, -1 and so on."
     )
+    mig: MigSetting
+    mig_profiles: MigProfiles
 
     def cli_cmd(self) -> None:
         """Print the slices.
@@ -49,9 +52,10 @@ class Slices(CommandSettings):
             DriverError: there is no such profile, or its machine cannot be simulated.
         """
         inventory = inventory_of(self.profile)
+        offer = MigSettings.of(self.mig, self.mig_profiles).offer({})
         for node in node_names(self.node_name, self.count):
             text = yaml.dump_all(
-                slices_of(on_node(inventory, node), node),
+                slices_of(on_node(inventory, node), node, offer),
                 Dumper=_Plain,
                 sort_keys=False,
                 explicit_start=True,
@@ -64,9 +68,11 @@ def node_names(name: str, count: int) -> list[str]:
     return [name] if count == 1 else [f"{name}-{number}" for number in range(count)]
 
 
-def slices_of(inventory: Inventory, node: str) -> Iterator[dict[str, object]]:
+def slices_of(
+    inventory: Inventory, node: str, offer: MigOffer = ALL
+) -> Iterator[dict[str, object]]:
     """Yield the slices that the driver would create on a node that has none."""
-    published = projection(inventory)
+    published = projection(inventory, mig=offer)
     pool = build_slices(
         published.devices,
         driver=DRIVER_NAME,

@@ -28,6 +28,10 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
     return run
 
 
+def devices(slices: list[Any]) -> list[str]:
+    return [device["name"] for one in slices for device in one["spec"].get("devices", [])]
+
+
 def uuids(slices: list[Any], attribute: str) -> set[str]:
     devices = [device for one in slices for device in one["spec"].get("devices", [])]
     found = [device["attributes"].get(attribute) for device in devices]
@@ -70,6 +74,14 @@ def test_many_nodes_have_names_and_uuids_of_their_own(printed: Printed) -> None:
     assert (len(first), len(second), first & second) == (8, 8, set())
     for slices in nodes.values():
         assert uuids(slices, "parentUUID") == uuids(slices, "uuid")
+
+
+def test_what_is_offered_of_mig_can_be_set_as_for_the_driver(printed: Printed) -> None:
+    words = ("--profile=h100x8", "--node-name=n1")
+    whole = devices(printed(*words, "--mig=existing"))
+    assert whole == [f"gpu-{minor}" for minor in range(8)]
+    some = devices(printed(*words, "--mig-profiles=1g.10gb,3g.40gb"))
+    assert {name.split("-")[3] for name in some if "-mig-" in name} == {"1g10gb", "3g40gb"}
 
 
 def test_the_same_words_print_the_same_slices(printed: Printed) -> None:
