@@ -42,6 +42,9 @@ class Offer:
 
     name: str
     kind: str
+    memory: int
+    """Bytes."""
+
     counter_set: str
     counters: Mapping[str, int]
 
@@ -98,7 +101,7 @@ def turned_away(
                 break
         else:
             requests += 1
-            memory += kinds[arrival.kind][0].counters["memory"]
+            memory += kinds[arrival.kind][0].memory
     return requests, memory
 
 
@@ -109,6 +112,7 @@ def _offer(device: Mapping[str, Any]) -> Offer:
     return Offer(
         name=device["name"],
         kind=attributes["profile"]["string"] if is_mig else WHOLE,
+        memory=amounts(device["capacity"])["memory"],
         counter_set=consumed["counterSet"],
         counters={name: n for name, n in amounts(consumed["counters"]).items() if n},
     )

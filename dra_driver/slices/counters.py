@@ -2,9 +2,10 @@
 
 In: the profiles of a card. Out: numbers by counter name, and the counter sets of a ResourceSlice.
 Rules: a device can be allocated while every counter it consumes has enough left (KEP-4815). Names
-and values are those of NVIDIA's own DRA driver: engines, memory, and one counter for each memory
-slice, which is what keeps placements from overlapping; the whole GPU consumes all of it. A card may
-allow fewer instances of a profile than these say; such a profile gets a counter of its own.
+and values are those of NVIDIA's own DRA driver: one counter for each memory slice, which is what
+keeps placements from overlapping, and engines and memory as far as they could run out; the whole
+GPU consumes all of it. A card may allow fewer instances of a profile than these say; such a profile
+gets a counter of its own. Every counter costs: the scheduler checks all of them for every pod.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,19 +51,22 @@ def most_engines(profiles: Sequence[MigProfile]) -> dict[str, int]:
 
 
 def whole(profiles: Sequence[MigProfile]) -> dict[str, int]:
-    """Return all counters of a card, which its whole GPU consumes; none of what it has not."""
-    found = {name: amount for name, amount in most_engines(profiles).items() if amount}
-    memory_slices = max(place.start + place.size for each in profiles for place in each.placements)
-    found |= {_memory_slice(number): 1 for number in range(memory_slices)}
+    """Return all counters of a card, which its whole GPU consumes.
+
+    An engine of which instances that do not overlap never use up more than there is needs none.
+    """
+    there = most_engines(profiles)
+    found = {name: amount for name, amount in there.items() if _most_used(name, profiles) > amount}
+    found |= {_memory_slice(number): 1 for number in range(_memory_slices(profiles))}
     for profile in profiles:
-        if profile.instances < _most_by_engines(profile, found):
+        if profile.instances < _most_by_engines(profile, there):
             found[_profile(profile)] = profile.instances
     return found
 
 
 def used(profile: MigProfile, placement: Placement, all_counters: Counters) -> dict[str, int]:
     """Return what a MIG device consumes of its card's counters."""
-    found = engines(profile)
+    found = {name: amount for name, amount in engines(profile).items() if name in all_counters}
     found |= {_memory_slice(number): 1 for number in placement.memory_slices}
     if _profile(profile) in all_counters:
         found[_profile(profile)] = 1
@@ -119,6 +123,24 @@ def _profile(profile: MigProfile) -> str:
 def _camel(name: str) -> str:
     first, *rest = name.split("-")
     return first + "".join(part.capitalize() for part in rest)
+
+
+def _memory_slices(profiles: Sequence[MigProfile]) -> int:
+    return max(place.start + place.size for each in profiles for place in each.placements)
+
+
+def _most_used(name: str, profiles: Sequence[MigProfile]) -> int:
+    """Return how much of an engine instances can use together that do not overlap."""
+    most = [0]  # by the number of memory slices, from the first, that they are on
+    for end in range(1, _memory_slices(profiles) + 1):
+        ending = (
+            most[place.start] + engines(profile)[name]
+            for profile in profiles
+            for place in profile.placements
+            if place.start + place.size == end
+        )
+        most.append(max(most[-1], *ending, 0))
+    return most[-1]
 
 
 def _most_by_engines(profile: MigProfile, counters: Counters) -> int:

@@ -9,15 +9,20 @@ H100 = make.H100_PROFILES
 ONE, ME, THREE = H100[0], H100[1], H100[4]
 
 
-def test_a_card_has_the_most_of_each_engine_and_one_of_each_memory_slice() -> None:
-    assert counters.whole(H100) == {
-        "multiprocessors": 132,
-        "copy-engines": 8,
-        "decoders": 7,
-        "jpeg-engines": 7,
-        "ofa-engines": 1,
-        "memory": 81152 * 1024**2,
-        **{f"memory-slice-{number}": 1 for number in range(8)},
+def test_a_card_has_one_of_each_memory_slice_and_the_engines_that_could_run_out() -> None:
+    slices = {f"memory-slice-{number}": 1 for number in range(8)}
+    assert counters.whole(H100) == {"ofa-engines": 1, **slices}
+    without_media = [one for one in H100 if one is not ME]
+    assert counters.whole(without_media) == slices
+
+
+def test_an_engine_counts_that_instances_beside_each_other_could_use_up() -> None:
+    greedy = [replace(ONE, copy_engines=2), *H100[1:]]
+    assert counters.whole(greedy)["copy-engines"] == 8
+    assert counters.used(greedy[0], ONE.placements[0], counters.whole(greedy)) == {
+        "copy-engines": 2,
+        "ofa-engines": 0,
+        "memory-slice-0": 1,
     }
 
 
@@ -27,7 +32,7 @@ def test_a_mig_device_uses_its_engines_and_the_slices_it_covers() -> None:
     assert {name for name in used if name.startswith("memory-slice")} == {
         f"memory-slice-{number}" for number in (4, 5, 6, 7)
     }
-    assert (used["multiprocessors"], used["ofa-engines"]) == (60, 0)
+    assert used["ofa-engines"] == 0
 
 
 def test_the_limit_of_a_profile_that_engines_imply_has_no_counter_of_its_own() -> None:
@@ -50,7 +55,7 @@ def test_instances_of_others_leave_the_rest() -> None:
     left = counters.left_by([make.mig_device(0, "3g.40gb", 4)], everything)
 
     assert [left[f"memory-slice-{number}"] for number in range(8)] == [1] * 4 + [0] * 4
-    assert left["multiprocessors"] == 132 - 60
+    assert left["ofa-engines"] == 1
     assert counters.left_by([], everything) == everything
 
 
