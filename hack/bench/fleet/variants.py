@@ -4,11 +4,13 @@ A variant is a function from what a node has, and the node's name, to the slices
 try another one, write the function and add it to `VARIANTS`. Pure.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from dra_driver.devices.model import Inventory
+from dra_driver.devices.kinds import NodeDevice
+from dra_driver.devices.model import Gpu, Inventory, Partition
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.slices import counters
 from dra_driver.slices.pool import DesiredPool, Object, build_slices, objects
 from dra_driver.slices.project import projection
 
@@ -43,23 +45,63 @@ def whole_last(inventory: Inventory, node: str) -> DesiredPool:
     )
 
 
+def all_counters(inventory: Inventory, node: str) -> DesiredPool:
+    """What this driver publishes, but with counters of all engines."""
+    published = projection(inventory)
+    return build_slices(
+        [
+            {**device, **_consumed(source)}
+            for device, source in zip(published.devices, published.sources, strict=True)
+        ],
+        driver=DRIVER_NAME,
+        node_name=node,
+        counter_sets=_all_counter_sets(inventory.gpus),
+    )
+
+
 def nvidia_dynamic(inventory: Inventory, node: str) -> DesiredPool:
     """One slice for all counters, then one per GPU: the GPU and its parts, sorted by name.
 
-    What NVIDIA's driver publishes with its feature gate DynamicMIG, since Kubernetes 1.35.
+    What NVIDIA's driver publishes with its feature gate DynamicMIG, since Kubernetes 1.35. It has
+    counters of all engines, whether they could run out or not.
     """
     published = projection(inventory)
-    contents: list[Object] = [{"sharedCounters": list(published.counter_sets)}]
-    for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.pci_address):
+    ordered = sorted(inventory.gpus, key=lambda gpu: gpu.pci_address)
+    sets = _all_counter_sets(ordered)
+    contents: list[Object] = [{"sharedCounters": sets}] if sets else []
+    for gpu in ordered:
         mine = [
-            device
+            {**device, **_consumed(source)}
             for device, source in zip(published.devices, published.sources, strict=True)
             if source.gpu is gpu
         ]
         contents.append({"devices": sorted(mine, key=lambda device: str(device["name"]))})
-    if not published.counter_sets:
-        del contents[0]
     return DesiredPool(driver=DRIVER_NAME, node_name=node, contents=tuple(contents))
+
+
+def _consumed(source: NodeDevice) -> Object:
+    """The counters of a whole GPU that can be divided, or of a part of one."""
+    gpu, device = source.gpu, source.device
+    if gpu.mig is None:
+        return {}
+    taken = _all_counters(gpu)
+    if isinstance(device, Partition):
+        taken = counters.used(device.profile, device.placement, taken)
+    name = counters.counter_set_name(gpu)
+    return {"consumesCounters": [{"counterSet": name, "counters": counters.wire(taken)}]}
+
+
+def _all_counter_sets(gpus: Sequence[Gpu]) -> list[Object]:
+    return [
+        counters.counter_set(counters.counter_set_name(gpu), _all_counters(gpu))
+        for gpu in gpus
+        if gpu.mig is not None
+    ]
+
+
+def _all_counters(gpu: Gpu) -> dict[str, int]:
+    profiles = gpu.mig.profiles if gpu.mig is not None else ()
+    return counters.most_engines(profiles) | counters.whole(profiles)
 
 
 VARIANTS: Mapping[str, Variant] = MappingProxyType(
@@ -67,6 +109,7 @@ VARIANTS: Mapping[str, Variant] = MappingProxyType(
         "whole-only": whole_only,
         "ours": ours,
         "whole-last": whole_last,
+        "all-counters": all_counters,
         "nvidia-dynamic": nvidia_dynamic,
     }
 )

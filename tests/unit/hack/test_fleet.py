@@ -16,6 +16,7 @@ from bench.fleet.variants import (
     BASELINE,
     VARIANTS,
     Variant,
+    all_counters,
     devices,
     is_whole,
     nvidia_dynamic,
@@ -55,9 +56,9 @@ class TestVariants:
     def test_those_with_partitions_publish_the_same_devices(self) -> None:
         published = [
             sorted(names(variant(hoppers(), NODE)))
-            for variant in (ours, whole_last, nvidia_dynamic)
+            for variant in (ours, whole_last, all_counters, nvidia_dynamic)
         ]
-        assert published[0] == published[1] == published[2]
+        assert published[0] == published[1] == published[2] == published[3]
         assert len(published[0]) == 52
 
     def test_whole_gpus_alone_have_no_counters(self) -> None:
