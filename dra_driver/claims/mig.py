@@ -88,6 +88,8 @@ class MigDevices:
         self._hardware = hardware
         self._ownership = ownership
         self._inventory = inventory
+        self._left_on: dict[GpuUuid, str] = {}
+        """Why the mode of a GPU could not be turned off, which was said."""
 
     # The realiser
 
@@ -213,8 +215,11 @@ class MigDevices:
         except ConflictError:
             log.info("mig mode left on", gpu=gpu, reason="MIG devices of others are on the GPU")
         except DriverError as error:
-            log.warning("mig mode not turned off yet", gpu=gpu, reason=str(error))
+            if self._left_on.get(gpu) != str(error):
+                log.warning("mig mode not turned off yet", gpu=gpu, reason=str(error))
+            self._left_on[gpu] = str(error)
             return False
+        self._left_on.pop(gpu, None)
         self._ownership.forget_mode(gpu)
         return True
 

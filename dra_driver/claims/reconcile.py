@@ -100,15 +100,16 @@ class Reconciler(Background):
         return {uid for uid in sorted(only) if not self._done(uid, self._mend_claim)}
 
     def mend_unfinished(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
-        """Mend the claims that have a record and no CDI spec; return those still to be mended.
+        """Mend the claims that have a record and no CDI spec, and MIG modes; return what is left.
 
         They have ended, and something of them could not be taken back; or somebody has emptied the
         CDI folder, and tells nobody: the kubelet takes the claims for prepared, and the container
-        runtime refuses their containers.
+        runtime refuses their containers. A MIG mode stays on whose GPU somebody had open.
 
         Raises:
             StateError: the driver's directory or the CDI folder cannot be read.
         """
+        self._tidy_modes()
         unfinished = self._claims.records.uids() - self._claims.specs.files.uids()
         return self.mend(unfinished if only is None else unfinished.intersection(only))
 

@@ -1,6 +1,7 @@
 """Claims on MIG devices: found, made on demand, given back; on a simulated node's real NVML."""
 
 import pytest
+import structlog
 
 import make
 from dra_driver.claims.reconcile import ReconcileTiming
@@ -417,8 +418,20 @@ def test_a_mode_that_cannot_be_turned_off_keeps_nobody_and_is_tried_again(node: 
     node.driver.unprepare(ref)
     assert (node.mig_shapes(), node.mig_modes()) == ({}, {0: 1})
     node.machine.clear_faults()
-    node.driver.reconciler(ReconcileTiming()).mend()
+    node.driver.reconciler(ReconcileTiming()).mend_unfinished()
     assert node.left() == []
+
+
+def test_a_mode_that_cannot_be_turned_off_is_said_once(node: Node) -> None:
+    ref = node.claim(node.name("1g.10gb", 0))
+    node.driver.prepare(ref)
+    node.machine.fail_call("nvmlDeviceSetMigMode", UNKNOWN_ERROR)
+    reconciler = node.driver.reconciler(ReconcileTiming())
+    with structlog.testing.capture_logs() as said:
+        node.driver.unprepare(ref)
+        for _ in range(3):
+            reconciler.mend_unfinished()
+    assert [one["event"] for one in said].count("mig mode not turned off yet") == 1
 
 
 def test_instances_made_here_are_known_as_such_in_the_inventory(node: Node) -> None:
