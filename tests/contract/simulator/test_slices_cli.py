@@ -1,5 +1,6 @@
 """`dra-driver slices`: slices without a cluster or a GPU, as people run it."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -74,6 +75,17 @@ def test_many_nodes_have_names_and_uuids_of_their_own(printed: Printed) -> None:
     assert (len(first), len(second), first & second) == (8, 8, set())
     for slices in nodes.values():
         assert uuids(slices, "parentUUID") == uuids(slices, "uuid")
+
+
+@pytest.mark.parametrize(
+    ("profiles", "most"), [("", 210_000), ("1g.10gb,3g.40gb", 90_000), ("1g.10gb,2g.20gb", 90_000)]
+)
+def test_a_node_of_eight_h100_costs_the_api_server_so_much(
+    printed: Printed, profiles: str, most: int
+) -> None:
+    words = ("--profile=h100x8", "--node-name=n1", f"--mig-profiles={profiles}")
+    specs = [json.dumps(one["spec"], separators=(",", ":")) for one in printed(*words)]
+    assert sum(map(len, specs)) < most
 
 
 def test_what_is_offered_of_mig_can_be_set_as_for_the_driver(printed: Printed) -> None:
