@@ -104,7 +104,7 @@ class Inspect(CommandSettings):
                 nvml_version=lambda: inventory.driver_version,
             ),
         )
-        offer = MigSettings.of(self.mig, self.mig_profiles).offer({})
+        offer = MigSettings.of(self.mig, self.mig_profiles).offer_of_any_node()
         if self.cdi:
             sys.stdout.write(spec_text(edits, problems, self.output))
         elif self.output == "table":
@@ -199,6 +199,7 @@ def report(
             "version": inventory.driver_version,
             "cudaVersion": _cuda(inventory),
         },
+        "mig": {"source": offer.source.value, "why": offer.why},
         "gpus": [_facts(gpu, problems) for gpu in inventory.gpus],
         "sick": [{"index": gpu.index, "reason": gpu.reason} for gpu in inventory.sick],
         "withheld": [{"index": gpu.index, "reason": gpu.reason} for gpu in published.withheld],
@@ -219,6 +220,8 @@ def table(inventory: Inventory, problems: Mapping[str, str], offer: MigOffer = A
     rows = [row for gpu in inventory.gpus for row in _mig_rows(gpu)]
     if rows:
         lines += ["", *aligned([_MIG_COLUMNS, *rows])]
+    if any(gpu.mig is not None for gpu in inventory.gpus):
+        lines += ["", f"MIG devices for claims: {offer.source} ({offer.why})"]
     faults = [
         *(f"not published: GPU {gpu.index}: {gpu.reason}" for gpu in published.withheld),
         *(

@@ -52,7 +52,7 @@ class Slices(CommandSettings):
             DriverError: there is no such profile, or its machine cannot be simulated.
         """
         inventory = inventory_of(self.profile)
-        offer = MigSettings.of(self.mig, self.mig_profiles).offer({})
+        offer = MigSettings.of(self.mig, self.mig_profiles).offer_of_any_node()
         for node in node_names(self.node_name, self.count):
             text = yaml.dump_all(
                 slices_of(on_node(inventory, node), node, offer),

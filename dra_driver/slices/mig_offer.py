@@ -71,6 +71,12 @@ class MigSettings:
             profiles=frozenset(filter(None, profiles.split(","))),
         )
 
+    def offer_of_any_node(self) -> MigOffer:
+        """Return what is offered on a node of which no labels are known."""
+        if not self.heeds_labels:
+            return self.offer({})
+        return self._offer(MigSource.ON_DEMAND, f"unless the Node has label {MIG_MANAGER_LABEL}")
+
     @property
     def heeds_labels(self) -> bool:
         """Whether the Node's labels decide."""

@@ -114,7 +114,8 @@ def projection(
         offer = _Offer(gpu=gpu, inventory=inventory, mig=mig)
         _fill(offer, with_counters=with_counters)
         if offer.is_empty:
-            withheld.append(Withheld(index=gpu.index, reason="; ".join(offer.notes)))
+            reason = "; ".join(offer.notes) or mig.why_none_made() or "nothing of it is offered"
+            withheld.append(Withheld(index=gpu.index, reason=reason))
         else:
             minors.add(gpu.minor)
             offers[gpu.minor] = offer
@@ -141,9 +142,12 @@ def _arranged(offers: dict[int, _Offer], withheld: list[Withheld]) -> Projection
 
 
 def _fill(offer: _Offer, *, with_counters: bool) -> None:
-    reason = _why_undivided(offer, with_counters=with_counters)
     if offer.mig.source is not MigSource.OFF:
         _offer_existing(offer)
+    if offer.mig.why_none_made() is not None:
+        _offer_undivided(offer, None)  # of this node, and not of the GPU
+        return
+    reason = _why_undivided(offer, with_counters=with_counters)
     if reason is None and offer.gpu.mig is not None:
         _offer_parts(offer)
     else:
@@ -153,9 +157,9 @@ def _fill(offer: _Offer, *, with_counters: bool) -> None:
 def _why_undivided(offer: _Offer, *, with_counters: bool) -> str | None:
     """Return why no partitions of a GPU are published; None if they are, or it knows no MIG."""
     gpu = offer.gpu
-    reason = dividing.why_not_partitioned(gpu) or offer.mig.why_none_made()
+    reason = dividing.why_not_partitioned(gpu)
     if gpu.mig is None or reason is not None:
-        return reason if gpu.mig is not None else None
+        return reason
     if not any(map(offer.mig.includes, gpu.mig.profiles)):
         return f"it has none of the profiles of --mig-profiles: {_names(offer.mig.profiles)}"
     if not with_counters:
