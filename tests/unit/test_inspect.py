@@ -10,6 +10,7 @@ from dra_driver.cdi.model import DeviceNode, Edits
 from dra_driver.devices.model import Inventory, MigMode, SickGpu
 from dra_driver.errors import SetupError
 from dra_driver.inspect import report, spec_text, table
+from dra_driver.slices.mig_offer import MigSettings
 
 EDITS = {
     "": Edits(env=("NVIDIA_VISIBLE_DEVICES=void",)),
@@ -25,6 +26,16 @@ def test_a_table_has_one_aligned_row_for_each_gpu() -> None:
     assert first.startswith("gpu-0   NVIDIA H100 80GB HBM3")
     assert second.startswith("gpu-10  NVIDIA H100 80GB HBM3")
     assert header.index("MEMORY") == first.index("80.0 GiB") == second.index("80.0 GiB")
+
+
+def test_what_is_offered_of_mig_is_said_once_and_only_where_a_card_knows_it() -> None:
+    offer = MigSettings.of("existing", "").offer({})
+    divided = make.inventory(make.gpu(0, mig=make.mig()), make.gpu(1, mig=make.mig()))
+    line = "MIG devices for claims: existing (--mig is existing)"
+    assert table(divided, {}, offer).count("--mig is existing") == 1
+    assert line in table(divided, {}, offer).splitlines()
+    assert line not in table(make.inventory(make.gpu(0)), {}, offer)
+    assert report(divided, {}, offer)["mig"] == {"source": "existing", "why": "--mig is existing"}
 
 
 def test_facts_a_card_lacks_are_dashes() -> None:
