@@ -213,4 +213,5 @@ def _kind(event: Event) -> str:
 
 def _plain(message: str) -> str:
     """A message without what differs from pod to pod."""
-    return _DIFFERS.sub("…", message.rpartition(": rpc error")[2] or message)[:300]
+    plain = message.removeprefix("Failed to prepare dynamic resources: prepare dynamic resources: ")
+    return _DIFFERS.sub("…", plain)[:300]

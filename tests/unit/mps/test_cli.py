@@ -61,7 +61,7 @@ def test_an_interval_of_zero_is_refused() -> None:
 def test_it_meets_the_driver_below_the_kubelets_plugins(tmp_path: Path) -> None:
     supervisor = build(node(tmp_path, "--shm-size=8Gi"))
     assert supervisor.domains() == set()
-    assert (tmp_path / "plugins/gpu.nvidia.com/mps/desired").is_dir()
+    assert supervisor._files.root == tmp_path / "plugins/gpu.nvidia.com/mps"
 
 
 @pytest.mark.parametrize("size", ["much", "1", "-1Gi", "100m"])
