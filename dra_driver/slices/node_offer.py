@@ -79,8 +79,7 @@ class NodeOffer:
         if offer is not None:
             return offer
         node = self._api.get_node(self._node_name, timeout=_REQUEST_SECONDS)
-        self._take(node)
-        return self._settings.offer(_labels(node))
+        return self._take(node)
 
     def _told(self, news: Listed | Changed) -> None:
         match news:
@@ -91,15 +90,15 @@ class NodeOffer:
                 if kind != "DELETED":
                     self._take(node)
 
-    def _take(self, node: Mapping[str, object]) -> None:
+    def _take(self, node: Mapping[str, object]) -> MigOffer:
         offer = self._settings.offer(_labels(node))
         with self._lock:
             before, self._offer = self._offer, offer
-        if offer == before:
-            return
-        self._say(offer)
-        if before is not None:
-            self._on_change()
+        if offer != before:
+            self._say(offer)
+            if before is not None:
+                self._on_change()
+        return offer
 
     def _say(self, offer: MigOffer) -> None:
         profiles = sorted(offer.profiles) or "all"

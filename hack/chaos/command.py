@@ -13,10 +13,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from testbed.cluster import Cluster
-from testbed.commands import TestbedError, wait_until
+from testbed.commands import TestbedError
 from testbed.disk import SmallDisk
 from testbed.driver import DriverProcess
 from testbed.node import GpuNode
+from testbed.pods import make_namespace
 
 from chaos.campaign import Campaign, Report, Violation
 from chaos.holds import RULES
@@ -109,14 +110,7 @@ def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]
         undo.callback(_end, node.supervisor)
         undo.callback(_end, node.driver)
         node.credentials.keep_fresh()
-        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        api = node.cluster.api
-        api.create(namespace)
-        wait_until(
-            lambda: api.find("ServiceAccount", "default", NAMESPACE),
-            "the namespace's ServiceAccount",
-            timeout=30,
-        )
+        make_namespace(node.cluster.api, NAMESPACE)
         yield Campaign(node, disk, report, print)
 
 

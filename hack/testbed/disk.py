@@ -37,6 +37,13 @@ class SmallDisk:
             ballast.unlink()
 
     @contextmanager
+    def full(self) -> Iterator[None]:
+        """Let nothing be added."""
+        self.fill()
+        yield
+        self.empty()
+
+    @contextmanager
     def read_only(self) -> Iterator[None]:
         """Let nothing be changed; what is open stays so, as when a kernel has found an error."""
         self.forbid_writing()

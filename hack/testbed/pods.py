@@ -77,6 +77,16 @@ def claim_uids(api: Api, pod: Object) -> list[str]:
     return [claim["metadata"]["uid"] for claim in claims]
 
 
+def make_namespace(api: Api, name: str, *, timeout: float = 30) -> None:
+    """Make a namespace, and wait until pods can be made in it."""
+    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    wait_until(
+        lambda: api.find("ServiceAccount", "default", name),
+        "the namespace's ServiceAccount",
+        timeout=timeout,
+    )
+
+
 def wait_running(
     api: Api, namespace: str, names: Sequence[str] = (), *, timeout: float = 60
 ) -> list[Object]:

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import grpc
@@ -18,13 +18,6 @@ from worlds.process import ProcessNode, eventually, serving_a_node
 READ_ONLY, FULL = "Read-only file system", "No space left on device"
 
 Block = Callable[[SmallDisk], AbstractContextManager[None]]
-
-
-@contextmanager
-def full(disk: SmallDisk) -> Iterator[None]:
-    disk.fill()
-    yield
-    disk.empty()
 
 
 @pytest.fixture
@@ -53,7 +46,9 @@ def disk(node: ProcessNode) -> Iterator[SmallDisk]:
 
 
 BLOCKS = pytest.mark.parametrize(
-    ("block", "reason"), [(SmallDisk.read_only, READ_ONLY), (full, FULL)], ids=["read-only", "full"]
+    ("block", "reason"),
+    [(SmallDisk.read_only, READ_ONLY), (SmallDisk.full, FULL)],
+    ids=["read-only", "full"],
 )
 
 

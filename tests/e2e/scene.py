@@ -12,7 +12,7 @@ from testbed.api import Api, Object
 from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.node import GpuNode
-from testbed.pods import explain, gpus_seen, wait_gone, wait_running
+from testbed.pods import explain, gpus_seen, make_namespace, wait_gone, wait_running
 
 NAMESPACE = "e2e"
 IMAGE = "registry.local/gpu-test:1"
@@ -35,13 +35,7 @@ class Scene:
     @staticmethod
     def prepare(node: GpuNode) -> None:
         """Make the namespace of all scenes, and wait until pods can be made in it."""
-        api = node.cluster.api
-        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        wait_until(
-            lambda: api.find("ServiceAccount", "default", NAMESPACE),
-            "the namespace's ServiceAccount",
-            timeout=30,
-        )
+        make_namespace(node.cluster.api, NAMESPACE)
 
     def name(self, name: str) -> str:
         """The name in the cluster of what this scene calls `name`."""

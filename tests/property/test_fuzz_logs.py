@@ -2,8 +2,6 @@
 
 import io
 import json
-import logging
-from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -13,15 +11,7 @@ from hypothesis import strategies as st
 import fuzz
 from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
 
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    handlers, level = logging.root.handlers[:], logging.root.level
-    yield
-    structlog.reset_defaults()
-    logging.captureWarnings(capture=False)
-    logging.root.handlers[:] = handlers
-    logging.root.setLevel(level)
+pytestmark = pytest.mark.usefixtures("logs_restored")
 
 
 @given(

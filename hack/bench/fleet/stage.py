@@ -19,7 +19,8 @@ import yaml
 from bench.fleet.loads import NAMESPACE
 from testbed.api import Api, Object
 from testbed.cluster import Cluster
-from testbed.commands import REPOSITORY, wait_until
+from testbed.commands import REPOSITORY
+from testbed.pods import make_namespace
 
 UNLIMITED = 10000
 """Requests a second that clients may send."""
@@ -117,14 +118,7 @@ def control_plane(name: str, kubernetes: str) -> Iterator[Cluster]:
         for manifest in ("gpu.yaml", "mig.yaml"):
             text = (REPOSITORY / "deviceclasses" / manifest).read_text()
             cluster.api.create(yaml.safe_load(text))
-        cluster.api.create(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        )
-        wait_until(
-            lambda: cluster.api.find("ServiceAccount", "default", NAMESPACE),
-            "the namespace's ServiceAccount",
-            timeout=60,
-        )
+        make_namespace(cluster.api, NAMESPACE, timeout=60)
         yield cluster
     finally:
         cluster.down()

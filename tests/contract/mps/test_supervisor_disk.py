@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -18,13 +18,6 @@ from worlds.process import eventually
 Block = Callable[[SmallDisk], AbstractContextManager[None]]
 
 
-@contextmanager
-def full(disk: SmallDisk) -> Iterator[None]:
-    disk.fill()
-    yield
-    disk.empty()
-
-
 @pytest.fixture
 def disk(mps: MpsDomains) -> Iterator[SmallDisk]:
     """The disk on which driver and supervisor meet."""
@@ -35,7 +28,7 @@ def disk(mps: MpsDomains) -> Iterator[SmallDisk]:
     made.unmount()
 
 
-@pytest.mark.parametrize("block", [SmallDisk.read_only, full], ids=["read-only", "full"])
+@pytest.mark.parametrize("block", [SmallDisk.read_only, SmallDisk.full], ids=["read-only", "full"])
 def test_a_supervisor_waits_for_its_disk(mps: MpsDomains, disk: SmallDisk, block: Block) -> None:
     supervisor = mps.supervisor()
     thread = threading.Thread(target=supervisor.run)

@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,7 @@ import structlog
 
 from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
 
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    handlers, level = logging.root.handlers[:], logging.root.level
-    yield
-    structlog.reset_defaults()
-    logging.captureWarnings(capture=False)
-    logging.root.handlers[:] = handlers
-    logging.root.setLevel(level)
+pytestmark = pytest.mark.usefixtures("logs_restored")
 
 
 class Terminal(io.StringIO):
