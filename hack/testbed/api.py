@@ -46,6 +46,9 @@ class ApiStatusError(Exception):
 class Api:
     """What a user may do with kubectl, for one user of one cluster."""
 
+    timeout_s = 30.0
+    """How long the API server may be silent."""
+
     def __init__(self, server: str, tls: ssl.SSLContext | None, token: str | None = None) -> None:
         self._address = urlsplit(server)
         self._tls = tls
@@ -174,9 +177,11 @@ class Api:
         if connection is None:
             host, port = self._address.hostname or "127.0.0.1", self._address.port
             if self._tls is None:
-                connection = http.client.HTTPConnection(host, port, timeout=30)
+                connection = http.client.HTTPConnection(host, port, timeout=self.timeout_s)
             else:
-                connection = http.client.HTTPSConnection(host, port, timeout=30, context=self._tls)
+                connection = http.client.HTTPSConnection(
+                    host, port, timeout=self.timeout_s, context=self._tls
+                )
             self._own.connection = connection
             self._open.append(connection)
         return connection

@@ -45,4 +45,5 @@ def test_made_up_nodes_publish_and_pods_are_placed_on_them(tmp_path: Path) -> No
     for one in variants.values():
         assert {load["placed"] for load in one["loads"].values()} == {PODS}
         assert one["stored"]["etcd_bytes"] > 0
+        assert one["writes_of_a_second_look"] == 0
     assert found["ratios"]["ours"]["devices of a node"] == 26

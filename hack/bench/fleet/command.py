@@ -11,8 +11,9 @@ from pathlib import Path
 
 from bench.fleet.loads import LOADS, asks_for_parts, smallest_profile, whole_gpus, workload
 from bench.fleet.placing import place, start_scheduler
-from bench.fleet.publishing import roll_out, stored, withdraw
-from bench.fleet.report import ratios, table
+from bench.fleet.publishing import looked_again, roll_out, stored, withdraw
+from bench.fleet.report import middle, ratios, table
+from bench.fleet.sizes import parts, rewritten
 from bench.fleet.stage import Stage, control_plane, made_up_nodes
 from bench.fleet.usage import memory_mib
 from bench.fleet.variants import VARIANTS, devices, offers
@@ -39,7 +40,9 @@ def main(words: Sequence[str]) -> int:
         inventory = inventory_of(options.profile)
         for nodes in options.nodes:
             check_room(nodes, len(inventory.gpus), options.loads, options.pods)
-        with control_plane(options.name, options.kubernetes) as cluster:
+        with control_plane(
+            options.name, options.kubernetes, limited=options.default_limits
+        ) as cluster:
             runs = [_run(cluster, inventory, nodes, options) for nodes in options.nodes]
             version = cluster.env["CLUSTER_KUBERNETES_VERSION"]
     except (TestbedError, DriverError) as error:
@@ -52,6 +55,7 @@ def main(words: Sequence[str]) -> int:
             "python": platform.python_version(),
         },
         "kubernetes": version,
+        "default_limits": options.default_limits,
         "runs": runs,
     }
     if options.output:
@@ -85,6 +89,18 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--profile", default="h100x8", help="what a node has (default: h100x8)")
     parser.add_argument(
         "--patience", type=float, default=300, help="seconds for a load (default: 300)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        help="how often all variants take their turn; medians are shown (default: 1)",
+    )
+    parser.add_argument(
+        "--default-limits",
+        action="store_true",
+        help="leave scheduler and controller manager the limits on requests that they have in most"
+        " clusters (default: none, so that they are not what is measured)",
     )
     parser.add_argument("--name", default="fleet", help="name of the cluster")
     parser.add_argument("--kubernetes", default="", help="its version, such as 1.36")
@@ -132,10 +148,18 @@ def check_room(nodes: int, gpus: int, loads: Iterable[str], pods: int) -> None:
 
 def _run(cluster: Cluster, inventory: Inventory, nodes: int, options: argparse.Namespace) -> Object:
     _say(f"making {nodes} nodes")
-    run: Object = {"nodes": nodes, "profile": options.profile, "variants": {}}
+    rounds: list[dict[str, Object]] = []
     with made_up_nodes(cluster, nodes) as stage:
-        for variant in options.variants:
-            run["variants"][variant] = _measure(stage, variant, inventory, options)
+        for _ in range(options.rounds):
+            found = {one: _measure(stage, one, inventory, options) for one in options.variants}
+            rounds.append(found)
+    variants = {one: middle([found[one] for found in rounds]) for one in options.variants}
+    run: Object = {
+        "nodes": nodes,
+        "profile": options.profile,
+        "variants": variants,
+        "rounds": rounds,
+    }
     run["ratios"] = ratios(run)
     print("\n".join(table(run)), flush=True)
     return run
@@ -153,8 +177,11 @@ def _measure(
     found: Object = {
         "devices_of_a_node": len(devices(pool)),
         "slices_of_a_node": len(pool.contents),
+        "bytes_of_a_node": parts(pool),
+        "one_gpu": rewritten(VARIANTS[variant], inventory),
         "roll_out": roll_out(stage, VARIANTS[variant], inventory),
         "stored": stored(stage),
+        "writes_of_a_second_look": looked_again(stage, VARIANTS[variant], inventory),
         "loads": {},
     }
     start_scheduler(stage)

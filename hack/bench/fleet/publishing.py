@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
 
-from bench.fleet.stage import Stage
+from bench.fleet.stage import AT_ONCE, Stage
 from bench.fleet.usage import cpu_seconds
 from bench.fleet.variants import Variant
 from testbed.api import Object
@@ -86,6 +86,20 @@ def _publish(stage: Stage, wave: Sequence[_Node]) -> tuple[float, list[float]]:
         began = time.perf_counter()
         each = [task.result() for task in tasks]
         return time.perf_counter() - began, each
+
+
+def looked_again(stage: Stage, variant: Variant, inventory: Inventory) -> int:
+    """Return how many writes all drivers would send that look at what is stored: there is nothing
+    to write as long as nothing changes, unless the API server keeps something else than was sent.
+    """
+
+    def count(name: str, uid: str) -> int:
+        pool = variant(on_node(inventory, name), name)
+        existing = stage.api.all("ResourceSlice", fieldSelector=f"spec.nodeName={name}")
+        return len(writes_for(pool, existing, owner=Owner(name=name, uid=uid)))
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="look") as pool:
+        return sum(pool.map(count, stage.nodes.keys(), stage.nodes.values()))
 
 
 def withdraw(stage: Stage, pool: DesiredPool) -> None:

@@ -3,7 +3,9 @@
 In: what one variant cost on one number of nodes. Out: numbers by name, ratios, lines of text. Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
 
 from bench.fleet.variants import BASELINE
 from testbed.api import Object
@@ -15,6 +17,25 @@ Figures = Mapping[str, float]
 _KB = 1000
 
 
+def middle(results: Sequence[Object]) -> Object:
+    """Return what several rounds of one variant found as one: the median of each number.
+
+    Of a load that was not placed as a whole in some round, what is left is how many pods were.
+    """
+    first = results[0]
+    return {
+        key: _middle([one[key] for one in results])
+        for key in first
+        if all(key in one for one in results)
+    }
+
+
+def _middle(values: Sequence[Any]) -> Any:
+    if isinstance(values[0], Mapping):
+        return middle(values)
+    return median(values)
+
+
 def figures(result: Object, nodes: int) -> dict[str, float]:
     """Return the numbers of a variant by name; a load that was not placed has none."""
     stored, roll_out = result["stored"], result["roll_out"]
@@ -23,6 +44,12 @@ def figures(result: Object, nodes: int) -> dict[str, float]:
         "slices of a node": result["slices_of_a_node"],
         "a node's slices as JSON, kB": stored["list_json_bytes"] / nodes / _KB,
         "a node's slices in etcd, kB": stored["etcd_bytes"] / nodes / _KB,
+        **{f"… {part}, kB": size / _KB for part, size in result["bytes_of_a_node"].items()},
+        **{
+            f"one GPU {change}: kB written": cost["bytes"] / _KB
+            for change, cost in result["one_gpu"].items()
+        },
+        "writes of a second look": result["writes_of_a_second_look"],
         "all nodes publish, s": roll_out["seconds"],
         "all nodes publish: API server, CPU s": roll_out["api_server_cpu_seconds"],
         "list of all slices as JSON, s": stored["list_json_seconds"],

@@ -2,7 +2,8 @@
 
 The cluster's own node is taken away. No kubelet keeps the made-up ones ready, and the controller
 that would miss it is left out. Scheduler and controller manager may send as many requests as they
-like: by default a scheduler sends 50 a second, which would be all that is measured.
+like, unless they are to have the limits of most clusters: by default a scheduler sends 50 a second,
+and then that is most of what is measured.
 """
 
 import base64
@@ -25,14 +26,18 @@ from testbed.pods import make_namespace
 UNLIMITED = 10000
 """Requests a second that clients may send."""
 
-FLAGS = (
+NO_LIMITS = (
     f"kube-scheduler:--kube-api-qps={UNLIMITED}",
     f"kube-scheduler:--kube-api-burst={UNLIMITED}",
     f"kube-controller-manager:--kube-api-qps={UNLIMITED}",
     f"kube-controller-manager:--kube-api-burst={UNLIMITED}",
-    "kube-controller-manager:--controllers=*,-node-lifecycle-controller",
 )
+NO_LIFECYCLE = "kube-controller-manager:--controllers=*,-node-lifecycle-controller"
 MEASURED = ("kube-scheduler", "kube-apiserver", "kube-controller-manager", "etcd")
+SILENCE_S = 60.0
+"""How long the API server may be silent: as long as it gives a request itself. A list of the slices
+of a thousand nodes takes it many seconds."""
+
 AT_ONCE = 8
 """Requests at the same time, where it is not they that are measured."""
 
@@ -106,12 +111,16 @@ class Stage:
 
 
 @contextmanager
-def control_plane(name: str, kubernetes: str) -> Iterator[Cluster]:
-    """Bring a cluster up, with the project's DeviceClasses and no node; take it down in the end."""
-    cluster = Cluster(name, kubernetes, FLAGS)
+def control_plane(name: str, kubernetes: str, *, limited: bool = False) -> Iterator[Cluster]:
+    """Bring a cluster up, with the project's DeviceClasses and no node; take it down in the end.
+
+    `limited`: leave scheduler and controller manager the limits on requests that they have.
+    """
+    cluster = Cluster(name, kubernetes, (NO_LIFECYCLE, *(() if limited else NO_LIMITS)))
     cluster.down()
     try:
         cluster.up(lambda _: None)
+        cluster.api.timeout_s = SILENCE_S
         for component in ("kubelet", "containerd"):
             cluster.stop(component)
         cluster.api.delete("Node", cluster.node)

@@ -11,8 +11,9 @@ from dra_driver.devices.kinds import NodeDevice
 from dra_driver.devices.model import Gpu, Inventory, Partition
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.slices import counters
+from dra_driver.slices.mig_offer import MigOffer
 from dra_driver.slices.pool import DesiredPool, Object, build_slices, objects
-from dra_driver.slices.project import projection
+from dra_driver.slices.project import Projection, projection
 
 Variant = Callable[[Inventory, str], DesiredPool]
 
@@ -20,12 +21,7 @@ Variant = Callable[[Inventory, str], DesiredPool]
 def ours(inventory: Inventory, node: str) -> DesiredPool:
     """What this driver publishes."""
     published = projection(inventory)
-    return build_slices(
-        published.devices,
-        driver=DRIVER_NAME,
-        node_name=node,
-        counter_sets=published.counter_sets,
-    )
+    return _built(published, published.devices, node)
 
 
 def whole_only(inventory: Inventory, node: str) -> DesiredPool:
@@ -34,15 +30,33 @@ def whole_only(inventory: Inventory, node: str) -> DesiredPool:
     return build_slices(published.devices, driver=DRIVER_NAME, node_name=node)
 
 
+def two_profiles(inventory: Inventory, node: str) -> DesiredPool:
+    """What this driver publishes with two `--mig-profiles`, the smallest and one in the middle."""
+    names = {
+        one.name: one.memory_bytes
+        for gpu in inventory.gpus
+        if gpu.mig is not None
+        for one in gpu.mig.profiles
+        if "+" not in one.name
+    }
+    ordered = sorted(names, key=lambda name: (names[name], name))
+    offered = frozenset({ordered[0], ordered[len(ordered) // 2]} if ordered else ())
+    published = projection(inventory, mig=MigOffer(profiles=offered))
+    return _built(published, published.devices, node)
+
+
+def no_partitions(inventory: Inventory, node: str) -> DesiredPool:
+    """Whole GPUs with the counters that partitions would need, and without any partition: the
+    least that a layout with partitions can cost.
+    """
+    published = projection(inventory)
+    return _built(published, [one for one in published.devices if is_whole(one)], node)
+
+
 def whole_last(inventory: Inventory, node: str) -> DesiredPool:
     """What this driver publishes, but whole GPUs after everything else."""
     published = projection(inventory)
-    return build_slices(
-        sorted(published.devices, key=is_whole),
-        driver=DRIVER_NAME,
-        node_name=node,
-        counter_sets=published.counter_sets,
-    )
+    return _built(published, sorted(published.devices, key=is_whole), node)
 
 
 def all_counters(inventory: Inventory, node: str) -> DesiredPool:
@@ -79,6 +93,13 @@ def nvidia_dynamic(inventory: Inventory, node: str) -> DesiredPool:
     return DesiredPool(driver=DRIVER_NAME, node_name=node, contents=tuple(contents))
 
 
+def _built(published: Projection, devices: Sequence[Object], node: str) -> DesiredPool:
+    """The slices of some of the devices that are published, or of all, with all counter sets."""
+    return build_slices(
+        devices, driver=DRIVER_NAME, node_name=node, counter_sets=published.counter_sets
+    )
+
+
 def _consumed(source: NodeDevice) -> Object:
     """The counters of a whole GPU that can be divided, or of a part of one."""
     gpu, device = source.gpu, source.device
@@ -107,6 +128,8 @@ def _all_counters(gpu: Gpu) -> dict[str, int]:
 VARIANTS: Mapping[str, Variant] = MappingProxyType(
     {
         "whole-only": whole_only,
+        "no-partitions": no_partitions,
+        "two-profiles": two_profiles,
         "ours": ours,
         "whole-last": whole_last,
         "all-counters": all_counters,

@@ -1,5 +1,6 @@
 """The fleet benchmark: what is published, what is asked for, and what is made of the numbers."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 from bench.fleet.command import check_room, main, pods_for
 from bench.fleet.loads import LOADS, Workload, smallest_profile, whole_gpus, workload
 from bench.fleet.placing import Taken, bound, placed
-from bench.fleet.report import ratios, table
+from bench.fleet.report import middle, ratios, table
+from bench.fleet.sizes import parts, rewritten
 from bench.fleet.stage import node_object
 from bench.fleet.usage import cpu_seconds
 from bench.fleet.variants import (
@@ -19,9 +21,11 @@ from bench.fleet.variants import (
     all_counters,
     devices,
     is_whole,
+    no_partitions,
     nvidia_dynamic,
     offers,
     ours,
+    two_profiles,
     whole_last,
     whole_only,
 )
@@ -67,6 +71,20 @@ class TestVariants:
         assert [set(content) for content in pool.contents] == [{"devices"}]
         assert not any("consumesCounters" in device for device in devices(pool))
 
+    def test_without_partitions_there_are_the_counters_for_them(self) -> None:
+        found, usual = no_partitions(hoppers(), NODE), ours(hoppers(), NODE)
+        assert names(found) == names(usual)[:2]
+        assert found.contents[0] == usual.contents[0]
+        assert all("consumesCounters" in device for device in devices(found))
+
+    def test_of_two_profiles_one_is_the_smallest_and_one_in_the_middle(self) -> None:
+        found = two_profiles(hoppers(1), NODE)
+        assert len(devices(found)) == 1 + 7 + 2
+        assert offers(found, "1g.10gb")
+        assert offers(found, "3g.40gb")
+        plain = make.inventory(make.gpu(0))
+        assert names(two_profiles(plain, NODE)) == ["gpu-0"]
+
     def test_whole_gpus_last_leaves_the_order_of_the_rest(self) -> None:
         found, usual = whole_last(hoppers(), NODE), ours(hoppers(), NODE)
         assert [is_whole(device) for device in devices(usual)][:3] == [True, True, False]
@@ -90,6 +108,58 @@ class TestVariants:
         assert offers(ours(hoppers(), NODE), "1g.10gb")
         assert not offers(whole_only(hoppers(), NODE), "1g.10gb")
         assert not offers(ours(make.inventory(), NODE), None)
+
+
+class TestSizes:
+    @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+    def test_parts_are_all_that_is_stored(self, variant: Variant) -> None:
+        pool = variant(hoppers(3), NODE)
+        stored = [
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceSlice",
+                "metadata": {
+                    "name": pool.slice_name(index),
+                    "ownerReferences": [
+                        {
+                            "apiVersion": "v1",
+                            "kind": "Node",
+                            "name": "node",
+                            "uid": "00000000-0000-0000-0000-000000000000",
+                            "controller": True,
+                        }
+                    ],
+                },
+                "spec": pool.spec(index, generation=1),
+            }
+            for index in range(len(pool.contents))
+        ]
+        found = parts(pool)
+        assert sum(found.values()) == sum(
+            len(json.dumps(one, separators=(",", ":"))) for one in stored
+        )
+        assert min(found.values()) >= 0
+
+    def test_counters_are_counted_where_they_are(self) -> None:
+        assert parts(whole_only(hoppers(), NODE))["consumesCounters"] == 0
+        assert parts(ours(hoppers(), NODE))["sharedCounters"] > 0
+
+    def test_a_gpu_without_partitions_changes_one_slice(self) -> None:
+        found = rewritten(whole_only, hoppers(8))
+        assert {change: cost["writes"] for change, cost in found.items()} == {
+            "goes": 1,
+            "comes": 1,
+            "gets a taint": 1,
+        }
+
+    def test_where_several_slices_change_all_are_written(self) -> None:
+        slices = len(ours(hoppers(8), NODE).contents)
+        assert {cost["writes"] for cost in rewritten(ours, hoppers(8)).values()} == {slices}
+
+    def test_a_slice_for_each_gpu_keeps_a_taint_in_one(self) -> None:
+        found = rewritten(nvidia_dynamic, hoppers(8))
+        assert found["gets a taint"]["writes"] == 1
+        assert found["goes"]["bytes"] > found["gets a taint"]["bytes"]
 
 
 def sources(work: Workload) -> Counter[str]:
@@ -225,6 +295,9 @@ def result(*, rate: float, size: int, loads: tuple[str, ...], placed_pods: int =
     return {
         "devices_of_a_node": 8,
         "slices_of_a_node": 1,
+        "bytes_of_a_node": {"attributes": 4000, "rest": 500},
+        "one_gpu": {"goes": {"writes": 1, "bytes": 4000}},
+        "writes_of_a_second_look": 0,
         "roll_out": {"seconds": 1.0, "api_server_cpu_seconds": 0.5},
         "stored": {
             "etcd_bytes": size,
@@ -248,6 +321,15 @@ RUN = {
 
 
 class TestReport:
+    def test_of_several_rounds_there_is_the_median_of_each_number(self) -> None:
+        rounds = [result(rate=rate, size=60_000, loads=("whole",)) for rate in (1, 9, 2)]
+        found = middle(rounds)
+        assert found == result(rate=2, size=60_000, loads=("whole",))
+
+    def test_a_load_that_some_round_did_not_place_has_no_rate(self) -> None:
+        whole = {"pods": 2, "placed": 2, "pods_per_second": 4.0}
+        assert middle([whole, {"pods": 2, "placed": 0}]) == {"pods": 2, "placed": 1}
+
     def test_ratios_are_to_the_baseline_of_the_same_run(self) -> None:
         found = ratios(RUN)
         assert set(found) == {"ours"}
@@ -289,7 +371,7 @@ class TestCommandLine:
     @pytest.mark.parametrize(
         ("words", "said"),
         [
-            (["--variants", "ours,theirs"], "'theirs': there are whole-only, ours"),
+            (["--variants", "ours,theirs"], "'theirs': there are whole-only, no-partitions"),
             (["--loads", "2g"], "'2g': there are whole, whole-template"),
             (["--nodes", "0"], "there has to be at least one node"),
         ],
