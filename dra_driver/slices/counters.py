@@ -5,10 +5,11 @@ Rules: a device can be allocated while every counter it consumes has enough left
 and values are those of NVIDIA's own DRA driver: one counter for each memory slice, which is what
 keeps placements from overlapping, and engines and memory as far as they could run out; the whole
 GPU consumes all of it. A card may allow fewer instances of a profile than these say; such a profile
-gets a counter of its own. Every counter costs: the scheduler checks all of them for every pod.
+gets a counter of its own. Every counter costs: the scheduler copies and checks all of them for
+every pod on every node, so that of all these only those are published that say something.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from dra_driver.devices.model import Gpu, Instance, MigProfile, Placement
 from resource_nvidia_com.quantity import Quantity
@@ -81,6 +82,35 @@ def left_by(instances: Iterable[Instance], all_counters: Counters) -> dict[str, 
             if name in left:
                 left[name] = max(0, left[name] - amount)
     return left
+
+
+def telling(consumers: Sequence[Counters], left: Counters) -> frozenset[str]:
+    """Return the counters that keep some of these consumers apart: the others need no publishing.
+
+    A counter says nothing that nobody consumes, and nothing beside another one of which each
+    consumer takes at least as large a part of what is left: it never runs out before that one.
+
+    Args:
+        consumers: what each device consumes that is published.
+        left: what there is of each counter, at least as much as any one of them consumes.
+    """
+    kept = [name for name in left if any(one.get(name) for one in consumers)]
+    for name in reversed(kept.copy()):
+        if any(
+            all(
+                one.get(name, 0) * left[other] <= one.get(other, 0) * left[name]
+                for one in consumers
+            )
+            for other in kept
+            if other != name
+        ):
+            kept.remove(name)
+    return frozenset(kept)
+
+
+def of(names: Container[str], amounts: Counters) -> dict[str, int]:
+    """Return those of the amounts that have one of these names."""
+    return {name: amount for name, amount in amounts.items() if name in names}
 
 
 def fits(wanted: Counters, left: Counters) -> bool:

@@ -199,25 +199,37 @@ def _offer_parts(offer: _Offer) -> None:
     everything = counters.whole(profiles)
     others = dividing.found_by_others(gpu)
     left = counters.left_by(others, everything)
-    name = counters.counter_set_name(gpu)
+    consumers: list[tuple[_Published, counters.Counters]] = []
     wished = tuple(one for one in dividing.partitions(gpu) if offer.mig.includes(one.profile))
     for partition in order.in_packing_order(wished):
         wanted = counters.used(partition.profile, partition.placement, everything)
         if counters.fits(wanted, left):
             published = _publish(offer, partition)
-            published.wire["consumesCounters"] = counters.consumption(name, wanted)
+            consumers.append((published, wanted))
             offer.partitions.append(published)
     if dividing.is_whole(gpu) and not others:
         offer.whole = _publish(offer, gpu)
-        offer.whole.wire["consumesCounters"] = counters.consumption(name, everything)
+        consumers.append((offer.whole, everything))
     elif dividing.is_whole(gpu):
         offer.notes.append(
             "it is not published as a whole, because there are GPU instances on it that this"
             f" driver did not make: to give it out as a whole, destroy them (nvidia-smi mig -i"
             f" {gpu.pci_address} -dci; nvidia-smi mig -i {gpu.pci_address} -dgi)"
         )
-    if offer.partitions or offer.whole:
-        offer.counter_set = counters.counter_set(name, left)
+    if consumers:
+        _count(offer, consumers, left)
+
+
+def _count(
+    offer: _Offer, consumers: list[tuple[_Published, counters.Counters]], left: counters.Counters
+) -> None:
+    """Give a GPU the counters that keep its devices apart, and each device what it consumes."""
+    name = counters.counter_set_name(offer.gpu)
+    told = counters.telling([wanted for _, wanted in consumers], left)
+    for published, wanted in consumers:
+        consumed = counters.of(told, wanted)
+        published.wire["consumesCounters"] = counters.consumption(name, consumed)
+    offer.counter_set = counters.counter_set(name, counters.of(told, left))
 
 
 def _offer_undivided(offer: _Offer, reason: str | None) -> None:

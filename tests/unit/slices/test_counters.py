@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import make
+from dra_driver.devices.model import MigProfile
 from dra_driver.slices import counters
 
 H100 = make.H100_PROFILES
@@ -57,6 +58,35 @@ def test_instances_of_others_leave_the_rest() -> None:
     assert [left[f"memory-slice-{number}"] for number in range(8)] == [1] * 4 + [0] * 4
     assert left["ofa-engines"] == 1
     assert counters.left_by([], everything) == everything
+
+
+def consumed(*profiles: MigProfile) -> list[counters.Counters]:
+    everything = counters.whole(H100)
+    return [everything] + [
+        counters.used(profile, place, everything)
+        for profile in profiles
+        for place in profile.placements
+    ]
+
+
+def test_a_memory_slice_says_nothing_that_is_never_taken_without_another() -> None:
+    told = counters.telling(consumed(*H100), counters.whole(H100))
+    assert told == {"ofa-engines", *(f"memory-slice-{number}" for number in range(7))}
+
+
+def test_of_slices_that_are_only_taken_together_one_is_enough() -> None:
+    told = counters.telling(consumed(THREE), counters.whole(H100))
+    assert told == {"memory-slice-0", "memory-slice-4"}
+
+
+def test_a_counter_that_nobody_consumes_says_nothing() -> None:
+    assert counters.telling([{"a": 1, "b": 0}], {"a": 1, "b": 4, "c": 2}) == {"a"}
+
+
+def test_a_counter_with_more_left_is_implied_and_one_with_less_is_not() -> None:
+    pairs = [{"a": 1, "b": 1}, {"a": 1, "b": 1}, {"a": 1, "b": 1}]
+    assert counters.telling(pairs, {"a": 2, "b": 3}) == {"a"}
+    assert counters.telling([*pairs, {"b": 2}], {"a": 2, "b": 3}) == {"a", "b"}
 
 
 def test_amounts_are_written_as_the_api_has_them() -> None:
