@@ -23,10 +23,14 @@ def ratios(columns: Mapping[str, Figures], baseline: str) -> dict[str, dict[str,
 
 
 def rows(columns: Mapping[str, Figures], baseline: str) -> list[tuple[str, ...]]:
-    """Return a row for each figure under a row of the columns' names; ratios in parentheses."""
+    """Return a row for each figure under a row of the columns' names; ratios in parentheses.
+
+    The order of the figures is that of the fullest column.
+    """
     compared = ratios(columns, baseline)
     found: list[tuple[str, ...]] = [("", *columns)]
-    for figure in dict.fromkeys(name for one in columns.values() for name in one):
+    fullest_first = sorted(columns.values(), key=len, reverse=True)
+    for figure in dict.fromkeys(name for one in fullest_first for name in one):
         cells = (_cell(figure, columns[name], compared.get(name, {})) for name in columns)
         found.append((figure, *cells))
     return found
