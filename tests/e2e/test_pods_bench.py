@@ -36,7 +36,7 @@ def talkative(scene: Scene) -> Iterator[GpuNode]:
 
 def test_pods_of_every_variant_run_and_the_driver_has_its_share(talkative: GpuNode) -> None:
     variants = tuple(one for one in VARIANTS if one != MPS or talkative.can_run_mps)
-    plan = Plan(variants=variants, at_once=(AT_ONCE,), rounds=1, warm_up=0)
+    plan = Plan(variants=variants, at_once=(AT_ONCE,), rounds=1, warm_up=0, rest=0)
     result = measure(talkative, plan)
     (case,) = result["cases"]
     assert tuple(case["variants"]) == variants

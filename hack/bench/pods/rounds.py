@@ -29,12 +29,17 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is measured. `warm_up` are rounds before those that count."""
+    """What is measured. `warm_up` are rounds before those that count.
+
+    `rest`: seconds that pods run before they are deleted. A kubelet still works on a pod for one or
+    two of its looks after it runs, and would first finish that.
+    """
 
     variants: tuple[str, ...]
     at_once: tuple[int, ...]
     rounds: int
     warm_up: int = 1
+    rest: float = 2
     patience: float = 60
     """Seconds for the pods of one turn to run, and to go."""
 
@@ -104,6 +109,7 @@ class Course:
             list(threads.map(lambda name: self._create(turn.variant, name), turn.pods))
             self._wait(turn.pods, Mark.RUNNING)
             self.programs |= {name: self._began(name) for name in turn.pods}
+            time.sleep(self.plan.rest)
             _wait_a_part(_LOOK_S)
             list(threads.map(self._delete, turn.pods))
             self._wait(turn.pods, Mark.GONE)
