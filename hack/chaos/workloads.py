@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from testbed.api import Object
+from testbed.claims import mig_profile
 from testbed.driver import DRIVER_NAME
+from testbed.pods import container
 
 NAMESPACE = "chaos"
-IMAGE = "registry.local/gpu-test:1"
 MIG_CLASS = "mig.nvidia.com"
-_STAY = "trap 'exit 0' TERM; sleep 99999 & wait"
 _GROUP = "resource.k8s.io/v1"
 
 
@@ -40,8 +40,7 @@ class Kind:
 def _claim(name: str, *, count: int = 1, profile: str = "", config: Object | None = None) -> Object:
     exactly: Object = {"deviceClassName": MIG_CLASS if profile else DRIVER_NAME, "count": count}
     if profile:
-        expression = f"device.attributes['{DRIVER_NAME}'].profile == '{profile}'"
-        exactly["selectors"] = [{"cel": {"expression": expression}}]
+        exactly["selectors"] = mig_profile(profile)
     devices: Object = {"requests": [{"name": name, "exactly": exactly}]}
     if count > 1 and profile:
         devices["constraints"] = [{"matchAttribute": f"{DRIVER_NAME}/parentUUID"}]
@@ -132,13 +131,7 @@ def _pod(workload: str, name: str) -> Object:
             "terminationGracePeriodSeconds": 1,
             "resourceClaims": claims,
             "containers": [
-                {
-                    "name": "ctr",
-                    "image": IMAGE,
-                    "imagePullPolicy": "IfNotPresent",
-                    "command": ["bash", "-c", _STAY],
-                    "resources": {"claims": [{"name": claim["name"]} for claim in claims]},
-                }
+                container("ctr", {"claims": [{"name": claim["name"]} for claim in claims]})
             ],
         },
     }

@@ -1,4 +1,4 @@
-"""ResourceClaims and their allocations, where no scheduler makes them."""
+"""ResourceClaims, what they ask for, and their allocations where no scheduler makes them."""
 
 from testbed.api import Object
 from testbed.driver import DRIVER_NAME
@@ -8,6 +8,12 @@ def gpu_config(**sharing: object) -> Object:
     """Return a GpuConfig with this `sharing`."""
     version = "resource.nvidia.com/v1beta1"
     return {"apiVersion": version, "kind": "GpuConfig", "sharing": sharing}
+
+
+def mig_profile(name: str) -> list[Object]:
+    """Return the selectors of a request for a MIG device of a profile, such as `1g.10gb`."""
+    expression = f"device.attributes['{DRIVER_NAME}'].profile == '{name}'"
+    return [{"cel": {"expression": expression}}]
 
 
 def claim(name: str, *, device_class: str = DRIVER_NAME, **request: object) -> Object:

@@ -1,4 +1,4 @@
-"""What containers see: GPUs, variables and mounts; and whether their pods run."""
+"""Containers that stay, and what they see: GPUs, variables, mounts; and whether their pods run."""
 
 import re
 from collections.abc import Sequence
@@ -7,12 +7,28 @@ from testbed.api import Api, Object
 from testbed.cluster import Cluster
 from testbed.commands import TestbedError, wait_until
 
-GPU_LINE = re.compile(r"^GPU (?P<index>\d+): (?P<name>.+) \(UUID: (?P<uuid>GPU-[0-9a-f-]+)\)$")
+IMAGE = "registry.local/gpu-test:1"
+"""The image that a local cluster has."""
 
+STAY = "trap 'exit 0' TERM; sleep 99999 & wait"
+"""A script for bash that does nothing until it is told to end."""
+
+GPU_LINE = re.compile(r"^GPU (?P<index>\d+): (?P<name>.+) \(UUID: (?P<uuid>GPU-[0-9a-f-]+)\)$")
 
 MIG_LINE = re.compile(
     r"^  MIG (?P<profile>\S+) +Device +(?P<index>\d+): \(UUID: (?P<uuid>MIG-[0-9a-f-]+)\)$"
 )
+
+
+def container(name: str, resources: Object, script: str = STAY) -> Object:
+    """Return a container of a pod that runs a script in bash, and has these resources."""
+    return {
+        "name": name,
+        "image": IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["bash", "-c", script],
+        "resources": resources,
+    }
 
 
 def migs_seen(cluster: Cluster, pod: str, container: str, namespace: str) -> dict[str, str]:

@@ -12,11 +12,9 @@ from testbed.api import Api, Object
 from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.node import GpuNode
-from testbed.pods import explain, gpus_seen, make_namespace, wait_gone, wait_running
+from testbed.pods import container, explain, gpus_seen, make_namespace, wait_gone, wait_running
 
 NAMESPACE = "e2e"
-IMAGE = "registry.local/gpu-test:1"
-STAY = "trap 'exit 0' TERM; sleep 99999 & wait"
 
 _numbers = itertools.count(1)
 
@@ -188,17 +186,6 @@ def claim_spec(**request: object) -> Object:
 def cel(expression: str) -> list[Object]:
     """The selectors of a request with one CEL expression."""
     return [{"cel": {"expression": expression}}]
-
-
-def container(name: str, resources: Object) -> Object:
-    """A container that stays until it is told to end."""
-    return {
-        "name": name,
-        "image": IMAGE,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["bash", "-c", STAY],
-        "resources": resources,
-    }
 
 
 def slice_facts(api: Api) -> list[Object]:

@@ -11,10 +11,10 @@ from testbed.claims import gpu_config
 from testbed.commands import run, wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.machine import DRIVER, GpuSettings
-from testbed.pods import claim_uids, environment, mount_points
+from testbed.pods import claim_uids, container, environment, mount_points
 
 from dra_driver.mps.cgroup import GROUP
-from e2e.scene import NAMESPACE, Scene, container
+from e2e.scene import NAMESPACE, Scene
 
 USUAL = GpuSettings(compute_mode="Default", time_slice="Default")
 UNDER_MPS = GpuSettings(compute_mode="Exclusive_Process", time_slice="Default")

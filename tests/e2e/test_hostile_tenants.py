@@ -19,9 +19,10 @@ from testbed.api import Object
 from testbed.commands import TestbedError, wait_until
 from testbed.driver import DriverProcess
 from testbed.node import GpuNode
+from testbed.pods import container
 
 from dra_driver.mps.cgroup import GROUP
-from e2e.scene import Scene, container
+from e2e.scene import Scene
 from e2e.sharing import (
     CGROUPS,
     MEMORY,

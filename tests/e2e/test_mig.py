@@ -3,11 +3,12 @@
 import pytest
 from testbed import mps
 from testbed.api import Object
+from testbed.claims import mig_profile
 from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
-from testbed.pods import claim_uids, migs_seen, parse_gpu_list
+from testbed.pods import claim_uids, container, migs_seen, parse_gpu_list
 
-from e2e.scene import NAMESPACE, Scene, container
+from e2e.scene import NAMESPACE, Scene
 
 pytestmark = pytest.mark.e2e
 
@@ -16,19 +17,13 @@ SMALL, MEDIUM, LARGE = "1g.10gb", "2g.20gb", "3g.40gb"
 HALF = {"defaultActiveThreadPercentage": 50, "defaultPinnedDeviceMemoryLimit": "4Gi"}
 
 
-def profile(name: str) -> list[Object]:
-    """The selectors of a request for a MIG device of a profile."""
-    expression = f"device.attributes['{DRIVER_NAME}'].profile == '{name}'"
-    return [{"cel": {"expression": expression}}]
-
-
 def migs(sharing: Object | None = None, *, on_one_gpu: bool = False, **requests: str) -> Object:
     """The spec of a claim: a MIG device for each request, of the profile given."""
     devices: Object = {
         "requests": [
             {
                 "name": name,
-                "exactly": {"deviceClassName": MIG_CLASS, "selectors": profile(wanted)},
+                "exactly": {"deviceClassName": MIG_CLASS, "selectors": mig_profile(wanted)},
             }
             for name, wanted in requests.items()
         ]

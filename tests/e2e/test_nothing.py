@@ -4,8 +4,9 @@ The image says NVIDIA_VISIBLE_DEVICES=all, as CUDA images do; here no runtime of
 """
 
 import pytest
+from testbed.pods import container
 
-from e2e.scene import NAMESPACE, Scene, container
+from e2e.scene import NAMESPACE, Scene
 
 pytestmark = pytest.mark.e2e
 

@@ -9,10 +9,11 @@ from testbed.api import Object
 from testbed.claims import gpu_config
 from testbed.commands import wait_until
 from testbed.machine import GpuSettings
+from testbed.pods import container
 
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
-from e2e.scene import Scene, cel, container
+from e2e.scene import Scene, cel
 from e2e.sharing import (
     MEMORY,
     PERCENTAGE,

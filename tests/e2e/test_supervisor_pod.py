@@ -15,10 +15,10 @@ from testbed import mps
 from testbed.api import Object
 from testbed.commands import REPOSITORY, wait_until
 from testbed.machine import DRIVER
-from testbed.pods import explain, is_ready
+from testbed.pods import IMAGE, explain, is_ready
 
 from dra_driver.mps.cgroup import GROUP
-from e2e.scene import IMAGE, Scene
+from e2e.scene import Scene
 from e2e.sharing import MEMORY, PERCENTAGE, UNDER_MPS, Shared, mps_limits, remove_groups
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("mps_node")]

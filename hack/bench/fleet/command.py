@@ -3,12 +3,12 @@
 import argparse
 import json
 import os
-import platform
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from bench.command_line import machine, names_of, numbers_of
 from bench.fleet.loads import LOADS, asks_for_parts, smallest_profile, whole_gpus, workload
 from bench.fleet.placing import place, start_scheduler
 from bench.fleet.publishing import looked_again, roll_out, stored, withdraw
@@ -49,11 +49,7 @@ def main(words: Sequence[str]) -> int:
         sys.stderr.write(f"error: {error}\n")
         return 1
     result = {
-        "machine": {
-            "cpus": os.cpu_count(),
-            "kernel": platform.release(),
-            "python": platform.python_version(),
-        },
+        "machine": machine(),
         "kubernetes": version,
         "default_limits": options.default_limits,
         "runs": runs,
@@ -66,7 +62,10 @@ def main(words: Sequence[str]) -> int:
 def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="hack/bench/fleet", description=__doc__)
     parser.add_argument(
-        "--nodes", type=_numbers, default=[10], help="how many, such as 10,100 (default: 10)"
+        "--nodes",
+        type=numbers_of("node"),
+        default=[10],
+        help="how many, such as 10,100 (default: 10)",
     )
     parser.add_argument(
         "--pods",
@@ -76,13 +75,13 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--variants",
-        type=_names_of(VARIANTS),
+        type=names_of(VARIANTS),
         default=list(VARIANTS),
         help=f"of {', '.join(VARIANTS)} (default: all, in this order)",
     )
     parser.add_argument(
         "--loads",
-        type=_names_of(LOADS),
+        type=names_of(LOADS),
         default=list(LOADS),
         help=f"of {', '.join(LOADS)} (default: all)",
     )
@@ -106,24 +105,6 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--kubernetes", default="", help="its version, such as 1.36")
     parser.add_argument("--output", type=Path, help="file for all that was measured, as JSON")
     return parser.parse_args(words)
-
-
-def _numbers(text: str) -> list[int]:
-    found = [int(word) for word in text.split(",")]
-    if min(found) < 1:
-        raise argparse.ArgumentTypeError("there has to be at least one node")
-    return found
-
-
-def _names_of(known: Iterable[str]) -> Callable[[str], list[str]]:
-    def names(text: str) -> list[str]:
-        found = text.split(",")
-        for name in found:
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"{name!r}: there are {', '.join(known)}")
-        return found
-
-    return names
 
 
 def pods_for(nodes: int, asked: int) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from testbed.api import Object
+from testbed.claims import mig_profile
 
 from dra_driver.devices.model import Inventory
 
@@ -127,9 +128,7 @@ def _pod(name: str, asked: Asked, profile: str | None, made: _Made) -> Object:
 def _claim_spec(profile: str | None) -> Object:
     exactly: Object = {"deviceClassName": "gpu.nvidia.com"}
     if profile is not None:
-        expression = f"device.attributes['gpu.nvidia.com'].profile == '{profile}'"
-        selectors = [{"cel": {"expression": expression}}]
-        exactly = {"deviceClassName": "mig.nvidia.com", "selectors": selectors}
+        exactly = {"deviceClassName": "mig.nvidia.com", "selectors": mig_profile(profile)}
     return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
 
 

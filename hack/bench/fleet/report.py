@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from bench import comparison
 from bench.fleet.variants import BASELINE
 from testbed.api import Object
 
 from dra_driver.table import aligned
-
-Figures = Mapping[str, float]
 
 _KB = 1000
 
@@ -69,43 +68,17 @@ def figures(result: Object, nodes: int) -> dict[str, float]:
 
 def ratios(run: Object) -> dict[str, dict[str, float]]:
     """Return each variant's figures ÷ those of the baseline, as far as it has them."""
-    nodes = run["nodes"]
-    if BASELINE not in run["variants"]:
-        return {}
-    base = figures(run["variants"][BASELINE], nodes)
-    return {
-        name: {
-            figure: round(value / base[figure], 2)
-            for figure, value in figures(result, nodes).items()
-            if base.get(figure)
-        }
-        for name, result in run["variants"].items()
-        if name != BASELINE
-    }
+    return comparison.ratios(_columns(run), BASELINE)
 
 
 def table(run: Object) -> list[str]:
     """Return the lines of a table: a row for each figure, a column for each variant."""
-    nodes = run["nodes"]
-    columns = {name: figures(one, nodes) for name, one in run["variants"].items()}
-    compared = ratios(run)
-    rows = [("", *columns)]
-    for figure in dict.fromkeys(name for one in columns.values() for name in one):
-        cells = (_cell(figure, columns[name], compared.get(name, {})) for name in columns)
-        rows.append((figure, *cells))
-    title = f"{nodes} nodes of {run['profile']}; in parentheses ÷ {BASELINE}"
-    return [title, *aligned(rows), *_unplaced(run)]
+    title = f"{run['nodes']} nodes of {run['profile']}; in parentheses ÷ {BASELINE}"
+    return [title, *aligned(comparison.rows(_columns(run), BASELINE)), *_unplaced(run)]
 
 
-def _cell(figure: str, values: Figures, compared: Figures) -> str:
-    if figure not in values:
-        return "-"
-    ratio = f" ({compared[figure]:g})" if figure in compared else ""
-    return f"{_short(values[figure])}{ratio}"
-
-
-def _short(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+def _columns(run: Object) -> dict[str, dict[str, float]]:
+    return {name: figures(one, run["nodes"]) for name, one in run["variants"].items()}
 
 
 def _unplaced(run: Object) -> list[str]:

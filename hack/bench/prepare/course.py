@@ -4,7 +4,6 @@ import argparse
 import itertools
 import json
 import os
-import platform
 import signal
 import sys
 import tempfile
@@ -13,13 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from bench.command_line import machine
+from bench.timings import Summary, at_once, fsync_1kb, percentile, summary, timed
 from sharing import CONFIGS, beside_a_slow_start, nvidia_smi, supervisor
 from stage import Stage, fake_stage, real_stage
 from testbed.api import Api, Object
 from testbed.commands import TestbedError, wait_until
 from testbed.driver import DriverProcess, resident_memory
 from testbed.kubelet import ClaimName, KubeletClient
-from timings import Summary, at_once, fsync_1kb, percentile, summary, timed
 
 MIB = 1024 * 1024
 FOLDER = "/var/tmp"  # noqa: S108  # a real disk, where /tmp may be memory
@@ -111,11 +111,7 @@ def _measure_driver(stage: Stage, driver: DriverProcess, options: argparse.Names
         driver.stop()
         driver.log.unlink(missing_ok=True)
     return {
-        "machine": {
-            "cpus": os.cpu_count(),
-            "kernel": platform.release(),
-            "python": platform.python_version(),
-        },
+        "machine": machine(),
         "apiserver": options.apiserver,
         "start_to_registered_s": {
             "p50": round(percentile(starts, 0.5), 3),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.timings import summary, timed
 from stage import Stage
 from testbed import mps
 from testbed.api import Object
@@ -13,7 +14,6 @@ from testbed.claims import gpu_config
 from testbed.commands import TestbedError, run, wait_until
 from testbed.driver import SupervisorProcess
 from testbed.kubelet import ClaimName, KubeletClient
-from timings import summary, timed
 
 CONFIGS: Mapping[str, Object | None] = {
     "exclusive": None,

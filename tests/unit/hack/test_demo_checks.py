@@ -1,4 +1,4 @@
-"""What the demo runner and the benchmark make of what they saw."""
+"""What the demo runner makes of what they saw."""
 
 import os
 import sys
@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 HACK = Path(__file__).resolve().parents[3] / "hack"
-sys.path += [str(HACK / "demo"), str(HACK / "bench" / "prepare")]
+sys.path.append(str(HACK / "demo"))
 
 import demos  # noqa: E402
-import timings  # noqa: E402
 from testbed.commands import TestbedError, run, wait_until  # noqa: E402
 from testbed.leftovers import end_process, write_pid_file  # noqa: E402
 from testbed.machine import GpuSettings  # noqa: E402
@@ -119,29 +118,6 @@ def test_the_daemon_must_answer_as_expected() -> None:
 def test_an_unknown_demo_names_those_that_are() -> None:
     with pytest.raises(TestbedError, match="whole-gpu"):
         demos.load("no-such-demo")
-
-
-def test_percentiles_are_values_that_were_measured() -> None:
-    values = [float(number) for number in range(1, 101)]
-    assert timings.percentile(values, 0.5) == 50
-    assert timings.percentile(values, 0.99) == 99
-    assert timings.percentile([7.0], 0.99) == 7.0
-
-
-def test_callers_do_each_step_in_every_round() -> None:
-    done: list[str] = []
-    steps = [[lambda: done.append("a"), lambda: done.append("b")] for _ in range(3)]
-    first, second = timings.at_once(steps, 4)
-    assert len(first) == len(second) == 3 * 4
-    assert done.count("a") == done.count("b") == 3 * 4
-
-
-def test_a_caller_that_fails_ends_the_measurement() -> None:
-    def fail() -> None:
-        raise RuntimeError("no such claim")
-
-    with pytest.raises(RuntimeError, match="no such claim"):
-        timings.at_once([[fail], [lambda: None]], 1, timeout=10)
 
 
 def test_a_failed_program_says_what_it_said() -> None:

@@ -1,0 +1,1 @@
+"""How long a pod takes to start and to go, with a claim and without."""

@@ -1,0 +1,17 @@
+"""`python hack/bench/pods`: how long a pod takes to start and to go, with a claim and without.
+
+A real cluster with a kubelet and containerd (hack/cluster), the driver on simulated GPUs, and pods
+that differ in their claim alone. They take turns, so that whatever slows the machine down slows all
+of them. Only ratios within a run carry over to other machines.
+"""
+
+import sys
+from pathlib import Path
+
+# Python put this folder on its path; this package and those it shares lie two folders up.
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from bench.pods.command import main  # noqa: E402
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,127 @@
+"""The command line: brings up a node, has it measured, prints tables and writes JSON."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.command_line import machine, names_of, numbers_of
+from bench.pods.report import durations, summarised, table
+from bench.pods.rounds import Plan, check, run
+from bench.pods.variants import VARIANTS
+from testbed.api import Object
+from testbed.cluster import Cluster
+from testbed.commands import TestbedError
+from testbed.node import GpuNode
+
+from dra_driver.errors import DriverError
+
+PROFILE = "h100x8"
+_MOST = 8
+_ENV = {"LOG_LEVEL": "debug"}
+"""What the driver is told beside the usual: to log each call of the kubelet with its duration."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Measure, print tables, write JSON; return the exit status."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and tidy up
+    options = _options(words)
+    if os.geteuid() != 0:
+        sys.stderr.write("error: a kubelet needs root\n")
+        return 1
+    plan = Plan(
+        variants=tuple(options.variants),
+        at_once=tuple(options.at_once),
+        rounds=options.rounds,
+        patience=options.patience,
+    )
+    try:
+        with _node(options.name, options.kubernetes) as node:
+            result = measure(node, plan)
+    except (TestbedError, DriverError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    if options.output:
+        options.output.write_text(json.dumps(result, indent=2) + "\n")
+    for case in result["cases"]:
+        print("\n".join([*table(case), ""]))
+    return 0
+
+
+def measure(node: GpuNode, plan: Plan) -> Object:
+    """Measure as planned on a node that is up, and whose driver logs at debug level."""
+    check(node, plan)
+    lives = run(node, plan, _say)
+    return {
+        "machine": machine() | {"load": os.getloadavg()[0]},
+        "kubernetes": node.cluster.env["CLUSTER_KUBERNETES_VERSION"],
+        "profile": node.machine.profile,
+        "rounds": plan.rounds,
+        "cases": summarised(lives),
+        "pods": [
+            {"variant": life.variant, "at_once": life.at_once, "durations_ms": durations(life)}
+            for life in lives
+        ],
+    }
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="hack/bench/pods", description=__doc__)
+    parser.add_argument(
+        "--variants",
+        type=names_of(VARIANTS),
+        default=list(VARIANTS),
+        help=f"what pods ask for, of {', '.join(VARIANTS)} (default: all)",
+    )
+    parser.add_argument(
+        "--at-once",
+        type=numbers_of("pod", most=_MOST),
+        default=[1, _MOST],
+        help=f"pods made at the same moment, at most {_MOST} (default: 1,{_MOST})",
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=10, help="turns of each variant that count (default: 10)"
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=60,
+        help="seconds for the pods of a turn to run, and to go (default: 60)",
+    )
+    parser.add_argument("--name", default="pods", help="name of the cluster (default: pods)")
+    parser.add_argument("--kubernetes", default="", help="its version, such as 1.36")
+    parser.add_argument("--output", type=Path, help="file for all that was measured, as JSON")
+    options = parser.parse_args(words)
+    if options.rounds < 1:
+        parser.error("--rounds: there has to be at least one round")
+    return options
+
+
+@contextmanager
+def _node(name: str, kubernetes: str) -> Iterator[GpuNode]:
+    """Bring up a node with a driver and an MPS supervisor; take all down in the end."""
+    with tempfile.TemporaryDirectory(prefix="dra-bench-", dir="/var/tmp") as folder:
+        node = GpuNode(
+            Cluster(name, kubernetes),
+            Path(folder) / "node",
+            profile=PROFILE,
+            token_life=6 * 3600,
+            driver_env=_ENV,
+            mps=True,
+        )
+        node.clear()
+        try:
+            node.up(lambda _: None)
+            yield node
+        finally:
+            node.down()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"pods: {text}\n")
+    sys.stderr.flush()

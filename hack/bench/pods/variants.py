@@ -1,0 +1,83 @@
+"""Pods that are the same but for what they ask for.
+
+In: the name of a variant. Out: its ResourceClaimTemplate, if it has one, and its pods. Each pod has
+a claim of its own, made of the template by the controller manager, as most workloads have. Pure.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from testbed.api import Object
+from testbed.claims import claim, gpu_config, mig_profile
+from testbed.driver import DRIVER_NAME
+from testbed.pods import STAY, container
+
+BASELINE = "none"
+"""The variant that asks for nothing; the others are compared with it."""
+
+EXTENDED = "extended"
+"""The variant that asks for nvidia.com/gpu; the scheduler makes its claims."""
+
+MPS = "mps"
+MIG = "mig"
+
+_SLICE = gpu_config(strategy="TimeSlicing", timeSlicingConfig={"interval": "Long"})
+_LIMITS = {"defaultActiveThreadPercentage": 50, "defaultPinnedDeviceMemoryLimit": "10Gi"}
+
+
+def _devices(
+    config: Object | None = None, device_class: str = DRIVER_NAME, **request: object
+) -> Object:
+    spec: Object = claim("", device_class=device_class, **request)["spec"]
+    if config is not None:
+        spec["devices"]["config"] = [{"opaque": {"driver": DRIVER_NAME, "parameters": config}}]
+    return spec
+
+
+CLAIMS: Mapping[str, Object] = MappingProxyType(
+    {
+        "whole": _devices(),
+        "time-slicing": _devices(_SLICE),
+        MPS: _devices(gpu_config(strategy="MPS", mpsConfig=_LIMITS)),
+        MIG: _devices(device_class="mig.nvidia.com", selectors=mig_profile("1g.10gb")),
+    }
+)
+"""The specs of claims, by the variant that has them."""
+
+VARIANTS = (BASELINE, "whole", EXTENDED, "time-slicing", MPS, MIG)
+
+
+def template(variant: str) -> Object | None:
+    """Return the template of a variant's claims, which has the variant's name."""
+    if variant not in CLAIMS:
+        return None
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": variant},
+        "spec": {"spec": CLAIMS[variant]},
+    }
+
+
+def pod(variant: str, name: str) -> Object:
+    """Return a pod that prints when its program began (seconds since 1970), and stays."""
+    spec: Object = {"terminationGracePeriodSeconds": 1}
+    resources: Object = {}
+    if variant in CLAIMS:
+        spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": variant}]
+        resources = {"claims": [{"name": "gpu"}]}
+    elif variant == EXTENDED:
+        resources = {"limits": {"nvidia.com/gpu": "1"}}
+    spec["containers"] = [container("ctr", resources, f"echo $EPOCHREALTIME; {STAY}")]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def claims_of(variant: str) -> int:
+    """Return how many claims each pod of a variant has."""
+    return int(variant != BASELINE)
+
+
+def order(variants: tuple[str, ...], number: int) -> tuple[str, ...]:
+    """Return the variants as they take turns in a round: each begins once in so many rounds."""
+    first = number % len(variants)
+    return variants[first:] + variants[:first]

@@ -1,0 +1,64 @@
+"""The benchmark of pods, for one round: every variant runs, and what was seen of it adds up."""
+
+from collections.abc import Iterator
+
+import pytest
+from bench.pods.command import measure
+from bench.pods.report import END, START
+from bench.pods.rounds import NAMESPACE, Plan
+from bench.pods.variants import BASELINE, MPS, VARIANTS
+from testbed.commands import TestbedError
+from testbed.node import GpuNode
+from testbed.pods import wait_gone
+
+from e2e.scene import Scene
+
+pytestmark = pytest.mark.e2e
+
+AT_ONCE = 2
+
+
+@pytest.fixture
+def talkative(scene: Scene) -> Iterator[GpuNode]:
+    """The node, with a driver that logs each call of the kubelet."""
+    driver = scene.node.driver
+    usual = dict(driver.env)
+    driver.stop()
+    driver.env["LOG_LEVEL"] = "debug"
+    driver.start()
+    driver.wait_registered()
+    yield scene.node
+    driver.stop()
+    driver.env = usual
+    driver.start()
+    driver.wait_registered()
+
+
+def test_pods_of_every_variant_run_and_the_driver_has_its_share(talkative: GpuNode) -> None:
+    variants = tuple(one for one in VARIANTS if one != MPS or talkative.can_run_mps)
+    plan = Plan(variants=variants, at_once=(AT_ONCE,), rounds=1, warm_up=0, rest=0)
+    result = measure(talkative, plan)
+    (case,) = result["cases"]
+    assert tuple(case["variants"]) == variants
+    assert len(result["pods"]) == AT_ONCE * len(variants)
+    for pod in result["pods"]:
+        took = pod["durations_ms"]
+        assert took[START] > 0
+        assert took[END] > 0
+        assert ("prepare" in took, "unprepare" in took) == (pod["variant"] != BASELINE,) * 2
+        if pod["variant"] != BASELINE:
+            assert {"created → claim made", "claim made → allocated"} <= took.keys()
+            parts = ("scheduled → prepare", "prepare", "prepare → program")
+            assert sum(took[part] for part in parts) == pytest.approx(
+                took["scheduled → program"], abs=0.1
+            )
+    assert {one["refused"] for one in case["variants"].values()} == {0}
+    assert case["ratios"].keys() == set(variants) - {BASELINE}
+
+
+def test_a_pod_that_does_not_run_in_time_is_named_with_the_reason(node: GpuNode) -> None:
+    plan = Plan(variants=(BASELINE,), at_once=(1,), rounds=1, warm_up=0, patience=0)
+    with pytest.raises(TestbedError, match=r"^after 0 s not running: none-1-1-0\npod none-1-1-0:"):
+        measure(node, plan)
+    wait_gone(node.cluster.api, NAMESPACE)
+    assert node.cluster.api.all("ResourceClaim", NAMESPACE) == []
