@@ -35,9 +35,10 @@ class RefusalTiming:
     patience: float = 5.0
     """From the first refusal to the one from which on nothing of the GPU is offered."""
 
-    shortest: float = 60.0
+    shortest: float = 120.0
     longest: float = 600.0
-    """Bounds of the time from the last refusal until it is offered again."""
+    """Bounds of the time from the last refusal until it is offered again. The kubelet tries 60 to
+    90 s after a failure, and as long as a claim waits nothing else should be placed there."""
 
     check: float = 5.0
     """From look to look whether anybody still has it open."""
@@ -57,10 +58,17 @@ class _Refusing:
     seen: bool = False
     waiting: dict[MigSlot, str] = field(default_factory=dict)
 
+    def pause(self, timing: RefusalTiming) -> float:
+        """Return the seconds from the last refusal until trying again makes sense."""
+        return min(max(self.last - self.first, timing.shortest), timing.longest)
+
     def end(self, timing: RefusalTiming) -> float:
         """Return when trying again makes sense, on the clock."""
-        so_far = self.last - self.first
-        return self.last + min(max(so_far, timing.shortest), timing.longest)
+        return self.last + self.pause(timing)
+
+    def is_over(self, timing: RefusalTiming, now: float) -> bool:
+        """Tell whether a refusal now would be the first again, after as long again in peace."""
+        return now > self.end(timing) + self.pause(timing)
 
 
 class Refusals:
@@ -107,7 +115,7 @@ class Refusals:
         now = self._clock()
         with self._lock:
             known = self._gpus.get(slot.gpu)
-            if known is None or now > known.end(self._timing) + self._timing.longest:
+            if known is None or known.is_over(self._timing, now):
                 known = _Refusing(minor=error.minor, first=now, last=now)
                 self._gpus[slot.gpu] = known
             known.last = now
@@ -134,8 +142,10 @@ class Refusals:
 
     def look_at(self, inventory: Inventory) -> None:
         """Forget the GPUs that are in MIG mode, and those that are gone."""
-        waiting = {gpu.uuid for gpu in inventory.gpus if gpu.mig_mode is not MigMode.ENABLED}
-        for uuid in set(self._gpus) - waiting:
+        off = {gpu.uuid for gpu in inventory.gpus if gpu.mig_mode is not MigMode.ENABLED}
+        with self._lock:
+            known = set(self._gpus)
+        for uuid in known - off:
             self._forget(uuid, "it is in MIG mode, or gone")
 
     def start(self) -> None:

@@ -114,6 +114,10 @@ def test_a_card_that_refuses_is_told_and_passed_over_until_it_is_let_go(scene: S
         assert words in withdrawn["reason"]
         wait_until(lambda: len(of_the_held(scene)) == 1, "its other parts to go", timeout=30)
         scene.node.wait_published()
+        # The part that the pod has is counted: its GPU is not given out as a whole beside it.
+        eight = scene.pod("eight", claims=[scene.claim("eight", count=8)])
+        assert "cannot allocate all claims" in scene.unschedulable(eight)
+        scene.delete(eight)
         passed = scene.pod("passed", templates=[name])
         scene.running(passed)
         assert f"gpu-{FIRST_TO_BE_DIVIDED}" in scene.node.devices()

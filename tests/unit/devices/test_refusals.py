@@ -77,11 +77,11 @@ def test_a_gpu_that_refuses_for_longer_is_held_back_alone_and_told_once(world: W
         "log_level": "warning",
         "gpu": ONE,
         "reason": "because of 0",
-        "seconds": 60,
+        "seconds": 120,
     }
 
 
-def test_it_is_offered_again_after_a_minute_and_ever_more_rarely(world: World) -> None:
+def test_it_is_offered_again_after_two_minutes_and_ever_more_rarely(world: World) -> None:
     world.refuse_for(5)
     times = []
     for _ in range(6):
@@ -89,24 +89,26 @@ def test_it_is_offered_again_after_a_minute_and_ever_more_rarely(world: World) -
         world.refuse()
         assert world.held == {ONE}
 
-    assert times == [60, 65, 130, 260, 520, 600]
+    assert times == [120, 125, 250, 500, 600, 600]
 
 
 def test_whoever_keeps_trying_keeps_it_withdrawn(world: World) -> None:
     world.refuse_for(5)
     for _ in range(5):
-        world.now += 55
+        world.now += 115
         world.refusals.check()
         world.refuse()
     assert (world.held, world.changes) == ({ONE}, 1)
 
 
-def test_after_a_long_peace_a_refusal_is_the_first_again(world: World) -> None:
+def test_after_as_long_again_in_peace_a_refusal_is_the_first_again(world: World) -> None:
     world.refuse_for(5)
     world.offered_after()
-    world.now += 601
+    world.now += 121
     world.refuse()
     assert world.held == set()
+    world.refuse_for(5)
+    assert round(world.offered_after()) == 120
 
 
 def test_it_is_offered_again_at_once_when_it_is_in_mig_mode(world: World) -> None:
