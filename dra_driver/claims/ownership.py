@@ -132,7 +132,8 @@ class Ownership:
         """
         for gpu, refusal in refused.items():
             slots = sorted(_slot_name(slot) for slot in refusal.waiting)
-            _write(self._notes / _checked(gpu) / _REFUSED, "\n".join((refusal.reason, *slots)))
+            lines = (refusal.reason.replace("\n", " "), *slots)
+            _write(self._notes / _checked(gpu) / _REFUSED, "\n".join(lines))
         for gpu in set(self._noted_gpus()) - refused.keys():
             try:
                 # The folder stays: a note may be about to be written there.
@@ -145,7 +146,8 @@ class Ownership:
         found: dict[GpuUuid, Refusal] = {}
         for gpu in self._noted_gpus():
             with suppress(OSError):
-                reason, *names = (self._notes / gpu / _REFUSED).read_text().split("\n")
+                text = (self._notes / gpu / _REFUSED).read_text(errors="replace")
+                reason, *names = text.split("\n")
                 slots = (_slot(gpu, name) for name in names)
                 waiting = frozenset(slot for slot in slots if slot is not None)
                 found[gpu] = Refusal(reason=reason, waiting=waiting)

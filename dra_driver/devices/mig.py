@@ -199,15 +199,15 @@ def _held(gpu: GpuUuid, mode: MigMode, minor: int, holders: Sequence[Holder]) ->
     else:
         cause = f"MIG mode of {gpu} ({node}) cannot be turned off while others have it open"
     if holders:
-        advice = f"{listed(holders)}; end these processes"
+        advice = f": {listed(holders)}; end these processes"
     else:
         advice = (
-            f"which cannot be seen from here; see who they are (fuser -v {node} on the node; often"
-            " DCGM, a display server, or nvidia-smi in a loop) and end these processes"
+            f", which cannot be seen from here; see who they are (fuser -v {node} on the node;"
+            " often DCGM, a display server, or nvidia-smi in a loop) and end these processes"
         )
     if mode is MigMode.ENABLED:
         advice += ", or have no MIG devices made on this node (--mig existing)"
-    return f"{cause}: {advice}"
+    return f"{cause}{advice}"
 
 
 def _make(
