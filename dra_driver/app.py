@@ -16,7 +16,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -36,15 +35,17 @@ from dra_driver.claims.node import NodeParts, open_claims
 from dra_driver.claims.prepare import ClaimPreparer
 from dra_driver.claims.reconcile import Reconciler
 from dra_driver.claims.record import MIG
+from dra_driver.devices.holders import Holders
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.mig import MigInstances
-from dra_driver.devices.model import Inventory, MigSlot
+from dra_driver.devices.model import Inventory
 from dra_driver.devices.modprobe import NvidiaModprobe
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvml_calls import NvmlCalls
+from dra_driver.devices.refusals import Refusals
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
-from dra_driver.errors import DriverError
+from dra_driver.errors import DriverError, StateError
 from dra_driver.kube.client import KubeClient
 from dra_driver.kubelet.liveness import Liveness
 from dra_driver.kubelet.plugin import KubeletPlugin
@@ -111,7 +112,8 @@ class Driver:
             dev=roots.dev,
             proc_root=roots.proc,
             sys_root=roots.sys,
-            made_here=self._mig_made_here,
+            made_here=lambda: self._claims.ownership.made().keys(),
+            turned_on=lambda: set(self._claims.ownership.gpus_turned_on()),
             calls=NvmlCalls(clock=clock, answer_seconds=settings.nvml_timeout),
         )
         self._metrics.watch_silence(self._session.silences)
@@ -145,11 +147,16 @@ class Driver:
             are_open=lambda: self._plugin.is_open,
         )
         self._http = HttpEndpoint(
-            settings.http_endpoint,
-            {settings.metrics_path: self._metrics.wsgi_app},
+            settings.http_endpoint, {settings.metrics_path: self._metrics.wsgi_app}
         )
 
     def _build_claims(self, roots: Roots, clock: Callable[[], float]) -> None:
+        holders = Holders(
+            procs=(roots.driver / "proc", roots.proc, Path("/proc")),
+            devs=(Path("/dev"), Path(roots.driver_file_on_host("dev")), Path(roots.dev_on_host)),
+            clock=clock,
+        )
+        self._refusals = Refusals(holders.of, clock, self._on_refusals)
         content = EditsCache(
             roots,
             hook_path=self._settings.nvidia_cdi_hook_path,
@@ -163,7 +170,8 @@ class Driver:
             edits=content,
             specs=SpecStore(self._settings.cdi_root),
             strategies=self._build_strategies(roots, clock),
-            mig=MigInstances(self._session.mig),
+            mig=MigInstances(self._session.mig, holders.of),
+            switches=self._refusals,
             on_failed_undo=self._metrics.undo_failed,
         )
         directory = self.paths.data_directory
@@ -232,6 +240,8 @@ class Driver:
         self._watcher.start()
         self._publisher.start()
         self._mig_offer.start()
+        self._note_refusals()
+        self._refusals.start()
         # Without knowing the GPUs it could mend nothing, and would say so for each claim.
         self._watcher.wait_until_looked(FIRST_LOOK_SECONDS)
         self._reconciler.start()
@@ -250,6 +260,7 @@ class Driver:
         self._reconciler.stop(STOP_SECONDS)
         self._mps_events.stop(STOP_SECONDS)
         self._mig_offer.stop(STOP_SECONDS)
+        self._refusals.stop(STOP_SECONDS)
         self._publisher.stop(STOP_SECONDS)
         if self._watcher.stop(STOP_SECONDS):
             self._session.close()
@@ -257,17 +268,31 @@ class Driver:
         self._kube.close()
         return left
 
-    def _mig_made_here(self) -> AbstractSet[MigSlot]:
-        return self._claims.ownership.made().keys()
-
     def _project(self, inventory: Inventory, *, with_counters: bool) -> Projection:
-        return projection(inventory, with_counters=with_counters, mig=self._mig_offer.current())
+        return projection(
+            inventory,
+            with_counters=with_counters,
+            mig=self._mig_offer.current(),
+            refused=self._refusals.current(),
+        )
 
     def _offer_anew(self) -> None:
         self._publisher.publish_anew()
 
+    def _on_refusals(self) -> None:
+        self._publisher.publish_anew()
+        self._note_refusals()
+
+    def _note_refusals(self) -> None:
+        """Let `dra-driver inspect` know."""
+        try:
+            self._claims.ownership.note_refusals(self._refusals.current())
+        except StateError as error:
+            log.warning("refused mig modes not noted", reason=str(error))
+
     def _on_inventory(self, inventory: Inventory) -> None:
         self._metrics.gpus(ok=len(inventory.gpus), sick=len(inventory.sick))
+        self._refusals.look_at(inventory)
         self._publisher.update(inventory)
 
     def _count_prepared(self) -> Mapping[DeviceType, int]:

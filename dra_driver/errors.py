@@ -7,6 +7,7 @@
     │   └── LostError         the GPU is out of reach until a person does something about it
     ├── ConflictError    someone else holds the device or the claim
     ├── TransientError   may pass by itself: wait and retry inside the call
+    │   ├── HeldError         others have the GPU open, so its MIG mode cannot be changed
     │   └── UnavailableError  the API server is away, busy or slow; may say when to come back
     ├── ApiError         the API server answered and said no; carries the HTTP status
     │   ├── AccessError       401, 403: who we are is not known, or may not do this
@@ -49,6 +50,18 @@ class ConflictError(DriverError):
 
 class TransientError(DriverError):
     """The cause may pass by itself, so the same call can succeed later."""
+
+
+class HeldError(TransientError):
+    """The MIG mode of a GPU cannot be changed, because other processes have the GPU open.
+
+    Attributes:
+        minor: the GPU's minor number: N of /dev/nvidiaN.
+    """
+
+    def __init__(self, message: str, *, minor: int) -> None:
+        super().__init__(message)
+        self.minor = minor
 
 
 class UnavailableError(TransientError):

@@ -10,10 +10,9 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import Field
@@ -26,7 +25,15 @@ from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.cdi.spec import KIND, render
 from dra_driver.claims.ownership import Ownership
 from dra_driver.devices.kinds import NodeDevice, name_of
-from dra_driver.devices.model import Gpu, Inventory, MigDevice, MigMode, MigSlot, Partition
+from dra_driver.devices.model import (
+    Gpu,
+    GpuUuid,
+    Inventory,
+    MigDevice,
+    MigMode,
+    Partition,
+    Refusal,
+)
 from dra_driver.devices.names import DRIVER_NAME, gpu_name
 from dra_driver.devices.partitions import partition_name
 from dra_driver.devices.session import DriverSession
@@ -45,8 +52,10 @@ from dra_driver.settings import (
     SysRoot,
 )
 from dra_driver.slices.mig_offer import ALL, MigOffer, MigSettings
-from dra_driver.slices.project import Projection, projection
+from dra_driver.slices.project import NONE_REFUSED, Projection, projection
 from dra_driver.table import aligned
+
+T = TypeVar("T")
 
 _GIB = 1024**3
 _MIG_COLUMNS = ("MIG DEVICE", "PROFILE", "PLACEMENT", "UUID", "GPU INSTANCE", "COMPUTE INSTANCE")
@@ -93,7 +102,7 @@ class Inspect(CommandSettings):
             proc_root=self.proc_root,
             sys_root=self.sys_root,
         )
-        inventory = look(roots, self.kubelet_plugins_directory_path / DRIVER_NAME)
+        inventory, refused = look(roots, self.kubelet_plugins_directory_path / DRIVER_NAME)
         edits, problems = edits_of(
             inventory.gpus,
             EditsCache(
@@ -108,13 +117,13 @@ class Inspect(CommandSettings):
         if self.cdi:
             sys.stdout.write(spec_text(edits, problems, self.output))
         elif self.output == "table":
-            sys.stdout.write(table(inventory, problems, offer))
+            sys.stdout.write(table(inventory, problems, offer, refused))
         else:
-            sys.stdout.write(_dump(report(inventory, problems, offer), self.output))
+            sys.stdout.write(_dump(report(inventory, problems, offer, refused), self.output))
 
 
-def look(roots: Roots, data_directory: Path) -> Inventory:
-    """Look at the GPUs once.
+def look(roots: Roots, data_directory: Path) -> tuple[Inventory, Mapping[GpuUuid, Refusal]]:
+    """Look at the GPUs once, and at the driver's notes of those that refuse MIG mode.
 
     Args:
         roots: where the NVIDIA driver is.
@@ -123,25 +132,28 @@ def look(roots: Roots, data_directory: Path) -> Inventory:
     Raises:
         DeviceError: there is no driver, or it does not answer.
     """
+    at = data_directory, roots.proc
     session = DriverSession(
         driver_root=roots.driver,
         dev=roots.dev,
         proc_root=roots.proc,
         sys_root=roots.sys,
-        made_here=lambda: _made_here(data_directory, roots.proc),
+        made_here=lambda: _noted(lambda notes: notes.made().keys(), frozenset(), at),
+        turned_on=lambda: _noted(lambda notes: set(notes.gpus_turned_on()), set(), at),
     )
     try:
-        return session.look()
+        return session.look(), _noted(Ownership.refusals, {}, at)
     finally:
         session.close()
 
 
-def _made_here(data_directory: Path, proc: Path) -> AbstractSet[MigSlot]:
-    """Return where the driver has made MIG devices; who may not read its notes sees none."""
+def _noted(question: Callable[[Ownership], T], nothing: T, at: tuple[Path, Path]) -> T:
+    """Ask the driver's notes, at a directory and a procfs; who may not read them sees none."""
+    directory, proc = at
     try:
-        return Ownership(data_directory, read_boot_id(proc)).made().keys()
+        return question(Ownership(directory, read_boot_id(proc)))
     except (SetupError, StateError):
-        return frozenset()
+        return nothing
 
 
 def edits_of(gpus: Sequence[Gpu], content: EditsCache) -> tuple[dict[str, Edits], dict[str, str]]:
@@ -190,10 +202,13 @@ def spec_text(edits: Mapping[str, Edits], problems: Mapping[str, str], output: s
 
 
 def report(
-    inventory: Inventory, problems: Mapping[str, str], offer: MigOffer = ALL
+    inventory: Inventory,
+    problems: Mapping[str, str],
+    offer: MigOffer = ALL,
+    refused: Mapping[GpuUuid, Refusal] = NONE_REFUSED,
 ) -> dict[str, object]:
     """Return what was found, and as `devices` what would be published, for programs."""
-    published = projection(inventory, mig=offer)
+    published = projection(inventory, mig=offer, refused=refused)
     return {
         "driver": {
             "version": inventory.driver_version,
@@ -209,9 +224,14 @@ def report(
     }
 
 
-def table(inventory: Inventory, problems: Mapping[str, str], offer: MigOffer = ALL) -> str:
+def table(
+    inventory: Inventory,
+    problems: Mapping[str, str],
+    offer: MigOffer = ALL,
+    refused: Mapping[GpuUuid, Refusal] = NONE_REFUSED,
+) -> str:
     """Return what was found and what would be published, for people."""
-    published = projection(inventory, mig=offer)
+    published = projection(inventory, mig=offer, refused=refused)
     lines = [f"driver {inventory.driver_version}, CUDA {_cuda(inventory) or 'unknown'}", ""]
     if inventory.gpus:
         lines += aligned([_COLUMNS, *map(_row, inventory.gpus)])

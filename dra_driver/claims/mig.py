@@ -39,6 +39,7 @@ from dra_driver.errors import (
     ConflictError,
     DeviceError,
     DriverError,
+    HeldError,
     StateError,
     TransientError,
 )
@@ -49,7 +50,8 @@ log = structlog.get_logger()
 class MigHardware(Protocol):
     """Makes and destroys MIG devices (devices/mig.py). Each may be repeated.
 
-    All raise DeviceError where NVML refuses, and TransientError for what may pass.
+    All raise DeviceError where NVML refuses, and TransientError for what may pass, of which
+    HeldError: the MIG mode cannot be changed, as others have the GPU open.
     """
 
     def mode(self, gpu: GpuUuid) -> MigMode:
@@ -73,6 +75,22 @@ class MigHardware(Protocol):
         ...
 
 
+class SwitchObserver(Protocol):
+    """Who remembers which GPUs cannot be switched to MIG mode (devices/refusals.py)."""
+
+    def refused(self, slot: MigSlot, user: str, error: HeldError) -> None:
+        """A GPU was not switched for a user's MIG device."""
+        ...
+
+    def switched(self, gpu: GpuUuid) -> None:
+        """A GPU is in MIG mode."""
+        ...
+
+    def given_up(self, user: str) -> None:
+        """A user wants no MIG devices any more."""
+        ...
+
+
 class MigDevices:
     """The MIG devices of this node's claims.
 
@@ -80,14 +98,20 @@ class MigDevices:
         hardware: makes and destroys MIG devices.
         ownership: where it is noted what was made.
         inventory: the GPUs of this node.
+        switches: told which GPUs were switched to MIG mode, or could not be, and for which claim.
     """
 
     def __init__(
-        self, hardware: MigHardware, ownership: Ownership, inventory: InventorySource
+        self,
+        hardware: MigHardware,
+        ownership: Ownership,
+        inventory: InventorySource,
+        switches: SwitchObserver,
     ) -> None:
         self._hardware = hardware
         self._ownership = ownership
         self._inventory = inventory
+        self._switches = switches
         self._left_on: dict[GpuUuid, str] = {}
         """Why the mode of a GPU could not be turned off, which was said."""
 
@@ -136,7 +160,7 @@ class MigDevices:
         made: dict[RecordedPartition, RecordedMig] = {}
         for place in todo.places:
             self._ownership.note(place.slot, uid)
-            made[place] = _mig(place, self._make(place.slot), made_here=True)
+            made[place] = _mig(place, self._make(place.slot, uid), made_here=True)
         return made
 
     def unmake(self, done: MakeMigDevices, uid: ClaimUid) -> None:
@@ -168,7 +192,7 @@ class MigDevices:
         if not isinstance(found, MigDevice) and device.made_here:
             log.warning("mig device made again", claim=str(record.ref), device=entry.name)
             self._ownership.note(device.slot, record.ref.uid)
-            found = self._make(device.slot)
+            found = self._make(device.slot, record.ref.uid)
         if not isinstance(found, MigDevice):
             raise DeviceError(
                 f'device "{entry.name}" ({device.uuid}) was removed by others on the node; delete '
@@ -180,6 +204,10 @@ class MigDevices:
                 f"and is {found.uuid} now; delete the pod and its claim so that they start anew"
             )
         return _mig(device.place, found, made_here=device.made_here)
+
+    def given_up(self, uid: ClaimUid) -> None:
+        """Count no more on the claim waiting for MIG devices: its pods have ended."""
+        self._switches.given_up(uid)
 
     # What claims have left behind
 
@@ -215,9 +243,11 @@ class MigDevices:
         except ConflictError:
             log.info("mig mode left on", gpu=gpu, reason="MIG devices of others are on the GPU")
         except DriverError as error:
-            if self._left_on.get(gpu) != str(error):
+            # Who has it open changes from try to try.
+            kind = type(error).__name__ if isinstance(error, HeldError) else str(error)
+            if self._left_on.get(gpu) != kind:
                 log.warning("mig mode not turned off yet", gpu=gpu, reason=str(error))
-            self._left_on[gpu] = str(error)
+            self._left_on[gpu] = kind
             return False
         self._left_on.pop(gpu, None)
         self._ownership.forget_mode(gpu)
@@ -225,7 +255,7 @@ class MigDevices:
 
     # Steps
 
-    def _make(self, slot: MigSlot) -> MigDevice:
+    def _make(self, slot: MigSlot, uid: ClaimUid) -> MigDevice:
         partition = self._partition(slot)
         if partition is None:
             raise TransientError(
@@ -234,7 +264,13 @@ class MigDevices:
             )
         if self._hardware.mode(slot.gpu) is not MigMode.ENABLED:
             self._ownership.note_mode(slot.gpu)
-        return self._hardware.make(partition)
+        try:
+            made = self._hardware.make(partition)
+        except HeldError as error:
+            self._switches.refused(slot, uid, error)
+            raise
+        self._switches.switched(slot.gpu)
+        return made
 
     def _destroy(self, slot: MigSlot, uid: ClaimUid) -> None:
         if self._ownership.maker(slot) == uid:

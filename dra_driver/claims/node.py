@@ -14,7 +14,7 @@ from dra_driver.claims.cleanup import Cleanup, Undoers
 from dra_driver.claims.devices import InventorySource
 from dra_driver.claims.holdings import Holdings
 from dra_driver.claims.leftovers import Leftovers
-from dra_driver.claims.mig import MigDevices, MigHardware
+from dra_driver.claims.mig import MigDevices, MigHardware, SwitchObserver
 from dra_driver.claims.ownership import Ownership
 from dra_driver.claims.realise import Realisers, WholeGpus
 from dra_driver.claims.specs import ClaimSpecs, EditsSource, SpecFiles
@@ -35,6 +35,7 @@ class NodeParts:
     specs: SpecFiles
     strategies: Mapping[str, Sharing]
     mig: MigHardware
+    switches: SwitchObserver
     on_failed_undo: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
@@ -87,7 +88,7 @@ def open_claims(
     records = RecordStore(directory, version)
     ownership = Ownership(directory, boot_id)
     holdings = Holdings(records, ownership, boot_id)
-    mig = MigDevices(parts.mig, ownership, parts.inventory)
+    mig = MigDevices(parts.mig, ownership, parts.inventory, parts.switches)
     realisers = Realisers(WholeGpus(parts.mig, ownership), mig)
     strategies = Strategies(parts.strategies)
     specs = ClaimSpecs(parts.specs, parts.edits, parts.inventory, strategies)

@@ -3,6 +3,7 @@
     <directory>/gpus/<GPU UUID>/<claim UID>                    a mark: this claim may hold the GPU
     <directory>/mig/<boot id>/<GPU UUID>/<profile id>-<start>  a note: made here, for the UID in it
     <directory>/mig/<boot id>/<GPU UUID>/mode                  a note: we turned MIG mode on
+    <directory>/mig/<boot id>/<GPU UUID>/refused               for inspect: it cannot be turned on
 
 An index of the records by GPU, so that nobody reads the records of all claims. A mark is made
 before the claim's record is written and removed after it was deleted, so whoever holds a GPU has a
@@ -16,17 +17,20 @@ to list.
 import os
 import re
 import shutil
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from dra_driver.claims.checkpoint import check_uid
 from dra_driver.claims.model import ClaimUid
-from dra_driver.devices.model import GpuUuid, MigSlot
+from dra_driver.devices.model import GpuUuid, MigSlot, Refusal
 from dra_driver.errors import StateError
 from dra_driver.files import write_whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,95}")
 _SLOT = re.compile(r"(?P<profile>[0-9]+)-(?P<start>[0-9]+)")
 _MODE = "mode"
+_REFUSED = "refused"
 
 
 class Ownership:
@@ -81,14 +85,9 @@ class Ownership:
         found: dict[MigSlot, ClaimUid] = {}
         for uuid in self._noted_gpus() if gpu is None else [gpu]:
             for name in _names(self._notes / _checked(uuid)):
-                match = _SLOT.fullmatch(name)
-                if match is None:
-                    continue
-                slot = MigSlot(
-                    gpu=uuid, profile_id=int(match["profile"]), start=int(match["start"])
-                )
-                owner = self.maker(slot)
-                if owner is not None:
+                slot = _slot(uuid, name)
+                owner = None if slot is None else self.maker(slot)
+                if slot is not None and owner is not None:
                     found[slot] = owner
         return found
 
@@ -126,6 +125,34 @@ class Ownership:
         """Return the GPUs whose MIG mode we turned on."""
         return tuple(gpu for gpu in self._noted_gpus() if self.turned_on(gpu))
 
+    def note_refusals(self, refused: Mapping[GpuUuid, Refusal]) -> None:
+        """Note which GPUs cannot be switched to MIG mode at present, and no others.
+
+        One at a time, and without a lock: nothing but `refusals` reads it.
+        """
+        for gpu, refusal in refused.items():
+            slots = sorted(_slot_name(slot) for slot in refusal.waiting)
+            lines = (refusal.reason.replace("\n", " "), *slots)
+            _write(self._notes / _checked(gpu) / _REFUSED, "\n".join(lines))
+        for gpu in set(self._noted_gpus()) - refused.keys():
+            try:
+                # The folder stays: a note may be about to be written there.
+                (self._notes / gpu / _REFUSED).unlink(missing_ok=True)
+            except OSError as error:
+                raise _failed(self._notes / gpu / _REFUSED, error) from error
+
+    def refusals(self) -> dict[GpuUuid, Refusal]:
+        """Return which GPUs cannot be switched to MIG mode, as the driver that runs has noted."""
+        found: dict[GpuUuid, Refusal] = {}
+        for gpu in self._noted_gpus():
+            with suppress(OSError):
+                text = (self._notes / gpu / _REFUSED).read_text(errors="replace")
+                reason, *names = text.split("\n")
+                slots = (_slot(gpu, name) for name in names)
+                waiting = frozenset(slot for slot in slots if slot is not None)
+                found[gpu] = Refusal(reason=reason, waiting=waiting)
+        return found
+
     def forget_other_boots(self) -> None:
         """Remove the notes of earlier boots."""
         for name in _names(self._boots):
@@ -142,10 +169,22 @@ class Ownership:
         return self._marks / _checked(gpu) / check_uid(uid)
 
     def _note(self, slot: MigSlot) -> Path:
-        return self._notes / _checked(slot.gpu) / f"{slot.profile_id}-{slot.start}"
+        return self._notes / _checked(slot.gpu) / _slot_name(slot)
 
     def _mode(self, gpu: GpuUuid) -> Path:
         return self._notes / _checked(gpu) / _MODE
+
+
+def _slot_name(slot: MigSlot) -> str:
+    return f"{slot.profile_id}-{slot.start}"
+
+
+def _slot(gpu: GpuUuid, name: str) -> MigSlot | None:
+    """Return the slot whose note has this name; None for a note of something else."""
+    match = _SLOT.fullmatch(name)
+    if match is None:
+        return None
+    return MigSlot(gpu=gpu, profile_id=int(match["profile"]), start=int(match["start"]))
 
 
 def _checked(name: str) -> str:

@@ -95,6 +95,7 @@ class ClaimPreparer:
         self._records = claims.records
         self._holdings = claims.holdings
         self._specs = claims.specs
+        self._mig = claims.mig
         self._cleanup = claims.cleanup
         self._leftovers = claims.leftovers
         self._transaction = claims.transaction
@@ -138,6 +139,7 @@ class ClaimPreparer:
             log.warning("claim never prepared", claim=str(ref), reason=str(error))
             return
         end = self._end(deadline)
+        self._mig.given_up(uid)
         with self._wanting_no_more(uid), self._locks.claim(uid, end):
             record = self._records.read(uid)
             if record is None:

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import fields, replace
 from typing import Protocol
 
-from dra_driver.devices.model import Gpu, Inventory, MigSlot, SickGpu
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, MigSlot, SickGpu
 from dra_driver.devices.nvml import NvmlFacts
 from dra_driver.devices.pci import PciBus
 from dra_driver.errors import DeviceError, LostError, SilenceError
@@ -65,19 +65,32 @@ def discover(nvml: Nvml, pci: PciBus) -> Inventory:
     )
 
 
-def with_ownership(inventory: Inventory, made_here: AbstractSet[MigSlot]) -> Inventory:
-    """Return the inventory with the MIG instances marked that this driver made, by their slots."""
-    gpus = tuple(_with_ownership(gpu, made_here) for gpu in inventory.gpus)
+def with_ownership(
+    inventory: Inventory,
+    made_here: AbstractSet[MigSlot],
+    turned_on: AbstractSet[GpuUuid] = frozenset(),
+) -> Inventory:
+    """Return the inventory with what of MIG this driver did marked as such.
+
+    Args:
+        inventory: as it was found.
+        made_here: the slots of the instances that this driver made.
+        turned_on: the GPUs whose MIG mode it turned on.
+    """
+    gpus = tuple(_with_ownership(gpu, made_here, turned_on) for gpu in inventory.gpus)
     return inventory if gpus == inventory.gpus else replace(inventory, gpus=gpus)
 
 
-def _with_ownership(gpu: Gpu, made_here: AbstractSet[MigSlot]) -> Gpu:
-    if gpu.mig is None or not gpu.mig.instances:
+def _with_ownership(
+    gpu: Gpu, made_here: AbstractSet[MigSlot], turned_on: AbstractSet[GpuUuid]
+) -> Gpu:
+    if gpu.mig is None or gpu.mig_mode is not MigMode.ENABLED:
         return gpu
     instances = tuple(
         replace(instance, made_here=instance.slot in made_here) for instance in gpu.mig.instances
     )
-    return replace(gpu, mig=replace(gpu.mig, instances=instances))
+    mig = replace(gpu.mig, instances=instances, turned_on_here=gpu.uuid in turned_on)
+    return replace(gpu, mig=mig)
 
 
 def _gpu(index: int, facts: NvmlFacts, pci: PciBus) -> Gpu:

@@ -4,18 +4,20 @@ In: a partition of a GPU (devices/partitions.py). Out: a MIG device. Rules of NV
 then the GPU instance, then the compute instance, and back in the reverse order; a mode that changes
 without a reset (Hopper and newer) can only be changed while nothing is on the GPU; what processes
 use cannot be destroyed. What may pass by itself is a TransientError: call again. Every call may be
-repeated, also by another process after a crash in the midst of it.
+repeated, also by another process after a crash in the midst of it. A mode that does not change
+because others have the GPU open is told with who they are, as far as that can be seen.
 
 Callers hold a lock on the GPU, and know for whom the device is: nothing here does.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
+from dra_driver.devices.holders import Holder, listed
 from dra_driver.devices.model import (
     BareInstance,
     GpuUuid,
@@ -27,7 +29,13 @@ from dra_driver.devices.model import (
     Partition,
     Placement,
 )
-from dra_driver.errors import ConflictError, DeviceError, DriverError, TransientError
+from dra_driver.errors import (
+    ConflictError,
+    DeviceError,
+    DriverError,
+    HeldError,
+    TransientError,
+)
 
 log = structlog.get_logger()
 
@@ -40,7 +48,7 @@ class Calls(Protocol):
         ...
 
     def set_mode(self, gpu: GpuUuid, mode: MigMode) -> None:
-        """Turn MIG mode on or off, at once or not at all."""
+        """Turn MIG mode on or off, at once or not at all. HeldError: others have the GPU open."""
         ...
 
     def instances(self, gpu: GpuUuid) -> tuple[Instance, ...]:
@@ -69,9 +77,20 @@ class Calls(Protocol):
 class MigInstances:
     """The MIG devices of this node, as effects. Calls may come from any thread."""
 
-    def __init__(self, calls: Callable[[], AbstractContextManager[Calls]]) -> None:
-        """Take where NVML's calls are lent, such as `DriverSession.mig`."""
+    def __init__(
+        self,
+        calls: Callable[[], AbstractContextManager[Calls]],
+        holders: Callable[[int], Sequence[Holder]] = lambda _: (),
+    ) -> None:
+        """Take where NVML's calls are lent, such as `DriverSession.mig`, and who has a GPU open.
+
+        Args:
+            calls: lends NVML's calls.
+            holders: returns the other processes that have a GPU open, by its minor number; none
+                where they cannot be seen.
+        """
         self._calls = calls
+        self._holders = holders
 
     def mode(self, gpu: GpuUuid) -> MigMode:
         """Return the MIG mode that a GPU is in now.
@@ -89,9 +108,9 @@ class MigInstances:
         Raises:
             ConflictError: it is to be turned off, and MIG instances are on the GPU.
             DeviceError: NVML refuses, or the card would need a reset.
-            TransientError: processes use the GPU.
+            HeldError: others have the GPU open.
         """
-        with self._calls() as calls:
+        with self._told_who(gpu, mode), self._calls() as calls:
             if calls.mode(gpu) is mode:
                 return
             if mode is MigMode.DISABLED and (left := calls.instances(gpu)):
@@ -120,9 +139,10 @@ class MigInstances:
 
         Raises:
             DeviceError: NVML refuses, or the card would need a reset to turn MIG mode on.
+            HeldError: others have the GPU open, so MIG mode cannot be turned on.
             TransientError: other instances or processes are in the way.
         """
-        with self._calls() as calls:
+        with self._told_who(partition.parent, MigMode.ENABLED), self._calls() as calls:
             found = _at(calls, partition.slot)
             if isinstance(found, MigDevice):
                 return replace(found, made_here=True)
@@ -160,6 +180,34 @@ class MigInstances:
                 calls.destroy_compute_instance(slot.gpu, found.gpu_instance, compute_instance)
             calls.destroy_gpu_instance(slot.gpu, found.gpu_instance)
         log.info("mig device destroyed", gpu=slot.gpu, profile=found.profile.name, start=slot.start)
+
+    @contextmanager
+    def _told_who(self, gpu: GpuUuid, mode: MigMode) -> Iterator[None]:
+        """Say of a mode that others keep from being changed who they are, and what to do."""
+        try:
+            yield
+        except HeldError as error:
+            raise HeldError(
+                _held(gpu, mode, error.minor, self._holders(error.minor)), minor=error.minor
+            ) from error
+
+
+def _held(gpu: GpuUuid, mode: MigMode, minor: int, holders: Sequence[Holder]) -> str:
+    node = f"/dev/nvidia{minor}"
+    if mode is MigMode.ENABLED:
+        cause = f"{gpu} ({node}) cannot be switched to MIG mode while others have it open"
+    else:
+        cause = f"MIG mode of {gpu} ({node}) cannot be turned off while others have it open"
+    if holders:
+        advice = f": {listed(holders)}; end these processes"
+    else:
+        advice = (
+            f", which cannot be seen from here; see who they are (fuser -v {node} on the node;"
+            " often DCGM, a display server, or nvidia-smi in a loop) and end these processes"
+        )
+    if mode is MigMode.ENABLED:
+        advice += ", or have no MIG devices made on this node (--mig existing)"
+    return f"{cause}{advice}"
 
 
 def _make(

@@ -152,6 +152,7 @@ class Mig:
         pending_mode: the mode after the next reset of the GPU.
         needs_reset: the mode changes only by a reset of the GPU, as on Ampere.
         is_virtual: this is a vGPU, whose host decides how it is divided.
+        turned_on_here: MIG mode is on because this driver turned it on for claims.
         instances: in order of their start.
         problem: why profiles or instances could not be read, for people; then both are empty.
     """
@@ -160,6 +161,7 @@ class Mig:
     pending_mode: MigMode
     needs_reset: bool
     is_virtual: bool = False
+    turned_on_here: bool = False
     instances: tuple[Instance, ...] = ()
     problem: str | None = None
 
@@ -197,6 +199,24 @@ class Gpu:
     numa_node: int | None = None
     addressing_mode: str | None = None
     mig: Mig | None = None
+
+    @property
+    def was_put_in_mig_mode(self) -> bool:
+        """Whether it is in MIG mode without this driver having turned it on."""
+        if self.mig_mode is not MigMode.ENABLED:
+            return False
+        return self.mig is None or not self.mig.turned_on_here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """That a GPU cannot be switched to MIG mode at present, because others have it open.
+
+    `waiting` are the MIG devices for which it was to be, and still is: somebody has them already.
+    """
+
+    reason: str
+    waiting: frozenset[MigSlot] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from dra_driver.devices.model import (
     Placement,
 )
 from dra_driver.devices.nvml_errors import ABSENT_FACT, nvml_errors, optional
-from dra_driver.errors import DeviceError, TransientError
+from dra_driver.errors import DeviceError, HeldError, TransientError
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -38,12 +38,6 @@ _MIB = 1024**2
 
 _NOT_ON_THIS_CARD = ABSENT_FACT | {pynvml.NVML_ERROR_INVALID_ARGUMENT}
 _GONE = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT})
-
-_HELD = (
-    "another process uses the GPU or has it open (NVML: In use by another client): DCGM and its"
-    " exporter, nvidia-smi in a loop, another device plugin, an MPS supervisor, a monitoring agent;"
-    " this is tried again until it has let go (fuser -v /dev/nvidia* lists them)"
-)
 
 _MOST_TRIES = 3
 """Times that instances are listed anew because one went in the meantime."""
@@ -141,7 +135,7 @@ class MigCalls:
 
         Raises:
             DeviceError: NVML refuses, or the change would wait for a reset; then it is taken back.
-            TransientError: processes use the GPU, or have it open.
+            HeldError: other processes use the GPU, or have it open.
         """
         doing = f"turning MIG mode {'on' if mode is MigMode.ENABLED else 'off'} on {gpu}"
         wanted = int(mode is MigMode.ENABLED)
@@ -150,14 +144,20 @@ class MigCalls:
             current, pending = pynvml.nvmlDeviceGetMigMode(handle)
             if current == pending == wanted:
                 return
-            status = pynvml.nvmlDeviceSetMigMode(handle, wanted)
+            try:
+                status = pynvml.nvmlDeviceSetMigMode(handle, wanted)
+            except pynvml.NVMLError_InUse:  # made at run time
+                status = pynvml.NVML_ERROR_IN_USE
             current, pending = pynvml.nvmlDeviceGetMigMode(handle)
             if current == wanted:
                 return
             if pending != current:
                 pynvml.nvmlDeviceSetMigMode(handle, current)
             if status == pynvml.NVML_ERROR_IN_USE:
-                raise TransientError(f"{doing}: {_HELD}")
+                raise HeldError(
+                    f"{doing}: others have the GPU open (NVML: {pynvml.NVMLError(status)})",
+                    minor=pynvml.nvmlDeviceGetMinorNumber(handle),
+                )
             if status not in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_RESET_REQUIRED):
                 raise pynvml.NVMLError(status)
         raise DeviceError(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dra_driver.devices.discovery import discover, with_ownership
-from dra_driver.devices.model import Inventory, MigSlot
+from dra_driver.devices.model import GpuUuid, Inventory, MigSlot
 from dra_driver.devices.nvml import NvmlLibrary, find_library
 from dra_driver.devices.nvml_calls import NvmlCalls
 from dra_driver.devices.nvml_mig import MigCalls
@@ -35,7 +35,7 @@ _LONGEST_LOAN_SECONDS = 10.0
 class DriverSession:
     """Looks at the machine again and again, on one thread; the rest is for any thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (all that a look depends on)
         self,
         *,
         driver_root: Path,
@@ -43,6 +43,7 @@ class DriverSession:
         proc_root: Path,
         sys_root: Path,
         made_here: Callable[[], AbstractSet[MigSlot]] = frozenset,
+        turned_on: Callable[[], AbstractSet[GpuUuid]] = frozenset,
         calls: NvmlCalls | None = None,
     ) -> None:
         """Take where to look; nothing is opened yet.
@@ -54,6 +55,7 @@ class DriverSession:
             sys_root: the folder that is mounted as /sys.
             made_here: says where this driver has made MIG devices for claims, or is about to: from
                 before the first call that makes one until after the last that destroys it.
+            turned_on: says which GPUs' MIG mode this driver has turned on, or is about to.
             calls: makes the calls into NVML.
         """
         self._driver_root = driver_root
@@ -64,6 +66,7 @@ class DriverSession:
         self._calls = calls or NvmlCalls(clock=time.monotonic)
         self._opening: NvmlLibrary | None = None
         self._made_here = made_here
+        self._turned_on = turned_on
         self._library: NvmlLibrary | None = None
         self._lent = threading.Condition()
         self._borrowers = 0
@@ -82,11 +85,12 @@ class DriverSession:
         elif self.close():
             self._seen = present
         # What is made or unmade during the look is in one of the two.
-        slots = set(self._made_here())
+        slots, turned_on = set(self._made_here()), set(self._turned_on())
         inventory = self._look()
         slots |= self._made_here()
+        turned_on |= self._turned_on()
         self._looks_while_sick = self._looks_while_sick + 1 if inventory.sick else 0
-        return with_ownership(inventory, slots)
+        return with_ownership(inventory, slots, turned_on)
 
     @contextmanager
     def mig(self) -> Iterator[MigCalls]:

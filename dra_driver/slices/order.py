@@ -2,11 +2,14 @@
 
 In: GPUs, and what is published of each. Out: the same, arranged. Rule: the scheduler takes the
 first device that fits, slices by name and devices by position, and weighs nothing
-(kube-scheduler's DRA allocator). The order is fixed, so that nothing is written while claims come
-and go, and does four things:
+(kube-scheduler's DRA allocator). The order does not change while claims come and go, so that
+nothing is written meanwhile, and does five things:
 
 - whole GPUs stand first: most pods ask for one, and on every node that it looks at the scheduler
   evaluates the selectors of each device before the one that fits;
+- GPUs that somebody put in MIG mode are the first to be divided, as they need no switch, which may
+  be refused, and the last to be given out as a whole. Where this driver turned the mode on it does
+  not count: it comes and goes with claims;
 - partitions fill GPU after GPU, from the first; whole GPUs are offered from the last, so that the
   two kinds of claims meet as late as possible, and those that cannot be divided come before;
 - on a GPU, partitions that need less come first, so that a claim that would do with any takes the
@@ -22,9 +25,17 @@ from collections.abc import Container, Iterable, Sequence
 from dra_driver.devices.model import Gpu, MigProfile, Partition
 
 
-def in_fill_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
-    """Return the GPUs in the order in which partitions fill them: of PCI address."""
+def by_address(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+    """Return the GPUs in the order of their PCI addresses."""
     return tuple(sorted(gpus, key=lambda gpu: (gpu.pci_address, gpu.index)))
+
+
+def in_fill_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+    """Return the GPUs in the order in which partitions fill them.
+
+    Those in MIG mode first, unless this driver turned it on; then by PCI address.
+    """
+    return tuple(sorted(by_address(gpus), key=lambda gpu: not gpu.was_put_in_mig_mode))
 
 
 def in_whole_order(gpus: Iterable[Gpu], divided: Container[Gpu]) -> tuple[Gpu, ...]:

@@ -9,13 +9,22 @@ What claims make and unmake changes nothing here: a MIG device that this driver 
 published as the partition it was allocated as. Nothing here talks to a server or logs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import assert_never
 
 from dra_driver.devices import partitions as dividing
 from dra_driver.devices.kinds import Device, NodeDevice, name_of
-from dra_driver.devices.model import Gpu, Inventory, MigDevice, MigMode, Partition
+from dra_driver.devices.model import (
+    Gpu,
+    GpuUuid,
+    Inventory,
+    MigDevice,
+    MigMode,
+    Partition,
+    Refusal,
+)
 from dra_driver.slices import counters, order
 from dra_driver.slices.attributes import Attributes, Omitted, describe
 from dra_driver.slices.mig_offer import ALL, MigOffer, MigSource
@@ -23,6 +32,9 @@ from resource_nvidia_com.quantity import Quantity
 
 MOST_FACTS = 32
 """Attributes and capacities that one device may have together."""
+
+NONE_REFUSED: Mapping[GpuUuid, Refusal] = MappingProxyType({})
+"""Every GPU that is to be divided can be switched to MIG mode, as far as is known."""
 
 WireDevice = dict[str, object]
 """A `Device` of resource.k8s.io/v1: name, attributes, capacity, consumesCounters."""
@@ -77,6 +89,8 @@ class _Offer:
     gpu: Gpu
     inventory: Inventory
     mig: MigOffer
+    refusal: Refusal | None = None
+    in_parts: bool = False
     whole: _Published | None = None
     existing: list[_Published] = field(default_factory=list)
     partitions: list[_Published] = field(default_factory=list)
@@ -90,7 +104,11 @@ class _Offer:
 
 
 def projection(
-    inventory: Inventory, *, with_counters: bool = True, mig: MigOffer = ALL
+    inventory: Inventory,
+    *,
+    with_counters: bool = True,
+    mig: MigOffer = ALL,
+    refused: Mapping[GpuUuid, Refusal] = NONE_REFUSED,
 ) -> Projection:
     """Return the devices to publish, in the order of slices/order.py, and all that was left out.
 
@@ -99,11 +117,12 @@ def projection(
         with_counters: whether the API server stores counters. Where it does not, nothing keeps two
             claims from parts of one GPU that overlap, so what is not there yet is not offered.
         mig: what is offered of MIG on this node.
+        refused: the GPUs that cannot be switched to MIG mode at present.
     """
     withheld = [Withheld(index=gpu.index, reason=gpu.reason) for gpu in inventory.sick]
     offers: dict[int, _Offer] = {}
     minors: set[int] = set()
-    for gpu in order.in_fill_order(inventory.gpus):
+    for gpu in order.by_address(inventory.gpus):
         if gpu.minor in minors:
             reason = (
                 f"another GPU has the same minor number {gpu.minor};"
@@ -111,7 +130,7 @@ def projection(
             )
             withheld.append(Withheld(index=gpu.index, reason=reason))
             continue
-        offer = _Offer(gpu=gpu, inventory=inventory, mig=mig)
+        offer = _Offer(gpu=gpu, inventory=inventory, mig=mig, refusal=_refusal(gpu, refused))
         _fill(offer, with_counters=with_counters)
         if offer.is_empty:
             reason = "; ".join(offer.notes) or mig.why_none_made() or "nothing of it is offered"
@@ -119,7 +138,8 @@ def projection(
         else:
             minors.add(gpu.minor)
             offers[gpu.minor] = offer
-    return _arranged(offers, withheld)
+    filled = order.in_fill_order(offer.gpu for offer in offers.values())
+    return _arranged({gpu.minor: offers[gpu.minor] for gpu in filled}, withheld)
 
 
 def _arranged(offers: dict[int, _Offer], withheld: list[Withheld]) -> Projection:
@@ -192,44 +212,65 @@ def _offer_existing(offer: _Offer) -> None:
         )
 
 
+def _refusal(gpu: Gpu, refused: Mapping[GpuUuid, Refusal]) -> Refusal | None:
+    """Return the refusal of a switch that is still to be made."""
+    return None if gpu.mig_mode is MigMode.ENABLED else refused.get(gpu.uuid)
+
+
 def _offer_parts(offer: _Offer) -> None:
     """Offer the whole GPU and its partitions, as far as others left room for them."""
     gpu = offer.gpu
+    offer.in_parts = True
     profiles = gpu.mig.profiles if gpu.mig is not None else ()
     everything = counters.whole(profiles)
     others = dividing.found_by_others(gpu)
     left = counters.left_by(others, everything)
-    consumers: list[tuple[_Published, counters.Counters]] = []
-    wished = tuple(one for one in dividing.partitions(gpu) if offer.mig.includes(one.profile))
-    for partition in order.in_packing_order(wished):
-        wanted = counters.used(partition.profile, partition.placement, everything)
-        if counters.fits(wanted, left):
-            published = _publish(offer, partition)
-            consumers.append((published, wanted))
-            offer.partitions.append(published)
-    if dividing.is_whole(gpu) and not others:
-        offer.whole = _publish(offer, gpu)
-        consumers.append((offer.whole, everything))
+    parts = {
+        partition: wanted
+        for partition in order.in_packing_order(_wished(offer))
+        if counters.fits(
+            wanted := counters.used(partition.profile, partition.placement, everything), left
+        )
+    }
+    is_offered_whole = dividing.is_whole(gpu) and not others
+    # Of all that fits, whatever is withdrawn of it: so what stays is published as it was.
+    told = counters.telling([*parts.values(), *([everything] if is_offered_whole else [])], left)
+    name = counters.counter_set_name(gpu)
+
+    def consuming(published: _Published, wanted: counters.Counters) -> _Published:
+        consumed = counters.of(told, wanted)
+        published.wire["consumesCounters"] = counters.consumption(name, consumed)
+        return published
+
+    for partition in _not_withdrawn(offer, parts):
+        offer.partitions.append(consuming(_publish(offer, partition), parts[partition]))
+    if is_offered_whole:
+        offer.whole = consuming(_publish(offer, gpu), everything)
     elif dividing.is_whole(gpu):
         offer.notes.append(
             "it is not published as a whole, because there are GPU instances on it that this"
             f" driver did not make: to give it out as a whole, destroy them (nvidia-smi mig -i"
             f" {gpu.pci_address} -dci; nvidia-smi mig -i {gpu.pci_address} -dgi)"
         )
-    if consumers:
-        _count(offer, consumers, left)
+    if offer.partitions or offer.whole:
+        offer.counter_set = counters.counter_set(name, counters.of(told, left))
 
 
-def _count(
-    offer: _Offer, consumers: list[tuple[_Published, counters.Counters]], left: counters.Counters
-) -> None:
-    """Give a GPU the counters that keep its devices apart, and each device what it consumes."""
-    name = counters.counter_set_name(offer.gpu)
-    told = counters.telling([wanted for _, wanted in consumers], left)
-    for published, wanted in consumers:
-        consumed = counters.of(told, wanted)
-        published.wire["consumesCounters"] = counters.consumption(name, consumed)
-    offer.counter_set = counters.counter_set(name, counters.of(told, left))
+def _wished(offer: _Offer) -> tuple[Partition, ...]:
+    """Return the partitions that are offered as far as there is room for them."""
+    return tuple(one for one in dividing.partitions(offer.gpu) if offer.mig.includes(one.profile))
+
+
+def _not_withdrawn(offer: _Offer, parts: Iterable[Partition]) -> tuple[Partition, ...]:
+    """Return the partitions that are published.
+
+    Of a GPU that cannot be switched to MIG mode none, but those that claims have and wait for: the
+    scheduler counts what they use of the GPU only as long as they are published.
+    """
+    if offer.refusal is None:
+        return tuple(parts)
+    offer.notes.append(f"no MIG devices are offered on it for now: {offer.refusal.reason}")
+    return tuple(one for one in parts if one.slot in offer.refusal.waiting)
 
 
 def _offer_undivided(offer: _Offer, reason: str | None) -> None:
@@ -262,7 +303,7 @@ def _publish(offer: _Offer, device: Device) -> _Published:
     match device:
         case Gpu():
             omitted = attributes.omitted
-            capacity = _gpu_capacity(device, in_parts=bool(offer.partitions))
+            capacity = _gpu_capacity(device, in_parts=offer.in_parts)
         case MigDevice():
             capacity, too_many = _mig_capacity(device, attributes)
             omitted = [*attributes.omitted, *too_many]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from apiserver.rules import check_slice
@@ -20,8 +20,10 @@ from dra_driver.devices.model import (
     MigMode,
     MigProfile,
     MigUuid,
+    Partition,
     PciAddress,
     Placement,
+    Refusal,
     SickGpu,
 )
 from dra_driver.devices.partitions import is_partitioned
@@ -191,6 +193,47 @@ def test_what_claims_make_and_unmake_changes_no_byte(inventory: Inventory) -> No
     assert json.dumps((now.devices, now.counter_sets)) == json.dumps(
         (before.devices, before.counter_sets)
     )
+
+
+@given(inventories)
+def test_a_mode_that_was_turned_on_for_claims_changes_no_byte(inventory: Inventory) -> None:
+    on, off = (tuple(_switched(gpu, mode) for gpu in inventory.gpus) for mode in _MODES)
+    now, before = (projection(replace(inventory, gpus=each)) for each in (on, off))
+    assert json.dumps((now.devices, now.counter_sets)) == json.dumps(
+        (before.devices, before.counter_sets)
+    )
+
+
+_MODES = (MigMode.ENABLED, MigMode.DISABLED)
+
+
+def _switched(gpu: Gpu, mode: MigMode) -> Gpu:
+    """Return the GPU as claims switch it, if they could."""
+    mig = gpu.mig
+    off = replace(gpu, mig_mode=MigMode.DISABLED)
+    if mig is None or not is_partitioned(off) or len(whole(mig.profiles)) > MOST_COUNTERS:
+        return gpu
+    is_on = mode is MigMode.ENABLED
+    return replace(gpu, mig_mode=mode, mig=replace(mig, instances=(), turned_on_here=is_on))
+
+
+@given(inventories, st.data())
+def test_a_refused_switch_takes_partitions_of_that_gpu_away_and_nothing_else(
+    inventory: Inventory, data: st.DataObject
+) -> None:
+    assume(len({gpu.minor for gpu in inventory.gpus}) == len(inventory.gpus))
+    refusing = data.draw(st.sets(st.sampled_from(inventory.gpus))) if inventory.gpus else set()
+    refused = {gpu.uuid: Refusal(reason="held") for gpu in refusing}
+    before, now = projection(inventory), projection(inventory, refused=refused)
+    kept = [
+        device
+        for device, source in zip(before.devices, before.sources, strict=True)
+        if source.gpu.uuid not in refused
+        or source.gpu.mig_mode is MigMode.ENABLED
+        or not isinstance(source.device, Partition)
+    ]
+    assert sorted(map(json.dumps, now.devices)) == sorted(map(json.dumps, kept))
+    assert [one for one in now.counter_sets if one not in before.counter_sets] == []
 
 
 def _without_ours(gpu: Gpu) -> Gpu:

@@ -21,6 +21,7 @@ from dra_driver.claims.prepare import ClaimPreparer, PrepareTiming
 from dra_driver.claims.reconcile import Reconciler, ReconcileTiming
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.devices.refusals import Refusals, RefusalTiming
 from dra_driver.sharing.base import EXCLUSIVE, Sharing
 from dra_driver.sharing.exclusive import Exclusive
 from resource_nvidia_com.v1beta1.sharing import SharingStrategy
@@ -61,12 +62,19 @@ class Driver:
         }
         self.strategies = strategies or played
         self.failed_undos: list[str] = []
+        self.refusals = Refusals(
+            lambda _: (),
+            time.monotonic,
+            on_change=lambda: None,
+            timing=RefusalTiming(patience=0.0),
+        )
         parts = NodeParts(
             inventory=self.gpus,
             edits=self.gpus,
             specs=self.specs,
             strategies=self.strategies,
             mig=mig or MigInstances(no_mig),
+            switches=self.refusals,
             on_failed_undo=self.failed_undos.append,
         )
         self.plugin = root / "plugin"

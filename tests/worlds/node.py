@@ -13,6 +13,7 @@ from typing import Any
 import make
 from dra_driver.claims.model import ClaimRef
 from dra_driver.claims.ownership import Ownership
+from dra_driver.devices.holders import Holders
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Gpu, Inventory
 from dra_driver.devices.nvml_calls import NvmlCalls
@@ -60,9 +61,13 @@ class Node:
     def _start(self, api: ClaimApi, *, step: Step, survives_reboot: bool = False) -> None:
         state, boot_id = self.root / "state", self.machine.boot_id
         notes = Ownership(state / "plugin", boot_id)
+        self.holders = Holders((Path("/proc"),), (self.machine.dev_root / "dev",))
         self.calls = NvmlCalls(clock=time.monotonic)
         self.session = session_on(
-            self.machine, made_here=lambda: notes.made().keys(), calls=self.calls
+            self.machine,
+            made_here=lambda: notes.made().keys(),
+            turned_on=lambda: set(notes.gpus_turned_on()),
+            calls=self.calls,
         )
         self.mps = MpsDomains(self.root)
         self.driver = Driver(
@@ -73,7 +78,7 @@ class Node:
             step=step,
             strategies=None if self.played else self._strategies(),
             survives_reboot=survives_reboot,
-            mig=MigInstances(self.session.mig),
+            mig=MigInstances(self.session.mig, self.holders.of),
         )
 
     def _strategies(self) -> dict[str, Sharing]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
-from dra_driver.devices.model import MigSlot
+from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.devices.nvml_calls import NvmlCalls
 from dra_driver.devices.session import DriverSession
 from dra_driver.simulator.machine import Machine
@@ -13,13 +13,15 @@ def session_on(
     machine: Machine,
     made_here: Callable[[], AbstractSet[MigSlot]] = frozenset,
     calls: NvmlCalls | None = None,
+    turned_on: Callable[[], AbstractSet[GpuUuid]] = frozenset,
 ) -> DriverSession:
-    """A session as the driver of that machine has it; `made_here` are the MIG slots it made."""
+    """A session as the driver of that machine has it, which made what `made_here` says."""
     return DriverSession(
         driver_root=machine.driver_root,
         dev=machine.dev_root / "dev",
         proc_root=machine.proc_root,
         sys_root=machine.sys_root,
         made_here=made_here,
+        turned_on=turned_on,
         calls=calls,
     )

@@ -14,7 +14,9 @@
  * A session holds each GPU that it sees, and a card that somebody else holds changes no MIG mode
  * and takes no reset. So it has a shared lock on a byte of the state file for each GPU. The kernel
  * drops it when the process ends, however that happens, and tells a holder from others by the open
- * file (fcntl(2), open file description locks), in whichever container it is.
+ * file (fcntl(2), open file description locks), in whichever container it is. A session also has
+ * the nodes themselves open, by path alone since no driver answers behind them: in /proc/<pid>/fd a
+ * holder looks as it does on a node with GPUs, for fuser and for whoever else looks there.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -51,6 +53,8 @@ static char own_path[PATH_MAX];
 static char device_folder[PATH_MAX];
 static bool on_host;
 static int session_file = -1;
+static int node_files[SIM_MAX_GPUS + 1]; /* nvidiactl, then those of the GPUs that are seen */
+static unsigned int node_file_count;
 
 /* Taken when the library is loaded: a relative path would mean another file after a chdir. */
 __attribute__((constructor)) static void remember_own_path(void)
@@ -262,17 +266,33 @@ static struct flock holding(unsigned int slot, short kind)
                           .l_start = ((off_t)1 << 40) + (off_t)slot, .l_len = 1};
 }
 
+static void open_node(const char *name)
+{
+    char path[PATH_MAX + 64];
+    snprintf(path, sizeof path, "%s/%s", device_folder, name);
+    int file = open(path, O_PATH | O_CLOEXEC);
+    if (file >= 0)
+        node_files[node_file_count++] = file;
+}
+
 static void hold_gpus(void)
 {
+    open_node("nvidiactl");
     session_file = open(state_path, O_RDONLY | O_CLOEXEC);
     for (unsigned int index = 0; session_file >= 0 && index < visible_count; index++) {
         struct flock lock = holding(visible[index], F_RDLCK);
         fcntl(session_file, F_OFD_SETLK, &lock);
+        char name[32];
+        snprintf(name, sizeof name, "nvidia%u",
+                 (unsigned int)mapped->gpus[visible[index]].facts[FACT_MINOR]);
+        open_node(name);
     }
 }
 
 static void release_gpus(void)
 {
+    while (node_file_count > 0)
+        close(node_files[--node_file_count]);
     if (session_file >= 0)
         close(session_file);
     session_file = -1;

@@ -233,7 +233,7 @@ def test_an_instance_in_use_is_destroyed_when_its_processes_have_ended(h100: Car
 
 def test_a_mode_in_use_is_waited_for(h100: Card) -> None:
     h100.machine.fail_call("nvmlDeviceSetMigMode", IN_USE, times=1)
-    with pytest.raises(TransientError, match="turning MIG mode on"):
+    with pytest.raises(TransientError, match="cannot be switched to MIG mode while others"):
         h100.mig.make(h100.partition(9, 4))
 
     assert h100.mig.make(h100.partition(9, 4)).profile.name == "3g.40gb"

@@ -117,3 +117,19 @@ def test_a_process_holds_only_the_gpus_whose_nodes_it_has(
         assert switch(hopper, on=True) == SUCCESS
     other.kill()
     other.communicate(timeout=30)
+
+
+def nodes_open(client: Client) -> list[str]:
+    fds = Path(f"/proc/{client.process.pid}/fd")
+    paths = (one.readlink() for one in fds.iterdir())
+    return sorted(path.name for path in paths if path.name.startswith("nvidia"))
+
+
+def test_a_session_has_the_nodes_open_as_fuser_would_see_it(client: Client) -> None:
+    assert nodes_open(client) == []
+    client.call("nvmlInit_v2")
+    client.call("nvmlInit_v2")
+    client.call("nvmlShutdown")
+    assert nodes_open(client) == [*(f"nvidia{minor}" for minor in range(8)), "nvidiactl"]
+    client.call("nvmlShutdown")
+    assert nodes_open(client) == []

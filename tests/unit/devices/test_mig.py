@@ -18,7 +18,7 @@ from dra_driver.devices.model import (
     Partition,
     Placement,
 )
-from dra_driver.errors import ConflictError, DeviceError, DriverError, TransientError
+from dra_driver.errors import ConflictError, DeviceError, DriverError, HeldError, TransientError
 
 GPU = make.gpu(0).uuid
 
@@ -228,3 +228,22 @@ def test_the_mode_stays_on_while_instances_are_there() -> None:
 
     assert card.steps == ["off"]
     assert on(card).mode(GPU) is MigMode.DISABLED
+
+
+def test_a_refused_switch_says_what_to_do_where_nobody_can_be_seen() -> None:
+    card = Card(failing={"on": HeldError("in use", minor=3)})
+    with pytest.raises(HeldError) as refused:
+        on(card).make(partition())
+    assert refused.value.minor == 3
+    assert str(refused.value) == (
+        f"{GPU} (/dev/nvidia3) cannot be switched to MIG mode while others have it open, which"
+        " cannot be seen from here; see who they are (fuser -v /dev/nvidia3 on the node; often"
+        " DCGM, a display server, or nvidia-smi in a loop) and end these processes, or have no MIG"
+        " devices made on this node (--mig existing)"
+    )
+
+
+def test_a_refused_switch_off_blames_no_setting() -> None:
+    card = Card(is_on=True, failing={"off": HeldError("in use", minor=0)})
+    with pytest.raises(HeldError, match=r"cannot be turned off while others .* processes$"):
+        on(card).set_mode(GPU, MigMode.DISABLED)

@@ -8,7 +8,8 @@ import pytest
 
 import make
 from apiserver.rules import check_slice
-from dra_driver.devices.model import BareInstance, Gpu, MigMode
+from dra_driver.devices.model import BareInstance, Gpu, MigMode, Refusal
+from dra_driver.devices.partitions import partition_named
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import Projection, projection
 
@@ -267,3 +268,63 @@ def test_any_number_of_gpus_keeps_within_the_limits_of_the_api(
         spec = pool.spec(index, generation=1)
         check_slice({"kind": "ResourceSlice", "metadata": metadata, "spec": spec}, None)
     assert len(published.devices) == count * (7 if by_hand else 26)
+
+
+# GPUs that cannot be switched to MIG mode
+
+
+def refusing(*waiting: tuple[int, int]) -> dict[Any, Refusal]:
+    """A refusal of GPU 0, with claims that wait for a profile at a start."""
+    slots = [partition_named(h100(), *one) for one in waiting]
+    return {PARENT: Refusal(reason="dcgm (PID 9)", waiting=frozenset(s.slot for s in slots if s))}
+
+
+def test_a_gpu_that_refuses_mig_mode_is_published_as_a_whole_and_others_as_ever() -> None:
+    inventory = make.inventory(h100(), h100(minor=1))
+    before, published = projection(inventory), projection(inventory, refused=refusing())
+
+    others = [one for one in names(before) if not one.startswith("gpu-0")]
+    # First for whoever wants a whole one, as nothing else can be made of it.
+    assert names(published) == ["gpu-0", *others]
+    for one in published.devices:
+        assert one in before.devices
+    assert published.counter_sets == before.counter_sets
+    (note,) = published.notes
+    assert (note.index, note.text) == (0, "no MIG devices are offered on it for now: dcgm (PID 9)")
+
+
+def test_parts_that_claims_wait_for_stay_or_the_whole_would_be_given_out_beside_them() -> None:
+    before = found(h100())
+    published = projection(make.inventory(h100()), refused=refusing((19, 3), (9, 4)))
+
+    assert names(published) == ["gpu-0", "gpu-0-mig-1g10gb-19-3", "gpu-0-mig-3g40gb-9-4"]
+    assert all(one in before.devices for one in published.devices)
+    assert published.counter_sets == before.counter_sets
+
+
+def test_a_gpu_in_mig_mode_needs_no_switch_that_could_be_refused() -> None:
+    inventory = make.inventory(make.gpu(0, mig_mode=ON, mig=make.mig()))
+
+    assert projection(inventory, refused=refusing()) == projection(inventory)
+
+
+# GPUs that are in MIG mode
+
+
+def in_mode(minor: int, *, ours: bool) -> Gpu:
+    return make.gpu(minor, mig_mode=ON, mig=make.mig(turned_on_here=ours))
+
+
+def test_gpus_that_somebody_put_in_mig_mode_are_divided_first_and_given_out_whole_last() -> None:
+    published = found(h100(), h100(minor=1), in_mode(2, ours=False), h100(minor=3))
+    parts = [one.partition("-mig-")[0] for one in names(published) if "-mig-" in one]
+
+    assert names(published)[:4] == ["gpu-3", "gpu-1", "gpu-0", "gpu-2"]
+    assert list(dict.fromkeys(parts)) == ["gpu-2", "gpu-0", "gpu-1", "gpu-3"]
+
+
+def test_a_mode_that_this_driver_turned_on_changes_nothing_that_is_published() -> None:
+    off = found(h100(), h100(minor=1))
+
+    assert found(h100(), in_mode(1, ours=True)) == off
+    assert found(h100(), in_mode(1, ours=False)) != off

@@ -1,0 +1,123 @@
+"""Who has a GPU open: the processes of the node that have its device node open.
+
+In: folders where procfs may be mounted, and the folders that device nodes are in. Out: processes by
+PID and name, as the host counts them. Rule: `/proc/<pid>/fd` has a link for each open file, with
+the path as the process opened it (proc_pid_fd(5)). A pod sees the host's processes only in the
+host's procfs, which it has where the host's or a driver container's root is mounted. NVML names
+processes that compute only, and it is those that merely watch which keep a GPU open.
+
+Only names of links are read: the file behind one may be on a tenant's own server, which never
+answers. A process's name is a tenant's text, and is made harmless.
+"""
+
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_LONGEST_NAME = 32
+_UNUSUAL = re.compile(r"[^A-Za-z0-9._:/@+-]")
+_MOST_NAMED = 5
+_FRESH_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Holder:
+    """A process that has a GPU open. `pid` is the host's, `name` what the process calls itself."""
+
+    pid: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (PID {self.pid})"
+
+
+class Holders:
+    """Looks for the processes that have a GPU open. For any thread.
+
+    Args:
+        procs: where procfs may be mounted, the host's first; the first that is one is read.
+        devs: the folders that device nodes are in, as processes of the node may see them.
+        clock: monotonic, in seconds.
+    """
+
+    def __init__(
+        self,
+        procs: Sequence[Path],
+        devs: Iterable[Path],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._procs = tuple(procs)
+        self._node = re.compile(
+            f"(?:{'|'.join(re.escape(str(dev)) for dev in devs)})/nvidia([0-9]+)"
+        )
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._looked = -math.inf
+        self._found: Mapping[int, tuple[Holder, ...]] = {}
+
+    def of(self, minor: int) -> tuple[Holder, ...]:
+        """Return the processes, but this one, that have /dev/nvidiaN open, sorted by PID.
+
+        As they were a second ago at most. None where they cannot be seen.
+        """
+        with self._lock:
+            if self._clock() - self._looked > _FRESH_SECONDS:
+                self._found = self._look()
+                self._looked = self._clock()
+            return self._found.get(minor, ())
+
+    def _look(self) -> Mapping[int, tuple[Holder, ...]]:
+        for proc in self._procs:
+            try:
+                own = str((proc / "self").readlink())  # our PID as this procfs counts
+            except OSError:
+                continue
+            return self._look_in(proc, own)
+        return {}
+
+    def _look_in(self, proc: Path, own: str) -> Mapping[int, tuple[Holder, ...]]:
+        found: dict[int, list[Holder]] = {}
+        for pid in sorted(filter(str.isdecimal, _names(proc)), key=int):
+            minors = set() if pid == own else self._opened(f"{proc}/{pid}/fd")
+            for minor in minors:
+                found.setdefault(minor, []).append(Holder(pid=int(pid), name=_name(proc / pid)))
+        return {minor: tuple(holders) for minor, holders in found.items()}
+
+    def _opened(self, folder: str) -> set[int]:
+        """Return the minor numbers of the GPUs that are open by a folder of links."""
+        minors = set()
+        for number in _names(folder):
+            with suppress(OSError):
+                path = os.readlink(f"{folder}/{number}")  # noqa: PTH115 (there are thousands)
+                if match := self._node.fullmatch(path):
+                    minors.add(int(match[1]))
+        return minors
+
+
+def _names(folder: str | Path) -> list[str]:
+    """Return what is in a folder of procfs; nothing if the process has ended, or is not ours."""
+    try:
+        return os.listdir(folder)  # noqa: PTH208 (names are what is wanted)
+    except OSError:
+        return []
+
+
+def _name(process: Path) -> str:
+    try:
+        name = (process / "comm").read_bytes().decode(errors="replace").strip()
+    except OSError:
+        name = ""
+    return _UNUSUAL.sub("?", name)[:_LONGEST_NAME] or "a process without a name"
+
+
+def listed(holders: Sequence[Holder]) -> str:
+    """Return processes in words, the first few by name."""
+    named = ", ".join(map(str, holders[:_MOST_NAMED]))
+    more = len(holders) - _MOST_NAMED
+    return f"{named} and {more} more" if more > 0 else named

@@ -1,0 +1,209 @@
+"""Which GPUs cannot be switched to MIG mode at present, and until when trying again makes no sense.
+
+In: each refused switch and each that was made, what the machine looks like, and who has a GPU open.
+Out: a `Refusal` for each GPU of which nothing should be made now, and a call at each change. A card
+changes its mode only while nobody else has it open. What has it open may be a look of half a second
+or an agent that never ends, and nobody says which, so:
+
+- a GPU that has refused for less than a few seconds is none of these yet;
+- from then on it is, for as long again as it has refused so far, within bounds; whoever has a
+  MIG device of it keeps trying, and each refusal counts anew;
+- it no longer is as soon as it is in MIG mode, or as nobody has it open, where that can be seen.
+
+Kept in memory: after a restart one try shows it again.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from dra_driver.devices.holders import Holder
+from dra_driver.devices.model import GpuUuid, Inventory, MigMode, MigSlot, Refusal
+from dra_driver.errors import HeldError
+
+log = structlog.get_logger()
+
+_IDLE_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalTiming:
+    """Seconds. The defaults are right outside of tests."""
+
+    patience: float = 5.0
+    """From the first refusal to the one from which on nothing of the GPU is offered."""
+
+    shortest: float = 120.0
+    longest: float = 600.0
+    """Bounds of the time from the last refusal until it is offered again. The kubelet tries 60 to
+    90 s after a failure, and as long as a claim waits nothing else should be placed there."""
+
+    check: float = 5.0
+    """From look to look whether anybody still has it open."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Refusing:
+    """A GPU that has refused, from `first` to `last`.
+
+    With a reason nothing is made of it at present. `seen`: somebody was seen to have it open.
+    """
+
+    minor: int
+    first: float
+    last: float
+    reason: str | None = None
+    seen: bool = False
+    waiting: dict[MigSlot, str] = field(default_factory=dict)
+
+    def pause(self, timing: RefusalTiming) -> float:
+        """Return the seconds from the last refusal until trying again makes sense."""
+        return min(max(self.last - self.first, timing.shortest), timing.longest)
+
+    def end(self, timing: RefusalTiming) -> float:
+        """Return when trying again makes sense, on the clock."""
+        return self.last + self.pause(timing)
+
+    def is_over(self, timing: RefusalTiming, now: float) -> bool:
+        """Tell whether a refusal now would be the first again, after as long again in peace."""
+        return now > self.end(timing) + self.pause(timing)
+
+
+class Refusals:
+    """Remembers refused switches. For any thread; `start` begins to look who has a GPU open.
+
+    Args:
+        holders: returns the other processes that have a GPU open, by its minor number; none where
+            they cannot be seen.
+        clock: monotonic, in seconds.
+        on_change: called when `current` returns something else.
+        timing: what is long and what is short.
+    """
+
+    def __init__(
+        self,
+        holders: Callable[[int], Sequence[Holder]],
+        clock: Callable[[], float],
+        on_change: Callable[[], None],
+        timing: RefusalTiming = RefusalTiming(),
+    ) -> None:
+        self._holders = holders
+        self._clock = clock
+        self._on_change = on_change
+        self._timing = timing
+        self._lock = threading.Lock()
+        self._gpus: dict[GpuUuid, _Refusing] = {}
+        self._current: Mapping[GpuUuid, Refusal] = {}
+        self._wake = threading.Event()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="mig-refusals", daemon=True)
+
+    def current(self) -> Mapping[GpuUuid, Refusal]:
+        """Return the GPUs of which no MIG devices should be made now. Never blocks."""
+        return self._current
+
+    def refused(self, slot: MigSlot, user: str, error: HeldError) -> None:
+        """Take note that a GPU was not switched to MIG mode.
+
+        Args:
+            slot: the MIG device that was to be made.
+            user: whose device that is; any text, which `given_up` gets too.
+            error: why not, for people.
+        """
+        now = self._clock()
+        with self._lock:
+            known = self._gpus.get(slot.gpu)
+            if known is None or known.is_over(self._timing, now):
+                known = _Refusing(minor=error.minor, first=now, last=now)
+                self._gpus[slot.gpu] = known
+            known.last = now
+            known.waiting[slot] = user
+            if known.reason is None and now - known.first >= self._timing.patience:
+                known.reason = str(error)
+                seconds = round(known.end(self._timing) - now)
+                log.warning(
+                    "mig partitions withdrawn", gpu=slot.gpu, reason=known.reason, seconds=seconds
+                )
+                self._wake.set()
+        self._tell()
+
+    def switched(self, gpu: GpuUuid) -> None:
+        """Take note that a GPU is in MIG mode."""
+        self._forget(gpu, "it is in MIG mode")
+
+    def given_up(self, user: str) -> None:
+        """Take note that a user of MIG devices wants none any more."""
+        with self._lock:
+            for known in self._gpus.values():
+                known.waiting = {slot: by for slot, by in known.waiting.items() if by != user}
+        self._tell()
+
+    def look_at(self, inventory: Inventory) -> None:
+        """Forget the GPUs that are in MIG mode, and those that are gone."""
+        off = {gpu.uuid for gpu in inventory.gpus if gpu.mig_mode is not MigMode.ENABLED}
+        with self._lock:
+            known = set(self._gpus)
+        for uuid in known - off:
+            self._forget(uuid, "it is in MIG mode, or gone")
+
+    def start(self) -> None:
+        """Begin to look. Refusals are started once."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """End the thread, waiting at most `timeout` seconds."""
+        self._is_stopping = True
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def check(self) -> float:
+        """Offer again what it is time for, or what nobody has open; return the seconds to wait."""
+        with self._lock:
+            held = {uuid: known for uuid, known in self._gpus.items() if known.reason is not None}
+        now, wait = self._clock(), _IDLE_SECONDS
+        for uuid, known in held.items():
+            is_open = bool(self._holders(known.minor))
+            left = known.end(self._timing) - now
+            if known.seen and not is_open:
+                self._forget(uuid, "nobody has it open any more")
+            elif left <= 0:
+                self._offer_again(uuid, known)
+            else:
+                known.seen = known.seen or is_open
+                wait = min(wait, left, self._timing.check)
+        return wait
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            self._wake.wait(self.check())
+            self._wake.clear()
+
+    def _forget(self, uuid: GpuUuid, why: str) -> None:
+        with self._lock:
+            known = self._gpus.pop(uuid, None)
+        if known is not None and known.reason is not None:
+            log.info("mig partitions offered again", gpu=uuid, why=why)
+        self._tell()
+
+    def _offer_again(self, uuid: GpuUuid, known: _Refusing) -> None:
+        """Offer its partitions until the next refusal, which then counts at once."""
+        with self._lock:
+            known.reason = None
+            known.waiting = {}
+        log.info("mig partitions offered again", gpu=uuid, why="it is time to try again")
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._lock:
+            current = {
+                uuid: Refusal(reason=known.reason, waiting=frozenset(known.waiting))
+                for uuid, known in self._gpus.items()
+                if known.reason is not None
+            }
+            is_same = current == self._current
+            self._current = current
+        if not is_same:
+            self._on_change()

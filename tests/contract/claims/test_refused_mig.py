@@ -1,0 +1,90 @@
+"""A card that does not change its MIG mode, as another process has it open; on simulated GPUs."""
+
+import re
+from pathlib import Path
+
+import pytest
+from testbed.holder import holding
+
+import make
+from dra_driver.claims.ownership import Ownership
+from dra_driver.devices.model import MigSlot, Refusal
+from dra_driver.errors import TransientError
+from worlds.node import Node
+
+SOON = 0.3
+
+
+def test_a_refused_switch_names_who_has_the_gpu_open(node: Node) -> None:
+    ref = node.claim(node.name("1g.10gb", 0))
+    with holding(node.machine.driver_root, 0) as pid:
+        with pytest.raises(TransientError) as refused:
+            node.driver.prepare(ref, seconds=SOON)
+        assert re.sub("waited [0-9]+ s", "waited 0 s", str(refused.value)) == (
+            f"{node.uuid(0)} (/dev/nvidia0) cannot be switched to MIG mode while others have it"
+            f" open: dcgm-exporter (PID {pid}); end these processes, or have no MIG devices made on"
+            " this node (--mig existing); waited 0 s, it is tried again by itself"
+        )
+    assert node.left() == []
+    node.driver.prepare(ref)
+    assert node.mig_shapes() == {0: ["1g.10gb@0"]}
+
+
+def test_a_refused_switch_off_names_them_too(node: Node) -> None:
+    node.machine.set_mig_mode(node.uuid(0), enabled=True)
+    node.look()
+    ref = node.claim("gpu-0")
+    with holding(node.machine.driver_root, 0) as pid:
+        with pytest.raises(TransientError) as refused:
+            node.driver.prepare(ref, seconds=SOON)
+        assert str(refused.value).startswith(
+            f"MIG mode of {node.uuid(0)} (/dev/nvidia0) cannot be turned off while others have it"
+            f" open: dcgm-exporter (PID {pid}); end these processes; waited"
+        )
+
+
+def test_who_has_another_gpu_open_is_in_nobodys_way(node: Node) -> None:
+    with holding(node.machine.driver_root, 0, 2):
+        node.driver.prepare(node.claim(node.name("1g.10gb", 0, minor=1)))
+    assert node.mig_shapes() == {1: ["1g.10gb@0"]}
+
+
+def test_refusals_are_remembered_with_what_claims_wait_for_until_they_do_no_more(
+    node: Node,
+) -> None:
+    ref = node.claim(node.name("1g.10gb", 0))
+    with holding(node.machine.driver_root, 0):
+        with pytest.raises(TransientError):
+            node.driver.prepare(ref, seconds=SOON)
+        (refusal,) = node.driver.refusals.current().values()
+        assert [slot.start for slot in refusal.waiting] == [0]
+        node.driver.unprepare(ref)
+        (refusal,) = node.driver.refusals.current().values()
+        assert refusal.waiting == frozenset()
+    node.driver.prepare(node.claim(node.name("1g.10gb", 1), name="next"))
+    assert node.driver.refusals.current() == {}
+
+
+def test_a_mode_turned_on_for_claims_is_known_from_one_turned_on_by_others(node: Node) -> None:
+    node.driver.prepare(node.claim(node.name("1g.10gb", 0)))
+    node.machine.set_mig_mode(node.uuid(1), enabled=True)
+    node.look()
+    assert [gpu.minor for gpu in node.inventory.gpus if gpu.was_put_in_mig_mode] == [1]
+
+
+def test_refusals_are_noted_for_inspect_and_damaged_notes_harm_nothing(tmp_path: Path) -> None:
+    notes, gpus = Ownership(tmp_path, "boot"), (make.gpu(0).uuid, make.gpu(1).uuid)
+    slots = frozenset(MigSlot(gpu=gpus[0], profile_id=9, start=start) for start in (0, 4))
+    first = Refusal(reason="held by\ndcgm", waiting=slots)
+    notes.note_mode(gpus[1])
+    notes.note_refusals({gpus[0]: first, gpus[1]: Refusal(reason="too")})
+    assert notes.refusals() == {
+        gpus[0]: Refusal(reason="held by dcgm", waiting=slots),
+        gpus[1]: Refusal(reason="too"),
+    }
+    (tmp_path / "mig/boot" / gpus[0] / "refused").write_bytes(b"\xff\nmode\n9-0\n../9-4")
+    assert notes.refusals()[gpus[0]].waiting < slots
+    notes.note_refusals({})
+    assert notes.refusals() == notes.made() == {}
+    assert notes.gpus_turned_on() == (gpus[1],)
+    assert Ownership(tmp_path, "next-boot").refusals() == {}

@@ -1,0 +1,144 @@
+"""Who switches MIG modes on a real node: what `--mig` says, and a card that refuses."""
+
+from collections.abc import Iterator
+
+import pytest
+from testbed.commands import wait_until
+from testbed.holder import holding
+
+from e2e.scene import Scene
+from e2e.test_mig import MEDIUM, MIG_CLASS, SMALL, migs, parent, seen, set_mig_mode, template, there
+
+pytestmark = pytest.mark.e2e
+
+PARTS = 8 * 25
+FIRST_TO_BE_DIVIDED = 0
+BY_HAND = 7
+
+
+@pytest.fixture
+def by_hand(scene: Scene) -> Iterator[str]:
+    """A MIG device that somebody made by hand on GPU 7; afterwards the node is as it was."""
+    set_mig_mode(scene, "on")
+    uuid = scene.node.machine.mig("create", "--gpu", str(BY_HAND), "--profile", MEDIUM)
+    yield uuid
+    scene.node.machine.mig("destroy", "--device", uuid)
+    for name in ("MIG", "FEATURE_GATES"):
+        scene.node.driver.env.pop(name, None)
+    set_mig_mode(scene, "off")
+    scene.rewritten()
+
+
+def restart(scene: Scene, **env: str) -> list[str]:
+    """Start the driver anew with settings; return what it says is offered of MIG, and why."""
+    scene.node.driver.stop()
+    scene.node.driver.env |= env
+    scene.node.driver.start()
+    scene.node.driver.wait_registered()
+    offered = scene.node.driver.wait_log("mig devices offered")
+    return [offered["source"], offered["why"]]
+
+
+def wait_devices(scene: Scene, expected: set[str]) -> None:
+    wait_until(lambda: set(scene.node.devices()) == expected, f"{expected}", timeout=30)
+
+
+WHOLE = {f"gpu-{minor}" for minor in range(8) if minor != BY_HAND}
+HAND_MADE = f"gpu-{BY_HAND}-mig-2g20gb-14-0"
+
+
+@pytest.mark.parametrize(
+    ("env", "why"),
+    [
+        ({"MIG": "existing"}, "--mig is existing"),
+        ({"FEATURE_GATES": "DynamicMIG=false"}, "feature gate DynamicMIG is false"),
+    ],
+)
+def test_existing_gives_out_what_others_made_and_makes_nothing(
+    scene: Scene, by_hand: str, env: dict[str, str], why: str
+) -> None:
+    assert restart(scene, **env) == ["existing", why]
+    wait_devices(scene, WHOLE | {HAND_MADE})
+    pod = scene.pod("fits", templates=[template(scene, migs(mig=MEDIUM))])
+    scene.running(pod)
+    assert seen(scene, pod) == {by_hand: MEDIUM}
+    late = scene.pod("late", templates=[scene.template("small", deviceClassName=MIG_CLASS)])
+    assert "cannot allocate all claims" in scene.unschedulable(late)
+    whole = scene.pod("whole", claims=[scene.claim("seven", count=7)])
+    scene.running(whole)
+    assert there(scene) == 1
+    scene.delete(pod, late, whole)
+    assert there(scene) == 1
+
+
+def test_off_gives_out_whole_gpus_that_are_not_in_mig_mode_alone(
+    scene: Scene, by_hand: str
+) -> None:
+    assert restart(scene, MIG="off") == ["off", "--mig is off"]
+    wait_devices(scene, WHOLE)
+    part = scene.pod("part", templates=[template(scene, migs(mig=MEDIUM))])
+    assert "cannot allocate all claims" in scene.unschedulable(part)
+    whole = scene.pod("whole", claims=[scene.claim("seven", count=7)])
+    scene.running(whole)
+    assert by_hand in scene.node.machine.mig_devices()[0]
+    scene.delete(part, whole)
+
+
+def test_on_demand_goes_on_where_others_made_some(scene: Scene, by_hand: str) -> None:
+    assert restart(scene, MIG="on-demand") == ["on-demand", "--mig is on-demand"]
+    wait_until(lambda: HAND_MADE in scene.node.devices(), "the MIG device of others", timeout=30)
+    pod = scene.pod(templates=[template(scene, migs(mig=SMALL))])
+    scene.running(pod)
+    # The GPU that is in MIG mode already needs no switch, and comes first.
+    assert parent(scene, pod) in scene.node.machine.mig_parents()
+    assert len(set(scene.node.machine.mig_parents())) == 1
+    assert list(seen(scene, pod).values()) == [SMALL]
+    assert by_hand not in seen(scene, pod)
+    scene.delete(pod)
+    assert there(scene) == 1
+
+
+def test_auto_is_on_demand_on_a_node_without_mig_managers_label(scene: Scene) -> None:
+    offered = scene.node.driver.wait_log("mig devices offered")
+    assert offered["source"] == "on-demand"
+    assert offered["why"] == "the node has no label nvidia.com/mig.config"
+    assert len([name for name in scene.node.devices() if "-mig-" in name]) == PARTS
+
+
+def test_a_card_that_refuses_is_told_and_passed_over_until_it_is_let_go(scene: Scene) -> None:
+    name = template(scene, migs(mig=SMALL))
+    with holding(scene.node.machine.root, FIRST_TO_BE_DIVIDED) as pid:
+        held = scene.pod("held", templates=[name])
+        words = f"dcgm-exporter (PID {pid})"
+        withdrawn = scene.node.driver.wait_log("mig partitions withdrawn")
+        assert words in withdrawn["reason"]
+        wait_until(lambda: len(of_the_held(scene)) == 1, "its other parts to go", timeout=30)
+        scene.node.wait_published()
+        # The part that the pod has is counted: its GPU is not given out as a whole beside it.
+        eight = scene.pod("eight", claims=[scene.claim("eight", count=8)])
+        assert "cannot allocate all claims" in scene.unschedulable(eight)
+        scene.delete(eight)
+        passed = scene.pod("passed", templates=[name])
+        scene.running(passed)
+        assert f"gpu-{FIRST_TO_BE_DIVIDED}" in scene.node.devices()
+        event = scene.warning(held, "FailedPrepareDynamicResources", timeout=90)
+        assert words in event
+        assert "cannot be switched to MIG mode while others have it open" in event
+        scene.delete(held)
+        wait_until(lambda: of_the_held(scene) == [], "the pod's part to go", timeout=30)
+        again = scene.pod("again", templates=[name])
+        scene.running(again)
+        assert parent(scene, again) == parent(scene, passed) != withdrawn["gpu"]
+    wait_until(lambda: len(of_the_held(scene)) == 25, "its parts to be back", timeout=30)
+    scene.delete(passed, again)
+    after = scene.pod("after", templates=[name])
+    scene.running(after)
+    assert parent(scene, after) == withdrawn["gpu"]
+    scene.delete(after)
+    scene.rewritten()
+
+
+def of_the_held(scene: Scene) -> list[str]:
+    """The partitions that are offered of the GPU that is held."""
+    prefix = f"gpu-{FIRST_TO_BE_DIVIDED}-mig-"
+    return [name for name in scene.node.devices() if name.startswith(prefix)]
