@@ -2,7 +2,7 @@
 
 In come versions; out comes one folder per group of programs. Sources, in this order:
 `$KUBE_BIN_DIR`, the cache, the official release downloads, and last what this machine can
-make itself: Kubernetes, containerd and CDI's programs compiled from Go modules, the rest
+make itself: Kubernetes, etcd, containerd and CDI's programs compiled from Go modules, the rest
 out of Debian packages. A folder in the cache is complete when its marker is there: the
 folder is filled under another name and renamed last, so an interrupted fetch is never taken
 for a whole one.
@@ -24,7 +24,13 @@ from local_cluster.errors import BinariesUnavailableError, ClusterError, SourceE
 from local_cluster.progress import Progress
 from local_cluster.release import Downloads, assets
 from local_cluster.toolchain import Go, find_go, required_go
-from local_cluster.versions import CDI_GO_MOD, CONTAINERD_GO_MOD, GO_MOD_FILES, Versions
+from local_cluster.versions import (
+    CDI_GO_MOD,
+    CONTAINERD_GO_MOD,
+    ETCD_GO_MOD,
+    GO_MOD_FILES,
+    Versions,
+)
 
 BIN_DIR_ENV = "KUBE_BIN_DIR"
 MARKER = "complete.json"
@@ -45,7 +51,6 @@ OTHER_GROUPS: Mapping[str, tuple[str, ...]] = {"cdi": build.CDI_PROGRAMS}
 _EVERY_GROUP = {**GROUPS, **OTHER_GROUPS}
 DEBIAN_FILES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "runc": ("runc", {"usr/sbin/runc": "runc"}),
-    "etcd": ("etcd-server", {"usr/bin/etcd": "etcd"}),
     "cni": (
         "containernetworking-plugins",
         {f"usr/lib/cni/{name}": name for name in ("bridge", "host-local", "loopback")},
@@ -233,6 +238,7 @@ def _recipes(versions: Versions) -> Mapping[str, tuple[Path, Compiler]]:
     return {
         "kubernetes": (GO_MOD_FILES[versions.minor], build.compile_kubernetes),
         "containerd": (CONTAINERD_GO_MOD, build.compile_containerd),
+        "etcd": (ETCD_GO_MOD, build.compile_etcd),
         "cdi": (CDI_GO_MOD, build.compile_cdi),
     }
 

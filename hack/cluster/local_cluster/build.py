@@ -1,4 +1,4 @@
-"""Kubernetes, containerd and CDI's programs compiled from Go modules, with progress.
+"""Kubernetes, etcd, containerd and CDI's programs compiled from Go modules, with progress.
 
 In come the go.mod and go.sum files under hack/cluster/go, which pin every module by
 version and checksum; out come static executables. The network is the Go module proxy
@@ -22,7 +22,14 @@ from typing import IO
 from local_cluster.errors import SourceError
 from local_cluster.progress import Progress, duration, remaining
 from local_cluster.toolchain import Go
-from local_cluster.versions import CDI_GO_MOD, CONTAINERD_GO_MOD, GO_MOD_FILES, MODULES, Versions
+from local_cluster.versions import (
+    CDI_GO_MOD,
+    CONTAINERD_GO_MOD,
+    ETCD_GO_MOD,
+    GO_MOD_FILES,
+    MODULES,
+    Versions,
+)
 
 KUBERNETES_PROGRAMS = (
     "kube-apiserver",
@@ -92,6 +99,17 @@ def containerd_job(versions: Versions) -> Job:
     )
 
 
+def etcd_job(versions: Versions) -> Job:
+    """etcd. Distributions have versions without what the API server's cache needs of it."""
+    return Job(
+        title=f"etcd {versions.etcd}",
+        module=ETCD_GO_MOD.parent,
+        go_mod=ETCD_GO_MOD,
+        packages=(".",),
+        ldflags="-s -w",
+    )
+
+
 def cdi_job(versions: Versions) -> Job:
     """What a runtime does with a CDI spec, and programs of NVIDIA's container toolkit."""
     package = "github.com/NVIDIA/nvidia-container-toolkit"
@@ -117,6 +135,11 @@ def compile_containerd(go: Go, versions: Versions, folder: Path, progress: Progr
     """Compile containerd, its shim and ctr into a folder."""
     # With several packages, -o names a folder, recognised by its trailing slash.
     _build(go, containerd_job(versions), folder, progress)
+
+
+def compile_etcd(go: Go, versions: Versions, folder: Path, progress: Progress) -> None:
+    """Compile etcd into a folder."""
+    _build(go, etcd_job(versions), folder, progress)
 
 
 def compile_cdi(go: Go, versions: Versions, folder: Path, progress: Progress) -> None:

