@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from bench.fleet.loads import NAMESPACE, Workload, plain_pod
 from bench.fleet.stage import AT_ONCE, Stage
-from bench.fleet.usage import cpu_seconds
+from bench.timings import cpu_seconds
 from testbed.api import Object
 from testbed.commands import wait_until
 

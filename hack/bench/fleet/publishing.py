@@ -14,8 +14,8 @@ from itertools import islice
 from statistics import median
 
 from bench.fleet.stage import AT_ONCE, Stage
-from bench.fleet.usage import cpu_seconds
 from bench.fleet.variants import Variant
+from bench.timings import cpu_seconds
 from testbed.api import Object
 
 from dra_driver.devices.model import Inventory

@@ -1,20 +1,10 @@
-"""What processes have used, from /proc: CPU time and memory."""
+"""What processes have used of the machine's memory."""
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from testbed.driver import resident_memory
 
 MIB = 1024 * 1024
-_TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def cpu_seconds(pid: int, proc: Path = Path("/proc")) -> float:
-    """Return the CPU time that a process has used, in the kernel and out of it."""
-    # The program's name is in parentheses and may hold anything, blanks too.
-    fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def memory_mib(pids: Mapping[str, int]) -> dict[str, float]:

@@ -13,7 +13,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from bench.command_line import machine
-from bench.timings import Summary, at_once, fsync_1kb, percentile, summary, timed
+from bench.timings import Summary, at_once, cpu_seconds, fsync_1kb, percentile, summary, timed
+from report import STEPS, in_short, lines
 from sharing import CONFIGS, beside_a_slow_start, nvidia_smi, supervisor
 from stage import Stage, fake_stage, real_stage
 from testbed.api import Api, Object
@@ -47,6 +48,8 @@ def main(words: Sequence[str]) -> int:
         sys.stderr.write(f"error: {error}\n")
         return 1
     text = json.dumps(result, indent=2)
+    for line in lines(result):
+        _say(line)
     print(text)
     if options.output:
         options.output.write_text(text + "\n")
@@ -102,6 +105,7 @@ def _measure_driver(stage: Stage, driver: DriverProcess, options: argparse.Names
         with KubeletClient(stage.place.registry) as kubelet:
             kubelet.register_started(driver)
             devices = _devices(stage.api)
+            driver.wait_log("driver started")
             idle, _ = resident_memory(driver.pid)
             yardsticks = Yardsticks(stage, kubelet, devices)
             cases = list(_cases(yardsticks, driver, list(devices), options))
@@ -114,8 +118,9 @@ def _measure_driver(stage: Stage, driver: DriverProcess, options: argparse.Names
         "machine": machine(),
         "apiserver": options.apiserver,
         "start_to_registered_s": {
-            "p50": round(percentile(starts, 0.5), 3),
-            "worst": round(max(starts), 3),
+            "p50": round(percentile([took for took, _ in starts], 0.5), 3),
+            "worst": round(max(took for took, _ in starts), 3),
+            "cpu": round(percentile([used for _, used in starts], 0.5), 3),
         },
         "resident_memory_mib": {"idle": round(idle / MIB, 1), "peak": round(peak / MIB, 1)},
         "cases": cases,
@@ -124,15 +129,16 @@ def _measure_driver(stage: Stage, driver: DriverProcess, options: argparse.Names
     }
 
 
-def _start(driver: DriverProcess) -> float:
-    """Start and stop the driver; return the seconds from start to registered."""
+def _start(driver: DriverProcess) -> tuple[float, float]:
+    """Start and stop the driver; return the seconds from start to registered, and of CPU time."""
     began = time.perf_counter()
     driver.start()
     with KubeletClient(driver.place.registry) as kubelet:
         kubelet.register_started(driver)
         took = time.perf_counter() - began
+        used = cpu_seconds(driver.pid)
     driver.stop()
-    return took
+    return took, used
 
 
 def _devices(api: Api) -> dict[str, str]:
@@ -205,30 +211,32 @@ def _cases(
         for config, callers in itertools.product(options.config, options.callers):
             _say(f"measuring {callers} callers with {prepared} claims prepared, {config}")
             floor = yardsticks.measure(config, options.rounds)
-            times = _case(stage, kubelet, devices[:callers], config, options.rounds)
+            taken = _case(stage, kubelet, driver, devices[:callers], config, options.rounds)
             memory, _ = resident_memory(driver.pid)
             yield {
                 "config": config,
                 "callers": callers,
                 "prepared": prepared,
-                **times,
+                **taken,
                 "resident_memory_mib": round(memory / MIB, 1),
                 "yardsticks": floor,
             }
 
 
 def _case(
-    stage: Stage, kubelet: KubeletClient, devices: Sequence[str], config: str, rounds: int
+    stage: Stage,
+    kubelet: KubeletClient,
+    driver: DriverProcess,
+    devices: Sequence[str],
+    config: str,
+    rounds: int,
 ) -> Object:
     """Let one caller per device prepare, prepare again and unprepare a claim, all at once."""
     steps = [_steps(kubelet, stage.claim(device, CONFIGS[config])) for device in devices]
     at_once(steps, WARM_UP)
-    prepare, again, unprepare = at_once(steps, rounds)
-    return {
-        "prepare": summary(prepare),
-        "prepare_again": summary(again),
-        "unprepare": summary(unprepare),
-    }
+    taken = at_once(steps, rounds, meter=lambda: cpu_seconds(driver.pid))
+    times = dict(zip(STEPS, map(summary, taken.times), strict=True))
+    return {**times, **in_short(times, dict(zip(STEPS, taken.used, strict=True)))}
 
 
 def _steps(kubelet: KubeletClient, claim: ClaimName) -> list[Callable[[], object]]:
@@ -253,7 +261,7 @@ def _ratios(cases: Sequence[Object]) -> Object:
     """Say what carries over to other machines: medians of one caller, in units of the floor."""
     alone = [case for case in cases if case["callers"] == 1]
     ratios: Object = {}
-    for case, step in itertools.product(alone, ("prepare", "prepare_again", "unprepare")):
+    for case, step in itertools.product(alone, STEPS):
         by_prepared = ratios.setdefault(case["config"], {}).setdefault(step, {})
         ratio = case[step]["p50_ms"] / case["yardsticks"]["floor_ms"]
         by_prepared[f"{case['prepared']}_prepared"] = round(ratio, 2)

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from bench.fleet.placing import Taken, bound, placed
 from bench.fleet.report import middle, ratios, table
 from bench.fleet.sizes import parts, rewritten
 from bench.fleet.stage import node_object
-from bench.fleet.usage import cpu_seconds
 from bench.fleet.variants import (
     BASELINE,
     VARIANTS,
@@ -229,14 +227,6 @@ def test_a_made_up_node_is_ready_and_has_room() -> None:
     (condition,) = node["status"]["conditions"]
     assert (condition["type"], condition["status"]) == ("Ready", "True")
     assert int(node["status"]["allocatable"]["pods"]) > 110
-
-
-def test_cpu_time_is_read_past_any_name_of_a_program(tmp_path: Path) -> None:
-    (tmp_path / "7").mkdir()
-    fields = " ".join(str(number) for number in range(4, 53))
-    (tmp_path / "7" / "stat").write_text(f"7 (a) b (c) S {fields}\n")
-    # Fields 14 and 15 of proc(5): user and kernel time in hundredths of a second.
-    assert cpu_seconds(7, tmp_path) == pytest.approx((14 + 15) / 100)
 
 
 def taken(at: float, cpu: float) -> Taken:

@@ -14,7 +14,7 @@ def test_percentiles_are_values_that_were_measured() -> None:
 def test_callers_do_each_step_in_every_round() -> None:
     done: list[str] = []
     steps = [[lambda: done.append("a"), lambda: done.append("b")] for _ in range(3)]
-    first, second = timings.at_once(steps, 4)
+    first, second = timings.at_once(steps, 4).times
     assert len(first) == len(second) == 3 * 4
     assert done.count("a") == done.count("b") == 3 * 4
 

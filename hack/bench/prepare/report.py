@@ -1,0 +1,66 @@
+"""What is made of the numbers: what a case comes to, and a table for people beside the JSON."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dra_driver.table import aligned
+
+STEPS = ("prepare", "prepare_again", "unprepare")
+
+_HEAD = (
+    "config",
+    "callers",
+    "prepared",
+    "prepare p50/p99 ms",
+    "÷ floor",
+    "again ms",
+    "÷ first",
+    "unprepare ms",
+    "CPU ms: prepare",
+    "again",
+    "unprepare",
+    "prepare + unprepare",
+)
+
+
+def in_short(
+    times: Mapping[str, Mapping[str, float | int]], cpu: Mapping[str, float]
+) -> dict[str, object]:
+    """Return what a case comes to: the repeat in units of the first, and the driver's CPU time.
+
+    Args:
+        times: summaries of the steps' durations, by step.
+        cpu: CPU time of the driver's process per call, in seconds, by step.
+    """
+    milliseconds = {step: round(seconds * 1000, 3) for step, seconds in cpu.items()}
+    cycle = (cpu["prepare"] + cpu["unprepare"]) * 1000
+    return {
+        "again_to_first": round(times["prepare_again"]["p50_ms"] / times["prepare"]["p50_ms"], 2),
+        "driver_cpu_ms": {**milliseconds, "prepare_and_unprepare": round(cycle, 3)},
+    }
+
+
+def lines(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the table of a run's cases, and what the driver costs beside them."""
+    yield from aligned([_HEAD, *map(_cells, result["cases"])])
+    start, memory = result["start_to_registered_s"], result["resident_memory_mib"]
+    yield f"start to registered: {start['p50']} s, of it CPU time {start['cpu']} s"
+    yield f"resident memory: {memory['idle']} MiB idle, {memory['peak']} MiB at most"
+
+
+def _cells(case: Mapping[str, Any]) -> tuple[str, ...]:
+    prepare, cpu = case["prepare"], case["driver_cpu_ms"]
+    return (
+        case["config"],
+        str(case["callers"]),
+        str(case["prepared"]),
+        f"{prepare['p50_ms']:.2f} / {prepare['p99_ms']:.2f}",
+        f"{prepare['p50_ms'] / case['yardsticks']['floor_ms']:.2f}",
+        f"{case['prepare_again']['p50_ms']:.2f}",
+        f"{case['again_to_first']:.2f}",
+        f"{case['unprepare']['p50_ms']:.2f}",
+        f"{cpu['prepare']:.2f}",
+        f"{cpu['prepare_again']:.2f}",
+        f"{cpu['unprepare']:.2f}",
+        f"{cpu['prepare_and_unprepare']:.2f}",
+    )
