@@ -91,10 +91,10 @@ class NvmlCalls:
         lane.end = end = lane.asked_at + seconds
         answer: Future[T] = Future()
         if not lane.has_thread:
-            lane.has_thread = True
             threading.Thread(
                 target=self._serve, args=(lane,), name=f"nvml-{subject}", daemon=True
             ).start()
+            lane.has_thread = True
         lane.calls.put(partial(self._call, lane, call, answer))
         try:
             return answer.result(max(0.0, end - self._clock()))

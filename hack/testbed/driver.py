@@ -96,12 +96,21 @@ class Place:
 class DriverProcess:
     """One driver; may be started again after it has ended. `log` gets all lives' output.
 
-    `env` is what the next life will have for an environment, beside PATH and the like.
+    `env` is what the next life will have for an environment, beside PATH and the like. `program` is
+    the `dra-driver` that is started.
     """
 
     command = "kubelet-plugin"
 
-    def __init__(self, place: Place, log: Path, extra_env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        place: Place,
+        log: Path,
+        extra_env: Mapping[str, str] | None = None,
+        *,
+        program: Path = DRIVER,
+    ) -> None:
+        self.program = program
         self.place = place
         self.log = log
         self.env = place.env() | dict(extra_env or {})
@@ -121,7 +130,7 @@ class DriverProcess:
         env = {name: os.environ[name] for name in INHERITED if name in os.environ}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._around(), DRIVER, self.command, *words],
+                [*self._around(), self.program, self.command, *words],
                 env=env | self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

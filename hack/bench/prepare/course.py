@@ -21,6 +21,7 @@ from testbed.api import Api, Object
 from testbed.commands import TestbedError, wait_until
 from testbed.driver import DriverProcess, resident_memory
 from testbed.kubelet import ClaimName, KubeletClient
+from testbed.machine import DRIVER
 
 MIB = 1024 * 1024
 FOLDER = "/var/tmp"  # noqa: S108  # a real disk, where /tmp may be memory
@@ -80,6 +81,13 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--rounds", type=int, default=200, help="prepares of each caller in each case"
     )
+    parser.add_argument(
+        "--driver",
+        type=Path,
+        default=DRIVER,
+        help="the dra-driver to measure, such as that of an environment without this checkout's"
+        " development packages, some of which structlog loads when they are there",
+    )
     parser.add_argument("--folder", default=FOLDER, help=f"where to work (default: {FOLDER})")
     parser.add_argument("--output", type=Path, help="write the JSON to this file, too")
     options = parser.parse_args(words)
@@ -90,7 +98,8 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
 def _measure(stage: Stage, options: argparse.Namespace) -> Object:
     logs = Path(options.folder)
-    driver = DriverProcess(stage.place, logs / f"dra-bench-{os.getpid()}.log")
+    log = logs / f"dra-bench-{os.getpid()}.log"
+    driver = DriverProcess(stage.place, log, program=options.driver)
     with ExitStack() as stack:
         if "mps" in options.config:
             stack.enter_context(supervisor(stage, logs / f"dra-bench-mps-{os.getpid()}.log"))
