@@ -4,8 +4,7 @@ In: a call, and what it is about: a GPU, or NVML as a whole. Out: its answer, or
 when there is none in time. A thread in a call that hangs in the kernel cannot be ended from here,
 so it is left where it is. Calls about one thing take turns, and while one hangs all others about
 the same are refused at once: there is never more than one lost thread for each GPU. When the call
-returns after all, its answer is dropped, and the next one is asked again. A thread stays a few
-seconds for the next call: to start one for each took an eighth of a prepare's CPU time.
+returns after all, its answer is dropped, and the next one is asked again.
 """
 
 import threading
@@ -14,8 +13,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
-from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 import structlog
@@ -33,9 +30,6 @@ HURRIED_SECONDS = 2.0
 OPEN_SECONDS = 60.0
 """For NVML to be initialised, or shut down."""
 
-IDLE_SECONDS = 5.0
-"""How long a thread waits for the next call about the same; between looks, it goes."""
-
 NVML = "nvml"
 """The subject of calls that are about no GPU; those about one have its index, or its UUID."""
 
@@ -46,32 +40,24 @@ log = structlog.get_logger()
 class _Lane:
     """Calls about one thing. The lock is taken by who asks, and let go by who answered.
 
-    The call under way was made at `asked_at` and is given up on at `end`. Who has the lock may put
-    one call, and start a thread for calls, or end it.
+    The call under way was made at `asked_at` and is given up on at `end`.
     """
 
     subject: str
     lock: threading.Lock = field(default_factory=threading.Lock)
-    calls: SimpleQueue[Callable[[], None]] = field(default_factory=SimpleQueue)
-    has_thread: bool = False
     asked_at: float = 0.0
     end: float = 0.0
     silence: SilenceError | None = None
 
 
 class NvmlCalls:
-    """Makes calls on threads of their own, one for each subject. For any thread."""
+    """Makes calls on threads of their own. For any thread."""
 
     def __init__(
-        self,
-        *,
-        clock: Callable[[], float],
-        answer_seconds: float = ANSWER_SECONDS,
-        idle_seconds: float = IDLE_SECONDS,
+        self, *, clock: Callable[[], float], answer_seconds: float = ANSWER_SECONDS
     ) -> None:
-        """Take the clock, which counts monotonic seconds, and how long answers and idling take."""
+        """Take the clock, which counts monotonic seconds, and how long a GPU has for an answer."""
         self._clock = clock
-        self._idle_seconds = idle_seconds
         self.answer_seconds = answer_seconds
         self._lanes: dict[str, _Lane] = {}
         self._mutex = threading.Lock()
@@ -90,12 +76,10 @@ class NvmlCalls:
         lane.asked_at = self._clock()
         lane.end = end = lane.asked_at + seconds
         answer: Future[T] = Future()
-        if not lane.has_thread:
-            threading.Thread(
-                target=self._serve, args=(lane,), name=f"nvml-{subject}", daemon=True
-            ).start()
-            lane.has_thread = True
-        lane.calls.put(partial(self._call, lane, call, answer))
+        thread = threading.Thread(
+            target=self._call, args=(lane, call, answer), name=f"nvml-{subject}", daemon=True
+        )
+        thread.start()
         try:
             return answer.result(max(0.0, end - self._clock()))
         except TimeoutError:
@@ -157,19 +141,6 @@ class NvmlCalls:
         with self._mutex:
             return self._lanes.setdefault(subject, _Lane(subject))
 
-    def _serve(self, lane: _Lane) -> None:
-        """Make the calls about one thing, until there are none for a while."""
-        while True:
-            try:
-                call = lane.calls.get(timeout=self._idle_seconds)
-            except Empty:
-                if lane.lock.acquire(blocking=False):  # else a call is about to be put
-                    lane.has_thread = False
-                    lane.lock.release()
-                    return
-            else:
-                call()
-
     def _call(self, lane: _Lane, call: Callable[[], T], answer: Future[T]) -> None:
         try:
             answer.set_result(call())
@@ -178,9 +149,9 @@ class NvmlCalls:
         with self._mutex:
             was_silent, lane.silence = lane.silence is not None, None
             seconds = self._clock() - lane.asked_at
+        lane.lock.release()
         if was_silent:
             log.info("nvml answers again", subject=lane.subject, seconds=round(seconds, 1))
-        lane.lock.release()
 
     def _give_up(self, lane: _Lane, answer: Future[T], seconds: float) -> None:
         """Raise, unless the answer has come just now.

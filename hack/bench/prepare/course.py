@@ -85,8 +85,8 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         "--driver",
         type=Path,
         default=DRIVER,
-        help="the dra-driver to measure, such as that of an environment without this checkout's"
-        " development packages, some of which structlog loads when they are there",
+        help="the dra-driver to measure, such as that of another version's environment"
+        " (default: this checkout's)",
     )
     parser.add_argument("--folder", default=FOLDER, help=f"where to work (default: {FOLDER})")
     parser.add_argument("--output", type=Path, help="write the JSON to this file, too")

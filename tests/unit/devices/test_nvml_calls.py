@@ -26,29 +26,19 @@ class Hang:
         return "late"
 
 
-def end(calls: NvmlCalls) -> None:
-    """Wait until all calls have returned: what they log is not for the next test."""
-    with calls.none_under_way(PATIENCE):
-        pass
+@pytest.fixture
+def hang() -> Iterator[Hang]:
+    hang = Hang()
+    yield hang
+    hang.over.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("nvml-"):
+            thread.join(PATIENCE)  # what it logs is not for the next test
 
 
 @pytest.fixture
 def calls() -> NvmlCalls:
     return NvmlCalls(clock=time.monotonic, answer_seconds=0.05)
-
-
-@pytest.fixture
-def hang(calls: NvmlCalls) -> Iterator[Hang]:
-    hang = Hang()
-    yield hang
-    hang.over.set()
-    while calls.silent:
-        time.sleep(0.01)
-    end(calls)
-
-
-def threads(subject: str) -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if one.name == f"nvml-{subject}"]
 
 
 def refuse() -> None:
@@ -110,20 +100,3 @@ def test_nobody_calls_about_a_gpu_while_the_library_is_closed(calls: NvmlCalls, 
         calls.about("3", hang)
     with calls.none_under_way(PATIENCE) as is_quiet:
         assert not is_quiet, "at once, not after that time"
-
-
-def test_a_thread_serves_all_calls_about_one_thing_and_goes_when_there_are_none() -> None:
-    calls = NvmlCalls(clock=time.monotonic, idle_seconds=0.05)
-    asked_by = {calls.about("busy", threading.get_ident, PATIENCE) for _ in range(20)}
-    assert len(asked_by) == 1
-    (thread,) = threads("busy")
-    thread.join(PATIENCE)
-    assert not thread.is_alive()
-    assert calls.about("busy", lambda: "yes", PATIENCE) == "yes"
-
-
-def test_no_call_is_lost_to_a_thread_that_is_about_to_go() -> None:
-    calls = NvmlCalls(clock=time.monotonic, idle_seconds=0.0001)
-    for number in range(300):
-        assert calls.about("eager", lambda number=number: number, PATIENCE) == number
-        time.sleep(number % 3 / 10000)
