@@ -67,6 +67,12 @@ def found_by_others(gpu: Gpu) -> tuple[Instance, ...]:
     return tuple(entry for entry in instances if not entry.made_here)
 
 
+def made_here(gpu: Gpu) -> tuple[Instance, ...]:
+    """Return the GPU instances that this driver made for claims, or is making."""
+    instances = () if gpu.mig is None else gpu.mig.instances
+    return tuple(entry for entry in instances if entry.made_here)
+
+
 def partition_name(gpu: Gpu, device: Partition | MigDevice) -> DeviceName:
     """Return the name of a MIG device, one that exists or one that could."""
     profile = device.profile

@@ -257,8 +257,17 @@ def _offer_parts(offer: _Offer) -> None:
 
 
 def _wished(offer: _Offer) -> tuple[Partition, ...]:
-    """Return the partitions that are offered as far as there is room for them."""
-    return tuple(one for one in dividing.partitions(offer.gpu) if offer.mig.includes(one.profile))
+    """Return the partitions that are offered as far as there is room for them.
+
+    Those that claims have are among them, whatever profiles are wished by now: the scheduler counts
+    what a device uses of the GPU only as long as it is published.
+    """
+    made = {one.slot for one in dividing.made_here(offer.gpu)}
+    return tuple(
+        one
+        for one in dividing.partitions(offer.gpu)
+        if offer.mig.includes(one.profile) or one.slot in made
+    )
 
 
 def _not_withdrawn(offer: _Offer, parts: Iterable[Partition]) -> tuple[Partition, ...]:

@@ -1,6 +1,6 @@
 """What a node offers of MIG, by settings, the peer's feature gate and the Node's labels."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -86,6 +86,26 @@ def test_only_the_profiles_that_are_wished_are_offered() -> None:
     assert names(found)[0] == "gpu-0"
     assert {name.split("-")[3] for name in names(found)[1:]} == {"1g10gb", "3g40gb"}
     assert len(found.counter_sets) == 1
+
+
+def test_what_claims_have_stays_published_or_its_place_would_be_given_out_again() -> None:
+    """The scheduler counts what an allocated device consumes only if it is published."""
+    before = make.mig_device(0, "2g.20gb", 2, made_here=True)
+    found = offered(h100(before), MigSource.ON_DEMAND, "1g.10gb", "3g.40gb")
+
+    assert [name for name in names(found) if "2g20gb" in name] == ["gpu-0-mig-2g20gb-14-2"]
+    taken = consumed(found, "gpu-0-mig-2g20gb-14-2")
+    assert taken & consumed(found, "gpu-0-mig-3g40gb-9-0")
+    assert taken & consumed(found, "gpu-0-mig-1g10gb-19-3")
+    assert taken & consumed(found, "gpu-0")
+    assert not taken & consumed(found, "gpu-0-mig-3g40gb-9-4")
+
+
+def consumed(found: Projection, name: str) -> set[str]:
+    """The names of the counters that a published device consumes."""
+    (one,) = (device for device in found.devices if device["name"] == name)
+    (counters,) = cast("list[dict[str, Any]]", one["consumesCounters"])
+    return set(counters["counters"])
 
 
 def test_a_gpu_with_none_of_the_profiles_is_whole_and_says_why() -> None:
