@@ -47,3 +47,9 @@ def test_made_up_nodes_publish_and_pods_are_placed_on_them(tmp_path: Path) -> No
         assert one["stored"]["etcd_bytes"] > 0
         assert one["writes_of_a_second_look"] == 0
     assert found["ratios"]["ours"]["devices of a node"] == 26
+    assert set(variants["ours"]["allocator_us"]) == {
+        "whole GPU, all free",
+        "whole GPU, one free",
+        "1g.10gb, all free",
+    }
+    assert min(variants["ours"]["allocator_us"].values()) > 0

@@ -5,10 +5,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bench.command_line import machine, names_of, numbers_of
+from bench.fleet import allocator
 from bench.fleet.loads import LOADS, asks_for_parts, smallest_profile, whole_gpus, workload
 from bench.fleet.placing import place, start_scheduler
 from bench.fleet.publishing import looked_again, roll_out, stored, withdraw
@@ -23,7 +24,7 @@ from testbed.commands import TestbedError
 
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import DriverError
-from dra_driver.simulator.nodes import inventory_of
+from dra_driver.simulator.nodes import inventory_of, on_node
 
 _PODS_PER_NODE = 6
 _MOST_PODS = 200
@@ -40,10 +41,11 @@ def main(words: Sequence[str]) -> int:
         inventory = inventory_of(options.profile)
         for nodes in options.nodes:
             check_room(nodes, len(inventory.gpus), options.loads, options.pods)
+        costs = _allocator_costs(inventory, options.variants)
         with control_plane(
             options.name, options.kubernetes, limited=options.default_limits
         ) as cluster:
-            runs = [_run(cluster, inventory, nodes, options) for nodes in options.nodes]
+            runs = [_run(cluster, inventory, nodes, options, costs) for nodes in options.nodes]
             version = cluster.env["CLUSTER_KUBERNETES_VERSION"]
     except (TestbedError, DriverError) as error:
         sys.stderr.write(f"error: {error}\n")
@@ -127,14 +129,34 @@ def check_room(nodes: int, gpus: int, loads: Iterable[str], pods: int) -> None:
             )
 
 
-def _run(cluster: Cluster, inventory: Inventory, nodes: int, options: argparse.Namespace) -> Object:
+def _allocator_costs(
+    inventory: Inventory, variants: Sequence[str]
+) -> Mapping[str, Mapping[str, float]]:
+    """Return, by variant, what one node costs the scheduler's allocator."""
+    _say("the scheduler's allocator alone")
+    program = allocator.fetch()
+    profile = smallest_profile(inventory)
+    pools = {name: VARIANTS[name](on_node(inventory, "node"), "node") for name in variants}
+    return {name: allocator.cost(program, pool, profile) for name, pool in pools.items()}
+
+
+def _run(
+    cluster: Cluster,
+    inventory: Inventory,
+    nodes: int,
+    options: argparse.Namespace,
+    costs: Mapping[str, Mapping[str, float]],
+) -> Object:
     _say(f"making {nodes} nodes")
     rounds: list[dict[str, Object]] = []
     with made_up_nodes(cluster, nodes) as stage:
         for _ in range(options.rounds):
             found = {one: _measure(stage, one, inventory, options) for one in options.variants}
             rounds.append(found)
-    variants = {one: middle([found[one] for found in rounds]) for one in options.variants}
+    variants = {
+        one: middle([found[one] for found in rounds]) | {"allocator_us": costs[one]}
+        for one in options.variants
+    }
     run: Object = {
         "nodes": nodes,
         "profile": options.profile,

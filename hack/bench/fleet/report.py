@@ -49,6 +49,10 @@ def figures(result: Object, nodes: int) -> dict[str, float]:
             for change, cost in result["one_gpu"].items()
         },
         "writes of a second look": result["writes_of_a_second_look"],
+        **{
+            f"allocator, one node: {case}, µs": took
+            for case, took in result["allocator_us"].items()
+        },
         "all nodes publish, s": roll_out["seconds"],
         "all nodes publish: API server, CPU s": roll_out["api_server_cpu_seconds"],
         "list of all slices as JSON, s": stored["list_json_seconds"],

@@ -25,11 +25,13 @@ from local_cluster.progress import Progress
 from local_cluster.release import Downloads, assets
 from local_cluster.toolchain import Go, find_go, required_go
 from local_cluster.versions import (
+    ALLOCATOR_GO_MOD,
     CDI_GO_MOD,
     CONTAINERD_GO_MOD,
     ETCD_GO_MOD,
     GO_MOD_FILES,
     Versions,
+    pinned,
 )
 
 BIN_DIR_ENV = "KUBE_BIN_DIR"
@@ -45,7 +47,10 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 """What a cluster is made of."""
 
-OTHER_GROUPS: Mapping[str, tuple[str, ...]] = {"cdi": build.CDI_PROGRAMS}
+OTHER_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "cdi": build.CDI_PROGRAMS,
+    "allocator": build.ALLOCATOR_PROGRAMS,
+}
 """What is fetched by name alone."""
 
 _EVERY_GROUP = {**GROUPS, **OTHER_GROUPS}
@@ -121,6 +126,7 @@ class Store:
             "kubernetes": versions.kubernetes,
             "containerd": versions.containerd,
             "cdi": versions.container_toolkit,
+            "allocator": pinned(ALLOCATOR_GO_MOD, "k8s.io/dynamic-resource-allocation"),
             "etcd": versions.etcd,
             "runc": versions.runc,
             "cni": versions.cni_plugins,
@@ -164,7 +170,8 @@ class Store:
     def _sources(
         self, group: str, versions: Versions
     ) -> Iterator[tuple[str, Callable[[Path], None]]]:
-        published = assets(group, versions, self.env) if group not in ("busybox", "cdi") else []
+        is_released = group not in ("busybox", *OTHER_GROUPS)
+        published = assets(group, versions, self.env) if is_released else []
         if published:
 
             def download(folder: Path) -> None:
@@ -240,6 +247,7 @@ def _recipes(versions: Versions) -> Mapping[str, tuple[Path, Compiler]]:
         "containerd": (CONTAINERD_GO_MOD, build.compile_containerd),
         "etcd": (ETCD_GO_MOD, build.compile_etcd),
         "cdi": (CDI_GO_MOD, build.compile_cdi),
+        "allocator": (ALLOCATOR_GO_MOD, build.compile_allocator),
     }
 
 

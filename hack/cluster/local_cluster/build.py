@@ -23,6 +23,7 @@ from local_cluster.errors import SourceError
 from local_cluster.progress import Progress, duration, remaining
 from local_cluster.toolchain import Go
 from local_cluster.versions import (
+    ALLOCATOR_GO_MOD,
     CDI_GO_MOD,
     CONTAINERD_GO_MOD,
     ETCD_GO_MOD,
@@ -46,6 +47,7 @@ TOOLKIT_PROGRAMS = (
     "nvidia-ctk",
 )
 CDI_PROGRAMS = ("cdi-inject", *TOOLKIT_PROGRAMS)
+ALLOCATOR_PROGRAMS = ("allocator-cost",)
 # CPU time that a package takes on average, and linking in the end: for the first estimate.
 PACKAGE_CPU_S = 0.35
 LINK_S = 15.0
@@ -110,6 +112,17 @@ def etcd_job(versions: Versions) -> Job:
     )
 
 
+def allocator_job() -> Job:
+    """What measures the scheduler's allocator of devices."""
+    return Job(
+        title="allocator-cost",
+        module=ALLOCATOR_GO_MOD.parent,
+        go_mod=ALLOCATOR_GO_MOD,
+        packages=(".",),
+        ldflags="-s -w",
+    )
+
+
 def cdi_job(versions: Versions) -> Job:
     """What a runtime does with a CDI spec, and programs of NVIDIA's container toolkit."""
     package = "github.com/NVIDIA/nvidia-container-toolkit"
@@ -140,6 +153,11 @@ def compile_containerd(go: Go, versions: Versions, folder: Path, progress: Progr
 def compile_etcd(go: Go, versions: Versions, folder: Path, progress: Progress) -> None:
     """Compile etcd into a folder."""
     _build(go, etcd_job(versions), folder, progress)
+
+
+def compile_allocator(go: Go, _: Versions, folder: Path, progress: Progress) -> None:
+    """Compile allocator-cost into a folder."""
+    _build(go, allocator_job(), folder / ALLOCATOR_PROGRAMS[0], progress)
 
 
 def compile_cdi(go: Go, versions: Versions, folder: Path, progress: Progress) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from local_cluster import components, teardown
-from local_cluster.binaries import Binaries, Store, default_cache
+from local_cluster.binaries import GROUPS, OTHER_GROUPS, Binaries, Store, default_cache
 from local_cluster.errors import BinariesUnavailableError, ClusterError, NotRootError
 from local_cluster.image import TEST_IMAGE, gpu_test_image, sandbox_image, write_archive
 from local_cluster.kubelet_view import become
@@ -98,6 +98,12 @@ def _parser() -> argparse.ArgumentParser:
                 "--signal", default="TERM", help="TERM (default), KILL … sent to stop it"
             )
     fetch = add("fetch", "get or compile the programs, without starting anything")
+    fetch.add_argument(
+        "groups",
+        nargs="*",
+        metavar="GROUP",
+        help=f"of {', '.join((*GROUPS, *OTHER_GROUPS))} (default: all that a cluster is made of)",
+    )
     for command in (up, fetch):
         command.add_argument(
             "--version", help=f"Kubernetes version, 1.37 or 1.36 (default: {DEFAULT_MINOR})"
@@ -296,7 +302,13 @@ def _signal(text: str) -> signal.Signals:
 
 
 def _fetch(options: argparse.Namespace, progress: Progress) -> int:
-    binaries = _store(progress).fetch(resolve(options.version or DEFAULT_MINOR))
+    if unknown := set(options.groups) - {*GROUPS, *OTHER_GROUPS}:
+        raise ClusterError(
+            f"there is no group {', '.join(sorted(unknown))};"
+            f" there are {', '.join((*GROUPS, *OTHER_GROUPS))}"
+        )
+    versions = resolve(options.version or DEFAULT_MINOR)
+    binaries = _store(progress).fetch(versions, options.groups or GROUPS)
     for group, folder in binaries.folders.items():
         print(f"{group:<12}{folder}")
     return 0

