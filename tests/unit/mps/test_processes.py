@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,10 @@ PATIENCE = 30.0
 @pytest.fixture
 def child() -> Iterator["subprocess.Popen[bytes]"]:
     process = subprocess.Popen(["/bin/sleep", "600"], env={"WHO": "me=you"})
+    # A program's start is told to its parent a moment before its environment can be read.
+    environment, end = Path(f"/proc/{process.pid}/environ"), time.monotonic() + PATIENCE
+    while not environment.read_bytes() and time.monotonic() < end:
+        time.sleep(0.001)
     yield process
     process.kill()
     process.wait(PATIENCE)
