@@ -73,7 +73,10 @@ class Campaign:
         self._tell = tell
         self._parts = looks.parts(node)
         self._born: dict[str, int] = {}
-        """How many reboots there had been when each workload that is there was made."""
+        """How many reboots there had been when each workload that is there was made, less those
+        restarts that it is granted beside."""
+        self._starting: set[str] = set()
+        """The workloads of which not all containers have been seen to run yet."""
 
         self._away: set[str] = set()
         """Our processes that are ended at present, or may be."""
@@ -122,6 +125,8 @@ class Campaign:
             case "delete":
                 self._delete(event.what)
             case "begin":
+                if event.what == "containerd-kill":
+                    self._cut_off_starts()
                 self._away |= set(ENDS.get(event.what, ()))
                 self._strikes.begin(event.what, event.detail)
             case _:
@@ -134,8 +139,18 @@ class Campaign:
         self._born[workload] = self._strikes.reboots
         self._report.pods += len(pods_of(workload))
 
+        self._starting.add(workload)
+
+    def _cut_off_starts(self) -> None:
+        """Grant a restart to each container that may be starting: the kubelet hears of no end of
+        it from a containerd that was killed, and makes another one.
+        """
+        for workload in self._starting:
+            self._born[workload] -= 1
+
     def _delete(self, workload: str) -> None:
         self._born.pop(workload, None)
+        self._starting.discard(workload)
         for kind, names in (("Pod", pods_of(workload)), ("ResourceClaim", claims_of(workload))):
             for name in names:
                 self._node.cluster.api.delete(kind, name, NAMESPACE)
@@ -183,6 +198,7 @@ class Campaign:
         self._collect_warnings()
         if wrong or seen is None:
             self._violate("\n".join(wrong))
+        self._starting.clear()
         self._report.needs.append(dict(seen.processes))
 
     def _wrong_inside(self) -> list[str]:
