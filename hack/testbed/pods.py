@@ -3,9 +3,12 @@
 import re
 from collections.abc import Sequence
 
+from dra_driver.kube.resource import Resource
 from testbed.api import Api, Object
 from testbed.cluster import Cluster
 from testbed.commands import TestbedError, wait_until
+
+PODS = Resource(group="", version="v1", plural="pods", namespaced=True)
 
 IMAGE = "registry.local/gpu-test:1"
 """The image that a local cluster has."""

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from apiserver.server import ApiServer
 from dra_driver.errors import SetupError
 from dra_driver.simulator import build, userspace
 from worlds.driver import Driver
 from worlds.node import MakeNode, Node
+from worlds.process import serving_a_node
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +29,13 @@ def real_userspace() -> None:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"NVIDIA's user-space files cannot be had: {error}")
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    """An API server that knows the node of a driver's process."""
+    with serving_a_node() as server:
+        yield server
 
 
 @pytest.fixture

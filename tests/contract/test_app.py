@@ -18,15 +18,9 @@ from testbed.kubelet import ClaimName, KubeletClient
 
 import make
 from apiserver.server import ApiServer
-from worlds.process import NODE, ProcessNode, eventually, serving_a_node
+from worlds.process import NODE, ProcessNode, eventually
 
 PATHS = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-
-
-@pytest.fixture
-def api() -> Iterator[ApiServer]:
-    with serving_a_node() as server:
-        yield server
 
 
 @pytest.fixture

@@ -13,17 +13,11 @@ from testbed.disk import SmallDisk
 from testbed.kubelet import KubeletClient
 
 from apiserver.server import ApiServer
-from worlds.process import ProcessNode, eventually, serving_a_node
+from worlds.process import ProcessNode, eventually
 
 READ_ONLY, FULL = "Read-only file system", "No space left on device"
 
 Block = Callable[[SmallDisk], AbstractContextManager[None]]
-
-
-@pytest.fixture
-def api() -> Iterator[ApiServer]:
-    with serving_a_node() as server:
-        yield server
 
 
 @pytest.fixture

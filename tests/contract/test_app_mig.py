@@ -11,15 +11,9 @@ from testbed.holder import holding
 from testbed.kubelet import KubeletClient
 
 from apiserver.server import ApiServer
-from worlds.process import SLICES, ProcessNode, eventually, serving_a_node
+from worlds.process import SLICES, ProcessNode, eventually
 
 FIRST, SECOND = "gpu-0-mig-1g10gb-19-6", "gpu-0-mig-1g10gb-19-5"
-
-
-@pytest.fixture
-def api() -> Iterator[ApiServer]:
-    with serving_a_node() as server:
-        yield server
 
 
 @pytest.fixture

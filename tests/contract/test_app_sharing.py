@@ -19,13 +19,7 @@ from dra_driver.mps.requests import DomainRequests
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from worlds.configs import HALF, LONG
-from worlds.process import ProcessNode, eventually, serving_a_node
-
-
-@pytest.fixture
-def api() -> Iterator[ApiServer]:
-    with serving_a_node() as server:
-        yield server
+from worlds.process import ProcessNode, eventually
 
 
 @pytest.fixture

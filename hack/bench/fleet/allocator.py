@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
+from bench.fleet.sizes import slices_of
 from bench.fleet.variants import devices, is_whole, offers
 from testbed.api import Object
 from testbed.cluster import COMMAND
@@ -40,17 +41,9 @@ def fetch() -> Path:
 def cost(program: Path, pool: DesiredPool, profile: str | None) -> dict[str, float]:
     """Return the microseconds that each case takes, by its name."""
     wanted = cases(pool, profile)
-    asked = json.dumps({"slices": slices(pool), "cases": wanted})
+    asked = json.dumps({"slices": slices_of(pool), "cases": wanted})
     found: Mapping[str, float] = json.loads(run((program,), stdin=asked, timeout=_MEASURE_S))
     return {name: round(found[name], 1) for name in wanted}
-
-
-def slices(pool: DesiredPool) -> list[Object]:
-    """Return the slices of a pool as the scheduler has them."""
-    return [
-        {"metadata": {"name": pool.slice_name(index)}, "spec": pool.spec(index, generation=1)}
-        for index in range(len(pool.contents))
-    ]
 
 
 def cases(pool: DesiredPool, profile: str | None) -> dict[str, Object]:

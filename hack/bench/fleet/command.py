@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from bench.command_line import machine, names_of, numbers_of
+from bench.command_line import add_cluster_options, machine, names_of, numbers_of
 from bench.fleet import allocator
 from bench.fleet.loads import LOADS, asks_for_parts, smallest_profile, whole_gpus, workload
 from bench.fleet.placing import place, start_scheduler
@@ -41,11 +41,12 @@ def main(words: Sequence[str]) -> int:
         inventory = inventory_of(options.profile)
         for nodes in options.nodes:
             check_room(nodes, len(inventory.gpus), options.loads, options.pods)
-        costs = _allocator_costs(inventory, options.variants)
+        program = allocator.fetch()
+        one_node = {one: _of_a_node(one, inventory, program) for one in options.variants}
         with control_plane(
             options.name, options.kubernetes, limited=options.default_limits
         ) as cluster:
-            runs = [_run(cluster, inventory, nodes, options, costs) for nodes in options.nodes]
+            runs = [_run(cluster, inventory, nodes, options, one_node) for nodes in options.nodes]
             version = cluster.env["CLUSTER_KUBERNETES_VERSION"]
     except (TestbedError, DriverError) as error:
         sys.stderr.write(f"error: {error}\n")
@@ -92,20 +93,12 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         "--patience", type=float, default=300, help="seconds for a load (default: 300)"
     )
     parser.add_argument(
-        "--rounds",
-        type=int,
-        default=1,
-        help="how often all variants take their turn; medians are shown (default: 1)",
-    )
-    parser.add_argument(
         "--default-limits",
         action="store_true",
         help="leave scheduler and controller manager the limits on requests that they have in most"
         " clusters (default: none, so that they are not what is measured)",
     )
-    parser.add_argument("--name", default="fleet", help="name of the cluster")
-    parser.add_argument("--kubernetes", default="", help="its version, such as 1.36")
-    parser.add_argument("--output", type=Path, help="file for all that was measured, as JSON")
+    add_cluster_options(parser, name="fleet", rounds=1)
     return parser.parse_args(words)
 
 
@@ -129,15 +122,17 @@ def check_room(nodes: int, gpus: int, loads: Iterable[str], pods: int) -> None:
             )
 
 
-def _allocator_costs(
-    inventory: Inventory, variants: Sequence[str]
-) -> Mapping[str, Mapping[str, float]]:
-    """Return, by variant, what one node costs the scheduler's allocator."""
-    _say("the scheduler's allocator alone")
-    program = allocator.fetch()
-    profile = smallest_profile(inventory)
-    pools = {name: VARIANTS[name](on_node(inventory, "node"), "node") for name in variants}
-    return {name: allocator.cost(program, pool, profile) for name, pool in pools.items()}
+def _of_a_node(variant: str, inventory: Inventory, program: Path) -> Object:
+    """Return what can be said of one node's slices alone, however many nodes there are."""
+    _say(f"{variant}: the slices of one node")
+    pool = VARIANTS[variant](on_node(inventory, "node"), "node")
+    return {
+        "devices_of_a_node": len(devices(pool)),
+        "slices_of_a_node": len(pool.contents),
+        "bytes_of_a_node": parts(pool),
+        "one_gpu": rewritten(VARIANTS[variant], inventory),
+        "allocator_us": allocator.cost(program, pool, smallest_profile(inventory)),
+    }
 
 
 def _run(
@@ -145,7 +140,7 @@ def _run(
     inventory: Inventory,
     nodes: int,
     options: argparse.Namespace,
-    costs: Mapping[str, Mapping[str, float]],
+    one_node: Mapping[str, Object],
 ) -> Object:
     _say(f"making {nodes} nodes")
     rounds: list[dict[str, Object]] = []
@@ -154,8 +149,7 @@ def _run(
             found = {one: _measure(stage, one, inventory, options) for one in options.variants}
             rounds.append(found)
     variants = {
-        one: middle([found[one] for found in rounds]) | {"allocator_us": costs[one]}
-        for one in options.variants
+        one: one_node[one] | middle([found[one] for found in rounds]) for one in options.variants
     }
     run: Object = {
         "nodes": nodes,
@@ -178,10 +172,6 @@ def _measure(
     stage.restart_api_server()
     _say(f"{variant}: {nodes} nodes publish")
     found: Object = {
-        "devices_of_a_node": len(devices(pool)),
-        "slices_of_a_node": len(pool.contents),
-        "bytes_of_a_node": parts(pool),
-        "one_gpu": rewritten(VARIANTS[variant], inventory),
         "roll_out": roll_out(stage, VARIANTS[variant], inventory),
         "stored": stored(stage),
         "writes_of_a_second_look": looked_again(stage, VARIANTS[variant], inventory),

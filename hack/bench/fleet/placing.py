@@ -19,12 +19,11 @@ from bench.fleet.stage import AT_ONCE, Stage
 from bench.timings import cpu_seconds
 from testbed.api import Object
 from testbed.commands import wait_until
+from testbed.pods import PODS
 
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.kubeconfig import from_kubeconfig
-from dra_driver.kube.resource import Resource
 
-PODS = Resource(group="", version="v1", plural="pods", namespaced=True)
 _TIDY_S = 300.0
 
 

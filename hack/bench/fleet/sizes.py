@@ -30,7 +30,13 @@ def parts(pool: DesiredPool) -> dict[str, int]:
         for device in objects(content.get("devices")):
             for part in PARTS:
                 found[part] += _size(device[part]) if part in device else 0
-    return found | {"rest": sum(map(_size, _stored(pool))) - sum(found.values())}
+    return found | {"rest": sum(map(_size, slices_of(pool))) - sum(found.values())}
+
+
+def slices_of(pool: DesiredPool) -> list[Object]:
+    """Return the slices of a pool as an API server has them, as far as it matters here."""
+    creates = writes_for(pool, (), owner=_OWNER)
+    return [write.body for write in creates if isinstance(write, Create)]
 
 
 def rewritten(variant: Variant, inventory: Inventory) -> dict[str, dict[str, int]]:
@@ -52,15 +58,9 @@ def rewritten(variant: Variant, inventory: Inventory) -> dict[str, dict[str, int
 
 
 def _cost(before: DesiredPool, after: DesiredPool) -> dict[str, int]:
-    writes: Sequence[Write] = writes_for(after, _stored(before), owner=_OWNER)
+    writes: Sequence[Write] = writes_for(after, slices_of(before), owner=_OWNER)
     bodies = [write.body for write in writes if isinstance(write, Create | Update)]
     return {"writes": len(writes), "bytes": sum(map(_size, bodies))}
-
-
-def _stored(pool: DesiredPool) -> list[Object]:
-    """Return the slices of a pool as an API server has them, as far as it matters here."""
-    creates = writes_for(pool, (), owner=_OWNER)
-    return [write.body for write in creates if isinstance(write, Create)]
 
 
 def _tainted(pool: DesiredPool, gpu: str) -> DesiredPool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.command_line import machine, names_of, numbers_of
+from bench.command_line import add_cluster_options, machine, names_of, numbers_of
 from bench.pods.report import durations, summarised, table
 from bench.pods.rounds import Plan, check, run
 from bench.pods.variants import VARIANTS
@@ -85,21 +85,13 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         help=f"pods made at the same moment, at most {_MOST} (default: 1,{_MOST})",
     )
     parser.add_argument(
-        "--rounds", type=int, default=10, help="turns of each variant that count (default: 10)"
-    )
-    parser.add_argument(
         "--patience",
         type=float,
         default=60,
         help="seconds for the pods of a turn to run, and to go (default: 60)",
     )
-    parser.add_argument("--name", default="pods", help="name of the cluster (default: pods)")
-    parser.add_argument("--kubernetes", default="", help="its version, such as 1.36")
-    parser.add_argument("--output", type=Path, help="file for all that was measured, as JSON")
-    options = parser.parse_args(words)
-    if options.rounds < 1:
-        parser.error("--rounds: there has to be at least one round")
-    return options
+    add_cluster_options(parser, name="pods", rounds=10)
+    return parser.parse_args(words)
 
 
 @contextmanager

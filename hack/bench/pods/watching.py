@@ -16,12 +16,12 @@ from pathlib import Path
 
 from testbed.api import Object
 from testbed.commands import TestbedError
+from testbed.pods import PODS
 
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.resource import Resource
 from dra_driver.kube.watch import Changed, Listed, Watch
 
-PODS = Resource(group="", version="v1", plural="pods", namespaced=True)
 CLAIMS = Resource(group="resource.k8s.io", version="v1", plural="resourceclaims", namespaced=True)
 
 

@@ -11,7 +11,7 @@ from bench.fleet.command import check_room, main, pods_for
 from bench.fleet.loads import LOADS, Workload, smallest_profile, whole_gpus, workload
 from bench.fleet.placing import Taken, bound, placed
 from bench.fleet.report import middle, ratios, table
-from bench.fleet.sizes import parts, rewritten
+from bench.fleet.sizes import parts, rewritten, slices_of
 from bench.fleet.stage import node_object
 from bench.fleet.variants import (
     BASELINE,
@@ -175,7 +175,7 @@ class TestAllocator:
 
     def test_slices_are_told_by_name_and_spec(self) -> None:
         pool = ours(hoppers(), NODE)
-        found = allocator.slices(pool)
+        found = slices_of(pool)
         assert [one["metadata"]["name"] for one in found] == [
             pool.slice_name(index) for index in range(len(pool.contents))
         ]
@@ -388,6 +388,7 @@ class TestCommandLine:
             (["--variants", "ours,theirs"], "'theirs': there are whole-only, no-partitions"),
             (["--loads", "2g"], "'2g': there are whole, whole-template"),
             (["--nodes", "0"], "there has to be at least one node"),
+            (["--rounds", "0"], "there has to be at least one round"),
         ],
     )
     def test_what_is_not_there_is_refused_with_what_is(
