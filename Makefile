@@ -1,6 +1,6 @@
 # The tasks of this project. Each is a script in hack/ that makes its own preparations.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit e2e check format generate lock bench bench-fleet bench-pods clean
+.PHONY: help setup demo test unit e2e check format generate docs lock image bench bench-fleet bench-pods clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -8,8 +8,8 @@ help: ## show this list
 setup: ## make .venv from requirements.lock
 	@hack/setup
 
-demo: setup ## see it work: DEMO=NAME or DEMO=all picks demos, KEEP=1 leaves it running
-	@.venv/bin/python hack/demo $(if $(DEMO),--demo $(DEMO)) $(if $(KEEP),--keep)
+demo: setup ## see it work: DEMO=NAME|all picks demos, PROFILE=a100x8 the GPUs, INSTALL=chart installs it, KEEP=1 leaves it running
+	@.venv/bin/python hack/demo $(if $(DEMO),--demo $(DEMO)) $(if $(PROFILE),--profile $(PROFILE)) $(if $(INSTALL),--install $(INSTALL)) $(if $(KEEP),--keep)
 
 test: setup ## run all tests; end-to-end tests need root
 	@hack/test all
@@ -20,7 +20,7 @@ unit: setup ## run the tests that need no cluster
 e2e: setup ## run the end-to-end tests on a real local cluster
 	@hack/test e2e
 
-check: setup ## linters, types, import contracts, lengths, generated code
+check: setup ## linters, types, import contracts, lengths, generated code, links of the docs
 	@hack/check
 
 format: setup ## format the code and mend what the linter can
@@ -29,8 +29,14 @@ format: setup ## format the code and mend what the linter can
 generate: setup ## write generated code
 	@hack/generate
 
-lock: setup ## write requirements.lock from pyproject.toml
+docs: setup ## build the documentation as a site, in build/site
+	@hack/site/build
+
+lock: setup ## write requirements.lock and the image's locks from pyproject.toml
 	@hack/lock
+
+image: setup ## build the driver's image without a registry, as root; print where the archive is
+	@.venv/bin/python hack/image build $(ARGS)
 
 bench: setup ## measure prepare and unprepare; ARGS are passed on
 	@.venv/bin/python hack/bench/prepare $(ARGS)

@@ -6,12 +6,9 @@ answered first and at once: neither GPUs nor the API server are waited for, and 
 looked for again for as long as the driver runs.
 """
 
-import faulthandler
-import gc
 import os
 import platform
 import random
-import signal
 import sys
 import time
 from collections import Counter
@@ -26,15 +23,18 @@ import structlog
 
 from dra_driver.boot import read_boot_id
 from dra_driver.cdi.edits_cache import EditsCache
-from dra_driver.cdi.roots import Roots, find_roots
+from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.devices import recorded_kind
 from dra_driver.claims.locks import NodeLocks
+from dra_driver.claims.memory_watch import MemoryWatch, MemoryWatchTiming
 from dra_driver.claims.mps_events import ClaimEvents, EventTiming, MpsEvents
 from dra_driver.claims.node import NodeParts, open_claims
 from dra_driver.claims.prepare import ClaimPreparer
 from dra_driver.claims.reconcile import Reconciler
 from dra_driver.claims.record import MIG
+from dra_driver.claims.redivide import Redivider
+from dra_driver.claims.takeover import TakeOver
 from dra_driver.devices.holders import Holders
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.mig import MigInstances
@@ -45,28 +45,39 @@ from dra_driver.devices.nvml_calls import NvmlCalls
 from dra_driver.devices.refusals import Refusals
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
-from dra_driver.errors import DriverError, StateError
+from dra_driver.errors import DriverError, StateError, UnavailableError
 from dra_driver.kube.client import KubeClient
+from dra_driver.kube.own_node import OwnNode
 from dra_driver.kubelet.liveness import Liveness
 from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.kubelet.sockets import SocketPaths, socket_paths
+from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
+from dra_driver.node_memory import MemorySettings, node_memory
+from dra_driver.node_shares import NodeShares
 from dra_driver.ops.http import HttpEndpoint
 from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
 from dra_driver.ops.metrics import DeviceType, Metrics
-from dra_driver.settings import Settings
+from dra_driver.process import dump_stacks_at_sigusr2, spare_lasting_objects
+from dra_driver.settings import CONSUMABLE_SHARES, DYNAMIC_MIG, Settings
+from dra_driver.shares import last_good
+from dra_driver.shares.source import ShareConfigs
+from dra_driver.sharing import nvidia_mps, shares
 from dra_driver.sharing.base import EXCLUSIVE, Sharing
 from dra_driver.sharing.exclusive import Exclusive
 from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
 from dra_driver.sharing.time_slicing import TimeSlicing
 from dra_driver.shutdown import Shutdown
+from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.device_plugin import DevicePlugin
 from dra_driver.slices.mig_offer import MigSettings
 from dra_driver.slices.node_offer import NodeOffer
 from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.publication import Publication
 from dra_driver.slices.publisher import SlicePublisher
+from dra_driver.slices.share_offer import SharePlacement
 from resource_nvidia_com.v1beta1.sharing import SharingStrategy
 
 STOP_SECONDS = 2.0
@@ -122,14 +133,7 @@ class Driver:
             rescan_seconds=settings.rescan_interval,
             on_change=self._on_inventory,
         )
-        self._mig_offer = NodeOffer(
-            self._kube,
-            settings.node_name,
-            MigSettings.of(settings.mig, settings.mig_profiles, gate=settings.dynamic_mig),
-            on_change=self._offer_anew,
-            clock=clock,
-            random=random.random,
-        )
+        self._build_offers(roots, clock)
         publication = Publication(
             self._kube,
             driver=DRIVER_NAME,
@@ -148,6 +152,48 @@ class Driver:
         )
         self._http = HttpEndpoint(
             settings.http_endpoint, {settings.metrics_path: self._metrics.wsgi_app}
+        )
+
+    def _build_offers(self, roots: Roots, clock: Callable[[], float]) -> None:
+        """Build what says how much of this node's GPUs is offered, and what limits shares."""
+        settings = self._settings
+        self._own_node = OwnNode(self._kube, settings.node_name, clock=clock, random=random.random)
+        self._mig_offer = NodeOffer(
+            self._own_node,
+            MigSettings.of(settings.mig, settings.mig_profiles, gate=settings.gate_of(DYNAMIC_MIG)),
+            on_change=self._offer_anew,
+        )
+        self._device_plugin = DevicePlugin(
+            self._own_node,
+            heed=settings.beside_device_plugin == "withhold",
+            on_change=self._offer_anew,
+        )
+        self._share_configs = ShareConfigs(
+            settings.share_config,
+            default=settings.share_config_default,
+            labels=self._own_node,
+            on_change=self._offer_anew,
+            kept=self.paths.data_directory / last_good.FILE,
+        )
+        self._memory = node_memory(
+            MemorySettings(
+                by_groups=settings.share_memory == "auto",
+                cgroup_root=settings.cgroup_root,
+                hook_path=settings.nvidia_cdi_hook_path,
+            ),
+            self._session,
+            roots,
+            lambda: self._claims.holdings,
+        )
+        self._shares = NodeShares(
+            self._share_configs,
+            self._watcher,
+            memory=self._memory.shares,
+            placement=SharePlacement(settings.share_placement),
+            consumable=Consumable.of(
+                settings.consumable_shares, gate=settings.gate_of(CONSUMABLE_SHARES)
+            ),
+            directory=self.paths.data_directory,
         )
 
     def _build_claims(self, roots: Roots, clock: Callable[[], float]) -> None:
@@ -173,12 +219,39 @@ class Driver:
             mig=MigInstances(self._session.mig, holders.of),
             switches=self._refusals,
             on_failed_undo=self._metrics.undo_failed,
+            tidy=self._shared_domains.tidy,
+            divisions=self._shares.wanted,
+            why_no_divisions=self._shares.why_unknown,
+            offered=self._shares.redivision,
         )
         directory = self.paths.data_directory
         self._claims = open_claims(
             directory, parts, boot_id=read_boot_id(roots.proc), version=version("dra-driver")
         )
         self._locks = NodeLocks(directory / "locks", clock)
+        self._take_over = TakeOver(
+            self._claims.holdings, self._locks, self._watcher, self._mig_offer.makes, clock
+        )
+        self._build_workers(clock)
+        self._metrics.watch_prepared(self._count_prepared)
+        self._metrics.watch_quarantined(lambda: self._claims.records.quarantined)
+        self._metrics.watch_sharing(
+            (*SharingStrategy, nvidia_mps.NAME, shares.NAME, MIG),
+            self._claims.cleanup.count_pending,
+        )
+
+    def _build_workers(self, clock: Callable[[], float]) -> None:
+        """Build what works on claims: for the kubelet, and by itself."""
+        self._redivider = Redivider(
+            api=self._kube,
+            slices=self._publisher,
+            shares=self._shares,
+            divisions=self._claims.divisions,
+            inventory=self._watcher,
+            pool=self._settings.node_name,
+            clock=clock,
+            random=random.random,
+        )
         self._preparer = ClaimPreparer(
             api=self._kube,
             inventory=self._watcher,
@@ -186,6 +259,7 @@ class Driver:
             locks=self._locks,
             pool=self._settings.node_name,
             clock=clock,
+            on_release=self._redivider.ring,
         )
         self._reconciler = Reconciler(
             api=self._kube,
@@ -193,22 +267,35 @@ class Driver:
             preparer=self._preparer,
             locks=self._locks,
             clock=clock,
+            take_over=self._take_over.run,
         )
+        events = ClaimEvents(
+            self._kube, node=self._settings.node_name, now=lambda: datetime.now(UTC)
+        )
+        self._memory_watch = MemoryWatch(
+            api=self._kube,
+            claims=self._claims,
+            pods=self._memory.pods,
+            inventory=self._watcher,
+            locks=self._locks,
+            events=events,
+            clock=clock,
+            timing=MemoryWatchTiming(period=self._settings.rescan_interval),
+        )
+        self._metrics.watch_memory_limits(self._memory_watch.not_in_force)
         self._mps_events = MpsEvents(
             self._requests,
             self._claims.records,
-            ClaimEvents(self._kube, node=self._settings.node_name, now=lambda: datetime.now(UTC)),
+            events,
             folder=self._mps_folder,
             clock=clock,
             timing=EventTiming(),
         )
         self._calls = ClaimCalls(self._preparer, self._metrics, clock=clock)
-        self._metrics.watch_prepared(self._count_prepared)
-        self._metrics.watch_quarantined(lambda: self._claims.records.quarantined)
-        self._metrics.watch_sharing((*SharingStrategy, MIG), self._claims.cleanup.count_pending)
 
     def _build_strategies(self, roots: Roots, clock: Callable[[], float]) -> Mapping[str, Sharing]:
         self._requests = DomainRequests(self._mps_folder, clock)
+        self._shared_domains = SharedDomains(self._mps_folder, self._requests, clock)
         return {
             EXCLUSIVE: Exclusive(),
             str(SharingStrategy.TIME_SLICING): TimeSlicing(
@@ -216,6 +303,15 @@ class Driver:
             ),
             str(SharingStrategy.MPS): Mps(
                 self._requests, clock, ready_seconds=self._settings.mps_ready_timeout
+            ),
+            nvidia_mps.NAME: nvidia_mps.NvidiaMps(self._session),
+            shares.NAME: shares.Shares(
+                self._requests,
+                self._shared_domains,
+                self._session,
+                clock,
+                memory=self._memory.shares,
+                ready_seconds=self._settings.mps_ready_timeout,
             ),
         }
 
@@ -236,15 +332,19 @@ class Driver:
             self._http.start()
         if self._settings.healthcheck_port >= 0:
             self._liveness.start()
-        self._plugin.start()
         self._watcher.start()
+        self._take_over.run_first(self._watcher.wait_until_looked, FIRST_LOOK_SECONDS)
+        self._plugin.start()
         self._publisher.start()
-        self._mig_offer.start()
+        self._own_node.start()
+        self._share_configs.start()
         self._note_refusals()
         self._refusals.start()
         # Without knowing the GPUs it could mend nothing, and would say so for each claim.
         self._watcher.wait_until_looked(FIRST_LOOK_SECONDS)
         self._reconciler.start()
+        self._redivider.start()
+        self._memory_watch.start()
         self._mps_events.start()
 
     def stop(self) -> tuple[str, ...]:
@@ -258,8 +358,11 @@ class Driver:
         self._requests.stop()
         left = self._plugin.stop(self._settings.shutdown_grace)
         self._reconciler.stop(STOP_SECONDS)
+        self._redivider.stop(STOP_SECONDS)
+        self._memory_watch.stop(STOP_SECONDS)
         self._mps_events.stop(STOP_SECONDS)
-        self._mig_offer.stop(STOP_SECONDS)
+        self._share_configs.stop(STOP_SECONDS)
+        self._own_node.stop(STOP_SECONDS)
         self._refusals.stop(STOP_SECONDS)
         self._publisher.stop(STOP_SECONDS)
         if self._watcher.stop(STOP_SECONDS):
@@ -268,13 +371,25 @@ class Driver:
         self._kube.close()
         return left
 
-    def _project(self, inventory: Inventory, *, with_counters: bool) -> Projection:
-        return projection(
+    def _project(
+        self, inventory: Inventory, *, with_counters: bool, with_consumables: bool
+    ) -> Projection:
+        if not self._share_configs.wait_until_looked(FIRST_LOOK_SECONDS):
+            raise UnavailableError("the share config waits for the Node's labels")
+        share = self._shares.offer(inventory, self._claims.divisions, with_counters=with_counters)
+        self._redivider.ring()
+        if reason := self._device_plugin.why_withheld():
+            share = share.refusing_all(inventory, reason)
+        found = projection(
             inventory,
             with_counters=with_counters,
+            with_consumables=with_consumables,
             mig=self._mig_offer.current(),
             refused=self._refusals.current(),
+            share=share,
         )
+        self._shares.published(found.devices)
+        return found
 
     def _offer_anew(self) -> None:
         self._publisher.publish_anew()
@@ -328,7 +443,7 @@ def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> i
     shutdown.watch_signals()
     shutdown.watch_threads()
     driver = Driver(settings, environment)
-    _dump_stacks_at_sigusr2(driver.paths.data_directory / "thread-stacks.dump")
+    dump_stacks_at_sigusr2(driver.paths.data_directory / "thread-stacks.dump")
     log.info("driver starting", version=version("dra-driver"), node=settings.node_name)
     for name, why in settings.without_effect().items():
         log.warning("setting has no effect", setting=name, reason=why)
@@ -337,7 +452,7 @@ def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> i
     except DriverError:
         driver.stop()
         raise
-    _spare_lasting_objects()
+    spare_lasting_objects()
     log.info("driver started")
     reason = shutdown.wait()
     log.info("driver stopping", reason=reason.text)
@@ -365,37 +480,3 @@ def connect(settings: Settings, environment: Mapping[str, str]) -> KubeClient:
 
         return from_kubeconfig(settings.kubeconfig)
     return KubeClient.in_cluster(environment)
-
-
-def roots_of(settings: Settings) -> Roots:
-    """Return where the NVIDIA driver's files and nodes are, for this process and for the host."""
-    return find_roots(
-        driver_root=settings.nvidia_driver_root,
-        container_driver_root=settings.container_driver_root,
-        dev_root=settings.nvidia_dev_root,
-        proc_root=settings.proc_root,
-        sys_root=settings.sys_root,
-    )
-
-
-def _spare_lasting_objects() -> None:
-    """Let the garbage collector pass over what start-up has made, as all of it stays.
-
-    Else each full collection stops every thread for some 15 ms, in the middle of a prepare.
-    """
-    gc.collect()
-    gc.freeze()
-
-
-def _dump_stacks_at_sigusr2(path: Path) -> None:
-    """Write the stacks of all threads to a file at each SIGUSR2, for who asks why it hangs.
-
-    Where the file cannot be written, they go to standard error.
-    """
-    # Open for as long as the process lives: faulthandler keeps only the file's number.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        file = os.open(path, flags, 0o600)
-    except OSError:
-        file = 2
-    faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)

@@ -75,12 +75,27 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "validate": Command(
             module="dra_driver.validation.command",
             model="Validate",
-            summary="check the claim configs in manifests",
+            summary="check the claim configs and share configs in manifests",
+        ),
+        "classes": Command(
+            module="dra_driver.classes",
+            model="Classes",
+            summary="print the DeviceClasses behind resource names, for kubectl to apply",
         ),
         "status": Command(
             module="dra_driver.status",
             model="ShowStatus",
-            summary="show this node's claims, how GPUs are shared, and what is not in order",
+            summary="show who has this node's GPUs and how, or what the cluster has left",
+        ),
+        "cleanup": Command(
+            module="dra_driver.uninstall",
+            model="Cleanup",
+            summary="take everything of the driver from a node, after it was uninstalled",
+        ),
+        "doctor": Command(
+            module="dra_driver.doctor.command",
+            model="Doctor",
+            summary="look for what keeps pods from their GPUs, and say what to do",
         ),
         "simulate": Command(
             module="dra_driver.simulator.cli",

@@ -37,7 +37,7 @@ class DeviceError(DriverError):
 
 
 class SilenceError(DeviceError):
-    """A GPU or its driver did not answer in time, and may never."""
+    """A GPU, its driver or a daemon of it did not answer in time, and may never."""
 
 
 class LostError(DeviceError):

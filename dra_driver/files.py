@@ -80,14 +80,19 @@ def write_whole(path: Path, data: bytes, *, mode: int, durable: bool) -> None:
             os.close(file)
         temporary.replace(path)
         if durable:
-            _sync(path.parent)
+            sync_folder(path.parent)
     except OSError:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)  # half a file may fill a disk
         raise
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Let what was made or renamed in a folder outlive a power cut.
+
+    Raises:
+        OSError: the disk refused.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -21,7 +22,7 @@ from pydantic_settings import SettingsConfigDict
 from dra_driver.boot import read_boot_id
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits, Spec, SpecDevice
-from dra_driver.cdi.roots import Roots, find_roots
+from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.cdi.spec import KIND, render
 from dra_driver.claims.ownership import Ownership
 from dra_driver.devices.kinds import NodeDevice, name_of
@@ -37,10 +38,12 @@ from dra_driver.devices.model import (
 from dra_driver.devices.names import DRIVER_NAME, gpu_name
 from dra_driver.devices.partitions import partition_name
 from dra_driver.devices.session import DriverSession
+from dra_driver.devices.shares import Share
 from dra_driver.devices.versions import dotted
-from dra_driver.errors import DeviceError, SetupError, StateError, TransientError
+from dra_driver.errors import ConfigError, DeviceError, SetupError, StateError, TransientError
 from dra_driver.settings import (
     CommandSettings,
+    ConsumableShares,
     ContainerDriverRoot,
     KubeletPluginsDirectory,
     MigProfiles,
@@ -51,14 +54,21 @@ from dra_driver.settings import (
     ProcRoot,
     SysRoot,
 )
+from dra_driver.shares.config import read_node_config
+from dra_driver.shares.divide import divide
+from dra_driver.shares.last_good import FILE, kept
+from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY, Consumable
 from dra_driver.slices.mig_offer import ALL, MigOffer, MigSettings
 from dra_driver.slices.project import NONE_REFUSED, Projection, projection
+from dra_driver.slices.share_offer import NO_SHARES, ShareOffer
 from dra_driver.table import aligned
+from resource_nvidia_com.device_plugin import NodeConfig
 
 T = TypeVar("T")
 
 _GIB = 1024**3
 _MIG_COLUMNS = ("MIG DEVICE", "PROFILE", "PLACEMENT", "UUID", "GPU INSTANCE", "COMPUTE INSTANCE")
+_PART_COLUMNS = ("DEVICE", "CAPACITY", "THERE IS", "IF NOT ASKED FOR", "AT LEAST", "IN STEPS OF")
 _COLUMNS = ("NAME", "PRODUCT", "UUID", "PCI", "NUMA", "MEMORY", "MIG")
 
 
@@ -85,6 +95,7 @@ class Inspect(CommandSettings):
     proc_root: ProcRoot
     mig: MigSetting
     mig_profiles: MigProfiles
+    consumable_shares: ConsumableShares
     kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
         description="Holds the driver's notes of the MIG devices that it made for claims.",
     )
@@ -95,13 +106,7 @@ class Inspect(CommandSettings):
         Raises:
             DriverError: there is no driver, or it does not answer.
         """
-        roots = find_roots(
-            driver_root=self.nvidia_driver_root,
-            container_driver_root=self.container_driver_root,
-            dev_root=self.nvidia_dev_root,
-            proc_root=self.proc_root,
-            sys_root=self.sys_root,
-        )
+        roots = roots_of(self)
         inventory, refused = look(roots, self.kubelet_plugins_directory_path / DRIVER_NAME)
         edits, problems = edits_of(
             inventory.gpus,
@@ -114,12 +119,17 @@ class Inspect(CommandSettings):
             ),
         )
         offer = MigSettings.of(self.mig, self.mig_profiles).offer_of_any_node()
+        share = replace(
+            shares_of(self.kubelet_plugins_directory_path / DRIVER_NAME, inventory),
+            consumable=Consumable.of(self.consumable_shares),
+        )
         if self.cdi:
             sys.stdout.write(spec_text(edits, problems, self.output))
         elif self.output == "table":
-            sys.stdout.write(table(inventory, problems, offer, refused))
+            sys.stdout.write(table(inventory, problems, offer, refused, share))
         else:
-            sys.stdout.write(_dump(report(inventory, problems, offer, refused), self.output))
+            found = report(inventory, problems, offer, refused, share)
+            sys.stdout.write(_dump(found, self.output))
 
 
 def look(roots: Roots, data_directory: Path) -> tuple[Inventory, Mapping[GpuUuid, Refusal]]:
@@ -154,6 +164,22 @@ def _noted(question: Callable[[Ownership], T], nothing: T, at: tuple[Path, Path]
         return question(Ownership(directory, read_boot_id(proc)))
     except (SetupError, StateError):
         return nothing
+
+
+def shares_of(data_directory: Path, inventory: Inventory) -> ShareOffer:
+    """Return what the driver's last good share config makes of a node of which nobody has shares.
+
+    Args:
+        data_directory: the directory of the driver's own files, which need not be there.
+        inventory: the GPUs.
+    """
+    found = kept(data_directory / FILE)
+    try:
+        config = read_node_config(found.data, found.origin) if found else NodeConfig()
+    except ConfigError:
+        config = NodeConfig()  # of another version
+    divided = divide(config, inventory)
+    return ShareOffer(divisions=divided.divisions, refused=divided.refused, serving=divided.serving)
 
 
 def edits_of(gpus: Sequence[Gpu], content: EditsCache) -> tuple[dict[str, Edits], dict[str, str]]:
@@ -206,15 +232,17 @@ def report(
     problems: Mapping[str, str],
     offer: MigOffer = ALL,
     refused: Mapping[GpuUuid, Refusal] = NONE_REFUSED,
+    share: ShareOffer = NO_SHARES,
 ) -> dict[str, object]:
     """Return what was found, and as `devices` what would be published, for programs."""
-    published = projection(inventory, mig=offer, refused=refused)
+    published = projection(inventory, mig=offer, refused=refused, share=share)
     return {
         "driver": {
             "version": inventory.driver_version,
             "cudaVersion": _cuda(inventory),
         },
         "mig": {"source": offer.source.value, "why": offer.why},
+        "consumableShares": str(share.consumable),
         "gpus": [_facts(gpu, problems) for gpu in inventory.gpus],
         "sick": [{"index": gpu.index, "reason": gpu.reason} for gpu in inventory.sick],
         "withheld": [{"index": gpu.index, "reason": gpu.reason} for gpu in published.withheld],
@@ -229,9 +257,10 @@ def table(
     problems: Mapping[str, str],
     offer: MigOffer = ALL,
     refused: Mapping[GpuUuid, Refusal] = NONE_REFUSED,
+    share: ShareOffer = NO_SHARES,
 ) -> str:
     """Return what was found and what would be published, for people."""
-    published = projection(inventory, mig=offer, refused=refused)
+    published = projection(inventory, mig=offer, refused=refused, share=share)
     lines = [f"driver {inventory.driver_version}, CUDA {_cuda(inventory) or 'unknown'}", ""]
     if inventory.gpus:
         lines += aligned([_COLUMNS, *map(_row, inventory.gpus)])
@@ -256,7 +285,14 @@ def table(
     ]
     if faults:
         lines += ["", *faults]
-    return "\n".join((*lines, "", *_published(published))) + "\n"
+    lines += ["", *_published(published)]
+    if rows := [row for device in published.devices for row in _part_rows(device)]:
+        lines += [
+            "",
+            f"for several claims at a time, with --consumable-shares {share.consumable}:",
+            *aligned([_PART_COLUMNS, *rows]),
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def _row(gpu: Gpu) -> tuple[str, ...]:
@@ -329,12 +365,13 @@ def _facts(gpu: Gpu, problems: Mapping[str, str]) -> dict[str, object]:
 def _published(published: Projection) -> Iterable[str]:
     """Yield what all devices have in common on one line, then what each has beside it."""
     each = list(zip(published.devices, published.sources, strict=True))
-    devices = [wire for wire, source in each if not isinstance(source.device, Partition)]
+    devices = [wire for wire, source in each if not isinstance(source.device, Partition | Share)]
     partitions = [source for _, source in each if isinstance(source.device, Partition)]
     values = [_values(device) for device in devices]
     count = len(published.devices)
     yield f"would publish {count} {'device' if count == 1 else 'devices'}"
     yield from _summary(partitions)
+    yield from _shares(published.sources)
     if len(devices) > 1:
         shared = [one for one in values[0] if all(one in other for other in values)]
         yield f"  all: {', '.join(shared)}"
@@ -353,6 +390,35 @@ def _summary(partitions: Iterable[NodeDevice]) -> Iterable[str]:
     for parent, counts in profiles.items():
         found = ", ".join(f"{profile} in {count}" for profile, count in counts.items())
         yield f"  on demand on {parent}, places: {found}"
+
+
+def _shares(sources: Iterable[NodeDevice]) -> Iterable[str]:
+    """Yield for each divided device into how many shares it is divided."""
+    first = (one for one in sources if isinstance(one.device, Share) and one.device.index == 0)
+    for one in first:
+        if isinstance(one.device, Share):
+            division, name = one.device.division, name_of(one.gpu, one.device.of)
+            yield (
+                f"  shares of {name}: {division.count} of {division.served_as} by "
+                f"{division.strategy}"
+            )
+
+
+def _part_rows(device: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
+    """Yield what claims consume of a device that several can have, capacity by capacity."""
+    if not device.get(ALLOWS_MULTIPLE):
+        return
+    for name, capacity in device["capacity"].items():
+        policy = capacity[REQUEST_POLICY]
+        if within := policy.get("validRange"):
+            yield (
+                device["name"],
+                name,
+                capacity["value"],
+                policy["default"],
+                within["min"],
+                within.get("step", "-"),
+            )
 
 
 def _values(device: Mapping[str, Any]) -> list[str]:

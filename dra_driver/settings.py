@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, Field, field_validator
+from pydantic import AfterValidator, AliasChoices, Field, field_validator
 from pydantic_settings import BaseSettings, CliSuppress, SettingsConfigDict
 
 _NOT_HERE = "this driver does not have that feature"
@@ -34,7 +34,6 @@ GATES_OF_NOTHING_HERE = MappingProxyType(
         "DeviceMetadata": f"{_NOT_HERE}: containers get no files with metadata of devices",
         "DRAListTypeAttributes": f"{_NOT_HERE}: numaNode is published as a number",
         "FabricManagerPartitioning": f"{_NOT_HERE}: Fabric Manager is not asked for partitions",
-        "ConsumableShares": f"{_NOT_HERE}: each device is published for one claim at a time",
         "HostManagedIMEXDaemon": _COMPUTE_DOMAINS,
         "IMEXDaemonsWithDNSNames": _COMPUTE_DOMAINS,
         "ComputeDomainCliques": _COMPUTE_DOMAINS,
@@ -51,7 +50,12 @@ GATES_OF_NOTHING_HERE = MappingProxyType(
 DYNAMIC_MIG = "DynamicMIG"
 """The peer's feature gate that means `--mig on-demand`, and `--mig existing` if it is false."""
 
-KNOWN_FEATURE_GATES = {DYNAMIC_MIG} | GATES_ALWAYS_ON.keys() | GATES_OF_NOTHING_HERE.keys()
+CONSUMABLE_SHARES = "ConsumableShares"
+"""The peer's feature gate of `--consumable-shares`: false means disabled, true means nothing."""
+
+KNOWN_FEATURE_GATES = (
+    {DYNAMIC_MIG, CONSUMABLE_SHARES} | GATES_ALWAYS_ON.keys() | GATES_OF_NOTHING_HERE.keys()
+)
 
 _TRUE = frozenset({"true", "1", "t"})
 _FALSE = frozenset({"false", "0", "f"})
@@ -86,10 +90,19 @@ _DEBUG_VERBOSITY = 4
 
 Port = Annotated[int, Field(le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+SecondsOrOff = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 # What several sub-commands have: default, environment variable and description, once for all. The
 # alias keeps a variable's name the same in commands whose own variables have a prefix. A command
 # that means something of its own with one gives it another description.
+
+
+def _checked_shares(text: str) -> str:
+    if text in {"disabled", "memory", "unlimited"} or (text.isdecimal() and int(text) > 0):
+        return text
+    raise ValueError(f"give disabled, memory, unlimited or a positive number, not {text!r}")
+
+
 NvidiaDriverRoot = Annotated[
     Path,
     Field(
@@ -156,6 +169,17 @@ MigProfiles = Annotated[
         validation_alias="mig_profiles",
         pattern=r"^([0-9][0-9a-z.+-]*(,[0-9][0-9a-z.+-]*)*)?$",
         description="MIG profiles that are made on demand, such as 1g.10gb,3g.40gb; unset: all.",
+    ),
+]
+ConsumableShares = Annotated[
+    str,
+    AfterValidator(_checked_shares),
+    Field(
+        "disabled",
+        validation_alias="consumable_shares",
+        description="Let several claims have parts of one device, by consumable capacity: "
+        "disabled; memory: a claim that asks for none has all of it; unlimited: such a claim has "
+        "none in particular; or a number: such a claim has one of so many shares.",
     ),
 ]
 HttpAddress = Annotated[
@@ -239,6 +263,39 @@ class Settings(CommandSettings):
 
     mig: MigSetting
     mig_profiles: MigProfiles
+    share_config: Path | None = Field(
+        None,
+        validation_alias=AliasChoices("share_config", "config_file"),
+        description="How this node's devices are shared, as the device plugin's config file says "
+        "it; in a folder of such files the Node's label nvidia.com/device-plugin.config names one; "
+        "unset: nothing is shared.",
+    )
+    share_config_default: str = Field(
+        "",
+        max_length=253,
+        validation_alias=AliasChoices("share_config_default", "default_config"),
+        description="Name of the share config for a Node without that label; unset: the one named "
+        "default, else the only one.",
+    )
+    beside_device_plugin: Literal["withhold", "publish"] = Field(
+        "withhold",
+        description="What to do while a device plugin gives out this node's GPUs: publish none, so "
+        "that none is given out twice, or all the same.",
+    )
+    share_placement: Literal["auto", "spread", "pack"] = Field(
+        "auto",
+        description="Which GPU the next share is of: another one, or the same until it is full; "
+        "auto: packed where MPS lets a request have several, else spread.",
+    )
+    share_memory: Literal["auto", "mps"] = Field(
+        "auto",
+        description="What keeps shares to their memory; auto: the best that the node has, mps: not "
+        "control groups, so that pods can share one claim of a share.",
+    )
+    cgroup_root: Path | None = Field(
+        None,
+        description="The node's /sys/fs/cgroup; unset: where cgroup v2 is mounted.",
+    )
     mps_ready_timeout: Seconds = Field(
         35.0, description="Seconds to wait for a claim's MPS daemon, within the kubelet's patience."
     )
@@ -273,11 +330,7 @@ class Settings(CommandSettings):
     feature_gates: str = Field(
         "", description="NVIDIA's feature gates, A=true,B=false; what a card can do is always on."
     )
-    consumable_shares: str = Field(
-        "disabled",
-        description="Shares of devices: disabled, memory, unlimited or a number; without effect "
-        "in this version.",
-    )
+    consumable_shares: ConsumableShares
     namespace: CliSuppress[str] = "default"
     host_root: CliSuppress[str] = "/host-root"
     image_name: CliSuppress[str] = ""
@@ -310,13 +363,6 @@ class Settings(CommandSettings):
                 raise ValueError(f"feature gate {name}={value}: give true or false")
         return text
 
-    @field_validator("consumable_shares")
-    @classmethod
-    def _check_shares(cls, text: str) -> str:
-        if text in {"disabled", "memory", "unlimited"} or (text.isdecimal() and int(text) > 0):
-            return text
-        raise ValueError(f"give disabled, memory, unlimited or a positive number, not {text!r}")
-
     @field_validator(
         "nvidia_driver_root",
         "cdi_root",
@@ -343,17 +389,16 @@ class Settings(CommandSettings):
             return self.log_format
         return "console" if self.logging_format == "text" else self.logging_format
 
-    @property
-    def dynamic_mig(self) -> bool | None:
-        """What the gate DynamicMIG is set to; None if it is not."""
-        given = [value for name, value in _split_gates(self.feature_gates) if name == DYNAMIC_MIG]
+    def gate_of(self, gate: str) -> bool | None:
+        """Return what one of NVIDIA's feature gates is set to; None if it is not."""
+        given = [value for name, value in _split_gates(self.feature_gates) if name == gate]
         return given[-1].lower() in _TRUE if given else None
 
     def without_effect(self) -> dict[str, str]:
         """Return what was asked for in vain, each with the reason."""
         given = {name: IGNORED[name] for name in sorted(self.model_fields_set & IGNORED.keys())}
-        if self.consumable_shares != "disabled":
-            given["consumable_shares"] = GATES_OF_NOTHING_HERE["ConsumableShares"]
+        if self.consumable_shares != "disabled" and self.gate_of(CONSUMABLE_SHARES) is False:
+            given["consumable_shares"] = f"feature gate {CONSUMABLE_SHARES} is false"
         for name, value in _split_gates(self.feature_gates):
             in_vain = GATES_OF_NOTHING_HERE if value.lower() in _TRUE else GATES_ALWAYS_ON
             if name in in_vain:

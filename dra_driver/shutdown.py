@@ -40,6 +40,8 @@ class Shutdown:
         self._reasons: queue.SimpleQueue[ShutdownReason] = queue.SimpleQueue()
         # Open for as long as the process lives: signals are written there at any time.
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._poll = select.poll()
+        self._poll.register(self._woken, select.POLLIN)
 
     def watch_signals(self) -> None:
         """End at SIGTERM and SIGINT. For the main thread only, as Python wants it."""
@@ -66,7 +68,7 @@ class Shutdown:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 raise queue.Empty
-            if select.select([self._woken], [], [], left)[0]:
+            if self._poll.poll(None if left is None else left * 1000):
                 os.read(self._woken, 4096)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:

@@ -2,31 +2,35 @@
 
 In: the files of the driver and of the MPS supervisor below the kubelet's plugins directory; they
 need not run. Out: on stdout a table for people or JSON for programs. Nothing is changed, and no
-GPU, API server or driver is asked.
+GPU, API server or driver is asked. With `--cluster` none of these files is read: the API server is
+asked for what all nodes offer (cluster/).
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from dra_driver import status_shares
 from dra_driver.boot import read_boot_id
 from dra_driver.claims.checkpoint import StoredRecords, stored_records
 from dra_driver.claims.devices import DeviceRecord, recorded_kind
 from dra_driver.claims.record import ClaimRecord, RecordState
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
-from dra_driver.mps.domain import DomainId, Status, claim_of
+from dra_driver.mps.domain import DomainId, Status, is_shared
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.settings import CommandSettings, KubeletPluginsDirectory, ProcRoot
-from dra_driver.sharing import mps, time_slicing
-from dra_driver.sharing.base import EXCLUSIVE, Description, DeviceUuid, SharingPlan
+from dra_driver.shares.notes import ShareNotes, read_notes
+from dra_driver.sharing import mps, nvidia_mps, shares, time_slicing
+from dra_driver.sharing.base import EXCLUSIVE, Description, DeviceKey, SharingPlan
 from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.time_slicing import TimeSlicing
 from dra_driver.table import aligned
@@ -34,35 +38,97 @@ from dra_driver.table import aligned
 _COLUMNS = ("CLAIM", "PODS", "DEVICE", "STRATEGY", "SETTINGS", "STATE")
 _ADMIN_ACCESS = "AdminAccess"
 
-_DESCRIBE: Mapping[str, Callable[[SharingPlan, DeviceUuid], Description]] = MappingProxyType(
-    {time_slicing.NAME: TimeSlicing.describe, mps.NAME: Mps.describe}
+_DESCRIBE: Mapping[str, Callable[[SharingPlan, DeviceKey], Description]] = MappingProxyType(
+    {
+        time_slicing.NAME: TimeSlicing.describe,
+        mps.NAME: Mps.describe,
+        nvidia_mps.NAME: nvidia_mps.NvidiaMps.describe,
+        shares.NAME: shares.Shares.describe,
+    }
 )
 """How each strategy describes its plans. One that is not known here shows by its name alone."""
 
 
 class ShowStatus(CommandSettings):
-    """Show this node's prepared claims, how their GPUs are shared, and what is not in order."""
+    """Show this node's claims and how their GPUs are shared, or what the whole cluster offers."""
 
     model_config = SettingsConfigDict(
         env_prefix="status_",  # for what is not a setting of the driver, and has no alias
         cli_prog_name="dra-driver status",
     )
 
-    output: Literal["table", "json"] = Field("table", description="Form of what is printed.")
+    cluster: bool = Field(
+        False,
+        description="Show of each node and resource name what is offered, used and free instead; "
+        "runs on any machine that reaches the API server.",
+    )
+    output: Literal["table", "wide", "json"] = Field(
+        "table",
+        description="Form of what is printed; wide, with --cluster, adds claims and pods.",
+    )
+    kubeconfig: Path | None = Field(
+        None,
+        description="With --cluster: kubeconfig file; without one, those of KUBECONFIG, "
+        "~/.kube/config, or the pod's service account.",
+    )
+    context: str = Field("", description="With --cluster: context of the kubeconfig.")
+    node: str = Field(
+        "",
+        pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$",
+        description="With --cluster: this node only.",
+    )
     kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
         description="Where the driver keeps its records, below gpu.nvidia.com.",
     )
     proc_root: ProcRoot
 
+    @field_validator("kubeconfig", "context", "node", "output")
+    @classmethod
+    def _is_of_the_cluster(cls, value: object, info: ValidationInfo) -> object:
+        if not info.data.get("cluster") and value not in (None, "", "table", "json"):
+            what = f"{value} " if info.field_name == "output" else ""
+            raise ValueError(f"{what}has a meaning only with --cluster: add that, or leave it out")
+        return value
+
+    @field_validator("kubelet_plugins_directory_path", "proc_root")
+    @classmethod
+    def _is_of_this_node(cls, value: Path, info: ValidationInfo) -> Path:
+        name = str(info.field_name)
+        # By variable they are there in every pod of the driver, and say nothing.
+        usual = {str(cls.model_fields[name].default), os.environ.get(name.upper())}
+        if info.data.get("cluster") and str(value) not in usual:
+            raise ValueError("has no meaning with --cluster, which reads no files of this node")
+        return value
+
     def cli_cmd(self) -> None:
         """Look and print.
 
         Raises:
-            SetupError: no driver has ever run here, or procfs is not where it should be.
+            SetupError: no driver has ever run here, or procfs is not where it should be; with
+                --cluster no cluster is known, or no driver has published anything there.
             StateError: the files cannot be read.
+            UnavailableError: with --cluster, the API server cannot be reached.
+            ApiError: with --cluster, the API server refuses.
         """
+        sys.stdout.write(self._of_the_cluster() if self.cluster else self._of_this_node())
+
+    def _of_this_node(self) -> str:
         node = look(self.kubelet_plugins_directory_path / DRIVER_NAME, read_boot_id(self.proc_root))
-        sys.stdout.write(table(node) if self.output == "table" else report(node))
+        return report(node) if self.output == "json" else table(node)
+
+    def _of_the_cluster(self) -> str:
+        # Not above: a node's own status needs no client of the API server.
+        from dra_driver.cluster import command  # noqa: PLC0415
+
+        return command.shown(
+            command.Question(
+                kubeconfig=self.kubeconfig,
+                context=self.context,
+                node=self.node,
+                output=self.output,
+            ),
+            environment=os.environ,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +139,17 @@ class NodeStatus:
         boot_id: of the present boot.
         stored: the records, and damaged ones.
         domains: MPS domains by id; None for one that no supervisor has taken up.
+        domain_claims: UIDs of the claims that a domain is for, by its id.
         supervisor_runs: whether an MPS supervisor runs.
+        shares: what the driver noted of its shares.
     """
 
     boot_id: str
     stored: StoredRecords
     domains: Mapping[str, Status | None]
+    domain_claims: Mapping[str, frozenset[str]]
     supervisor_runs: bool
+    shares: ShareNotes = field(default_factory=ShareNotes)
 
     @property
     def claims(self) -> list[ClaimRecord]:
@@ -89,9 +159,14 @@ class NodeStatus:
 
     @property
     def strays(self) -> list[str]:
-        """MPS domains that belong to no record."""
+        """MPS domains that belong to no record, and shared ones that no claim has joined."""
         known = {str(one.ref.uid) for one in self.stored.records}
-        return sorted(domain for domain in self.domains if claim_of(DomainId(domain)) not in known)
+        used = {
+            domain
+            for domain, claims in self.domain_claims.items()
+            if claims & known or (claims and is_shared(domain))
+        }
+        return sorted(self.domains.keys() - used)
 
 
 def look(directory: Path, boot_id: str) -> NodeStatus:
@@ -107,11 +182,14 @@ def look(directory: Path, boot_id: str) -> NodeStatus:
             "another one (--kubelet-plugins-directory-path)"
         )
     requests = DomainRequests(directory / "mps", lambda: 0.0)
+    domains = requests.list()
     return NodeStatus(
         boot_id=boot_id,
         stored=stored_records(directory),
-        domains={str(domain): requests.status(domain) for domain in requests.list()},
+        domains={str(domain): requests.status(domain) for domain in domains},
+        domain_claims={str(domain): requests.claims_of(domain) for domain in domains},
         supervisor_runs=requests.supervisor_runs(),
+        shares=read_notes(directory),
     )
 
 
@@ -119,6 +197,7 @@ def table(node: NodeStatus) -> str:
     """Return it for people."""
     rows = [_row(node, record, device) for record in node.claims for device in record.devices]
     lines = aligned([_COLUMNS, *rows]) if rows else ["no claim is prepared on this node"]
+    lines += status_shares.lines(node.shares, node.claims)
     sections = {
         "not taken back yet": _cleanups(node),
         "MPS domains without a claim": [f"{each} ({_health(node, each)})" for each in node.strays],
@@ -154,6 +233,7 @@ def report(node: NodeStatus) -> str:
             "supervisorRuns": node.supervisor_runs,
             "domainsWithoutClaim": node.strays,
         },
+        "shares": status_shares.as_json(node.shares, node.claims),
         "damagedRecords": dict(node.stored.damaged),
     }
     return json.dumps(document, indent=2) + "\n"
@@ -224,10 +304,10 @@ def _strategy(record: ClaimRecord, device: DeviceRecord) -> str:
 
 def _description(record: ClaimRecord, device: DeviceRecord) -> Description:
     """Return what a device's containers are given, as its strategy describes it."""
-    plan, uuid = _plan_of(record, device), device.device.device_uuid
-    if plan is None or uuid is None or plan.strategy not in _DESCRIBE:
+    plan, key = _plan_of(record, device), device.device.key
+    if plan is None or key is None or plan.strategy not in _DESCRIBE:
         return Description()
-    return _DESCRIBE[plan.strategy](plan, uuid)
+    return _DESCRIBE[plan.strategy](plan, key)
 
 
 def _state(node: NodeStatus, record: ClaimRecord, device: DeviceRecord) -> str:

@@ -6,7 +6,8 @@ The same table is held against the models, `dra-driver validate`, Prepare and th
 import json
 from dataclasses import dataclass
 
-from resource_nvidia_com.decode import VFIO_UNSUPPORTED, keep_duplicates
+from resource_nvidia_com.decode import VFIO_UNSUPPORTED
+from resource_nvidia_com.problems import keep_duplicates
 
 VERSION = "resource.nvidia.com/v1beta1"
 ALLOWED_SHARING = "allowed fields: strategy, timeSlicingConfig, mpsConfig"

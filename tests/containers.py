@@ -85,7 +85,8 @@ class Container:
     """What a container runs, and what it is made with.
 
     `devices` are CDI devices that the kubelet named; `null_mounts` are places at which /dev/null is
-    mounted; `capabilities` are those that it has on top of none.
+    mounted; `capabilities` are those that it has on top of none. `every_device`: it may open any
+    device, as a privileged one.
     """
 
     command: Sequence[str]
@@ -94,6 +95,7 @@ class Container:
     annotations: Mapping[str, str] = field(default_factory=dict)
     null_mounts: Sequence[str] = ()
     capabilities: Sequence[str] = ()
+    every_device: bool = False
 
 
 class Containers:
@@ -211,7 +213,7 @@ def _unpacked(binaries: Binaries, folder: Path) -> Path:
 
 
 def _config(container: Container, *, cgroup: str) -> dict[str, Any]:
-    """The OCI configuration of a container that may open no device but those it is given."""
+    """The OCI configuration of a container, which may open no device but those it is given."""
     capabilities = {kind: list(container.capabilities) for kind in ("bounding", "permitted")}
     mounts = [
         {"destination": path, "type": kind, "source": kind, "options": list(options)}
@@ -237,6 +239,6 @@ def _config(container: Container, *, cgroup: str) -> dict[str, Any]:
         "linux": {
             "cgroupsPath": f"/{cgroup}",
             "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "network")],
-            "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+            "resources": {"devices": [{"allow": container.every_device, "access": "rwm"}]},
         },
     }

@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from resource_nvidia_com.decode import MODELS, inner_model
+from resource_nvidia_com.decode import MODELS
+from resource_nvidia_com.problems import inner_model
 from resource_nvidia_com.v1beta1.base import API_VERSION, ConfigModel, Exclusion
 
 

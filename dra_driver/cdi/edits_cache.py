@@ -10,7 +10,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from dra_driver.cdi.control_nodes import CONTROL_NODES, NodeMaker, control_edits
@@ -23,6 +23,7 @@ from dra_driver.cdi.model import Edits
 from dra_driver.cdi.roots import Roots
 from dra_driver.devices.kinds import NodeDevice
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition
+from dra_driver.devices.shares import ConsumableShare, Share
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import StateError
 
@@ -59,6 +60,8 @@ class NodeEdits:
         match one.device:
             case Gpu():
                 return self._gpu(one.device)
+            case Share() | ConsumableShare():
+                return self.device(replace(one, device=one.device.of))
             case MigDevice():
                 return mig_edits(one.gpu, one.device, self.roots)
             case Partition():

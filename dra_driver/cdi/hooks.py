@@ -22,6 +22,7 @@ ENABLE_CUDA_COMPAT = "enable-cuda-compat"
 UPDATE_LOADER_CACHE = "update-ldcache"
 DISABLE_NODE_MODIFICATION = "disable-device-node-modification"
 UPDATE_APPLICATION_PROFILE = "update-application-profile"
+APPLY_MEMORY_LIMITS = "apply-cuda-memory-limits"
 
 _COMMANDS = (
     CREATE_SYMLINKS,
@@ -29,9 +30,10 @@ _COMMANDS = (
     UPDATE_LOADER_CACHE,
     DISABLE_NODE_MODIFICATION,
     UPDATE_APPLICATION_PROFILE,
+    APPLY_MEMORY_LIMITS,
 )
 # What every release has had since the driver of NVIDIA needs it; taken for granted unseen.
-_LONG_KNOWN = frozenset(_COMMANDS[:-1])
+_LONG_KNOWN = frozenset(_COMMANDS) - {UPDATE_APPLICATION_PROFILE, APPLY_MEMORY_LIMITS}
 _TOOLKIT = "nvidia-ctk"
 _USUAL_PLACES = (
     "/usr/bin/nvidia-cdi-hook",
@@ -56,7 +58,8 @@ class HookProgram:
         prefix = (name, "hook") if name == _TOOLKIT else (name,)
         return (
             Hook(
-                hook_name="createContainer",
+                # Control groups are the runtime's, outside of the container's namespaces.
+                hook_name="createRuntime" if command == APPLY_MEMORY_LIMITS else "createContainer",
                 path=self.path,
                 args=(*prefix, command, *args),
                 # A hook without any variable gets the image's, LD_PRELOAD too (CVE-2025-23266).
@@ -68,6 +71,18 @@ class HookProgram:
         """Return the hook that makes links, given as (link text, path in the container)."""
         args = [arg for target, path in links for arg in ("--link", f"{target}::{path}")]
         return self.hooks(CREATE_SYMLINKS, *args) if args else ()
+
+    def memory_limits(self, driver_root: str, gpus: Iterable[str]) -> tuple[Hook, ...]:
+        """Return the hook that limits a container's memory of GPUs, or nothing if it has none.
+
+        The limits are in the container's environment.
+
+        Args:
+            driver_root: the driver root on the host.
+            gpus: UUIDs.
+        """
+        args = [arg for gpu in gpus for arg in ("--gpu-id", gpu)]
+        return self.hooks(APPLY_MEMORY_LIMITS, "--driver-root", driver_root, *args)
 
 
 def find_hook_program(roots: Roots, configured: str | None) -> HookProgram | None:

@@ -10,6 +10,7 @@ So where they are is looked up when it is used: `Roots.now`.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from dra_driver.errors import SetupError
 
@@ -63,6 +64,50 @@ class Roots:
     def node_on_host(self, name: str) -> str:
         """Return the host path of the device node `name`, such as `dri/card1`."""
         return f"{self.dev_on_host.rstrip('/')}/{name}"
+
+
+class RootSettings(Protocol):
+    """Where the settings of a command say that the roots are (settings.py has their meaning)."""
+
+    @property
+    def nvidia_driver_root(self) -> Path:
+        """Return the driver root as the host has it."""
+        ...
+
+    @property
+    def container_driver_root(self) -> Path | None:
+        """Return the same as this process sees it, if it is said."""
+        ...
+
+    @property
+    def nvidia_dev_root(self) -> Path | None:
+        """Return the folder above the device nodes, if it is said."""
+        ...
+
+    @property
+    def proc_root(self) -> Path:
+        """Return where procfs is mounted."""
+        ...
+
+    @property
+    def sys_root(self) -> Path:
+        """Return where sysfs is mounted."""
+        ...
+
+
+def roots_of(settings: RootSettings) -> Roots:
+    """Return the roots of the node that the settings of a command name.
+
+    Raises:
+        SetupError: as `find_roots`.
+    """
+    return find_roots(
+        driver_root=settings.nvidia_driver_root,
+        container_driver_root=settings.container_driver_root,
+        dev_root=settings.nvidia_dev_root,
+        proc_root=settings.proc_root,
+        sys_root=settings.sys_root,
+    )
 
 
 def find_roots(

@@ -74,6 +74,11 @@ class SpecStore:
         path = self._path(uid)
         return path.is_file() or path.with_name(path.stem + _PEER_SUFFIX).is_file()
 
+    def is_peers(self, uid: str) -> bool:
+        """Tell whether the claim's spec is a file of NVIDIA's driver."""
+        path = self._path(uid)
+        return path.with_name(path.stem + _PEER_SUFFIX).is_file() and not path.is_file()
+
     def delete(self, uid: str) -> None:
         """Delete the spec file of a claim; one that is absent is fine.
 

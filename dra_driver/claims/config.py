@@ -16,7 +16,8 @@ from typing import assert_never
 from dra_driver.claims.model import Claim, OpaqueConfig, Result
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.errors import ConfigError
-from resource_nvidia_com.decode import Config, InvalidConfigError, decode
+from resource_nvidia_com.decode import Config, decode
+from resource_nvidia_com.problems import InvalidConfigError
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
 

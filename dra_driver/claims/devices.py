@@ -3,14 +3,17 @@
 The scheduler allocates by name, and a name begins with a minor number (devices/names.py). It is
 turned into a device of this node once, when a claim is prepared; from then on a record has it by
 UUID, whatever the minor numbers do. The name of a MIG device says a place on a GPU; whether one is
-there or has to be made is looked at later, under a lock (claims/realise.py).
+there or has to be made is looked at later, under a lock (claims/realise.py). The name of a share
+says of how many; what that means for its tenant is the division that holds for the device now. A
+consumable share has the name of its device: that it is one, its share id says.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, assert_never
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Protocol, assert_never
 
-from dra_driver.claims.model import Result
+from dra_driver.claims.model import Result, allocation_id
 from dra_driver.devices.kinds import Device, DeviceKind, GpuPart, NodeDevice, name_of
 from dra_driver.devices.model import (
     Gpu,
@@ -22,10 +25,20 @@ from dra_driver.devices.model import (
     Partition,
     Placement,
 )
-from dra_driver.devices.names import GpuName, MigName, gpu_name, parse_device_name
+from dra_driver.devices.names import GpuName, MigName, ShareName, gpu_name, parse_device_name
 from dra_driver.devices.partitions import partition_named
-from dra_driver.errors import ConfigError, DeviceError, DriverError, TransientError, VersionError
-from dra_driver.sharing.base import DeviceUuid
+from dra_driver.devices.shares import (
+    ConsumableShare,
+    ConsumableSlot,
+    Divisible,
+    Division,
+    Share,
+    ShareSlot,
+    ShareStrategy,
+    Slot,
+)
+from dra_driver.errors import ConfigError, DeviceError, DriverError, TransientError
+from dra_driver.sharing.base import DeviceKey, DeviceUuid, share_key
 
 
 class InventorySource(Protocol):
@@ -36,22 +49,46 @@ class InventorySource(Protocol):
         ...
 
 
+class DivisionSource(Protocol):
+    """Knows how devices of this node are divided into shares (claims/divisions.py)."""
+
+    def of(self, device: GpuPart) -> Division | None:
+        """Return the division that holds for a device now; None: it is not divided.
+
+        Raises:
+            StateError: the records cannot be read.
+            TransientError: it is not known yet.
+        """
+        ...
+
+
 # What a name means
 
 
 def kind_named(name: str) -> DeviceKind:
     """Return the kind of a device from its name, which needs no GPU to answer."""
     match parse_device_name(name):
-        case MigName():
+        case MigName() | ShareName(of=MigName()):
             return DeviceKind.MIG
-        case GpuName() | None:
+        case GpuName() | ShareName() | None:
             return DeviceKind.GPU  # no such name is found later
 
 
+NO_STRATEGIES: Mapping[str, ShareStrategy] = MappingProxyType({})
+
+_MIB = 1024**2
+
+
 def allocated_devices(
-    results: Sequence[Result], pool: str, inventory: Inventory
+    results: Sequence[Result],
+    pool: str,
+    inventory: Inventory,
+    divisions: DivisionSource,
+    strategies: Mapping[str, ShareStrategy] = NO_STRATEGIES,
 ) -> dict[str, NodeDevice]:
-    """Return what every allocated device is, by device name: a GPU, or a place on one.
+    """Return what every allocated device is, by allocation id: a GPU, a place on one, or a share.
+
+    `strategies` says how consumable shares are used, by allocation id; time-slicing for others.
 
     Raises:
         ConfigError: a device is of another pool than this node's.
@@ -65,32 +102,79 @@ def allocated_devices(
                 f'device "{result.device}" is in pool "{result.pool}", and this node serves pool '
                 f'"{pool}": the claim was allocated for another node'
             )
-        device = _named(result.device, inventory)
+        device = _named(result.device, inventory, divisions)
         if device is None:
             kind = kind_named(result.device)
             raise _absent(f'device "{result.device}"', kind, inventory)
-        found[result.device] = device
+        strategy = strategies.get(result.allocation_id, ShareStrategy.TIME_SLICING)
+        found[result.allocation_id] = _consumed(device, result, strategy)
     return found
 
 
-def _named(name: str, inventory: Inventory) -> NodeDevice | None:
+def _consumed(one: NodeDevice, result: Result, strategy: ShareStrategy) -> NodeDevice:
+    """Return a consumable share in place of a device that was allocated with a share id."""
+    device = one.device
+    if result.share_id is None or result.admin_access:
+        return one
+    if isinstance(device, Share | ConsumableShare):
+        raise DeviceError(
+            f'device "{result.device}" is a share already and was allocated with share id '
+            f"{result.share_id}: this driver publishes no such device; delete the pod and its claim"
+        )
+    slot = ConsumableSlot(
+        share_id=result.share_id,
+        strategy=strategy,
+        memory_mib=result.consumed.get("memory", 0) // _MIB,
+        cores=result.consumed.get("cores", 0),
+    )
+    return replace(one, device=ConsumableShare(of=device, slot=slot))
+
+
+def _named(name: str, inventory: Inventory, divisions: DivisionSource) -> NodeDevice | None:
     parsed = parse_device_name(name)
     if parsed is None:
         return None
-    gpu = next((one for one in inventory.gpus if one.minor == parsed.minor), None)
-    if gpu is None:
+    of = parsed.of if isinstance(parsed, ShareName) else parsed
+    gpu = next((one for one in inventory.gpus if one.minor == of.minor), None)
+    base = None if gpu is None else _undivided(of, gpu)
+    if gpu is None or base is None:
         return None
-    match parsed:
-        case GpuName():
-            device: Device | None = gpu
-        case MigName():
-            device = partition_named(gpu, parsed.profile_id, parsed.start)
-        case _:
-            assert_never(parsed)
+    device: Device = base
+    if isinstance(parsed, ShareName):
+        division = divisions.of(recorded(base).part)
+        device = _share(name, parsed, base, division)
     # The readable part too: with another card in its place the number means another shape.
-    if device is None or name_of(gpu, device) != name:
-        return None
-    return NodeDevice(gpu=gpu, device=device)
+    return NodeDevice(gpu=gpu, device=device) if name_of(gpu, device) == name else None
+
+
+def part_named(name: str, inventory: Inventory) -> GpuPart | None:
+    """Return what of which GPU a name means, and of a share its device; None if it is not here."""
+    parsed = parse_device_name(name)
+    of = parsed.of if isinstance(parsed, ShareName) else parsed
+    gpu = next((one for one in inventory.gpus if of and one.minor == of.minor), None)
+    device = _undivided(of, gpu) if of and gpu else None
+    return recorded(device).part if device else None
+
+
+def _undivided(name: GpuName | MigName, gpu: Gpu) -> Divisible | None:
+    match name:
+        case GpuName():
+            return gpu
+        case MigName():
+            return partition_named(gpu, name.profile_id, name.start)
+        case _:
+            assert_never(name)
+
+
+def _share(name: str, parsed: ShareName, base: Divisible, division: Division | None) -> Share:
+    if division is None or division.count != parsed.count or parsed.index >= parsed.count:
+        now = "not divided" if division is None else f"divided into {division.count} shares"
+        raise DeviceError(
+            f'device "{name}" is not on this node any more, where the device is {now}: the share '
+            "config changed after the claim was allocated; delete the pod and its claim so that "
+            "they are scheduled anew"
+        )
+    return Share(of=base, index=parsed.index, division=division)
 
 
 def _absent(what: str, kind: DeviceKind, inventory: Inventory) -> DriverError:
@@ -138,6 +222,11 @@ class RecordedGpu:
         """What a process names the device by."""
         return DeviceUuid(self.gpu)
 
+    @property
+    def key(self) -> DeviceKey | None:
+        """What plans name the device by."""
+        return DeviceKey(self.gpu)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedPartition:
@@ -160,6 +249,11 @@ class RecordedPartition:
 
     @property
     def device_uuid(self) -> DeviceUuid | None:
+        """None: it is not there yet."""
+        return None
+
+    @property
+    def key(self) -> DeviceKey | None:
         """None: it is not there yet."""
         return None
 
@@ -194,8 +288,42 @@ class RecordedMig:
         """What a process names the device by."""
         return DeviceUuid(self.uuid)
 
+    @property
+    def key(self) -> DeviceKey | None:
+        """What plans name the device by."""
+        return DeviceKey(self.uuid)
 
-RecordedDevice = RecordedGpu | RecordedMig | RecordedPartition
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedShare:
+    """A share of a device, and how that is used as long as somebody has a share of it."""
+
+    of: RecordedGpu | RecordedMig | RecordedPartition
+    slot: Slot
+
+    @property
+    def gpu(self) -> GpuUuid:
+        """The GPU that it is on."""
+        return self.of.gpu
+
+    @property
+    def part(self) -> GpuPart:
+        """What of the GPU it is."""
+        return replace(self.of.part, share=self.slot)
+
+    @property
+    def device_uuid(self) -> DeviceUuid | None:
+        """What a process names the device by."""
+        return self.of.device_uuid
+
+    @property
+    def key(self) -> DeviceKey | None:
+        """What plans name the share by."""
+        uuid = self.of.device_uuid
+        return None if uuid is None else share_key(uuid, self.slot.label)
+
+
+RecordedDevice = RecordedGpu | RecordedMig | RecordedPartition | RecordedShare
 """The kinds of `devices.kinds.Device`, as a record has them."""
 
 
@@ -211,9 +339,24 @@ class DeviceRecord:
     admin_access: bool = False
     share_id: str | None = None
 
+    @property
+    def allocation_id(self) -> str:
+        """What tells it from the claim's other devices."""
+        return allocation_id(self.name, self.share_id)
+
 
 def recorded(device: Device) -> RecordedDevice:
     """Return the form that a device has in a record."""
+    match device:
+        case Gpu() | Partition() | MigDevice():
+            return _undivided_record(device)
+        case Share() | ConsumableShare():
+            return RecordedShare(of=_undivided_record(device.of), slot=device.slot)
+        case _:
+            assert_never(device)
+
+
+def _undivided_record(device: Divisible) -> RecordedGpu | RecordedMig | RecordedPartition:
     match device:
         case Gpu():
             return RecordedGpu(gpu=device.uuid)
@@ -238,6 +381,8 @@ def recorded_kind(device: RecordedDevice) -> DeviceKind:
             return DeviceKind.GPU
         case RecordedMig() | RecordedPartition():
             return DeviceKind.MIG
+        case RecordedShare():
+            return recorded_kind(device.of)
         case _:
             assert_never(device)
 
@@ -258,13 +403,34 @@ def restored(device: RecordedDevice, gpu: Gpu) -> NodeDevice:
         TransientError: the GPU does not say at this moment which MIG profiles it has.
     """
     match device:
+        case RecordedGpu() | RecordedPartition() | RecordedMig():
+            found: Device = _restored(device, gpu)
+        case RecordedShare():
+            found = _restored_share(device.slot, _restored(device.of, gpu))
+        case _:
+            assert_never(device)
+    return NodeDevice(gpu=gpu, device=found)
+
+
+def _restored_share(slot: Slot, of: Divisible) -> Share | ConsumableShare:
+    match slot:
+        case ShareSlot():
+            return Share(of=of, index=slot.index, division=slot.division)
+        case ConsumableSlot():
+            return ConsumableShare(of=of, slot=slot)
+        case _:
+            assert_never(slot)
+
+
+def _restored(device: RecordedGpu | RecordedMig | RecordedPartition, gpu: Gpu) -> Divisible:
+    match device:
         case RecordedGpu():
-            found: Device = gpu
+            return gpu
         case RecordedPartition():
-            found = _partition(gpu, device)
+            return _partition(gpu, device)
         case RecordedMig():
             partition = _partition(gpu, device.place)
-            found = MigDevice(
+            return MigDevice(
                 parent=gpu.uuid,
                 profile=partition.profile,
                 placement=partition.placement,
@@ -275,7 +441,6 @@ def restored(device: RecordedDevice, gpu: Gpu) -> NodeDevice:
             )
         case _:
             assert_never(device)
-    return NodeDevice(gpu=gpu, device=found)
 
 
 def recorded_gpus(devices: Iterable[DeviceRecord], inventory: Inventory) -> dict[GpuUuid, Gpu]:
@@ -305,95 +470,3 @@ def _partition(gpu: Gpu, place: RecordedPartition) -> Partition:
             + (f" ({reason})" if reason else "")
         )
     return found
-
-
-# As JSON
-
-
-def record_json(entry: DeviceRecord) -> dict[str, object]:
-    """Return the record of a device as JSON."""
-    return {
-        "name": entry.name,
-        "device": _device_json(entry.device),
-        "pool": entry.pool,
-        "requests": entry.request_names,
-        "cdiDeviceIDs": entry.cdi_device_ids,
-        "adminAccess": entry.admin_access,
-        "shareID": entry.share_id,
-    }
-
-
-def record_of(value: Mapping[str, Any]) -> DeviceRecord:
-    """Return what `record_json` made this of.
-
-    Raises:
-        VersionError: it is of a kind that is not known here.
-        KeyError, TypeError, ValueError: it was made by something else.
-    """
-    return DeviceRecord(
-        name=value["name"],
-        device=_device(value["device"]),
-        pool=value["pool"],
-        request_names=tuple(value["requests"]),
-        cdi_device_ids=tuple(value["cdiDeviceIDs"]),
-        admin_access=value["adminAccess"],
-        share_id=value["shareID"],
-    )
-
-
-def partition_json(place: RecordedPartition) -> dict[str, object]:
-    """Return the place of a MIG device as JSON."""
-    return {
-        "gpu": place.gpu,
-        "profile": place.profile,
-        "profileID": place.profile_id,
-        "start": place.placement.start,
-        "size": place.placement.size,
-    }
-
-
-def partition_of(value: Mapping[str, Any]) -> RecordedPartition:
-    """Return what `partition_json` made this of; fails as `record_of` does."""
-    return RecordedPartition(
-        gpu=GpuUuid(value["gpu"]),
-        profile=value["profile"],
-        profile_id=int(value["profileID"]),
-        placement=Placement(start=int(value["start"]), size=int(value["size"])),
-    )
-
-
-def _device_json(device: RecordedDevice) -> dict[str, object]:
-    match device:
-        case RecordedGpu():
-            return {"kind": "gpu", "gpu": device.gpu}
-        case RecordedPartition():
-            return {"kind": "partition", **partition_json(device)}
-        case RecordedMig():
-            return {
-                "kind": "mig",
-                **partition_json(device.place),
-                "gpuInstance": device.gpu_instance,
-                "computeInstance": device.compute_instance,
-                "uuid": device.uuid,
-                "madeHere": device.made_here,
-            }
-        case _:
-            assert_never(device)
-
-
-def _device(value: Mapping[str, Any]) -> RecordedDevice:
-    match value["kind"]:
-        case "gpu":
-            return RecordedGpu(gpu=GpuUuid(value["gpu"]))
-        case "partition":
-            return partition_of(value)
-        case "mig":
-            return RecordedMig(
-                place=partition_of(value),
-                gpu_instance=int(value["gpuInstance"]),
-                compute_instance=int(value["computeInstance"]),
-                uuid=MigUuid(value["uuid"]),
-                made_here=bool(value["madeHere"]),
-            )
-        case kind:
-            raise VersionError(f"it has a device of kind {kind!r}, which is not known here")

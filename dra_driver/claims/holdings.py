@@ -15,6 +15,7 @@ from dra_driver.claims.ownership import Ownership
 from dra_driver.claims.record import ClaimRecord, RecordState
 from dra_driver.devices.kinds import GpuPart, overlap
 from dra_driver.devices.model import GpuUuid
+from dra_driver.devices.shares import ConsumableSlot, ShareStrategy
 from dra_driver.errors import ConflictError, VersionError
 from dra_driver.sharing.base import SharingPlan
 
@@ -25,6 +26,20 @@ class Rival:
 
     device: DeviceRecord
     holder: ClaimRecord
+
+    @property
+    def other_strategy(self) -> ShareStrategy | None:
+        """How the holder uses a device that both could share, if they used it in the same way."""
+        wanted = self.device.device.part
+        slots = (part.share for part in self.holder.held_parts if part.whole == wanted.whole)
+        for slot in slots:
+            if (
+                isinstance(wanted.share, ConsumableSlot)
+                and isinstance(slot, ConsumableSlot)
+                and slot.strategy is not wanted.share.strategy
+            ):
+                return slot.strategy
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +130,26 @@ class Holdings:
             if any(self.holds(one) and overlap(parts, one.held_parts) for one in there.records):
                 return True
         return False
+
+    def holders_of(self, gpu: GpuUuid) -> Sequence[ClaimRecord]:
+        """Return the records of the claims that hold something of a GPU, as far as known here.
+
+        Raises:
+            StateError: they cannot be read.
+        """
+        there = self._others(gpu, ClaimUid(""))
+        return [record for record in there.records if self.holds(record)]
+
+    def users_of(self, gpu: GpuUuid) -> Sequence[ClaimRecord]:
+        """Return the records of the claims that hold something of a GPU, or will hold it again.
+
+        What was prepared before a reboot is prepared again, for pods that the reboot has not ended.
+
+        Raises:
+            StateError: they cannot be read.
+        """
+        there = self._others(gpu, ClaimUid(""))
+        return [one for one in there.records if one.state is not RecordState.RELEASED]
 
     def _others(self, gpu: GpuUuid, uid: ClaimUid) -> "_Others":
         """Return the other claims with a mark on the GPU."""

@@ -19,6 +19,7 @@ from dra_driver.claims.devices import (
     RecordedGpu,
     RecordedMig,
     RecordedPartition,
+    RecordedShare,
 )
 from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.ownership import Ownership
@@ -294,7 +295,7 @@ def _place(entry: DeviceRecord) -> RecordedPartition:
             return entry.device
         case RecordedMig():
             return entry.device.place
-        case RecordedGpu():
+        case RecordedGpu() | RecordedShare():
             raise StateError(f'device "{entry.name}" is not a MIG device')
         case _:
             assert_never(entry.device)

@@ -6,25 +6,29 @@ Rules: KEP-4381 and the API reference of resource.k8s.io/v1.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NewType
 
 from dra_driver.errors import ConfigError
+from resource_nvidia_com.quantity import Quantity
 
 ClaimUid = NewType("ClaimUid", str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRef:
-    """A claim as the kubelet names it. State is keyed by `uid`; names can be used again."""
+    """A claim as the kubelet names it. State is keyed by `uid`; names can be used again.
+
+    Of a claim that another driver prepared the names may not be known yet; both are empty then.
+    """
 
     uid: ClaimUid
     namespace: str
     name: str
 
     def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
+        return f"{self.namespace}/{self.name}" if self.name else f"of UID {self.uid}"
 
 
 class ConfigSource(StrEnum):
@@ -49,13 +53,23 @@ class OpaqueConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One allocated device of this driver. `request` is `name` or `name/subrequest`."""
+    """One allocated device of this driver. `request` is `name` or `name/subrequest`.
+
+    With a `share_id` other claims can have the same device, or this one for another request;
+    `consumed` is what is taken of its capacities: memory in bytes, cores in percent, else a number.
+    """
 
     request: str
     pool: str
     device: str
     admin_access: bool = False
     share_id: str | None = None
+    consumed: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def allocation_id(self) -> str:
+        """What tells it from the claim's other devices."""
+        return allocation_id(self.device, self.share_id)
 
     @property
     def base_request(self) -> str:
@@ -138,7 +152,7 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
                 if pod["resource"] == "pods"
             ),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"what the API server sent is not a valid resource.k8s.io/v1 ResourceClaim: {error!r}; "
             "this driver needs Kubernetes 1.34 or newer"
@@ -153,7 +167,16 @@ def _result(entry: Mapping[str, Any]) -> Result:
         device=_text(entry["device"]),
         admin_access=bool(entry.get("adminAccess")),
         share_id=None if share is None else _text(share),
+        consumed={
+            name: Quantity.parse(_text(amount)).whole
+            for name, amount in (entry.get("consumedCapacity") or {}).items()
+        },
     )
+
+
+def allocation_id(device: str, share_id: str | None) -> str:
+    """Return what tells a device of a claim from its others: one can be there in two shares."""
+    return device if share_id is None else f"{device}/{share_id}"
 
 
 def _text(value: object) -> str:

@@ -1,10 +1,13 @@
-"""Posts Kubernetes events when an MPS daemon dies: CUDA programs that used it lost their work.
+"""Posts Kubernetes events when CUDA programs have lost their work under MPS.
 
-In: the supervisor's status files, read every few seconds. Out: an event on the claim, one on each
-pod that has it reserved, and a log line. The driver posts them because the supervisor has no access
-to the API server. What was reported is kept in a file beside the status files, so a restarted
-driver reports the deaths that it missed, and none twice. A daemon that keeps dying is reported once
-in a while, with the number of deaths.
+That is when their daemon has died, or its server is in FAULT or hangs (mps/hang.py).
+
+In: the supervisor's status files, read every few seconds. Out: an event on the claim, or on every
+claim that has joined a shared domain, one on each pod that has it reserved, and a log line. The
+driver posts them because the supervisor has no access to the API server. What was reported is kept
+in a file beside the status files, so a restarted driver reports the deaths that it missed, and none
+twice. A daemon that keeps dying is reported once in a while, with the number of deaths. A fault is
+reported once, and again by a restarted driver if it lasts.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +19,14 @@ from typing import Any, Protocol
 import structlog
 
 from dra_driver.claims.background import Background
-from dra_driver.claims.model import Claim, ClaimRef, ClaimUid, parse_claim, uid_of
+from dra_driver.claims.model import (
+    Claim,
+    ClaimRef,
+    ClaimUid,
+    ConsumerPod,
+    parse_claim,
+    uid_of,
+)
 from dra_driver.claims.record import ClaimRecord
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.envelope import seal, unseal
@@ -30,12 +40,13 @@ from dra_driver.errors import (
 )
 from dra_driver.kube.events import Happening, Regarding, Reporter, warning_event
 from dra_driver.kube.resource import EVENTS, RESOURCE_CLAIMS, Resource
-from dra_driver.mps.domain import DomainId, State, Status, claim_of
+from dra_driver.mps.domain import DomainId, State, Status, is_shared
 from dra_driver.mps.files import read_file, write_file
 
 log = structlog.get_logger()
 
-REASON = "MPSDaemonDied"
+DEATH = "MPSDaemonDied"
+FAULT = "MPSServerFault"
 CONTROLLER = f"{DRIVER_NAME}/dra-driver"
 FILE_NAME = "reported-deaths.json"
 REQUEST_SECONDS = 10.0
@@ -50,6 +61,10 @@ class Domains(Protocol):
 
     def status(self, domain: DomainId) -> Status | None:
         """Return a domain's last status, or None."""
+        ...
+
+    def claims_of(self, domain: DomainId) -> frozenset[str]:
+        """Return the UIDs of the claims that a domain is for."""
         ...
 
 
@@ -91,7 +106,7 @@ class EventTiming:
     """After the API server could not be reached, or the files not be read."""
 
     between_events: float = 60.0
-    """Between two events for one claim."""
+    """Between two events of one reason for one claim."""
 
 
 class ClaimEvents:
@@ -118,8 +133,8 @@ class ClaimEvents:
         self._now = now
         self._timeout = request_seconds
 
-    def post(self, ref: ClaimRef, status: Status) -> None:
-        """Say that the claim's daemon died; a claim that is gone is passed over.
+    def post(self, ref: ClaimRef, reason: str, status: Status) -> None:
+        """Say that of the claim's daemon, DEATH or FAULT; a claim that is gone is passed over.
 
         Raises:
             UnavailableError: the API server cannot be reached.
@@ -127,14 +142,24 @@ class ClaimEvents:
         claim = self._find(ref)
         if claim is None:
             return
+        is_death = reason == DEATH
         what = Happening(
-            reason=REASON,
-            action="RestartingDaemon",
-            note=_note(claim.ref, status),
+            reason=reason,
+            action="RestartingDaemon" if is_death else "WaitingForClients",
+            note=_note(claim.ref, status) if is_death else status.reason,
             time=self._now(),
         )
         for regarding in _claim_and_pods(claim):
             self._create(regarding, what)
+
+    def post_on_pod(self, namespace: str, pod: ConsumerPod, reason: str, note: str) -> None:
+        """Say something of one pod.
+
+        Raises:
+            UnavailableError: the API server cannot be reached.
+        """
+        what = Happening(reason=reason, action="LimitingMemory", note=note, time=self._now())
+        self._create(_about(namespace, pod), what)
 
     def _find(self, ref: ClaimRef) -> Claim | None:
         """Return the claim with its pods as they are now; None if it is gone or has no devices."""
@@ -157,7 +182,7 @@ class ClaimEvents:
 
 
 class MpsEvents(Background):
-    """A thread that posts events when an MPS daemon dies."""
+    """A thread that posts events when an MPS daemon dies, or its server is in FAULT."""
 
     def __init__(
         self,
@@ -172,8 +197,8 @@ class MpsEvents(Background):
         """Take the parts it works with.
 
         Args:
-            domains: where deaths are counted.
-            records: which claim a domain belongs to.
+            domains: where deaths are counted, and whom they concern.
+            records: the claims' names.
             events: posts them.
             folder: the MPS directory, which exists once there was a domain.
             clock: monotonic seconds.
@@ -187,10 +212,12 @@ class MpsEvents(Background):
         self._clock = clock
         self._timing = timing
         self._reported: dict[DomainId, int] | None = None
-        self._reported_at: dict[DomainId, float] = {}
+        self._faulted: set[DomainId] = set()
+        self._reported_at: dict[tuple[DomainId, str], float] = {}
+        self._told: dict[tuple[DomainId, str], set[str]] = {}
 
     def look(self) -> None:
-        """Report every death that was not reported yet.
+        """Report every death and every fault that was not reported yet.
 
         Raises:
             UnavailableError: the API server cannot be reached; the next look tries again.
@@ -199,21 +226,24 @@ class MpsEvents(Background):
         before = self._read_reported() if self._reported is None else self._reported
         listed = sorted(self._domains.list())
         reported = {domain: before.get(domain, 0) for domain in listed}
-        self._reported_at = {
-            domain: at for domain, at in self._reported_at.items() if domain in reported
-        }
+        self._faulted.intersection_update(listed)
+        self._reported_at = {one: at for one, at in self._reported_at.items() if one[0] in reported}
         try:
             for domain in listed:
                 status = self._domains.status(domain)
                 if status is None:
                     continue
-                if status.restarts > reported[domain] and self._is_due(domain):
-                    self._report(domain, status)
-                    self._reported_at[domain] = self._clock()
+                if status.restarts > reported[domain] and self._is_due(domain, DEATH):
+                    self._report(domain, DEATH, status)
                     reported[domain] = status.restarts
-                elif status.state is State.READY:
+                if status.state is State.READY:
                     # Fewer than before: the claim was unprepared and prepared again meanwhile.
                     reported[domain] = min(reported[domain], status.restarts)
+                    self._faulted.discard(domain)
+                elif status.state is State.FAULTED and domain not in self._faulted:
+                    if self._is_due(domain, FAULT):
+                        self._report(domain, FAULT, status)
+                    self._faulted.add(domain)
         finally:
             self._reported = reported
             self._write_reported(before)
@@ -226,26 +256,36 @@ class MpsEvents(Background):
                 self.look()
             except UnavailableError as error:
                 pause = max(self._timing.retry, error.retry_after or 0.0)
-                log.debug("death of an mps daemon not reported yet", reason=str(error))
+                log.debug("trouble of an mps daemon not reported yet", reason=str(error))
             except DriverError as error:
                 pause, problem = self._timing.retry, str(error)
                 if problem != logged:
                     log.warning("mps daemons not watched", reason=problem)
             logged = problem
 
-    def _is_due(self, domain: DomainId) -> bool:
-        at = self._reported_at.get(domain)
+    def _is_due(self, domain: DomainId, reason: str) -> bool:
+        at = self._reported_at.get((domain, reason))
         return at is None or self._clock() >= at + self._timing.between_events
 
-    def _report(self, domain: DomainId, status: Status) -> None:
+    def _report(self, domain: DomainId, reason: str, status: Status) -> None:
+        """Tell every claim of the domain; those that were told stay so if another cannot be."""
+        told = self._told.setdefault((domain, reason), set())
+        for uid in sorted(self._domains.claims_of(domain) - told):
+            self._tell(ClaimUid(uid), reason, status)
+            told.add(uid)
+        del self._told[domain, reason]
+        self._reported_at[domain, reason] = self._clock()
+
+    def _tell(self, uid: ClaimUid, reason: str, status: Status) -> None:
         try:
-            record = self._records.peek(ClaimUid(claim_of(domain)))
+            record = self._records.peek(uid)
         except VersionError:
             return  # told by the version that prepared the claim
         if record is None:
             return  # the claim is being unprepared
-        log.warning("mps daemon of a claim died", claim=str(record.ref), deaths=status.restarts)
-        self._events.post(record.ref, status)
+        what = "mps daemon of a claim died" if reason == DEATH else "mps server of a claim faulted"
+        log.warning(what, claim=str(record.ref), deaths=status.restarts)
+        self._events.post(record.ref, reason, status)
 
     def _read_reported(self) -> dict[DomainId, int]:
         data = read_file(self._file)
@@ -270,9 +310,11 @@ def _note(ref: ClaimRef, status: Status) -> str:
             after = f"no new daemon can be started: {status.reason}"
         case _:
             after = "a new daemon is being started"
+    of = "that serves claim" if is_shared(status.id) else "of claim"
+    others = " and others" if is_shared(status.id) else ""
     return (
-        f"the MPS daemon of claim {ref} died{times}: CUDA programs in the claim's containers have "
-        f"lost their GPU contexts and fail. Restart the pods; {after}"
+        f"the MPS daemon {of} {ref}{others} died{times}: CUDA programs in the claim's containers "
+        f"have lost their GPU contexts and fail. Restart the pods; {after}"
     )
 
 
@@ -286,14 +328,9 @@ def _claim_and_pods(claim: Claim) -> list[Regarding]:
             name=claim.ref.name,
             uid=claim.ref.uid,
         ),
-        *(
-            Regarding(
-                api_version="v1",
-                kind="Pod",
-                namespace=namespace,
-                name=pod.name,
-                uid=pod.uid,
-            )
-            for pod in claim.pods
-        ),
+        *(_about(namespace, pod) for pod in claim.pods),
     ]
+
+
+def _about(namespace: str, pod: ConsumerPod) -> Regarding:
+    return Regarding(api_version="v1", kind="Pod", namespace=namespace, name=pod.name, uid=pod.uid)

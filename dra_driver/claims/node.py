@@ -6,12 +6,13 @@ the kubelet and claims/reconcile.py mends.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dra_driver.claims.checkpoint import RecordStore
 from dra_driver.claims.cleanup import Cleanup, Undoers
 from dra_driver.claims.devices import InventorySource
+from dra_driver.claims.divisions import Divisions, NothingOffered, Offered
 from dra_driver.claims.holdings import Holdings
 from dra_driver.claims.leftovers import Leftovers
 from dra_driver.claims.mig import MigDevices, MigHardware, SwitchObserver
@@ -20,6 +21,8 @@ from dra_driver.claims.realise import Realisers, WholeGpus
 from dra_driver.claims.specs import ClaimSpecs, EditsSource, SpecFiles
 from dra_driver.claims.strategies import Strategies
 from dra_driver.claims.transaction import Transaction
+from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.shares import Division
 from dra_driver.sharing.base import Sharing
 
 
@@ -27,7 +30,11 @@ from dra_driver.sharing.base import Sharing
 class NodeParts:
     """What preparing is made of on this node.
 
-    Deadlines are values of `clock`; `wall_clock` is in seconds since the epoch.
+    `divisions` returns how the node's share config wants devices to be divided, and
+    `why_no_divisions` why that is not known, if it is not; `offered` is by which shares were
+    offered. `tidy` ends what claims share and none
+    of them uses any more; it is called now and then, after mending. Deadlines are values of
+    `clock`; `wall_clock` is in seconds since the epoch.
     """
 
     inventory: InventorySource
@@ -36,7 +43,11 @@ class NodeParts:
     strategies: Mapping[str, Sharing]
     mig: MigHardware
     switches: SwitchObserver
+    divisions: Callable[[], Mapping[GpuPart, Division]] = dict
+    why_no_divisions: Callable[[], str | None] = lambda: None
+    offered: Offered = field(default_factory=NothingOffered)
     on_failed_undo: Callable[[str], None] = lambda _: None
+    tidy: Callable[[], object] = lambda: None
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
 
@@ -49,21 +60,25 @@ class NodeClaims:
         records: the record of each.
         ownership: who has which GPU, and what was made on it.
         holdings: which claim has which part of which GPU.
+        divisions: how devices are divided into shares.
         specs: the CDI spec of each.
         mig: the MIG devices that were made for claims.
         cleanup: takes back, now or later.
         leftovers: what claims without a record have left.
         transaction: prepares and releases.
+        tidy: ends what claims share and none uses; raises StateError.
     """
 
     records: RecordStore
     ownership: Ownership
     holdings: Holdings
+    divisions: Divisions
     specs: ClaimSpecs
     mig: MigDevices
     cleanup: Cleanup
     leftovers: Leftovers
     transaction: Transaction
+    tidy: Callable[[], object]
 
 
 def open_claims(
@@ -117,9 +132,11 @@ def open_claims(
         records=records,
         ownership=ownership,
         holdings=holdings,
+        divisions=Divisions(holdings, parts.divisions, parts.why_no_divisions, parts.offered),
         specs=specs,
         mig=mig,
         cleanup=cleanup,
         leftovers=leftovers,
         transaction=transaction,
+        tidy=parts.tidy,
     )

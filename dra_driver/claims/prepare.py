@@ -30,6 +30,7 @@ from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import Claim, ClaimRef, ClaimUid, PreparedDevice, parse_claim, uid_of
 from dra_driver.claims.node import NodeClaims
 from dra_driver.claims.record import ClaimRecord, PendingCleanup, RecordState
+from dra_driver.claims.strategies import consumable_strategies
 from dra_driver.claims.transaction import Wanted
 from dra_driver.claims.validity import ClaimReader, has_devices_of, why_gone
 from dra_driver.devices.names import DRIVER_NAME
@@ -77,6 +78,7 @@ class ClaimPreparer:
         pool: the name of this node's pool in its ResourceSlices.
         clock: monotonic, in seconds; deadlines are its values.
         timing: how long to wait for what may pass.
+        on_release: called after a claim has given something back.
     """
 
     def __init__(  # noqa: PLR0913 (the one place where all parts meet)
@@ -89,6 +91,7 @@ class ClaimPreparer:
         pool: str,
         clock: Callable[[], float],
         timing: PrepareTiming = PrepareTiming(),
+        on_release: Callable[[], None] = lambda: None,
     ) -> None:
         self._api = api
         self._inventory = inventory
@@ -99,10 +102,12 @@ class ClaimPreparer:
         self._cleanup = claims.cleanup
         self._leftovers = claims.leftovers
         self._transaction = claims.transaction
+        self._divisions = claims.divisions
         self._locks = locks
         self._pool = pool
         self._clock = clock
         self._timing = timing
+        self._on_release = on_release
         self._changed = threading.Condition()
         self._released = 0
         self._unwanted: dict[ClaimUid, int] = {}
@@ -196,6 +201,7 @@ class ClaimPreparer:
         with self._changed:
             self._released += 1
             self._changed.notify_all()
+        self._on_release()
         if record.state is not RecordState.RELEASED:
             log.info("claim unprepared", **_facts(record))
         return left
@@ -308,7 +314,13 @@ class ClaimPreparer:
         # Configs first: their authors should not have to wait for hardware to hear of a mistake.
         kinds = {result.device: kind_named(result.device) for result in claim.results}
         groups = group_by_config(claim, kinds)
-        allocated = allocated_devices(claim.results, self._pool, self._inventory.current())
+        allocated = allocated_devices(
+            claim.results,
+            self._pool,
+            self._inventory.current(),
+            self._divisions,
+            consumable_strategies(groups),
+        )
         draft = self._transaction.draft(claim, allocated)
         if former:
             # Of another boot, broken off by a crash, or of an allocation that is gone.
@@ -344,6 +356,13 @@ class ClaimPreparer:
         """Return the error for a device that another claim holds: final, or one that may pass."""
         device, holder = rival.device, rival.holder
         reason = why_gone(self._api, holder, timeout=max(0.1, end - self._clock()))
+        if reason is None and rival.other_strategy is not None:
+            return ConflictError(
+                f'device "{device.name}" is used by {rival.other_strategy} by claim {holder.ref} '
+                f"(UID {holder.ref.uid}), and all claims that share it have to use it in one way, "
+                f"which the first one chose: write `sharing.strategy: {rival.other_strategy}` in "
+                "the config of this claim, or delete the pods of one of the two claims"
+            )
         if reason is None:
             return ConflictError(
                 f'requested device "{device.name}" is already allocated to different claim '

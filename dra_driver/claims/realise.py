@@ -4,7 +4,7 @@ In: what a claim was allocated. Out: devices as a record has them, and realisati
 done to GPUs so that these devices exist. They are written down before they are carried out, and
 each has its undo. There is one `Realiser` for each way in which devices come to be: a whole GPU is
 there, but may be in the wrong MIG mode; MIG devices are found or made (claims/mig.py). Devices with
-admin access are seen, never made, changed or unmade.
+admin access are seen, never made, changed or unmade. Of a share it is the device that has to exist.
 
 Callers hold the GPUs' locks. Realisations of one claim are about different GPUs, and are carried
 out side by side.
@@ -21,6 +21,7 @@ from dra_driver.claims.devices import (
     RecordedGpu,
     RecordedMig,
     RecordedPartition,
+    RecordedShare,
     recorded,
 )
 from dra_driver.claims.mig import MigDevices, MigHardware
@@ -149,11 +150,9 @@ class Realisers:
         Raises:
             DeviceError, TransientError: as `Realiser.find`, for one of the devices.
         """
+        uid = record.ref.uid
         devices = tuple(
-            replace(
-                entry,
-                device=self._of(entry.device).find(entry, allocated[entry.name], record.ref.uid),
-            )
+            replace(entry, device=self._find(entry, allocated[entry.allocation_id], uid))
             for entry in record.devices
         )
         gpus = {one.gpu.uuid: one.gpu for one in allocated.values()}
@@ -197,12 +196,34 @@ class Realisers:
             DeviceError, TransientError: one cannot be.
         """
         devices = tuple(
-            entry
-            if entry.admin_access
-            else replace(entry, device=self._of(entry.device).mend(entry, record))
+            entry if entry.admin_access else replace(entry, device=self._mend(entry, record))
             for entry in record.devices
         )
         return record if devices == record.devices else replace(record, devices=devices)
+
+    def _find(self, entry: DeviceRecord, allocated: NodeDevice, uid: ClaimUid) -> RecordedDevice:
+        device = entry.device
+        if not isinstance(device, RecordedShare):
+            return self._of(device).find(entry, allocated, uid)
+        if isinstance(device.of, RecordedGpu) and allocated.gpu.was_put_in_mig_mode:
+            raise DeviceError(
+                f'device "{entry.name}" is in MIG mode, so that it has no shares: have MIG turned '
+                f"off (nvidia-smi -i {allocated.gpu.index} -mig 0)"
+            )
+        found = self._of(device.of).find(replace(entry, device=device.of), allocated, uid)
+        if isinstance(found, RecordedPartition | RecordedShare):
+            raise DeviceError(
+                f'device "{entry.name}": the MIG device that it is a share of is not there any '
+                "more; delete the pod and its claim so that they are scheduled anew"
+            )
+        return replace(device, of=found)
+
+    def _mend(self, entry: DeviceRecord, record: ClaimRecord) -> RecordedDevice:
+        device = entry.device
+        if not isinstance(device, RecordedShare):
+            return self._of(device).mend(entry, record)
+        of = self._of(device.of).mend(replace(entry, device=device.of), record)
+        return device if isinstance(of, RecordedShare) else replace(device, of=of)
 
     def _of(self, device: RecordedDevice) -> Realiser[TurnMigModeOff] | Realiser[MakeMigDevices]:
         match device:
@@ -210,6 +231,8 @@ class Realisers:
                 return self._whole
             case RecordedMig() | RecordedPartition():
                 return self._mig
+            case RecordedShare():
+                return self._of(device.of)
             case _:
                 assert_never(device)
 
@@ -217,7 +240,7 @@ class Realisers:
         self, devices: Iterable[DeviceRecord], gpus: Mapping[GpuUuid, Gpu]
     ) -> Iterator[Realisation]:
         for realiser in (self._mig, self._whole):
-            mine = [entry for entry in devices if self._of(entry.device) is realiser]
+            mine = [_undivided(entry) for entry in devices if self._of(entry.device) is realiser]
             yield from realiser.todo(mine, gpus)
 
     def _make(self, todo: Realisation, uid: ClaimUid) -> Mapping[RecordedPartition, RecordedMig]:
@@ -228,3 +251,9 @@ class Realisers:
                 return self._mig.make(todo, uid)
             case _:
                 assert_never(todo)
+
+
+def _undivided(entry: DeviceRecord) -> DeviceRecord:
+    """Return the entry with the device itself in place of a share of it."""
+    device = entry.device
+    return replace(entry, device=device.of) if isinstance(device, RecordedShare) else entry

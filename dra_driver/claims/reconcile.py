@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import structlog
 
 from dra_driver.claims.background import Background
+from dra_driver.claims.claim_names import ClaimNames
 from dra_driver.claims.leftovers import gpus_of
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import ClaimUid
@@ -55,9 +56,12 @@ class ReconcileTiming:
 
 
 class Reconciler(Background):
-    """A thread that keeps prepared claims in line. `clock` is monotonic, in seconds."""
+    """A thread that keeps prepared claims in line. `clock` is monotonic, in seconds.
 
-    def __init__(
+    `take_over` takes over what another driver prepared, and tells whether nothing of it is left.
+    """
+
+    def __init__(  # noqa: PLR0913 (all that it brings in line)
         self,
         *,
         api: ClaimLister,
@@ -66,6 +70,7 @@ class Reconciler(Background):
         locks: NodeLocks,
         clock: Callable[[], float],
         timing: ReconcileTiming = ReconcileTiming(),
+        take_over: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__("claim-reconciler")
         self._api = api
@@ -74,6 +79,8 @@ class Reconciler(Background):
         self._locks = locks
         self._clock = clock
         self._timing = timing
+        self._take_over = take_over
+        self._names = ClaimNames(api, claims.records, locks)
         self._orphans = OrphanedSpecs(
             api=api,
             claims=claims,
@@ -91,13 +98,19 @@ class Reconciler(Background):
     def mend(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
         """Bring records, hardware and CDI specs on this node in line; return what is not yet.
 
+        Without `only` that is all claims, and then what they share and none of them uses.
+
         Raises:
             StateError: the driver's directory or the CDI folder cannot be read.
         """
+        is_full = only is None
         if only is None:
             only = self._claims.leftovers.traced()
             self._tidy_modes()
-        return {uid for uid in sorted(only) if not self._done(uid, self._mend_claim)}
+        left = {uid for uid in sorted(only) if not self._done(uid, self._mend_claim)}
+        if is_full and not self._stop.is_set():
+            self._claims.tidy()
+        return left
 
     def mend_unfinished(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
         """Mend the claims that have a record and no CDI spec, and MIG modes; return what is left.
@@ -110,7 +123,9 @@ class Reconciler(Background):
             StateError: the driver's directory or the CDI folder cannot be read.
         """
         self._tidy_modes()
-        unfinished = self._claims.records.uids() - self._claims.specs.files.uids()
+        files = self._claims.specs.files
+        unfinished = self._claims.records.uids() - files.uids()
+        unfinished = {uid for uid in unfinished if not files.is_peers(uid)}
         return self.mend(unfinished if only is None else unfinished.intersection(only))
 
     def compare(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
@@ -123,6 +138,14 @@ class Reconciler(Background):
         self._gone_since = {uid: at for uid, at in self._gone_since.items() if uid in uids}
         todo = sorted(uids if only is None else uids.intersection(only))
         left: set[ClaimUid] = set()
+        try:
+            self._names.look(
+                timeout=self._timing.request_timeout,
+                lock_deadline=self._clock() + self._timing.lock_timeout,
+            )
+        except UnavailableError as error:
+            log.debug("claims not compared", reason=str(error))
+            return set(todo)
         for position, uid in enumerate(todo):
             try:
                 if not self._done(uid, self._compare_claim):
@@ -136,6 +159,7 @@ class Reconciler(Background):
         period = self._timing.period
         rounds = [
             _Round(self._delete_halves, math.inf),
+            _Round(self._taken_over, math.inf),
             _Round(self.mend, period),
             _Round(self.compare, period),
             _Round(self.compare_orphans, period),
@@ -160,6 +184,11 @@ class Reconciler(Background):
         del only
         self._claims.leftovers.delete_halves()
         return set()
+
+    def _taken_over(self, only: Iterable[ClaimUid] | None) -> set[ClaimUid]:
+        """Take over what another driver prepared, again and again until it is done."""
+        del only
+        return set() if self._take_over() else {ClaimUid("")}
 
     def _done(self, uid: ClaimUid, work: Callable[[ClaimUid], bool]) -> bool:
         """Do the work for one claim; one claim's trouble is not another's."""
@@ -227,7 +256,10 @@ class Reconciler(Background):
             record = self._claims.records.read(uid)
         if record is None or record.state is RecordState.RELEASED:
             return True
-        reason = why_gone(self._api, record, timeout=self._timing.request_timeout)
+        if record.ref.name:
+            reason = why_gone(self._api, record, timeout=self._timing.request_timeout)
+        else:
+            reason = "no longer exists" if self._names.is_gone(uid) else None
         if reason is None:
             self._gone_since.pop(uid, None)
             return True

@@ -16,19 +16,25 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, assert_never
 
-from dra_driver.claims.devices import (
-    DeviceRecord,
-    RecordedGpu,
-    RecordedMig,
-    RecordedPartition,
+from dra_driver.claims.device_json import (
+    part_json,
+    part_of,
     partition_json,
     partition_of,
     record_json,
     record_of,
 )
+from dra_driver.claims.devices import (
+    DeviceRecord,
+    RecordedDevice,
+    RecordedGpu,
+    RecordedMig,
+    RecordedPartition,
+    RecordedShare,
+)
 from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod, PreparedDevice
 from dra_driver.devices.kinds import GpuPart
-from dra_driver.devices.model import GpuUuid, Placement
+from dra_driver.devices.model import GpuUuid
 from dra_driver.envelope import MALFORMED, seal, unseal
 from dra_driver.errors import StateError, VersionError
 from dra_driver.sharing.base import SharingPlan
@@ -134,6 +140,7 @@ class ClaimRecord:
         plans: what is to be undone of how they are shared; one without GPUs changes nothing.
         pending: what could not be undone of an earlier preparation.
         pods: the pods it was reserved for when it was prepared.
+        taken_over: NVIDIA's own driver prepared it, and wrote its CDI spec (claims/takeover.py).
     """
 
     ref: ClaimRef
@@ -144,6 +151,7 @@ class ClaimRecord:
     plans: tuple[SharingPlan, ...] = ()
     pending: tuple[PendingCleanup, ...] = ()
     pods: tuple[ConsumerPod, ...] = ()
+    taken_over: bool = False
 
     @property
     def held_gpus(self) -> tuple[GpuUuid, ...]:
@@ -165,15 +173,7 @@ class ClaimRecord:
     @property
     def is_complete(self) -> bool:
         """Whether all its devices exist: none is still to be made."""
-        for entry in self.devices:
-            match entry.device:
-                case RecordedGpu() | RecordedMig():
-                    continue
-                case RecordedPartition():
-                    return False
-                case _:
-                    assert_never(entry.device)
-        return True
+        return all(_exists(entry.device) for entry in self.devices)
 
     @property
     def answer(self) -> tuple[PreparedDevice, ...]:
@@ -188,6 +188,18 @@ class ClaimRecord:
             )
             for entry in self.devices
         )
+
+
+def _exists(device: RecordedDevice) -> bool:
+    match device:
+        case RecordedGpu() | RecordedMig():
+            return True
+        case RecordedPartition():
+            return False
+        case RecordedShare():
+            return _exists(device.of)
+        case _:
+            assert_never(device)
 
 
 def released(record: ClaimRecord, since: float) -> ClaimRecord:
@@ -232,6 +244,7 @@ def encode(record: ClaimRecord, writer: str = "") -> bytes:
             "plans": [_plan_json(plan) for plan in record.plans],
             "pendingCleanups": [_cleanup_json(cleanup) for cleanup in record.pending],
             "pods": [{"name": pod.name, "uid": pod.uid} for pod in record.pods],
+            **({"takenOver": True} if record.taken_over else {}),
         }
     )
 
@@ -308,16 +321,7 @@ def _plan_json(plan: SharingPlan) -> dict[str, object]:
         "gpus": plan.gpus,
         "changes": plan.changes,
     }
-    return (
-        found if not plan.places else found | {"places": [_part_json(one) for one in plan.places]}
-    )
-
-
-def _part_json(part: GpuPart) -> dict[str, object]:
-    whole: dict[str, object] = {"gpu": part.gpu}
-    if part.placement is None:
-        return whole
-    return {**whole, "start": part.placement.start, "size": part.placement.size}
+    return found if not plan.places else found | {"places": [part_json(one) for one in plan.places]}
 
 
 def _plan(plan: Mapping[str, Any]) -> SharingPlan:
@@ -325,15 +329,8 @@ def _plan(plan: Mapping[str, Any]) -> SharingPlan:
         strategy=plan["strategy"],
         gpus=tuple(GpuUuid(uuid) for uuid in plan["gpus"]),
         changes=plan["changes"],
-        places=tuple(_part(part) for part in plan.get("places", ())),
+        places=tuple(part_of(part) for part in plan.get("places", ())),
     )
-
-
-def _part(part: Mapping[str, Any]) -> GpuPart:
-    gpu = GpuUuid(part["gpu"])
-    if "start" not in part:
-        return GpuPart(gpu=gpu)
-    return GpuPart(gpu=gpu, placement=Placement(start=int(part["start"]), size=int(part["size"])))
 
 
 def _cleanup_json(cleanup: PendingCleanup) -> dict[str, object]:
@@ -375,4 +372,5 @@ def _record(payload: Mapping[str, Any]) -> ClaimRecord:
         plans=tuple(_plan(plan) for plan in payload["plans"]),
         pending=tuple(_cleanup(cleanup) for cleanup in payload["pendingCleanups"]),
         pods=tuple(ConsumerPod(name=pod["name"], uid=pod["uid"]) for pod in payload["pods"]),
+        taken_over=bool(payload.get("takenOver", False)),
     )

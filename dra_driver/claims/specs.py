@@ -52,6 +52,10 @@ class SpecFiles(Protocol):
         """Tell whether the claim has a spec."""
         ...
 
+    def is_peers(self, uid: str) -> bool:
+        """Tell whether NVIDIA's driver wrote the claim's spec."""
+        ...
+
     def delete(self, uid: str) -> None:
         """Remove the claim's spec; none is fine."""
         ...
@@ -92,14 +96,11 @@ class ClaimSpecs:
 
         def edits(entry: DeviceRecord) -> Edits:
             own = node.device(restored(entry.device, gpus[entry.device.gpu]))
-            uuid = entry.device.device_uuid
-            return own if uuid is None or uuid not in added else own + added[uuid]
+            key = entry.device.key
+            return own if key is None or key not in added else own + added[key]
 
         # The same device can stand in a claim twice, with admin access and without.
-        devices = {
-            claim_device_name(record.ref.uid, entry.name, entry.share_id): entry
-            for entry in record.devices
-        }
+        devices = {_device_name(record.ref.uid, entry): entry for entry in record.devices}
         return Spec(
             kind=KIND,
             devices=tuple(
@@ -111,10 +112,14 @@ class ClaimSpecs:
     def write(self, record: ClaimRecord) -> None:
         """Write the spec of a claim, unless it stands there as it should.
 
+        One that NVIDIA's driver wrote for a claim that was taken over stays until the claim ends.
+
         Raises:
             DeviceError, TransientError: a device or its files are not there.
             StateError: the disk refused.
         """
+        if record.taken_over and self.files.is_peers(record.ref.uid):
+            return
         self.files.write(record.ref.uid, self.of(record))
 
     def delete(self, uid: ClaimUid) -> None:
@@ -123,3 +128,10 @@ class ClaimSpecs:
             self.files.delete(uid)
         except DriverError as error:
             log.warning("spec not deleted", claim_uid=uid, reason=str(error))
+
+
+def _device_name(uid: ClaimUid, entry: DeviceRecord) -> str:
+    """Return the name by which the kubelet was told of a device, or the one it has by itself."""
+    ours = f"{KIND}="
+    told = (one.removeprefix(ours) for one in entry.cdi_device_ids if one.startswith(ours))
+    return next(told, claim_device_name(uid, entry.name, entry.share_id))

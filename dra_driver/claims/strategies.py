@@ -5,20 +5,24 @@ plans of a claim are for different GPUs, or can be undone each by itself, so the
 Callers hold the GPUs' locks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
 from dra_driver.cdi.model import Edits
 from dra_driver.claims import parallel
 from dra_driver.claims.config import ConfigGroup
+from dra_driver.claims.record import ClaimRecord
 from dra_driver.devices.kinds import NodeDevice
 from dra_driver.devices.model import Gpu, MigDevice, MigUuid, Partition
+from dra_driver.devices.shares import ConsumableShare, Divisible, Share, ShareStrategy
 from dra_driver.errors import ConfigError, DriverError, StateError
+from dra_driver.sharing import shares
 from dra_driver.sharing.base import (
-    DeviceUuid,
+    DeviceKey,
     Group,
     MigUnit,
+    ShareUnit,
     Sharing,
     SharingPlan,
     strategy_name,
@@ -33,13 +37,13 @@ class Strategies:
 
     def plan(
         self,
-        uid: str,
+        claim: ClaimRecord,
         groups: Sequence[ConfigGroup],
         devices: Mapping[str, NodeDevice],
         owed: tuple[SharingPlan, ...],
         deadline: float,
     ) -> tuple[SharingPlan, ...]:
-        """Return the plans for a claim's groups; `devices` are by name, and all of them exist.
+        """Return the plans for a claim's groups; `devices` are by allocation id, and all exist.
 
         `owed` are plans of former claims on them that could not be undone yet.
 
@@ -48,8 +52,8 @@ class Strategies:
             DeviceError, TransientError: a GPU does not say how it is set, or what it can do.
         """
         named: dict[str, list[ConfigGroup]] = {}
-        for group in groups:
-            named.setdefault(strategy_name(group.config), []).append(group)
+        for name, group in _by_strategy(groups, devices):
+            named.setdefault(name, []).append(group)
         plans: list[SharingPlan] = []
         for name, members in named.items():
             strategy = self._by_name.get(name)
@@ -59,13 +63,13 @@ class Strategies:
                     f"remove `sharing` from the {members[0].config.kind} of request "
                     f"{members[0].results[0].request}"
                 )
-            asked = [replace(_group(uid, group, devices), owed=owed) for group in members]
+            asked = [replace(_group(claim, group, devices), owed=owed) for group in members]
             plans += strategy.plan(asked, deadline)
         return tuple(plans)
 
     def dry_plan(
         self,
-        uid: str,
+        claim: ClaimRecord,
         groups: Sequence[ConfigGroup],
         devices: Mapping[str, NodeDevice],
         owed: tuple[SharingPlan, ...],
@@ -75,11 +79,12 @@ class Strategies:
 
         A wrong config is heard of before anything is made for it. Raises as `plan`.
         """
-        self.plan(uid, groups, {n: _as_if_made(one) for n, one in devices.items()}, owed, deadline)
+        made = {name: _as_if_made(one) for name, one in devices.items()}
+        self.plan(claim, groups, made, owed, deadline)
 
-    def edits(self, plans: Sequence[SharingPlan]) -> dict[DeviceUuid, Edits]:
+    def edits(self, plans: Sequence[SharingPlan]) -> dict[DeviceKey, Edits]:
         """Return what containers get for the plans, by the device they use."""
-        found: dict[DeviceUuid, Edits] = {}
+        found: dict[DeviceKey, Edits] = {}
         for plan in plans:
             for uuid, edits in self._of(plan).edits(plan).items():
                 found[uuid] = found.get(uuid, Edits()) + edits
@@ -142,40 +147,89 @@ class Strategies:
         return strategy
 
 
-def _group(uid: str, group: ConfigGroup, devices: Mapping[str, NodeDevice]) -> Group:
+def _by_strategy(
+    groups: Sequence[ConfigGroup], devices: Mapping[str, NodeDevice]
+) -> Iterator[tuple[str, ConfigGroup]]:
+    """Yield each group with its strategy. How shares are used, the node says, and no claim."""
+    for group in groups:
+        divided = [one for one in group.results if _is_share(devices[one.allocation_id])]
+        others = [one for one in group.results if one not in divided]
+        if divided:
+            yield shares.NAME, replace(group, results=tuple(divided))
+        if others:
+            yield strategy_name(group.config), replace(group, results=tuple(others))
+
+
+def _is_share(one: NodeDevice) -> bool:
+    return isinstance(one.device, Share | ConsumableShare)
+
+
+def consumable_strategies(groups: Sequence[ConfigGroup]) -> dict[str, ShareStrategy]:
+    """Return how a claim wants to use what it shares with others by capacity, by allocation id.
+
+    Without a config it is time-slicing, which needs nothing to be set.
+    """
+    return {
+        result.allocation_id: ShareStrategy.MPS
+        if strategy_name(group.config) == ShareStrategy.MPS
+        else ShareStrategy.TIME_SLICING
+        for group in groups
+        for result in group.results
+    }
+
+
+def _group(claim: ClaimRecord, group: ConfigGroup, devices: Mapping[str, NodeDevice]) -> Group:
     # The same device can be in a group twice, for two requests.
-    members = {result.device: devices[result.device] for result in group.results}
+    members = {result.allocation_id: result for result in group.results}
     gpus: list[Gpu] = []
     migs: list[MigUnit] = []
-    for name, member in members.items():
+    units: list[ShareUnit] = []
+    for allocation, result in members.items():
+        name, member = result.device, devices[allocation]
         match member.device:
             case Gpu():
                 gpus.append(member.device)
             case MigDevice():
                 migs.append(MigUnit(gpu=member.gpu, device=member.device))
+            case Share() | ConsumableShare():
+                request, share = result.request, member.device
+                units.append(ShareUnit(name=name, request=request, gpu=member.gpu, share=share))
             case Partition():
                 raise StateError(f'device "{name}" cannot be shared before it is made')
             case _:
                 assert_never(member.device)
-    return Group(claim=uid, config=group.config, gpus=tuple(gpus), migs=tuple(migs))
+    return Group(
+        claim=claim.ref.uid,
+        name=str(claim.ref),
+        pods={pod.uid: pod.name for pod in claim.pods},
+        config=group.config,
+        gpus=tuple(gpus),
+        migs=tuple(migs),
+        shares=tuple(units),
+    )
 
 
 def _as_if_made(one: NodeDevice) -> NodeDevice:
     """Return a MIG device in place of one yet to be made; its UUID is not known, but no other's."""
     match one.device:
-        case Gpu() | MigDevice():
-            return one
-        case Partition():
-            slot = one.device.slot
-            device = MigDevice(
-                parent=one.device.parent,
-                profile=one.device.profile,
-                placement=one.device.placement,
-                gpu_instance=0,
-                compute_instance=0,
-                uuid=MigUuid(f"MIG-to-be-made-{slot.gpu}-{slot.profile_id}-{slot.start}"),
-                made_here=True,
-            )
-            return NodeDevice(gpu=one.gpu, device=device)
+        case Gpu() | MigDevice() | Partition():
+            return replace(one, device=_made(one.device))
+        case Share() | ConsumableShare():
+            return replace(one, device=replace(one.device, of=_made(one.device.of)))
         case _:
             assert_never(one.device)
+
+
+def _made(device: Divisible) -> Gpu | MigDevice:
+    if not isinstance(device, Partition):
+        return device
+    slot = device.slot
+    return MigDevice(
+        parent=device.parent,
+        profile=device.profile,
+        placement=device.placement,
+        gpu_instance=0,
+        compute_instance=0,
+        uuid=MigUuid(f"MIG-to-be-made-{slot.gpu}-{slot.profile_id}-{slot.start}"),
+        made_here=True,
+    )

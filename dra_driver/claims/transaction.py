@@ -48,7 +48,7 @@ class Wanted:
 
     Attributes:
         draft: the record that it will have, its devices not looked for yet.
-        allocated: what these devices are on this node, by name.
+        allocated: what these devices are on this node, by allocation id.
         groups: the devices by the config that holds for them.
     """
 
@@ -102,7 +102,7 @@ class Transaction:
             devices=tuple(
                 DeviceRecord(
                     name=result.device,
-                    device=recorded(allocated[result.device].device),
+                    device=recorded(allocated[result.allocation_id].device),
                     pool=result.pool,
                     request_names=(result.base_request,),
                     cdi_device_ids=(
@@ -189,6 +189,15 @@ class Transaction:
         self._strategies.ensure(record.plans, None)
         self._specs.write(record)
 
+    def uphold(self, record: ClaimRecord) -> None:
+        """Bring the sharing of a prepared claim in line with its record.
+
+        Raises:
+            DeviceError, TransientError: a GPU refuses, or is not there.
+            StateError: the disk refused.
+        """
+        self._strategies.ensure(record.plans, None)
+
     def wait_ready(self, record: ClaimRecord, *, deadline: float) -> None:
         """Wait until containers can be started with what was applied for a prepared claim.
 
@@ -211,13 +220,13 @@ class Transaction:
             return self._plan(record, wanted, deadline)
         devices = _devices(record, wanted)
         owed = self._holdings.owed(record)
-        self._strategies.dry_plan(record.ref.uid, wanted.groups, devices, owed, deadline)
+        self._strategies.dry_plan(record, wanted.groups, devices, owed, deadline)
         return record
 
     def _plan(self, record: ClaimRecord, wanted: Wanted, deadline: float) -> ClaimRecord:
         devices = _devices(record, wanted)
         owed = self._holdings.owed(record)
-        plans = self._strategies.plan(record.ref.uid, wanted.groups, devices, owed, deadline)
+        plans = self._strategies.plan(record, wanted.groups, devices, owed, deadline)
         return replace(record, plans=plans)
 
     def _mark(self, record: ClaimRecord) -> None:
@@ -226,7 +235,9 @@ class Transaction:
         self._step("marked")
 
     def _intend(self, record: ClaimRecord) -> None:
-        self._records.write(replace(record, state=RecordState.PREPARING))
+        # A power cut takes back what a plan sets, or it is found without a record (`sweep`).
+        is_durable = bool(record.realisations or record.pending)
+        self._records.write(replace(record, state=RecordState.PREPARING), durable=is_durable)
         self._step("intended")
 
     def _realise(self, record: ClaimRecord) -> ClaimRecord:
@@ -250,8 +261,8 @@ class Transaction:
 
 
 def _devices(record: ClaimRecord, wanted: Wanted) -> dict[str, NodeDevice]:
-    """Return what the devices of a record are, by name."""
+    """Return what the devices of a record are, by allocation id."""
     return {
-        entry.name: restored(entry.device, wanted.allocated[entry.name].gpu)
+        entry.allocation_id: restored(entry.device, wanted.allocated[entry.allocation_id].gpu)
         for entry in record.devices
     }

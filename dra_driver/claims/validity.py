@@ -37,6 +37,8 @@ def why_gone(claims: ClaimReader, record: ClaimRecord, *, timeout: float) -> str
         TransientError: the API server does not say, or what cannot be read.
         DriverError: it refuses to say.
     """
+    if not record.ref.name:
+        raise UnavailableError("a claim that was taken over has not been looked up by its UID yet")
     try:
         found = claims.get_claim(record.ref.namespace, record.ref.name, timeout=timeout)
     except NotFoundError:

@@ -10,19 +10,20 @@ that the new kind lacks: what is published (slices/project.py), how it is made t
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
 
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition, Placement
-from dra_driver.devices.names import DeviceName, gpu_name
+from dra_driver.devices.names import DeviceName, gpu_name, share_suffix
 from dra_driver.devices.partitions import partition_name
+from dra_driver.devices.shares import ConsumableShare, Share, Slot
 
 _GPU_UUID = re.compile(r"GPU-[A-Za-z0-9-]{1,120}")
 _MIG_UUID = re.compile(r"MIG-[A-Za-z0-9/-]{1,120}")  # with slashes before driver 470
 
-Device = Gpu | MigDevice | Partition
-"""A whole GPU, a MIG device that exists, or one that is yet to be made."""
+Device = Gpu | MigDevice | Partition | Share | ConsumableShare
+"""A whole GPU, a MIG device that exists or is yet to be made, or a share of what exists."""
 
 
 class DeviceKind(StrEnum):
@@ -34,15 +35,23 @@ class DeviceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPart:
-    """Some memory slices of a GPU, or with no placement all of it."""
+    """Some memory slices of a GPU, or with no placement all of it; with a share only that of it."""
 
     gpu: GpuUuid
     placement: Placement | None = None
+    share: Slot | None = None
+
+    @property
+    def whole(self) -> "GpuPart":
+        """The device that it is, or is a share of."""
+        return self if self.share is None else replace(self, share=None)
 
     def overlaps(self, other: "GpuPart") -> bool:
         """Tell whether two claims cannot have both."""
         if self.gpu != other.gpu:
             return False
+        if self.share and other.share and self.placement == other.placement:
+            return not self.share.is_beside(other.share)
         if self.placement is None or other.placement is None:
             return True
         return self.placement.overlaps(other.placement)
@@ -55,7 +64,7 @@ def overlap(some: Iterable[GpuPart], others: Collection[GpuPart]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDevice:
-    """A device, and the GPU that it is or is a part of."""
+    """A device, and the GPU that it is, or is a part or a share of."""
 
     gpu: Gpu
     device: Device
@@ -68,6 +77,8 @@ def kind_of(device: Device) -> DeviceKind:
             return DeviceKind.GPU
         case MigDevice() | Partition():
             return DeviceKind.MIG
+        case Share() | ConsumableShare():
+            return kind_of(device.of)
         case _:
             assert_never(device)
 
@@ -90,5 +101,12 @@ def name_of(gpu: Gpu, device: Device) -> DeviceName:
             return gpu_name(gpu.minor)
         case MigDevice() | Partition():
             return partition_name(gpu, device)
+        case Share(of=of):
+            suffix = share_suffix(device.index, device.division.count)
+            if isinstance(of, Gpu):
+                return DeviceName(f"{gpu_name(gpu.minor)}{suffix}")
+            return partition_name(gpu, of, suffix)
+        case ConsumableShare():
+            return name_of(gpu, device.of)
         case _:
             assert_never(device)

@@ -181,8 +181,10 @@ class Mig:
 class Gpu:
     """One physical GPU with all facts that are published, prepared or injected.
 
-    Memory is in bytes. `minor` is N of /dev/nvidiaN and need not equal `index`, NVML's position.
-    `mig` is None for a card without MIG; `mig_mode` is the mode it is in now.
+    Memory is in bytes; `memory_reserved_bytes` is what the driver keeps of it for itself. `minor`
+    is N of /dev/nvidiaN and need not equal `index`, NVML's position.
+    `mig` is None for a card without MIG; `mig_mode` is the mode it is in now. `is_persistent`:
+    whether it stays initialised while nobody has it open; None for a card that does not say.
     """
 
     index: int
@@ -195,9 +197,11 @@ class Gpu:
     cuda_compute_capability: tuple[int, int]
     memory_bytes: int | None
     mig_mode: MigMode
+    memory_reserved_bytes: int = 0
     pcie_root: str | None = None
     numa_node: int | None = None
     addressing_mode: str | None = None
+    is_persistent: bool | None = None
     mig: Mig | None = None
 
     @property

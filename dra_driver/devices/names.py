@@ -2,7 +2,9 @@
 
 A whole GPU is `gpu-<minor>`: the minor number of its device node, not NVML's index. A MIG device is
 `gpu-<minor>-mig-<profile>-<profile id>-<start>`, the same whether it exists or could be made. A
-device name is a DNS label (resource.k8s.io/v1 Device.name, at most 63 bytes).
+share of either, which NVIDIA has not, is `<name>-share-<index>-of-<count>`: with the count,
+so that a name never comes to mean a larger share. A device name is a DNS label (resource.k8s.io/v1
+Device.name, at most 63 bytes).
 """
 
 import re
@@ -16,6 +18,7 @@ DeviceName = NewType("DeviceName", str)
 
 _GPU = re.compile(r"gpu-(?P<minor>[0-9]+)")
 _MIG = re.compile(r"gpu-(?P<minor>[0-9]+)-mig-.+-(?P<id>[0-9]+)-(?P<start>[0-9]+)")
+_SHARE = re.compile(r"(?P<of>.+)-share-(?P<index>0|[1-9][0-9]*)-of-(?P<count>[1-9][0-9]*)")
 _LONGEST_LABEL = 63
 _NOT_IN_LABELS = re.compile(r"[^a-z0-9-]")
 
@@ -36,12 +39,31 @@ class MigName:
     start: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareName:
+    """What the name of a share says: of which device, which one, and of how many."""
+
+    of: GpuName | MigName
+    index: int
+    count: int
+
+    @property
+    def suffix(self) -> str:
+        """What it has after the name of the device that it is a share of."""
+        return share_suffix(self.index, self.count)
+
+
 def gpu_name(minor: int) -> DeviceName:
     """Return the device name of the whole GPU behind /dev/nvidia<minor>."""
     return DeviceName(f"gpu-{minor}")
 
 
-def mig_name(minor: int, profile: str, profile_id: int, start: int) -> DeviceName:
+def share_suffix(index: int, count: int) -> str:
+    """Return what the name of a share has after that of its device."""
+    return f"-share-{index}-of-{count}"
+
+
+def mig_name(minor: int, profile: str, profile_id: int, start: int, suffix: str = "") -> DeviceName:
     """Return the device name of a MIG device.
 
     The profile is there to be read: `1g.10gb+me` becomes `1g10gb-me`. So does `1g.10gb-me`, which
@@ -52,16 +74,24 @@ def mig_name(minor: int, profile: str, profile_id: int, start: int) -> DeviceNam
         profile: the profile's name.
         profile_id: the card's number for it.
         start: first memory slice.
+        suffix: what is to stand at the end.
     """
-    numbers = f"{profile_id}-{start}"
+    numbers = f"{profile_id}-{start}{suffix}"
     readable = _NOT_IN_LABELS.sub("-", profile.lower().replace(".", ""))
     room = _LONGEST_LABEL - len(f"gpu-{minor}-mig--{numbers}")
     readable = readable.strip("-")[:room].strip("-") or "profile"
     return DeviceName(f"gpu-{minor}-mig-{readable}-{numbers}")
 
 
-def parse_device_name(name: str) -> GpuName | MigName | None:
-    """Return what a device name says; None if it has neither of the two forms."""
+def parse_device_name(name: str) -> GpuName | MigName | ShareName | None:
+    """Return what a device name says; None if it has none of the three forms."""
+    if match := _SHARE.fullmatch(name):
+        of = _undivided(match["of"])
+        return of and ShareName(of=of, index=int(match["index"]), count=int(match["count"]))
+    return _undivided(name)
+
+
+def _undivided(name: str) -> GpuName | MigName | None:
     if match := _GPU.fullmatch(name):
         return GpuName(minor=int(match["minor"]))
     if match := _MIG.fullmatch(name):

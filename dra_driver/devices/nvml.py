@@ -1,4 +1,4 @@
-"""NVML: the only door to pynvml, with nvml_mig.py and nvml_errors.py.
+"""NVML: the only door to pynvml, with nvml_mig.py, nvml_memory_limits.py and nvml_errors.py.
 
 In: the path of a libnvidia-ml.so.1. Out: the driver's versions and, per GPU, what NVML says of it.
 NVML's answers for facts a card does not have become None; every other refusal becomes a
@@ -27,6 +27,13 @@ from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.devices.model import GpuUuid, Mig, MigMode, PciAddress
 from dra_driver.devices.nvml_calls import NVML, OPEN_SECONDS, NvmlCalls
 from dra_driver.devices.nvml_errors import nvml_errors, optional
+from dra_driver.devices.nvml_memory_limits import (
+    FIRST_DRIVER,
+    MemoryLimits,
+    obstacle,
+    read_limits,
+    write_limit,
+)
 from dra_driver.devices.nvml_mig import MigCalls
 from dra_driver.errors import DeviceError, SilenceError
 
@@ -92,6 +99,8 @@ class NvmlFacts:
     memory_bytes: int | None
     mig_mode: MigMode
     addressing_mode: str | None
+    is_persistent: bool | None = None
+    memory_reserved_bytes: int = 0
     mig: Mig | None = None
 
 
@@ -139,6 +148,7 @@ class NvmlLibrary:
         self._calls = calls or NvmlCalls(clock=time.monotonic)
         self._is_open = False
         self._index_of: dict[str, int] = {}
+        self._limitable: set[tuple[str, Path]] = set()
 
     def open(self) -> None:
         """Load and initialise the library; one that is open already stays as it is.
@@ -165,6 +175,7 @@ class NvmlLibrary:
             pynvml.nvmlInit()
         self.mig.forget()
         self._index_of.clear()
+        self._limitable.clear()
         self._is_open = True
 
     def close(self) -> bool:
@@ -221,6 +232,7 @@ class NvmlLibrary:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
         memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        persistence = optional(pynvml.nvmlDeviceGetPersistenceMode, handle)
         uuid = _uuid(pynvml.nvmlDeviceGetUUID(handle))
         self._index_of[uuid] = index
         return NvmlFacts(
@@ -232,8 +244,10 @@ class NvmlLibrary:
             architecture=_name(_ARCHITECTURES, optional(pynvml.nvmlDeviceGetArchitecture, handle)),
             cuda_compute_capability=(int(major), int(minor)),
             memory_bytes=None if memory is None else int(memory.total),
+            memory_reserved_bytes=_reserved_bytes(handle),
             mig_mode=_mig_mode(handle),
             addressing_mode=_addressing_mode(handle),
+            is_persistent=None if persistence is None else bool(persistence),
             mig=self._mig(handle, uuid),
         )
 
@@ -281,6 +295,65 @@ class NvmlLibrary:
             lambda: pynvml.nvmlDeviceSetComputeMode(self.handle(uuid), mode),
         )
 
+    def memory_limits(self, uuid: str, group: Path) -> MemoryLimits | None:
+        """Return the memory limits that hold for a control group on a GPU, None if there are none.
+
+        Raises:
+            DeviceError: no such GPU or group, a driver older than R615, or NVML refuses.
+            SilenceError: the GPU does not answer.
+        """
+        return self._ask(self._subject(uuid), lambda: read_limits(self.handle(uuid), group))
+
+    def set_memory_limit(self, uuid: str, group: Path, hard_bytes: int | None) -> MemoryLimits:
+        """Set the hard limit of a control group on a GPU in bytes, or clear it; needs root.
+
+        Returns what is in force.
+
+        Raises:
+            DeviceError: no such GPU or group, NVML refuses, or another limit is in force.
+            SilenceError: the GPU does not answer.
+        """
+        return self.in_time(uuid, lambda: self._set_limit(uuid, group, hard_bytes))
+
+    def _set_limit(self, uuid: str, group: Path, hard_bytes: int | None) -> MemoryLimits:
+        with nvml_errors():
+            return write_limit(self.handle(uuid), group, hard_bytes)
+
+    def knows_memory_limits(self) -> bool:
+        """Tell whether the driver is new enough for memory limits; if not, none is in force."""
+        branch = self.driver_version().partition(".")[0]
+        return not branch.isdecimal() or int(branch) >= FIRST_DRIVER
+
+    def can_limit_memory(self, uuid: str, group: Path | None) -> str | None:
+        """Tell why control groups below one cannot be limited on a GPU; None if they can.
+
+        What NVML has taken once, it is not asked again while the library is open.
+
+        Args:
+            uuid: of the GPU.
+            group: a group above those to be limited, and not the root; None without cgroup v2.
+
+        Raises:
+            DeviceError: no such GPU, or it is out of reach.
+            SilenceError: the GPU does not answer.
+        """
+        if not self.knows_memory_limits():
+            return f"the NVIDIA driver {self.driver_version()} is older than R{FIRST_DRIVER}"
+        if group is None:
+            return "the node has no control groups of cgroup v2, or this process does not see them"
+        return self._ask(self._subject(uuid), lambda: self._limit_obstacle(uuid, group))
+
+    def _limit_obstacle(self, uuid: str, group: Path) -> str | None:
+        handle = self.handle(uuid)
+        if _mig_mode(handle) is MigMode.ENABLED:
+            return "the GPU is in MIG mode, in which the NVIDIA driver limits no memory"
+        if (uuid, group) in self._limitable:
+            return None
+        reason = obstacle(handle, group)
+        if reason is None:
+            self._limitable.add((uuid, group))
+        return reason
+
     def in_time(self, uuid: str, call: Callable[[], T]) -> T:
         """Return what a call about a GPU returns, or raise what it raises.
 
@@ -310,6 +383,17 @@ def _mig_mode(handle: object) -> MigMode:
         return MigMode.UNSUPPORTED
     current, _pending = modes
     return MigMode.ENABLED if current == pynvml.NVML_DEVICE_MIG_ENABLE else MigMode.DISABLED
+
+
+def _reserved_bytes(handle: object) -> int:
+    """Return what the driver keeps of a GPU's memory for itself; 0 where NVML has no word for it.
+
+    The first version of the call counts it as used, in a number that changes with every process.
+    """
+    memory = optional(
+        lambda one: pynvml.nvmlDeviceGetMemoryInfo(one, version=pynvml.nvmlMemory_v2), handle
+    )
+    return 0 if memory is None else min(int(memory.reserved), int(memory.total))
 
 
 def _addressing_mode(handle: object) -> str | None:

@@ -26,13 +26,21 @@ def why_not_partitioned(gpu: Gpu) -> str | None:
         return "NVML reports no MIG profile for it"
     if mig.needs_reset and gpu.mig_mode is not MigMode.ENABLED:
         return (
-            "MIG mode is enabled, but takes effect only after a reset; drain the node and reset the"
-            f" GPU (nvidia-smi -i {gpu.pci_address} --gpu-reset)"
+            "MIG mode is enabled, but takes effect only after a reset; end what uses the GPU and"
+            f" reset it (nvidia-smi -i {gpu.pci_address} --gpu-reset), or reboot the node"
             if mig.pending_mode is MigMode.ENABLED
             else "MIG mode is off, and this card changes it only by a reset; to divide it, drain"
             f" the node, run nvidia-smi -i {gpu.pci_address} -mig 1 and reset the GPU"
         )
     return None
+
+
+def awaits_reset(gpu: Gpu) -> bool:
+    """Tell whether somebody has set another MIG mode, which a reset of the GPU puts in force."""
+    mig = gpu.mig
+    if mig is None or mig.is_virtual or not mig.needs_reset:
+        return False
+    return mig.pending_mode is not gpu.mig_mode
 
 
 def is_partitioned(gpu: Gpu) -> bool:
@@ -73,10 +81,10 @@ def made_here(gpu: Gpu) -> tuple[Instance, ...]:
     return tuple(entry for entry in instances if entry.made_here)
 
 
-def partition_name(gpu: Gpu, device: Partition | MigDevice) -> DeviceName:
-    """Return the name of a MIG device, one that exists or one that could."""
+def partition_name(gpu: Gpu, device: Partition | MigDevice, suffix: str = "") -> DeviceName:
+    """Return the name of a MIG device, one that exists or one that could, and a suffix."""
     profile = device.profile
-    return mig_name(gpu.minor, profile.name, profile.id, device.placement.start)
+    return mig_name(gpu.minor, profile.name, profile.id, device.placement.start, suffix)
 
 
 def partition_named(gpu: Gpu, profile_id: int, start: int) -> Partition | None:

@@ -6,6 +6,8 @@ differs from last time (a GPU added or removed, the driver reloaded), NVML is cl
 Opening is avoided otherwise: it wakes GPUs without persistence mode, which takes seconds each.
 While someone makes or destroys MIG instances the library is lent, and stays open. So it does while
 a GPU hangs in a call: that GPU is sick then, and the others answer as ever (nvml_calls.py).
+A GPU that somebody has open cannot be reset. So while one waits for the reset that changes its MIG
+mode, NVML is closed after each look, and opened by whoever needs it.
 """
 
 import os
@@ -21,7 +23,9 @@ from dra_driver.devices.discovery import discover, with_ownership
 from dra_driver.devices.model import GpuUuid, Inventory, MigSlot
 from dra_driver.devices.nvml import NvmlLibrary, find_library
 from dra_driver.devices.nvml_calls import NvmlCalls
+from dra_driver.devices.nvml_memory_limits import MemoryLimits
 from dra_driver.devices.nvml_mig import MigCalls
+from dra_driver.devices.partitions import awaits_reset
 from dra_driver.devices.pci import PciBus
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError, SilenceError, TransientError
@@ -68,6 +72,7 @@ class DriverSession:
         self._made_here = made_here
         self._turned_on = turned_on
         self._library: NvmlLibrary | None = None
+        self._resting: NvmlLibrary | None = None  # closed, and opened again for whoever needs it
         self._lent = threading.Condition()
         self._borrowers = 0
         self._seen: tuple[object, ...] = ()
@@ -90,6 +95,8 @@ class DriverSession:
         slots |= self._made_here()
         turned_on |= self._turned_on()
         self._looks_while_sick = self._looks_while_sick + 1 if inventory.sick else 0
+        if any(awaits_reset(gpu) for gpu in inventory.gpus):
+            self._rest()
         return with_ownership(inventory, slots, turned_on)
 
     @contextmanager
@@ -100,7 +107,7 @@ class DriverSession:
             TransientError: NVML is not open at this moment.
         """
         with self._lent:
-            library = self._library
+            library = self._opened()
             if library is None:
                 raise TransientError(
                     "the NVIDIA driver is not open at this moment; this is tried again"
@@ -133,12 +140,61 @@ class DriverSession:
         """
         self._ask(lambda library: library.set_compute_mode(uuid, mode))
 
+    def memory_limits(self, uuid: str, cgroup: Path) -> MemoryLimits | None:
+        """Return the memory limits that hold for a control group on a GPU, None if there are none.
+
+        A group that has none is answered for by the nearest above it that has. For any thread.
+
+        Raises:
+            DeviceError: there is no such group, NVML refuses, or the GPU does not answer.
+            TransientError: NVML is not open at this moment.
+        """
+        return self._ask(lambda library: library.memory_limits(uuid, cgroup))
+
+    def set_memory_limit(self, uuid: str, cgroup: Path, hard_bytes: int | None) -> MemoryLimits:
+        """Limit what a control group gets of a GPU's memory, in bytes; None for no limit.
+
+        Returns the limits in force, read back. They may last no longer than NVML is open, where the
+        GPU has no persistence mode and nobody else uses it. For any thread.
+
+        Raises:
+            DeviceError: NVML refuses, another limit is in force, or the GPU does not answer.
+            TransientError: NVML is not open at this moment.
+        """
+        return self._ask(lambda library: library.set_memory_limit(uuid, cgroup, hard_bytes))
+
+    def knows_memory_limits(self) -> bool:
+        """Tell whether the driver is new enough for memory limits; if not, none is in force.
+
+        For any thread.
+
+        Raises:
+            DeviceError: NVML refuses, or does not answer.
+            TransientError: NVML is not open at this moment.
+        """
+        return self._ask(lambda library: library.knows_memory_limits())
+
+    def can_limit_memory(self, uuid: str, cgroup: Path | None) -> str | None:
+        """Tell why control groups below one cannot be limited on a GPU; None if they can.
+
+        Cheap from the second time on. For any thread.
+
+        Args:
+            uuid: of the GPU.
+            cgroup: a group above those to be limited, and not the root; None without cgroup v2.
+
+        Raises:
+            DeviceError: NVML refuses, or the GPU does not answer.
+            TransientError: NVML is not open at this moment.
+        """
+        return self._ask(lambda library: library.can_limit_memory(uuid, cgroup))
+
     def close(self) -> bool:
         """Close NVML; the next look opens it again. False if it is lent or hangs for too long."""
         with self._lent:
             if not self._lent.wait_for(lambda: not self._borrowers, _LONGEST_LOAN_SECONDS):
                 return False
-            library, self._library = self._library, None
+            library, self._library, self._resting = self._library, None, None
         if library is None or library.close():
             return True
         # A call in it hangs, and its state with it.
@@ -153,7 +209,7 @@ class DriverSession:
         return self._calls.silences()
 
     def _ask(self, question: Callable[[NvmlLibrary], T]) -> T:
-        library = self._library
+        library = self._library or self._opened()
         try:
             if library is not None:
                 return question(library)
@@ -162,15 +218,39 @@ class DriverSession:
                 raise
         raise TransientError("the NVIDIA driver is being reopened; this is tried again")
 
+    def _rest(self) -> None:
+        """Close NVML until somebody needs it, unless it is lent or hangs."""
+        with self._lent:
+            if self._library is None or self._borrowers:
+                return
+            # Gone before it is closed: who asks it meanwhile is told to try again.
+            library, self._library = self._library, None
+            if library.close():
+                self._resting = library
+            else:
+                self._library = library
+
+    def _opened(self) -> NvmlLibrary | None:
+        """Return the open library; one that rests is opened. None if there is none, or it fails."""
+        with self._lent:
+            if self._library is None and self._resting is not None:
+                try:
+                    self._resting.open()
+                except DeviceError:
+                    return None
+                self._library, self._resting = self._resting, None
+                self._opening = None
+            return self._library
+
     def _look(self) -> Inventory:
-        if self._library is not None:
+        if (open_library := self._opened()) is not None:
             try:
-                return discover(self._library, self._pci)
+                return discover(open_library, self._pci)
             except DeviceError:
                 # The library may be stale, after a reload of the driver for one. Start afresh.
                 if not self.close():
                     raise
-        library = self._opening
+        library = self._opening or self._resting
         if library is None:
             library = NvmlLibrary(self._find_library(), self._calls)
         self._opening = library
@@ -179,10 +259,11 @@ class DriverSession:
         except SilenceError:
             raise  # it may be opened yet, and no other can be meanwhile
         except DeviceError:
-            self._opening = None
+            self._opening = self._resting = None
             raise
-        self._opening = None
-        self._library = library
+        with self._lent:
+            self._opening = self._resting = None
+            self._library = library
         try:
             return discover(library, self._pci)
         except DeviceError:

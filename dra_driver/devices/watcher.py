@@ -12,6 +12,7 @@ from collections.abc import Callable
 import structlog
 
 from dra_driver.devices.model import Inventory
+from dra_driver.devices.partitions import awaits_reset
 from dra_driver.errors import DriverError
 
 log = structlog.get_logger()
@@ -115,6 +116,7 @@ def _log_change(before: Inventory, now: Inventory) -> None:
         sick=len(now.sick),
         driver_version=now.driver_version,
         gone=sorted({gpu.uuid for gpu in before.gpus} - {gpu.uuid for gpu in now.gpus}),
+        awaiting_reset=[gpu.uuid for gpu in now.gpus if awaits_reset(gpu)],
     )
     for gpu in now.sick:
         if gpu not in before.sick:

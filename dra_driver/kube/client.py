@@ -11,6 +11,7 @@ on. Every call has a timeout.
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
@@ -35,10 +36,18 @@ POOL_SIZE = 32
 _WATCH_IDLE_SECONDS = 90.0
 """The API server sends a bookmark about every minute: a silence this long is a dead connection."""
 
-_PAGE = "500"
+_PAGE = 500
 """Objects of one answer, as kubectl has it."""
 
 JsonObject = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the server answered, and its header Date: when, by its own clock, if it says so."""
+
+    body: JsonObject
+    date: str | None
 
 
 class Credentials(Protocol):
@@ -120,15 +129,27 @@ class KubeClient:
 
     def each_claim(self, *, timeout: float) -> Iterator[JsonObject]:
         """Yield all ResourceClaims, page by page: there may be tens of thousands."""
-        query = {"limit": _PAGE}
+        return self.each(RESOURCE_CLAIMS, timeout=timeout)
+
+    def each(
+        self,
+        resource: Resource,
+        *,
+        query: Mapping[str, str] | None = None,
+        page: int = _PAGE,
+        timeout: float,
+    ) -> Iterator[JsonObject]:
+        """Yield all objects of a kind, `page` of them with each request."""
+        asked = {**(query or {}), "limit": str(page)}
+        following: object = None
         while True:
-            page = self.list(RESOURCE_CLAIMS, query=query, timeout=timeout)
-            items, metadata = page.get("items"), page.get("metadata")
+            more = {"continue": str(following)} if following else {}
+            answer = self.list(resource, query=asked | more, timeout=timeout)
+            items, metadata = answer.get("items"), answer.get("metadata")
             yield from items if isinstance(items, list) else []
             following = metadata.get("continue") if isinstance(metadata, dict) else None
             if not following:
                 return
-            query = {"limit": _PAGE, "continue": str(following)}
 
     def get_node(self, name: str, *, timeout: float) -> JsonObject:
         """Return one Node."""
@@ -140,6 +161,11 @@ class KubeClient:
         """Return one object."""
         call = Call(verb="get", resource=resource, name=name, namespace=namespace)
         return self._ask("GET", call, timeout=timeout)
+
+    def read(self, call: Call, *, timeout: float) -> Answer:
+        """Return an object, or a page that is none, and when the server says that it answered."""
+        response = self._send("GET", call, timeout=timeout)
+        return Answer(body=object_in(call, response.data), date=response.headers.get("Date"))
 
     def list(
         self,

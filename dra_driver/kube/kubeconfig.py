@@ -1,12 +1,16 @@
 """A client from a kubeconfig; the one door to the `kubernetes` package.
 
-In: a kubeconfig file. Out: a `KubeClient`. The package reads the file and gives certificates,
+In: kubeconfig files. Out: a `KubeClient`. The package reads the file and gives certificates,
 proxies and credential plugins. A driver in a pod has none of that, and the package takes 9 MiB and
 70 ms, so this module is imported only when a kubeconfig is named.
 """
 
+import os
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
@@ -19,31 +23,40 @@ from dra_driver.kube.client import POOL_SIZE, Credentials, FileToken, KubeClient
 from dra_driver.kube.token import TokenFile
 
 
-def from_kubeconfig(path: Path) -> KubeClient:
-    """Return a client for the current context of a kubeconfig file.
+def from_kubeconfig(*paths: Path, context: str = "") -> KubeClient:
+    """Return a client for a context of kubeconfig files, which count as one as with kubectl.
+
+    Args:
+        paths: one file or more; what several of them say, the first says.
+        context: the context's name; empty for the current one.
 
     Raises:
-        SetupError: the file cannot be read or is not a valid kubeconfig.
+        SetupError: a file cannot be read, is not a valid kubeconfig, or has no such context.
     """
     configuration = Configuration(host="")
+    named = os.pathsep.join(map(str, paths))
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        files = [_File(path=path, content=_content(path)) for path in paths]
+        used = context or _current_context(files)
+        if context:
+            _check_context(files, context, named)
         kube_config.load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=str(path),
+            config_file=named,
+            context=used,
             client_configuration=configuration,
             persist_config=False,
         )
-        token_file = _token_file(content)
+        token_file = _token_file(files, used)
     except (OSError, UnicodeDecodeError) as error:
         raise SetupError(f"cannot read the kubeconfig: {error}") from error
     except (ConfigException, yaml.YAMLError, LookupError, TypeError, ValueError) as error:
-        raise SetupError(f"{path} is not a valid kubeconfig: {error}") from error
+        raise SetupError(f"{named} is not a valid kubeconfig: {error}") from error
     if not configuration.host:
-        raise SetupError(f"{path} is not a valid kubeconfig: its cluster names no server")
+        raise SetupError(f"{named} is not a valid kubeconfig: its cluster names no server")
     if token_file is None:
         return _client(configuration, _ConfiguredToken(configuration))
     # The package reads tokenFile once and never again; a bound token would be dead in an hour.
-    tokens = TokenFile(path.parent / token_file, clock=time.monotonic)
+    tokens = TokenFile(token_file, clock=time.monotonic)
     return _client(configuration, FileToken(tokens))
 
 
@@ -71,13 +84,51 @@ class _ConfiguredToken:
         """Nothing to forget: expiry is the package's own affair here."""
 
 
-def _token_file(content: object) -> str | None:
-    """Return the `tokenFile` of a kubeconfig's user, unless an inline token comes first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """A kubeconfig file and what it holds."""
+
+    path: Path
+    content: Mapping[str, Any]
+
+
+def _content(path: Path) -> Mapping[str, Any]:
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise TypeError("it is not a mapping")
-    name = content["current-context"]
-    contexts = {entry["name"]: entry["context"] for entry in content.get("contexts") or ()}
-    users = {entry["name"]: entry["user"] for entry in content.get("users") or ()}
-    user = users.get(contexts[name].get("user")) or {}
-    file = None if user.get("token") else user.get("tokenFile")
-    return None if file is None else str(file)
+    return content
+
+
+def _current_context(files: Sequence[_File]) -> str:
+    """Return the first current context; the package would take the last one, unlike kubectl."""
+    named = (one.content.get("current-context") for one in files)
+    found = next((name for name in named if name), None)
+    if found is None:
+        raise LookupError("it has no current-context")
+    return str(found)
+
+
+def _check_context(files: Sequence[_File], context: str, named: str) -> None:
+    known = sorted(name for one in files for name in _entries(one, "contexts"))
+    if context not in known:
+        there = ", ".join(known) or "none"
+        raise SetupError(f"{named} has no context {context!r}; there are: {there}")
+
+
+def _entries(file: _File, kind: str) -> dict[str, Mapping[str, Any]]:
+    """Return the contexts or users of a file, by name."""
+    return {entry["name"]: entry[kind[:-1]] for entry in file.content.get(kind) or ()}
+
+
+def _token_file(files: Sequence[_File], context: str) -> Path | None:
+    """Return the `tokenFile` of a context's user, unless an inline token comes first."""
+    contexts: dict[str, Mapping[str, Any]] = {}
+    for one in reversed(files):
+        contexts |= _entries(one, "contexts")
+    for one in files:
+        users = _entries(one, "users")
+        if (name := contexts[context].get("user")) in users:
+            user = users[name] or {}
+            file = None if user.get("token") else user.get("tokenFile")
+            return None if file is None else one.path.parent / str(file)
+    return None

@@ -11,7 +11,10 @@ from urllib.parse import quote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """A kind as the API server's URLs name it. The core group is the empty string."""
+    """A kind as the API server's URLs name it. The core group is the empty string.
+
+    One without a version is no kind: `plural` is then the path of a page, such as `version`.
+    """
 
     group: str
     version: str
@@ -20,6 +23,8 @@ class Resource:
 
     def __str__(self) -> str:
         """Name the kind as RBAC rules and kubectl do: `resourceclaims.resource.k8s.io`."""
+        if not self.version:
+            return f"/{self.plural}"
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
@@ -32,6 +37,8 @@ class Resource:
 
         A namespaced kind without a namespace means the collection over all namespaces.
         """
+        if not self.version:
+            return f"/{self.plural}"
         root = f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
         if self.namespaced and namespace is not None:
             root += f"/namespaces/{_quoted(namespace)}"
@@ -43,26 +50,45 @@ def _quoted(name: str) -> str:
     return quote(name, safe="", errors="replace")
 
 
+DAEMON_SETS = Resource(group="apps", version="v1", plural="daemonsets", namespaced=True)
+DEVICE_CLASSES = Resource(group="resource.k8s.io", version="v1", plural="deviceclasses")
 EVENTS = Resource(group="events.k8s.io", version="v1", plural="events", namespaced=True)
 NODES = Resource(group="", version="v1", plural="nodes")
+POLICIES = Resource(
+    group="admissionregistration.k8s.io", version="v1", plural="validatingadmissionpolicies"
+)
+POLICY_BINDINGS = Resource(
+    group="admissionregistration.k8s.io", version="v1", plural="validatingadmissionpolicybindings"
+)
 RESOURCE_CLAIMS = Resource(
     group="resource.k8s.io", version="v1", plural="resourceclaims", namespaced=True
 )
 RESOURCE_SLICES = Resource(group="resource.k8s.io", version="v1", plural="resourceslices")
+SELF_REVIEWS = Resource(
+    group="authorization.k8s.io", version="v1", plural="selfsubjectaccessreviews"
+)
+SUBJECT_REVIEWS = Resource(
+    group="authorization.k8s.io", version="v1", plural="subjectaccessreviews"
+)
+VERSION = Resource(group="", version="", plural="version")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request: what is asked of which object. `verb` is an RBAC verb."""
+    """One request: what is asked of which object. `verb` is an RBAC verb.
+
+    `subresource` is a path below the object, such as `proxy/configz`.
+    """
 
     verb: str
     resource: Resource
     name: str | None = None
     namespace: str | None = None
+    subresource: str = ""
 
     def __str__(self) -> str:
         """Say the request in words a log or a pod event can carry."""
-        words = [self.verb, self.resource.plural]
+        words = [self.verb, self.permission.partition(".")[0]]
         if self.name:
             words.append(f"{self.namespace}/{self.name}" if self.namespace else self.name)
         elif self.namespace:
@@ -70,6 +96,14 @@ class Call:
         return " ".join(words)
 
     @property
+    def permission(self) -> str:
+        """Return what RBAC grants the verb on, such as `nodes/proxy`."""
+        part = self.subresource.partition("/")[0]
+        plural, dot, group = str(self.resource).partition(".")
+        return f"{plural}/{part}{dot}{group}" if part else str(self.resource)
+
+    @property
     def path(self) -> str:
         """Return the URL path of the request, without a query."""
-        return self.resource.path(self.name, namespace=self.namespace)
+        path = self.resource.path(self.name, namespace=self.namespace)
+        return f"{path}/{self.subresource}" if self.subresource else path

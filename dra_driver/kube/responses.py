@@ -24,7 +24,7 @@ from dra_driver.errors import (
     UnavailableError,
 )
 from dra_driver.kube.resource import Call
-from resource_nvidia_com.decode import keep_duplicates
+from resource_nvidia_com.problems import keep_duplicates
 
 _LONGEST_TEXT = 1024
 """Characters of a server's message that are kept: enough for a field error, no whole HTML page."""
@@ -160,8 +160,8 @@ def _advice(call: Call, status: int, said: str) -> str:
         )
     if status == HTTPStatus.FORBIDDEN:
         return (
-            f"{said}; if RBAC denied it, grant the verb {call.verb!r} on {call.resource} to this "
-            "driver's ServiceAccount"
+            f"{said}; if RBAC denied it, grant the verb {call.verb!r} on {call.permission} to this "
+            "driver's ServiceAccount or to the kubeconfig's user"
         )
     return said
 

@@ -57,13 +57,13 @@ def socket_paths(*, plugins: Path, registrar: Path, pod_uid: str = "") -> Socket
         SetupError: a path is longer than a unix socket's may be.
     """
     data = plugins / DRIVER_NAME
-    names: tuple[str, ...] = (f"{DRIVER_NAME}-reg.sock",)
-    service = data / "dra.sock"
+    registrations: tuple[str, ...] = (f"{DRIVER_NAME}-reg.sock",)
+    services: tuple[str, ...] = ("dra.sock",)
     if pod_uid:
-        service = data / f"dra-{pod_uid}.sock"
-        names = _rolling_registration_names(pod_uid)
-    fitting = [name for name in names if _fits(registrar / name)]
-    registration = registrar / (fitting[0] if fitting else names[-1])
+        registrations = _rolling_registration_names(pod_uid)
+        services = (f"dra-{pod_uid}.sock", f"dra-{_short(pod_uid, 8)}.sock")
+    registration = _first_that_fits(registrar, registrations)
+    service = _first_that_fits(data, services)
     for path, setting in (
         (service, "--kubelet-plugins-directory-path"),
         (registration, "--kubelet-registrar-directory-path"),
@@ -77,15 +77,22 @@ def socket_paths(*, plugins: Path, registrar: Path, pod_uid: str = "") -> Socket
 
 
 def _rolling_registration_names(pod_uid: str) -> tuple[str, str, str]:
-    def short(text: str, size: int) -> str:
-        digest = hashlib.sha256(text.encode()).digest()[:size]
-        return base64.urlsafe_b64encode(digest).decode().rstrip("=")
-
     return (
         f"{DRIVER_NAME}-{pod_uid}-reg.sock",
-        f"{DRIVER_NAME}-{short(pod_uid, 8)}-reg.sock",
-        f"dra-{short(DRIVER_NAME + chr(0) + pod_uid, 16)}-reg.sock",
+        f"{DRIVER_NAME}-{_short(pod_uid, 8)}-reg.sock",
+        f"dra-{_short(DRIVER_NAME + chr(0) + pod_uid, 16)}-reg.sock",
     )
+
+
+def _short(text: str, size: int) -> str:
+    digest = hashlib.sha256(text.encode()).digest()[:size]
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def _first_that_fits(folder: Path, names: Sequence[str]) -> Path:
+    """Return the first path that is not too long; the last one if all are."""
+    paths = [folder / name for name in names]
+    return next((path for path in paths if _fits(path)), paths[-1])
 
 
 def _fits(path: Path) -> bool:

@@ -58,6 +58,12 @@ class DaemonGroup:
         finally:
             os.close(descriptor)
 
+    def folders(self) -> list[Path]:
+        """Where the group is there, one for each hierarchy; rmdir(2) removes an empty one."""
+        if self._root is None or not self._root.is_dir():
+            return []
+        return [one / GROUP for one in self._hierarchies() if (one / GROUP).is_dir()]
+
     def _move(self, daemon: Daemon, hierarchy: Path) -> None:
         group = hierarchy / GROUP
         try:

@@ -44,6 +44,7 @@ from dra_driver.settings import (
     NvidiaDriverRoot,
     ProcRoot,
     Seconds,
+    SecondsOrOff,
 )
 from dra_driver.shutdown import Shutdown
 from resource_nvidia_com.quantity import Quantity
@@ -84,6 +85,20 @@ class MpsSupervisor(CommandSettings):
         60.0,
         description="Seconds between questions to each daemon whether it answers and has its "
         "limits; its end is seen at once.",
+    )
+    probe_interval: SecondsOrOff = Field(
+        600.0,
+        description="Seconds between probes of an MPS server that has clients, and also when a "
+        "client has ended: a program that asks for a CUDA context shows whether the server hangs; "
+        "0: off.",
+    )
+    probe_timeout: Seconds = Field(
+        30.0, description="Seconds that a server gets to answer a probe; two in a row have to fail."
+    )
+    replace_after: SecondsOrOff = Field(
+        60.0,
+        description="Seconds after which a daemon is replaced that does not answer, or whose "
+        "server is in FAULT or hangs; its clients lose their work; 0: never.",
     )
     http_endpoint: HttpAddress = Field(
         description="Address for metrics and /healthz, such as :8081; unset: off."
@@ -136,7 +151,13 @@ def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: Non
         shm_bytes=_shm_bytes(settings),
         on_death=on_death,
     )
-    return Supervisor(context, WorkerTiming(check=settings.check_interval), time.monotonic)
+    timing = WorkerTiming(
+        check=settings.check_interval,
+        patience=settings.replace_after,
+        probe=settings.probe_interval,
+        answer=settings.probe_timeout,
+    )
+    return Supervisor(context, timing, time.monotonic)
 
 
 def run(supervisor: Supervisor, http: HttpEndpoint | None) -> int:

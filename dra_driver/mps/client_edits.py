@@ -1,12 +1,17 @@
 """What a client's container gets, so that its CUDA programs are clients of the domain's daemon.
 
-In: the domain's folders, and the client's share of threads. Out: container edits. A CUDA program
-finds its daemon through the sockets in CUDA_MPS_PIPE_DIRECTORY and shares memory with it in
+In: the domain's folders, and the client's share of threads and memory. Out: container edits. A CUDA
+program finds its daemon through the sockets in CUDA_MPS_PIPE_DIRECTORY and shares memory with it in
 /dev/shm; one that finds no daemon runs without MPS and without limits. So the variable is always
 set, and the domain's own folder is mounted over the default path, where a pipe directory of the
-host might be visible otherwise. A limit in a client's environment can only lower what the daemon
-allows; memory limits are the daemon's alone.
+host might be visible otherwise.
+
+A limit in a client's environment can only lower what the daemon allows. It binds programs that
+leave their environment as it is: a tenant can take the variables away, and then has the daemon's
+limits.
 """
+
+from collections.abc import Mapping
 
 from dra_driver.cdi.model import Edits, Mount
 from dra_driver.mps.files import DomainPaths
@@ -18,17 +23,28 @@ _OPTIONS = ("rw", "nosuid", "nodev", "bind")
 _READ_ONLY = ("ro", "nosuid", "nodev", "noexec", "bind")
 
 
-def client_edits(paths: DomainPaths, *, active_thread_percentage: int | None = None) -> Edits:
+def client_edits(
+    paths: DomainPaths,
+    *,
+    active_thread_percentage: int | None = None,
+    pinned_memory_mib: Mapping[str, int] | None = None,
+) -> Edits:
     """Return the edits for a container whose processes are clients of the domain's daemon.
 
     Args:
         paths: the domain's folders.
         active_thread_percentage: of each client process, whichever GPUs it uses, when it is below
             the domain's own.
+        pinned_memory_mib: of each client process, in MiB by the GPU's UUID, where it is below the
+            domain's own. Only of GPUs that the container sees: CUDA drops every limit, that of the
+            daemon included, when it finds the UUID of another one.
     """
     env = [f"CUDA_MPS_PIPE_DIRECTORY={CONTAINER_PIPE_DIRECTORY}"]
     if active_thread_percentage is not None:
         env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={active_thread_percentage}")
+    if pinned_memory_mib:
+        limits = ",".join(f"{uuid}={mib}M" for uuid, mib in sorted(pinned_memory_mib.items()))
+        env.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={limits}")
     return Edits(
         env=tuple(env),
         mounts=(

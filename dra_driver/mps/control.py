@@ -21,10 +21,10 @@ from dra_driver.cdi.driver_libraries import find_driver_libraries
 from dra_driver.devices import rooted
 from dra_driver.devices.programs import MPS_CONTROL, MPS_SERVER, SEARCHED, find_program
 from dra_driver.devices.versions import running_driver
-from dra_driver.errors import DeviceError
+from dra_driver.errors import DeviceError, SilenceError
 from dra_driver.mps import mounts, processes
 from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
-from dra_driver.mps.domain import Daemon, Domain
+from dra_driver.mps.domain import Daemon, Domain, is_shared
 from dra_driver.mps.files import DomainPaths, file_error
 from dra_driver.mps.pipes import CONTROL_SOCKET
 
@@ -40,6 +40,7 @@ QUIT_ANSWER_SECONDS = QUIT_SECONDS + 2.0
 # who have no access to the kubelet's directory.
 _LIBRARY_FOLDER = Path("/tmp/nvidia-mps-lib")  # noqa: S108 (a folder of its own is mounted there)
 _HOST_PIDS = 0xEFFFFFFC  # inode of the first PID namespace, linux/proc_ns.h
+_LIBCUDA = "libcuda.so.1"
 _NO_LIBRARY = "error while loading shared libraries"
 _LOG_FOLDER = Path("/tmp/nvidia-mps-log")  # noqa: S108 (as above)
 # The options that start it for clients of several users: the documented one, and its short form.
@@ -166,17 +167,36 @@ class Control:
         }
         self._link_libraries(paths, view)
         said = ""
-        for options in [[one] for one in _MULTI_USER] if domain.multi_user else [[]]:
+        for options in _users_options(domain):
             command = [str(programs.control), "-d", *options]
+            users = {processes.USERS: processes.ALL_USERS if options else ""}
             said = mounts.in_private_mounts(
                 binds,
-                partial(_launch, command, environment),
+                partial(_launch, command, environment | users),
                 without=paths.folder.parent,
                 namespace=view.namespace,
             )
             if self.listening(paths) is not None:
                 break
         return said
+
+    def client_view(self, paths: DomainPaths) -> tuple[Path, dict[Path, Path]]:
+        """Return what a client needs that this process starts: libcuda, and mounts.
+
+        It comes to the daemon by the daemon's own folder, which no tenant has.
+
+        Raises:
+            DeviceError: the driver root has no libcuda of the driver that runs.
+        """
+        own = self._views[-1]
+        library = self._libraries().get(_LIBCUDA)
+        if library is None:
+            raise DeviceError(
+                f"{_LIBCUDA} not found under {self._root}; install the driver's compute libraries"
+            )
+        binds = self._dev_binds(own)
+        binds |= {Path(CONTAINER_PIPE_DIRECTORY): paths.own, Path(CONTAINER_SHM): paths.shm}
+        return rooted.outside(own.driver_root, library), binds
 
     def listening(self, paths: DomainPaths) -> Daemon | None:
         """Return the daemon that listens in its own folder, None if none does."""
@@ -187,8 +207,11 @@ class Control:
     ) -> list[str]:
         """Send commands to the domain's daemon and return the lines of its reply.
 
+        The daemon answers one caller at a time, and turns others away.
+
         Raises:
-            DeviceError: the daemon does not run, or does not answer in time.
+            SilenceError: the daemon does not run, answers somebody else, or not in time.
+            DeviceError: the program that asks cannot be run.
         """
         programs = self._find(self._views[-1])
         # Relative, because the path of a socket may have 107 bytes, and this one may have more.
@@ -206,14 +229,14 @@ class Control:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise DeviceError(
+            raise SilenceError(
                 f"the MPS control daemon did not answer in {seconds:g} s; see {paths.log}"
             ) from error
         except OSError as error:
             raise DeviceError(f"cannot run {programs.control}: {error.strerror}") from error
         if done.returncode != 0:
             said = " ".join((done.stderr or done.stdout).split()) or f"status {done.returncode}"
-            raise DeviceError(f"the MPS control daemon does not answer ({said}); see {paths.log}")
+            raise SilenceError(f"the MPS control daemon does not answer ({said}); see {paths.log}")
         return done.stdout.splitlines()
 
     def quit(self, paths: DomainPaths, daemon: Daemon) -> None:
@@ -318,6 +341,17 @@ def _launch(command: Sequence[str], environment: Mapping[str, str]) -> str:
     except OSError as error:
         raise _NotRunnableError(f"cannot run {command[0]}: {error.strerror}") from error
     return " ".join(done.stdout.split()) or f"status {done.returncode}"
+
+
+def _users_options(domain: Domain) -> list[list[str]]:
+    """Return the options to try, one after the other, for the users that a domain has clients of.
+
+    A driver too old for several users serves the claims of a shared domain one user at a time.
+    """
+    if not domain.multi_user:
+        return [[]]
+    several = [[one] for one in _MULTI_USER]
+    return [*several, []] if is_shared(domain.id) else several
 
 
 def _not_started(domain: Domain, said: str, paths: DomainPaths) -> str:

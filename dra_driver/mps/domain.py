@@ -4,11 +4,13 @@ A domain is a set of whole GPUs, or one MIG device, that one nvidia-cuda-mps-con
 driver writes a `Domain`, the supervisor answers with a `Status`. The daemon takes memory limits by
 ordinal: the position in its CUDA_VISIBLE_DEVICES, which is the order of `Domain.devices`. A GPU in
 MIG mode has no compute modes and its instances need a daemon each (NVIDIA's MPS documentation).
+
+A domain is one claim's, or shared: claims join it and leave (mps/members.py).
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any, NewType
@@ -18,10 +20,14 @@ from dra_driver.envelope import MALFORMED, seal, unseal
 from dra_driver.errors import StateError, VersionError
 
 DomainId = NewType("DomainId", str)
-"""Names a domain's files and folders: a claim's UID, or begins with one."""
+"""Names a domain's files and folders.
+
+That of a claim is its UID, or begins with it; that of a shared domain begins as no UUID does.
+"""
 
 _ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _OF_MIG = "_mig_"
+_SHARED = "shared_"
 
 
 class State(StrEnum):
@@ -32,6 +38,9 @@ class State(StrEnum):
 
     READY = "ready"
     """The daemon answered, and read back the limits that were asked for."""
+
+    FAULTED = "faulted"
+    """The daemon answers, and a server takes no clients: a fatal fault of one, or it hangs."""
 
     RESTARTING = "restarting"
     """The daemon died. Its clients have lost their CUDA contexts; a new one is being brought up."""
@@ -58,7 +67,13 @@ class DomainDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    """One domain as it is wanted. `active_thread_percentage` is 1 to 100; None leaves NVIDIA's 100.
+    """One domain as it is wanted.
+
+    Attributes:
+        active_thread_percentage: 1 to 100; None leaves NVIDIA's 100.
+        multi_user: one server for clients of all users.
+        incarnation: tells a shared domain from one that had its id before, ended, and may still be
+            in the status file. Who asks for a domain leaves it empty.
 
     Raises:
         StateError: it is no domain that a daemon could serve.
@@ -68,6 +83,7 @@ class Domain:
     devices: tuple[DomainDevice, ...]
     active_thread_percentage: int | None = None
     multi_user: bool = False
+    incarnation: str = ""
 
     def __post_init__(self) -> None:
         check_id(self.id)
@@ -96,6 +112,11 @@ class Domain:
     def visible_devices(self) -> str:
         """The daemon's CUDA_VISIBLE_DEVICES. A limit's ordinal is the position in here."""
         return ",".join(device.uuid for device in self.devices)
+
+    @property
+    def content(self) -> "Domain":
+        """The domain as it was asked for, whichever incarnation it is."""
+        return replace(self, incarnation="")
 
     @property
     def generation(self) -> str:
@@ -148,8 +169,24 @@ def mig_domain(claim: str, number: int) -> DomainId:
     return DomainId(f"{claim}{_OF_MIG}{number}")
 
 
-def claim_of(domain: DomainId) -> str:
-    """Return the UID of the claim that a domain is for."""
+def shared_domain(name: str) -> DomainId:
+    """Return the id of a shared domain with this name, such as a device's UUID.
+
+    Raises:
+        StateError: the name has other characters than an id may have, or too many.
+    """
+    return check_id(f"{_SHARED}{name}")
+
+
+def is_shared(domain: str) -> bool:
+    """Tell whether a domain is one that claims join and leave."""
+    return domain.startswith(_SHARED)
+
+
+def claim_of(domain: DomainId) -> str | None:
+    """Return the UID of the claim that a domain is for; None for a shared one."""
+    if is_shared(domain):
+        return None
     claim, mark, number = domain.rpartition(_OF_MIG)
     return claim if mark and number.isdecimal() else domain
 
@@ -160,7 +197,7 @@ def check_id(text: str) -> DomainId:
     Raises:
         StateError: it is not.
     """
-    if _ID.fullmatch(text) is None:
+    if not is_id(text):
         raise StateError(
             f"{text[:160]!r} is not a valid domain id: want 1 to 128 letters, digits, '-', '_' "
             "and '.'"
@@ -168,8 +205,14 @@ def check_id(text: str) -> DomainId:
     return DomainId(text)
 
 
+def is_id(text: str) -> bool:
+    """Tell whether a text is safe as a file name, as ids of domains and UIDs of claims are."""
+    return _ID.fullmatch(text) is not None
+
+
 def domain_json(domain: Domain) -> dict[str, object]:
     """Return a domain as JSON; the same domain gives the same JSON."""
+    incarnation = {"incarnation": domain.incarnation} if domain.incarnation else {}
     return {
         "id": domain.id,
         "devices": [
@@ -182,6 +225,7 @@ def domain_json(domain: Domain) -> dict[str, object]:
         ],
         "activeThreadPercentage": domain.active_thread_percentage,
         "multiUser": domain.multi_user,
+        **incarnation,
     }
 
 
@@ -205,6 +249,7 @@ def domain_of(value: Any) -> Domain:
             ),
             active_thread_percentage=_number_or_none(value["activeThreadPercentage"]),
             multi_user=bool(value["multiUser"]),
+            incarnation=_text(value.get("incarnation", "")),
         )
     except MALFORMED as error:
         raise StateError(f"its content is not that of a domain: {error!r}") from error

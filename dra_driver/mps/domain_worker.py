@@ -3,7 +3,7 @@
 In: the desired state, which may change at any time. Out: the domain's status file. The thread
 sleeps until the desired state changes, the daemon dies (pidfd_open(2)) or it is time to check that
 the daemon answers. What fails is retried with back-off for as long as it is desired; a daemon that
-keeps dying soon after its start counts as failing.
+keeps dying soon after its start counts as failing; one that is not well for long is replaced.
 """
 
 import os
@@ -15,25 +15,39 @@ from dataclasses import dataclass
 
 import structlog
 
-from dra_driver.errors import DeviceError, DriverError, StateError
+from dra_driver.errors import DeviceError, DriverError, SilenceError, StateError
 from dra_driver.mps.domain import Domain, DomainId, State, Status, encode_status
 from dra_driver.mps.files import delete_file, write_file
+from dra_driver.mps.hang import HangTiming, HangWatch
+from dra_driver.mps.health import Illness, server_fault
 from dra_driver.mps.lifecycle import LOST_WORK, Lifecycle, ServingDaemon, SupervisorContext
+from dra_driver.mps.probe import Prober
 from dra_driver.mps.processes import is_alive
 
 log = structlog.get_logger()
 
 _ATTEMPTS_BEFORE_FAILED = 3
+_PROBE_END_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTiming:
-    """How often things are done, in seconds. A daemon that has run for `settled` is stable."""
+    """How often things are done, in seconds.
+
+    A daemon that has run for `settled` is stable. One whose server is in FAULT or hangs is looked
+    at every `ill`; it is replaced when it has been so, or has not answered, for `patience`, or
+    never if that is 0. A server with clients is probed every `probe`, or never if that is 0, and
+    has `answer` for an answer.
+    """
 
     first_retry: float = 0.2
     longest_retry: float = 30.0
     check: float = 60.0
     settled: float = 20.0
+    ill: float = 5.0
+    patience: float = 60.0
+    probe: float = 600.0
+    answer: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +100,8 @@ class DomainWorker:
         self._generation = ""
         self._serving: ServingDaemon | None = None
         self._serving_since = 0.0
+        self._illness = Illness(clock, timing.patience)
+        self._hang = self._hang_watch()
         self._failures = 0
         self._status: Status | None = None
 
@@ -119,7 +135,25 @@ class DomainWorker:
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
+    def _hang_watch(self) -> HangWatch:
+        timing, control = self._timing, self._context.control
+        paths = self._context.files.paths(self.domain)
+        return HangWatch(
+            Prober(control, paths, self._clock, timing.answer),
+            self._life.server_at,
+            HangTiming(
+                interval=timing.probe, limit=timing.answer, gap=timing.check, again=timing.ill
+            ),
+            self._clock,
+        )
+
     def _run(self) -> None:
+        try:
+            self._work_on()
+        finally:
+            self._hang.close(_PROBE_END_SECONDS)
+
+    def _work_on(self) -> None:
         pause: float | None = 0.0
         while pause is not None:
             self._sleep(pause)
@@ -144,7 +178,10 @@ class DomainWorker:
             if self._serving is not None:
                 pidfd = os.pidfd_open(self._serving.daemon.pid)
                 poll.register(pidfd, select.POLLIN)
-            poll.poll(seconds * 1000)
+            if self._hang.descriptor is not None:
+                poll.register(self._hang.descriptor, select.POLLIN)
+            soon = self._hang.seconds
+            poll.poll((seconds if soon is None else min(seconds, soon)) * 1000)
         except ProcessLookupError:
             return  # it has died already
         finally:
@@ -155,6 +192,8 @@ class DomainWorker:
 
     def _work(self, desired: Desired) -> float | None:
         """Do what is needed; return after how many seconds to check again, None for never."""
+        pause = self._timing.check
+        self._hang.turn()
         try:
             match desired:
                 case None:
@@ -162,35 +201,75 @@ class DomainWorker:
                     return None
                 case Unreadable(reason=reason):
                     self._generation, self._serving = "", None
+                    self._hang.drop()
                     self._report(State.FAILED, reason)
                 case Newer():
                     self._generation, self._serving = "", None
+                    self._hang.drop()
                 case Domain():
-                    self._maintain(desired)
+                    pause = self._maintain(desired)
         except (DriverError, OSError) as error:
             return self._fail(desired, error)
         if self._is_settled():
             self._failures = 0
-        return self._timing.check
+        return pause
 
-    def _maintain(self, wanted: Domain) -> None:
+    def _maintain(self, wanted: Domain) -> float:
+        """Let a daemon serve the domain; return after how many seconds to check again."""
         self._generation = wanted.generation
         before, self._serving = self._serving, None
         if before and not is_alive(before.daemon) and not self._is_settled():
             log_folder = self._context.files.paths(self.domain).log
             raise DeviceError(f"{LOST_WORK}; it died soon after its start, see {log_folder}")
-        serving = self._life.ensure_serving(wanted, before)
+        if self._illness.is_too_long():
+            self._hang.drop()
+            self._life.give_up(self._illness.reason)
+            self._illness.note(None, "")
+            before = None
+        try:
+            serving = self._life.ensure_serving(wanted, before)
+            # A daemon that has just been started has no server, and a pod may wait for it.
+            is_known = self._status is not None and self._status.daemon == serving.daemon
+            fault = self._look_at_servers(wanted) if is_known else ""
+        except SilenceError as error:
+            record = self._life.record
+            was_silent = self._illness.note(record.daemon if record else None, str(error))
+            if before is None or was_silent:
+                raise
+            # Whoever else asks it, as its clients can, is answered in its place: it may be well.
+            self._serving = before
+            return self._timing.first_retry
+        self._illness.note(serving.daemon, fault)
         if before is None or serving.daemon != before.daemon:
             self._serving_since = self._clock()
         self._serving = serving
+        if fault:
+            self._report_fault(fault)
+            return min(self._timing.ill, self._timing.check)
         self._write_ready(serving)
         self._context.step(self.domain, "reported")
+        is_well = not self._hang.is_in_doubt
+        return self._timing.check if is_well else min(self._timing.ill, self._timing.check)
+
+    def _look_at_servers(self, wanted: Domain) -> str:
+        """Return what is wrong with the daemon's servers; empty if they are well."""
+        states = self._life.server_states(with_clients=self._hang.is_on)
+        fault = server_fault(states)
+        if fault:
+            self._hang.drop()
+        return fault or self._hang.look(wanted, states)
+
+    def _report_fault(self, fault: str) -> None:
+        if self.state is not State.FAULTED:
+            self._log.warning("mps server faulted", cause=fault)
+        self._report(State.FAULTED, fault)
 
     def _is_settled(self) -> bool:
         return self._clock() >= self._serving_since + self._timing.settled
 
     def _end(self) -> None:
         self._generation, self._serving = "", None
+        self._hang.close(_PROBE_END_SECONDS)
         self._life.tear_down()
         # The status is deleted last: without one, everything has been removed.
         delete_file(self._context.files.status(self.domain))
@@ -205,7 +284,8 @@ class DomainWorker:
         elif self._failures >= _ATTEMPTS_BEFORE_FAILED:
             state = State.FAILED
         else:
-            had_daemon = before and (before.restarts or before.state is State.READY)
+            served = before is not None and before.state in (State.READY, State.FAULTED)
+            had_daemon = served or (before is not None and before.restarts > 0)
             state = State.RESTARTING if had_daemon else State.STARTING
         if before is None or (before.state, before.reason) != (state, reason):
             self._log.warning("mps domain not ready", state=str(state), cause=reason)

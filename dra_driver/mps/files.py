@@ -1,6 +1,7 @@
 """The files below the MPS directory: where they are, and how they are written and read.
 
     desired/<id>.json      what the driver wants            (mps/domain.py)
+    members/<id>/<claim>   which claims have joined a shared domain; the driver's (mps/members.py)
     status/<id>.json       what the supervisor answers      (mps/domain.py)
     domains/<id>/          the supervisor's: record.json; run, log and shm, each a small tmpfs
     supervisor.lock        held by the running supervisor; its content is `Status.supervisor`
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from dra_driver.errors import StateError
 from dra_driver.files import read_whole, temporary_of, write_whole
-from dra_driver.mps.domain import DomainId, check_id
+from dra_driver.mps.domain import DomainId, check_id, is_id
 
 _SUFFIX = ".json"
 
@@ -85,6 +86,11 @@ class MpsFiles:
         return self.root / "status"
 
     @property
+    def members_folder(self) -> Path:
+        """Written by the driver, and read by it alone."""
+        return self.root / "members"
+
+    @property
     def domains_folder(self) -> Path:
         """Written by the supervisor and its daemons."""
         return self.root / "domains"
@@ -101,6 +107,10 @@ class MpsFiles:
     def status(self, domain: DomainId) -> Path:
         """Return the path of a status file."""
         return self.status_folder / f"{check_id(domain)}{_SUFFIX}"
+
+    def members(self, domain: DomainId) -> Path:
+        """Return the folder with a file for each claim that has joined a shared domain."""
+        return self.members_folder / check_id(domain)
 
     def paths(self, domain: DomainId) -> DomainPaths:
         """Return the folders of a domain."""
@@ -127,7 +137,7 @@ def ids_in(folder: Path) -> set[DomainId]:
     """
     return {
         DomainId(name.removesuffix(_SUFFIX))
-        for name in _names(folder)
+        for name in names_in(folder)
         if name.endswith(_SUFFIX) and not name.startswith(".")
     }
 
@@ -138,7 +148,7 @@ def folders_in(folder: Path) -> set[DomainId]:
     Raises:
         StateError: the folder cannot be read.
     """
-    return {DomainId(name) for name in _names(folder)}
+    return {DomainId(name) for name in names_in(folder)}
 
 
 def read_file(path: Path) -> bytes | None:
@@ -187,7 +197,21 @@ def file_error(verb: str, path: Path, error: OSError) -> StateError:
     )
 
 
-def _names(folder: Path) -> list[str]:
+def members_in(folder: Path) -> frozenset[str]:
+    """Return the UIDs of the claims that have a file in a folder of members.
+
+    Raises:
+        StateError: the folder cannot be read.
+    """
+    return frozenset(filter(is_id, names_in(folder)))
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a folder. An absent folder has none.
+
+    Raises:
+        StateError: the folder cannot be read.
+    """
     try:
         return os.listdir(folder)  # noqa: PTH208 (names are what is wanted)
     except FileNotFoundError:

@@ -17,15 +17,18 @@ from functools import partial
 import structlog
 
 from dra_driver.devices.kinds import DeviceKind, is_uuid_of
-from dra_driver.errors import DeviceError
+from dra_driver.errors import DeviceError, StateError
 from dra_driver.mps import mounts, pipes, processes
 from dra_driver.mps.cgroup import DaemonGroup
 from dra_driver.mps.compute_modes import DEFAULT, ComputeModes
 from dra_driver.mps.control import Control
-from dra_driver.mps.domain import Daemon, Domain, DomainId, State
-from dra_driver.mps.files import MpsFiles, file_error
+from dra_driver.mps.domain import Daemon, Domain, DomainId, State, is_shared
+from dra_driver.mps.files import MpsFiles, file_error, members_in
+from dra_driver.mps.health import ServerState, server_states
 from dra_driver.mps.limits import Limits, LimitsError, read_limits, set_limits
+from dra_driver.mps.probe import Server
 from dra_driver.mps.record import DomainRecord, read_record, write_record
+from dra_driver.mps.shm import ShmPruner
 
 log = structlog.get_logger()
 
@@ -88,6 +91,7 @@ class Lifecycle:
         self._paths = context.files.paths(domain)
         self._ask = partial(context.control.ask, self._paths)
         self._step = partial(context.step, domain)
+        self._shm = ShmPruner()
         self._log = log.bind(domain=domain)
 
     @property
@@ -116,6 +120,7 @@ class Lifecycle:
         pipes.publish_pipes(self._paths)
         if serving and (serving.daemon, serving.generation) == (daemon, wanted.generation):
             self._trim_logs()
+            self._prune_shm()
             if self._has_limits(wanted):
                 return serving
         self._context.group.take(daemon)
@@ -132,6 +137,41 @@ class Lifecycle:
             self._log.warning("mps limits put back", cause=str(error))
             return False
         return True
+
+    def server_states(self, *, with_clients: bool) -> tuple[ServerState, ...]:
+        """Return what the daemon says of its servers, and of their clients if these are wanted.
+
+        Raises:
+            DeviceError: the daemon does not answer (SilenceError), or cannot be asked.
+        """
+        return server_states(self._ask, with_clients=with_clients)
+
+    def server_at(self, pid: int) -> Server | None:
+        """Return the server of this domain that has a PID; None if that is another process."""
+        record, process = self.record, processes.daemon_at(pid)
+        if record is None or process is None or not processes.is_outside_containers(process):
+            return None
+        if not processes.has_token(process, record.token):
+            return None
+        users = processes.environment_of(pid).get(processes.USERS)
+        user = processes.user_of(process)
+        if user is None:
+            return None
+        for_all = users == processes.ALL_USERS
+        return Server(process=process, user=user[0], group=user[1], for_all=for_all)
+
+    def give_up(self, reason: str) -> None:
+        """Kill a daemon that serves nobody any more, and its servers; it counts as one that died.
+
+        Raises:
+            DeviceError, StateError: it cannot be done now; the next call continues from there.
+        """
+        record = self.record
+        if record is not None and record.daemon is not None:
+            self._log.error("mps daemon given up", pid=record.daemon.pid, cause=reason)
+            self._kill_all(record)
+            self._step("given up")
+            self._record_death(record)
 
     def tear_down(self) -> None:
         """Undo all that was done for the domain.
@@ -252,6 +292,16 @@ class Lifecycle:
                     with suppress(OSError):  # no space, which this makes
                         shutil.copyfile(path, path.with_suffix(".log.1"))
                     os.truncate(path, 0)
+
+    def _prune_shm(self) -> None:
+        """Remove what claims that have left a shared domain have left in its /dev/shm."""
+        if is_shared(self._domain):
+            joined = partial(members_in, self._context.files.members(self._domain))
+            pruned = 0
+            with suppress(StateError):  # whose files they are cannot be read now
+                pruned = self._shm.look(self._paths.shm, joined)
+            if pruned:
+                self._log.info("files of claims that have left removed from /dev/shm", files=pruned)
 
     def _make_folders(self) -> None:
         paths = self._paths

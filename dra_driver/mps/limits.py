@@ -3,7 +3,7 @@
 In: a way to ask the daemon, and the domain. Out: commands, and the limits that the daemon reports.
 Devices are named by ordinal, the position in the daemon's CUDA_VISIBLE_DEVICES: drivers up to R550
 know no other name. The daemon replies to `set` with nothing, or with the value that is in force,
-and writes 10240M as 10G.
+and writes what is 1 GiB or more in whole GiB, rounded down: 10240M as 10G, and 8155M as 7G.
 """
 
 import re
@@ -14,6 +14,7 @@ from dra_driver.errors import DeviceError
 from dra_driver.mps.domain import Domain
 
 _MEMORY = re.compile(r"([0-9]+)([GM])B?")
+_MIB_PER_GIB = 1024
 _TOLERANCE = 0.05  # the daemon reports a percentage with one decimal
 
 
@@ -73,12 +74,10 @@ def read_limits(ask: Ask, domain: Domain) -> Limits:
     wanted = domain.active_thread_percentage or 100
     if abs(percentage - wanted) > _TOLERANCE:
         raise _mismatch("an active thread percentage", said[0], str(wanted))
-    memory = tuple(
-        (uuid, _mebibytes(text)) for (_, uuid, _), text in zip(limited, said[1:], strict=True)
-    )
-    for (_, uuid, limit), (_, found) in zip(limited, memory, strict=True):
-        if found != limit:
-            raise _mismatch(f"a pinned memory limit for {uuid}", f"{found}M", f"{limit}M")
+    for (_, uuid, limit), text in zip(limited, said[1:], strict=True):
+        if not _says(text, limit):
+            raise _mismatch(f"a pinned memory limit for {uuid}", text.strip(), f"{limit}M")
+    memory = tuple((uuid, limit) for _, uuid, limit in limited)
     return Limits(active_thread_percentage=percentage, pinned_memory_mib=memory)
 
 
@@ -89,11 +88,12 @@ def _percentage(text: str) -> float:
         raise LimitsError(f"the MPS control daemon says {text!r} for a percentage") from error
 
 
-def _mebibytes(text: str) -> int:
+def _says(text: str, limit: int) -> bool:
+    """Tell whether the daemon's words can mean a limit in MiB."""
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
         raise LimitsError(f"the MPS control daemon says {text!r} for a memory limit")
-    return int(match[1]) * (1024 if match[2] == "G" else 1)
+    return int(match[1]) == (limit // _MIB_PER_GIB if match[2] == "G" else limit)
 
 
 def _mismatch(what: str, found: str, wanted: str) -> LimitsError:

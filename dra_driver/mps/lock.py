@@ -75,5 +75,22 @@ def running_supervisor(path: Path) -> str | None:
         os.close(file)
 
 
+def last_supervisor(path: Path) -> str | None:
+    """Return the name of the supervisor that has run last, whether it still does.
+
+    Raises:
+        StateError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(_ROOM).decode() or None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise file_error("read", path, error) from error
+    except UnicodeDecodeError:
+        return None  # damaged: nobody's name
+
+
 def _flock(kind: int) -> bytes:
     return struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)

@@ -29,8 +29,14 @@ TOKEN = "DRA_DRIVER_MPS_TOKEN"  # noqa: S105 (its name)
 GENERATION = "DRA_DRIVER_MPS_GENERATION"
 """Environment variable of a domain's processes: `Domain.daemon_generation`."""
 
+USERS = "DRA_DRIVER_MPS_USERS"
+"""Environment variable of a domain's processes: whether the daemon serves all users at once."""
+
+ALL_USERS = "all"
+
 _PROC = Path("/proc")
 _COMMAND = b"nvidia-cuda-mps"  # of daemon and server: the kernel keeps 15 bytes of a name
+_EFFECTIVE = 1  # of real, effective, saved and file system's, proc_pid_status(5)
 _STATE, _START = 0, 19  # fields 3 and 22 of stat, counted after the name, proc_pid_stat(5)
 _GONE = (b"Z", b"X")
 
@@ -80,6 +86,20 @@ def has_token(daemon: Daemon, token: str) -> bool:
     return bool(token) and environment_of(daemon.pid).get(TOKEN) == token and is_alive(daemon)
 
 
+def user_of(daemon: Daemon) -> tuple[int, int] | None:
+    """Return the effective user and group of exactly this process; None if it has ended."""
+    try:
+        lines = (_PROC / str(daemon.pid) / "status").read_bytes().splitlines()
+    except OSError:
+        return None
+    facts = {name: value.split() for name, _, value in (line.partition(b":") for line in lines)}
+    try:
+        found = int(facts[b"Uid"][_EFFECTIVE]), int(facts[b"Gid"][_EFFECTIVE])
+    except (KeyError, IndexError, ValueError):
+        return None
+    return found if is_alive(daemon) else None
+
+
 def is_outside_containers(daemon: Daemon) -> bool:
     """Tell whether a process is in this process's PID namespace, which is the host's."""
     try:
@@ -109,6 +129,21 @@ def listener(folder: Path, name: str) -> Daemon | None:
 
     Only for folders that no tenant can write. A symbolic link is not followed, and nothing else
     than a socket is opened; a listener that does not answer is not waited for.
+    """
+    pid = _listening_pid(folder, name)
+    return daemon_at(pid) if pid else None
+
+
+def listens(folder: Path, name: str) -> bool:
+    """Tell whether a process listens on a unix socket, also one whose PID is not known here.
+
+    Only for folders that no tenant can write, as `listener`.
+    """
+    return _listening_pid(folder, name) is not None
+
+
+def _listening_pid(folder: Path, name: str) -> int | None:
+    """Return the PID of what listens; 0 if it is in a PID namespace that is not seen from here.
 
     The path of a socket may have 107 bytes, and a domain's may be longer, so the socket is reached
     through the folder's descriptor.
@@ -136,7 +171,7 @@ def listener(folder: Path, name: str) -> Daemon | None:
     finally:
         os.close(descriptor)
     pid: int = struct.unpack("3i", credentials)[0]
-    return daemon_at(pid) if pid > 0 else None
+    return max(pid, 0)
 
 
 def kill(daemons: Iterable[Daemon], seconds: float) -> bool:

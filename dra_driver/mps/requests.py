@@ -5,9 +5,12 @@ it is about exactly the domain that was asked for, and was written by the superv
 A wait ends as soon as the answer is there (inotify); deadlines are values of the given clock.
 
 What can no longer succeed is said at once, as a DeviceError, and what may pass is waited for: a
-supervisor that is being replaced is away for seconds, one that was never here does not come.
+supervisor that is being replaced is away for seconds, one that was never here does not come. While
+it is away, a shared domain takes new claims if the last word on it was that it is ready, and its
+daemon listens in its own folder, where no tenant could.
 """
 
+import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +22,11 @@ from dra_driver.mps.domain import (
     DomainId,
     State,
     Status,
+    claim_of,
     decode_domain,
     decode_status,
     encode_domain,
+    is_shared,
 )
 from dra_driver.mps.files import (
     DomainPaths,
@@ -29,11 +34,14 @@ from dra_driver.mps.files import (
     delete_file,
     file_error,
     ids_in,
+    members_in,
     read_file,
     write_file,
 )
 from dra_driver.mps.inotify import WatchPool
-from dra_driver.mps.lock import running_supervisor
+from dra_driver.mps.lock import last_supervisor, running_supervisor
+from dra_driver.mps.pipes import CONTROL_SOCKET
+from dra_driver.mps.processes import listens
 
 T = TypeVar("T")
 
@@ -148,6 +156,15 @@ class DomainRequests:
         files = self._files
         return frozenset(ids_in(files.desired_folder) | ids_in(files.status_folder))
 
+    def claims_of(self, domain: DomainId) -> frozenset[str]:
+        """Return the UIDs of the claims that a domain is for: those that have joined a shared one.
+
+        Raises:
+            StateError: the disk cannot be read.
+        """
+        claim = claim_of(domain)
+        return members_in(self._files.members(domain)) if claim is None else frozenset((claim,))
+
     def supervisor_runs(self) -> bool:
         """Tell whether a supervisor serves this node now.
 
@@ -164,7 +181,9 @@ class DomainRequests:
     def wait_ready(self, domain: Domain, deadline: float) -> Status:
         """Wait until the domain's daemon serves clients with the limits that were asked for.
 
-        A domain that has failed is retried at once, without the supervisor's pause.
+        A domain that has failed is retried at once, without the supervisor's pause; a shared one
+        when a claim joins it. A shared domain is waited for in its present incarnation, and only
+        by claims that have joined it. It needs no supervisor as long as its daemon is well.
 
         Raises:
             DeviceError: several attempts to start it have failed, no supervisor runs, or it is not
@@ -174,7 +193,7 @@ class DomainRequests:
             StateError: the disk cannot be read.
         """
         before = self.status(domain.id)
-        if before is not None and before.state is State.FAILED:
+        if before is not None and before.state is State.FAILED and not is_shared(domain.id):
             write_file(self._files.desired(domain.id), encode_domain(domain), durable=True)
 
         def look(supervisor: str) -> Status | None:
@@ -183,7 +202,9 @@ class DomainRequests:
                 self._check_status_version(domain.id)
             if status is None or status.supervisor != supervisor:
                 return None
-            if status.generation != domain.generation:
+            wanted = self._incarnation_of(domain)
+            if status.generation != wanted.generation:
+                _check_knows_shared(wanted, status)
                 return None
             if status.state is State.FAILED and status != before:
                 raise DeviceError(f"MPS does not start: {status.reason}")
@@ -191,13 +212,36 @@ class DomainRequests:
 
         try:
             grace = self._grace * (_REPLACEMENT_GRACES if self._files.lock.exists() else 1)
-            return self._wait(domain.id, deadline, look, waited_for="ready", grace=grace)
+            if before is not None and is_shared(domain.id):
+                grace = math.inf  # others use it, and the wait is bounded all the same
+            return self._wait(
+                domain.id,
+                deadline,
+                look,
+                waited_for="ready",
+                grace=grace,
+                without=lambda: self._orphaned(domain),
+            )
         except _OverdueError as error:
             # It was waited for as long as anybody should; to begin anew would help nobody.
             raise DeviceError(str(error)) from error
 
+    def _orphaned(self, domain: Domain) -> Status | None:
+        """Return the status of a shared domain that has no supervisor, if it still holds."""
+        if not is_shared(domain.id):
+            return None
+        status = self.status(domain.id)
+        if status is None or status.state is not State.READY:
+            return None
+        is_last_word = status.supervisor == last_supervisor(self._files.lock)
+        if not is_last_word or status.generation != self._incarnation_of(domain).generation:
+            return None
+        return status if listens(self.paths(domain.id).own, CONTROL_SOCKET) else None
+
     def wait_gone(self, domain: DomainId, deadline: float) -> None:
         """Wait until all that was done for a domain is undone. Call `remove` first.
+
+        A shared domain that a claim has joined meanwhile is no longer waited for.
 
         Raises:
             TransientError: it is not by the deadline, or no supervisor runs; the supervisor
@@ -207,7 +251,8 @@ class DomainRequests:
 
         def look(supervisor: str | None) -> bool | None:
             del supervisor
-            return None if self._is_present(domain) else True
+            is_wanted = is_shared(domain) and self._files.desired(domain).exists()
+            return True if is_wanted or not self._is_present(domain) else None
 
         if not self._drop_unanswered(domain) and look(None) is None:
             # It is ended later all the same, so nobody waits for a supervisor to be replaced.
@@ -222,6 +267,11 @@ class DomainRequests:
             return False
         delete_file(self._files.status(domain))
         return True
+
+    def _incarnation_of(self, domain: Domain) -> Domain:
+        """Return the domain as it stands on disk, if that is what is meant."""
+        found = self.desired(domain.id)
+        return found if found is not None and found.content == domain.content else domain
 
     def _is_present(self, domain: DomainId) -> bool:
         """Tell whether anything of a domain is left; the supervisor deletes the status last."""
@@ -239,6 +289,7 @@ class DomainRequests:
         *,
         waited_for: str,
         grace: float,
+        without: Callable[[], T | None] = lambda: None,
     ) -> T:
         self._files.make_folders()
         missing_since: float | None = None
@@ -246,6 +297,9 @@ class DomainRequests:
             while True:
                 supervisor, now = running_supervisor(self._files.lock), self._clock()
                 if supervisor is None:
+                    found = without()
+                    if found is not None:
+                        return found
                     missing_since = now if missing_since is None else missing_since
                     if now >= min(missing_since + grace, deadline):
                         raise _OverdueError(_NOT_RUNNING)
@@ -282,6 +336,15 @@ def _not_seen(domain: DomainId) -> Status:
         supervisor="",
         reason="the MPS supervisor has not seen yet that it is no longer wanted",
     )
+
+
+def _check_knows_shared(wanted: Domain, status: Status) -> None:
+    """Raise VersionError if the supervisor takes no notice of a shared domain's incarnation."""
+    if wanted.incarnation and status.generation == wanted.content.generation:
+        raise VersionError(
+            "the MPS supervisor on this node is of an older version, which knows no shared "
+            f"domains such as {wanted.id}: run it in the version of this driver"
+        )
 
 
 def _is_unanswered(data: bytes | None) -> bool:

@@ -15,7 +15,7 @@ import structlog
 
 from dra_driver.errors import StateError, VersionError
 from dra_driver.files import is_of_the_disk
-from dra_driver.mps.domain import Domain, DomainId, State, check_id, decode_domain
+from dra_driver.mps.domain import Domain, DomainId, State, decode_domain, is_id
 from dra_driver.mps.domain_worker import Desired, DomainWorker, Newer, Unreadable, WorkerTiming
 from dra_driver.mps.files import folders_in, ids_in, read_file
 from dra_driver.mps.inotify import FolderWatch
@@ -114,10 +114,10 @@ class Supervisor:
     def _left_over(self) -> set[DomainId]:
         """Return the domains that may have something to undo, whether they are asked for or not."""
         found = folders_in(self._files.domains_folder) | ids_in(self._files.status_folder)
-        return {domain for domain in found if _is_id(domain)}
+        return {domain for domain in found if is_id(domain)}
 
     def _look(self) -> None:
-        wanted = {domain for domain in ids_in(self._files.desired_folder) if _is_id(domain)}
+        wanted = {domain for domain in ids_in(self._files.desired_folder) if is_id(domain)}
         # Replaced, never changed in place: other threads read it.
         self._workers = {
             domain: worker for domain, worker in self._workers.items() if not worker.join(0)
@@ -189,14 +189,6 @@ def _read(path: Path, domain: DomainId) -> Desired:
 def _unreadable(path: Path, reason: str) -> Unreadable:
     log.error("desired state of an mps domain not readable", file=str(path), reason=reason)
     return Unreadable(
-        reason=f"{path} cannot be read: {reason}; the driver writes it again when the claim is "
-        "prepared again"
+        reason=f"{path} cannot be read: {reason}; the driver writes it again when a claim that "
+        "uses it is prepared"
     )
-
-
-def _is_id(text: DomainId) -> bool:
-    try:
-        check_id(text)
-    except StateError:
-        return False
-    return True

@@ -63,6 +63,7 @@ class Metrics:
         ProcessCollector(registry=self._registry)
         self._declare_requests()
         self._declare_node()
+        self._declare_sharing()
         build = self._gauge("nvidia_dra_build_info", "Version of the driver.", "version")
         build.labels(driver, version).set(1)
 
@@ -143,6 +144,17 @@ class Metrics:
         self._quarantined = self._gauge(
             "nvidia_dra_quarantined_records", "Damaged claim records that were put aside."
         )
+        for gauge in (self._registered, self._publish_time, self._published, self._slices):
+            gauge.labels(self._driver)
+        self._quarantined.labels(self._driver)
+        self._publish_errors.labels(self._driver)
+        self._dropped.labels(self._driver)
+        for write in SliceWrite:
+            self._writes.labels(self._driver, write)
+        for state in ("ok", "sick"):
+            self._gpus.labels(self._driver, state)
+
+    def _declare_sharing(self) -> None:
         self._undo_errors = Counter(
             "nvidia_dra_sharing_undo_errors",
             "Attempts that failed to take back what a sharing strategy had set.",
@@ -154,15 +166,11 @@ class Metrics:
             "What sharing strategies have set and could not take back yet.",
             "strategy",
         )
-        for gauge in (self._registered, self._publish_time, self._published, self._slices):
-            gauge.labels(self._driver)
-        self._quarantined.labels(self._driver)
-        self._publish_errors.labels(self._driver)
-        self._dropped.labels(self._driver)
-        for write in SliceWrite:
-            self._writes.labels(self._driver, write)
-        for state in ("ok", "sick"):
-            self._gpus.labels(self._driver, state)
+        self._limits_lost = self._gauge(
+            "nvidia_dra_memory_limits_not_in_force",
+            "Claims whose limits of GPU memory on control groups could not be set again.",
+        )
+        self._limits_lost.labels(self._driver)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(name, text, ("driver", *labels), registry=self._registry)
@@ -220,6 +228,10 @@ class Metrics:
     def watch_quarantined(self, count: Callable[[], int]) -> None:
         """Ask `count` at each scrape how many records are in quarantine."""
         self._quarantined.labels(self._driver).set_function(count)
+
+    def watch_memory_limits(self, not_in_force: Callable[[], int]) -> None:
+        """Ask `not_in_force` at each scrape of how many claims memory limits are not in force."""
+        self._limits_lost.labels(self._driver).set_function(not_in_force)
 
     def undo_failed(self, strategy: str) -> None:
         """Count one failed attempt to take back what a sharing strategy had set."""

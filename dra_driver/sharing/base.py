@@ -15,6 +15,7 @@ from typing import NewType, Protocol
 from dra_driver.cdi.model import Edits
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
+from dra_driver.devices.shares import ConsumableShare, Share
 from resource_nvidia_com.decode import Config
 
 EXCLUSIVE = "Exclusive"
@@ -23,6 +24,9 @@ EXCLUSIVE = "Exclusive"
 DeviceUuid = NewType("DeviceUuid", str)
 """What a process names its device by: a whole GPU's UUID or a MIG device's."""
 
+DeviceKey = NewType("DeviceKey", str)
+"""What plans name a device of a claim by: its UUID, and of a share which share it is."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigUnit:
@@ -30,6 +34,16 @@ class MigUnit:
 
     gpu: Gpu
     device: MigDevice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareUnit:
+    """A share that a request of a claim got: the device's name, the GPU that it is on, itself."""
+
+    name: str
+    request: str
+    gpu: Gpu
+    share: Share | ConsumableShare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +69,20 @@ class SharingPlan:
 class Group:
     """The devices of one claim that stand under one config. `claim` is the claim's UID.
 
-    A config is for whole GPUs or for MIG devices, so one of the two is empty. `owed` are plans of
-    former claims on these GPUs, or others, that could not be undone yet.
+    A config is for whole GPUs or for MIG devices, so one of the two is empty; `shares` are shares
+    of either. `name` is the claim's namespace and name; `pods` are the names of the pods that it is
+    reserved for, by UID. `owed` are plans of former claims on these GPUs, or others, that could not
+    be undone yet.
     """
 
     claim: str
     config: Config
     gpus: tuple[Gpu, ...] = ()
     migs: tuple[MigUnit, ...] = ()
+    shares: tuple[ShareUnit, ...] = ()
     owed: tuple[SharingPlan, ...] = ()
+    name: str = ""
+    pods: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +129,12 @@ class Sharing(Protocol):
         """
         ...
 
-    def edits(self, plan: SharingPlan) -> Mapping[DeviceUuid, Edits]:
+    def edits(self, plan: SharingPlan) -> Mapping[DeviceKey, Edits]:
         """Return what containers get for the plan, by the device they use. Touches nothing."""
         ...
 
     @staticmethod
-    def describe(plan: SharingPlan, device: DeviceUuid) -> Description:
+    def describe(plan: SharingPlan, device: DeviceKey) -> Description:
         """Return what the plan means for one of its devices.
 
         Raises:
@@ -161,6 +180,16 @@ class Sharing(Protocol):
             DeviceError, TransientError: it is not gone yet; it is tried again later.
         """
         ...
+
+
+def share_key(uuid: DeviceUuid, label: str) -> DeviceKey:
+    """Return what plans name a share of a device by; the label tells it from the others of it."""
+    return DeviceKey(f"{uuid}#{label}")
+
+
+def key_uuid(key: DeviceKey) -> DeviceUuid:
+    """Return the UUID of the device that plans name by a key."""
+    return DeviceUuid(key.partition("#")[0])
 
 
 def strategy_name(config: Config) -> str:

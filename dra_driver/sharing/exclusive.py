@@ -7,7 +7,7 @@ plan, nothing to set and nothing to take back.
 from collections.abc import Mapping, Sequence
 
 from dra_driver.cdi.model import Edits
-from dra_driver.sharing.base import Description, DeviceUuid, Group, SharingPlan
+from dra_driver.sharing.base import Description, DeviceKey, Group, SharingPlan
 
 
 class Exclusive:
@@ -19,12 +19,12 @@ class Exclusive:
         """Return no plan."""
         return ()
 
-    def edits(self, plan: SharingPlan) -> Mapping[DeviceUuid, Edits]:  # noqa: ARG002
+    def edits(self, plan: SharingPlan) -> Mapping[DeviceKey, Edits]:  # noqa: ARG002
         """Return no edits: the GPU's own are enough."""
         return {}
 
     @staticmethod
-    def describe(plan: SharingPlan, device: DeviceUuid) -> Description:  # noqa: ARG004
+    def describe(plan: SharingPlan, device: DeviceKey) -> Description:  # noqa: ARG004
         """Return that nothing is set."""
         return Description()
 

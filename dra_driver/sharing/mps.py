@@ -29,7 +29,7 @@ from dra_driver.mps.domain import (
     mig_domain,
 )
 from dra_driver.mps.files import DomainPaths
-from dra_driver.sharing.base import Description, DeviceUuid, Group, SharingPlan
+from dra_driver.sharing.base import Description, DeviceKey, Group, SharingPlan
 from dra_driver.sharing.mps_limits import active_thread_percentage, pinned_memory_mib
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
@@ -105,7 +105,7 @@ class Mps:
         whole = [(group, config) for group, config in limited if group.gpus]
         return (*_plans_of_gpus(whole), *_plans_of_migs(limited))
 
-    def edits(self, plan: SharingPlan) -> Mapping[DeviceUuid, Edits]:
+    def edits(self, plan: SharingPlan) -> Mapping[DeviceKey, Edits]:
         """Return what makes containers clients, with limits where they are below the domain's."""
         domain = _domain(plan)
         paths = self._requests.paths(domain.id)
@@ -119,7 +119,7 @@ class Mps:
         }
 
     @staticmethod
-    def describe(plan: SharingPlan, device: DeviceUuid) -> Description:
+    def describe(plan: SharingPlan, device: DeviceKey) -> Description:
         """Return the domain, and the limits of the device's containers.
 
         Raises:
@@ -172,8 +172,9 @@ class Mps:
         self._end([_domain(plan).id], deadline)
 
     def claims(self) -> frozenset[str]:
-        """Return the claims that have a domain."""
-        return frozenset(map(claim_of, self._requests.list()))
+        """Return the claims that have a domain of their own."""
+        found = map(claim_of, self._requests.list())
+        return frozenset(claim for claim in found if claim is not None)
 
     def sweep(self, claim: str, deadline: float) -> None:
         """Ask for the end of all domains of a claim, and wait for it.
@@ -198,12 +199,12 @@ def _domain(plan: SharingPlan) -> Domain:
         raise StateError(f"the record's plan for MPS cannot be read: {error}") from error
 
 
-def _client_percentages(plan: SharingPlan) -> dict[DeviceUuid, int]:
+def _client_percentages(plan: SharingPlan) -> dict[DeviceKey, int]:
     """Return by device the active thread percentage of containers that use it; 100 is no limit."""
     clients = plan.changes.get("clients")
     if not isinstance(clients, Mapping):
         raise StateError("the record's plan for MPS names no clients")
-    return {DeviceUuid(uuid): int(percentage) for uuid, percentage in clients.items()}
+    return {DeviceKey(uuid): int(percentage) for uuid, percentage in clients.items()}
 
 
 def _plans_of_gpus(limited: Sequence[tuple[Group, MpsConfig]]) -> tuple[SharingPlan, ...]:

@@ -23,7 +23,7 @@ from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.names import gpu_name
 from dra_driver.errors import ConfigError, DriverError
-from dra_driver.sharing.base import Description, DeviceUuid, Group, MigUnit, SharingPlan
+from dra_driver.sharing.base import Description, DeviceKey, Group, MigUnit, SharingPlan
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.sharing import Interval, SharingStrategy
 
@@ -107,7 +107,7 @@ class TimeSlicing:
         plans = [self._plan(one, slice_) for one, slice_ in zip(wanted, found, strict=True)]
         return (*plans, *(_nothing_to_do(unit) for group in groups for unit in group.migs))
 
-    def edits(self, plan: SharingPlan) -> Mapping[DeviceUuid, Edits]:  # noqa: ARG002 (a Sharing)
+    def edits(self, plan: SharingPlan) -> Mapping[DeviceKey, Edits]:  # noqa: ARG002 (a Sharing)
         """Return none: nothing of it shows in a container."""
         return {}
 
@@ -156,7 +156,7 @@ class TimeSlicing:
             self._restore_mode(uuid, _found_mode(plan))
 
     @staticmethod
-    def describe(plan: SharingPlan, device: DeviceUuid) -> Description:  # noqa: ARG004 (one GPU)
+    def describe(plan: SharingPlan, device: DeviceKey) -> Description:  # noqa: ARG004 (one GPU)
         """Return the interval, or that there is none."""
         if not plan.gpus:
             return Description(words="no effect on MIG devices")
@@ -234,6 +234,21 @@ class _Wanted:
     gpu: Gpu
     interval: Interval
     former: Interval | None
+
+
+def plan_of_others(uuid: GpuUuid, device: str, config: GpuConfig) -> SharingPlan | None:
+    """Return the plan for a time-slice that another driver has set as a config says.
+
+    What stood before is not known, and so taken for the default. None: the config sets none.
+    """
+    if config.sharing is None or config.sharing.strategy is not SharingStrategy.TIME_SLICING:
+        return None
+    changes = {
+        "interval": str(_interval(config)),
+        "computeMode": _DEFAULT_MODE,
+        "device": f"{device} ({uuid})",
+    }
+    return SharingPlan(strategy=NAME, gpus=(uuid,), changes=changes)
 
 
 def _former(gpu: Gpu, owed: Sequence[SharingPlan]) -> Interval | None:

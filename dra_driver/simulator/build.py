@@ -15,6 +15,7 @@ from pathlib import Path
 from dra_driver.errors import SetupError
 
 SONAME = "libnvidia-ml.so.1"
+CUDA_SONAME = "libcuda.so.1"
 SOURCES = Path(__file__).with_name("nvml")
 STAND_INS = Path(__file__).with_name("standins")
 
@@ -78,6 +79,16 @@ def compile_stand_in(soname: str, cache: Path, environment: Mapping[str, str]) -
     """
     source = {"empty.c": "typedef int simulator_stand_in;\n"}
     return _build(source, [*_SHARED, f"-Wl,-soname,{soname}"], cache, environment)
+
+
+def compile_cuda(cache: Path, environment: Mapping[str, str]) -> Path:
+    """Build the stand-in for libcuda.so.1, which reads the machine's state.
+
+    Raises:
+        SetupError: no compiler, or it failed.
+    """
+    sources = {path.name: path.read_text() for path in (STAND_INS / "cuda.c", SOURCES / "state.h")}
+    return _build(sources, [*_SHARED, f"-Wl,-soname,{CUDA_SONAME}"], cache, environment)
 
 
 def compile_program(source: str, cache: Path, environment: Mapping[str, str]) -> Path:

@@ -26,6 +26,7 @@ from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.driver_root import Options, UserspaceChoice
 from dra_driver.simulator.layout import Kill
 from dra_driver.simulator.machine import GpuStatus, Machine
+from dra_driver.simulator.memory_cli import Memory
 from dra_driver.simulator.mig_cli import DEFAULT_ROOT, Mig, Reset
 from dra_driver.simulator.state import FOR_EVER
 
@@ -51,13 +52,26 @@ class Up(pydantic.BaseModel):
     userspace: UserspaceChoice = pydantic.Field(
         "auto", description="NVIDIA's own user-space files, stand-ins, or the first where possible"
     )
+    driver_version: str | None = pydantic.Field(
+        None, description="another driver than the profile's; for stand-ins"
+    )
+    memory_limits: Literal["dmem", "misc", "off"] | None = pydantic.Field(
+        None, description="who keeps memory limits of control groups (driver R615 or newer)"
+    )
+    cgroup_root: Path | None = pydantic.Field(
+        None, description="root of the control groups, any folder; by default where cgroup2 is"
+    )
 
     def cli_cmd(self) -> None:
         """Run the command."""
         options = Options(
-            seed=self.seed, nodes=self.nodes, userspace=self.userspace, report=_report
+            seed=self.seed,
+            nodes=self.nodes,
+            userspace=self.userspace,
+            cgroup_root=self.cgroup_root,
+            report=_report,
         )
-        machine = Machine.create(self.root, self.profile, options)
+        machine = Machine.create(self.root, self._profile(), options)
         _print(f"{machine.description.profile.name}: {len(machine.gpus)} GPUs in {self.root}")
         _print(f"driver {machine.description.driver_version}; {machine.description.userspace}")
         if machine.description.nodes.note:
@@ -67,6 +81,11 @@ class Up(pydantic.BaseModel):
             f"     dra-driver inspect --nvidia-driver-root {machine.driver_root}"
             f" --sys-root {machine.sys_root} --proc-root {machine.proc_root}"
         )
+
+    def _profile(self) -> profiles.Profile:
+        given = {"driver_version": self.driver_version, "memory_limits": self.memory_limits}
+        changes = {name: value for name, value in given.items() if value is not None}
+        return profiles.changed(profiles.load(self.profile), changes)
 
 
 class Down(pydantic.BaseModel):
@@ -106,10 +125,11 @@ class Profiles(pydantic.BaseModel):
 class Fault(pydantic.BaseModel):
     """Inject a fault, or take faults back.
 
-    lose and restore: a GPU falls off the bus and comes back. fail and slow: an NVML function fails
-    or takes longer. hide: an NVML function is missing. kill: the process that calls an NVML
-    function dies. unload and load: the kernel driver. remove and add: a GPU is pulled and put back.
-    clear: forget failing, slow, hidden and killing functions.
+    lose and restore: a GPU falls off the bus and comes back. fail and slow: a function of NVML or
+    libcuda fails or takes longer; with a slow cuInit an MPS server hangs. hide: an NVML function is
+    missing. kill: the process that calls an NVML function dies. unload and load: the kernel driver.
+    remove and add: a GPU is pulled and put back. clear: forget failing, slow, hidden and killing
+    functions.
     """
 
     kind: CliPositionalArg[
@@ -129,8 +149,8 @@ class Fault(pydantic.BaseModel):
     ]
     root: Path = _ROOT
     gpu: str = _GPU
-    function: str = pydantic.Field("*", description="NVML function, * for all")
-    code: int = pydantic.Field(999, description="NVML return code of a failing function")
+    function: str = pydantic.Field("*", description="function of NVML, * for all; or of libcuda")
+    code: int = pydantic.Field(999, description="return code of a failing function")
     times: int = pydantic.Field(FOR_EVER, description="how often; -1 for ever")
     delay_ms: int = pydantic.Field(1000, ge=0, description="how much longer a slow call takes")
     nth: int = pydantic.Field(1, ge=1, description="at which call from now on the caller dies")
@@ -216,6 +236,7 @@ class Simulate(BaseSettings):
     event: CliSubCommand[Event]
     boot: CliSubCommand[Boot]
     mig: CliSubCommand[Mig]
+    memory: CliSubCommand[Memory]
     reset: CliSubCommand[Reset]
 
     def cli_cmd(self) -> None:

@@ -24,11 +24,14 @@ from dra_driver.simulator import build, device_nodes, hardware, procfs, state, s
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.device_nodes import NodeKind, NodePlan
 from dra_driver.simulator.hardware import SimulatedGpu
+from dra_driver.simulator.layout import MemoryBackend
 from dra_driver.simulator.profile import Profile
 from dra_driver.simulator.userspace import Userspace
 
 MARKER = ".simulated-machine.json"
 _MARKER_FORMAT = 1
+# What a library before R615 does not export.
+_MEMORY_LIMIT_FUNCTIONS = ("nvmlDeviceGetMemoryLimits_v1", "nvmlDeviceSetMemoryLimits_v1")
 # What the GSP firmware files are called for the two families of cards.
 _FIRMWARE = ("gsp_ga10x.bin", "gsp_tu10x.bin")
 
@@ -43,6 +46,8 @@ class Options:
         seed: makes UUIDs and serial numbers; the profile's name by default.
         nodes: real device nodes or plain files; None for real ones where possible.
         userspace: NVIDIA's files, stand-ins, or the first where possible.
+        cgroup_root: root of the control groups, which may be any folder; None for the file system
+            cgroup2 of whoever asks.
         cache: folder for compiled and downloaded files; the user's cache folder by default.
         environment: where HOME, PATH and CC are looked up.
         report: told in a sentence when something takes a while.
@@ -51,6 +56,7 @@ class Options:
     seed: str | None = None
     nodes: NodeKind | None = None
     userspace: UserspaceChoice = "auto"
+    cgroup_root: Path | None = None
     cache: Path | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     report: Callable[[str], None] = lambda _sentence: None
@@ -199,8 +205,14 @@ def _refresh(root: Path, profile: Profile, options: Options) -> Description:
             f"{', made from another text of that profile' if same else ''}; remove it first with "
             f"`dra-driver simulate down --root {root}`"
         )
-    with state.State(state.find(root / userspace.library_folder())):
-        pass  # a state of another layout is an error here, not in every NVML call
+    # A state of another layout is an error here, not in every NVML call.
+    with state.State(state.find(root / userspace.library_folder())) as now:
+        groups = now.cgroup_root
+    if options.cgroup_root is not None and str(options.cgroup_root.absolute()) != groups:
+        raise SetupError(
+            f"{root} already is this machine, with control groups {groups or 'of its host'}; "
+            f"remove it first with `dra-driver simulate down --root {root}`"
+        )
     _install_library(root, profile, found.driver_version, options)
     return found
 
@@ -234,12 +246,12 @@ def _build(root: Path, profile: Profile, options: Options) -> Description:
     sysfs.write_driver(root / "sys", version)
     for gpu in description.gpus:
         add_gpu(root, description, gpu)
-    _write_state(root, description)
+    _write_state(root, description, options)
     (root / MARKER).write_text(description.to_json())
     return description
 
 
-def _write_state(root: Path, description: Description) -> None:
+def _write_state(root: Path, description: Description, options: Options) -> None:
     profile, version = description.profile, description.driver_version
     major, _, minor = profile.cuda_version.partition(".")
     folder = userspace.library_folder()
@@ -251,9 +263,17 @@ def _write_state(root: Path, description: Description) -> None:
             library_folder=folder,
             caps_major=description.nodes.caps_major,
             device_nodes=description.nodes.kind is NodeKind.DEVICE,
+            memory_backend=_memory_backend(profile, version),
+            cgroup_root=str(options.cgroup_root.absolute()) if options.cgroup_root else "",
         ),
         [hardware.facts_of(gpu, profile, version) for gpu in description.gpus],
     )
+
+
+def _memory_backend(profile: Profile, version: str) -> MemoryBackend:
+    if not profiles.limits_memory(version):
+        return MemoryBackend.OFF
+    return MemoryBackend[(profile.memory_limits or "misc").upper()]
 
 
 def _userspace(profile: Profile, options: Options) -> Userspace:
@@ -287,7 +307,10 @@ def _install_userspace(root: Path, files: Userspace) -> None:
 def _install_library(root: Path, profile: Profile, version: str, options: Options) -> None:
     """Put the NVML library in place, by rename: processes that use the old one keep it."""
     cache = options.cache or build.cache_folder(options.environment)
-    built = build.compile_library(cache, options.environment, without=profile.missing_functions)
+    without = [*profile.missing_functions]
+    if not profiles.limits_memory(version):
+        without += _MEMORY_LIMIT_FUNCTIONS
+    built = build.compile_library(cache, options.environment, without=without)
     folder = root / userspace.library_folder()
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"libnvidia-ml.so.{version}"

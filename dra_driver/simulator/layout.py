@@ -12,13 +12,16 @@ import enum
 from typing import ClassVar
 
 MAGIC = b"NVMLSIM"
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
 STATE_OFFSET = 4096
 MAX_GPUS = 32
 MAX_FAULTS = 64
 MAX_EVENTS = 256
 MAX_LINKS = 36
 MAX_PROCESSES = 64
+MAX_MEMORY_LIMITS = 256
+MAX_ALLOCATIONS = 128
+MAX_GROUP_DEPTH = 16
 MAX_MIG_PROFILES = 24
 MAX_GPU_INSTANCES = 15
 MAX_COMPUTE_INSTANCES = 8
@@ -76,6 +79,9 @@ Engine = enum.IntEnum(
     "MULTIPROCESSORS COPY_ENGINES DECODERS ENCODERS JPEG_ENGINES OFA_ENGINES",
     start=0,
 )
+
+# Who keeps the memory limits of control groups: nobody, the driver, or the kernel.
+MemoryBackend = enum.IntEnum("MemoryBackend", "OFF MISC DMEM", start=0)
 
 # What a fault does to the calling process.
 Kill = enum.IntEnum("Kill", "NEVER BEFORE AFTER", start=0)
@@ -159,6 +165,39 @@ class ProcessRecord(ctypes.Structure):
     ]
 
 
+class GroupRecord(ctypes.Structure):
+    """A control group, by its directory."""
+
+    _fields_: ClassVar = [("device", ctypes.c_uint64), ("inode", ctypes.c_uint64)]
+
+
+class MemoryLimitRecord(ctypes.Structure):
+    """The limit of a control group on a GPU that the driver itself keeps, in bytes."""
+
+    _fields_: ClassVar = [
+        ("active", ctypes.c_uint32),
+        ("slot", ctypes.c_uint32),
+        ("group", GroupRecord),
+        ("soft", ctypes.c_uint64),
+        ("hard", ctypes.c_uint64),
+    ]
+
+
+class AllocationRecord(ctypes.Structure):
+    """Memory of a GPU that a process has; `groups` are its control group and those above."""
+
+    _fields_: ClassVar = [
+        ("active", ctypes.c_uint32),
+        ("slot", ctypes.c_uint32),
+        ("pid", ctypes.c_uint32),
+        ("charged", ctypes.c_uint32),
+        ("depth", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("bytes", ctypes.c_uint64),
+        ("groups", GroupRecord * MAX_GROUP_DEPTH),
+    ]
+
+
 class GpuRecord(ctypes.Structure):
     """One slot of the machine."""
 
@@ -220,14 +259,17 @@ class StateRecord(ctypes.Structure):
         ("caps_major", ctypes.c_uint32),
         ("device_nodes", ctypes.c_uint32),
         ("late_files_ms", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("memory_backend", ctypes.c_uint32),
         ("next_event", ctypes.c_uint64),
         ("driver_version", ctypes.c_char * VERSION_SIZE),
         ("nvml_version", ctypes.c_char * VERSION_SIZE),
         ("library_folder", ctypes.c_char * PATH_SIZE),
+        ("cgroup_root", ctypes.c_char * PATH_SIZE),
         ("faults", FaultRecord * MAX_FAULTS),
         ("events", EventRecord * MAX_EVENTS),
         ("processes", ProcessRecord * MAX_PROCESSES),
+        ("memory_limits", MemoryLimitRecord * MAX_MEMORY_LIMITS),
+        ("allocations", AllocationRecord * MAX_ALLOCATIONS),
         ("gpus", GpuRecord * MAX_GPUS),
     ]
 
@@ -240,6 +282,9 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "sim_event": EventRecord,
     "sim_link": LinkRecord,
     "sim_process": ProcessRecord,
+    "sim_group": GroupRecord,
+    "sim_memory_limit": MemoryLimitRecord,
+    "sim_allocation": AllocationRecord,
     "sim_mig_profile": MigProfileRecord,
     "sim_gpu_instance": GpuInstanceRecord,
     "sim_compute_instance": ComputeInstanceRecord,

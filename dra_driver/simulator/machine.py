@@ -15,11 +15,21 @@ from pathlib import Path
 from typing import Self
 
 from dra_driver.errors import SetupError
-from dra_driver.simulator import build, device_nodes, driver_root, mig, procfs, state, userspace
+from dra_driver.simulator import (
+    build,
+    device_nodes,
+    driver_root,
+    memory,
+    mig,
+    procfs,
+    state,
+    userspace,
+)
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Description, Options
 from dra_driver.simulator.hardware import SimulatedGpu
-from dra_driver.simulator.layout import Fact, Kill
+from dra_driver.simulator.layout import Fact, Kill, MemoryBackend
+from dra_driver.simulator.memory import Allocation
 from dra_driver.simulator.mig import Holder, SimulatedMig
 from dra_driver.simulator.profile import Profile
 from dra_driver.simulator.residents import occupy
@@ -244,6 +254,53 @@ class Machine:
         """Make late files whose time has come, though the process that made them has ended."""
         with self._state() as now:
             mig.settle(self.library, now)
+
+    # Memory by control group
+
+    @property
+    def memory_backend(self) -> MemoryBackend:
+        """Who keeps memory limits of control groups: nobody, the driver, or the kernel."""
+        with self._state() as now:
+            return memory.backend(now)
+
+    def take_memory(
+        self, uuid: str, size: int, *, pid: int | None = None, group: Path | None = None
+    ) -> bool:
+        """Let a process take memory of a GPU; False when a memory limit forbids it.
+
+        Args:
+            uuid: of the GPU.
+            size: in bytes.
+            pid: the process, which need not exist; this one by default.
+            group: folder of its control group; None for one the driver does not know, which no
+                limit binds.
+
+        Raises:
+            SetupError: there is no such group, or the GPU itself has not so much left.
+        """
+        taker = os.getpid() if pid is None else pid
+        with self._state() as now:
+            slot = now.slot_of(uuid)
+            return memory.take(self.library, now, slot, pid=taker, group=group, memory=size)
+
+    def release_memory(self, uuid: str, *, pid: int | None = None) -> None:
+        """End a process on a GPU; this one by default."""
+        with self._state() as now:
+            memory.release(now, now.slot_of(uuid), os.getpid() if pid is None else pid)
+
+    def allocations(self) -> list[Allocation]:
+        """Return what processes have taken of all GPUs."""
+        with self._state() as now:
+            return memory.allocations(now)
+
+    def group_of(self, pid: int) -> Path:
+        """Return the folder of the control group that a process of this host is in.
+
+        Raises:
+            SetupError: there is no such process, or it has none.
+        """
+        with self._state() as now:
+            return memory.group_of(now, pid)
 
     def reset_gpu(self, uuid: str) -> None:
         """Reset a GPU: its instances are gone, a pending MIG mode is in force, a loss is over.

@@ -7,7 +7,7 @@ them. Unknown keys are errors: a misspelt fact would silently be absent.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -60,6 +60,7 @@ _MOST_MIG_PROFILES = 24
 _MOST_MIG_DEVICES = 15
 _MOST_UNITS = 32
 _GPU_INSTANCE_PROFILES = 18
+_FIRST_WITH_MEMORY_LIMITS = 615
 
 
 class _Part(pydantic.BaseModel):
@@ -291,7 +292,11 @@ class Gpu(_Part):
 
 
 class Profile(_Part):
-    """A machine: its driver, its CPUs as far as GPUs care, and its GPUs in any order."""
+    """A machine: its driver, its CPUs as far as GPUs care, and its GPUs in any order.
+
+    `memory_limits` is who keeps the memory limits of control groups, which drivers have as of
+    R615: the kernel (dmem), the driver (misc, the default), or nobody.
+    """
 
     name: Annotated[str, pydantic.StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
     description: str = ""
@@ -299,9 +304,23 @@ class Profile(_Part):
     cuda_version: Annotated[str, pydantic.StringConstraints(pattern=r"^\d+\.\d$")]
     cpus_per_numa_node: Positive = 16
     missing_functions: list[str] = []
+    memory_limits: Literal["dmem", "misc", "off"] | None = None
     nvswitch: NvSwitch | None = None
     cards: dict[str, Card] = {}
     gpus: Annotated[list[Gpu], pydantic.Field(max_length=32)]
+
+    @pydantic.field_validator("memory_limits", mode="before")
+    @classmethod
+    def _yaml_off(cls, value: object) -> object:
+        return "off" if value is False else value
+
+    @pydantic.model_validator(mode="after")
+    def _limits_need_r615(self) -> Self:
+        if self.memory_limits in ("dmem", "misc") and not limits_memory(self.driver_version):
+            raise ValueError(
+                f"memory_limits: a driver {self.driver_version} has none; they need R615 or newer"
+            )
+        return self
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -322,6 +341,11 @@ class Profile(_Part):
     def card_of(self, gpu: Gpu) -> Card:
         """Return the card of one of this profile's GPUs."""
         return self.cards[gpu.card]
+
+
+def limits_memory(driver_version: str) -> bool:
+    """Tell whether a driver knows memory limits of control groups."""
+    return int(driver_version.partition(".")[0]) >= _FIRST_WITH_MEMORY_LIMITS
 
 
 def _check_links(gpu: Gpu, gpus: Iterable[Gpu]) -> None:
@@ -382,6 +406,18 @@ def parse(text: str, *, origin: str) -> Profile:
         return Profile.model_validate(content)
     except pydantic.ValidationError as cause:
         raise ConfigError(f"profile {origin}: {_problems(cause)}") from cause
+
+
+def changed(profile: Profile, changes: Mapping[str, object]) -> Profile:
+    """Return a profile with other values in some of its fields, checked as a new one is.
+
+    Raises:
+        ConfigError: a value is not allowed, or not together with the rest.
+    """
+    try:
+        return Profile.model_validate(profile.model_dump() | dict(changes))
+    except pydantic.ValidationError as cause:
+        raise ConfigError(f"profile {profile.name}: {_problems(cause)}") from cause
 
 
 def dump(profile: Profile) -> str:

@@ -1,4 +1,4 @@
-"""Processes that are on a GPU from boot on, such as a display server on a laptop's.
+"""Processes on a GPU: those from boot on, such as a display server on a laptop's, and their end.
 
 In: what a profile says of them. Out: their places in the shared state, where NVML finds them. A
 reset of the GPU or a reboot ends them; after a reboot they are started again.
@@ -37,3 +37,18 @@ def occupy(record: layout.StateRecord, slot: int, residents: Sequence[Resident])
         place.graphics = int(resident.graphics)
         place.memory = resident.memory
         place.active = 1
+
+
+def vacate(record: layout.StateRecord, slot: int) -> None:
+    """End all processes on a GPU, and forget the memory limits that the driver keeps for it."""
+    gpu = record.gpus[slot]
+    for process in record.processes:
+        if process.slot == slot:
+            process.active = 0
+    for allocation in record.allocations:
+        if allocation.active and allocation.slot == slot:
+            allocation.active = 0
+            gpu.facts[layout.Fact.MEMORY_USED] -= allocation.bytes
+    for limit in record.memory_limits:
+        if limit.slot == slot:
+            limit.active = 0

@@ -8,6 +8,8 @@ slice belongs to its Node by the Node's UID, and there is none yet.
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import yaml
 from pydantic import Field
@@ -15,11 +17,16 @@ from pydantic_settings import SettingsConfigDict
 
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.settings import CommandSettings, MigProfiles, MigSetting
+from dra_driver.settings import CommandSettings, ConsumableShares, MigProfiles, MigSetting
+from dra_driver.shares.config import read_file
+from dra_driver.shares.divide import divide
 from dra_driver.simulator.nodes import inventory_of, on_node
+from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.mig_offer import ALL, MigOffer, MigSettings
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import projection
+from dra_driver.slices.share_offer import NO_SHARES, ShareOffer
+from resource_nvidia_com.device_plugin import NodeConfig
 
 _GENERATION = 1
 """Of a pool that is published for the first time."""
@@ -44,6 +51,11 @@ class Slices(CommandSettings):
     )
     mig: MigSetting
     mig_profiles: MigProfiles
+    share_config: Path | None = Field(
+        None,
+        description="File that says how devices are divided into shares, as for the driver.",
+    )
+    consumable_shares: ConsumableShares
 
     def cli_cmd(self) -> None:
         """Print the slices.
@@ -53,9 +65,13 @@ class Slices(CommandSettings):
         """
         inventory = inventory_of(self.profile)
         offer = MigSettings.of(self.mig, self.mig_profiles).offer_of_any_node()
+        config = NodeConfig() if self.share_config is None else read_file(self.share_config)
+        consumable = Consumable.of(self.consumable_shares)
         for node in node_names(self.node_name, self.count):
+            there = on_node(inventory, node)
+            share = replace(shares_of(config, there), consumable=consumable)
             text = yaml.dump_all(
-                slices_of(on_node(inventory, node), node, offer),
+                slices_of(there, node, offer, share),
                 Dumper=_Plain,
                 sort_keys=False,
                 explicit_start=True,
@@ -69,10 +85,10 @@ def node_names(name: str, count: int) -> list[str]:
 
 
 def slices_of(
-    inventory: Inventory, node: str, offer: MigOffer = ALL
+    inventory: Inventory, node: str, offer: MigOffer = ALL, share: ShareOffer = NO_SHARES
 ) -> Iterator[dict[str, object]]:
     """Yield the slices that the driver would create on a node that has none."""
-    published = projection(inventory, mig=offer)
+    published = projection(inventory, mig=offer, share=share)
     pool = build_slices(
         published.devices,
         driver=DRIVER_NAME,
@@ -86,6 +102,12 @@ def slices_of(
             "metadata": {"name": pool.slice_name(index)},
             "spec": pool.spec(index, generation=_GENERATION),
         }
+
+
+def shares_of(config: NodeConfig, inventory: Inventory) -> ShareOffer:
+    """Return what a share config makes of a node that nobody uses."""
+    divided = divide(config, inventory)
+    return ShareOffer(divisions=divided.divisions, refused=divided.refused, serving=divided.serving)
 
 
 class _Plain(yaml.SafeDumper):

@@ -21,8 +21,8 @@ from typing import Self
 
 from dra_driver.errors import SetupError, StateError
 from dra_driver.simulator import elf, layout
-from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, Engine, Fact, Kill, Text
-from dra_driver.simulator.residents import Resident, occupy
+from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, Engine, Fact, Kill, MemoryBackend, Text
+from dra_driver.simulator.residents import Resident, occupy, vacate
 
 FILE_PREFIX = "libnvidia-simulator.so."
 FOR_EVER = -1
@@ -101,7 +101,8 @@ class Driver:
     """Versions the driver reports, and where and how it makes files.
 
     `cuda_version` is 1000 * major + 10 * minor, `library_folder` relative to the driver root.
-    `caps_major` and `device_nodes` say how nodes of MIG capabilities are made.
+    `caps_major` and `device_nodes` say how nodes of MIG capabilities are made, `memory_backend` who
+    keeps memory limits of the control groups below `cgroup_root`.
     """
 
     version: str
@@ -109,6 +110,8 @@ class Driver:
     library_folder: str
     caps_major: int = 0
     device_nodes: bool = False
+    memory_backend: MemoryBackend = MemoryBackend.OFF
+    cgroup_root: str = ""
 
 
 def create(path: Path, driver: Driver, gpus: Sequence[GpuFacts]) -> None:
@@ -136,6 +139,8 @@ def create(path: Path, driver: Driver, gpus: Sequence[GpuFacts]) -> None:
     record.library_folder = _field(driver.library_folder, layout.PATH_SIZE)
     record.caps_major = driver.caps_major
     record.device_nodes = int(driver.device_nodes)
+    record.memory_backend = driver.memory_backend
+    record.cgroup_root = _field(driver.cgroup_root, layout.PATH_SIZE)
     for slot, gpu in enumerate(gpus):
         _fill(record.gpus[slot], gpu)
         occupy(record, slot, gpu.residents)
@@ -257,6 +262,11 @@ class State:
     def driver_loaded(self) -> bool:
         """Whether nvmlInit finds a driver."""
         return bool(self._record.driver_loaded)
+
+    @property
+    def cgroup_root(self) -> str:
+        """The folder that is the root of the control groups; empty for where cgroup2 begins."""
+        return bytes(self._record.cgroup_root).decode()
 
     @property
     def late_files_ms(self) -> int:
@@ -473,9 +483,7 @@ def _clear_mig(record: layout.StateRecord, slot: int) -> None:
     Instances survive neither a reset nor a reload of the driver.
     """
     gpu = record.gpus[slot]
-    for process in record.processes:
-        if process.slot == slot:
-            process.active = 0
+    vacate(record, slot)
     for instance in gpu.instances:
         instance.present = 0
         for compute in instance.compute:

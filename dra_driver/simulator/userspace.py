@@ -3,7 +3,8 @@
 In: a cache folder and this machine's own Debian package sources. Out: a `Userspace`: the driver's
 version and its files by their place in a driver root. The real ones come from the non-free part of
 the archive this machine already uses, downloaded and unpacked, never installed. Where they cannot
-be had, stand-ins with the right sonames take their place.
+be had, stand-ins with the right sonames take their place. libcuda is a stand-in always: NVIDIA's
+own would find none of the simulated GPUs.
 """
 
 import contextlib
@@ -30,6 +31,7 @@ _SONAMES = (
     "libcuda.so.1", "libnvidia-ptxjitcompiler.so.1", "libnvidia-nvvm.so.4", "libnvidia-cfg.so.1",
     "libnvcuvid.so.1", "libnvidia-encode.so.1",
 )  # fmt: skip
+_CUDA = "libcuda.so"
 _PLAIN_LINKS = ("libcuda.so", "libnvcuvid.so", "libnvidia-encode.so")
 # The real packages keep nvidia-smi aside and let a symlink choose; containers get the path where
 # the file itself lies, so here it lies on the search path.
@@ -68,7 +70,7 @@ def real(
     report: Callable[[str], None],
     apt: Path = Path("/etc/apt"),
 ) -> Userspace:
-    """Return NVIDIA's files from the cache, downloaded first if they are not there.
+    """Return NVIDIA's files, but for libcuda, from the cache; downloaded first if need be.
 
     Args:
         cache: folder for results, made if missing.
@@ -95,6 +97,7 @@ def real(
         elif path.is_file():
             files[_MOVED.get(place, place)] = path
     version = _version(files)
+    files[f"{library_folder()}/{_CUDA}.{version}"] = build.compile_cuda(cache, environment)
     return Userspace(
         real=True, version=version, files=files, links=links, note=f"NVIDIA's own files, {version}"
     )
@@ -103,7 +106,7 @@ def real(
 def stand_ins(
     cache: Path, environment: Mapping[str, str], driver_version: str, why: str
 ) -> Userspace:
-    """Return empty libraries with the right sonames, and a small nvidia-smi of our own.
+    """Return libraries with the right sonames, empty but for libcuda, and a small nvidia-smi.
 
     Raises:
         SetupError: no C compiler.
@@ -114,7 +117,11 @@ def stand_ins(
     for soname in _SONAMES:
         stem = soname.rpartition(".so.")[0]
         name = f"{stem}.so.{driver_version}"
-        files[f"{folder}/{name}"] = build.compile_stand_in(soname, cache, environment)
+        files[f"{folder}/{name}"] = (
+            build.compile_cuda(cache, environment)
+            if soname == build.CUDA_SONAME
+            else build.compile_stand_in(soname, cache, environment)
+        )
         links[f"{folder}/{soname}"] = name
         if f"{stem}.so" in _PLAIN_LINKS:
             links[f"{folder}/{stem}.so"] = soname

@@ -9,12 +9,25 @@ import re
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from dra_driver.devices.kinds import NodeDevice, kind_of
+from dra_driver.devices.kinds import Device, NodeDevice, kind_of
 from dra_driver.devices.model import Gpu, Inventory, MigDevice, Partition
+from dra_driver.devices.shares import ConsumableShare, Share
 from dra_driver.devices.versions import dotted
 
 LONGEST_VALUE = 64
 """Bytes of a string or version attribute (DeviceAttributeMaxValueLength)."""
+
+RESOURCE_NAME = "resourceName"
+"""The extended resource that a share serves, and a MIG device that goes by the name of GPUs.
+
+NVIDIA's driver has no such attribute.
+"""
+
+REPLICAS = "replicas"
+"""Of a share: into how many its device is divided."""
+
+SHARED_AS = "sharedAs"
+"""Of a device that is divided: what its shares serve, and it itself does not."""
 
 _STANDARD = "resource.kubernetes.io"
 """Domain of the attributes that all drivers share (KEP-4381, KEP-6072)."""
@@ -48,6 +61,10 @@ class Attributes:
         cut = value.encode(errors="replace")[:LONGEST_VALUE].decode(errors="ignore")
         self.values[name] = {"string": cut}
 
+    def number(self, name: str, value: int) -> None:
+        """Add a whole number."""
+        self.values[name] = {"int": value}
+
     def version(self, name: str, value: str) -> None:
         """Add a version, or note why it cannot be one."""
         semver = strict_semver(value)
@@ -67,17 +84,27 @@ class Attributes:
 def describe(one: NodeDevice, inventory: Inventory, attributes: Attributes) -> None:
     """Gather the attributes of a device; a fact that it or its card lacks is left out."""
     attributes.text("type", str(kind_of(one.device)))
-    match one.device:
-        case Gpu():
-            attributes.text("uuid", one.device.uuid)
-        case MigDevice():
-            attributes.text("uuid", one.device.uuid)
-            _describe_part(one.device, attributes)
-        case Partition():
-            _describe_part(one.device, attributes)
-        case _:
-            assert_never(one.device)
+    _describe_device(one.device, attributes)
     _describe_card(one.gpu, inventory, attributes)
+
+
+def _describe_device(device: Device, attributes: Attributes) -> None:
+    match device:
+        case Gpu():
+            attributes.text("uuid", device.uuid)
+        case MigDevice():
+            attributes.text("uuid", device.uuid)
+            _describe_part(device, attributes)
+        case Partition():
+            _describe_part(device, attributes)
+        case Share():
+            _describe_device(device.of, attributes)
+            attributes.text(RESOURCE_NAME, device.division.served_as)
+            attributes.number(REPLICAS, device.division.count)
+        case ConsumableShare():
+            _describe_device(device.of, attributes)
+        case _:
+            assert_never(device)
 
 
 def _describe_part(part: MigDevice | Partition, attributes: Attributes) -> None:
@@ -100,7 +127,7 @@ def _describe_card(gpu: Gpu, inventory: Inventory, attributes: Attributes) -> No
     if gpu.pcie_root is not None:
         attributes.text(f"{_STANDARD}/pcieRoot", gpu.pcie_root)
     if gpu.numa_node is not None and gpu.numa_node >= 0:
-        attributes.values[f"{_STANDARD}/numaNode"] = {"int": gpu.numa_node}
+        attributes.number(f"{_STANDARD}/numaNode", gpu.numa_node)
 
 
 def strict_semver(text: str) -> str | None:

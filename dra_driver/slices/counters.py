@@ -11,7 +11,7 @@ every pod on every node, so that of all these only those are published that say 
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from dra_driver.devices.model import Gpu, Instance, MigProfile, Placement
+from dra_driver.devices.model import Gpu, Instance, MigDevice, MigProfile, Placement
 from resource_nvidia_com.quantity import Quantity
 
 Counters = Mapping[str, int]
@@ -21,6 +21,11 @@ MOST_COUNTERS = 32
 """Counters that one set may have, and one device may consume (resource.k8s.io/v1)."""
 
 MEMORY = "memory"
+
+SHARES = "shares"
+"""Counter of a device that is divided into shares and in no other way."""
+
+_MEMORY_SLICE = "memory-slice-"
 
 _ENGINES = {
     "multiprocessors": "multiprocessors",
@@ -108,6 +113,22 @@ def telling(consumers: Sequence[Counters], left: Counters) -> frozenset[str]:
     return frozenset(kept)
 
 
+def in_shares(amounts: Counters, count: int) -> dict[str, int]:
+    """Return amounts with memory slices counted in shares, of which each has `count`.
+
+    So a share, which takes one of each memory slice, and a MIG device exclude each other.
+    """
+    return {
+        name: amount * count if name.startswith(_MEMORY_SLICE) else amount
+        for name, amount in amounts.items()
+    }
+
+
+def of_share(all_counters: Counters) -> dict[str, int]:
+    """Return what a share consumes of its card's counters: one of each memory slice."""
+    return {name: 1 for name in all_counters if name.startswith(_MEMORY_SLICE)}
+
+
 def of(names: Container[str], amounts: Counters) -> dict[str, int]:
     """Return those of the amounts that have one of these names."""
     return {name: amount for name, amount in amounts.items() if name in names}
@@ -116,6 +137,11 @@ def of(names: Container[str], amounts: Counters) -> dict[str, int]:
 def fits(wanted: Counters, left: Counters) -> bool:
     """Tell whether a device that consumes `wanted` can be allocated with this much left."""
     return all(left.get(name, 0) >= amount for name, amount in wanted.items())
+
+
+def shares_of(partition: MigDevice) -> str:
+    """Return the name of the counter of a MIG device that is divided into shares."""
+    return f"mig-{partition.profile.id}-{partition.placement.start}-shares"
 
 
 def counter_set(name: str, counters: Counters) -> dict[str, object]:
@@ -143,7 +169,7 @@ def wire(counters: Counters) -> dict[str, object]:
 
 
 def _memory_slice(number: int) -> str:
-    return f"memory-slice-{number}"
+    return f"{_MEMORY_SLICE}{number}"
 
 
 def _profile(profile: MigProfile) -> str:

@@ -3,10 +3,11 @@
 In: GPUs, and what is published of each. Out: the same, arranged. Rule: the scheduler takes the
 first device that fits, slices by name and devices by position, and weighs nothing
 (kube-scheduler's DRA allocator). The order does not change while claims come and go, so that
-nothing is written meanwhile, and does five things:
+nothing is written meanwhile, and does six things:
 
 - whole GPUs stand first: most pods ask for one, and on every node that it looks at the scheduler
   evaluates the selectors of each device before the one that fits;
+- shares come after them, spread over their GPUs or packed onto as few as possible;
 - GPUs that somebody put in MIG mode are the first to be divided, as they need no switch, which may
   be refused, and the last to be given out as a whole. Where this driver turned the mode on it does
   not count: it comes and goes with claims;
@@ -21,8 +22,12 @@ Pure.
 """
 
 from collections.abc import Container, Iterable, Sequence
+from itertools import chain, zip_longest
+from typing import TypeVar
 
 from dra_driver.devices.model import Gpu, MigProfile, Partition
+
+T = TypeVar("T")
 
 
 def by_address(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
@@ -48,6 +53,20 @@ def in_whole_order(gpus: Iterable[Gpu], divided: Container[Gpu]) -> tuple[Gpu, .
     ordered = in_fill_order(gpus)
     plain = tuple(gpu for gpu in ordered if gpu not in divided)
     return plain + tuple(gpu for gpu in reversed(ordered) if gpu in divided)
+
+
+def in_share_order(offered: Sequence[Sequence[T]], *, packed: bool) -> tuple[T, ...]:
+    """Return the shares of several devices in the order in which they are given out.
+
+    Args:
+        offered: the shares of each device.
+        packed: device after device, so that others stay free; else one of each device, then the
+            next of each, so that they are used evenly.
+    """
+    if packed:
+        return tuple(chain.from_iterable(offered))
+    rows = zip_longest(*([(one,) for one in each] for each in offered), fillvalue=())
+    return tuple(chain.from_iterable(chain.from_iterable(rows)))
 
 
 def in_packing_order(partitions: Sequence[Partition]) -> tuple[Partition, ...]:

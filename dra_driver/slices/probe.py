@@ -51,6 +51,33 @@ def stores_counters(
     device = next((device for device in devices if device.get(CONSUMES_COUNTERS)), None)
     if device is None:
         return True
+    try:
+        return stores(
+            api, device, CONSUMES_COUNTERS, driver=driver, node_name=node_name, timeout=timeout
+        )
+    except InvalidError as error:
+        # Kubernetes 1.34 wants counters in the same slice as devices, and is not served them so.
+        log.warning("api server refuses devices that consume counters", error=str(error))
+        return False
+
+
+def stores(
+    api: DryRun, device: Object, field: str, *, driver: str, node_name: str, timeout: float
+) -> bool:
+    """Tell whether the API server keeps a field of a device.
+
+    Args:
+        api: the client.
+        device: a device with that field.
+        field: its name.
+        driver: the DRA driver's name.
+        node_name: the node.
+        timeout: seconds for the request.
+
+    Raises:
+        InvalidError: the server takes no such device.
+        DriverError: the API server is away, or does not let us create slices.
+    """
     # A name of its own: the slices themselves may be there already.
     name = f"probe-{build_slices((), driver=driver, node_name=node_name).slice_name(0)}"[:253]
     pool = {"name": node_name, "generation": 0, "resourceSliceCount": 1}
@@ -61,16 +88,11 @@ def stores_counters(
         "metadata": {"name": name},
         "spec": asked,
     }
-    try:
-        answer = api.create(RESOURCE_SLICES, body, dry_run=True, timeout=timeout)
-    except InvalidError as error:
-        # Kubernetes 1.34 wants counters in the same slice as devices, and is not served them so.
-        log.warning("api server refuses devices that consume counters", error=str(error))
-        return False
+    answer = api.create(RESOURCE_SLICES, body, dry_run=True, timeout=timeout)
     stored = answer.get("spec")
     if not isinstance(stored, dict):
         raise UnavailableError("the API server's response for a trial slice has no spec")
     return not any(
-        difference.kind is Kind.DROPPED and CONSUMES_COUNTERS in difference.path
+        difference.kind is Kind.DROPPED and field in difference.path
         for difference in differences(asked, stored)
     )

@@ -9,13 +9,13 @@ What claims make and unmake changes nothing here: a MIG device that this driver 
 published as the partition it was allocated as. Nothing here talks to a server or logs.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import assert_never
 
 from dra_driver.devices import partitions as dividing
-from dra_driver.devices.kinds import Device, NodeDevice, name_of
+from dra_driver.devices.kinds import Device, GpuPart, NodeDevice, name_of
 from dra_driver.devices.model import (
     Gpu,
     GpuUuid,
@@ -25,13 +25,24 @@ from dra_driver.devices.model import (
     Partition,
     Refusal,
 )
+from dra_driver.devices.shares import ConsumableShare, Division, Share, shares
 from dra_driver.slices import counters, order
-from dra_driver.slices.attributes import Attributes, Omitted, describe
+from dra_driver.slices.attributes import RESOURCE_NAME, SHARED_AS, Attributes, Omitted, describe
+from dra_driver.slices.capacity import (
+    gpu_capacity,
+    mig_capacity,
+    share_capacity,
+    shareable_memory,
+)
+from dra_driver.slices.consumable import (
+    ALLOWS_MULTIPLE,
+    MOST_ADDED,
+    NO_CONSUMABLES,
+    Consumable,
+    consumable,
+)
 from dra_driver.slices.mig_offer import ALL, MigOffer, MigSource
-from resource_nvidia_com.quantity import Quantity
-
-MOST_FACTS = 32
-"""Attributes and capacities that one device may have together."""
+from dra_driver.slices.share_offer import NO_SHARES, ShareOffer
 
 NONE_REFUSED: Mapping[GpuUuid, Refusal] = MappingProxyType({})
 """Every GPU that is to be divided can be switched to MIG mode, as far as is known."""
@@ -89,26 +100,40 @@ class _Offer:
     gpu: Gpu
     inventory: Inventory
     mig: MigOffer
+    share: ShareOffer = NO_SHARES
+    consumable: Consumable = NO_CONSUMABLES
     refusal: Refusal | None = None
     in_parts: bool = False
     whole: _Published | None = None
+    shares: list[_Published] = field(default_factory=list)
     existing: list[_Published] = field(default_factory=list)
+    existing_shares: list[list[_Published]] = field(default_factory=list)
     partitions: list[_Published] = field(default_factory=list)
-    counter_set: WireCounterSet | None = None
+    counters: dict[str, int] = field(default_factory=dict)
     omitted: list[Omitted] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
-        return not (self.whole or self.existing or self.partitions)
+        found = (self.whole, self.shares, self.existing, self.existing_shares, self.partitions)
+        return not any(found)
+
+    @property
+    def division(self) -> Division | None:
+        """How the GPU is divided into shares; none while it is in MIG mode through others."""
+        if self.gpu.was_put_in_mig_mode:
+            return None
+        return self.share.divisions.get(GpuPart(gpu=self.gpu.uuid))
 
 
 def projection(
     inventory: Inventory,
     *,
     with_counters: bool = True,
+    with_consumables: bool = True,
     mig: MigOffer = ALL,
     refused: Mapping[GpuUuid, Refusal] = NONE_REFUSED,
+    share: ShareOffer = NO_SHARES,
 ) -> Projection:
     """Return the devices to publish, in the order of slices/order.py, and all that was left out.
 
@@ -116,8 +141,12 @@ def projection(
         inventory: what the machine has.
         with_counters: whether the API server stores counters. Where it does not, nothing keeps two
             claims from parts of one GPU that overlap, so what is not there yet is not offered.
+        with_consumables: whether the API server stores what lets several claims have a device.
+            Where it does not, each device is for one claim.
         mig: what is offered of MIG on this node.
         refused: the GPUs that cannot be switched to MIG mode at present.
+        share: which devices are divided into shares, and what several claims can have of others. A
+            partition is always for one claim: it is made for that, and goes with it.
     """
     withheld = [Withheld(index=gpu.index, reason=gpu.reason) for gpu in inventory.sick]
     offers: dict[int, _Offer] = {}
@@ -130,7 +159,18 @@ def projection(
             )
             withheld.append(Withheld(index=gpu.index, reason=reason))
             continue
-        offer = _Offer(gpu=gpu, inventory=inventory, mig=mig, refusal=_refusal(gpu, refused))
+        if refused_for := share.refused.get(GpuPart(gpu=gpu.uuid)):
+            withheld.append(Withheld(index=gpu.index, reason=refused_for))
+            continue
+        refusal = _refusal(gpu, refused)
+        offer = _Offer(
+            gpu=gpu,
+            inventory=inventory,
+            mig=mig,
+            share=share,
+            consumable=share.consumable if with_consumables else NO_CONSUMABLES,
+            refusal=refusal,
+        )
         _fill(offer, with_counters=with_counters)
         if offer.is_empty:
             reason = "; ".join(offer.notes) or mig.why_none_made() or "nothing of it is offered"
@@ -139,20 +179,27 @@ def projection(
             minors.add(gpu.minor)
             offers[gpu.minor] = offer
     filled = order.in_fill_order(offer.gpu for offer in offers.values())
-    return _arranged({gpu.minor: offers[gpu.minor] for gpu in filled}, withheld)
+    return _arranged({gpu.minor: offers[gpu.minor] for gpu in filled}, withheld, share)
 
 
-def _arranged(offers: dict[int, _Offer], withheld: list[Withheld]) -> Projection:
+def _arranged(offers: dict[int, _Offer], withheld: list[Withheld], share: ShareOffer) -> Projection:
     filled = tuple(offers.values())
     divided = [offer.gpu for offer in filled if offer.partitions]
-    whole = order.in_whole_order((offer.gpu for offer in filled if offer.whole), divided)
-    published = [one for gpu in whole if (one := offers[gpu.minor].whole) is not None]
+    undivided = (offer.gpu for offer in filled if offer.whole or offer.shares)
+    whole = [offers[gpu.minor] for gpu in order.in_whole_order(undivided, divided)]
+    published = [offer.whole for offer in whole if offer.whole is not None]
+    published += _shares_in_order([offer.shares for offer in whole], share)
     published += [one for offer in filled for one in offer.existing]
+    published += _shares_in_order([one for each in filled for one in each.existing_shares], share)
     published += [one for offer in filled for one in offer.partitions]
     return Projection(
         devices=tuple(one.wire for one in published),
         sources=tuple(one.source for one in published),
-        counter_sets=tuple(offer.counter_set for offer in filled if offer.counter_set is not None),
+        counter_sets=tuple(
+            counters.counter_set(counters.counter_set_name(offer.gpu), offer.counters)
+            for offer in filled
+            if offer.counters
+        ),
         withheld=tuple(sorted(withheld, key=lambda entry: entry.index)),
         omitted=tuple(omitted for offer in filled for omitted in offer.omitted),
         notes=tuple(
@@ -161,9 +208,26 @@ def _arranged(offers: dict[int, _Offer], withheld: list[Withheld]) -> Projection
     )
 
 
+def _shares_in_order(
+    offered: Sequence[Sequence[_Published]], share: ShareOffer
+) -> Sequence[_Published]:
+    """Return shares of several devices in order; packed, if those of any of them are to be."""
+    divisions = {
+        one.source.device.division
+        for each in offered
+        for one in each
+        if isinstance(one.source.device, Share)
+    }
+    return order.in_share_order(offered, packed=any(map(share.is_packed, divisions)))
+
+
 def _fill(offer: _Offer, *, with_counters: bool) -> None:
     if offer.mig.source is not MigSource.OFF:
-        _offer_existing(offer)
+        _offer_existing(offer, with_counters=with_counters)
+    division = offer.division
+    if division is not None and (division.together or not with_counters):
+        _offer_shares_alone(offer, division)
+        return
     if offer.mig.why_none_made() is not None:
         _offer_undivided(offer, None)  # of this node, and not of the GPU
         return
@@ -188,7 +252,7 @@ def _why_undivided(offer: _Offer, *, with_counters: bool) -> str | None:
             " demand; enable the feature gate DRAPartitionableDevices on the API server and the"
             " scheduler, then restart this driver"
         )
-    count = len(counters.whole(gpu.mig.profiles))
+    count = len(counters.whole(gpu.mig.profiles)) + len(offer.existing_shares)
     if count > counters.MOST_COUNTERS:
         return (
             f"its MIG profiles need {count} counters, and the API allows {counters.MOST_COUNTERS}"
@@ -196,11 +260,11 @@ def _why_undivided(offer: _Offer, *, with_counters: bool) -> str | None:
     return None
 
 
-def _offer_existing(offer: _Offer) -> None:
+def _offer_existing(offer: _Offer, *, with_counters: bool) -> None:
     """Offer the MIG devices that are there and that this driver did not make."""
     for instance in dividing.found_by_others(offer.gpu):
         if isinstance(instance, MigDevice):
-            offer.existing.append(_publish(offer, instance))
+            _offer_mig_device(offer, instance, with_counters=with_counters)
             continue
         state = "is divided among several compute instances"
         if not instance.compute_instances:
@@ -212,6 +276,54 @@ def _offer_existing(offer: _Offer) -> None:
         )
 
 
+def _offer_mig_device(offer: _Offer, device: MigDevice, *, with_counters: bool) -> None:
+    """Offer a MIG device that others made, as a whole and in its shares."""
+    part = GpuPart(gpu=device.parent, placement=device.placement)
+    if reason := offer.share.refused.get(part):
+        offer.notes.append(f"MIG device {device.uuid} is not published: {reason}")
+        return
+    division = offer.share.divisions.get(part)
+    if division is None:
+        offer.existing.append(_publish(offer, device, serves=offer.share.serving.get(part)))
+        return
+    counter = counters.shares_of(device)
+    taken = {counter: 1} if with_counters else {}
+    offer.existing_shares.append(
+        [_consuming(offer, _publish(offer, one), taken) for one in shares(device, division)]
+    )
+    if with_counters:
+        offer.counters[counter] = division.count
+        whole = _publish(offer, device, division)
+        offer.existing.append(_consuming(offer, whole, {counter: division.count}))
+
+
+def _offer_shares(offer: _Offer, division: Division, wanted: counters.Counters) -> None:
+    """Offer the shares of a GPU, each of which consumes `wanted`."""
+    offer.shares = [
+        _consuming(offer, _publish(offer, one), wanted) for one in shares(offer.gpu, division)
+    ]
+
+
+def _offer_shares_alone(offer: _Offer, division: Division) -> None:
+    """Offer the shares of a GPU and nothing else of it, so that nothing has to keep them apart."""
+    _offer_shares(offer, division, {})
+    if division.together:
+        reason = "one MPS daemon serves its shares together with those of other GPUs"
+    else:
+        reason = (
+            "the API server does not store counters, without which nothing keeps a claim for the"
+            " whole GPU from its shares (feature gate DRAPartitionableDevices)"
+        )
+    offer.notes.append(f"it is published in shares only: {reason}")
+
+
+def _consuming(offer: _Offer, published: _Published, wanted: counters.Counters) -> _Published:
+    if wanted:
+        name = counters.counter_set_name(offer.gpu)
+        published.wire["consumesCounters"] = counters.consumption(name, wanted)
+    return published
+
+
 def _refusal(gpu: Gpu, refused: Mapping[GpuUuid, Refusal]) -> Refusal | None:
     """Return the refusal of a switch that is still to be made."""
     return None if gpu.mig_mode is MigMode.ENABLED else refused.get(gpu.uuid)
@@ -219,7 +331,7 @@ def _refusal(gpu: Gpu, refused: Mapping[GpuUuid, Refusal]) -> Refusal | None:
 
 def _offer_parts(offer: _Offer) -> None:
     """Offer the whole GPU and its partitions, as far as others left room for them."""
-    gpu = offer.gpu
+    gpu, division = offer.gpu, offer.division
     offer.in_parts = True
     profiles = gpu.mig.profiles if gpu.mig is not None else ()
     everything = counters.whole(profiles)
@@ -233,19 +345,23 @@ def _offer_parts(offer: _Offer) -> None:
         )
     }
     is_offered_whole = dividing.is_whole(gpu) and not others
+    share: dict[str, int] = {}
+    if division is not None and is_offered_whole:
+        parts = {one: counters.in_shares(each, division.count) for one, each in parts.items()}
+        everything = counters.in_shares(everything, division.count)
+        left = counters.in_shares(left, division.count)
+        share = counters.of_share(everything)
     # Of all that fits, whatever is withdrawn of it: so what stays is published as it was.
-    told = counters.telling([*parts.values(), *([everything] if is_offered_whole else [])], left)
-    name = counters.counter_set_name(gpu)
-
-    def consuming(published: _Published, wanted: counters.Counters) -> _Published:
-        consumed = counters.of(told, wanted)
-        published.wire["consumesCounters"] = counters.consumption(name, consumed)
-        return published
-
+    wholes = [everything, share] if share else [everything] if is_offered_whole else []
+    told = counters.telling([*parts.values(), *wholes], left)
     for partition in _not_withdrawn(offer, parts):
-        offer.partitions.append(consuming(_publish(offer, partition), parts[partition]))
+        consumed = counters.of(told, parts[partition])
+        offer.partitions.append(_consuming(offer, _publish(offer, partition), consumed))
+    if division is not None and share:
+        _offer_shares(offer, division, counters.of(told, share))
     if is_offered_whole:
-        offer.whole = consuming(_publish(offer, gpu), everything)
+        whole = _publish(offer, gpu, division)
+        offer.whole = _consuming(offer, whole, counters.of(told, everything))
     elif dividing.is_whole(gpu):
         offer.notes.append(
             "it is not published as a whole, because there are GPU instances on it that this"
@@ -253,7 +369,7 @@ def _offer_parts(offer: _Offer) -> None:
             f" {gpu.pci_address} -dci; nvidia-smi mig -i {gpu.pci_address} -dgi)"
         )
     if offer.partitions or offer.whole:
-        offer.counter_set = counters.counter_set(name, counters.of(told, left))
+        offer.counters |= counters.of(told, left)
 
 
 def _wished(offer: _Offer) -> tuple[Partition, ...]:
@@ -292,7 +408,12 @@ def _offer_undivided(offer: _Offer, reason: str | None) -> None:
     if gpu.mig_mode is not MigMode.ENABLED or (
         offer.mig.source is MigSource.ON_DEMAND and dividing.is_whole(gpu)
     ):
-        offer.whole = _publish(offer, gpu)
+        division = offer.division
+        offer.whole = _publish(offer, gpu, division)
+        if division is not None:
+            _consuming(offer, offer.whole, {counters.SHARES: division.count})
+            _offer_shares(offer, division, {counters.SHARES: 1})
+            offer.counters[counters.SHARES] = division.count
     elif gpu.mig is None or gpu.mig.problem is None:
         offer.notes.append(
             "MIG mode is on, so it cannot be used as a whole GPU, and it has no MIG device; to"
@@ -304,47 +425,51 @@ def _names(profiles: Iterable[str]) -> str:
     return ", ".join(sorted(profiles))
 
 
-def _publish(offer: _Offer, device: Device) -> _Published:
-    """Return a device of the offer's GPU as it is published, without its counters."""
+def _publish(
+    offer: _Offer,
+    device: Device,
+    division: Division | None = None,
+    *,
+    serves: str | None = None,
+) -> _Published:
+    """Return a device of the offer's GPU as it is published, without its counters.
+
+    Args:
+        offer: where it is to be.
+        device: the device.
+        division: how it is divided, if it is.
+        serves: the extended resource that it serves, if that is not the one of its kind.
+    """
     source = NodeDevice(gpu=offer.gpu, device=device)
     attributes = Attributes(device=name_of(offer.gpu, device))
     describe(source, offer.inventory, attributes)
+    if division is not None:
+        attributes.text(SHARED_AS, division.served_as)
+    if serves is not None:
+        attributes.text(RESOURCE_NAME, serves)
     match device:
         case Gpu():
             omitted = attributes.omitted
-            capacity = _gpu_capacity(device, in_parts=offer.in_parts)
+            capacity = gpu_capacity(device, in_parts=offer.in_parts)
         case MigDevice():
-            capacity, too_many = _mig_capacity(device, attributes)
+            added = MOST_ADDED if offer.consumable.is_enabled else 0
+            capacity, too_many = mig_capacity(device, attributes, reserved=added)
             omitted = [*attributes.omitted, *too_many]
         case Partition():
             omitted = [] if offer.partitions else attributes.omitted  # the others lack the same
             capacity = counters.capacity(counters.engines(device.profile))
+        case Share():
+            omitted = [] if device.index else attributes.omitted  # the others lack the same
+            capacity = share_capacity(device)
+        case ConsumableShare():
+            return _publish(offer, device.of)  # what is published is its device
         case _:
             assert_never(device)
     offer.omitted += omitted
     wire: WireDevice = {"name": attributes.device, "attributes": attributes.values}
+    is_shareable = division is None and offer.consumable.is_enabled
+    if is_shareable and isinstance(device, Gpu | MigDevice):
+        wire[ALLOWS_MULTIPLE] = True
+        memory = shareable_memory(device, in_parts=offer.in_parts)
+        capacity = consumable(capacity, memory, offer.consumable)
     return _Published(wire=wire | ({"capacity": capacity} if capacity else {}), source=source)
-
-
-def _gpu_capacity(gpu: Gpu, *, in_parts: bool) -> dict[str, object]:
-    if in_parts and gpu.mig is not None:
-        # Of memory too it is what its largest profile has, slightly less than NVML says of the GPU:
-        # so it is with NVIDIA's driver, and so it is what the counters let be consumed.
-        return counters.capacity(counters.most_engines(gpu.mig.profiles))
-    if gpu.memory_bytes is None:
-        return {}
-    return {"memory": {"value": str(Quantity.of_bytes(gpu.memory_bytes))}}
-
-
-def _mig_capacity(
-    mig: MigDevice, attributes: Attributes
-) -> tuple[dict[str, object], list[Omitted]]:
-    """Return the capacity of a MIG device, with its memory slices if there is room for them."""
-    capacity = counters.capacity(counters.engines(mig.profile))
-    memory_slices = {
-        f"memorySlice{number}": {"value": "1"} for number in mig.placement.memory_slices
-    }
-    if len(attributes.values) + len(capacity) + len(memory_slices) <= MOST_FACTS:
-        return capacity | memory_slices, []
-    reason = f"the API allows a device {MOST_FACTS} attributes and capacities"
-    return capacity, [Omitted(device=attributes.device, attribute="memorySlice…", reason=reason)]

@@ -6,6 +6,7 @@ so each reply is compared with what was asked; a device that is not safe without
 (without its counters a GPU and its partitions could both be allocated) is withdrawn until the
 driver is restarted; a write that the server would not take as asked is not repeated. Counters are
 asked for before the first of them is published (slices/probe.py); without them whole GPUs stay.
+Without consumable capacity devices stay, each for one claim.
 Slices of others are never touched.
 """
 
@@ -20,6 +21,7 @@ from dra_driver.kube.resource import RESOURCE_SLICES, Resource
 from dra_driver.kube.watch import EventStream
 from dra_driver.ops.metrics import SliceWrite
 from dra_driver.slices.attributes import Omitted
+from dra_driver.slices.consumable import GATED_FIELDS
 from dra_driver.slices.difference import Difference, Kind, differences
 from dra_driver.slices.pool import DesiredPool, Object, build_slices, objects
 from dra_driver.slices.probe import CONSUMES_COUNTERS, stores_counters
@@ -108,8 +110,13 @@ class PublishObserver(Protocol):
 class Project(Protocol):
     """Turns an inventory into devices (slices/project.py)."""
 
-    def __call__(self, inventory: Inventory, *, with_counters: bool) -> Projection:
-        """Return what to publish; without counters only what is safe without them."""
+    def __call__(
+        self, inventory: Inventory, *, with_counters: bool, with_consumables: bool
+    ) -> Projection:
+        """Return what to publish; without counters only what is safe without them.
+
+        Without consumables each device is for one claim at a time.
+        """
         ...
 
 
@@ -151,6 +158,16 @@ class Publication:
         """Return the query that selects the slices of this driver on this node."""
         return {"fieldSelector": f"spec.driver={self._driver},spec.nodeName={self._node_name}"}
 
+    def published(self) -> tuple[str, ...]:
+        """Return the names of the devices in our slices as the API server has them now.
+
+        Raises:
+            DriverError: the API server refused or is away.
+        """
+        specs = (entry["spec"] for entry in self._existing())
+        devices = (spec.get("devices") for spec in specs if isinstance(spec, Mapping))
+        return tuple(str(device.get("name")) for each in devices for device in objects(each))
+
     def publish(self, inventory: Inventory) -> int:
         """Bring the API server in line; return how many writes it took, 0 when nothing changed.
 
@@ -189,10 +206,14 @@ class Publication:
     def _projected(self, inventory: Inventory) -> Projection:
         """Return what to publish, with counters if the API server is known to store them."""
         if CONSUMES_COUNTERS not in self._unsupported:
-            found = self._project(inventory, with_counters=True)
+            found = self._find(inventory, with_counters=True)
             if not found.counter_sets or self._has_counters(found):
                 return found
-        return self._project(inventory, with_counters=False)
+        return self._find(inventory, with_counters=False)
+
+    def _find(self, inventory: Inventory, *, with_counters: bool) -> Projection:
+        can_be_shared = self._unsupported.isdisjoint(GATED_FIELDS)
+        return self._project(inventory, with_counters=with_counters, with_consumables=can_be_shared)
 
     def _has_counters(self, found: Projection) -> bool:
         """Ask once whether the API server stores counters; what it drops later is noticed too."""
@@ -285,6 +306,14 @@ class Publication:
             return
         self._settled[write.name] = Settled(asked=asked, answered=answered)
         lost = frozenset(filter(None, map(_feature, found)))
+        if lost & GATED_FIELDS and self._unsupported.isdisjoint(GATED_FIELDS):
+            log.warning(
+                "devices published for one claim each",
+                reason="--consumable-shares is set, and the API server does not store "
+                f"{', '.join(sorted(lost & GATED_FIELDS))}",
+                advice="enable the feature gate DRAConsumableCapacity on the API server and the "
+                "scheduler, then restart this driver",
+            )
         self._unsupported |= lost
         self._tell_differences(write.name, found, lost)
 

@@ -65,7 +65,7 @@ class SlicePublisher:
         """Take what to do; `start` begins.
 
         Args:
-            publication: publishes one inventory; is used from the publisher's thread alone.
+            publication: publishes one inventory; only the publisher's thread writes.
             clock: monotonic seconds.
             random: numbers in [0, 1), for jitter.
             timing: delays.
@@ -119,6 +119,14 @@ class SlicePublisher:
                 self._due = self._clock()
                 self._is_ordered = True
                 self._wake.notify_all()
+
+    def published(self) -> tuple[str, ...]:
+        """Return the names of the devices in this node's slices as the API server has them now.
+
+        Raises:
+            DriverError: it is away, or refused.
+        """
+        return self._publication.published()
 
     def stop(self, timeout: float) -> bool:
         """End both threads within `timeout` seconds; return whether they ended. Slices stay."""

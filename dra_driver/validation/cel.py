@@ -17,7 +17,8 @@ from typing import get_args
 
 from pydantic.fields import FieldInfo
 
-from resource_nvidia_com.decode import VFIO_KIND, fields_at, inner_model, rule_of
+from resource_nvidia_com.decode import VFIO_KIND
+from resource_nvidia_com.problems import fields_at, inner_model, rule_of
 from resource_nvidia_com.quantity import PATTERN
 from resource_nvidia_com.rules import (
     DEVICE_KEY,

@@ -21,7 +21,7 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 
 
 class Validate(BaseSettings):
-    """Check the claim configs in manifests, as the driver would when a pod starts."""
+    """Check the claim configs and share configs in manifests, as the driver would."""
 
     model_config = SettingsConfigDict(
         frozen=True,

@@ -1,16 +1,25 @@
 """Which configs a manifest has for this driver, and what is wrong with them.
 
 In: the text of a file. Out: findings, each with its place in the file. Looked at are the opaque
-configs of ResourceClaims, ResourceClaimTemplates and DeviceClasses (resource.k8s.io, any version),
-also in lists of them; every other object is passed over. The checks are those of Prepare.
+configs of ResourceClaims, ResourceClaimTemplates and DeviceClasses (resource.k8s.io, any version)
+and the share configs of ConfigMaps, also in lists of them, and share configs by themselves; every
+other object is passed over. The checks are those of Prepare, and of the driver's start.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.validation.manifest import BrokenManifestError, Document, Path, read_documents
-from resource_nvidia_com.decode import InvalidConfigError, Problem, decode
+from dra_driver.manifest import BrokenManifestError, Document, read_documents
+from dra_driver.validation.node_configs import (
+    Wrong,
+    configs_of,
+    is_node_config,
+    wrong_in_document,
+    wrong_in_text,
+)
+from resource_nvidia_com.decode import decode
+from resource_nvidia_com.problems import InvalidConfigError, Path, Problem, dotted
 from resource_nvidia_com.v1beta1.base import API_VERSION
 
 _CONFIGS: Mapping[str, Path] = {
@@ -51,6 +60,9 @@ def check_manifest(text: str) -> FileReport:
             for found in _configs(document.value, ()):
                 configs += found.ours
                 findings += (_finding(document, found, problem) for problem in _problems(found))
+            for subject, wrongs in _node_configs(document):
+                configs += 1
+                findings += (_located_finding(subject, wrong) for wrong in wrongs)
     except BrokenManifestError as error:
         place = error.place
         findings.append(Finding(line=place.line, column=place.column, subject="", text=str(error)))
@@ -71,25 +83,47 @@ class _Config:
 
 def _configs(value: object, path: Path) -> Iterator[_Config]:
     """Yield the opaque configs of an object, or of the objects of a list."""
-    if not isinstance(value, Mapping):
-        return
-    kind = str(value.get("kind"))
-    items = value.get("items")
-    if kind.endswith("List") and isinstance(items, list):
-        for index, item in enumerate(items):
-            yield from _configs(item, (*path, "items", index))
-    elif kind in _CONFIGS and str(value.get("apiVersion")).startswith("resource.k8s.io/"):
-        entries = _at(value, _CONFIGS[kind])
-        name = f"{kind} {_at(value, ('metadata', 'name')) or ''}".rstrip()
+    for where, one in _objects(value, path):
+        kind = str(one.get("kind"))
+        if kind not in _CONFIGS or not str(one.get("apiVersion")).startswith("resource.k8s.io/"):
+            continue
+        entries = _at(one, _CONFIGS[kind])
         for index, entry in enumerate(entries if isinstance(entries, list) else []):
             opaque = _at(entry, ("opaque",))
             if isinstance(opaque, Mapping):
                 yield _Config(
-                    subject=name,
-                    path=(*path, *_CONFIGS[kind], index, "opaque"),
+                    subject=_subject(one),
+                    path=(*where, *_CONFIGS[kind], index, "opaque"),
                     driver=str(opaque.get("driver")),
                     parameters=opaque.get("parameters"),
                 )
+
+
+def _node_configs(document: Document) -> Iterator[tuple[str, Iterator[Wrong]]]:
+    """Yield (subject, what is wrong) of each share config."""
+    if is_node_config(document.value):
+        yield "share config", wrong_in_document(document)
+        return
+    for where, one in _objects(document.value, ()):
+        if one.get("kind") == "ConfigMap" and one.get("apiVersion") == "v1":
+            for path, text in configs_of(one, where):
+                yield _subject(one), wrong_in_text(document, path, text)
+
+
+def _objects(value: object, path: Path) -> Iterator[tuple[Path, Mapping[str, object]]]:
+    """Yield (path, object) of an object, or of the objects of a list."""
+    if not isinstance(value, Mapping):
+        return
+    items = value.get("items")
+    if str(value.get("kind")).endswith("List") and isinstance(items, list):
+        for index, item in enumerate(items):
+            yield from _objects(item, (*path, "items", index))
+    else:
+        yield path, value
+
+
+def _subject(value: Mapping[str, object]) -> str:
+    return f"{value.get('kind')} {_at(value, ('metadata', 'name')) or ''}".rstrip()
 
 
 def _problems(config: _Config) -> Iterator[tuple[Path, str]]:
@@ -107,7 +141,7 @@ def _problems(config: _Config) -> Iterator[tuple[Path, str]]:
 
 def _located(problem: Problem) -> str:
     """Return a problem's text behind the path of the parameters, without saying a path twice."""
-    begins_with_path = problem.path and problem.text.startswith(f"{'.'.join(problem.path)}: ")
+    begins_with_path = problem.path and problem.text.startswith(f"{dotted(problem.path)}: ")
     return f"parameters{'.' if begins_with_path else ': '}{problem.text}"
 
 
@@ -122,16 +156,15 @@ def _wrong_driver(config: _Config) -> Iterator[tuple[Path, str]]:
 def _finding(document: Document, config: _Config, problem: tuple[Path, str]) -> Finding:
     path, text = problem
     place = document.place((*config.path, *path))
-    where = _dotted(config.path)
+    where = dotted(config.path)
     return Finding(
         line=place.line, column=place.column, subject=config.subject, text=f"{where}.{text}"
     )
 
 
-def _dotted(path: Path) -> str:
-    """Return a path as Kubernetes writes it: `spec.devices.config[0].opaque`."""
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return "".join(parts).removeprefix(".")
+def _located_finding(subject: str, wrong: Wrong) -> Finding:
+    place = wrong.place
+    return Finding(line=place.line, column=place.column, subject=subject, text=wrong.text)
 
 
 def _at(value: object, path: Path) -> object:

@@ -12,7 +12,7 @@ from dra_driver.validation.policy import policy_yaml
 from resource_nvidia_com.schema import json_schemas
 
 SCHEMAS = Path("api/resource_nvidia_com/v1beta1/schema")
-POLICY = Path("manifests/admission-policy.yaml")
+POLICY = Path("manifests/chart/files/claim-configs-policy.yaml")
 
 
 def generated() -> dict[Path, str]:

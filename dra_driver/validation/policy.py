@@ -48,8 +48,9 @@ _YAML = """\
 #                    claim that the API server accepts stays within its CEL cost limits.
 #
 # How to switch it to warnings: set validationActions in the binding, at the end of this file, to
-# [Warn, Audit]. Then nothing is refused: whoever creates a wrong config gets a warning, the audit
-# log has it, and pods that use it do not start and say why in their events.
+# [Warn, Audit]; it is claimConfigsPolicy.validationActions of the chart. Then nothing is refused:
+# whoever creates a wrong config gets a warning, the audit log has it, and pods that use it do not
+# start and say why in their events.
 #   kubectl patch validatingadmissionpolicybinding {name} --type=merge \\
 #     --patch '{{"spec": {{"validationActions": ["Warn", "Audit"]}}}}'
 apiVersion: admissionregistration.k8s.io/v1

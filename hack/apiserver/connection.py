@@ -9,7 +9,8 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -49,6 +50,10 @@ class Fault:
         return self.times > 0 and self.verb in {None, verb} and self.plural in {None, plural}
 
 
+Page = Callable[[Object], Object]
+"""Answers a request to a path that is no kind's, by the body that was sent with it."""
+
+
 class Api(Protocol):
     """What a connection needs of the server it belongs to."""
 
@@ -57,6 +62,8 @@ class Api(Protocol):
     bookmark_seconds: float
     store: Store
     watch_epoch: int
+    pages: dict[str, Page]
+    granted: AbstractSet[tuple[str, str]] | None
 
     def take_fault(self, verb: str, plural: str) -> Fault | None: ...
 
@@ -146,7 +153,11 @@ class Connection(BaseHTTPRequestHandler):
         token = self.api.token
         if token is not None and self.headers.get("Authorization") != f"Bearer {token}":
             raise Refusal(401, "Unauthorized", "Unauthorized")
-        if target is None and not _is_known_group(self.path):
+        self._authorize(target)
+        path = urlsplit(self.path).path
+        if (page := self.api.pages.get(path)) is not None:
+            self._answer_object(200, page(self._body() if self.raw else {}))
+        elif target is None and not _is_known_group(self.path):
             self._answer(404, b"404 page not found\n", content_type="text/plain")
         elif target is None:
             # Of a group it knows, the real API server says it in a Status that names no object.
@@ -155,6 +166,15 @@ class Connection(BaseHTTPRequestHandler):
             self._watch(target)
         else:
             self._answer_object(*self._do(target))
+
+    def _authorize(self, target: Target | None) -> None:
+        """Refuse what the role does not grant, in RBAC's words."""
+        granted = self.api.granted
+        if granted is None or target is None:
+            return
+        resource = str(target)
+        if (self.verb, resource) not in granted:
+            raise Refusal(403, "Forbidden", f'User "test" cannot {self.verb} resource "{resource}"')
 
     def _fault(self, target: Target | None) -> bool:
         """Do to this request what a test asked for; say whether that was the answer."""
@@ -202,7 +222,10 @@ class Connection(BaseHTTPRequestHandler):
             for item in items:
                 meta = item["metadata"]
                 self.api.store.delete(target.kind, meta.get("namespace", ""), meta["name"])
-        return _list_object(target.kind, items, version)
+        start = int(self.query.get("continue", "0"))
+        end = start + int(self.query.get("limit") or len(items))
+        following = str(end) if end < len(items) else ""
+        return _list_object(target.kind, items[start:end], version, following)
 
     def _body(self) -> Object:
         try:
@@ -327,7 +350,7 @@ def _merge(old: Any, patch: Any) -> Any:
     return merged
 
 
-def _list_object(kind: Kind, items: list[Object], version: int) -> Object:
+def _list_object(kind: Kind, items: list[Object], version: int, following: str) -> Object:
     for item in items:
         # The real API server leaves these out of list items.
         item.pop("apiVersion", None)
@@ -335,7 +358,8 @@ def _list_object(kind: Kind, items: list[Object], version: int) -> Object:
     return {
         "apiVersion": kind.api_version,
         "kind": f"{kind.kind}List",
-        "metadata": {"resourceVersion": str(version)},
+        "metadata": {"resourceVersion": str(version)}
+        | ({"continue": following} if following else {}),
         "items": items,
     }
 

@@ -45,6 +45,26 @@ KINDS = (
     ),
     Kind(group="resource.k8s.io", version="v1", plural="resourceslices", kind="ResourceSlice"),
     Kind(group="resource.k8s.io", version="v1", plural="deviceclasses", kind="DeviceClass"),
+    Kind(
+        group="apps",
+        version="v1",
+        plural="daemonsets",
+        kind="DaemonSet",
+        namespaced=True,
+        with_status=True,
+    ),
+    Kind(
+        group="admissionregistration.k8s.io",
+        version="v1",
+        plural="validatingadmissionpolicies",
+        kind="ValidatingAdmissionPolicy",
+    ),
+    Kind(
+        group="admissionregistration.k8s.io",
+        version="v1",
+        plural="validatingadmissionpolicybindings",
+        kind="ValidatingAdmissionPolicyBinding",
+    ),
 )
 
 
@@ -56,6 +76,12 @@ class Target:
     namespace: str | None = None
     name: str | None = None
     subresource: str | None = None
+
+    def __str__(self) -> str:
+        """Return the resource with its group, such as `resourceclaims.resource.k8s.io/status`."""
+        group = f".{self.kind.group}" if self.kind.group else ""
+        part = f"/{self.subresource}" if self.subresource else ""
+        return f"{self.kind.plural}{group}{part}"
 
 
 def kind_of(api_version: str, kind: str) -> Kind:

@@ -1,20 +1,21 @@
 """An API server over HTTP for contract tests: list, watch, get, create, update, patch, delete.
 
 In: HTTP requests, and faults that a test asks for. Out: answers as the real API server gives them,
-and a log of all requests to count. Not here: admission, defaulting, RBAC (deny a verb with a Fault
-403).
+and a log of all requests to count. Not here: admission, defaulting, and users: of RBAC there is one
+role, which all callers have.
 """
 
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import yaml
 
-from apiserver.connection import Connections, Fault, Seen
+from apiserver.connection import Connections, Fault, Page, Seen
 from apiserver.kinds import KINDS, kind_of
 from apiserver.rules import check_slice, stamp_taints
 from apiserver.store import Object, Store
@@ -25,6 +26,8 @@ class ApiServer:
     """Use as a context manager, or call start() and stop(); state outlives a stop.
 
     `token`: when set, every other Authorization is answered with 401. `tls`: certificate and key.
+    `pages`: what else it serves, by path. `granted`: when set, the pairs of verb and resource (with
+    its group, such as `resourceclaims.resource.k8s.io`) that callers may use; the rest is 403.
     """
 
     port: int = 0
@@ -32,6 +35,9 @@ class ApiServer:
     tls: tuple[Path, Path] | None = None
     bookmark_seconds: float = 60.0
     store: Store = field(default_factory=Store)
+
+    pages: dict[str, Page] = field(default_factory=dict)
+    granted: AbstractSet[tuple[str, str]] | None = None
 
     def __post_init__(self) -> None:
         self.store.rules += [check_slice, stamp_taints]

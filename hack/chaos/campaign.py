@@ -7,15 +7,17 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import NoReturn
 
 from testbed.api import ApiStatusError
-from testbed.commands import TestbedError
+from testbed.commands import TestbedError, wait_until
 from testbed.disk import SmallDisk
 from testbed.node import GpuNode
 
 from chaos import look as looks
-from chaos.holds import ProcessSeen, Wanted, judge, judge_containers
+from chaos.divisions import DIVISIONS, config, division_of
+from chaos.holds import Look, ProcessSeen, Wanted, judge, judge_containers
 from chaos.plan import Event, Round
 from chaos.strikes import ENDS, Strikes
 from chaos.workloads import NAMESPACE, claims_of, objects, pods_of
@@ -23,6 +25,9 @@ from chaos.workloads import NAMESPACE, claims_of, objects, pods_of
 SETTLE = 240.0
 """Seconds in which everything has to hold after all was mended: a kubelet that was refused tries
 again after a minute and a half, and a container that failed some times after as much."""
+
+_LOST = 30.0
+"""Seconds after which a share that is not published is not going to be, as nobody has others."""
 
 _LOOK_EVERY = 2.0
 
@@ -65,13 +70,21 @@ class Campaign:
     """A campaign on a node that is up and has no pods."""
 
     def __init__(
-        self, node: GpuNode, disk: SmallDisk, report: Report, tell: Callable[[str], None]
+        self,
+        node: GpuNode,
+        disk: SmallDisk,
+        configs: Path,
+        report: Report,
+        tell: Callable[[str], None],
     ) -> None:
+        """`configs` is the folder from which the driver has its share configs."""
         self._node = node
+        self._configs = configs
         self._strikes = Strikes(node, disk)
         self._report = report
         self._tell = tell
-        self._parts = looks.parts(node)
+        self._parts: dict[str, tuple[str, bool]] = {}
+        offers = {one: self._offered(one) for one in reversed(DIVISIONS)}
         self._born: dict[str, int] = {}
         """How many reboots there had been when each workload that is there was made, less those
         restarts that it is granted beside."""
@@ -83,8 +96,31 @@ class Campaign:
 
         first = looks.look(node, self._lives(), self._parts)
         self._wanted = Wanted(
-            workloads=(), devices=first.devices, settings=first.settings, processes=first.processes
+            workloads=(),
+            division=DIVISIONS[0],
+            offers=offers,
+            settings=first.settings,
+            processes=first.processes,
         )
+
+    def _offered(self, division: str) -> dict[str, tuple[str, ...]]:
+        """Have the GPUs divided, and return what is published then by GPU."""
+        self._divide(division)
+
+        def is_applied() -> bool:
+            names = self._node.devices()
+            return bool(names) and {*map(division_of, names)} == {None, division}
+
+        wait_until(is_applied, f"the share config {division} to be applied", timeout=60)
+        self._node.wait_published()
+        self._parts |= looks.parts(self._node)
+        return looks.by_gpu(self._node, self._parts)
+
+    def _divide(self, division: str) -> None:
+        """Put a share config in its place, as a ConfigMap's volume does: whole or not at all."""
+        new = self._configs / "..default"
+        new.write_text(config(division))
+        new.replace(self._configs / "default")
 
     def run(self, plan: Round) -> None:
         """Run a round, mend everything, and wait until everything holds.
@@ -124,6 +160,9 @@ class Campaign:
                 self._make(event.what)
             case "delete":
                 self._delete(event.what)
+            case "divide":
+                self._divide(event.what)
+                self._wanted = replace(self._wanted, division=event.what)
             case "begin":
                 if event.what == "containerd-kill":
                     self._cut_off_starts()
@@ -167,8 +206,23 @@ class Campaign:
         if not lost:
             return
         for claim in looks.claims(self._node, self._parts):
-            if claim.workload in self._born and lost & {*claim.gpus, *claim.parents}:
+            had = {*claim.gpus, *claim.parents, *claim.shares}
+            if claim.workload in self._born and lost & had:
                 self._tell(f"  {claim.workload} lost its GPU, and is deleted")
+                self._delete(claim.workload)
+
+    def _delete_what_lost_its_share(self, seen: Look) -> None:
+        """Delete workloads whose share has gone before they were prepared.
+
+        The scheduler gave it out just when another share config took hold, and gives out nothing
+        in its place; the pod's event says so, and an admin deletes the pod.
+        """
+        published = {json.loads(device)["name"] for device in seen.devices}
+        for claim in seen.claims:
+            is_lost = claim.shares and not published.issuperset(claim.devices)
+            if is_lost and f"{claim.uid}.json" not in seen.records:
+                self._tell(f"  {claim.workload} lost its share, and is deleted")
+                self._report.events["lose share"] += 1
                 self._delete(claim.workload)
 
     # What has to hold
@@ -190,6 +244,9 @@ class Campaign:
             try:
                 seen = looks.look(self._node, lives, self._parts)
                 wrong = judge(wanted, seen) or self._wrong_inside()
+                if wrong and time.monotonic() > end - SETTLE + _LOST:
+                    self._delete_what_lost_its_share(seen)
+                    wanted = replace(wanted, workloads=tuple(self._born))
             except (TestbedError, ApiStatusError, OSError) as error:
                 wrong = [f"cannot be looked at: {error}"]  # something is not back yet
             if wrong:
@@ -224,7 +281,7 @@ class Campaign:
 
 def _kind(event: Event) -> str:
     """A trouble's name, or the kind of a workload."""
-    return event.what if event.verb in ("begin", "end") else event.what.rpartition("-")[0]
+    return event.what if event.verb not in ("make", "delete") else event.what.rpartition("-")[0]
 
 
 def _plain(message: str) -> str:

@@ -20,6 +20,7 @@ from testbed.node import GpuNode
 from testbed.pods import make_namespace
 
 from chaos.campaign import Campaign, Report, Violation
+from chaos.divisions import DIVISIONS, config
 from chaos.holds import RULES
 from chaos.plan import Round, rounds
 from chaos.workloads import NAMESPACE
@@ -90,10 +91,17 @@ def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]
     """Bring up a node whose driver has a disk of its own; take everything down in the end."""
     with ExitStack() as undo:
         folder = Path(tempfile.mkdtemp(prefix="dra-chaos-", dir="/var/tmp"))
+        configs = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="dra-chaos-shares-")))
+        (configs / "default").write_text(config(DIVISIONS[0]))
         node = GpuNode(
             Cluster(options.name, options.kubernetes),
             folder,
-            driver_env={"RESCAN_INTERVAL": "1", "NVML_TIMEOUT": str(_SHORT)},
+            driver_env={
+                "RESCAN_INTERVAL": "1",
+                "NVML_TIMEOUT": str(_SHORT),
+                "SHARE_CONFIG": str(configs),
+                "SHARE_PLACEMENT": "pack",
+            },
             mps=True,
         )
         node.clear()
@@ -111,7 +119,7 @@ def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]
         undo.callback(_end, node.driver)
         node.credentials.keep_fresh()
         make_namespace(node.cluster.api, NAMESPACE)
-        yield Campaign(node, disk, report, print)
+        yield Campaign(node, disk, configs, report, print)
 
 
 def _keep_logs(folder: Path, kept: Path) -> None:

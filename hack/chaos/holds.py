@@ -5,22 +5,24 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from testbed.machine import GpuSettings
 
+from chaos.divisions import MPS
 from chaos.workloads import Kind, kind_of, pods_of
 
 RULES = (
     "pods run, and deleted ones are gone",
-    "no GPU or MIG device is given twice",
+    "no GPU, MIG device or share is given twice",
     "containers see what their claims got",
     "containers were not restarted",
     "records, marks, specs and MPS domains are those of the claims",
     "MPS daemons, their control group and their mounts are those of the claims",
+    "members of shared MPS domains are the claims with shares that MPS serves",
     "MIG devices are those of the claims",
     "compute modes, time-slices and MIG modes are those of the claims",
-    "slices are as at the start",
+    "slices are as the share config says, or the shares that claims still have",
     "driver and supervisor have not ended by themselves",
     "memory and file descriptors are flat",
 )
@@ -37,6 +39,20 @@ class ClaimSeen:
 
     parents: tuple[str, ...] = ()
     """UUIDs of the GPUs of its MIG devices, one for each."""
+
+    shares: Mapping[str, str] = field(default_factory=dict)
+    """How the GPUs (by UUID) are divided of which it was given shares."""
+
+    devices: tuple[str, ...] = ()
+    """The names of all devices that it was given."""
+
+    @property
+    def domain(self) -> str | None:
+        """The name of its MPS domain; None if it has none, or one for each MIG device."""
+        served = [gpu for gpu, division in self.shares.items() if division == MPS]
+        if served:
+            return f"shared_{served[0]}"
+        return self.uid if kind_of(self.workload).domains else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +91,9 @@ class Look:
     domains: tuple[str, ...]
     """Names of MPS domains' files and folders."""
 
+    members: tuple[str, ...]
+    """Who has joined a shared MPS domain, as `domain/claim UID`."""
+
     daemons: Mapping[int, str]
     """MPS control daemons' PIDs and domains."""
 
@@ -99,7 +118,12 @@ class Wanted:
     """What a node has to look like."""
 
     workloads: tuple[str, ...]
-    devices: tuple[str, ...]
+    division: str
+    """The share config that holds."""
+
+    offers: Mapping[str, Mapping[str, tuple[str, ...]]]
+    """What is published under each share config of each GPU (its UUID), as JSON."""
+
     settings: Mapping[str, GpuSettings]
     """As they are while nobody has claims."""
 
@@ -121,7 +145,7 @@ def judge(wanted: Wanted, look: Look) -> list[str]:
         *_mps(look),
         *_migs(look),
         *_settings(wanted, look),
-        *_differ("devices in the slices", wanted.devices, look.devices),
+        *_devices(wanted, look),
         *_processes(wanted, look),
     ]
 
@@ -146,7 +170,8 @@ def judge_containers(
             if {*one.gpus, *one.migs} != {*seen[0].gpus, *seen[0].migs}:
                 wrong.append(f"{pod}: sees other devices than the other pod of its claim")
         for device in _exclusive(seen[0], kind):
-            if device in owners:
+            others = owners.get(device)
+            if others is not None and not (kind.is_share and kind_of(others).is_share):
                 wrong.append(f"{device} is given to both {owners[device]} and {workload}")
             owners[device] = workload
     return wrong
@@ -171,19 +196,38 @@ def _pods(wanted: Wanted, look: Look) -> list[str]:
 def _files(look: Look) -> list[str]:
     uids = [claim.uid for claim in look.claims]
     records = _differ("records", [f"{uid}.json" for uid in uids], look.records)
-    marks = [f"{gpu}/{claim.uid}" for claim in look.claims for gpu in {*claim.gpus, *claim.parents}]
+    marks = [
+        f"{gpu}/{claim.uid}"
+        for claim in look.claims
+        for gpu in {*claim.gpus, *claim.parents, *claim.shares}
+    ]
     wrong = records + _differ("marks", marks, look.marks)
     specs = [next((uid for uid in uids if uid in spec), spec) for spec in look.specs]
     return wrong + _differ("CDI specs", uids, specs)
 
 
+def _devices(wanted: Wanted, look: Look) -> list[str]:
+    held = {gpu: one for claim in look.claims for gpu, one in claim.shares.items()}
+    expected = [
+        device
+        for gpu in wanted.offers[wanted.division]
+        for device in wanted.offers[held.get(gpu, wanted.division)][gpu]
+    ]
+    given = Counter(device for claim in look.claims for device in claim.devices)
+    twice = [f"{device} is given to {count} claims" for device, count in given.items() if count > 1]
+    return [*twice, *_differ("devices in the slices", expected, look.devices)]
+
+
 def _mps(look: Look) -> list[str]:
     served = Counter(look.daemons.values())
-    expected = {claim.uid for claim in look.claims if _has_domain(claim)}
-    wrong = []
-    domains = {uid.partition("_")[0] for uid in served}
+    expected = {claim.domain for claim in look.claims if claim.domain}
+    members = [f"{one.domain}/{one.uid}" for one in look.claims if one.shares and one.domain]
+    wrong = _differ("members of shared MPS domains", members, look.members)
+    domains = {uid if uid in expected else uid.partition("_")[0] for uid in served}
     if domains != expected or any(count > 1 for count in served.values()):
-        wrong.append(f"MPS daemons serve {sorted(served)}, but claims {sorted(expected)} have one")
+        wrong.append(
+            f"MPS daemons serve {sorted(served.elements())}, and {sorted(expected)} are to have one"
+        )
     wrong += [
         f"left over of MPS: {name}"
         for name in (*look.domains, *look.mounts)
@@ -193,10 +237,6 @@ def _mps(look: Look) -> list[str]:
     if strangers:
         wrong.append(f"in the control group of MPS without being a daemon: {sorted(strangers)}")
     return wrong
-
-
-def _has_domain(claim: ClaimSeen) -> bool:
-    return kind_of(claim.workload).domains > 0
 
 
 def _migs(look: Look) -> list[str]:
@@ -215,6 +255,9 @@ def _settings(wanted: Wanted, look: Look) -> list[str]:
             expected[gpu] = replace(
                 expected[gpu], compute_mode=kind.compute_mode, time_slice=kind.time_slice
             )
+        for gpu, division in claim.shares.items():
+            if division == MPS:
+                expected[gpu] = replace(expected[gpu], compute_mode="Exclusive_Process")
         for gpu in claim.parents:
             expected[gpu] = replace(expected[gpu], mig_mode="Enabled")
     return [

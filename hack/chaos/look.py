@@ -9,11 +9,12 @@ from pathlib import Path
 from testbed import mps
 from testbed.api import Object
 from testbed.driver import DriverProcess, resident_memory
+from testbed.mounts import mounts_below
 from testbed.node import GpuNode
 from testbed.pods import explain, is_ready, parse_gpu_list, parse_mig_list
 
+from chaos.divisions import division_of
 from chaos.holds import ClaimSeen, ContainerSeen, Look, ProcessSeen
-from chaos.strikes import mounts_below
 from chaos.workloads import NAMESPACE, pods_of
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -34,6 +35,15 @@ def parts(node: GpuNode) -> Parts:
         is_part = facts["type"]["string"] == "mig"
         found[device["name"]] = (facts["parentUUID" if is_part else "uuid"]["string"], is_part)
     return found
+
+
+def by_gpu(node: GpuNode, parts: Parts) -> dict[str, tuple[str, ...]]:
+    """The devices that are published now, as JSON, by the GPU (its UUID) that they are of."""
+    found: dict[str, list[str]] = {}
+    for device in _devices(node):
+        gpu, _ = parts[device["name"]]
+        found.setdefault(gpu, []).append(_as_json(device))
+    return {gpu: tuple(devices) for gpu, devices in found.items()}
 
 
 def ours(node: GpuNode) -> dict[str, DriverProcess]:
@@ -62,12 +72,13 @@ def look(node: GpuNode, lives: Mapping[str, int], parts: Parts) -> Look:
         marks=tuple(place.marks()),
         specs=tuple(place.cdi_files()),
         domains=tuple(place.mps_files()),
+        members=tuple(f"{one.parent.name}/{one.name}" for one in place.mps.glob("members/*/*")),
         daemons=daemons,
         grouped=tuple(_of_us(_grouped(), place.mps)),
         mounts=tuple(mounts_below(place.mps)),
         migs=node.machine.mig_parents(),
         settings=node.machine.settings(),
-        devices=tuple(json.dumps(device, sort_keys=True) for device in _devices(node)),
+        devices=tuple(map(_as_json, _devices(node))),
         processes={name: _process(one, lives[name]) for name, one in ours(node).items()},
     )
 
@@ -92,15 +103,21 @@ def _devices(node: GpuNode) -> list[Object]:
     return [device for one in node.slices() for device in one.get("devices", [])]
 
 
+def _as_json(device: Object) -> str:
+    return json.dumps(device, sort_keys=True)
+
+
 def _claim(claim: Object, parts: Parts) -> ClaimSeen:
     allocation = claim.get("status", {}).get("allocation", {})
     names = [one["device"] for one in allocation.get("devices", {}).get("results", [])]
-    found = [parts[name] for name in names]
+    found = [(*parts[name], division_of(name)) for name in names]
     return ClaimSeen(
         uid=claim["metadata"]["uid"],
         workload=_workload(claim["metadata"]["name"]),
-        gpus=tuple(gpu for gpu, is_mig in found if not is_mig),
-        parents=tuple(gpu for gpu, is_mig in found if is_mig),
+        devices=tuple(names),
+        gpus=tuple(gpu for gpu, is_mig, division in found if not is_mig and division is None),
+        parents=tuple(gpu for gpu, is_mig, _ in found if is_mig),
+        shares={gpu: division for gpu, _, division in found if division is not None},
     )
 
 

@@ -10,12 +10,16 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from chaos.divisions import DIVISIONS
 from chaos.troubles import LONGEST, TROUBLES, Trouble
 from chaos.workloads import KINDS, kind_of
 
 GPUS = 8
 BUDGET = 7
 """GPUs for all workloads of one time; one is left for those that are still being taken back."""
+
+_DIVIDED_ANEW = 0.4
+"""How likely a round has the GPUs divided into other shares."""
 
 _MAKE_UNTIL = 6.0
 """Seconds into a round until which workloads come and go and troubles begin."""
@@ -27,10 +31,10 @@ class Event:
 
     at: float
     verb: str
-    """make, delete, begin or end."""
+    """make, delete, begin, end, or divide: put another share config in its place."""
 
     what: str
-    """A workload's or a trouble's name."""
+    """A workload's, a trouble's or a share config's name."""
 
     detail: str = ""
     """What the trouble strikes: a GPU by its slot, an NVML function; see chaos.troubles."""
@@ -58,6 +62,7 @@ def rounds(seed: int) -> Iterator[Round]:
     numbers = itertools.count(1)
     waiting: list[Trouble] = []
     there: list[str] = []
+    division = DIVISIONS[0]
     for number in itertools.count(1):
         ends_empty = number % 5 == 0
         gone = [one for one in there if ends_empty or chance.random() < 0.5]
@@ -68,6 +73,9 @@ def rounds(seed: int) -> Iterator[Round]:
         events += [Event(_moment(chance), "delete", one) for one in gone]
         for trouble in _together(chance, waiting):
             events += _trouble(chance, trouble)
+        if chance.random() < _DIVIDED_ANEW:
+            division = chance.choice([one for one in DIVISIONS if one != division])
+            events.append(Event(_moment(chance), "divide", division))
         yield Round(number, tuple(sorted(events)), tuple(there))
 
 

@@ -1,10 +1,7 @@
 """How each trouble of chaos.troubles is brought upon a node, and taken from it again."""
 
-import os
 import signal
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from pathlib import Path
 
 from testbed import mps
 from testbed.commands import run
@@ -12,12 +9,10 @@ from testbed.disk import SmallDisk
 from testbed.driver import DRIVER_NAME, DriverProcess
 from testbed.machine import DRIVER
 from testbed.node import GpuNode
+from testbed.reboot import kill_all, reboot, wipe_cdi
 
 _HANG_MS = 3_600_000
 """A call that hangs, in milliseconds: longer than any round."""
-
-_SHIM = b"containerd-shim"
-_CLUSTER_MARK = "DRA_CLUSTER_STATE_OF_THIS_PROCESS"
 
 ENDS = {
     "driver-kill": ("driver",),
@@ -56,7 +51,7 @@ class Strikes:
             "driver-freeze": lambda _: _send(self._node.driver, signal.SIGSTOP),
             "supervisor-kill": lambda _: self._node.supervisor.kill(),
             "supervisor-freeze": lambda _: _send(self._node.supervisor, signal.SIGSTOP),
-            "mps-daemons-kill": lambda _: _kill(mps.processes(self._node.place.plugins)),
+            "mps-daemons-kill": lambda _: kill_all(mps.processes(self._node.place.plugins)),
             "kubelet-kill": lambda _: cluster.stop("kubelet", signal="KILL"),
             "containerd-kill": lambda _: cluster.stop("containerd", signal="KILL"),
             "apiserver-kill": lambda _: self._stop_api(),
@@ -69,7 +64,7 @@ class Strikes:
             "gpu-remove": lambda slot: self._fault("remove", "--gpu", f"minor:{slot}"),
             "gpu-xid": lambda slot: self._simulate("event", "--gpu", slot, "--xid", "79"),
             "kernel-driver-unload": lambda _: self._fault("unload"),
-            "cdi-wipe": lambda _: self._wipe_cdi(),
+            "cdi-wipe": lambda _: wipe_cdi(self._node),
             "slices-wipe": lambda _: self._wipe_slices(),
             "reboot": lambda _: self._reboot(),
         }
@@ -134,10 +129,6 @@ class Strikes:
 
     # Files and objects
 
-    def _wipe_cdi(self) -> None:
-        for path in self._node.cluster.cdi_root.iterdir():
-            path.unlink()
-
     def _wipe_slices(self) -> None:
         if not self.api_is_up:
             return
@@ -149,23 +140,7 @@ class Strikes:
     # The machine
 
     def _reboot(self) -> None:
-        """End all that a power failure ends, and start what an init system starts."""
-        node, cluster = self._node, self._node.cluster
-        tasks = [int(line.split()[1]) for line in cluster.ctr("task", "ls").splitlines()[1:]]
-        node.driver.kill()
-        node.supervisor.kill()
-        for component in ("kubelet", "containerd"):
-            cluster.stop(component, signal="KILL")
-        _kill([*_shims(cluster.env["CLUSTER_STATE"]), *tasks])
-        mps.end_all(node.place.plugins)
-        for point in mounts_below(node.place.mps):
-            run(("umount", "--lazy", point))
-        self._wipe_cdi()
-        self._simulate("boot")
-        for component in ("containerd", "kubelet"):
-            cluster.start(component)
-        node.supervisor.start()
-        node.driver.start()
+        reboot(self._node)
         self.reboots += 1
 
     def _fault(self, kind: str, *words: str) -> None:
@@ -175,12 +150,6 @@ class Strikes:
         run((DRIVER, "simulate", *words, "--root", self._node.machine.root))
 
 
-def mounts_below(folder: Path) -> list[str]:
-    """The mount points below a folder, the deepest first."""
-    points = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
-    return sorted((one for one in points if one.startswith(f"{folder}/")), key=len, reverse=True)
-
-
 def _stop(process: DriverProcess) -> None:
     process.stop(timeout=60)
 
@@ -188,21 +157,3 @@ def _stop(process: DriverProcess) -> None:
 def _send(process: DriverProcess, number: signal.Signals) -> None:
     if process.running():
         process.send(number)
-
-
-def _kill(pids: "list[int] | Mapping[int, str]") -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _shims(state: str) -> list[int]:
-    """The processes that stand between containerd and the containers of a cluster."""
-    mark = os.fsencode(f"{_CLUSTER_MARK}={state}")
-    found = []
-    for name in Path("/proc").glob("[0-9]*/comm"):
-        with suppress(OSError):
-            environ = name.with_name("environ").read_bytes().split(b"\0")
-            if name.read_bytes().startswith(_SHIM) and mark in environ:
-                found.append(int(name.parent.name))
-    return found

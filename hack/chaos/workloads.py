@@ -10,6 +10,7 @@ from testbed.pods import container
 
 NAMESPACE = "chaos"
 MIG_CLASS = "mig.nvidia.com"
+SHARE_CLASS = "gpu.shared.resource.nvidia.com"
 _GROUP = "resource.k8s.io/v1"
 
 
@@ -33,12 +34,22 @@ class Kind:
     domains: int = 0
     """MPS daemons that serve it."""
 
+    is_share: bool = False
+    """Whether it has a share of a GPU, and others have more of it; then `whole` counts that GPU."""
+
     compute_mode: str = "Default"
     time_slice: str = "Default"
 
 
-def _claim(name: str, *, count: int = 1, profile: str = "", config: Object | None = None) -> Object:
-    exactly: Object = {"deviceClassName": MIG_CLASS if profile else DRIVER_NAME, "count": count}
+def _claim(
+    name: str,
+    *,
+    count: int = 1,
+    profile: str = "",
+    config: Object | None = None,
+    device_class: str = DRIVER_NAME,
+) -> Object:
+    exactly: Object = {"deviceClassName": MIG_CLASS if profile else device_class, "count": count}
     if profile:
         exactly["selectors"] = mig_profile(profile)
     devices: Object = {"requests": [{"name": name, "exactly": exactly}]}
@@ -57,6 +68,8 @@ _LIMITS = {"defaultActiveThreadPercentage": 50, "defaultPinnedDeviceMemoryLimit"
 _SLICE = _config("GpuConfig", strategy="TimeSlicing", timeSlicingConfig={"interval": "Long"})
 _MPS = _config("GpuConfig", strategy="MPS", mpsConfig=_LIMITS)
 _MIG_MPS = _config("MigDeviceConfig", strategy="MPS", mpsConfig=_LIMITS)
+
+_SHARE = _claim("share", device_class=SHARE_CLASS)
 
 KINDS: Mapping[str, Kind] = {
     "whole": Kind(claims={"gpu": _claim("gpu")}, whole=1),
@@ -84,6 +97,8 @@ KINDS: Mapping[str, Kind] = {
         whole=1,
         migs=1,
     ),
+    "share": Kind(claims={"share": _SHARE}, whole=1, is_share=True),
+    "share-pair": Kind(claims={"share": _SHARE}, pods=2, whole=1, is_share=True),
 }
 """Every kind of device and of sharing, and mixtures."""
 

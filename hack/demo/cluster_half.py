@@ -4,9 +4,11 @@ import os
 from collections.abc import Mapping, Sequence
 
 from demos import Demo, Found, Seen, complaints
+from prepared import prepared
 from screen import Screen
 from testbed import mps
-from testbed.commands import TestbedError, wait_until
+from testbed.commands import TestbedError, run, wait_until
+from testbed.machine import DRIVER
 from testbed.node import GpuNode
 from testbed.pods import (
     claim_uids,
@@ -17,9 +19,6 @@ from testbed.pods import (
     mount_points,
     wait_running,
 )
-
-TEST_IMAGE = "registry.local/gpu-test:1"
-"""The image that hack/cluster makes: busybox, bash and a C library."""
 
 
 def run_demos(
@@ -50,16 +49,24 @@ def run_demos(
 
 
 def _run(screen: Screen, node: GpuNode, demo: Demo, *, keep: bool) -> list[str]:
-    _provide_images(screen, node, demo)
+    with prepared(screen, node, demo, keep=keep):
+        return _run_prepared(screen, node, demo, keep=keep)
+
+
+def _run_prepared(screen: Screen, node: GpuNode, demo: Demo, *, keep: bool) -> list[str]:
     before = node.machine.settings(), node.machine.mig_devices()
     problems = []
     try:
-        node.cluster.kubectl("apply", "-f", demo.manifest)
-        screen.step(f"applied {demo.manifest.parent.name}/{demo.manifest.name}")
-        wait_running(node.cluster.api, demo.namespace, demo.pods(), timeout=90)
+        node.cluster.kubectl("apply", "-f", "-", stdin=demo.text)
+        screen.step(f"applied {demo.name}/demo.yaml{_adapted(demo)}")
+        names = _pod_names(node, demo)
+        wait_running(node.cluster.api, demo.namespace, [*names.values()], timeout=90)
         screen.step("all pods run; `nvidia-smi -L` inside their containers:")
-        found = look(node, demo)
+        found = look(node, demo, names)
         _show(screen, demo, found)
+        if demo.share_config or demo.driver:
+            screen.step("`dra-driver status` on the node:")
+            screen.text(_status(node))
         problems += complaints(demo, found)
     finally:
         if not keep:
@@ -70,23 +77,64 @@ def _run(screen: Screen, node: GpuNode, demo: Demo, *, keep: bool) -> list[str]:
     return problems
 
 
-def look(node: GpuNode, demo: Demo) -> Found:
-    """Ask each container of a running demo what it has, and the node how it is set."""
-    cluster, place = node.cluster, demo.namespace
+def _adapted(demo: Demo) -> str:
+    """Say which MIG profiles stand for those in the demo's folder."""
+    changed = [f"{new} for {old}" for old, new in sorted(demo.fit.names.items()) if new != old]
+    return f", on {demo.fit.card} with {', '.join(changed)}" if changed else ""
+
+
+def _pod_names(node: GpuNode, demo: Demo) -> dict[str, str]:
+    """Return the pods' real names by those in the demo; it counts the pods of a Deployment."""
+
+    def of(deployment: str, count: int) -> list[str] | None:
+        pods = node.cluster.api.all("Pod", demo.namespace)
+        names = sorted(pod["metadata"]["name"] for pod in pods)
+        found = [name for name in names if name.rsplit("-", 2)[0] == deployment]
+        return found if len(found) == count else None
+
+    names = {pod: pod for pod in demo.pods()}
+    for deployment, count in demo.deployments().items():
+        found = wait_until(
+            lambda deployment=deployment, count=count: of(deployment, count),
+            f"{count} pods of {deployment}",
+            timeout=30,
+        )
+        names |= {f"{deployment}-{number}": name for number, name in enumerate(found)}
+    return names
+
+
+def _status(node: GpuNode) -> str:
+    """What `dra-driver status` says on the node."""
+    paths = ("--kubelet-plugins-directory-path", node.place.plugins)
+    return run((DRIVER, "status", *paths, "--proc-root", node.place.driver_root / "proc"))
+
+
+def look(node: GpuNode, demo: Demo, names: Mapping[str, str]) -> Found:
+    """Ask each container of a running demo what it has, and the node how it is set.
+
+    `names` are the pods' real names, by those in the demo.
+    """
+
+    def where(container: str) -> tuple[str, str, str]:
+        pod, name = container.split("/")
+        return names[pod], name, demo.namespace
+
+    cluster = node.cluster
     return Found(
-        gpus={ctr: gpus_seen(cluster, *ctr.split("/"), place) for ctr in demo.gpus},
-        env={ctr: environment(cluster, *ctr.split("/"), place) for ctr in demo.env},
-        mig={ctr: migs_seen(cluster, *ctr.split("/"), place) for ctr in demo.mig},
-        mounts={ctr: mount_points(cluster, *ctr.split("/"), place) for ctr in demo.mounts},
+        gpus={ctr: gpus_seen(cluster, *where(ctr)) for ctr in demo.gpus},
+        env={ctr: environment(cluster, *where(ctr)) for ctr in demo.env},
+        mig={ctr: migs_seen(cluster, *where(ctr)) for ctr in demo.mig},
+        mounts={ctr: mount_points(cluster, *where(ctr)) for ctr in demo.mounts},
         node=node.machine.settings() if demo.node else {},
-        mps={ctr: _mps_answers(node, demo, ctr) for ctr in demo.mps},
+        mps={ctr: _mps_answers(node, demo, ctr, where(ctr)[0]) for ctr in demo.mps},
     )
 
 
-def _mps_answers(node: GpuNode, demo: Demo, container: str) -> dict[str, str]:
-    pod = node.cluster.api.get("Pod", container.split("/", maxsplit=1)[0], demo.namespace)
-    (claim,) = claim_uids(node.cluster.api, pod)
-    return {question: mps.ask(node.place, claim, question) for question in demo.mps[container]}
+def _mps_answers(node: GpuNode, demo: Demo, container: str, pod: str) -> dict[str, str]:
+    (claim,) = claim_uids(node.cluster.api, node.cluster.api.get("Pod", pod, demo.namespace))
+    joined = sorted((node.place.mps / "members").glob(f"*/{claim}"))
+    domain = joined[0].parent.name if joined else claim
+    return {question: mps.ask(node.place, domain, question) for question in demo.mps[container]}
 
 
 def _show(screen: Screen, demo: Demo, found: Found) -> None:
@@ -120,27 +168,10 @@ def _left(node: GpuNode, before: object) -> list[str]:
     return problems
 
 
-def _provide_images(screen: Screen, node: GpuNode, demo: Demo) -> None:
-    """Give the test image the names that the demo's pods use, since there is no registry here."""
-    here = node.cluster.ctr("images", "list", "--quiet").split()
-    for image in sorted(demo.images()):
-        full = _full_name(image)
-        if full not in here:
-            node.cluster.ctr("images", "tag", TEST_IMAGE, full)
-            screen.step(f"no registry here: the test image stands in for {image}")
-
-
-def _full_name(image: str) -> str:
-    """Return an image's name as container runtimes keep it: with registry and namespace."""
-    first, slash, _ = image.partition("/")
-    if slash and ("." in first or ":" in first):
-        return image
-    return f"docker.io/{image}" if slash else f"docker.io/library/{image}"
-
-
 def _remove(node: GpuNode, demo: Demo) -> None:
     api = node.cluster.api
-    node.cluster.kubectl("delete", "-f", demo.manifest, "--ignore-not-found", "--wait=false")
+    words = ("delete", "-f", "-", "--ignore-not-found", "--wait=false")
+    node.cluster.kubectl(*words, stdin=demo.text)
 
     def gone() -> bool:
         return api.find("Namespace", demo.namespace) is None

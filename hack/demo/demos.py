@@ -1,17 +1,21 @@
 """The demos of manifests/demos/: what each applies, and what must be seen of it.
 
-In: a folder with `demo.yaml` and `expect.yaml`. Out: what to apply, where to look, and the
-complaints about what was found inside the containers and on the node.
+In: a folder with `demo.yaml`, `expect.yaml` and perhaps the node's `share-config.yaml`, and the
+machine that the demo is to run on. Out: what to apply, where to look, and the complaints about what
+was found inside the containers and on the node.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
+from machines import Fit, Needs, UnfitError, fit, parse_needs, where
 from testbed.commands import REPOSITORY, TestbedError
 from testbed.machine import GpuSettings
+
+from dra_driver.simulator.profile import Profile
 
 FOLDER = REPOSITORY / "manifests" / "demos"
 
@@ -23,25 +27,38 @@ Seen = Mapping[str, tuple[str, ...]]
 class Demo:
     """One folder of manifests/demos/. All expectations are by `pod/container`.
 
+    The pods of a Deployment are counted from 0, as those of a StatefulSet are: `inference-0`.
+
     Attributes:
+        text: its `demo.yaml`, with the machine's names of MIG profiles.
+        fit: how it runs on the machine.
+        share_config: the node's share config while it runs; empty for one that shares nothing.
+        driver: settings that the driver has meanwhile, by their variables.
+        made: profiles of the MIG devices that an admin has made on a GPU before.
         gpus: how many GPUs it sees.
         equal, disjoint: groups of containers that see the same GPUs, or none in common.
-        env: variables and their values; None: not set.
+        env: variables and their values; None: not set; True: set to anything.
         mounts: paths where something is mounted.
-        mig: the profiles of the MIG devices it sees. Without `env`, no two containers see the same.
+        mig: the profiles of the MIG devices it sees. Without `env`, no two containers see the same,
+            but those of a group in `same_mig`, which all do.
         node: how the GPUs it sees are set on the node, in nvidia-smi's words.
         mps: commands and what the MPS daemon that serves it answers.
     """
 
     name: str
-    manifest: Path
+    text: str
     namespace: str
     gpus: Mapping[str, int]
+    fit: Fit = field(default_factory=Fit)
+    share_config: str = ""
+    driver: Mapping[str, str] = field(default_factory=dict)
+    made: tuple[str, ...] = ()
     equal: tuple[tuple[str, ...], ...] = ()
     disjoint: tuple[tuple[str, ...], ...] = ()
-    env: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    env: Mapping[str, Mapping[str, str | bool | None]] = field(default_factory=dict)
     mounts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     mig: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    same_mig: tuple[tuple[str, ...], ...] = ()
     node: Mapping[str, GpuSettings] = field(default_factory=dict)
     mps: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -49,10 +66,18 @@ class Demo:
         """The names of the pods whose containers are looked into."""
         return tuple(dict.fromkeys(container.split("/")[0] for container in self.gpus))
 
-    def images(self) -> set[str]:
-        """The images that the demo's pods name."""
-        objects = yaml.safe_load_all(self.manifest.read_text())
-        return {image for thing in objects for image in _images(thing)}
+    def deployments(self) -> dict[str, int]:
+        """The demo's Deployments, and how many pods each has."""
+        return {
+            thing["metadata"]["name"]: thing["spec"]["replicas"]
+            for thing in yaml.safe_load_all(self.text)
+            if thing["kind"] == "Deployment"
+        }
+
+    def values_of(self, field_name: str) -> set[str]:
+        """What the demo's objects have in a field, such as `image`, however deep it is."""
+        objects = yaml.safe_load_all(self.text)
+        return {value for thing in objects for value in _values_of(field_name, thing)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,19 +100,26 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in FOLDER.glob("*/expect.yaml"))
 
 
-def load(name: str) -> Demo:
-    """Read a demo's folder.
+def load(name: str, machine: Profile) -> Demo:
+    """Read a demo's folder, for a machine.
 
     Raises:
         TestbedError: There is no such demo; the text lists those that are.
+        UnfitError: The machine's GPUs cannot give what it needs; the text says what.
     """
     folder = FOLDER / name
     if not (folder / "expect.yaml").is_file():
         raise TestbedError(f"there is no demo '{name}'; there are: {', '.join(names())}")
-    expect = yaml.safe_load((folder / "expect.yaml").read_text())
+    expected, (text, config) = (folder / "expect.yaml").read_text(), _texts(folder)
+    fitted = fit(_needs(expected), text + config, machine)
+    expect = yaml.safe_load(fitted.adapted(expected))
     return Demo(
         name=name,
-        manifest=folder / "demo.yaml",
+        text=fitted.adapted(text),
+        fit=fitted,
+        share_config=fitted.adapted(config),
+        driver=expect.get("driver", {}),
+        made=tuple(expect["needs"].get("mig", {}).get("made", ())),
         namespace=expect["namespace"],
         gpus=expect["gpus"],
         equal=tuple(tuple(group) for group in expect.get("equal", ())),
@@ -95,12 +127,44 @@ def load(name: str) -> Demo:
         env=expect.get("env", {}),
         mounts={ctr: tuple(paths) for ctr, paths in expect.get("mounts", {}).items()},
         mig={ctr: tuple(profiles) for ctr, profiles in expect.get("mig", {}).items()},
+        same_mig=tuple(tuple(group) for group in expect.get("sameMig", ())),
         node={
             ctr: GpuSettings(compute_mode=one["computeMode"], time_slice=one["timeSlice"])
             for ctr, one in expect.get("node", {}).items()
         },
         mps=expect.get("mps", {}),
     )
+
+
+def load_all(names: Sequence[str], machine: Profile) -> tuple[list[Demo], dict[str, str]]:
+    """Return the demos that can run on a machine, and the reasons why the others cannot, by name.
+
+    Raises:
+        TestbedError: There is no such demo.
+    """
+    chosen, left_out = [], {}
+    for name in names:
+        try:
+            chosen.append(load(name, machine))
+        except UnfitError as reason:
+            left_out[name] = str(reason)
+    return chosen, left_out
+
+
+def profiles_for(name: str) -> list[str]:
+    """Return the simulator's profiles on which a demo can run."""
+    folder = FOLDER / name
+    return where(_needs((folder / "expect.yaml").read_text()), "".join(_texts(folder)))
+
+
+def _texts(folder: Path) -> tuple[str, str]:
+    """Return what a demo applies, and the node's share config for it; empty if it has none."""
+    config = folder / "share-config.yaml"
+    return (folder / "demo.yaml").read_text(), config.read_text() if config.exists() else ""
+
+
+def _needs(expected: str) -> Needs:
+    return parse_needs(yaml.safe_load(expected)["needs"])
 
 
 def complaints(demo: Demo, found: Found) -> list[str]:
@@ -141,7 +205,10 @@ def _wrong_variables(demo: Demo, env: Mapping[str, Mapping[str, str]]) -> Iterat
     for container, variables in demo.env.items():
         for name, wanted in variables.items():
             value = env[container].get(name)
-            if value != wanted:
+            if wanted is True:
+                if value is None:
+                    yield f"{container} has no variable {name}"
+            elif value != wanted:
                 yield f"{container} has {name}={value} instead of {wanted}"
 
 
@@ -159,15 +226,22 @@ def _wrong_migs(demo: Demo, found: Found) -> Iterator[str]:
             yield f"{container} sees MIG devices {profiles} instead of {sorted(wanted)}"
     if not demo.env:  # containers that share something see the same
         for one, other in itertools.combinations(demo.mig, 2):
-            if common := found.mig[one].keys() & found.mig[other].keys():
+            common = found.mig[one].keys() & found.mig[other].keys()
+            if any({one, other} <= {*group} for group in demo.same_mig):
+                if not common:
+                    yield f"{one} and {other} should see the same MIG device, and do not"
+            elif common:
                 yield f"{one} and {other} both see {', '.join(sorted(common))}"
 
 
 def _wrong_settings(demo: Demo, found: Found) -> Iterator[str]:
     for container, wanted in demo.node.items():
         for uuid in found.gpus[container]:
-            if found.node[uuid] != wanted:
-                yield f"{uuid} of {container} is set to {found.node[uuid]} instead of {wanted}"
+            seen = found.node[uuid]
+            # A card without MIG has no mode that could be off.
+            here = replace(wanted, mig_mode="-") if seen.mig_mode == "-" else wanted
+            if seen != here:
+                yield f"{uuid} of {container} is set to {seen} instead of {here}"
 
 
 def _wrong_answers(demo: Demo, mps: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
@@ -178,15 +252,15 @@ def _wrong_answers(demo: Demo, mps: Mapping[str, Mapping[str, str]]) -> Iterator
                 yield f"MPS daemon of {container}: {question}: {answer!r} instead of {wanted!r}"
 
 
-def _images(thing: object) -> Iterator[str]:
-    """Yield every `image` of an object, however deep its pods are."""
+def _values_of(wanted: str, thing: object) -> Iterator[str]:
+    """Yield every text in a field of that name, however deep its object is."""
     match thing:
         case dict():
             for field_name, value in thing.items():
-                if field_name == "image" and isinstance(value, str):
+                if field_name == wanted and isinstance(value, str):
                     yield value
                 else:
-                    yield from _images(value)
+                    yield from _values_of(wanted, value)
         case list():
             for item in thing:
-                yield from _images(item)
+                yield from _values_of(wanted, item)

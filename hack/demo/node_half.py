@@ -43,7 +43,8 @@ def show(screen: Screen, folder: Path, profile: str) -> None:
         published = _published(api)
         devices = [one for one in published if one["attributes"]["type"]["string"] == "gpu"]
         parts = len(published) - len(devices)
-        screen.step(f"published in the pool {NODE}: {len(devices)} GPUs, {parts} parts of them")
+        count = "1 GPU" if len(devices) == 1 else f"{len(devices)} GPUs"
+        screen.step(f"published in the pool {NODE}: {count}, {parts} parts of them")
         screen.table(("DEVICE", "PRODUCT", "MEMORY", "UUID"), [_row(device) for device in devices])
         _prepare(screen, api, kubelet, place, [device["name"] for device in devices])
 
@@ -83,11 +84,15 @@ def _row(device: Object) -> tuple[str, str, str, str]:
 def _prepare(
     screen: Screen, api: Api, kubelet: KubeletClient, place: Place, devices: list[str]
 ) -> None:
-    """Prepare two claims in one call as the kubelet does, show what comes of it, and undo it."""
-    wanted = {"training": devices[:1], "inference": devices[1:2]}
-    claims = [_allocated(api, name, given) for name, given in wanted.items()]
+    """Prepare claims in one call as the kubelet does, show what comes of it, and undo it.
+
+    They are two, each for a GPU, or one where the machine has only one.
+    """
+    wanted = zip(("training", "inference"), devices, strict=False)
+    claims = [_allocated(api, name, [device]) for name, device in wanted]
     answers = kubelet.must_prepare(*claims)
-    screen.step("two claims prepared; the kubelet is answered:")
+    count = "two claims" if len(claims) > 1 else "a claim"
+    screen.step(f"{count} prepared; the kubelet is answered:")
     for one in claims:
         for device in answers[one.uid].devices:
             ids = ", ".join(device.cdi_device_ids)
@@ -96,7 +101,7 @@ def _prepare(
     screen.step(f"the CDI spec of '{claims[0].name}' for the container runtime, shortened:")
     screen.text(_shortened(spec))
     kubelet.must_unprepare(*claims)
-    screen.step(f"both unprepared; left over: {', '.join(place.left_over()) or 'nothing'}")
+    screen.step(f"{count} unprepared; left over: {', '.join(place.left_over()) or 'nothing'}")
 
 
 def _allocated(api: Api, name: str, devices: list[str]) -> ClaimName:

@@ -10,18 +10,24 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 import demos
+import machines
 import node_half
 from cluster_half import run_demos
 from fetch import BinariesMissingError, Fetch
+from image.builder import Builder, cache_folder
+from image.errors import ImageError
+from image.recipe import Recipe, own_architecture
+from prepared import SHARES_NOTHING
 from screen import Screen
 from testbed.cluster import Cluster
 from testbed.commands import TestbedError
+from testbed.installed_node import InstalledNode
 from testbed.node import GpuNode
 
 NAME = "demo"
@@ -29,6 +35,9 @@ PROFILE = "h100x8"
 DEFAULT_DEMOS = ("whole-gpu", "shared-gpu")
 HOME = Path("/var/lib/dra-demo")
 LOCK = Path("/run/dra-demo.lock")
+SETTINGS = {"RESCAN_INTERVAL": "1", "SHARE_PLACEMENT": "pack"}
+"""What changes on the machine is to be seen at once, and that shares are shares of one GPU."""
+
 KEPT_TOKEN_SECONDS = 7 * 24 * 3600
 """Nobody renews the token of a driver that was left running, so it gets a long life."""
 
@@ -39,10 +48,10 @@ def main(words: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     screen = Screen()
     try:
-        chosen = [demos.load(name) for name in _names(options.demo)]
+        chosen, left_out = _chosen(options)
         if options.down:
             return _end_kept(screen)
-        return _show(screen, chosen, demo=options.demo, keep=options.keep)
+        return _show(screen, options, chosen, left_out)
     except TestbedError as error:
         screen.line(f"\ndemo: FAILED: {error}")
         return 1
@@ -60,56 +69,99 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         metavar="NAME|all",
         help=f"which demos to run: {', '.join(demos.names())} (default: {' '.join(DEFAULT_DEMOS)})",
     )
+    parser.add_argument(
+        "--profile",
+        metavar="NAME|FILE",
+        default=PROFILE,
+        help=f"the simulated machine, as `dra-driver simulate profiles` lists them ({PROFILE})",
+    )
+    parser.add_argument(
+        "--install",
+        choices=("chart",),
+        help="run the driver from its image, installed by the chart, and not from this folder",
+    )
     parser.add_argument("--keep", action="store_true", help="leave the cluster running")
     parser.add_argument("--down", action="store_true", help="end what --keep left running")
     return parser.parse_args(words)
 
 
-def _names(demo: str | None) -> Sequence[str]:
-    if demo is None:
-        return DEFAULT_DEMOS
-    return demos.names() if demo == "all" else (demo,)
+def _chosen(options: argparse.Namespace) -> tuple[list[demos.Demo], dict[str, str]]:
+    """Return the demos to run, and of those that the machine cannot run the reasons, by name.
+
+    Raises:
+        TestbedError: There is no such demo or machine, or the one demo that is asked for cannot
+            run on it.
+    """
+    machine, demo = machines.machine(options.profile), options.demo
+    if demo in {None, "all"}:
+        return demos.load_all(demos.names() if demo else DEFAULT_DEMOS, machine)
+    try:
+        return [demos.load(demo, machine)], {}
+    except machines.UnfitError as reason:
+        can = ", ".join(demos.profiles_for(demo)) or "none that is shipped"
+        raise TestbedError(
+            f"demo {demo} cannot run on {options.profile}: {reason}. Profiles that can: {can}"
+        ) from reason
 
 
-def _show(screen: Screen, chosen: Sequence[demos.Demo], *, demo: str | None, keep: bool) -> int:
+def _show(
+    screen: Screen,
+    options: argparse.Namespace,
+    chosen: Sequence[demos.Demo],
+    left_out: Mapping[str, str],
+) -> int:
     if os.geteuid() != 0:
-        _node_half(screen)
-        command = _as_root(_typed(demo, keep=keep))
+        _node_half(screen, options.profile)
+        command = _as_root(_typed(options))
         screen.line(f"\ndemo: pods left out, because a kubelet needs root: {command} runs them")
         return 0
     with _alone(screen), Fetch() as fetch:
-        _node_half(screen)
+        _node_half(screen, options.profile)
+        for name, reason in left_out.items():
+            screen.line(f"demo {name}: left out on {options.profile}: {reason}")
+        if not chosen:
+            screen.line("\ndemo: ok, without pods, as this machine has no GPUs for these demos")
+            return 0
         screen.part("Binaries of a real Kubernetes cluster")
         try:
             fetch.follow(screen)
         except BinariesMissingError as error:
             screen.line(f"\nThe cluster half was left out: {error}")
             return 1 if os.environ.get("CI") else 0
-        return _cluster_half(screen, chosen, keep=keep)
+        return _cluster_half(screen, options, chosen)
 
 
-def _typed(demo: str | None, *, keep: bool) -> str:
+def _typed(options: argparse.Namespace) -> str:
     """Return the command that runs this demo, as one types it."""
-    return " ".join(
-        ["make demo", *([f"DEMO={demo}"] if demo else []), *(["KEEP=1"] if keep else [])]
-    )
+    words = {
+        f"DEMO={options.demo}": options.demo,
+        f"PROFILE={options.profile}": options.profile != PROFILE,
+        f"INSTALL={options.install}": options.install,
+        "KEEP=1": options.keep,
+    }
+    return " ".join(["make demo", *(word for word, is_said in words.items() if is_said)])
 
 
 def _as_root(command: str) -> str:
     return f"sudo {command}" if shutil.which("sudo") else f"su -c '{command}'"
 
 
-def _node_half(screen: Screen) -> None:
+def _node_half(screen: Screen, profile: str) -> None:
     screen.part("The node half: GPUs, driver, claims, CDI")
     # Unix socket paths are short, so this is no place for a long TMPDIR.
     with tempfile.TemporaryDirectory(prefix="dra-demo-", dir="/tmp") as folder:
-        node_half.show(screen, Path(folder), PROFILE)
+        node_half.show(screen, Path(folder), profile)
 
 
-def _cluster_half(screen: Screen, chosen: Sequence[demos.Demo], *, keep: bool) -> int:
+def _cluster_half(screen: Screen, options: argparse.Namespace, chosen: Sequence[demos.Demo]) -> int:
     screen.part("A real Kubernetes node")
-    node = _gpu_node(keep=keep, mps=any(demo.mps for demo in chosen))
+    keep = options.keep
+    if options.install:
+        node: GpuNode = _installed_node(screen, options.profile)
+    else:
+        node = _gpu_node(options.profile, keep=keep, mps=any(demo.mps for demo in chosen))
     node.clear()
+    node.share(SHARES_NOTHING)
     kept = False
     try:
         node.up(screen.step, detached=keep)
@@ -128,9 +180,25 @@ def _cluster_half(screen: Screen, chosen: Sequence[demos.Demo], *, keep: bool) -
     return 0
 
 
-def _gpu_node(*, keep: bool = False, mps: bool = False) -> GpuNode:
+def _gpu_node(profile: str = PROFILE, *, keep: bool = False, mps: bool = False) -> GpuNode:
     life = KEPT_TOKEN_SECONDS if keep else 3600
-    return GpuNode(Cluster(NAME), HOME, profile=PROFILE, token_life=life, mps=mps)
+    env = SETTINGS | {"SHARE_CONFIG": str(HOME / "share-configs")}
+    return GpuNode(Cluster(NAME), HOME, profile=profile, token_life=life, driver_env=env, mps=mps)
+
+
+def _installed_node(screen: Screen, profile: str) -> InstalledNode:
+    """Build the image, or find the one built before, and return a node that is to run it.
+
+    Raises:
+        TestbedError: The image could not be built.
+    """
+    builder = Builder(cache=cache_folder(os.environ), say=screen.step)
+    try:
+        image = builder.archive(Recipe(target="driver", arch=own_architecture()))
+    except ImageError as error:
+        raise TestbedError(f"the driver's image could not be built: {error}") from error
+    cluster = Cluster(NAME, for_pods=True)
+    return InstalledNode(cluster, HOME, image, profile=profile, driver_env=SETTINGS)
 
 
 def _tear_down(screen: Screen, node: GpuNode) -> None:
@@ -144,7 +212,7 @@ def _tear_down(screen: Screen, node: GpuNode) -> None:
 
 def _tell_how_to_use(screen: Screen, node: GpuNode) -> None:
     screen.part("Left running")
-    env, log, machine = node.cluster.env, node.driver.log, node.machine.root
+    env, machine = node.cluster.env, node.machine.root
     plugins = f"KUBELET_PLUGINS_DIRECTORY_PATH={node.place.plugins} PROC_ROOT={machine}/proc"
     screen.line(f"""\
     export KUBECONFIG={env["KUBECONFIG"]}
@@ -152,10 +220,10 @@ def _tell_how_to_use(screen: Screen, node: GpuNode) -> None:
     kubectl get pods,resourceclaims,resourceslices -A
     kubectl apply -f manifests/demos/{DEFAULT_DEMOS[0]}/demo.yaml
 
-    The driver's log:        tail -f {log}
+    The driver's log:        {node.follow_log}
     Who shares which GPU:    {plugins} .venv/bin/dra-driver status
     The cluster's parts:     python3 hack/cluster status --name {NAME}
-    Make a GPU fall off:     .venv/bin/dra-driver simulate fault lose --gpu 7 --root {machine}
+    Make a GPU fall off:     .venv/bin/dra-driver simulate fault lose --gpu 0 --root {machine}
     End all of it:           .venv/bin/python hack/demo --down""")
 
 

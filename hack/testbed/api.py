@@ -26,6 +26,8 @@ PATHS = {
     "Node": ("/api/v1", "nodes"),
     "Pod": ("/api/v1", "pods"),
     "Event": ("/api/v1", "events"),
+    "Deployment": ("/apis/apps/v1", "deployments"),
+    "DaemonSet": ("/apis/apps/v1", "daemonsets"),
     "ServiceAccount": ("/api/v1", "serviceaccounts"),
     "ResourceClaim": ("/apis/resource.k8s.io/v1", "resourceclaims"),
     "ResourceClaimTemplate": ("/apis/resource.k8s.io/v1", "resourceclaimtemplates"),

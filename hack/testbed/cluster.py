@@ -15,13 +15,23 @@ class Cluster:
     """One named cluster of hack/cluster. `up` first, then the rest.
 
     `kubernetes` is the version, such as `1.36`; empty for the one that hack/cluster chooses.
-    `flags` are more flags for components, such as `kube-scheduler:--v=4`.
+    `flags` are more flags for components, such as `kube-scheduler:--v=4`. With `for_pods` the API
+    server listens where pods reach it.
     """
 
-    def __init__(self, name: str, kubernetes: str = "", flags: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        kubernetes: str = "",
+        flags: Iterable[str] = (),
+        *,
+        for_pods: bool = False,
+    ) -> None:
         self.name = name
         self._version = ("--version", kubernetes) if kubernetes else ()
         self._flags = tuple(f"--flag={flag}" for flag in flags)
+        if for_pods:
+            self._flags += ("--apiserver=bridge",)
         self._env: dict[str, str] = {}
         self._api: Api | None = None
 

@@ -15,7 +15,7 @@ from testbed.cluster import Cluster
 from testbed.commands import TestbedError
 
 SERVICE_ACCOUNT = ("dra-driver", "dra-driver")
-"""Namespace and name, as in manifests/rbac.yaml."""
+"""Namespace and name, as in manifests/install.yaml."""
 
 
 class NodeCredentials:

@@ -176,9 +176,7 @@ class DriverProcess:
             return []
         with self.log.open("rb") as log:
             log.seek(self._log_start)
-            lines = log.read().splitlines(keepends=True)
-        whole = (line for line in lines if line.startswith(b"{") and line.endswith(b"\n"))
-        return [line for line in map(json.loads, whole) if event in ("", line.get("event"))]
+            return logged(log.read(), event)
 
     def tail(self, lines: int = 25) -> str:
         """The end of the log."""
@@ -244,6 +242,13 @@ class SupervisorProcess(DriverProcess):
     """The MPS supervisor. What it started goes on when it ends: see testbed.mps."""
 
     command = "mps-supervisor"
+
+
+def logged(text: bytes, event: str = "") -> list[Object]:
+    """The whole lines of a log as facts, all or those of an event; other text is left out."""
+    lines = text.splitlines(keepends=True)
+    whole = (line for line in lines if line.startswith(b"{") and line.endswith(b"\n"))
+    return [line for line in map(json.loads, whole) if event in ("", line.get("event"))]
 
 
 def resident_memory(pid: int) -> tuple[int, int]:

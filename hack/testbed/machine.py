@@ -1,10 +1,13 @@
 """Simulated GPUs in a folder of the host, through the command `dra-driver simulate`."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.commands import REPOSITORY, run
+from dra_driver.simulator.state import FILE_PREFIX
+from testbed.commands import REPOSITORY, TestbedError, run
+from testbed.mounts import unmount_all
 
 DRIVER = REPOSITORY / ".venv" / "bin" / "dra-driver"
 
@@ -24,18 +27,33 @@ class GpuSettings:
 
 
 class SimulatedMachine:
-    """A driver root with the GPUs of a profile, such as `h100x8`."""
+    """A driver root with the GPUs of a profile, such as `h100x8`, made with more options if any."""
 
-    def __init__(self, root: Path, profile: str) -> None:
+    def __init__(self, root: Path, profile: str, options: Sequence[str] = ()) -> None:
         self.root = root
         self.profile = profile
+        self._options = options
 
     def up(self) -> None:
         """Make the driver root; NVIDIA's user-space files are fetched the first time."""
-        self._do("up", "--profile", self.profile, timeout=300)
+        self._do("up", "--profile", self.profile, *self._options, timeout=300)
+
+    def mount(self) -> None:
+        """Mount the root, so that pods get it read-only and hardware can be changed nevertheless.
+
+        A driver in a container mounts its root too, and in it the machine's /dev and /proc. What is
+        mounted in a read-only volume stays writable.
+        """
+        run(("mount", "--bind", self.root, self.root))
+        run(("mount", "--make-private", self.root))
+        (state,) = (one for one in self.root.rglob(f"{FILE_PREFIX}*") if not one.is_symlink())
+        for path in (self.root / "dev", self.root / "proc", state):
+            run(("mount", "--bind", path, path))
+        run(("mount", "--make-rshared", self.root))
 
     def down(self) -> None:
-        """Remove the driver root."""
+        """Remove the driver root, mounted or not."""
+        unmount_all(self.root)
         self._do("down")
 
     def fault(self, kind: str, gpu: str) -> None:
@@ -65,6 +83,32 @@ class SimulatedMachine:
     def mig(self, verb: str, *words: str) -> str:
         """Do by hand what `dra-driver simulate mig` offers; return what it printed."""
         return run((DRIVER, "simulate", "mig", verb, "--root", self.root, *words)).strip()
+
+    def take_memory(self, gpu: str, mib: int, *, pid: int) -> bool:
+        """Let a process of this host take so many MiB of a GPU; False if a limit forbids it.
+
+        Raises:
+            TestbedError: There is no such process, or the GPU itself has not so much left.
+        """
+        try:
+            self._do("memory", "take", "--gpu", gpu, "--pid", str(pid), "--mib", str(mib))
+        except TestbedError as error:
+            if "is refused" in str(error):
+                return False
+            raise
+        return True
+
+    def release_memory(self, gpu: str, *, pid: int) -> None:
+        """End a process on a GPU: all that it had is free."""
+        self._do("memory", "release", "--gpu", gpu, "--pid", str(pid))
+
+    def reset(self, gpu: str) -> None:
+        """Reset a GPU, which puts a pending MIG mode in force.
+
+        Raises:
+            TestbedError: A process is on it, or has NVML open.
+        """
+        self._do("reset", "--gpu", gpu)
 
     def _do(self, verb: str, *words: str, timeout: float = 60) -> str:
         return run((DRIVER, "simulate", verb, "--root", self.root, *words), timeout=timeout)

@@ -6,14 +6,17 @@ claim's pipe directory.
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from testbed.commands import run, wait_until
+from testbed.commands import TestbedError, run, wait_until
 from testbed.driver import Place
 
 PROGRAM = "usr/bin/nvidia-cuda-mps-control"
+_BUSY = "Cannot send command"
+_BUSY_SECONDS = 5.0
 MARK = "DRA_DRIVER_MPS_DOMAIN"
 """Variable of all processes of an MPS domain: its folder."""
 
@@ -26,7 +29,8 @@ def can_run_mps(driver_root: Path) -> bool:
 def ask(place: Place, claim: str, command: str) -> str:
     """Give a command to the daemon that serves a claim (its UID); return the answer.
 
-    Of a claim with MIG devices only, that is the daemon of the first.
+    Of a claim with MIG devices only, that is the daemon of the first. A daemon answers one caller
+    at a time and turns others away: it is asked again.
     """
     folder = place.mps / "domains" / claim
     if not folder.exists():
@@ -34,7 +38,14 @@ def ask(place: Place, claim: str, command: str) -> str:
     # Relative, because the path of a socket holds 107 bytes and the folder's has as many.
     env = {"CUDA_MPS_PIPE_DIRECTORY": ".", "LD_LIBRARY_PATH": str(folder / "lib")}
     program = (place.driver_root / PROGRAM,)
-    return run(program, stdin=f"{command}\n", env=env, cwd=folder / "run" / "own").strip()
+    end = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            return run(program, stdin=f"{command}\n", env=env, cwd=folder / "run" / "own").strip()
+        except TestbedError as error:
+            if _BUSY not in str(error) or time.monotonic() > end:
+                raise
+        time.sleep(0.02)
 
 
 def processes(plugins: Path) -> dict[int, str]:

@@ -1,22 +1,21 @@
 """A node with GPUs: a local cluster, a simulated machine, and the driver under its own identity."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+import yaml
 
 from testbed import mps as mps_daemons
 from testbed.api import Object
 from testbed.cluster import Cluster
-from testbed.commands import REPOSITORY, TestbedError, wait_until
+from testbed.commands import TestbedError, wait_until
 from testbed.credentials import NodeCredentials
 from testbed.driver import DRIVER_NAME, DriverProcess, Place, SupervisorProcess
 from testbed.leftovers import end_process, write_pid_file
 from testbed.machine import SimulatedMachine
-
-MANIFESTS = REPOSITORY / "manifests"
-INSTALLED = ("namespace.yaml", "rbac.yaml", "admission.yaml", "admission-policy.yaml")
-"""What is applied of manifests/. Not the DaemonSet: here the driver is a process of the host."""
+from testbed.manifests import installed
 
 
 class GpuNode:
@@ -24,9 +23,10 @@ class GpuNode:
 
     `folder` holds what is not the cluster's own; `down` removes it. `driver_env` is given to the
     driver beside what it needs. With `mps` there is an MPS supervisor too, where it can work.
+    `machine_options` are more words for `dra-driver simulate up`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (all that a node is made of)
         self,
         cluster: Cluster,
         folder: Path,
@@ -35,13 +35,15 @@ class GpuNode:
         token_life: int = 3600,
         driver_env: Mapping[str, str] | None = None,
         mps: bool = False,
+        machine_options: Sequence[str] = (),
     ) -> None:
         self.cluster = cluster
         self.folder = folder
-        self.machine = SimulatedMachine(folder / "gpus", profile)
+        self.machine = SimulatedMachine(folder / "gpus", profile, machine_options)
         self._token_life = token_life
         self._driver_env = driver_env
         self._with_mps = mps
+        self.share_configs = folder / "share-configs"
         self._pid_file = folder / "driver.pid"
         self._supervisor_pid_file = folder / "mps-supervisor.pid"
         self._undo: list[Callable[[], None]] = []
@@ -63,17 +65,19 @@ class GpuNode:
 
     def up_to_driver(self, tell: Callable[[str], None]) -> None:
         """Bring up everything but the driver, whose `credentials` are there afterwards."""
+        self.up_bare(tell)
+        self.install()
+        tell("manifests applied: DeviceClass, ServiceAccount, RBAC, admission policy")
+
+    def up_bare(self, tell: Callable[[str], None]) -> None:
+        """Bring up a node with GPUs, and nothing of the driver."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._undo.append(self.cluster.down)
         self.cluster.up(tell)
         self._undo.append(self.machine.down)
         self.machine.up()
         tell(f"simulated machine: {self.machine.profile}")
-        self.install()
-        tell("manifests applied: DeviceClass, ServiceAccount, RBAC, admission policy")
         self.credentials = NodeCredentials(self.cluster, self.folder, life=self._token_life)
-        self.credentials.create()
-        self._undo.append(self.credentials.stop)
         self.place = Place(
             node=self.cluster.node,
             kubeconfig=self.credentials.kubeconfig,
@@ -84,10 +88,11 @@ class GpuNode:
         )
 
     def install(self) -> None:
-        """Apply the manifests that a driver needs."""
-        for name in INSTALLED:
-            self.cluster.kubectl("apply", "-f", MANIFESTS / name)
-        self.cluster.kubectl("apply", "-k", REPOSITORY / "deviceclasses")
+        """Apply all of an installation but its pods: here the driver is a process of the host."""
+        wanted = [one for one in installed() if one["kind"] != "DaemonSet"]
+        self.cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(wanted))
+        self.credentials.create()
+        self._undo.append(self.credentials.stop)
 
     def start_driver(self, *, detached: bool = False) -> None:
         """Start the driver and wait until it has published its GPUs."""
@@ -96,6 +101,44 @@ class GpuNode:
         self.driver.start(detached=detached)
         write_pid_file(self._pid_file, self.driver.pid)
         self.wait_published()
+
+    def without_driver(self, act: Callable[[], object], *, detached: bool = False) -> None:
+        """Do something while the driver is stopped, as one does who switches MIG mode by hand."""
+        self.driver.stop()
+        act()
+        self.driver.start(detached=detached)
+        write_pid_file(self._pid_file, self.driver.pid)
+        self.wait_published()
+
+    @property
+    def driver_settings(self) -> dict[str, str]:
+        """The driver's settings, by their variables."""
+        return dict(self.driver.env)
+
+    def restart_driver(self, settings: Mapping[str, str]) -> None:
+        """Give the driver other settings, by a restart, and wait until it publishes by them."""
+
+        def change() -> None:
+            self.driver.env = dict(settings)
+
+        self.without_driver(change, detached=True)
+        self.driver.wait_log("slices published")  # those of the former life are there already
+        self.wait_published()
+
+    def share(self, config: str) -> None:
+        """Put a share config into the folder `share_configs`, where the driver may be told to look.
+
+        Whole or not at all, as a ConfigMap's volume does.
+        """
+        self.share_configs.mkdir(parents=True, exist_ok=True)
+        temporary = self.share_configs / "..new"
+        temporary.write_text(config)
+        temporary.replace(self.share_configs / "default")
+
+    @property
+    def follow_log(self) -> str:
+        """The command that shows what the driver logs."""
+        return f"tail -f {self.driver.log}"
 
     @property
     def can_run_mps(self) -> bool:

@@ -87,10 +87,13 @@ def mount_points(cluster: Cluster, pod: str, container: str, namespace: str) -> 
 
 
 def claim_uids(api: Api, pod: Object) -> list[str]:
-    """Return the UIDs of a pod's claims."""
-    names = {one["name"]: one.get("resourceClaimName") for one in pod["spec"]["resourceClaims"]}
+    """Return the UIDs of a pod's claims, with the one that the scheduler made for its limits."""
+    asked = pod["spec"].get("resourceClaims", [])
+    names = {one["name"]: one.get("resourceClaimName") for one in asked}
     for status in pod.get("status", {}).get("resourceClaimStatuses", []):
         names[status["name"]] = status.get("resourceClaimName")
+    of_limits = pod.get("status", {}).get("extendedResourceClaimStatus", {})
+    names[""] = of_limits.get("resourceClaimName")
     namespace = pod["metadata"]["namespace"]
     claims = (api.get("ResourceClaim", name, namespace) for name in names.values() if name)
     return [claim["metadata"]["uid"] for claim in claims]

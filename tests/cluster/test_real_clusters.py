@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from local_cluster.state import ident_of
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
 
 COMMAND = Path(__file__).resolve().parents[2] / "hack" / "cluster"
 POD = {

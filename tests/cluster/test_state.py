@@ -34,6 +34,17 @@ def test_a_component_gets_the_flags_that_are_meant_for_it(tmp_path: Path) -> Non
     assert not any(word.startswith("--v=") for word in found["kube-apiserver"].argv)
 
 
+@pytest.mark.parametrize(("where", "host"), [("loopback", "127.0.0.1"), ("bridge", "10.213.3.1")])
+def test_the_api_server_listens_where_pods_reach_it_if_it_is_to(
+    tmp_path: Path, where: str, host: str
+) -> None:
+    options = Options(kubernetes="1.37.1", apiserver=where)
+    one = Cluster(name="one", state=tmp_path, subnet=3, ports=PORTS, options=options)
+    found = components(one, Binaries(folders=dict.fromkeys(GROUPS, tmp_path)))
+    assert f"--bind-address={host}" in found["kube-apiserver"].argv
+    assert one.apiserver_url == f"https://{host}:{PORTS.apiserver}"
+
+
 @pytest.mark.parametrize(
     "text", ["kube-proxy:--v=4", "etcd", "etcd:v=4", "etcd:--name x", "--v=4", "etcd:"]
 )

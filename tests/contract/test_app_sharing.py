@@ -3,6 +3,7 @@
 import http.client
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from testbed.kubelet import KubeletClient
 import make
 from apiserver.server import ApiServer
 from dra_driver.mps import mounts, processes
-from dra_driver.mps.domain import DomainId
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId, shared_domain
+from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
@@ -55,6 +57,28 @@ def spec_edits(node: ProcessNode) -> dict[str, Any]:
     (device,) = json.loads((node.place.cdi_root / name).read_text())["devices"]
     edits: dict[str, Any] = device["containerEdits"]
     return edits
+
+
+def test_a_driver_that_starts_ends_shared_domains_that_no_claim_is_in(
+    node: ProcessNode, machine: Machine
+) -> None:
+    folder = node.place.plugins / "gpu.nvidia.com/mps"
+    requests = DomainRequests(folder, lambda: 0.0)
+    shared = SharedDomains(folder, requests, time.monotonic)
+    recordless, left = (
+        Domain(
+            id=shared_domain(uuid(machine, minor)),
+            devices=(DomainDevice(uuid=uuid(machine, minor)),),
+        )
+        for minor in (0, 1)
+    )
+    shared.join(recordless, "uid-without-a-record")
+    shared.join(left, "uid-left")
+    (folder / "members" / left.id / "uid-left").unlink()  # as a driver that was killed leaves it
+    node.driver.start()
+    eventually(lambda: requests.desired(left.id) is None, "the end of what nobody is left in")
+    eventually(lambda: requests.desired(recordless.id) is None, "the end of the other one")
+    assert shared.claims() == frozenset()
 
 
 @pytest.mark.usefixtures("supervisor")

@@ -10,6 +10,7 @@ from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.ownership import Ownership
 from dra_driver.cli import main
 from dra_driver.devices.model import GpuUuid, MigSlot
+from dra_driver.shares.last_good import FILE, KeptConfig, keep
 from dra_driver.simulator.machine import Machine
 
 
@@ -132,3 +133,50 @@ def test_mig_devices_of_claims_are_told_from_those_made_by_hand(
     assert "not published as a whole" not in by_claim
     assert "would publish 208 devices" in by_claim
     assert f"gpu-{hopper.gpus[0].minor}-mig-3g40gb-9-4  3g.40gb  4-7" in by_claim
+
+
+def test_shares_by_the_drivers_last_good_config_are_shown(
+    machine: Machine, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    data = (
+        b"version: v1\nsharing:\n  mps:\n    failRequestsGreaterThanOne: true\n    resources:\n"
+        b"    - name: nvidia.com/gpu\n      devices: [0]\n      replicas: 4\n"
+    )
+    plugins = tmp_path / "plugins"
+    keep(plugins / "gpu.nvidia.com" / FILE, KeptConfig(data=data, origin="file /etc/shares"))
+    assert main(words(machine, f"--kubelet-plugins-directory-path={plugins}")) == 0
+
+    shown = capsys.readouterr()
+    (line,) = (one for one in shown.out.splitlines() if "shares of" in one)
+    assert line.endswith(": 4 of nvidia.com/gpu by MPS")
+    assert f"would publish {len(machine.gpus) + 4} devices" in shown.out
+
+
+@pytest.mark.parametrize("is_flag", [True, False])
+def test_parts_by_capacity_are_shown_as_the_driver_is_told_to_publish_them(
+    machine: Machine,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_flag: bool,
+) -> None:
+    if not is_flag:
+        monkeypatch.setenv("CONSUMABLE_SHARES", "2")  # as in the driver's own container
+    flags = ["--consumable-shares=2"] if is_flag else []
+    assert main(words(machine, *flags)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = lines.index("for several claims at a time, with --consumable-shares 2:")
+    assert len(lines[start + 2 :]) == 3 * len(machine.gpus)  # memory, shares, cores
+
+    assert main(words(machine, "--output=json", *flags)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["consumableShares"] == "2"
+    for device in found["devices"]:
+        assert device["capacity"]["shares"]["requestPolicy"]["validRange"]["max"] == "2"
+
+
+def test_a_wrong_setting_of_parts_by_capacity_is_refused(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(machine, "--consumable-shares=none")) == 2
+    assert "--consumable-shares" in capsys.readouterr().err

@@ -16,7 +16,9 @@ from dra_driver.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MANIFESTS = REPOSITORY / "manifests"
-SUPERVISOR = "mps-supervisor.yaml"
+INSTALL = MANIFESTS / "install.yaml"
+CLASSES = MANIFESTS / "chart" / "files" / "classes"
+DRIVER, SUPERVISOR = "dra-driver", "dra-driver-mps-supervisor"
 DEMOS = sorted(path.parent for path in (MANIFESTS / "demos").glob("*/demo.yaml"))
 
 Object = dict[str, Any]
@@ -27,19 +29,24 @@ def objects(*paths: Path) -> Iterator[Object]:
         yield from yaml.safe_load_all(path.read_text())
 
 
-def only(kind: str, *paths: Path) -> Object:
-    (found,) = (thing for thing in objects(*paths) if thing["kind"] == kind)
+def only(kind: str, name: str, path: Path = INSTALL) -> Object:
+    found: Object
+    (found,) = (
+        thing
+        for thing in objects(path)
+        if (thing["kind"], thing["metadata"]["name"]) == (kind, name)
+    )
     return found
 
 
-def pod_spec(file: str) -> Object:
-    spec: Object = only("DaemonSet", MANIFESTS / file)["spec"]["template"]["spec"]
+def pod_spec(name: str) -> Object:
+    spec: Object = only("DaemonSet", name)["spec"]["template"]["spec"]
     return spec
 
 
 def plugin_container() -> Object:
     container: Object
-    (container,) = pod_spec("daemonset.yaml")["containers"]
+    (container,) = pod_spec(DRIVER)["containers"]
     return container
 
 
@@ -57,56 +64,50 @@ def values(container: Object) -> dict[str, str]:
 def pods(thing: Object) -> list[tuple[str, Object]]:
     """The pods that an object is or makes: name and spec."""
     name, spec = thing["metadata"]["name"], thing.get("spec", {})
-    if thing["kind"] == "StatefulSet":
+    if thing["kind"] in {"Deployment", "StatefulSet"}:
         return [(f"{name}-{n}", spec["template"]["spec"]) for n in range(spec["replicas"])]
     return [(name, spec)] if thing["kind"] == "Pod" else []
 
 
-def test_the_device_class_of_mig_devices_is_the_drivers() -> None:
-    found = only("DeviceClass", REPOSITORY / "deviceclasses" / "mig.yaml")
-    assert found["metadata"]["name"] == "mig.nvidia.com"
+@pytest.mark.parametrize("name", ["gpu.nvidia.com", "mig.nvidia.com"])
+def test_a_device_class_is_the_drivers_and_serves_no_resource_name(name: str) -> None:
+    found = only("DeviceClass", name)
+    assert "extendedResourceName" not in found["spec"]
     (selector,) = found["spec"]["selectors"]
     assert f"device.driver == '{DRIVER_NAME}'" in selector["cel"]["expression"]
 
 
-def test_the_device_class_is_the_drivers_and_has_the_extended_resource() -> None:
-    found = only("DeviceClass", REPOSITORY / "deviceclasses" / "gpu.yaml")
-    assert found["metadata"]["name"] == "gpu.nvidia.com"
-    assert found["spec"]["extendedResourceName"] == "nvidia.com/gpu"
-    (selector,) = found["spec"]["selectors"]
-    assert f"device.driver == '{DRIVER_NAME}'" in selector["cel"]["expression"]
+def test_one_device_class_stands_behind_each_resource_name() -> None:
+    found = list(objects(CLASSES / "extended-resources.yaml"))
+    names = {one["spec"]["extendedResourceName"]: one["metadata"]["name"] for one in found}
+    assert names == {
+        "nvidia.com/gpu": "gpu.resource.nvidia.com",
+        "nvidia.com/gpu.shared": "gpu.shared.resource.nvidia.com",
+    }
 
 
-def test_every_part_names_the_same_service_account() -> None:
-    account = only("ServiceAccount", MANIFESTS / "rbac.yaml")["metadata"]
-    name, namespace = account["name"], account["namespace"]
-    pod = only("DaemonSet", MANIFESTS / "daemonset.yaml")
-    assert only("Namespace", MANIFESTS / "namespace.yaml")["metadata"]["name"] == namespace
-    assert pod["metadata"]["namespace"] == namespace
-    assert pod["spec"]["template"]["spec"]["serviceAccountName"] == name
-    (subject,) = only("ClusterRoleBinding", MANIFESTS / "rbac.yaml")["subjects"]
-    assert (subject["name"], subject["namespace"]) == (name, namespace)
-    policy = only("ValidatingAdmissionPolicy", MANIFESTS / "admission.yaml")["spec"]
-    (condition,) = policy["matchConditions"]
-    assert f"'system:serviceaccount:{namespace}:{name}'" in condition["expression"]
+def test_every_device_class_of_the_chart_is_installed() -> None:
+    installed = [one for one in objects(INSTALL) if one["kind"] == "DeviceClass"]
+    shipped = list(objects(*CLASSES.iterdir()))
+    assert sorted(installed, key=str) == sorted(shipped, key=str)
 
 
 def test_the_policy_names_the_driver_and_is_bound() -> None:
-    policy = only("ValidatingAdmissionPolicy", MANIFESTS / "admission.yaml")
-    binding = only("ValidatingAdmissionPolicyBinding", MANIFESTS / "admission.yaml")
+    policy = only("ValidatingAdmissionPolicy", "dra-driver-own-node")
+    binding = only("ValidatingAdmissionPolicyBinding", "dra-driver-own-node")
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
     assert f"spec.driver == '{DRIVER_NAME}'" in str(policy["spec"]["validations"])
 
 
-@pytest.mark.parametrize(
-    ("file", "model"), [("daemonset.yaml", Settings), (SUPERVISOR, MpsSupervisor)]
-)
-def test_every_variable_of_a_daemonset_is_a_setting(file: str, model: type[BaseSettings]) -> None:
+@pytest.mark.parametrize(("daemon_set", "model"), [(DRIVER, Settings), (SUPERVISOR, MpsSupervisor)])
+def test_every_variable_of_a_daemonset_is_a_setting(
+    daemon_set: str, model: type[BaseSettings]
+) -> None:
     known = set()
     for name, field in model.model_fields.items():
         alias = field.validation_alias
         known |= {str(one) for one in alias.choices} if isinstance(alias, AliasChoices) else {name}
-    (container,) = pod_spec(file)["containers"]
+    (container,) = pod_spec(daemon_set)["containers"]
     for variable in container["env"]:
         assert variable["name"].lower() in known
 
@@ -123,7 +124,7 @@ def test_the_driver_understands_the_values_of_the_daemonset() -> None:
 
 
 def test_paths_that_the_kubelet_and_the_driver_share_are_the_same_for_both() -> None:
-    pod = only("DaemonSet", MANIFESTS / "daemonset.yaml")["spec"]["template"]["spec"]
+    pod = pod_spec(DRIVER)
     hosts = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in pod["volumes"]}
     mounts = {one["name"]: one["mountPath"] for one in plugin_container()["volumeMounts"]}
     settings = Settings.model_validate({"node_name": "node"})
@@ -136,8 +137,15 @@ def test_paths_that_the_kubelet_and_the_driver_share_are_the_same_for_both() -> 
     assert set(mounts) == set(hosts)
 
 
+def test_the_driver_reaches_the_control_groups_of_pods_where_nvml_wants_them() -> None:
+    (volume,) = [one for one in pod_spec(DRIVER)["volumes"] if one["name"] == "cgroup"]
+    (mount,) = [one for one in plugin_container()["volumeMounts"] if one["name"] == "cgroup"]
+    assert volume["hostPath"]["path"] == mount["mountPath"] == "/sys/fs/cgroup"
+    assert not mount.get("readOnly", False)
+
+
 def test_the_supervisor_runs_where_the_driver_does_and_meets_it_there() -> None:
-    supervisor, driver = pod_spec(SUPERVISOR), pod_spec("daemonset.yaml")
+    supervisor, driver = pod_spec(SUPERVISOR), pod_spec(DRIVER)
     for field in ("affinity", "tolerations", "priorityClassName"):
         assert supervisor[field] == driver[field]
     hosts = {volume["name"]: volume.get("hostPath") for volume in driver["volumes"]}
@@ -162,16 +170,55 @@ def test_the_supervisor_has_what_daemons_need_and_no_rights_in_the_cluster() -> 
     assert container["securityContext"]["privileged"] is True
     (plugins,) = (one for one in container["volumeMounts"] if one["name"] == "plugins")
     assert plugins["mountPropagation"] == "Bidirectional"
-    account = only("ServiceAccount", MANIFESTS / SUPERVISOR)
+    account = only("ServiceAccount", SUPERVISOR)
     assert pod["serviceAccountName"] == account["metadata"]["name"]
     assert pod["automountServiceAccountToken"] is False
     bound = {
         subject["name"]
-        for thing in objects(*MANIFESTS.glob("*.yaml"))
+        for thing in objects(INSTALL)
         if thing["kind"] in {"RoleBinding", "ClusterRoleBinding"}
         for subject in thing["subjects"]
     }
     assert account["metadata"]["name"] not in bound
+
+
+@pytest.mark.parametrize("name", [DRIVER, SUPERVISOR])
+def test_a_pod_has_nothing_of_the_node_that_it_does_not_need(name: str) -> None:
+    pod = pod_spec(name)
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
+    assert pod["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+    shared = {field for field in pod if field.startswith(("host", "share"))}
+    assert shared == ({"hostPID"} if name == SUPERVISOR else set())
+    writable = {
+        one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly", False)
+    }
+    assert not any(path == "/driver-root" for path in writable)
+
+
+def test_each_right_of_a_pod_is_explained_above_it() -> None:
+    """Between a comment and what it is about there may be the name of a volume, or of a context."""
+    lines = [line.strip() for line in INSTALL.read_text().splitlines()]
+    rights = ("hostPath:", "hostPID:", "mountPropagation:", "privileged:", "seccompProfile:")
+    found = [number for number, line in enumerate(lines) if line.startswith(rights)]
+    for number in found:
+        above = number - 1
+        while lines[above].startswith(("- name: ", "securityContext:")):
+            above -= 1
+        assert lines[above].startswith("# "), lines[number]
+    assert len(found) >= 16
+
+
+def test_each_verb_of_the_role_is_explained_above_it() -> None:
+    role = next(
+        text for text in INSTALL.read_text().split("\n---\n") if "\nkind: ClusterRole\n" in text
+    )
+    _, *rules = re.split(r"((?:^  # .*\n)+)", role.partition("\nrules:\n")[2], flags=re.MULTILINE)
+    assert len(rules) == 8
+    for comment, rule in zip(rules[::2], rules[1::2], strict=True):
+        (granted,) = yaml.safe_load(rule)
+        explained = re.findall(r"^  # ([a-z, ]+): ", comment, re.MULTILINE)
+        assert sorted(", ".join(explained).split(", ")) == sorted(granted["verbs"])
 
 
 def test_the_supervisor_is_probed_where_it_listens() -> None:
@@ -182,13 +229,19 @@ def test_the_supervisor_is_probed_where_it_listens() -> None:
         assert container[probe]["httpGet"] == {"port": port["name"], "path": "/healthz"}
 
 
-def test_kustomize_applies_every_manifest() -> None:
-    listed = yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())["resources"]
-    files = {path.name for path in MANIFESTS.glob("*.yaml")} - {"kustomization.yaml"}
-    assert set(listed) == files | {"../deviceclasses"}
-    classes = REPOSITORY / "deviceclasses"
-    listed = yaml.safe_load((classes / "kustomization.yaml").read_text())["resources"]
-    assert set(listed) == {path.name for path in classes.glob("*.yaml")} - {"kustomization.yaml"}
+def test_the_share_config_is_a_config_map_that_need_not_be_there() -> None:
+    spec, container = pod_spec(DRIVER), plugin_container()
+    (volume,) = (one for one in spec["volumes"] if "configMap" in one)
+    assert volume["configMap"] == {"name": "share-configs", "optional": True}
+    (mount,) = (one for one in container["volumeMounts"] if one["name"] == volume["name"])
+    assert mount["mountPath"] == values(container)["SHARE_CONFIG"]
+    assert mount["readOnly"]
+
+
+def test_kustomize_has_the_same() -> None:
+    assert yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())["resources"] == [
+        INSTALL.name
+    ]
 
 
 @pytest.mark.parametrize("folder", DEMOS, ids=lambda folder: str(folder.name))
@@ -196,7 +249,17 @@ def test_a_demo_is_whole(folder: Path) -> None:
     expect = yaml.safe_load((folder / "expect.yaml").read_text())
     things = list(objects(folder / "demo.yaml"))
     by_container = ("mig", "env", "mounts", "node", "mps")
-    assert set(expect) <= {"namespace", "gpus", "equal", "disjoint", *by_container}
+    groups = [each for part in ("equal", "disjoint", "sameMig") for each in expect.get(part, [])]
+    assert set(expect) <= {
+        "namespace",
+        "needs",
+        "driver",
+        "gpus",
+        "equal",
+        "disjoint",
+        "sameMig",
+        *by_container,
+    }
     containers = {
         f"{pod}/{container['name']}"
         for thing in things
@@ -204,7 +267,6 @@ def test_a_demo_is_whole(folder: Path) -> None:
         for container in spec["containers"]
     }
     assert set(expect["gpus"]) == containers
-    groups = [*expect.get("equal", []), *expect.get("disjoint", [])]
     groups += [list(expect.get(part, {})) for part in by_container]
     assert {container for group in groups for container in group} <= containers
     in_namespaces = [thing for thing in things if thing["kind"] != "DeviceClass"]

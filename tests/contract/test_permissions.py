@@ -1,25 +1,59 @@
-"""What the driver may do in a cluster is what it does: each verb of its role is one it calls."""
+"""What the driver may do in a cluster is what it does: each verb of its role is one it needs."""
 
 import ast
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 import yaml
+from testbed.kubelet import KubeletClient
 
+import make
+from apiserver.kinds import kind_of
+from apiserver.server import ApiServer
+from dra_driver.claims.model import ClaimRef, ClaimUid
+from dra_driver.claims.mps_events import DEATH, ClaimEvents
+from dra_driver.claims.reconcile import ReconcileTiming
+from dra_driver.devices.model import Inventory
+from dra_driver.doctor import shipped
+from dra_driver.errors import AccessError
 from dra_driver.kube import resource
+from dra_driver.kube.client import KubeClient
+from dra_driver.kube.kubeconfig import from_kubeconfig
+from dra_driver.kube.own_node import Labels, OwnNode
 from dra_driver.kube.resource import Resource
+from dra_driver.kube.watch import Changed, Listed, Watch
+from dra_driver.mps.domain import DomainId, State, Status
+from dra_driver.ops.metrics import Metrics
+from dra_driver.slices.project import projection
+from dra_driver.slices.publication import Publication
+from worlds.driver import Driver
+from worlds.process import NODE, SLICES, ProcessNode, serving_a_node
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 VERBS = {"get", "list", "watch", "create", "update", "patch", "delete"}
 WATCHED = {"list", "watch"}  # what a watch of a kind asks for
+CLAIM = ClaimRef(
+    uid=ClaimUid("11111111-0000-4000-8000-000000000000"), namespace="default", name="claim"
+)
 
 
 def test_the_role_grants_what_the_driver_calls_and_nothing_more() -> None:
     assert granted() == set(called())
 
 
+def test_doctor_asks_for_each_permission_that_is_granted() -> None:
+    asked = {(verb, str(kind)) for verb, kind in shipped.PERMISSIONS.values()}
+    assert asked == granted()
+
+
 def granted() -> set[tuple[str, str]]:
-    documents = yaml.safe_load_all((REPOSITORY / "manifests" / "rbac.yaml").read_text())
+    documents = yaml.safe_load_all((REPOSITORY / "manifests" / "install.yaml").read_text())
     (role,) = (one for one in documents if one["kind"] == "ClusterRole")
     return {
         (verb, f"{plural}.{group}" if group else plural)
@@ -33,6 +67,8 @@ def granted() -> set[tuple[str, str]]:
 def called() -> Iterator[tuple[str, str]]:
     """Every call in the driver's source with an argument that names a kind."""
     for path in sorted((REPOSITORY / "dra_driver").rglob("*.py")):
+        if {"cluster", "doctor"} & set(path.parts):
+            continue  # commands that people run with permissions of their own
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
                 continue
@@ -46,4 +82,236 @@ def called() -> Iterator[tuple[str, str]]:
 
 def verbs_of(function: ast.expr) -> set[str]:
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if name == "each":  # page by page
+        return {"list"}
     return {name} if name in VERBS else WATCHED
+
+
+# What each permission is for. Each of these says whether it works.
+
+
+@dataclass
+class Cluster:
+    """An API server with this node, the driver's client of it, and a folder."""
+
+    server: ApiServer
+    client: KubeClient
+    folder: Path
+    publication: Publication = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.publication = Publication(
+            self.client,
+            driver="gpu.nvidia.com",
+            node_name=NODE,
+            observer=Metrics(driver="gpu.nvidia.com", node=NODE, version="0"),
+            project=projection,
+        )
+
+    def publish(self, inventory: Inventory) -> None:
+        """Publish, as far as the API server lets it."""
+        with suppress(AccessError):
+            self.publication.publish(inventory)
+
+    def slices(self) -> list[list[str]]:
+        """The names of the devices in each slice."""
+        return [
+            [device["name"] for device in one["spec"].get("devices", ())]
+            for one in self.server.objects(SLICES)
+        ]
+
+    def refused(self) -> list[str]:
+        return [f"{one.verb} {one.plural}" for one in self.server.seen() if one.status == 403]
+
+
+def claims_are_prepared(cluster: Cluster) -> bool:
+    cluster.server.put(make.claim_object("gpu-1"))
+    driver = Driver(cluster.folder, reader=cluster.client)
+    try:
+        driver.prepare(CLAIM, seconds=0.2)
+    except AccessError:
+        return False
+    finally:
+        driver.close()
+    return True
+
+
+def specs_of_claims_that_are_gone_are_deleted(cluster: Cluster) -> bool:
+    """Where the record is lost too, the claim's name is, and only a list tells."""
+    driver = Driver(cluster.folder)  # its claim is in an API server of the past
+    ref = driver.api.add("gpu-1")
+    driver.prepare(ref)
+    (driver.plugin / "claims" / f"{ref.uid}.json").write_bytes(b"")
+    driver.reader = cluster.client
+    reconciler = driver.reconciler(ReconcileTiming(grace=0.0))
+    reconciler.mend()
+    reconciler.compare_orphans()
+    there = driver.specs.exists(ref.uid)
+    driver.close()
+    return not there
+
+
+def gpus_are_published(cluster: Cluster) -> bool:
+    cluster.publish(make.inventory())
+    return cluster.slices() == [["gpu-0", "gpu-1"]]
+
+
+def changed_gpus_are_published(cluster: Cluster) -> bool:
+    cluster.publish(make.inventory())
+    assert cluster.slices() == [["gpu-0", "gpu-1"]]
+    cluster.publish(make.inventory(make.gpu(1)))
+    return cluster.slices() == [["gpu-1"]]
+
+
+def slices_that_are_no_longer_needed_are_deleted(cluster: Cluster) -> bool:
+    cluster.publish(make.inventory(*(make.gpu(minor) for minor in range(65))))
+    assert len(cluster.slices()) == 2
+    cluster.publish(make.inventory())
+    return cluster.slices() == [["gpu-0", "gpu-1"]]
+
+
+def slices_that_somebody_changes_are_noticed(cluster: Cluster) -> bool:
+    news: list[Listed | Changed] = []
+    watch = Watch(
+        cluster.client,
+        resource.RESOURCE_SLICES,
+        selectors=cluster.publication.selectors,
+        tell=news.append,
+        clock=time.monotonic,
+        random=lambda: 0.5,
+    )
+    watch.start()
+    try:
+        # Without the verb `watch` there are lists, again and again, and no change is ever told.
+        assert cluster.server.wait_for(lambda: bool(cluster.server.seen("watch", SLICES)))
+        cluster.server.put(a_slice())
+        assert cluster.server.wait_for(lambda: is_told(news) or bool(cluster.refused()))
+        return is_told(news)
+    finally:
+        assert watch.stop(10)
+
+
+def is_told(news: Iterable[Listed | Changed]) -> bool:
+    return any(isinstance(one, Changed) for one in news)
+
+
+def labels_are_followed(cluster: Cluster) -> bool:
+    heard: list[Labels] = []
+    node = OwnNode(cluster.client, NODE, clock=time.monotonic, random=lambda: 0.5)
+    node.listen(heard.append)
+    node.start()
+    try:
+        assert cluster.server.wait_for(lambda: bool(heard or cluster.refused()))
+        return heard == [{}]
+    finally:
+        assert node.stop(10)
+
+
+def labels_that_change_are_heard_without_asking_again(cluster: Cluster) -> bool:
+    heard: list[Labels] = []
+    node = OwnNode(cluster.client, NODE, clock=time.monotonic, random=lambda: 0.5)
+    node.listen(heard.append)
+    node.start()
+    try:
+        assert cluster.server.wait_for(lambda: bool(cluster.server.seen("watch", "nodes")))
+        relabel(cluster.server)
+        assert cluster.server.wait_for(lambda: heard[-1:] == [{"zone": "b"}])
+    finally:
+        assert node.stop(10)
+    return len(cluster.server.seen("list", "nodes")) == 1
+
+
+def deaths_of_daemons_are_told(cluster: Cluster) -> bool:
+    cluster.server.put(make.claim_object("gpu-0"))
+    events = ClaimEvents(cluster.client, node=NODE, now=lambda: datetime.now(UTC))
+    status = Status(id=DomainId(CLAIM.uid), state=State.READY, supervisor="s", restarts=1)
+    events.post(CLAIM, DEATH, status)
+    about = {one["regarding"]["kind"] for one in cluster.server.objects("events")}
+    return about == {"ResourceClaim", "Pod"}
+
+
+def a_slice() -> dict[str, object]:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": "one"},
+        "spec": {
+            "driver": "gpu.nvidia.com",
+            "nodeName": NODE,
+            "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1},
+        },
+    }
+
+
+def relabel(server: ApiServer) -> None:
+    """Change the Node as an admin does, whom the driver's role does not bind."""
+    (node,) = server.objects("nodes")
+    node["metadata"]["labels"] = {"zone": "b"}
+    kind = kind_of(node["apiVersion"], node["kind"])
+    server.store.update(kind, "", NODE, node)
+
+
+NEEDED: Mapping[tuple[str, str], Callable[[Cluster], bool]] = {
+    ("get", "resourceclaims.resource.k8s.io"): claims_are_prepared,
+    ("list", "resourceclaims.resource.k8s.io"): specs_of_claims_that_are_gone_are_deleted,
+    ("list", "resourceslices.resource.k8s.io"): gpus_are_published,
+    ("watch", "resourceslices.resource.k8s.io"): slices_that_somebody_changes_are_noticed,
+    ("create", "resourceslices.resource.k8s.io"): gpus_are_published,
+    ("update", "resourceslices.resource.k8s.io"): changed_gpus_are_published,
+    ("delete", "resourceslices.resource.k8s.io"): slices_that_are_no_longer_needed_are_deleted,
+    ("get", "nodes"): gpus_are_published,
+    ("list", "nodes"): labels_are_followed,
+    ("watch", "nodes"): labels_that_change_are_heard_without_asking_again,
+    ("create", "events.events.k8s.io"): deaths_of_daemons_are_told,
+}
+"""What each permission is for; if the role lacks it, that does not work."""
+
+
+@contextmanager
+def cluster_with(role: AbstractSet[tuple[str, str]], folder: Path) -> Iterator[Cluster]:
+    folder.mkdir()
+    with serving_a_node() as server:
+        client = from_kubeconfig(server.write_kubeconfig(folder / "kubeconfig"))
+        server.granted = role
+        yield Cluster(server, client, folder)
+        client.close()
+
+
+def test_it_is_known_what_each_permission_is_for() -> None:
+    assert set(NEEDED) == granted()
+
+
+@pytest.mark.parametrize("permission", NEEDED, ids=" ".join)
+def test_without_a_permission_what_it_is_for_fails(
+    permission: tuple[str, str], tmp_path: Path
+) -> None:
+    works, role = NEEDED[permission], granted()
+    with cluster_with(role, tmp_path / "granted") as cluster:
+        assert works(cluster)
+        assert cluster.refused() == []
+    with cluster_with(role - {permission}, tmp_path / "taken away") as cluster:
+        assert not works(cluster)
+        verb, kind = permission
+        assert set(cluster.refused()) == {f"{verb} {kind.partition('.')[0]}"}
+
+
+def test_a_driver_with_the_shipped_role_is_refused_nothing(tmp_path: Path) -> None:
+    with serving_a_node() as server:
+        server.granted = granted()
+        node = ProcessNode(tmp_path, server)
+        node.install_gpus("h100x8")
+        node.driver.start()
+        try:
+            node.wait_devices(8)
+            claim = node.allocate("one", "gpu-3")
+            with KubeletClient(node.place.registry) as kubelet:
+                kubelet.register()
+                kubelet.must_prepare(claim)
+                kubelet.must_unprepare(claim)
+            assert server.wait_for(lambda: bool(server.seen("watch", "nodes")))
+            assert node.driver.stop() == 0
+        finally:
+            node.driver.kill()
+        verbs = {f"{one.verb} {one.plural}" for one in server.seen()}
+        assert {"create resourceslices", "watch nodes", "get resourceclaims"} <= verbs
+        assert [one for one in server.seen() if one.status == 403] == []

@@ -2,14 +2,19 @@
 
 Without what they need (root, the cluster's binaries) the tests are skipped with the reason; with
 E2E_REQUIRED=1 they fail instead. E2E_CLUSTER names the cluster: two runs need two names.
-E2E_KUBERNETES is its version, 1.37 or 1.36.
+E2E_KUBERNETES is its version, 1.37, 1.36 or 1.34.
 """
 
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from image.builder import Builder, cache_folder
+from image.errors import ImageError
+from image.recipe import Recipe, own_architecture
 from testbed.cluster import Cluster
 from testbed.commands import REPOSITORY, TestbedError, run
 from testbed.node import GpuNode
@@ -45,6 +50,18 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Containers:
 
 
 @pytest.fixture(scope="session")
+def image_archive() -> Path:
+    """The driver's image as it is now, built once and kept."""
+    if os.geteuid() != 0:
+        cannot_run("building the image needs root")
+    builder = Builder(cache=cache_folder(os.environ), say=sys.stdout.write)
+    try:
+        return builder.archive(Recipe(target="driver", arch=own_architecture()))
+    except ImageError as error:
+        cannot_run(f"the image could not be built: {error}")
+
+
+@pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
     if reason := missing():
         cannot_run(reason)
@@ -60,6 +77,28 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
     try:
         node.up(print)
         node.credentials.keep_fresh()
+        Scene.prepare(node)
+        yield node
+    finally:
+        node.down()
+
+
+@contextmanager
+def node_of(profile: str, folder: Path) -> Iterator[GpuNode]:
+    """A node of other cards, on a cluster of its own beside that of all other tests."""
+    if reason := missing():
+        cannot_run(reason)
+    name = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-{profile}"
+    node = GpuNode(
+        Cluster(name, KUBERNETES),
+        folder,
+        profile=profile,
+        driver_env={"RESCAN_INTERVAL": "1"},
+        mps=True,
+    )
+    node.clear()
+    try:
+        node.up(print)
         Scene.prepare(node)
         yield node
     finally:

@@ -84,8 +84,8 @@ class Scene:
             self.api.create(thing, NAMESPACE)
 
     def make(self, kind: str, name: str, body: Mapping[str, object]) -> str:
-        """Make a Pod, ResourceClaim or ResourceClaimTemplate; return its name in the cluster."""
-        version = "v1" if kind == "Pod" else "resource.k8s.io/v1"
+        """Make a Pod, Deployment, ResourceClaim or template of one; return its name there."""
+        version = {"Pod": "v1", "Deployment": "apps/v1"}.get(kind, "resource.k8s.io/v1")
         full = self.name(name)
         metadata = {"name": full}
         thing = {"apiVersion": version, "kind": kind, "metadata": metadata, **body}
@@ -141,7 +141,15 @@ class Scene:
         """Wait until exactly the devices are published that were when the scene began."""
 
         def same() -> bool:
-            return devices(slice_facts(self.api)) == devices(self._slices)
+            found = slice_facts(self.api)
+            # All of one generation: of several slices each is written by itself.
+            pools = [one["spec"]["pool"] for one in found]
+            is_whole = all(
+                (one["generation"], one["resourceSliceCount"])
+                == (pools[0]["generation"], len(pools))
+                for one in pools
+            )
+            return is_whole and devices(found) == devices(self._slices)
 
         wait_until(same, "the driver's slices to be as before", timeout=timeout)
 
@@ -152,8 +160,8 @@ class Scene:
 
     # The end
 
-    def end(self) -> None:
-        """Delete what the scene made, and check that nothing is left on the cluster or the node."""
+    def clear(self) -> None:
+        """Delete what the scene made, and wait until pods and claims are gone."""
         for thing in reversed(self._made):
             self.api.delete(thing["kind"], thing["metadata"]["name"], NAMESPACE)
         pods = [thing["metadata"]["name"] for thing in self._made if thing["kind"] == "Pod"]
@@ -161,6 +169,11 @@ class Scene:
         wait_until(
             lambda: not self.api.all("ResourceClaim", NAMESPACE), "all claims to go", timeout=60
         )
+        self._made.clear()
+
+    def end(self) -> None:
+        """Delete what the scene made, and check that nothing is left on the cluster or the node."""
+        self.clear()
         left = self.node.place.left_over()
         assert left == [], left
         assert mps.processes(self.node.place.plugins) == {}

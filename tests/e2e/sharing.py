@@ -151,10 +151,10 @@ def uids_of(scene: Scene, pod: str) -> list[str]:
 
 
 def remove_groups() -> None:
-    """Remove the daemons' control groups, which are empty now."""
+    """Remove the daemons' control groups, which are empty unless another node has some there."""
     for group in (*CGROUPS.glob(GROUP), *CGROUPS.glob(f"*/{GROUP}")):
         if not group.parent.is_symlink():
-            wait_until(lambda group=group: _remove(group), f"{group} to go", timeout=10)
+            wait_until(lambda group=group: _remove(group), f"{group} to go", timeout=60)
 
 
 def _remove(group: Path) -> bool:

@@ -19,7 +19,8 @@ from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.validation.policy import policy_checks
 from e2e.scene import NAMESPACE, Scene, claim_spec
 from generated_configs import Json, configs
-from resource_nvidia_com.decode import InvalidConfigError, decode
+from resource_nvidia_com.decode import decode
+from resource_nvidia_com.problems import InvalidConfigError
 
 pytestmark = pytest.mark.e2e
 

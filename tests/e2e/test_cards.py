@@ -1,19 +1,16 @@
 """Nodes of other cards, each on a cluster of its own: they publish and run what they can."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
 from testbed.api import Object
 from testbed.claims import gpu_config
-from testbed.cluster import Cluster
-from testbed.commands import run, wait_until
 from testbed.driver import DRIVER_NAME
-from testbed.machine import DRIVER, GpuSettings
+from testbed.machine import GpuSettings
 from testbed.node import GpuNode
 from testbed.pods import migs_seen, parse_gpu_list
 
-from e2e.conftest import KUBERNETES, missing
+from e2e.conftest import node_of
 from e2e.scene import NAMESPACE, Scene, cel
 from e2e.sharing import (
     MEMORY,
@@ -25,7 +22,7 @@ from e2e.sharing import (
     time_slicing,
 )
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
 
 MIG_CLASS = "mig.nvidia.com"
 FAILED = "FailedPrepareDynamicResources"
@@ -37,25 +34,8 @@ def node(
 ) -> Iterator[GpuNode]:
     """A node of the cards that the test names, beside the one of all other tests."""
     profile: str = request.param
-    if reason := missing():
-        if os.environ.get("E2E_REQUIRED") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    name = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-{profile}"
-    node = GpuNode(
-        Cluster(name, KUBERNETES),
-        tmp_path_factory.mktemp(profile),
-        profile=profile,
-        driver_env={"RESCAN_INTERVAL": "1"},
-        mps=True,
-    )
-    node.clear()
-    try:
-        node.up(print)
-        Scene.prepare(node)
+    with node_of(profile, tmp_path_factory.mktemp(profile)) as node:
         yield node
-    finally:
-        node.down()
 
 
 def cards(profile: str) -> pytest.MarkDecorator:
@@ -134,7 +114,7 @@ def test_a_v100_has_mps_with_limits(scene: Scene) -> None:
     scene.delete(pod)
 
 
-# An Ampere node: MIG mode changes only by a reset, so nothing is divided that is not in the mode
+# An Ampere node, nothing of which is divided while MIG mode is off; test_a100.py has it on
 
 A100 = "NVIDIA A100-SXM4-40GB"
 
@@ -167,54 +147,6 @@ def test_an_a100_has_mps_with_limits(scene: Scene) -> None:
     assert (shared.ask(PERCENTAGE), shared.ask(f"{MEMORY} 0")) == ("30.0", "4G")
     assert shared.settings(shared.gpu(pod)) == UNDER_MPS
     scene.delete(pod)
-
-
-@cards("a100x8")
-def test_an_a100_in_mig_mode_is_divided_for_claims_beside_whole_ones(scene: Scene) -> None:
-    set_mig_mode(scene, "on")
-    try:
-        wanted = {"a": "1g.5gb", "b": "1g.5gb", "c": "2g.10gb", "d": "3g.20gb"}
-        devices: Object = {
-            "requests": [
-                {
-                    "name": name,
-                    "exactly": {
-                        "deviceClassName": MIG_CLASS,
-                        "selectors": cel(f'device.attributes["{DRIVER_NAME}"].profile == "{cut}"'),
-                    },
-                }
-                for name, cut in wanted.items()
-            ],
-            "constraints": [{"matchAttribute": f"{DRIVER_NAME}/parentUUID"}],
-        }
-        template = scene.make(
-            "ResourceClaimTemplate", "four", {"spec": {"spec": {"devices": devices}}}
-        )
-        divided = scene.pod("divided", templates=[template])
-        whole = scene.pod("whole", templates=[scene.template()])
-        scene.running(divided, whole)
-        seen = migs_seen(scene.node.cluster, divided, "ctr", NAMESPACE)
-        assert sorted(seen.values()) == sorted(wanted.values())
-        (parent,) = parse_gpu_list(scene.run_in(divided, "nvidia-smi", "-L"))
-        assert scene.gpus(whole) != (parent,)
-        scene.delete(divided, whole)
-        assert scene.node.machine.mig_devices() == ()
-    finally:
-        set_mig_mode(scene, "off")
-        scene.rewritten()
-
-
-def set_mig_mode(scene: Scene, mode: str) -> None:
-    """Change the last GPU's MIG mode, which a card refuses while another has NVML open."""
-    scene.node.driver.stop()
-    scene.node.machine.mig(mode, "--gpu", "7")
-    run((DRIVER, "simulate", "reset", "--gpu", "7", "--root", scene.node.machine.root))
-    scene.node.driver.start()
-    wait_until(
-        lambda: ("mig" in published(scene)[A100]) == (mode == "on"),
-        f"MIG mode {mode} to be published",
-        timeout=30,
-    )
 
 
 # A card of every generation

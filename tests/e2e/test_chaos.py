@@ -10,11 +10,12 @@ from testbed.commands import REPOSITORY, run
 
 from e2e.conftest import KUBERNETES, missing
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
 
-SEED = 314
+SEED = 1400
 ROUNDS = 8
-"""Together they have every trouble at least once, and end with nothing left."""
+"""Together they have every trouble at least once, share config changes among shares that are held,
+and end with nothing left."""
 
 
 def test_everything_holds_through_a_short_campaign(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What the API server and the container runtime make of what the driver and its manifests say."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -10,10 +11,14 @@ from testbed.api import Api, ApiStatusError, Object
 from testbed.commands import REPOSITORY, TestbedError, run
 from testbed.driver import DRIVER_NAME
 from testbed.machine import DRIVER
+from testbed.manifests import INSTALL, installed
 
 from e2e.scene import NAMESPACE, Scene
 
 pytestmark = pytest.mark.e2e
+
+OTHER, INTRUDER = "e2e-other", "e2e-intruder"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 
 @pytest.fixture
@@ -24,12 +29,36 @@ def driver_api(scene: Scene) -> Iterator[Api]:
     api.close()
 
 
+@pytest.fixture
+def other_node(scene: Scene) -> Iterator[Api]:
+    """The API as the driver on another node may use it: the same ServiceAccount, that node's token.
+
+    Of the node there is nothing but its Node.
+    """
+    made = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": OTHER}}
+    uid = scene.api.create(made)["metadata"]["uid"]
+    try:
+        token = scene.node.cluster.kubectl(
+            *("create", "token", "dra-driver", "--namespace", "dra-driver"),
+            *("--bound-object-kind", "Node", "--bound-object-name", OTHER),
+            *("--bound-object-uid", uid),
+        ).strip()
+        with closing(Api.from_kubeconfig(scene.node.credentials.kubeconfig, token=token)) as api:
+            yield api
+    finally:
+        scene.api.delete("Node", OTHER)
+
+
+@pytest.fixture
+def others_slice(scene: Scene) -> Iterator[Object]:
+    """A slice of another node."""
+    yield scene.api.create(resource_slice(node=OTHER))
+    scene.api.delete("ResourceSlice", INTRUDER)
+
+
 def test_every_manifest_is_accepted_without_a_warning(scene: Scene) -> None:
     kubectl = scene.node.cluster.kubectl
-    done = kubectl(
-        *("apply", "--kustomize", REPOSITORY / "manifests"),
-        *("--dry-run=server", "--warnings-as-errors"),
-    )
+    done = kubectl("apply", "-f", INSTALL, "--dry-run=server", "--warnings-as-errors")
     assert "daemonset.apps/dra-driver created (server dry run)" in done
     assert "daemonset.apps/dra-driver-mps-supervisor created (server dry run)" in done
 
@@ -41,6 +70,44 @@ def test_every_demo_is_accepted_without_a_warning(scene: Scene) -> None:
         scene.node.cluster.kubectl(
             *("apply", "-f", "-", "--dry-run=server", "--warnings-as-errors"), stdin=text
         )
+
+
+def test_printed_device_classes_are_accepted_without_a_warning(scene: Scene) -> None:
+    names = ("gpu", "gpu.shared", "mig-1g.10gb", "mig-1g.10gb.me", "mig-1c.3g.40gb", "own-name")
+    done = scene.node.cluster.kubectl(
+        *("apply", "-f", "-", "--dry-run=server", "--warnings-as-errors", "--output", "name"),
+        stdin=run((DRIVER, "classes", *names)),
+    )
+    assert done.split() == [
+        f"deviceclass.resource.k8s.io/{name}.resource.nvidia.com" for name in names
+    ]
+
+
+def test_the_selectors_of_the_migration_page_are_accepted(scene: Scene) -> None:
+    page = (REPOSITORY / "docs" / "migrating-from-the-device-plugin.md").read_text()
+    rows = re.findall(r"^\| `nvidia\.com/.* \| `([^`]*)`", page, re.MULTILINE)
+    own = "device.attributes['gpu.nvidia.com']"
+    selectors = [re.sub(r"\ba\.", f"{own}.", row) for row in rows]
+    selectors = [one for one in selectors if "==" in one or ">=" in one]
+    assert len(selectors) >= 7
+    for expression in selectors:
+        one = [{"cel": {"expression": expression}}]
+        template = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "selector", "namespace": NAMESPACE},
+            "spec": {"spec": {"devices": {"requests": [request(one)]}}},
+        }
+        scene.node.cluster.kubectl(
+            *("create", "-f", "-", "--dry-run=server", "--warnings-as-errors"),
+            stdin=json.dumps(template),
+        )
+
+
+def request(selectors: list[Object]) -> Object:
+    """A request for a GPU that these select."""
+    exactly = {"deviceClassName": "gpu.resource.nvidia.com", "selectors": selectors}
+    return {"name": "gpu", "exactly": exactly}
 
 
 def test_printed_slices_are_taken_as_printed(scene: Scene) -> None:
@@ -91,6 +158,76 @@ def test_the_driver_may_not_write_another_nodes_slices(scene: Scene, driver_api:
     with pytest.raises(ApiStatusError, match="may not write ResourceSlices of node other") as no:
         driver_api.create(resource_slice(node="other"))
     assert no.value.code == 403
+
+
+def test_the_driver_may_not_change_or_delete_another_nodes_slices(
+    scene: Scene, driver_api: Api, others_slice: Object
+) -> None:
+    others_slice["spec"]["pool"]["generation"] += 1
+    refused = f"may not write ResourceSlices of node {OTHER}"
+    with pytest.raises(ApiStatusError, match=refused):
+        driver_api.request("PUT", f"{SLICES}/{INTRUDER}", others_slice)
+    with pytest.raises(ApiStatusError, match=refused):
+        driver_api.delete("ResourceSlice", INTRUDER)
+    assert scene.api.get("ResourceSlice", INTRUDER)["spec"]["pool"]["generation"] == 0
+
+
+def test_another_nodes_token_writes_none_of_this_nodes_slices(
+    scene: Scene, other_node: Api
+) -> None:
+    here = scene.node.cluster.node
+    selector = f"spec.driver={DRIVER_NAME},spec.nodeName={here}"
+    one = other_node.all("ResourceSlice", fieldSelector=selector)[0]
+    refused = f"the driver on node {OTHER} may not write ResourceSlices of node {here}"
+    with pytest.raises(ApiStatusError, match=refused) as no:
+        other_node.create(resource_slice(node=here))
+    assert no.value.code == 403
+    path = f"{SLICES}/{one['metadata']['name']}"
+    with pytest.raises(ApiStatusError, match=refused):
+        other_node.request("PUT", path, one)
+    with pytest.raises(ApiStatusError, match=refused):
+        other_node.request("DELETE", path)
+    # The same token does write its own node's.
+    other_node.create(resource_slice(node=OTHER))
+    other_node.delete("ResourceSlice", INTRUDER)
+
+
+@pytest.mark.parametrize("token", ["driver_api", "other_node"])
+@pytest.mark.parametrize("part", ["", "/status"])
+def test_no_token_of_a_driver_writes_a_claim_or_its_status(
+    scene: Scene, request: pytest.FixtureRequest, token: str, part: str
+) -> None:
+    api: Api = request.getfixturevalue(token)
+    name = scene.claim()
+    scene.running(scene.pod(claims=[name]))
+    claim = scene.api.get("ResourceClaim", name, NAMESPACE)
+    path = f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaims/{name}{part}"
+    with pytest.raises(
+        ApiStatusError, match=f'cannot update resource "resourceclaims{part}"'
+    ) as no:
+        api.request("PUT", path, claim)
+    assert no.value.code == 403
+    with pytest.raises(ApiStatusError, match=f'cannot patch resource "resourceclaims{part}"'):
+        api.patch("ResourceClaim", name, {"status": {"devices": []}}, NAMESPACE, part)
+
+
+@pytest.mark.parametrize("name", ["dra-driver", "dra-driver-mps-supervisor"])
+def test_mounts_that_the_host_sees_are_refused_to_containers_that_are_not_privileged(
+    scene: Scene, name: str
+) -> None:
+    (daemons,) = (
+        one for one in installed() if (one["kind"], one["metadata"]["name"]) == ("DaemonSet", name)
+    )
+    pod = daemons["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    container["securityContext"]["privileged"] = False
+    both_ways = "Bidirectional" in json.dumps(container["volumeMounts"])
+    dry_run = ("apply", "-f", "-", "--dry-run=server")
+    if not both_ways:  # HostToContainer is for everybody
+        scene.node.cluster.kubectl(*dry_run, stdin=json.dumps(daemons))
+        return
+    with pytest.raises(TestbedError, match="available only to privileged containers"):
+        scene.node.cluster.kubectl(*dry_run, stdin=json.dumps(daemons))
 
 
 def test_the_driver_may_not_write_slices_for_all_nodes(scene: Scene, driver_api: Api) -> None:
@@ -151,7 +288,7 @@ def resource_slice(*, node: str) -> Object:
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
-        "metadata": {"name": "e2e-intruder"},
+        "metadata": {"name": INTRUDER},
         "spec": {
             "driver": DRIVER_NAME,
             "nodeName": node,

@@ -10,7 +10,7 @@ from testbed.commands import REPOSITORY, run
 
 from e2e.conftest import KUBERNETES, missing
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
 
 PODS = 8
 
@@ -50,6 +50,7 @@ def test_made_up_nodes_publish_and_pods_are_placed_on_them(tmp_path: Path) -> No
     assert set(variants["ours"]["allocator_us"]) == {
         "whole GPU, all free",
         "whole GPU, one free",
+        "nvidia.com/gpu, all free",
         "1g.10gb, all free",
     }
     assert min(variants["ours"]["allocator_us"].values()) > 0

@@ -1,8 +1,7 @@
 """The MPS supervisor as the DaemonSet of the manifests runs it: daemons outlive its pod.
 
 There is no image of the driver here. The test image takes its place, with this machine's Python and
-this checkout mounted into it; all else is as in manifests/mps-supervisor.yaml, with this cluster's
-paths.
+this checkout mounted into it; all else is as in manifests/install.yaml, with this cluster's paths.
 """
 
 import sys
@@ -12,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 from testbed import mps
-from testbed.api import Object
 from testbed.commands import REPOSITORY, wait_until
 from testbed.machine import DRIVER
+from testbed.manifests import installed
 from testbed.pods import IMAGE, explain, is_ready
 
 from dra_driver.mps.cgroup import GROUP
@@ -25,6 +24,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("mps_node")]
 
 NAMESPACE = "dra-driver"
 NAME = "dra-driver-mps-supervisor"
+COMPONENT = "app.kubernetes.io/component=mps-supervisor"
 LABEL = "nvidia.com/gpu.present"
 
 
@@ -75,7 +75,7 @@ def supervisor_pod(scene: Scene, but: str = "") -> str:
     """Wait for the DaemonSet's pod, another one than `but`; return its name."""
 
     def ready() -> str | None:
-        pods = scene.api.all("Pod", NAMESPACE, labelSelector=f"app.kubernetes.io/name={NAME}")
+        pods = scene.api.all("Pod", NAMESPACE, labelSelector=COMPONENT)
         found = [pod["metadata"]["name"] for pod in pods if is_ready(pod)]
         return found[0] if len(pods) == 1 and found and found != [but] else None
 
@@ -88,9 +88,9 @@ def supervisor_pod(scene: Scene, but: str = "") -> str:
 
 def manifest(scene: Scene) -> str:
     """The DaemonSet for this cluster's paths, with an image that is there."""
-    text = (REPOSITORY / "manifests" / "mps-supervisor.yaml").read_text()
-    things: list[Object] = list(yaml.safe_load_all(text))
-    (daemons,) = (one for one in things if one["kind"] == "DaemonSet")
+    (daemons,) = (
+        one for one in installed() if (one["kind"], one["metadata"]["name"]) == ("DaemonSet", NAME)
+    )
     pod = daemons["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     plugins, root = str(scene.node.place.plugins), str(scene.node.machine.root)
@@ -99,7 +99,8 @@ def manifest(scene: Scene) -> str:
     for one in container["env"]:
         if one["name"] == "NVIDIA_DRIVER_ROOT":
             one["value"] = root
-    container["env"] += [{"name": "KUBELET_PLUGINS_DIRECTORY_PATH", "value": plugins}]
+        if one["name"] == "KUBELET_PLUGINS_DIRECTORY_PATH":
+            one["value"] = plugins
     for one in container["volumeMounts"]:
         if one["name"] == "plugins":
             one["mountPath"] = plugins
@@ -113,4 +114,4 @@ def manifest(scene: Scene) -> str:
         name = f"this-machine-{number}"
         pod["volumes"].append({"name": name, "hostPath": {"path": path}})
         container["volumeMounts"].append({"name": name, "mountPath": path, "readOnly": True})
-    return yaml.safe_dump_all(things)
+    return yaml.safe_dump(daemons)

@@ -7,7 +7,8 @@ from jsonschema import Draft202012Validator
 
 from dra_driver.validation.findings import check_manifest
 from generated_configs import Json, anything, configs
-from resource_nvidia_com.decode import InvalidConfigError, decode
+from resource_nvidia_com.decode import decode
+from resource_nvidia_com.problems import InvalidConfigError
 from resource_nvidia_com.schema import json_schemas
 
 SCHEMAS = {kind: Draft202012Validator(schema) for kind, schema in json_schemas().items()}

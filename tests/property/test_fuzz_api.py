@@ -24,7 +24,8 @@ from dra_driver.slices.difference import differences
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import projection
 from dra_driver.slices.writes import Delete, Owner, writes_for
-from resource_nvidia_com.decode import InvalidConfigError, decode
+from resource_nvidia_com.decode import decode
+from resource_nvidia_com.problems import InvalidConfigError
 
 CALL = Call(verb="get", resource=RESOURCE_CLAIMS, namespace="default", name="claim")
 CLAIM = make.claim_object(

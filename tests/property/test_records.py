@@ -12,6 +12,7 @@ from dra_driver.claims.devices import (
     RecordedGpu,
     RecordedMig,
     RecordedPartition,
+    RecordedShare,
 )
 from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
 from dra_driver.claims.record import (
@@ -25,6 +26,7 @@ from dra_driver.claims.record import (
 )
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid, MigUuid, Placement
+from dra_driver.devices.shares import ConsumableSlot, Division, ShareSlot, ShareStrategy
 from dra_driver.errors import StateError
 from dra_driver.sharing.base import SharingPlan
 
@@ -42,7 +44,7 @@ partitions = st.builds(
     profile_id=numbers,
     placement=placements,
 )
-recorded_devices = (
+undivided = (
     st.builds(RecordedGpu, gpu=text.map(GpuUuid))
     | partitions
     | st.builds(
@@ -54,10 +56,31 @@ recorded_devices = (
         made_here=st.booleans(),
     )
 )
+slots = st.builds(
+    ShareSlot,
+    index=numbers,
+    division=st.builds(
+        Division,
+        count=numbers,
+        strategy=st.sampled_from(ShareStrategy),
+        served_as=text,
+        combines=st.booleans(),
+        together=st.lists(text.map(GpuUuid), max_size=2).map(tuple),
+    ),
+) | st.builds(
+    ConsumableSlot,
+    share_id=text,
+    strategy=st.sampled_from(ShareStrategy),
+    memory_mib=numbers,
+    cores=numbers,
+)
+recorded_devices = undivided | st.builds(RecordedShare, of=undivided, slot=slots)
 realisations = st.builds(
     MakeMigDevices, gpu=text.map(GpuUuid), places=st.lists(partitions, max_size=2).map(tuple)
 ) | st.builds(TurnMigModeOff, gpu=text.map(GpuUuid), restore=st.booleans())
-places = st.builds(GpuPart, gpu=text.map(GpuUuid), placement=st.none() | placements)
+places = st.builds(
+    GpuPart, gpu=text.map(GpuUuid), placement=st.none() | placements, share=st.none() | slots
+)
 devices = st.builds(
     DeviceRecord,
     name=text,

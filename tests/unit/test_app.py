@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.app import connect, roots_of
+from dra_driver.app import connect
+from dra_driver.cdi.roots import roots_of
 from dra_driver.errors import SetupError
 from dra_driver.settings import Settings
 

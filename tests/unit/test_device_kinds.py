@@ -18,10 +18,9 @@ from dra_driver.cdi.edits_cache import NodeEdits
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.roots import Roots
 from dra_driver.claims import record
+from dra_driver.claims.device_json import record_json, record_of
 from dra_driver.claims.devices import (
     RecordedDevice,
-    record_json,
-    record_of,
     recorded,
     recorded_kind,
     restored,
@@ -29,6 +28,13 @@ from dra_driver.claims.devices import (
 from dra_driver.devices.kinds import Device, DeviceKind, NodeDevice, kind_of, name_of
 from dra_driver.devices.model import Gpu, MigDevice, Partition
 from dra_driver.devices.names import parse_device_name
+from dra_driver.devices.shares import (
+    ConsumableShare,
+    ConsumableSlot,
+    Division,
+    Share,
+    ShareStrategy,
+)
 from dra_driver.errors import StateError
 
 PACKAGE = Path(dra_driver.__file__).parent
@@ -41,17 +47,31 @@ EXAMPLES: dict[type, Device] = {
         profile=make.H100_PROFILES[0],
         placement=make.H100_PROFILES[0].placements[0],
     ),
+    Share: Share(
+        of=GPU,
+        index=3,
+        division=Division(
+            count=10, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True
+        ),
+    ),
+    ConsumableShare: ConsumableShare(
+        of=GPU,
+        slot=ConsumableSlot(
+            share_id="a671734a", strategy=ShareStrategy.MPS, memory_mib=10240, cores=20
+        ),
+    ),
 }
 
 # Layer: module and function with the one match, and over which kinds.
 LAYERS: dict[str, tuple[str, str, Any]] = {
     "kind": ("devices/kinds.py", "kind_of", Device),
     "name": ("devices/kinds.py", "name_of", Device),
-    "published attributes": ("slices/attributes.py", "describe", Device),
+    "published attributes": ("slices/attributes.py", "_describe_device", Device),
     "published capacity": ("slices/project.py", "_publish", Device),
     "form in a record": ("claims/devices.py", "recorded", Device),
     "back from a record": ("claims/devices.py", "restored", RecordedDevice),
-    "record as JSON": ("claims/devices.py", "_device_json", RecordedDevice),
+    "record as JSON": ("claims/device_json.py", "_device_json", RecordedDevice),
+    "whether it exists": ("claims/record.py", "_exists", RecordedDevice),
     "realising": ("claims/realise.py", "_of", RecordedDevice),
     "make": ("claims/realise.py", "_make", record.Realisation),
     "unmake": ("claims/realise.py", "unmake", record.Realisation),

@@ -10,7 +10,9 @@ from dra_driver.cdi.model import DeviceNode, Edits
 from dra_driver.devices.model import Inventory, MigMode, SickGpu
 from dra_driver.errors import SetupError
 from dra_driver.inspect import report, spec_text, table
+from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.mig_offer import MigSettings
+from dra_driver.slices.share_offer import ShareOffer
 
 EDITS = {
     "": Edits(env=("NVIDIA_VISIBLE_DEVICES=void",)),
@@ -150,3 +152,38 @@ def test_a_report_has_mig_devices_counters_and_notes() -> None:
     [device] = gpu["migDevices"]  # type: ignore[has-type]
     assert (device["profile"], device["start"], device["size"]) == ("3g.40gb", 4, 4)
     assert len(found["counterSets"]) == len(found["notes"]) == 1  # type: ignore[arg-type]
+
+
+IN_SHARES = ShareOffer(consumable=Consumable.of("4"))
+
+
+def test_what_claims_consume_of_a_device_that_several_can_have_is_a_table() -> None:
+    gpu = make.gpu(0, mig=make.mig())
+    text = table(make.inventory(gpu), {}, share=IN_SHARES)
+
+    title = "for several claims at a time, with --consumable-shares 4:"
+    lines = text.splitlines()
+    assert lines[lines.index(title) + 1 :] == [
+        "DEVICE  CAPACITY  THERE IS  IF NOT ASKED FOR  AT LEAST  IN STEPS OF",
+        "gpu-0   memory    81152Mi   0                 0         1Mi",
+        "gpu-0   shares    4         1                 1         1",
+        "gpu-0   cores     100       0                 0         1",
+    ]
+    assert "several claims" not in table(make.inventory(gpu), {})
+
+
+def test_who_does_not_ask_has_all_of_the_memory_in_mode_memory() -> None:
+    gpu = make.gpu(0, memory_bytes=15 * 1024**3)
+    text = table(make.inventory(gpu), {}, share=ShareOffer(consumable=Consumable.of("memory")))
+
+    assert "gpu-0   memory    15Gi      15Gi              1Mi       1Mi\n" in text
+
+
+def test_a_report_says_the_setting_and_the_policies() -> None:
+    found = report(make.inventory(make.gpu(0)), {}, share=IN_SHARES)
+
+    assert found["consumableShares"] == "4"
+    [device] = found["devices"]  # type: ignore[misc]
+    assert device["allowMultipleAllocations"] is True  # type: ignore[has-type]
+    assert device["capacity"]["shares"]["requestPolicy"]["default"] == "1"  # type: ignore[has-type]
+    assert report(make.inventory(), {})["consumableShares"] == "disabled"

@@ -6,12 +6,12 @@ import pytest
 from pydantic import ValidationError
 from pydantic_settings import CliApp
 
-from dra_driver.settings import IGNORED, Settings
+from dra_driver.settings import CONSUMABLE_SHARES, DYNAMIC_MIG, IGNORED, Settings
 
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*Settings.model_fields, "log_verbosity"):
+    for name in (*Settings.model_fields, "log_verbosity", "config_file", "default_config"):
         monkeypatch.delenv(name.upper(), raising=False)
 
 
@@ -43,6 +43,8 @@ def test_only_the_node_name_is_required() -> None:
         ("HEALTHCHECK_PORT", "51516", "healthcheck_port", 51516),
         ("HTTP_ENDPOINT", ":8080", "http_endpoint", ":8080"),
         ("METRICS_PATH", "/m", "metrics_path", "/m"),
+        ("CONFIG_FILE", "/etc/shares", "share_config", Path("/etc/shares")),
+        ("DEFAULT_CONFIG", "a100", "share_config_default", "a100"),
         ("KUBECONFIG", "/root/.kube/config", "kubeconfig", Path("/root/.kube/config")),
     ],
 )
@@ -129,8 +131,6 @@ def test_all_of_nvidias_daemonset_is_taken_and_what_is_in_vain_is_named(
     settings = parsed("-v", "4")
     assert sorted(settings.without_effect()) == [
         "alt_proc_devices_path",
-        "consumable_shares",
-        "feature gate ConsumableShares",
         "image_name",
         "image_pull_policy",
         "image_pull_secrets",
@@ -146,12 +146,23 @@ def test_all_of_nvidias_daemonset_is_taken_and_what_is_in_vain_is_named(
 
 
 @pytest.mark.parametrize("shares", ["disabled", "memory", "unlimited", "1", "4"])
-def test_consumable_shares_are_accepted_and_said_to_have_no_effect(
-    monkeypatch: pytest.MonkeyPatch, shares: str
+@pytest.mark.parametrize("gate", [True, False, None])
+def test_consumable_shares_have_no_effect_where_the_gate_is_off(
+    monkeypatch: pytest.MonkeyPatch, shares: str, gate: bool | None
 ) -> None:
     monkeypatch.setenv("CONSUMABLE_SHARES", shares)
-    said = parsed("--node-name", "n").without_effect()
-    assert ("consumable_shares" in said) is (shares != "disabled")
+    if gate is not None:
+        monkeypatch.setenv("FEATURE_GATES", f"ConsumableShares={str(gate).lower()}")
+    settings = parsed("--node-name", "n")
+    is_in_vain = gate is False and shares != "disabled"
+    assert ("consumable_shares" in settings.without_effect()) is is_in_vain
+    assert settings.gate_of(CONSUMABLE_SHARES) is gate
+
+
+def test_the_gate_of_consumable_shares_alone_publishes_none() -> None:
+    settings = parsed("--node-name=n", "--feature-gates=ConsumableShares=true")
+    assert settings.consumable_shares == "disabled"
+    assert settings.without_effect() == {}
 
 
 def test_of_feature_gates_only_what_is_otherwise_than_asked_is_said() -> None:
@@ -161,7 +172,7 @@ def test_of_feature_gates_only_what_is_otherwise_than_asked_is_said() -> None:
     agreed = "TimeSlicingSettings=true,MPSSupport=1,DynamicMIG=false,PassthroughSupport=false"
     assert said(agreed) == {}
     assert list(said("MPSSupport=false")) == ["feature gate MPSSupport"]
-    missing = ("PassthroughSupport", "NVMLDeviceHealthCheck", "DeviceMetadata", "ConsumableShares")
+    missing = ("PassthroughSupport", "NVMLDeviceHealthCheck", "DeviceMetadata")
     for gate in missing:
         assert said(f"{gate}=true")[f"feature gate {gate}"].startswith(
             "this driver does not have that feature: "
@@ -173,7 +184,7 @@ def test_of_feature_gates_only_what_is_otherwise_than_asked_is_said() -> None:
     [("", None), ("DynamicMIG=true", True), ("MPSSupport=1,DynamicMIG=0", False)],
 )
 def test_the_gate_of_mig_on_demand_is_heard(gates: str, given: bool | None) -> None:
-    assert parsed("--node-name=n", f"--feature-gates={gates}").dynamic_mig is given
+    assert parsed("--node-name=n", f"--feature-gates={gates}").gate_of(DYNAMIC_MIG) is given
 
 
 @pytest.mark.parametrize(
@@ -182,6 +193,21 @@ def test_the_gate_of_mig_on_demand_is_heard(gates: str, given: bool | None) -> N
 def test_what_mig_cannot_be_set_to_is_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(Exception, match="mig"):
         parsed("--node-name=n", *words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--share-config=/etc/shares", "--share-config-default=a100"),
+        ("--config-file=/etc/shares", "--default-config=a100"),
+    ],
+)
+def test_the_share_config_is_named_as_here_or_as_in_the_device_plugin(
+    words: tuple[str, ...],
+) -> None:
+    settings = parsed("--node-name=n", *words)
+    assert settings.share_config == Path("/etc/shares")
+    assert settings.share_config_default == "a100"
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ import pytest
 import make
 from dra_driver import cli
 from dra_driver.claims.checkpoint import RecordStore, StoredRecords
-from dra_driver.claims.devices import RecordedMig, recorded
+from dra_driver.claims.devices import RecordedGpu, RecordedMig, RecordedShare, recorded
 from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
 from dra_driver.claims.record import ClaimRecord, MakeMigDevices, PendingCleanup, RecordState
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.model import GpuUuid
+from dra_driver.devices.shares import ConsumableSlot, ShareStrategy
 from dra_driver.mps.domain import (
     Daemon,
     Domain,
@@ -19,8 +20,11 @@ from dra_driver.mps.domain import (
     DomainId,
     State,
     Status,
+    claim_of,
     domain_json,
+    shared_domain,
 )
+from dra_driver.shares.notes import NotedConsumable, ShareNotes
 from dra_driver.sharing.base import SharingPlan
 from dra_driver.status import NodeStatus, report, table
 
@@ -60,12 +64,17 @@ ONE = record("one", SLICED, SERVED, PLAIN, plans=(LONG, HALF), pods=(POD,))
 
 
 def node(
-    *records: ClaimRecord, domains: dict[str, Status | None] | None = None, runs: bool = True
+    *records: ClaimRecord,
+    domains: dict[str, Status | None] | None = None,
+    members: dict[str, frozenset[str]] | None = None,
+    runs: bool = True,
 ) -> NodeStatus:
+    own = {one: frozenset(filter(None, [claim_of(DomainId(one))])) for one in domains or {}}
     return NodeStatus(
         boot_id="boot-1",
         stored=StoredRecords(records=records, damaged={}),
         domains=domains or {},
+        domain_claims=own | (members or {}),
         supervisor_runs=runs,
     )
 
@@ -114,6 +123,27 @@ def test_debts_strays_and_damage_are_told() -> None:
     assert "  uid-stray (ready, PID 412)" in text
     assert "  x.json: it is cut off" in text
     assert json.loads(report(found))["pendingCleanups"][0]["reason"] == "GPU is lost"
+
+
+def test_a_shared_domain_is_a_stray_once_no_claim_has_joined_it() -> None:
+    shared = shared_domain("node")
+    used = node(ONE, domains={shared: READY}, members={shared: frozenset({"uid-one"})})
+    assert used.strays == []
+    assert node(ONE, domains={shared: READY}).strays == [shared]
+
+
+def test_a_member_of_a_shared_domain_is_told_how_it_is() -> None:
+    domain = shared_domain(SERVED.uuid)
+    wanted = Domain(id=domain, devices=(DomainDevice(uuid=SERVED.uuid),))
+    plan = replace(
+        HALF, changes={"domain": domain_json(wanted), "clients": {str(SERVED.uuid): 100}}
+    )
+    member = record("two", SERVED, plans=(plan,))
+    sick = replace(READY, id=domain, state=State.FAILED, reason="no libcuda")
+    found = node(member, domains={domain: sick}, members={domain: frozenset({"uid-two"})})
+    assert "failed, PID 412, no libcuda" in table(found)
+    (claim,) = json.loads(report(found))["claims"]
+    assert claim["mpsDomain"]["state"] == "failed"
 
 
 def test_claims_of_an_earlier_boot_and_unfinished_ones_are_told() -> None:
@@ -181,3 +211,63 @@ def test_a_mig_device_is_told_with_its_own_mps_domain() -> None:
     (claim,) = json.loads(report(found))["claims"]
     assert claim["devices"][0]["uuid"] == made.uuid
     assert claim["mpsDomain"]["daemonPID"] == 412
+
+
+PART = ConsumableSlot(
+    share_id="s1", strategy=ShareStrategy.TIME_SLICING, memory_mib=10240, cores=20
+)
+
+
+def parted(*records: ClaimRecord, shares: int = 0) -> NodeStatus:
+    noted = NotedConsumable(name="gpu-0", memory_mib=81009, shares=shares)
+    return replace(node(*records), shares=ShareNotes(consumables=(noted,)))
+
+
+def tenant(name: str, **changes: object) -> ClaimRecord:
+    """A claim with a part of the first GPU."""
+    (device,) = make.record(make.gpu(0)).devices
+    share = RecordedShare(of=RecordedGpu(gpu=make.gpu(0).uuid), slot=replace(PART, **changes))  # type: ignore[arg-type]
+    return record(name, devices=(replace(device, device=share, share_id=name),))
+
+
+def test_who_has_which_part_of_a_gpu_and_what_is_free() -> None:
+    found = parted(tenant("a"), tenant("b", share_id="s2", memory_mib=0, cores=0), shares=4)
+    (line,) = [one for one in table(found).splitlines() if "2 of 4" in one]
+    assert line.split() == [
+        "gpu-0",
+        "2",
+        "of",
+        "4",
+        "10240",
+        "MiB",
+        "70769",
+        "MiB",
+        "20",
+        "%",
+        "TimeSlicing",
+        "-",
+    ]
+    (one,) = json.loads(report(found))["shares"]["consumable"]
+    assert one == {
+        "name": "gpu-0",
+        "parts": 2,
+        "memoryMiB": 81009,
+        "memoryUsedMiB": 10240,
+        "memoryFreeMiB": 70769,
+        "heldOtherwise": False,
+        "coresUsed": 20,
+        "sharesAtMost": 4,
+        "strategy": "TimeSlicing",
+    }
+
+
+def test_a_gpu_that_a_claim_has_for_itself_has_nothing_free() -> None:
+    found = parted(record("whole", make.gpu(0)))
+    (one,) = json.loads(report(found))["shares"]["consumable"]
+    assert (one["memoryFreeMiB"], one["heldOtherwise"]) == (0, True)
+    assert "a claim has it as a whole" in table(found)
+
+
+def test_parts_of_a_gpu_that_is_published_no_more_are_told_without_what_is_free() -> None:
+    (one,) = json.loads(report(node(tenant("a"))))["shares"]["consumable"]
+    assert (one["memoryUsedMiB"], one["memoryFreeMiB"]) == (10240, None)

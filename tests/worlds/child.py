@@ -11,7 +11,8 @@ from typing import Any
 
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.errors import ConflictError
-from worlds.configs import CONFIGS, REQUESTS
+from dra_driver.mps.members import SharedDomains
+from worlds.configs import CONFIGS, REQUESTS, SHARES
 from worlds.driver import Driver
 from worlds.mps import MpsDomains
 from worlds.node import Node
@@ -79,6 +80,49 @@ def die_on_node(root: str, mode: str, call: str, at: str) -> None:
     node = Node(Path(root), played=False, step=die_at(at))
     ref = node.claim_migs(0, 1) if mode == "mig" else node.claim_gpus(REQUESTS[mode])
     {"prepare": node.driver.prepare, "unprepare": node.driver.unprepare}[call](ref)
+
+
+def die_taking_over(root: str, at: str) -> None:
+    """Take a node over from NVIDIA's driver, and be killed at a step of it."""
+    Node(Path(root), step=die_at(at)).take_over().run()
+
+
+def die_with_share(root: str, mode: str, call: str, at: str) -> None:
+    """Make a call for a claim of shares, and be killed at a step of it.
+
+    Beside the steps of the claim, those of its way into the MPS domain and out: `before` or `after`
+    one of the calls to the supervisor (mps/requests.py), such as `before write_desired`.
+    """
+    node = Node(Path(root), played=False, step=die_at(at))
+    when, _, name = at.partition(" ")
+    if name:
+        setattr(node.mps.requests, name, _deadly(getattr(node.mps.requests, name), when))
+    ref = node.claim_shares(SHARES[mode])
+    {"prepare": node.driver.prepare, "unprepare": node.driver.unprepare}[call](ref)
+
+
+def _deadly(call: Callable[..., Any], when: str) -> Callable[..., Any]:
+    """A call that kills this process, before or after it does what it does."""
+
+    def made(*words: Any) -> None:
+        if when == "after":
+            call(*words)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return made
+
+
+def join_and_leave(root: str, claim: str, rounds: str) -> None:
+    """Join a shared domain and leave it again, and have it while being a member."""
+    mps = MpsDomains(Path(root))
+    shared = SharedDomains(mps.files.root, mps.requests, time.monotonic)
+    domain = mps.domain("shared_node", 0, 1)
+    for _ in range(int(rounds)):
+        shared.join(domain, claim)
+        assert claim in shared.members(domain.id)
+        assert mps.requests.desired(domain.id)
+        shared.leave(domain.id, claim)
+        assert claim not in shared.members(domain.id)
 
 
 def supervise(root: str, at: str) -> None:

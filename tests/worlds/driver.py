@@ -12,6 +12,7 @@ from typing import Any
 
 import make
 from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.divisions import NothingOffered, Offered
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.mig import MigHardware
 from dra_driver.claims.model import ClaimRef, PreparedDevice
@@ -19,9 +20,12 @@ from dra_driver.claims.node import NodeParts, open_claims
 from dra_driver.claims.orphans import ClaimLister
 from dra_driver.claims.prepare import ClaimPreparer, PrepareTiming
 from dra_driver.claims.reconcile import Reconciler, ReconcileTiming
+from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.refusals import Refusals, RefusalTiming
+from dra_driver.devices.shares import Division
+from dra_driver.sharing import shares
 from dra_driver.sharing.base import EXCLUSIVE, Sharing
 from dra_driver.sharing.exclusive import Exclusive
 from resource_nvidia_com.v1beta1.sharing import SharingStrategy
@@ -49,6 +53,8 @@ class Driver:
         strategies: Mapping[str, Sharing] | None = None,
         survives_reboot: bool = False,
         mig: MigHardware | None = None,
+        tidy: Callable[[], object] = lambda: None,
+        offered: Offered | None = None,
     ) -> None:
         self.root = root
         self.api = api or ClaimApi()
@@ -58,10 +64,12 @@ class Driver:
         self.sharing = FileSharing(root / "hardware", survives_reboot=survives_reboot)
         played: Mapping[str, Sharing] = {
             EXCLUSIVE: Exclusive(),
+            shares.NAME: Exclusive(),  # time-sliced ones need nothing either
             str(SharingStrategy.MPS): self.sharing,
         }
         self.strategies = strategies or played
         self.failed_undos: list[str] = []
+        self.divisions: dict[GpuPart, Division] = {}
         self.refusals = Refusals(
             lambda _: (),
             time.monotonic,
@@ -75,6 +83,9 @@ class Driver:
             strategies=self.strategies,
             mig=mig or MigInstances(no_mig),
             switches=self.refusals,
+            divisions=lambda: self.divisions,
+            offered=offered or NothingOffered(),
+            tidy=tidy,
             on_failed_undo=self.failed_undos.append,
         )
         self.plugin = root / "plugin"

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dra_driver.devices.programs import MPS_CONTROL
+from dra_driver.errors import SilenceError
 from dra_driver.mps import mounts, processes
 from dra_driver.mps.cgroup import DaemonGroup
 from dra_driver.mps.compute_modes import ComputeModes, NvmlModes
@@ -20,6 +21,7 @@ from dra_driver.mps.domain import Domain, DomainDevice, DomainId, Status
 from dra_driver.mps.domain_worker import WorkerTiming
 from dra_driver.mps.files import DomainPaths, MpsFiles
 from dra_driver.mps.lifecycle import SupervisorContext
+from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.mps.supervisor import Supervisor
 from dra_driver.simulator.machine import Machine
@@ -55,6 +57,7 @@ class MpsDomains:
         self.machine = Machine(root / "driver")
         self.files = MpsFiles(root=root / "mps")
         self.requests = DomainRequests(self.files.root, time.monotonic, supervisor_grace=PATIENCE)
+        self.shared = SharedDomains(self.files.root, self.requests, time.monotonic)
         self.impatient = DomainRequests(self.files.root, time.monotonic, supervisor_grace=0.05)
         self.control = Control(self.machine.driver_root, self.machine.proc_root)
 
@@ -120,8 +123,15 @@ class MpsDomains:
         raise AssertionError(f"last status: {self.requests.status(domain.id)}")
 
     def ask(self, domain: DomainId, command: str) -> list[str]:
-        """Ask a domain's daemon, the way a person would."""
-        return self.control.ask(self.files.paths(domain), [command])
+        """Ask a domain's daemon, the way a person would: again, if it answers somebody else."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self.control.ask(self.files.paths(domain), [command])
+            except SilenceError as error:
+                if "Cannot send command" not in str(error) or time.monotonic() > end:
+                    raise
+            time.sleep(0.01)
 
     def compute_modes(self) -> dict[int, int]:
         """The compute modes that are not DEFAULT, by minor number."""

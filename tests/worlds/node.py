@@ -11,14 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import make
+from dra_driver.cdi.roots import find_roots
+from dra_driver.cdi.spec import claim_device_name
 from dra_driver.claims.model import ClaimRef
 from dra_driver.claims.ownership import Ownership
+from dra_driver.claims.takeover import TakeOver
 from dra_driver.devices.holders import Holders
+from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Gpu, Inventory
 from dra_driver.devices.nvml_calls import NvmlCalls
 from dra_driver.devices.partitions import partition_name, partitions
+from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.mps.domain import DomainId
+from dra_driver.node_memory import MemorySettings, NodeMemory, node_memory
+from dra_driver.sharing import nvidia_mps, shares
 from dra_driver.sharing.base import EXCLUSIVE, Sharing
 from dra_driver.sharing.exclusive import Exclusive
 from dra_driver.sharing.mps import Mps
@@ -29,7 +36,7 @@ from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.mig import SimulatedMig
 from worlds.api import ClaimApi
-from worlds.configs import HALF, PATIENCE
+from worlds.configs import HALF, MPS, PATIENCE, SharesMode
 from worlds.driver import Driver
 from worlds.mps import MpsDomains
 from worlds.session import session_on
@@ -58,8 +65,16 @@ class Node:
         Machine.create(root / "driver", profile, Options(userspace=userspace))
         return cls(root, played=userspace != "real")
 
-    def _start(self, api: ClaimApi, *, step: Step, survives_reboot: bool = False) -> None:
+    def _start(
+        self,
+        api: ClaimApi,
+        *,
+        step: Step,
+        survives_reboot: bool = False,
+        divisions: Mapping[GpuPart, Division] | None = None,
+    ) -> None:
         state, boot_id = self.root / "state", self.machine.boot_id
+        self.step = step
         notes = Ownership(state / "plugin", boot_id)
         self.holders = Holders((Path("/proc"),), (self.machine.dev_root / "dev",))
         self.calls = NvmlCalls(clock=time.monotonic)
@@ -79,14 +94,36 @@ class Node:
             strategies=None if self.played else self._strategies(),
             survives_reboot=survives_reboot,
             mig=MigInstances(self.session.mig, self.holders.of),
+            tidy=self.mps.shared.tidy,
         )
+        self.driver.divisions |= divisions or {}
+
+    def memory(self) -> NodeMemory:
+        """What keeps shares to their memory on this node, which has no control groups."""
+        roots = find_roots(driver_root=self.machine.driver_root, proc_root=self.machine.proc_root)
+        settings = MemorySettings(cgroup_root=self.root / "cgroup")
+        return node_memory(settings, self.session, roots, lambda: self.driver.claims.holdings)
+
+    def mps_requests(self) -> shares.Requests:
+        """The way from shares to the supervisor."""
+        return self.mps.requests
 
     def _strategies(self) -> dict[str, Sharing]:
+        self.node_memory = self.memory()
         smi = NvidiaSmi(self.machine.driver_root, self.machine.proc_root, time.monotonic)
         return {
             EXCLUSIVE: Exclusive(),
             "TimeSlicing": TimeSlicing(smi, self.session),
+            nvidia_mps.NAME: nvidia_mps.NvidiaMps(self.session),
             "MPS": Mps(self.mps.requests, time.monotonic, ready_seconds=PATIENCE),
+            shares.NAME: shares.Shares(
+                self.mps_requests(),
+                self.mps.shared,
+                self.session,
+                time.monotonic,
+                memory=self.node_memory.shares,
+                ready_seconds=PATIENCE,
+            ),
         }
 
     def close(self) -> None:
@@ -98,7 +135,12 @@ class Node:
     ) -> None:
         """End the driver's process and start another: same files and, by default, same API."""
         self.close()
-        self._start(api or self.driver.api, step=step, survives_reboot=survives_reboot)
+        self._start(
+            api or self.driver.api,
+            step=step,
+            survives_reboot=survives_reboot,
+            divisions=self.driver.divisions,
+        )
         self.driver.claims.leftovers.delete_halves()
 
     def look(self) -> None:
@@ -127,7 +169,30 @@ class Node:
         ]
         return found
 
+    def take_over(self, *, makes_mig: Callable[[], bool] = lambda: True) -> TakeOver:
+        """What takes the node over from NVIDIA's driver."""
+        return TakeOver(
+            self.driver.claims.holdings,
+            self.driver.locks,
+            self.driver.gpus,
+            makes_mig,
+            time.monotonic,
+            step=self.step,
+        )
+
     # Claims
+
+    def divide(self, *minors: int, count: int = 10, **changes: Any) -> None:
+        """Have GPUs divided into shares; the first one if none is named."""
+        facts: dict[str, Any] = {
+            "count": count,
+            "strategy": ShareStrategy.MPS,
+            "served_as": "nvidia.com/gpu",
+            "combines": False,
+        }
+        division = Division(**(facts | changes))
+        for minor in minors or (0,):
+            self.driver.divisions[GpuPart(gpu=self.gpu(minor).uuid)] = division
 
     def claim(self, *devices: str, name: str = "claim", configs: Iterable[Any] = ()) -> ClaimRef:
         """Allocate a claim."""
@@ -150,6 +215,50 @@ class Node:
         """Allocate a claim: a small MIG device at each start on the first GPU, all shared so."""
         config = make.config(kind="MigDeviceConfig", sharing=sharing)
         return self.claim(*(self.name("1g.10gb", start) for start in starts), configs=[config])
+
+    def claim_shares(self, mode: SharesMode) -> ClaimRef:
+        """Have GPUs shared as the mode says, and allocate its claim: a request for each share."""
+        if not mode.division:
+            return self.claim_parts("one", name="claim", memory="10Gi", configs=mode.configs)
+        self.divide(*mode.minors, **mode.division)
+        requests = tuple(f"share-{number}" for number in range(len(mode.devices)))
+        return self.driver.api.add(*mode.devices, uid="uid-claim", requests=requests)
+
+    def claim_other_share(self, mode: SharesMode) -> ClaimRef:
+        """Allocate another claim with a share of a device of the same mode."""
+        if not mode.division:
+            facts = {"name": "other", "memory": "20Gi", "cores": 30, "configs": mode.configs}
+            return self.claim_parts("two", **facts)
+        return self.claim(mode.others, name="other")
+
+    def claim_parts(
+        self,
+        *share_ids: str,
+        name: str = "",
+        memory: str = "10Gi",
+        cores: int = 0,
+        device: str = "gpu-0",
+        requests: tuple[str, ...] = (),
+        configs: Iterable[Any] = (MPS,),
+    ) -> ClaimRef:
+        """Allocate a claim: for each share id a part of a device, all of the same size."""
+        name = name or "-".join(share_ids)
+        ref = self.driver.api.add(
+            *[device] * len(share_ids),
+            uid=f"uid-{name}",
+            name=name,
+            configs=list(configs),
+            requests=requests,
+        )
+        for result, share_id in zip(self.driver.api.results(ref), share_ids, strict=True):
+            result["shareID"] = share_id
+            result["consumedCapacity"] = {"memory": memory, "cores": str(cores)}
+        return ref
+
+    def part_env(self, ref: ClaimRef, share_id: str, device: str = "gpu-0") -> dict[str, str]:
+        """The environment that a container of a part gets."""
+        name = claim_device_name(ref.uid, device, share_id).removeprefix(f"{ref.uid}-")
+        return self.driver.env(ref, name)
 
     def ask(self, ref: ClaimRef, command: str) -> list[str]:
         """Ask the MPS daemon of a claim, the way a person would."""
@@ -197,6 +306,8 @@ class Node:
         found += [f"mps domain {domain}" for domain in sorted(self.mps.requests.list())]
         for folder in self.mps.files.domains_folder.glob("*"):
             found += [f"mps folder {folder.name}"]
+        for member in self.mps.files.members_folder.glob("*/*"):
+            found += [f"mps member {member.name} of {member.parent.name}"]
         return found
 
 

@@ -13,7 +13,7 @@ from dra_driver.devices.kinds import GpuPart, NodeDevice
 from dra_driver.devices.mig import Calls
 from dra_driver.devices.model import Gpu, Inventory, MigDevice
 from dra_driver.errors import DriverError
-from dra_driver.sharing.base import Description, DeviceUuid, Group, SharingPlan
+from dra_driver.sharing.base import Description, DeviceKey, Group, SharingPlan
 
 
 class PlayedGpus:
@@ -73,9 +73,9 @@ class FileSharing:
                 )
         return tuple(found)
 
-    def edits(self, plan: SharingPlan) -> Mapping[DeviceUuid, Edits]:
+    def edits(self, plan: SharingPlan) -> Mapping[DeviceKey, Edits]:
         env = Edits(env=(f"MPS={plan.changes['claim']}",))
-        return {DeviceUuid(uuid): env for uuid in self._devices(plan)}
+        return {DeviceKey(uuid): env for uuid in self._devices(plan)}
 
     def apply(self, plan: SharingPlan, deadline: float) -> None:
         self._folder.mkdir(exist_ok=True)
@@ -97,7 +97,7 @@ class FileSharing:
             (self._folder / uuid).unlink(missing_ok=True)
 
     @staticmethod
-    def describe(plan: SharingPlan, device: DeviceUuid) -> Description:
+    def describe(plan: SharingPlan, device: DeviceKey) -> Description:
         return Description()
 
     def claims(self) -> frozenset[str]:

@@ -54,6 +54,17 @@ typedef struct {
 } nvmlMemory_v2_t;
 typedef struct { unsigned long long total, free, used; } nvmlBAR1Memory_t;
 
+/* Limits of a control group, in bytes. Neither has a version word: it is in the function's name. */
+#define NVML_DEVICE_MEMORY_LIMIT_MAX 0xFFFFFFFFFFFFFFFFull
+typedef struct {
+    char *nameSpace; /* the group's directory */
+    unsigned long long softLimit, hardLimit;
+} nvmlSetMemoryLimits_v1_t;
+typedef struct {
+    char *nameSpace;
+    unsigned long long softLimit, hardLimit, currentUsed;
+} nvmlGetMemoryLimits_v1_t;
+
 typedef struct { unsigned int version, value; } nvmlDeviceAddressingMode_t;
 typedef struct { unsigned int isC2cEnabled; } nvmlC2cModeInfo_v1_t;
 typedef struct { unsigned int gpu, memory; } nvmlUtilization_t;

@@ -29,13 +29,17 @@ static size_t describe_machine(char *text, size_t size, size_t used)
     FIELD(sim_state, caps_major);
     FIELD(sim_state, device_nodes);
     FIELD(sim_state, late_files_ms);
+    FIELD(sim_state, memory_backend);
     FIELD(sim_state, next_event);
     FIELD(sim_state, driver_version);
     FIELD(sim_state, nvml_version);
     FIELD(sim_state, library_folder);
+    FIELD(sim_state, cgroup_root);
     FIELD(sim_state, faults);
     FIELD(sim_state, events);
     FIELD(sim_state, processes);
+    FIELD(sim_state, memory_limits);
+    FIELD(sim_state, allocations);
     FIELD(sim_state, gpus);
     STRUCT(sim_fault);
     FIELD(sim_fault, function);
@@ -116,6 +120,28 @@ static size_t describe_mig(char *text, size_t size, size_t used)
     return used;
 }
 
+static size_t describe_memory(char *text, size_t size, size_t used)
+{
+    STRUCT(sim_group);
+    FIELD(sim_group, device);
+    FIELD(sim_group, inode);
+    STRUCT(sim_memory_limit);
+    FIELD(sim_memory_limit, active);
+    FIELD(sim_memory_limit, slot);
+    FIELD(sim_memory_limit, group);
+    FIELD(sim_memory_limit, soft);
+    FIELD(sim_memory_limit, hard);
+    STRUCT(sim_allocation);
+    FIELD(sim_allocation, active);
+    FIELD(sim_allocation, slot);
+    FIELD(sim_allocation, pid);
+    FIELD(sim_allocation, charged);
+    FIELD(sim_allocation, depth);
+    FIELD(sim_allocation, bytes);
+    FIELD(sim_allocation, groups);
+    return used;
+}
+
 /*
  * Describes the layout, one "name offset size" or "name value" a line, into `text`. Returns the
  * number of bytes, without the final NUL.
@@ -125,6 +151,7 @@ NVML_EXPORT size_t nvmlSimulatorLayout(char *text, size_t size)
     size_t used = describe_machine(text, size, 0);
     used = describe_gpu(text, size, used);
     used = describe_mig(text, size, used);
+    used = describe_memory(text, size, used);
     SIM_FACTS(FACT_LINE)
     SIM_TEXTS(TEXT_LINE)
     SIM_ENGINES(ENGINE_LINE)

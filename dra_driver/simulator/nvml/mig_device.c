@@ -199,12 +199,16 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory
     return NVML_SUCCESS;
 }
 
+/* Asked from inside a control group with a limit, the GPU has no more than that. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
     if (memory != NULL && memory->version != NVML_VERSION_OF(nvmlMemory_v2_t, 2) &&
         sim_state() != NULL)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    return read_memory(__func__, device, memory);
+    SIM_TRY(read_memory(__func__, device, memory));
+    if (!device->mig)
+        sim_cut_to_limit(device->slot, memory);
+    return NVML_SUCCESS;
 }
 
 /* The processes of one kind on a GPU with all its instances, or on one MIG device. */

@@ -275,20 +275,6 @@ static void open_node(const char *name)
         node_files[node_file_count++] = file;
 }
 
-static void hold_gpus(void)
-{
-    open_node("nvidiactl");
-    session_file = open(state_path, O_RDONLY | O_CLOEXEC);
-    for (unsigned int index = 0; session_file >= 0 && index < visible_count; index++) {
-        struct flock lock = holding(visible[index], F_RDLCK);
-        fcntl(session_file, F_OFD_SETLK, &lock);
-        char name[32];
-        snprintf(name, sizeof name, "nvidia%u",
-                 (unsigned int)mapped->gpus[visible[index]].facts[FACT_MINOR]);
-        open_node(name);
-    }
-}
-
 static void release_gpus(void)
 {
     while (node_file_count > 0)
@@ -308,6 +294,25 @@ bool sim_held_by_others(const char *path, unsigned int slot)
     if (file >= 0 && !ours)
         close(file);
     return held;
+}
+
+static void hold_gpus(void)
+{
+    open_node("nvidiactl");
+    session_file = open(state_path, O_RDONLY | O_CLOEXEC);
+    int lock = mapped_writable ? sim_lock(state_path) : -1; /* one session begins at a time */
+    for (unsigned int index = 0; session_file >= 0 && index < visible_count; index++) {
+        if (lock >= 0 && !sim_held_by_others(state_path, visible[index]))
+            sim_forget_limits(mapped, visible[index]);
+        struct flock held = holding(visible[index], F_RDLCK);
+        fcntl(session_file, F_OFD_SETLK, &held);
+        char name[32];
+        snprintf(name, sizeof name, "nvidia%u",
+                 (unsigned int)mapped->gpus[visible[index]].facts[FACT_MINOR]);
+        open_node(name);
+    }
+    if (lock >= 0)
+        close(lock);
 }
 
 static nvmlReturn_t start_session(void)

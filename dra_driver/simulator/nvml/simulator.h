@@ -65,6 +65,10 @@ nvmlDevice_t sim_mig_handle(unsigned int slot, unsigned int instance, unsigned i
 bool sim_mig_visible(nvmlDevice_t mig);
 nvmlReturn_t sim_mig_by_uuid(const char *uuid, nvmlDevice_t *device);
 
+/* memory_rules.c */
+void sim_cut_to_limit(unsigned int slot, nvmlMemory_v2_t *memory);
+void sim_forget_limits(struct sim_state *state, unsigned int slot);
+
 #define SIM_TRY(call)                           \
     do {                                        \
         nvmlReturn_t result_ = (call);          \

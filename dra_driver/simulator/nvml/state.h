@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC "NVMLSIM"
-#define SIM_LAYOUT_VERSION 3u
+#define SIM_LAYOUT_VERSION 4u
 #define SIM_STATE_OFFSET 4096
 
 #define SIM_MAX_GPUS 32
@@ -23,6 +23,9 @@
 #define SIM_MAX_EVENTS 256
 #define SIM_MAX_LINKS 36
 #define SIM_MAX_PROCESSES 64
+#define SIM_MAX_MEMORY_LIMITS 256
+#define SIM_MAX_ALLOCATIONS 128
+#define SIM_MAX_GROUP_DEPTH 16
 #define SIM_MAX_MIG_PROFILES 24
 #define SIM_MAX_GPU_INSTANCES 15
 #define SIM_MAX_COMPUTE_INSTANCES 8
@@ -130,6 +133,36 @@ struct sim_process {
     uint64_t memory;
 };
 
+/* A control group, by its directory. A later directory can have the identity of one that is gone. */
+struct sim_group {
+    uint64_t device;
+    uint64_t inode;
+};
+
+/* What the driver itself keeps of the limit of a control group on a GPU (backend misc). */
+struct sim_memory_limit {
+    uint32_t active;
+    uint32_t slot;
+    struct sim_group group;
+    uint64_t soft;
+    uint64_t hard; /* UINT64_MAX: none, and the limits of the groups above are hidden by it */
+};
+
+/*
+ * Memory of a GPU that a process has: `groups` are its control group and those above, as they
+ * were at the allocation, `charged` the memory limit that pays, counted from 1, or 0 for none.
+ */
+struct sim_allocation {
+    uint32_t active;
+    uint32_t slot;
+    uint32_t pid;
+    uint32_t charged;
+    uint32_t depth;
+    uint32_t reserved;
+    uint64_t bytes;
+    struct sim_group groups[SIM_MAX_GROUP_DEPTH];
+};
+
 struct sim_gpu {
     uint32_t present; /* 0: the slot is empty or the card was pulled out */
     uint32_t lost;    /* 1: fallen off the bus, every call answers GPU_IS_LOST */
@@ -174,6 +207,9 @@ struct sim_event {
     uint32_t reserved;
 };
 
+/* Who keeps the memory limits of control groups: the driver in a map of its own, or the kernel. */
+enum sim_memory_backend { MEMORY_BACKEND_OFF, MEMORY_BACKEND_MISC, MEMORY_BACKEND_DMEM };
+
 struct sim_state {
     char magic[8];
     uint32_t layout_version;
@@ -185,14 +221,17 @@ struct sim_state {
     uint32_t caps_major;          /* of the device nodes of MIG capabilities */
     uint32_t device_nodes;        /* 1: nodes are real ones, 0: plain files */
     uint32_t late_files_ms;       /* so long after an instance its /proc file and node come */
-    uint32_t reserved;
+    uint32_t memory_backend;      /* enum sim_memory_backend */
     uint64_t next_event;
     char driver_version[80];
     char nvml_version[80];
     char library_folder[SIM_PATH_SIZE]; /* folder of the library, relative to the driver root */
+    char cgroup_root[SIM_PATH_SIZE];    /* root of the control groups; empty: where cgroup2 begins */
     struct sim_fault faults[SIM_MAX_FAULTS];
     struct sim_event events[SIM_MAX_EVENTS];
     struct sim_process processes[SIM_MAX_PROCESSES];
+    struct sim_memory_limit memory_limits[SIM_MAX_MEMORY_LIMITS];
+    struct sim_allocation allocations[SIM_MAX_ALLOCATIONS];
     struct sim_gpu gpus[SIM_MAX_GPUS];
 };
 

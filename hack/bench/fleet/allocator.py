@@ -16,7 +16,8 @@ from bench.fleet.sizes import slices_of
 from bench.fleet.variants import devices, is_whole, offers
 from testbed.api import Object
 from testbed.cluster import COMMAND
-from testbed.commands import REPOSITORY, TestbedError, run
+from testbed.commands import TestbedError, run
+from testbed.manifests import CLASSES
 
 from dra_driver.slices.pool import DesiredPool
 
@@ -49,12 +50,14 @@ def cost(program: Path, pool: DesiredPool, profile: str | None) -> dict[str, flo
 def cases(pool: DesiredPool, profile: str | None) -> dict[str, Object]:
     """Return what is asked of the allocator, by name.
 
-    A whole GPU while all are free, the last free one, and a partition where there are some.
+    A whole GPU while all are free, the last free one, what `nvidia.com/gpu` gives, and a partition
+    where there are some.
     """
     whole = [str(device["name"]) for device in devices(pool) if is_whole(device)]
     found: dict[str, Object] = {
         "whole GPU, all free": {"class": _selector("gpu"), "inUse": []},
         "whole GPU, one free": {"class": _selector("gpu"), "inUse": whole[:-1]},
+        "nvidia.com/gpu, all free": {"class": _selector("extended-resources"), "inUse": []},
     }
     if offers(pool, profile):
         own = f"device.attributes['gpu.nvidia.com'].profile == '{profile}'"
@@ -63,6 +66,7 @@ def cases(pool: DesiredPool, profile: str | None) -> dict[str, Object]:
 
 
 def _selector(name: str) -> str:
-    text = (REPOSITORY / "deviceclasses" / f"{name}.yaml").read_text()
-    (selector,) = yaml.safe_load(text)["spec"]["selectors"]
+    text = (CLASSES / f"{name}.yaml").read_text()
+    first = next(yaml.safe_load_all(text))
+    (selector,) = first["spec"]["selectors"]
     return str(selector["cel"]["expression"])

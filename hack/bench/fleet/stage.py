@@ -20,7 +20,7 @@ import yaml
 from bench.fleet.loads import NAMESPACE
 from testbed.api import Api, Object
 from testbed.cluster import Cluster
-from testbed.commands import REPOSITORY
+from testbed.manifests import CLASSES
 from testbed.pods import make_namespace
 
 UNLIMITED = 10000
@@ -124,9 +124,10 @@ def control_plane(name: str, kubernetes: str, *, limited: bool = False) -> Itera
         for component in ("kubelet", "containerd"):
             cluster.stop(component)
         cluster.api.delete("Node", cluster.node)
-        for manifest in ("gpu.yaml", "mig.yaml"):
-            text = (REPOSITORY / "deviceclasses" / manifest).read_text()
-            cluster.api.create(yaml.safe_load(text))
+        for manifest in ("gpu.yaml", "mig.yaml", "extended-resources.yaml"):
+            text = (CLASSES / manifest).read_text()
+            for device_class in yaml.safe_load_all(text):
+                cluster.api.create(device_class)
         make_namespace(cluster.api, NAMESPACE, timeout=60)
         yield cluster
     finally:

@@ -7,13 +7,18 @@ try another one, write the function and add it to `VARIANTS`. Pure.
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from dra_driver.devices.kinds import NodeDevice
+from dra_driver.devices.kinds import GpuPart, NodeDevice
 from dra_driver.devices.model import Gpu, Inventory, Partition
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices import counters
-from dra_driver.slices.mig_offer import MigOffer
+from dra_driver.slices.attributes import REPLICAS
+from dra_driver.slices.mig_offer import MigOffer, MigSource
 from dra_driver.slices.pool import DesiredPool, Object, build_slices, objects
 from dra_driver.slices.project import Projection, projection
+from dra_driver.slices.share_offer import ShareOffer
+
+_REPLICAS = 10
 
 Variant = Callable[[Inventory, str], DesiredPool]
 
@@ -42,6 +47,19 @@ def two_profiles(inventory: Inventory, node: str) -> DesiredPool:
     ordered = sorted(names, key=lambda name: (names[name], name))
     offered = frozenset({ordered[0], ordered[len(ordered) // 2]} if ordered else ())
     published = projection(inventory, mig=MigOffer(profiles=offered))
+    return _built(published, published.devices, node)
+
+
+def shares(inventory: Inventory, node: str) -> DesiredPool:
+    """What this driver publishes where every GPU is divided into shares, partitions among it."""
+    published = projection(inventory, share=_divided(inventory))
+    return _built(published, published.devices, node)
+
+
+def shares_only(inventory: Inventory, node: str) -> DesiredPool:
+    """The same without partitions: whole GPUs, and their shares."""
+    off = MigOffer(source=MigSource.OFF)
+    published = projection(inventory, mig=off, share=_divided(inventory))
     return _built(published, published.devices, node)
 
 
@@ -93,6 +111,17 @@ def nvidia_dynamic(inventory: Inventory, node: str) -> DesiredPool:
     return DesiredPool(driver=DRIVER_NAME, node_name=node, contents=tuple(contents))
 
 
+def _divided(inventory: Inventory) -> ShareOffer:
+    """Every GPU in as many shares as in the device plugin's own examples."""
+    division = Division(
+        count=_REPLICAS,
+        strategy=ShareStrategy.TIME_SLICING,
+        served_as="nvidia.com/gpu",
+        combines=True,
+    )
+    return ShareOffer(divisions={GpuPart(gpu=gpu.uuid): division for gpu in inventory.gpus})
+
+
 def _built(published: Projection, devices: Sequence[Object], node: str) -> DesiredPool:
     """The slices of some of the devices that are published, or of all, with all counter sets."""
     return build_slices(
@@ -131,6 +160,8 @@ VARIANTS: Mapping[str, Variant] = MappingProxyType(
         "no-partitions": no_partitions,
         "two-profiles": two_profiles,
         "ours": ours,
+        "shares": shares,
+        "shares-only": shares_only,
         "whole-last": whole_last,
         "all-counters": all_counters,
         "nvidia-dynamic": nvidia_dynamic,
@@ -142,8 +173,11 @@ BASELINE = "whole-only"
 
 
 def is_whole(device: Object) -> bool:
-    """Tell whether a published device is a whole GPU."""
-    return _text(device, "type") == "gpu"
+    """Tell whether a published device is a whole GPU, and no share of one."""
+    attributes = device["attributes"]
+    return isinstance(attributes, Mapping) and (
+        _text(device, "type") == "gpu" and REPLICAS not in attributes
+    )
 
 
 def devices(pool: DesiredPool) -> list[Object]:

@@ -9,13 +9,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 
 from bench.command_line import machine
 from bench.timings import Summary, at_once, cpu_seconds, fsync_1kb, percentile, summary, timed
 from report import STEPS, in_short, lines
-from sharing import CONFIGS, beside_a_slow_start, nvidia_smi, supervisor
+from sharing import (
+    CONFIGS,
+    SHARED_BY,
+    beside_a_slow_start,
+    nvidia_smi,
+    share_configs,
+    shares_of,
+    supervisor,
+)
 from stage import Stage, fake_stage, real_stage
 from testbed.api import Api, Object
 from testbed.commands import TestbedError, wait_until
@@ -44,6 +52,8 @@ def main(words: Sequence[str]) -> int:
             tempfile.TemporaryDirectory(prefix="dra-bench-", dir=options.folder) as folder,
             stage_of(Path(folder)) as stage,
         ):
+            shared = not SHARED_BY.keys().isdisjoint(options.config)
+            options.shares = share_configs(Path(folder)) if shared else None
             result = _measure(stage, options)
     except TestbedError as error:
         sys.stderr.write(f"error: {error}\n")
@@ -70,7 +80,8 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         "--config",
         type=lambda text: text.split(","),
         default=["exclusive"],
-        help=f"how claims share their GPUs, of {', '.join(CONFIGS)} (default: exclusive)",
+        help=f"how claims share their GPUs, of {', '.join((*CONFIGS, *SHARED_BY))}"
+        " (default: exclusive); a share is prepared beside another one of its GPU",
     )
     parser.add_argument(
         "--prepared",
@@ -91,17 +102,18 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--folder", default=FOLDER, help=f"where to work (default: {FOLDER})")
     parser.add_argument("--output", type=Path, help="write the JSON to this file, too")
     options = parser.parse_args(words)
-    for name in set(options.config) - CONFIGS.keys():
-        parser.error(f"--config {name}: there are {', '.join(CONFIGS)}")
+    for name in set(options.config) - CONFIGS.keys() - SHARED_BY.keys():
+        parser.error(f"--config {name}: there are {', '.join((*CONFIGS, *SHARED_BY))}")
     return options
 
 
 def _measure(stage: Stage, options: argparse.Namespace) -> Object:
     logs = Path(options.folder)
     log = logs / f"dra-bench-{os.getpid()}.log"
-    driver = DriverProcess(stage.place, log, program=options.driver)
+    env = {"SHARE_CONFIG": str(options.shares)} if options.shares else {}
+    driver = DriverProcess(stage.place, log, env, program=options.driver)
     with ExitStack() as stack:
-        if "mps" in options.config:
+        if not {"mps", "share-mps"}.isdisjoint(options.config):
             stack.enter_context(supervisor(stage, logs / f"dra-bench-mps-{os.getpid()}.log"))
         return _measure_driver(stage, driver, options)
 
@@ -220,7 +232,14 @@ def _cases(
         for config, callers in itertools.product(options.config, options.callers):
             _say(f"measuring {callers} callers with {prepared} claims prepared, {config}")
             floor = yardsticks.measure(config, options.rounds)
-            taken = _case(stage, kubelet, driver, devices[:callers], config, options.rounds)
+            gpus = devices[:callers]
+            had = (
+                shares_of(stage, kubelet, options.shares, config, gpus)
+                if config in SHARED_BY
+                else nullcontext(gpus)
+            )
+            with had as chosen:
+                taken = _case(stage, kubelet, driver, chosen, config, options.rounds)
             memory, _ = resident_memory(driver.pid)
             yield {
                 "config": config,
@@ -241,7 +260,7 @@ def _case(
     rounds: int,
 ) -> Object:
     """Let one caller per device prepare, prepare again and unprepare a claim, all at once."""
-    steps = [_steps(kubelet, stage.claim(device, CONFIGS[config])) for device in devices]
+    steps = [_steps(kubelet, stage.claim(device, CONFIGS.get(config))) for device in devices]
     at_once(steps, WARM_UP)
     taken = at_once(steps, rounds, meter=lambda: cpu_seconds(driver.pid))
     times = dict(zip(STEPS, map(summary, taken.times), strict=True))

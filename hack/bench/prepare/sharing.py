@@ -26,6 +26,10 @@ CONFIGS: Mapping[str, Object | None] = {
         },
     ),
 }
+SHARED_BY: Mapping[str, str] = {"share-mps": "mps", "share-time-slicing": "timeSlicing"}
+"""Configs by which claims have a share of a GPU that is divided so, as a share config says it."""
+
+_REPLICAS = 10
 SLOW_SECONDS = 1.0
 """How much longer the slow neighbour's daemon takes to start."""
 
@@ -48,6 +52,54 @@ def supervisor(stage: Stage, log: Path) -> Iterator[None]:
         process.stop()
         mps.end_all(stage.place.plugins)
         log.unlink(missing_ok=True)
+
+
+def share_configs(folder: Path) -> Path:
+    """Make a folder of share configs in which nothing is shared yet; return it."""
+    configs = folder / "share-configs"
+    configs.mkdir()
+    _write(configs, "version: v1\n")
+    return configs
+
+
+@contextmanager
+def shares_of(
+    stage: Stage, kubelet: KubeletClient, configs: Path, config: str, gpus: Sequence[str]
+) -> Iterator[list[str]]:
+    """Have all GPUs divided, and yield a share of each of `gpus` by its name.
+
+    Another claim has a share of each of these GPUs all the while, so that under MPS their domains
+    are up.
+    """
+    resources = f"[{{name: nvidia.com/gpu, replicas: {_REPLICAS}}}]"
+    settings = f"{{failRequestsGreaterThanOne: true, resources: {resources}}}"
+    _write(configs, f"version: v1\nsharing: {{{SHARED_BY[config]}: {settings}}}\n")
+    first, last = f"share-0-of-{_REPLICAS}", f"share-{_REPLICAS - 1}-of-{_REPLICAS}"
+    _wait_shares(stage, any_there=True)
+    others = [stage.claim(f"{gpu}-{last}") for gpu in gpus]
+    for other in others:
+        kubelet.must_prepare(other)
+    yield [f"{gpu}-{first}" for gpu in gpus]
+    for other in others:
+        kubelet.must_unprepare(other)
+    _write(configs, "version: v1\n")
+    _wait_shares(stage, any_there=False)
+
+
+def _write(configs: Path, text: str) -> None:
+    """Write the config whole or not at all, as a ConfigMap's volume does."""
+    new = configs / "..default"
+    new.write_text(text)
+    new.replace(configs / "default")
+
+
+def _wait_shares(stage: Stage, *, any_there: bool) -> None:
+    def look() -> bool:
+        slices = stage.api.all("ResourceSlice")
+        names = [one["name"] for found in slices for one in found["spec"].get("devices", [])]
+        return bool(names) and any("-share-" in name for name in names) is any_there
+
+    wait_until(look, "the share config to be applied", timeout=60)
 
 
 def nvidia_smi(stage: Stage, uuid: str) -> float:

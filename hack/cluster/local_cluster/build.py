@@ -1,4 +1,4 @@
-"""Kubernetes, etcd, containerd and CDI's programs compiled from Go modules, with progress.
+"""Kubernetes, etcd, containerd, helm and CDI's programs compiled from Go modules, with progress.
 
 In come the go.mod and go.sum files under hack/cluster/go, which pin every module by
 version and checksum; out come static executables. The network is the Go module proxy
@@ -28,8 +28,10 @@ from local_cluster.versions import (
     CONTAINERD_GO_MOD,
     ETCD_GO_MOD,
     GO_MOD_FILES,
+    HELM_GO_MOD,
     MODULES,
     Versions,
+    pinned,
 )
 
 KUBERNETES_PROGRAMS = (
@@ -48,6 +50,7 @@ TOOLKIT_PROGRAMS = (
 )
 CDI_PROGRAMS = ("cdi-inject", *TOOLKIT_PROGRAMS)
 ALLOCATOR_PROGRAMS = ("allocator-cost",)
+HELM_PROGRAMS = ("helm",)
 # CPU time that a package takes on average, and linking in the end: for the first estimate.
 PACKAGE_CPU_S = 0.35
 LINK_S = 15.0
@@ -123,6 +126,19 @@ def allocator_job() -> Job:
     )
 
 
+def helm_job() -> Job:
+    """helm, which says of itself the version that go.mod pins."""
+    module = "helm.sh/helm/v4"
+    version = f"{module}/internal/version.version=v{pinned(HELM_GO_MOD, module)}"
+    return Job(
+        title="helm",
+        module=HELM_GO_MOD.parent,
+        go_mod=HELM_GO_MOD,
+        packages=(f"{module}/cmd/helm",),
+        ldflags=f"-s -w -X {version}",
+    )
+
+
 def cdi_job(versions: Versions) -> Job:
     """What a runtime does with a CDI spec, and programs of NVIDIA's container toolkit."""
     package = "github.com/NVIDIA/nvidia-container-toolkit"
@@ -158,6 +174,11 @@ def compile_etcd(go: Go, versions: Versions, folder: Path, progress: Progress) -
 def compile_allocator(go: Go, _: Versions, folder: Path, progress: Progress) -> None:
     """Compile allocator-cost into a folder."""
     _build(go, allocator_job(), folder / ALLOCATOR_PROGRAMS[0], progress)
+
+
+def compile_helm(go: Go, _: Versions, folder: Path, progress: Progress) -> None:
+    """Compile helm into a folder."""
+    _build(go, helm_job(), folder / HELM_PROGRAMS[0], progress)
 
 
 def compile_cdi(go: Go, versions: Versions, folder: Path, progress: Progress) -> None:

@@ -106,8 +106,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     for command in (up, fetch):
         command.add_argument(
-            "--version", help=f"Kubernetes version, 1.37 or 1.36 (default: {DEFAULT_MINOR})"
+            "--version", help=f"Kubernetes version, 1.37, 1.36 or 1.34 (default: {DEFAULT_MINOR})"
         )
+    _add_options(up)
+    image = add("image", "make the test image; give it to the cluster, or write it to a file")
+    image.add_argument("--tag", action="append", help=f"image name (default: {TEST_IMAGE})")
+    image.add_argument("--output", type=Path, help="write an OCI archive, need no cluster")
+    logs = add("logs", "print a component's log")
+    logs.add_argument("component", choices=components.NAMES)
+    return parser
+
+
+def _add_options(up: argparse.ArgumentParser) -> None:
+    """What a cluster's user may choose."""
     up.add_argument("--sync-frequency", help="how often the kubelet retries pods (default: 5s)")
     up.add_argument("--feature-gates", help="NAME=true|false,… for every component")
     up.add_argument("--runtime-config", help="APIs to switch, as kube-apiserver takes them")
@@ -118,12 +129,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="COMPONENT:--NAME=VALUE",
         help="one more flag for one component; may be repeated",
     )
-    image = add("image", "make the test image; give it to the cluster, or write it to a file")
-    image.add_argument("--tag", action="append", help=f"image name (default: {TEST_IMAGE})")
-    image.add_argument("--output", type=Path, help="write an OCI archive, need no cluster")
-    logs = add("logs", "print a component's log")
-    logs.add_argument("component", choices=components.NAMES)
-    return parser
+    up.add_argument(
+        "--apiserver",
+        choices=("loopback", "bridge"),
+        help="where the API server listens: on the bridge pods reach it, too (default: loopback)",
+    )
 
 
 def _flag(text: str) -> str:
@@ -178,6 +188,7 @@ def _up(options: argparse.Namespace, progress: Progress) -> int:
         "feature_gates": options.feature_gates,
         "runtime_config": options.runtime_config,
         "flags": " ".join(options.flag) if options.flag else None,
+        "apiserver": options.apiserver,
     }
     wanted = {key: value for key, value in asked.items() if value is not None}
     cluster = obtain(options.name, folder, wanted)

@@ -88,7 +88,7 @@ def _apiserver(cluster: Cluster, binaries: Binaries) -> Component:
     return _component(
         "kube-apiserver",
         binaries.path("kube-apiserver"),
-        *("--bind-address=127.0.0.1", f"--secure-port={ports.apiserver}"),
+        *(f"--bind-address={cluster.apiserver_host}", f"--secure-port={ports.apiserver}"),
         # Pods find no Service here, and an endpoint may not be a loopback address.
         *(f"--advertise-address={cluster.node_ip}", "--endpoint-reconciler-type=none"),
         f"--etcd-servers=https://127.0.0.1:{ports.etcd_client}",
@@ -222,7 +222,8 @@ def _connect(
     context = ssl.create_default_context(cafile=str(cluster.pki / "ca.crt"))
     certificate = cluster.pki / identity
     context.load_cert_chain(f"{certificate}.crt", f"{certificate}.key")
-    return http.client.HTTPSConnection("127.0.0.1", port, timeout=PROBE_TIMEOUT_S, context=context)
+    host = cluster.apiserver_host if port == cluster.ports.apiserver else "127.0.0.1"
+    return http.client.HTTPSConnection(host, port, timeout=PROBE_TIMEOUT_S, context=context)
 
 
 def _accepts(address: Path) -> bool:

@@ -47,7 +47,8 @@ class Options:
 
     `sync_frequency` is how long the kubelet waits before it tries a failed pod again: a
     minute by default in Kubernetes, which is too long for a test to watch. `flags` are words
-    such as `kube-scheduler:--kube-api-qps=1000`, each for one component.
+    such as `kube-scheduler:--kube-api-qps=1000`, each for one component. `apiserver` is where the
+    API server listens: on the `loopback`, or on the `bridge`, where pods reach it as well.
     """
 
     kubernetes: str
@@ -55,6 +56,7 @@ class Options:
     feature_gates: str = ""
     runtime_config: str = ""
     flags: str = ""
+    apiserver: str = "loopback"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +104,12 @@ class Cluster:
         return f"dra-cluster-{self.ident}"
 
     @property
+    def apiserver_host(self) -> str:
+        return self.node_ip if self.options.apiserver == "bridge" else "127.0.0.1"
+
+    @property
     def apiserver_url(self) -> str:
-        return f"https://127.0.0.1:{self.ports.apiserver}"
+        return f"https://{self.apiserver_host}:{self.ports.apiserver}"
 
     @property
     def kubeconfig(self) -> Path:

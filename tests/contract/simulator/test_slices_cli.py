@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,6 +64,25 @@ def test_an_api_server_takes_them_as_printed(printed: Printed, profile: str) -> 
         check_slice(one, None)
 
 
+@pytest.mark.parametrize("setting", ["memory", "unlimited", "1", "4"])
+@pytest.mark.parametrize("profile", ["h100x8", "t4x4"])
+def test_with_parts_by_capacity_an_api_server_takes_them_too(
+    printed: Printed, profile: str, setting: str
+) -> None:
+    words = (f"--profile={profile}", "--node-name=n1", f"--consumable-shares={setting}")
+    found = printed(*words)
+    for one in found:
+        check_slice(one, None)
+    there = [device for one in found for device in one["spec"].get("devices", [])]
+    shared = [device for device in there if device.get("allowMultipleAllocations")]
+    assert {device["name"] for device in shared} == {
+        device["name"] for device in there if device["attributes"]["type"] == {"string": "gpu"}
+    }
+    for device in shared:
+        assert all("requestPolicy" in capacity for capacity in device["capacity"].values())
+        assert ("shares" in device["capacity"]) == setting.isdecimal()
+
+
 def test_many_nodes_have_names_and_uuids_of_their_own(printed: Printed) -> None:
     found = printed("--profile=h100x8", "--node-name=pool", "--count=2")
     nodes = {
@@ -113,3 +133,17 @@ def test_an_unknown_profile_is_one_line(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["slices", "--profile=b300x8", "--node-name=n1"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: no profile 'b300x8'")
+
+
+@pytest.mark.parametrize("kind", ["mps", "timeSlicing"])
+def test_shares_are_printed_as_a_share_config_says(
+    printed: Printed, tmp_path: Path, kind: str
+) -> None:
+    file = tmp_path / "config.yaml"
+    resources = [{"name": "nvidia.com/gpu", "replicas": 10}]
+    sharing = {kind: {"failRequestsGreaterThanOne": True, "resources": resources}}
+    file.write_text(yaml.safe_dump({"version": "v1", "sharing": sharing}))
+    found = printed("--profile=h100x8", "--node-name=n1", f"--share-config={file}")
+    for one in found:
+        check_slice(one, None)
+    assert sum("share" in name for name in devices(found)) == 80

@@ -8,6 +8,7 @@ import pytest
 import make
 from contract.slices.conftest import Bench, node
 from dra_driver.devices.model import Inventory
+from dra_driver.kube.own_node import OwnNode
 from dra_driver.kube.resource import NODES
 from dra_driver.slices.mig_offer import MIG_MANAGER_LABEL, MigSettings
 from dra_driver.slices.node_offer import NodeOffer
@@ -33,18 +34,18 @@ class World:
     def __init__(self, bench: Bench, settings: MigSettings) -> None:
         self.bench = bench
         self.changes = 0
-        self.offer = NodeOffer(
-            bench.client,
-            "n1",
-            settings,
-            on_change=self._changed,
-            clock=time.monotonic,
-            random=lambda: 0.5,
-        )
+        self.labels = OwnNode(bench.client, "n1", clock=time.monotonic, random=lambda: 0.5)
+        self.offer = NodeOffer(self.labels, settings, on_change=self._changed)
         self.publisher: SlicePublisher = bench.start(HOPPER, project=self._project)
-        self.offer.start()
+        self.labels.start()
 
-    def _project(self, inventory: Inventory, *, with_counters: bool) -> Projection:
+    def _project(
+        self,
+        inventory: Inventory,
+        *,
+        with_counters: bool,
+        with_consumables: bool,
+    ) -> Projection:
         return projection(inventory, with_counters=with_counters, mig=self.offer.current())
 
     def _changed(self) -> None:
@@ -71,7 +72,7 @@ def start(bench: Bench) -> Iterator[Start]:
 
     yield world
     for one in made:
-        one.offer.stop(10)
+        one.labels.stop(10)
 
 
 def test_a_label_that_comes_and_goes_is_followed(start: Start) -> None:

@@ -5,6 +5,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 import make
 from apiserver.kinds import kind_of
@@ -12,8 +13,10 @@ from apiserver.rules import without_device_fields
 from apiserver.store import Refusal
 from dra_driver.devices.model import Inventory
 from dra_driver.ops.metrics import SliceWrite
+from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.publisher import PublisherTiming
+from dra_driver.slices.share_offer import ShareOffer
 
 OTHERS = {
     "apiVersion": "resource.k8s.io/v1",
@@ -27,7 +30,12 @@ OTHERS = {
 }
 
 
-def with_taints(inventory: Inventory, *, with_counters: bool = True) -> Projection:
+def with_taints(
+    inventory: Inventory,
+    *,
+    with_counters: bool = True,
+    with_consumables: bool = True,
+) -> Projection:
     """A projection whose first device has a taint."""
     found = projection(inventory, with_counters=with_counters)
     taint = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
@@ -231,6 +239,41 @@ class TestDroppedFields:
         bench.look_again(publisher, make.inventory())
         assert bench.writes() == 1
         assert bench.count.dropped == 0
+
+
+def shareable(inventory: Inventory, **changes: Any) -> Projection:
+    share = ShareOffer(consumable=Consumable.of("memory"))
+    return projection(inventory, share=share, **changes)
+
+
+class TestConsumableCapacity:
+    def test_devices_that_several_claims_can_have_are_stored_as_asked(self, bench: Any) -> None:
+        publisher = bench.start(h100s(count=2), project=shareable)
+        bench.look_again(publisher, h100s(count=2))
+        wholes = [one for one in published(bench) if "mig" not in one["name"]]
+        assert [one["allowMultipleAllocations"] for one in wholes] == [True, True]
+        assert bench.count.dropped == 0
+
+    def test_a_server_without_them_gets_each_device_for_one_claim(self, bench: Any) -> None:
+        def drop(new: Any, _old: Any) -> None:
+            for device in new.get("spec", {}).get("devices") or ():
+                device.pop("allowMultipleAllocations", None)
+                for capacity in device.get("capacity", {}).values():
+                    capacity.pop("requestPolicy", None)
+
+        bench.server.store.rules.insert(0, drop)
+        with capture_logs() as logs:
+            publisher = bench.start(make.inventory(), project=shareable)
+            bench.look_again(publisher, make.inventory())
+        assert bench.devices() == ["gpu-0", "gpu-1"]
+        plain = projection(make.inventory()).devices
+        assert [one["capacity"] for one in published(bench)] == [one["capacity"] for one in plain]
+        (told,) = [one for one in logs if one["event"] == "devices published for one claim each"]
+        assert "DRAConsumableCapacity" in told["advice"]
+
+
+def published(bench: Any) -> list[Any]:
+    return [one for each in bench.slices() for one in each["spec"].get("devices", [])]
 
 
 def h100s(*instances: Any, count: int = 1) -> Inventory:

@@ -1,7 +1,8 @@
 import pytest
 
 from bad_configs import BAD_CONFIGS, BadConfig
-from resource_nvidia_com.decode import InvalidConfigError, decode
+from resource_nvidia_com.decode import decode
+from resource_nvidia_com.problems import InvalidConfigError
 
 
 @pytest.mark.parametrize("bad", BAD_CONFIGS, ids=lambda bad: str(bad.name))

@@ -3,12 +3,8 @@ from typing import Any
 
 import pytest
 
-from resource_nvidia_com.decode import (
-    DuplicateKeys,
-    InvalidConfigError,
-    decode,
-    keep_duplicates,
-)
+from resource_nvidia_com.decode import decode
+from resource_nvidia_com.problems import DuplicateKeys, InvalidConfigError, keep_duplicates
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
 from resource_nvidia_com.v1beta1.sharing import Interval, SharingStrategy
@@ -204,7 +200,7 @@ def test_a_key_written_twice_is_refused() -> None:
     assert isinstance(value["sharing"], DuplicateKeys)
     assert refusal(value) == 'duplicate field "sharing.strategy"'
     in_a_list = json.loads('{"a":[{"b":1,"b":2}]}', object_pairs_hook=keep_duplicates)
-    assert refusal(in_a_list) == 'duplicate field "a.0.b"'
+    assert refusal(in_a_list) == 'duplicate field "a[0].b"'
 
 
 def test_a_long_value_is_cut_in_the_error() -> None:

@@ -84,3 +84,23 @@ def test_an_unknown_config_source_is_refused() -> None:
 def test_what_is_no_claim_is_refused(value: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"not a valid resource\.k8s\.io/v1 ResourceClaim"):
         parse_claim(value, DRIVER)
+
+
+def consuming(**amounts: object) -> Any:
+    claim = make.claim_object("gpu-0")
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    result |= {"shareID": "s1", "consumedCapacity": amounts}
+    return claim
+
+
+def test_what_a_claim_consumes_is_read_in_bytes_and_plain_numbers() -> None:
+    claim = parse_claim(consuming(memory="10Gi", cores="20", shares="1"), "gpu.nvidia.com")
+    (result,) = claim.results
+    assert result.consumed == {"memory": 10 * 1024**3, "cores": 20, "shares": 1}
+    assert result.allocation_id == "gpu-0/s1"
+
+
+@pytest.mark.parametrize("amount", ["much", 20, None])
+def test_a_consumed_amount_that_is_no_quantity_is_refused(amount: object) -> None:
+    with pytest.raises(ConfigError, match="not a valid resource"):
+        parse_claim(consuming(memory=amount), "gpu.nvidia.com")

@@ -19,6 +19,7 @@ from dra_driver.claims.record import (
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Placement
 from dra_driver.errors import StateError
+from dra_driver.sharing import nvidia_mps
 from dra_driver.sharing.base import SharingPlan
 
 GOLDEN = Path(__file__).parents[2] / "data" / "records"
@@ -61,6 +62,22 @@ DIVIDED = replace(
     ),
 )
 
+DAEMON = f"{RECORD.ref.uid}-1a2b3"
+TAKEN_OVER = replace(
+    make.record(),
+    ref=replace(RECORD.ref, namespace="", name=""),
+    plans=(
+        nvidia_mps.plan_of(
+            DAEMON,
+            Path("/var/lib/kubelet/plugins/gpu.nvidia.com/mps") / DAEMON,
+            gpus=[make.gpu(0).uuid],
+            clients=[make.gpu(0).uuid],
+            places=[GpuPart(gpu=make.gpu(0).uuid)],
+        ),
+    ),
+    taken_over=True,
+)
+
 
 def sealed(payload: bytes, version: int = 1) -> bytes:
     digest = sha256(payload).hexdigest().encode()
@@ -91,6 +108,18 @@ def test_a_record_with_a_mig_device_is_read_and_written_as_ever() -> None:
     golden = (GOLDEN / "v1-mig.json").read_bytes()
     assert decode(golden) == DIVIDED
     assert encode(DIVIDED) == golden
+
+
+def test_a_record_that_was_taken_over_is_read_and_written_as_ever() -> None:
+    golden = (GOLDEN / "v1-taken-over.json").read_bytes()
+    assert decode(golden) == TAKEN_OVER
+    assert encode(TAKEN_OVER) == golden
+    assert str(TAKEN_OVER.ref) == f"of UID {TAKEN_OVER.ref.uid}"
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.stem)
+def test_records_of_every_version_that_was_released_are_read(path: Path) -> None:
+    assert encode(decode(path.read_bytes()))
 
 
 def test_parts_of_a_gpu_overlap_with_the_whole_and_with_each_other_where_they_do() -> None:

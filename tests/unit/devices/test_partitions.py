@@ -6,6 +6,7 @@ import make
 from dra_driver.devices.model import Gpu, MigMode, MigProfile, Placement
 from dra_driver.devices.names import GpuName, MigName, mig_name, parse_device_name
 from dra_driver.devices.partitions import (
+    awaits_reset,
     is_partitioned,
     is_whole,
     partition_name,
@@ -73,6 +74,22 @@ def test_what_is_given_out_follows_from_card_and_mode(
 )
 def test_why_a_gpu_is_not_divided_is_said(changes: dict[str, object], reason: str) -> None:
     assert reason in (why_not_partitioned(gpu(**changes)) or "")
+
+
+@pytest.mark.parametrize(
+    ("mode", "pending", "waits"), [(OFF, ON, True), (ON, OFF, True), (ON, ON, False)]
+)
+def test_an_ampere_gpu_waits_for_the_reset_that_changes_its_mode(
+    mode: MigMode, pending: MigMode, *, waits: bool
+) -> None:
+    assert awaits_reset(gpu(mode, needs_reset=True, pending_mode=pending)) is waits
+    # A mode that others keep a Hopper GPU from taking waits for them, and a vGPU for its host.
+    assert not awaits_reset(gpu(mode, pending_mode=pending))
+    assert not awaits_reset(gpu(mode, needs_reset=True, pending_mode=pending, is_virtual=True))
+
+
+def test_a_card_without_mig_waits_for_no_reset() -> None:
+    assert not awaits_reset(make.gpu(0, mig_mode=MigMode.UNSUPPORTED))
 
 
 def test_a_card_without_mig_needs_no_reason() -> None:

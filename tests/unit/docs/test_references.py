@@ -4,8 +4,12 @@ import re
 from pathlib import Path
 
 import make
+from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.ops.metrics import Metrics
+from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.project import projection
+from dra_driver.slices.share_offer import ShareOffer
 from scrape import metrics_text
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -20,9 +24,18 @@ def first_cells(page: str) -> set[str]:
 def test_every_published_attribute_and_capacity_has_a_row() -> None:
     instance = make.mig_device(0, "3g.40gb", 4)
     divided = make.inventory(make.gpu(0, mig=make.mig(instance)), make.gpu(1, mig=make.mig()))
+    part = GpuPart(gpu=divided.gpus[1].uuid)
+    division = Division(
+        count=10, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=False
+    )
+    offers = (
+        ShareOffer(divisions={part: division}),
+        ShareOffer(consumable=Consumable.of("2")),
+    )
+    devices = [one for offer in offers for one in projection(divided, share=offer).devices]
     published = {
         re.sub(r"memorySlice\d+", "memorySlice<N>", name)
-        for device in projection(divided).devices
+        for device in devices
         for name in (*device["attributes"], *device["capacity"])  # type: ignore[misc]
     }
     assert first_cells("device-attributes.md") == published

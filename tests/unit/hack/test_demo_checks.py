@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ HACK = Path(__file__).resolve().parents[3] / "hack"
 sys.path.append(str(HACK / "demo"))
 
 import demos  # noqa: E402
+from machines import machine  # noqa: E402
 from testbed.commands import TestbedError, run, wait_until  # noqa: E402
 from testbed.leftovers import end_process, write_pid_file  # noqa: E402
 from testbed.machine import GpuSettings  # noqa: E402
@@ -22,7 +24,7 @@ USUAL = GpuSettings(compute_mode="Default", time_slice="Default")
 
 DEMO = demos.Demo(
     name="example",
-    manifest=Path("demo.yaml"),
+    text="",
     namespace="example",
     gpus={"pod1/ctr": 1, "pod2/ctr": 1},
 )
@@ -54,7 +56,7 @@ def test_a_missing_gpu_is_complained_of() -> None:
 def test_equal_groups_must_see_the_same() -> None:
     demo = demos.Demo(
         name=DEMO.name,
-        manifest=DEMO.manifest,
+        text=DEMO.text,
         namespace=DEMO.namespace,
         gpus=DEMO.gpus,
         equal=(("pod1/ctr", "pod2/ctr"),),
@@ -66,7 +68,7 @@ def test_equal_groups_must_see_the_same() -> None:
 def test_disjoint_groups_must_not_overlap() -> None:
     demo = demos.Demo(
         name=DEMO.name,
-        manifest=DEMO.manifest,
+        text=DEMO.text,
         namespace=DEMO.namespace,
         gpus=DEMO.gpus,
         disjoint=(("pod1/ctr", "pod2/ctr"),),
@@ -77,9 +79,7 @@ def test_disjoint_groups_must_not_overlap() -> None:
 
 
 def sharing(**expected: Any) -> demos.Demo:
-    return demos.Demo(
-        name="sharing", manifest=Path(), namespace="sharing", gpus={"pod/ctr": 1}, **expected
-    )
+    return demos.Demo(name="sharing", text="", namespace="sharing", gpus={"pod/ctr": 1}, **expected)
 
 
 def found(**facts: Any) -> demos.Found:
@@ -93,6 +93,27 @@ def test_a_variable_must_have_its_value() -> None:
     assert wrong == "pod/ctr has NAME=x instead of value"
     (there,) = demos.complaints(demo, found(env={"pod/ctr": {"NAME": "value", "OTHER": ""}}))
     assert there == "pod/ctr has OTHER= instead of None"
+
+
+def test_a_variable_may_have_to_be_there_whatever_its_value() -> None:
+    demo = sharing(env={"pod/ctr": {"NAME": True}})
+    assert demos.complaints(demo, found(env={"pod/ctr": {"NAME": "anything"}})) == []
+    (missing,) = demos.complaints(demo, found(env={"pod/ctr": {}}))
+    assert missing == "pod/ctr has no variable NAME"
+
+
+def test_mig_devices_are_one_containers_own_unless_they_are_shared() -> None:
+    same = {"pod1/ctr": {"MIG-a": "1g.10gb"}, "pod2/ctr": {"MIG-a": "1g.10gb"}}
+    other = same | {"pod2/ctr": {"MIG-b": "1g.10gb"}}
+    mig = dict.fromkeys(same, ("1g.10gb",))
+    demo = demos.Demo(name="mig", text="", namespace="mig", gpus={}, mig=mig)
+    assert demos.complaints(demo, demos.Found(gpus={}, mig=other)) == []
+    (both,) = demos.complaints(demo, demos.Found(gpus={}, mig=same))
+    assert both == "pod1/ctr and pod2/ctr both see MIG-a"
+    shared = replace(demo, same_mig=(tuple(same),))
+    assert demos.complaints(shared, demos.Found(gpus={}, mig=same)) == []
+    (apart,) = demos.complaints(shared, demos.Found(gpus={}, mig=other))
+    assert apart == "pod1/ctr and pod2/ctr should see the same MIG device, and do not"
 
 
 def test_a_missing_mount_is_complained_of() -> None:
@@ -109,6 +130,21 @@ def test_gpus_must_be_set_as_expected() -> None:
     assert "time_slice='Long'" in complaint
 
 
+def test_a_card_without_mig_has_no_mig_mode_to_be_off() -> None:
+    demo = sharing(node={"pod/ctr": USUAL})
+    without = GpuSettings(compute_mode="Default", time_slice="Default", mig_mode="-")
+    assert demos.complaints(demo, found(node={A: without})) == []
+    (on,) = demos.complaints(
+        demo,
+        found(
+            node={A: GpuSettings(compute_mode="Default", time_slice="Default", mig_mode="Enabled")}
+        ),
+    )
+    assert "mig_mode='Enabled'" in on
+    sliced = GpuSettings(compute_mode="Default", time_slice="Long", mig_mode="-")
+    assert demos.complaints(demo, found(node={A: sliced}))
+
+
 def test_the_daemon_must_answer_as_expected() -> None:
     demo = sharing(mps={"pod/ctr": {"get limit": "10G"}})
     assert demos.complaints(demo, found(mps={"pod/ctr": {"get limit": "10G"}})) == []
@@ -117,7 +153,7 @@ def test_the_daemon_must_answer_as_expected() -> None:
 
 def test_an_unknown_demo_names_those_that_are() -> None:
     with pytest.raises(TestbedError, match="whole-gpu"):
-        demos.load("no-such-demo")
+        demos.load("no-such-demo", machine("h100x8"))
 
 
 def test_a_failed_program_says_what_it_said() -> None:

@@ -24,6 +24,8 @@ from bench.fleet.variants import (
     nvidia_dynamic,
     offers,
     ours,
+    shares,
+    shares_only,
     two_profiles,
     whole_last,
     whole_only,
@@ -83,6 +85,12 @@ class TestVariants:
         assert offers(found, "3g.40gb")
         plain = make.inventory(make.gpu(0))
         assert names(two_profiles(plain, NODE)) == ["gpu-0"]
+
+    def test_shares_come_beside_whole_gpus_with_partitions_and_without(self) -> None:
+        found, alone = shares(hoppers(), NODE), shares_only(hoppers(), NODE)
+        assert set(names(found)) - set(names(alone)) == set(names(ours(hoppers(), NODE))[2:])
+        assert len(names(alone)) == 2 + 20
+        assert [is_whole(device) for device in devices(alone)][:3] == [True, True, False]
 
     def test_whole_gpus_last_leaves_the_order_of_the_rest(self) -> None:
         found, usual = whole_last(hoppers(), NODE), ours(hoppers(), NODE)
@@ -171,7 +179,16 @@ class TestAllocator:
 
     def test_partitions_are_asked_for_where_there_are_some(self) -> None:
         found = allocator.cases(whole_only(hoppers(), NODE), "1g.10gb")
-        assert list(found) == ["whole GPU, all free", "whole GPU, one free"]
+        assert list(found) == [
+            "whole GPU, all free",
+            "whole GPU, one free",
+            "nvidia.com/gpu, all free",
+        ]
+
+    def test_a_resource_name_is_asked_for_by_the_class_behind_it(self) -> None:
+        found = allocator.cases(shares_only(hoppers(), NODE), "1g.10gb")
+        assert found["nvidia.com/gpu, all free"]["class"].endswith("== 'nvidia.com/gpu'")
+        assert len(found["whole GPU, one free"]["inUse"]) == 1
 
     def test_slices_are_told_by_name_and_spec(self) -> None:
         pool = ours(hoppers(), NODE)

@@ -15,7 +15,7 @@ from dra_driver.errors import (
 )
 from dra_driver.kube.resource import NODES, RESOURCE_CLAIMS, Call
 from dra_driver.kube.responses import error_in, error_in_event, object_in
-from resource_nvidia_com.decode import DuplicateKeys
+from resource_nvidia_com.problems import DuplicateKeys
 
 CALL = Call(verb="get", resource=RESOURCE_CLAIMS, namespace="team", name="web")
 

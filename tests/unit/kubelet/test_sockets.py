@@ -46,6 +46,14 @@ def test_a_path_of_one_byte_more_is_refused_and_says_which_setting_to_change() -
         paths(root)
 
 
+def test_on_microk8s_two_instances_have_service_sockets_of_their_own() -> None:
+    root = Path("/var/snap/microk8s/common/var/lib/kubelet")
+    one, other = (paths(root, uid).service for uid in (POD_UID, POD_UID[::-1]))
+    assert one != other
+    assert all(len(str(path)) <= MAX_SOCKET_PATH_BYTES for path in (one, other))
+    assert all(path.match("gpu.nvidia.com/dra*.sock") for path in (one, other))
+
+
 def test_a_long_root_makes_rolling_update_names_shorter() -> None:
     # sha256 of the UID, cut to 8 bytes, base64url without padding: 11 characters.
     root = root_for_registration_bytes(MAX_SOCKET_PATH_BYTES, f"gpu.nvidia.com-{'x' * 11}-reg.sock")

@@ -44,6 +44,17 @@ def test_without_a_cgroup_file_system_nothing_is_moved() -> None:
     DaemonGroup(None).take(this_process())
 
 
+def test_the_group_is_found_in_every_hierarchy_that_has_it(tmp_path: Path) -> None:
+    for name in ("cpu", "memory"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cgroup.procs").touch()
+    assert DaemonGroup(tmp_path).folders() == []
+    (tmp_path / "cpu" / GROUP).mkdir()
+    assert DaemonGroup(tmp_path).folders() == [tmp_path / "cpu" / GROUP]
+    assert DaemonGroup(None).folders() == []
+    assert DaemonGroup(tmp_path / "nothing").folders() == []
+
+
 def test_a_process_that_only_has_a_daemons_pid_is_not_moved(tmp_path: Path) -> None:
     (tmp_path / "cgroup.procs").touch()
     DaemonGroup(tmp_path).take(Daemon(pid=os.getpid(), start_ticks=1))

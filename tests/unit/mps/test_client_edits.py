@@ -34,3 +34,17 @@ def test_two_devices_of_one_domain_add_their_mounts_once() -> None:
     edits = client_edits(PATHS, active_thread_percentage=20)
     both = edits + client_edits(PATHS, active_thread_percentage=20)
     assert both == edits
+
+
+def test_a_clients_memory_goes_into_its_environment_by_gpu() -> None:
+    edits = client_edits(
+        PATHS, active_thread_percentage=20, pinned_memory_mib={"GPU-2": 512, "GPU-1": 10240}
+    )
+    assert edits.env[1:] == (
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=GPU-1=10240M,GPU-2=512M",
+    )
+
+
+def test_without_memory_limits_the_daemons_are_left_alone() -> None:
+    assert client_edits(PATHS, pinned_memory_mib={}) == client_edits(PATHS)

@@ -69,7 +69,7 @@ def test_what_the_daemon_reads_back_is_in_percent_and_mebibytes() -> None:
     ("lines", "words"),
     [
         (("40.0", "10G", "953M"), r"percentage of 40\.0 where 30 was set"),
-        (("30.0", "10G", "10G"), "limit for GPU-3 of 10240M where 953M was set"),
+        (("30.0", "10G", "10G"), "limit for GPU-3 of 10G where 953M was set"),
         (("30.0", "10G"), "3 questions have the answers"),
         ((), "3 questions have the answers"),
         (("thirty", "10G", "953M"), "'thirty' for a percentage"),
@@ -80,3 +80,13 @@ def test_limits_that_are_not_in_force_are_an_error(lines: tuple[str, ...], words
     _, ask = saying(*lines)
     with pytest.raises(DeviceError, match=words):
         read_limits(ask, DOMAIN)
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"), [(1500, "1G"), (8155, "7G"), (2047, "1G"), (1024, "1G"), (953, "953M")]
+)
+def test_the_daemon_writes_a_gibibyte_or_more_in_whole_ones(limit: int, said: str) -> None:
+    device = DomainDevice(uuid=ONE, pinned_memory_mib=limit)
+    _, ask = saying("100.0", said)
+    limits = read_limits(ask, Domain(id=DomainId("claim"), devices=(device,)))
+    assert limits.pinned_memory_mib == ((ONE, limit),)

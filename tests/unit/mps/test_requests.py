@@ -2,19 +2,32 @@
 
 import errno
 import os
+import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dra_driver.errors import TransientError, VersionError
-from dra_driver.mps.domain import Domain, DomainDevice, DomainId, State, Status, encode_status
+from dra_driver.errors import DeviceError, TransientError, VersionError
+from dra_driver.mps.domain import (
+    Domain,
+    DomainDevice,
+    DomainId,
+    State,
+    Status,
+    encode_status,
+    mig_domain,
+    shared_domain,
+)
 from dra_driver.mps.files import MpsFiles
 from dra_driver.mps.lock import SupervisorLock
 from dra_driver.mps.requests import DomainRequests
 
 DOMAIN = Domain(id=DomainId("claim"), devices=(DomainDevice(uuid="GPU-1"),))
+SHARED = replace(DOMAIN, id=shared_domain("node"))
 NOW = 0.0
 
 
@@ -141,3 +154,121 @@ def test_a_removal_needs_no_free_byte(
     status = requests.status(DOMAIN.id)
     assert status is not None
     assert status.state is State.STOPPING
+
+
+def answer(directory: Path, domain: Domain) -> Status:
+    """Let the supervisor that runs say that a domain is ready."""
+    status = Status(
+        id=domain.id, state=State.READY, supervisor="busy", generation=domain.generation
+    )
+    (directory / f"status/{domain.id}.json").write_bytes(encode_status(status))
+    return status
+
+
+def test_a_shared_domain_is_ready_only_in_its_present_incarnation(
+    tmp_path: Path, requests: DomainRequests, busy_supervisor: None
+) -> None:
+    ended, present = replace(SHARED, incarnation="1"), replace(SHARED, incarnation="2")
+    requests.write_desired(present)
+    answer(tmp_path, ended)
+    with pytest.raises(DeviceError, match="is not ready yet"):
+        requests.wait_ready(SHARED, NOW)
+    said = answer(tmp_path, present)
+    assert requests.wait_ready(SHARED, NOW) == said
+
+
+@pytest.fixture
+def orphan(tmp_path: Path, requests: DomainRequests) -> Iterator[tuple[Status, socket.socket]]:
+    """A shared domain that was ready when its supervisor ended, and whose daemon listens."""
+    lock = SupervisorLock(MpsFiles(root=tmp_path).lock)
+    assert lock.take("busy")
+    lock.release()
+    present = replace(SHARED, incarnation="1")
+    requests.write_desired(present)
+    status = answer(tmp_path, present)
+    own = requests.paths(SHARED.id).own
+    own.mkdir(parents=True)
+    inside = os.open(own, os.O_PATH)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as end:
+        end.bind(f"/proc/self/fd/{inside}/control_privileged")
+        os.close(inside)
+        end.listen(8)
+        yield status, end
+
+
+def test_a_shared_domain_whose_daemon_listens_needs_no_supervisor(
+    requests: DomainRequests, orphan: tuple[Status, socket.socket]
+) -> None:
+    assert requests.wait_ready(SHARED, NOW) == orphan[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"state": State.FAULTED},
+        {"state": State.RESTARTING},
+        {"generation": "of another incarnation"},
+        {"supervisor": "an earlier one"},
+    ],
+)
+def test_a_shared_domain_of_which_something_else_was_said_last_needs_a_supervisor(
+    tmp_path: Path,
+    requests: DomainRequests,
+    orphan: tuple[Status, socket.socket],
+    changes: dict[str, Any],
+) -> None:
+    status = replace(orphan[0], **changes)
+    (tmp_path / f"status/{SHARED.id}.json").write_bytes(encode_status(status))
+    with pytest.raises(DeviceError, match="the MPS supervisor is not running on this node"):
+        requests.wait_ready(SHARED, NOW)
+
+
+def test_a_daemon_that_does_not_listen_is_not_believed_to_be_up(
+    requests: DomainRequests, orphan: tuple[Status, socket.socket]
+) -> None:
+    orphan[1].close()
+    with pytest.raises(DeviceError, match="the MPS supervisor is not running on this node"):
+        requests.wait_ready(SHARED, NOW)
+
+
+def test_a_link_to_another_daemons_socket_is_not_followed(
+    tmp_path: Path, requests: DomainRequests, orphan: tuple[Status, socket.socket]
+) -> None:
+    name = requests.paths(SHARED.id).own / "control_privileged"
+    name.rename(tmp_path / "other")
+    name.symlink_to(tmp_path / "other")
+    with pytest.raises(DeviceError, match="the MPS supervisor is not running on this node"):
+        requests.wait_ready(SHARED, NOW)
+
+
+def test_a_supervisor_that_knows_no_shared_domains_is_said_to_be_old(
+    tmp_path: Path, requests: DomainRequests, busy_supervisor: None
+) -> None:
+    requests.write_desired(replace(SHARED, incarnation="1"))
+    answer(tmp_path, SHARED)
+    with pytest.raises(VersionError, match="is of an older version, which knows no shared"):
+        requests.wait_ready(SHARED, NOW)
+
+
+def test_a_shared_domain_that_was_joined_again_is_not_waited_for(
+    tmp_path: Path, requests: DomainRequests, busy_supervisor: None
+) -> None:
+    requests.write_desired(SHARED)
+    answer(tmp_path, SHARED)
+    requests.remove(SHARED.id)
+    with pytest.raises(TransientError, match="is not removed yet"):
+        requests.wait_gone(SHARED.id, NOW)
+    requests.write_desired(SHARED)
+    requests.wait_gone(SHARED.id, NOW)
+    assert requests.desired(SHARED.id) == SHARED
+
+
+def test_a_domain_tells_its_claims(tmp_path: Path, requests: DomainRequests) -> None:
+    assert requests.claims_of(DomainId("claim")) == {"claim"}
+    assert requests.claims_of(mig_domain("claim", 3)) == {"claim"}
+    assert requests.claims_of(SHARED.id) == frozenset()
+    folder = tmp_path / "members" / SHARED.id
+    folder.mkdir(parents=True)
+    for name in ("one", "two", ".half", "no-id-"):
+        (folder / name).touch()
+    assert requests.claims_of(SHARED.id) == {"one", "two"}

@@ -27,6 +27,7 @@ def text(metrics: Metrics) -> str:
         ("kubelet_registered", ""),
         ("gpus", 'state="sick"'),
         ("publish_errors_total", ""),
+        ("memory_limits_not_in_force", ""),
         ("slice_writes_total", 'operation="create"'),
     ],
 )
@@ -59,6 +60,15 @@ def test_prepared_devices_are_counted_when_asked() -> None:
     counts[DeviceType.GPU] = 2
     assert f"{series} 2.0" in text(metrics)
     assert 'device_type="mig",driver="gpu.nvidia.com",node="node-1"} 0.0' in text(metrics)
+
+
+def test_claims_without_their_memory_limits_are_counted_when_asked() -> None:
+    metrics, claims = new(), ["one"]
+    metrics.watch_memory_limits(lambda: len(claims))
+    series = 'nvidia_dra_memory_limits_not_in_force{driver="gpu.nvidia.com"}'
+    assert f"{series} 1.0" in text(metrics)
+    claims.clear()
+    assert f"{series} 0.0" in text(metrics)
 
 
 def test_publishing_is_counted() -> None:

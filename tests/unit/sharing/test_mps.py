@@ -9,7 +9,7 @@ from dra_driver.claims.record import decode, encode
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.model import Gpu
 from dra_driver.errors import ConfigError, StateError
-from dra_driver.mps.domain import Domain, DomainDevice, DomainId, domain_of
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId, domain_of, shared_domain
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import Group, MigUnit, SharingPlan
 from dra_driver.sharing.mps import Mps
@@ -149,3 +149,15 @@ def test_what_is_left_of_a_claims_domains_is_ended_together(mps: Mps) -> None:
     assert mps.claims() == {"uid"}
     mps.sweep("uid", 0.0)
     assert mps.claims() == frozenset()
+
+
+def test_shared_domains_are_no_claims_and_no_claim_ends_them(tmp_path: Path) -> None:
+    requests = DomainRequests(tmp_path, lambda: 0.0)
+    mps = Mps(requests, lambda: 0.0, ready_seconds=1.0)
+    device = (DomainDevice(uuid=ONE.uuid),)
+    for domain in (DomainId("uid"), shared_domain("uid"), shared_domain("uid_mig_0")):
+        requests.write_desired(Domain(id=domain, devices=device))
+    assert mps.claims() == {"uid"}
+    for claim in ("uid", shared_domain("uid"), shared_domain("uid_mig_0")):
+        mps.sweep(claim, 0.0)
+    assert requests.list() == {shared_domain("uid"), shared_domain("uid_mig_0")}

@@ -153,7 +153,7 @@ def test_what_is_left_out_of_other_gpus_is_not_told_again_when_one_gpu_changes()
         driver="gpu.nvidia.com",
         node_name="n1",
         observer=Silent(),
-        project=lambda _, with_counters: next(rest),
+        project=lambda _, with_counters, with_consumables: next(rest),
     )
     told = []
     for _ in looks:

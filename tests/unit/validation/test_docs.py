@@ -6,7 +6,8 @@ import yaml
 
 from bad_configs import VERSION
 from dra_driver.validation.findings import check_manifest
-from resource_nvidia_com.decode import MODELS, decode, fields_at, inner_model
+from resource_nvidia_com.decode import MODELS, decode
+from resource_nvidia_com.problems import fields_at, inner_model
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "claim-configs.md").read_text(encoding="utf-8")

@@ -10,7 +10,8 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.validation.cel import checks, literal
 from dra_driver.validation.generate import POLICY, SCHEMAS, generated
 from dra_driver.validation.policy import policy_checks
-from resource_nvidia_com.decode import MODELS, fields_at, inner_model
+from resource_nvidia_com.decode import MODELS
+from resource_nvidia_com.problems import fields_at, inner_model
 from resource_nvidia_com.rules import Checked, WholeNumber
 from resource_nvidia_com.schema import json_schemas
 from resource_nvidia_com.v1beta1.base import ConfigModel, Exclusion

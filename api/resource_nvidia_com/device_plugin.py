@@ -1,0 +1,335 @@
+"""The config file of NVIDIA's device plugin, which says how a node's devices are shared.
+
+In: the file's value, as YAML or JSON has it. Out: a `NodeConfig`. Form and defaults are those of
+the device plugin's `version: v1`, so that a cluster's file can stay as it is. What has no meaning
+for this driver is named in a warning; a field that neither knows is refused, and so is what can
+only be a mistake. Which of a node's devices a config means is not decided here: no device is known.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, assert_never
+
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator
+
+from resource_nvidia_com.problems import (
+    InvalidConfigError,
+    Path,
+    Problem,
+    check_duplicates,
+    checked,
+    dotted,
+    hint,
+)
+from resource_nvidia_com.resource_names import resource_name, shareable_name
+from resource_nvidia_com.rules import Checked, Flag, OneOf, WholeNumber, either, plain, shown
+from resource_nvidia_com.share_devices import (
+    AllDevices,
+    DeviceChoice,
+    DeviceList,
+    DeviceReference,
+    GpuIndex,
+    GpuUuid,
+    device_choice,
+)
+from resource_nvidia_com.v1beta1.base import ConfigModel
+
+VERSION = "v1"
+MIG_STRATEGIES = ("none", "single", "mixed")
+SHARED_SUFFIX = ".shared"
+"""What `renameByDefault` adds to the name of a resource."""
+
+MOST_REPLICAS = 1024
+"""A bound of this driver: each replica is a device of the node's ResourceSlices."""
+
+_NO_RESOURCES = "no resources specified: name them under resources, or remove this part of sharing"
+_WITHOUT_MEANING = "has no meaning for this driver and is not heeded"
+
+
+class SharedBy(StrEnum):
+    """How the replicas of a device share it."""
+
+    TIME_SLICING = "timeSlicing"
+    MPS = "mps"
+
+
+class Compute(StrEnum):
+    """What becomes of a device's SMs under MPS."""
+
+    DIVIDED = "divided"
+    """Each share has its part of them, as the device plugin has it."""
+
+    FREE = "free"
+    """Each share may use all of them, as far as others leave them idle: only memory is divided."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedResource:
+    """Devices that are divided into replicas.
+
+    Attributes:
+        name: whose devices these are: `nvidia.com/gpu` or `nvidia.com/mig-…`.
+        served_as: the resource name that pods ask for.
+        devices: which of the node's devices of this name.
+        replicas: into how many each is divided; two at least.
+    """
+
+    name: str
+    served_as: str
+    devices: DeviceChoice
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """What a node's config says; as it is here, nothing is shared.
+
+    Attributes:
+        mig_strategy: `none`, `single` or `mixed`; None where the file does not say.
+        shared_by: None where nothing is shared.
+        fail_requests_greater_than_one: a request for several replicas is refused.
+        compute: whether the SMs are divided too; without MPS they never are.
+        resources: in the order of the file; empty where nothing is shared.
+        warnings: what of the file has no effect, each with its field.
+    """
+
+    mig_strategy: str | None = None
+    shared_by: SharedBy | None = None
+    fail_requests_greater_than_one: bool = False
+    compute: Compute = Compute.DIVIDED
+    resources: tuple[SharedResource, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def decode_node_config(value: object) -> NodeConfig:
+    """Return what a config file says, checked in full; None (an empty file) shares nothing.
+
+    Raises:
+        InvalidConfigError: naming every field that is wrong, its value and what is allowed.
+    """
+    if value is None:
+        return NodeConfig()
+    check_duplicates(value)
+    if not isinstance(value, Mapping):
+        text = f"a device-plugin config must be an object with version: {VERSION}"
+        raise InvalidConfigError([Problem(path=(), text=f"{text}, not {shown(value)}")])
+    config = checked(DevicePluginFile, value)
+    problems = list(_contradictions(config.sharing))
+    if problems:
+        raise InvalidConfigError(problems)
+    return _node_config(config)
+
+
+def _version(value: object) -> str:
+    if value in (None, ""):
+        return VERSION
+    if value != VERSION:
+        raise ValueError(f"must be {VERSION}, the only version there is, not {shown(value)}")
+    return VERSION
+
+
+def _mig_strategy(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or value not in MIG_STRATEGIES:
+        near = hint(value, MIG_STRATEGIES) if isinstance(value, str) else ""
+        raise ValueError(f"{near}must be {either(MIG_STRATEGIES)}, not {shown(value)}")
+    return value
+
+
+def _section(value: object) -> object:
+    # Also what becomes of a section whose lines are indented too little.
+    if value is None:
+        raise ValueError(_NO_RESOURCES)
+    return value
+
+
+def _some(value: object) -> object:
+    if value is None or value == []:
+        raise ValueError(_NO_RESOURCES)
+    return value
+
+
+class ReplicatedResource(ConfigModel):
+    """One entry under `resources`, as it is written."""
+
+    name: Annotated[str, PlainValidator(shareable_name)]
+    rename: Annotated[str | None, PlainValidator(resource_name)] = None
+    devices: Annotated[DeviceChoice, PlainValidator(device_choice)] = AllDevices()
+    replicas: Annotated[
+        int, Checked(WholeNumber(least=1, most=MOST_REPLICAS, title="the number of replicas"))
+    ]
+
+    def served_as(self, *, rename_by_default: bool) -> str:
+        """Return the name that pods ask for."""
+        return self.rename or (self.name + SHARED_SUFFIX if rename_by_default else self.name)
+
+
+class ReplicatedSection(ConfigModel):
+    """`sharing.timeSlicing` or `sharing.mps`."""
+
+    rename_by_default: Annotated[bool, Checked(Flag())] = False
+    fail_requests_greater_than_one: Annotated[bool | None, Checked(Flag())] = None
+    resources: Annotated[list[ReplicatedResource], BeforeValidator(_some)] = Field(
+        default_factory=list, validate_default=True
+    )
+
+
+class MpsSection(ReplicatedSection):
+    """`sharing.mps`, with a field of this driver's own."""
+
+    compute: Annotated[
+        Compute, Checked(OneOf(values=Compute, singular="compute", plural="values of compute"))
+    ] = Compute.DIVIDED
+
+
+class SharingSection(ConfigModel):
+    """`sharing`."""
+
+    time_slicing: Annotated[ReplicatedSection | None, BeforeValidator(_section)] = None
+    mps: Annotated[MpsSection | None, BeforeValidator(_section)] = None
+
+
+class FlagsSection(ConfigModel):
+    """`flags`: what the plugin's command line says otherwise."""
+
+    model_config = ConfigDict(extra="allow")
+
+    mig_strategy: Annotated[str | None, PlainValidator(_mig_strategy)] = None
+
+
+class DevicePluginFile(ConfigModel):
+    """The file as it is written."""
+
+    version: Annotated[str, PlainValidator(_version)] = VERSION
+    flags: FlagsSection | None = None
+    resources: object = None
+    imex: object = None
+    sharing: SharingSection | None = None
+
+
+def _contradictions(sharing: SharingSection | None) -> Iterator[Problem]:
+    """Yield what is wrong although each field alone is right."""
+    if sharing is None:
+        return
+    if sharing.time_slicing and sharing.mps:
+        text = "timeSlicing and mps exclude each other: remove one of them"
+        yield Problem(path=("sharing",), text=f"sharing: {text}")
+    sections = ((SharedBy.TIME_SLICING, sharing.time_slicing), (SharedBy.MPS, sharing.mps))
+    for kind, section in sections:
+        if section is not None:
+            path: Path = ("sharing", str(kind), "resources")
+            for below, text in _resource_problems(section):
+                where = (*path, *below)
+                yield Problem(path=where, text=f"{dotted(where)}: {text}")
+
+
+def _resource_problems(section: ReplicatedSection) -> Iterator[tuple[Path, str]]:
+    """Yield (path below the resources, what is wrong)."""
+    served: dict[str, str] = {}
+    chosen: dict[str, set[DeviceReference] | None] = {}
+    for index, one in enumerate(section.resources):
+        name = one.served_as(rename_by_default=section.rename_by_default)
+        try:
+            resource_name(name)
+        except ValueError as error:
+            yield (index,), str(error)
+        for reference in _whole_gpus(one):
+            text = f"{reference} is a whole GPU, but {one.name} is a MIG device"
+            how = 'name it by indexes such as "0:1" (GPU:MIG) or by its MIG UUID'
+            yield (index, "devices"), f"{text}: {how}"
+        owner = served.setdefault(name, one.name)
+        if owner != one.name:
+            yield (index,), f"{one.name} is served as {name}, and so is {owner}: rename one of them"
+        if wrong := _chosen_before(one, chosen):
+            yield (index,), f"{one.name} stands here a second time{wrong}"
+
+
+def _chosen_before(
+    resource: ReplicatedResource, chosen: dict[str, set[DeviceReference] | None]
+) -> str:
+    """Return what is wrong with one more choice of a resource's devices; empty if nothing is.
+
+    `chosen` are the lists of the choices before, None where one was no list.
+    """
+    listed = resource.devices.references if isinstance(resource.devices, DeviceList) else None
+    if resource.name not in chosen:
+        chosen[resource.name] = None if listed is None else set(listed)
+        return ""
+    known = chosen[resource.name]
+    if known is None or listed is None:
+        return ": keep one, or give each a list of devices of its own"
+    both = [str(one) for one in listed if one in known]
+    known.update(listed)
+    return f" with {', '.join(both[:3])}: name each device once" if both else ""
+
+
+def _whole_gpus(resource: ReplicatedResource) -> Iterator[str]:
+    if resource.name.startswith("nvidia.com/mig-") and isinstance(resource.devices, DeviceList):
+        for reference in resource.devices.references:
+            if isinstance(reference, GpuIndex | GpuUuid):
+                yield str(reference)
+
+
+def _node_config(config: DevicePluginFile) -> NodeConfig:
+    warnings = list(_warnings(config))
+    kind, section = _only_section(config.sharing)
+    resources = []
+    for index, one in enumerate(section.resources if section else ()):
+        if one.replicas == 1:
+            where = dotted(("sharing", str(kind), "resources", index))
+            warnings.append(f"{where}: one replica is the whole device: nothing is shared")
+            continue
+        resources.append(
+            SharedResource(
+                name=one.name,
+                served_as=one.served_as(
+                    rename_by_default=section is not None and section.rename_by_default
+                ),
+                devices=one.devices,
+                replicas=one.replicas,
+            )
+        )
+    return NodeConfig(
+        mig_strategy=config.flags.mig_strategy if config.flags else None,
+        shared_by=kind if resources else None,
+        fail_requests_greater_than_one=bool(resources) and _fails_at_two(kind, section),
+        compute=section.compute if isinstance(section, MpsSection) else Compute.DIVIDED,
+        resources=tuple(resources),
+        warnings=tuple(warnings),
+    )
+
+
+def _only_section(
+    sharing: SharingSection | None,
+) -> tuple[SharedBy | None, ReplicatedSection | None]:
+    if sharing is not None and sharing.time_slicing is not None:
+        return SharedBy.TIME_SLICING, sharing.time_slicing
+    if sharing is not None and sharing.mps is not None:
+        return SharedBy.MPS, sharing.mps
+    return None, None
+
+
+def _fails_at_two(kind: SharedBy | None, section: ReplicatedSection | None) -> bool:
+    if section is not None and section.fail_requests_greater_than_one is not None:
+        return section.fail_requests_greater_than_one
+    match kind:
+        case SharedBy.MPS:
+            return True
+        case SharedBy.TIME_SLICING | None:
+            return False
+        case _:
+            assert_never(kind)
+
+
+def _warnings(config: DevicePluginFile) -> Iterator[str]:
+    flags = config.flags.model_extra if config.flags else None
+    for name, value in (flags or {}).items():
+        # The plugin has groups of flags: its own, and those of feature discovery.
+        inner = [f"{plain(name)}.{plain(one)}" for one in value] if isinstance(value, dict) else ()
+        for field in inner or [plain(name)]:
+            yield f"flags.{field}: {_WITHOUT_MEANING}"
+    for name, part in (("resources", config.resources), ("imex", config.imex)):
+        if part is not None:
+            yield f"{name}: {_WITHOUT_MEANING}"

@@ -1,0 +1,56 @@
+"""Names of extended resources, as the device plugin takes them.
+
+In: what a user wrote. Out: the full name, such as `nvidia.com/gpu`. The prefix may be left out.
+Kubernetes wants the part behind it to be a DNS subdomain (RFC 1123), and the plugin wants all of
+it to be short enough for a label's name.
+"""
+
+import re
+from typing import Final
+
+from resource_nvidia_com.problems import hint
+from resource_nvidia_com.rules import plain, shown
+
+PREFIX: Final = "nvidia.com/"
+GPU: Final = f"{PREFIX}gpu"
+LONGEST: Final = 63
+"""Characters of a full name."""
+
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_MIG = re.compile(r"nvidia\.com/mig-([0-9]+c\.)?[0-9]+g\.[0-9]+gb([-.][-.a-z0-9]*)?")
+_EXAMPLE = "write lower-case letters, digits, - and ., such as gpu or mig-1g.5gb"
+
+
+def resource_name(value: object) -> str:
+    """Return the full name of a resource.
+
+    Raises:
+        ValueError: it cannot be one.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"must be the name of a resource, not {shown(value)}")  # noqa: TRY004  # pydantic's
+    name = value if value.startswith(PREFIX) else PREFIX + value
+    if len(name) > LONGEST:
+        raise ValueError(
+            f'"{plain(name)}" is too long: with {PREFIX} it must have at most {LONGEST} characters'
+        )
+    if not _SUBDOMAIN.fullmatch(name.removeprefix(PREFIX)):
+        raise ValueError(f"{shown(value)} is not the name of a resource: {_EXAMPLE}")
+    return name
+
+
+def shareable_name(value: object) -> str:
+    """Return the full name of a resource whose devices can be divided.
+
+    Raises:
+        ValueError: it is no name, or not of such a resource.
+    """
+    name = resource_name(value)
+    if name == GPU or _MIG.fullmatch(name):
+        return name
+    near = hint(name.removeprefix(PREFIX), ("gpu",))
+    raise ValueError(
+        f"{plain(name)} cannot be divided: {near}must be {GPU} or a MIG profile such as "
+        f"{PREFIX}mig-1g.5gb"
+    )

@@ -1,0 +1,257 @@
+"""Takes a node over from NVIDIA's own DRA driver, under running pods.
+
+In: its checkpoint, `checkpoint.json` in the directory that both drivers share. Out: a record for
+each of its claims, so that this driver answers for them as that one did and takes back what that
+one would; the checkpoint renamed when all of it is in records. Its CDI specs stay until their
+claims end. Rules: nothing is changed before all of the file is understood; every step can be
+repeated, so that a kill anywhere is mended by the next start; a claim of which there is a record
+already is left as it is. What cannot be read is reported, and stays as it is.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import structlog
+
+from dra_driver.claims.devices import InventorySource
+from dra_driver.claims.holdings import Holdings
+from dra_driver.claims.locks import NodeLocks
+from dra_driver.claims.nvidia_checkpoint import LARGEST, PeerCheckpoint, parse_checkpoint
+from dra_driver.claims.record import ClaimRecord
+from dra_driver.claims.takeover_drafts import Drafts, Node
+from dra_driver.errors import (
+    ConflictError,
+    DriverError,
+    StateError,
+    TransientError,
+    UnavailableError,
+    VersionError,
+)
+from dra_driver.files import read_whole, sync_folder
+from dra_driver.sharing import nvidia_mps
+
+log = structlog.get_logger()
+
+FILE = "checkpoint.json"
+TAKEN_OVER = "checkpoint.json.taken-over"
+"""Where the file is when all of it has been written as records: for people, nobody reads it."""
+
+_THEIR_LOCKS = ("pu.lock", "cp.lock")
+_LOCK_SECONDS = 5.0
+
+
+class TakeOver:
+    """Takes over, once at each start, and again while something stands in the way.
+
+    Args:
+        holdings: which claim has what, in the directory that is NVIDIA's driver's too.
+        locks: per claim and per GPU.
+        inventory: the GPUs of this node.
+        makes_mig: tells whether MIG devices are made for claims here; raises DriverError.
+        clock: monotonic, in seconds.
+        step: called with the name of each step that is done; tests end the process there.
+    """
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        locks: NodeLocks,
+        inventory: InventorySource,
+        makes_mig: Callable[[], bool],
+        clock: Callable[[], float],
+        *,
+        step: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._directory = holdings.records.directory
+        self._holdings = holdings
+        self._locks = locks
+        self._inventory = inventory
+        self._makes_mig = makes_mig
+        self._clock = clock
+        self._step = step
+        self._said = ""
+
+    def run_first(self, wait_for_gpus: Callable[[float], object], seconds: float) -> None:
+        """Take over before the kubelet is served, waiting for the first look at the GPUs."""
+        if self._is_due:
+            wait_for_gpus(seconds)
+            self.run()
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether there is a checkpoint of NVIDIA's driver."""
+        return os.path.lexists(self._directory / FILE)
+
+    def run(self) -> bool:
+        """Take over what there is; tell whether nothing is left to take over.
+
+        What stands in the way is logged, once.
+        """
+        if not self._is_due:
+            return True
+        deadline = self._clock() + _LOCK_SECONDS
+        try:
+            # One of two processes of this driver, and not while that driver writes.
+            with self._locks.claim(FILE, deadline), self._without_them():
+                return self._take_over(deadline)
+        except DriverError as error:
+            if str(error) != self._said:
+                log.error(  # noqa: TRY400 (the reason is the whole of it)
+                    "node not taken over from nvidia's driver",
+                    file=str(self._directory / FILE),
+                    reason=str(error),
+                    advice=_advice(error),
+                )
+            self._said = str(error)
+            return False
+
+    def _take_over(self, deadline: float) -> bool:
+        checkpoint = self._read()
+        if checkpoint is None:
+            return True
+        if checkpoint.boot_id not in (None, self._holdings.boot_id):
+            # What it set is gone; the kubelet prepares the claims of pods that are still there.
+            log.info("checkpoint of nvidia's driver is of a former boot", boot=checkpoint.boot_id)
+            self._put_aside()
+            return True
+        drafts = Drafts(checkpoint, self._node(checkpoint))
+        records: list[ClaimRecord] = []
+        later: TransientError | None = None
+        for claim in checkpoint.claims:
+            try:
+                record = drafts.of(claim)
+            except TransientError as error:
+                later = error
+            else:
+                records += [] if record is None else [record]
+        for record in records:
+            self._write(record, drafts, deadline)
+        if later is not None:
+            raise later
+        self._put_aside()
+        return True
+
+    def _node(self, checkpoint: PeerCheckpoint) -> Node:
+        inventory = self._inventory.current()
+        has_mig = any(gpu.mig and gpu.mig.instances for gpu in inventory.gpus)
+        makes_mig: bool | None = False
+        try:
+            makes_mig = has_mig and self._makes_mig()
+        except UnavailableError:
+            makes_mig = None
+        except DriverError as error:
+            # A device too many is seen and can be used; one too few cannot be had back.
+            log.warning("mig devices of nvidia's driver kept after their claims", reason=str(error))
+        if not inventory.gpus and checkpoint.claims:
+            raise TransientError("the GPUs of this node are not known yet")
+        return Node(
+            inventory=inventory,
+            boot_id=self._holdings.boot_id,
+            mps_folder=self._directory / "mps",
+            makes_mig=makes_mig,
+        )
+
+    def _read(self) -> PeerCheckpoint | None:
+        path = self._directory / FILE
+        try:
+            if path.stat().st_size > LARGEST:
+                raise StateError(f"it is larger than {LARGEST} bytes")
+            found = read_whole(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StateError(f"it cannot be read: {error.strerror or error}") from error
+        return None if found is None else parse_checkpoint(found[0])
+
+    def _write(self, record: ClaimRecord, drafts: Drafts, deadline: float) -> None:
+        """Write a claim's record, then the notes of what was made for it: to repeat is harmless."""
+        uid, ownership = record.ref.uid, self._holdings.ownership
+        with self._locks.claim(uid, deadline), self._locks.gpus(record.touched_gpus, deadline):
+            try:
+                former = self._holdings.records.read(uid)
+            except VersionError as error:
+                log.warning("claim not taken over", claim_uid=uid, reason=str(error))
+                return
+            if former is not None and not former.taken_over:
+                log.info("claim not taken over", claim_uid=uid, reason="it has a record already")
+                return
+            if former is None:
+                if self._holdings.neighbours(record).rival is not None:
+                    log.warning("claim not taken over", claim_uid=uid, reason="others have its GPU")
+                    return
+                for gpu in record.held_gpus:
+                    ownership.mark(gpu, uid)
+                self._step("marked")
+                self._holdings.records.write(record)
+                self._step("recorded")
+                _say(record)
+            elif former.realisations != record.realisations:
+                return  # it was taken back meanwhile, or made anew
+            for one in drafts.made_for(record):
+                ownership.note(one, uid)
+                self._step("noted")
+            for gpu in drafts.turned_on(record):
+                ownership.note_mode(gpu)
+                self._step("mode noted")
+
+    def _put_aside(self) -> None:
+        path = self._directory / FILE
+        try:
+            path.replace(self._directory / TAKEN_OVER)
+            sync_folder(self._directory)
+        except OSError as error:
+            raise StateError(f"it cannot be renamed: {error.strerror or error}") from error
+        self._step("put aside")
+        log.info("node taken over from nvidia's driver", kept=str(self._directory / TAKEN_OVER))
+
+    @contextmanager
+    def _without_them(self) -> Iterator[None]:
+        """Hold the locks that NVIDIA's driver works under.
+
+        Raises:
+            ConflictError: it is at work.
+            StateError: they cannot be opened.
+        """
+        with ExitStack() as stack:
+            for name in _THEIR_LOCKS:
+                try:
+                    file = os.open(self._directory / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise StateError(f"{name} cannot be opened: {error.strerror}") from error
+                stack.callback(os.close, file)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError as error:
+                    raise ConflictError("NVIDIA's driver is at work on this node") from error
+            yield
+
+
+def _say(record: ClaimRecord) -> None:
+    log.info(
+        "claim taken over",
+        claim_uid=record.ref.uid,
+        state=record.state,
+        devices=[entry.name for entry in record.devices],
+        mig_devices_made=sum(len(one.parts) for one in record.realisations),
+        mps_deployments=[
+            nvidia_mps.deployment_of(str(plan.changes["daemon"]))
+            for plan in record.plans
+            if plan.strategy == nvidia_mps.NAME
+        ],
+    )
+
+
+def _advice(error: DriverError) -> str:
+    """Return what to do about an error."""
+    if isinstance(error, ConflictError):
+        return "remove NVIDIA's driver from this node; it is tried again by itself"
+    if isinstance(error, TransientError):
+        return "it is tried again by itself"
+    return (
+        "its claims keep running; start NVIDIA's driver again and remove it once its pods have "
+        "ended, or drain the node; then delete the file"
+    )

@@ -1,0 +1,80 @@
+"""Which devices of a driver a ResourceClaim has, and who uses them.
+
+In: a ResourceClaim as a dict. Out: one `Allocation` for each device that was allocated to it for
+use. Rules: `status.allocation.devices.results` says so from the scheduler's decision until the
+claim is deallocated; a device that was allocated for admin access stays free for others (KEP-5018);
+with a share id a part of the device was allocated, and what it consumes of each capacity stands
+beside it (KEP-5075). A claim without an allocation, or in a form that is not known, has none. Pure.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from dra_driver.slices.pool import Object, objects
+from resource_nvidia_com.quantity import Quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One device that a claim has, or a part of one.
+
+    Attributes:
+        claim: the claim, as namespace/name.
+        pool: the pool of the device.
+        device: the device's name in it.
+        users: for whom the claim is reserved: pods by name, anything else as resource/name.
+        share_id: tells the part from the others of the device; None for all of the device.
+        consumed: what the part takes of the device's capacities, in billionths of their units.
+    """
+
+    claim: str
+    pool: str
+    device: str
+    users: tuple[str, ...]
+    share_id: str | None = None
+    consumed: Mapping[str, int] = field(default_factory=dict)
+
+
+def allocations_in(claim: Object, driver: str) -> Iterator[Allocation]:
+    """Yield the devices of one driver that a claim has for use."""
+    status = _mapping(claim.get("status"))
+    devices = _mapping(_mapping(status.get("allocation")).get("devices"))
+    results = objects(devices.get("results"))
+    if not results:
+        return
+    metadata = _mapping(claim.get("metadata"))
+    name = f"{metadata.get('namespace')}/{metadata.get('name')}"
+    users = tuple(_user(one) for one in objects(status.get("reservedFor")))
+    for result in results:
+        if result.get("driver") == driver and not result.get("adminAccess"):
+            yield Allocation(
+                claim=name,
+                pool=str(result.get("pool")),
+                device=str(result.get("device")),
+                users=users,
+                share_id=_share_id(result),
+                consumed=dict(_consumed(result)),
+            )
+
+
+def _share_id(result: Object) -> str | None:
+    share_id = result.get("shareID")
+    return share_id if isinstance(share_id, str) and share_id else None
+
+
+def _consumed(result: Object) -> Iterator[tuple[str, int]]:
+    if _share_id(result) is None:
+        return
+    for name, amount in _mapping(result.get("consumedCapacity")).items():
+        with suppress(ValueError):  # which the API server does not let through
+            yield name, Quantity.parse(str(amount)).nanos
+
+
+def _user(reference: Object) -> str:
+    resource, name = reference.get("resource"), str(reference.get("name"))
+    return name if resource == "pods" else f"{resource}/{name}"
+
+
+def _mapping(value: object) -> Object:
+    return value if isinstance(value, Mapping) else {}

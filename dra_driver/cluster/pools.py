@@ -1,0 +1,297 @@
+"""The devices that a driver has published, pool by pool.
+
+In: all ResourceSlices of one driver, as dicts. Out: `Pool` values with their devices in the order
+in which the scheduler takes them, the counters there are, and what is wrong with a pool, if
+anything is. Rules: of a pool its newest generation alone counts, and only once as many slices of it
+are there as each of them says; slices come in order of their names; counters that do not exist and
+device names that come twice make a pool invalid (KEP-4381, KEP-4815). Which resource name a device
+serves is said by its attributes. Of capacities only those are read that several claims consume
+together. A claim that does not ask for one consumes the default of its policy, or without one all
+there is; one that asks for little consumes the policy's least amount (KEP-5075). Pure.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY
+from dra_driver.slices.pool import Object, objects
+from resource_nvidia_com.quantity import Quantity
+
+Counter = tuple[str, str]
+"""A counter set of a pool, and a counter in it."""
+
+Amounts = Mapping[Counter, int]
+"""How much of each counter, in billionths of its unit: quantities of the API are that exact."""
+
+_BLOCKING = frozenset({"NoSchedule", "NoExecute"})
+"""Effects of taints that keep new claims away, unless they tolerate them."""
+
+_NOTHING: Amounts = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """A capacity that several claims consume together, in billionths of its unit.
+
+    Attributes:
+        total: what they can have of it together.
+        default: what a claim consumes of it that does not ask for it.
+        least: what every claim consumes of it, whatever it asks for.
+    """
+
+    total: int
+    default: int
+    least: int
+
+
+Capacities = Mapping[str, Capacity]
+
+_NO_CAPACITIES: Capacities = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A published device.
+
+    Attributes:
+        name: unique in its pool.
+        resource: the extended resource name that it serves; None if only claims that name its class
+            get it.
+        consumes: what it takes of its pool's counters.
+        taints: those that keep new claims away, as kubectl writes them: key=value:effect.
+        allows_multiple: whether several claims can have parts of it.
+        capacities: what these consume together, by name; none of a device for one claim.
+    """
+
+    name: str
+    resource: str | None
+    consumes: Amounts
+    taints: tuple[str, ...] = ()
+    allows_multiple: bool = False
+    capacities: Capacities = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """The newest generation of a pool.
+
+    Attributes:
+        name: the pool's name, which claims name in their allocation.
+        node: the node whose devices these are; empty if it is no single one.
+        devices: in the scheduler's order.
+        counters: what there is of each counter with nothing allocated.
+        problem: why the scheduler gives out nothing of it; None if nothing is wrong.
+    """
+
+    name: str
+    node: str
+    devices: tuple[Device, ...]
+    counters: Amounts
+    problem: str | None = None
+
+
+_CapacityTexts = tuple[str, str, str, str]
+"""A capacity's name; how much there is, what is consumed without a request, and at least."""
+
+_Contents = tuple[list[Device], dict[Counter, int]]
+"""What a slice holds: devices, and what there is of each counter."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A generation of a pool as its slices come in; `contents` are by the names of the slices."""
+
+    generation: int
+    node: str
+    slices: int
+    contents: dict[str, _Contents] = field(default_factory=dict)
+
+
+def read_pools(slices: Iterable[Object]) -> list[Pool]:
+    """Return the pools that these slices make up, by node and name."""
+    reader = _Reader()
+    drafts: dict[str, _Draft] = {}
+    for one in slices:
+        spec = _mapping(one, "spec")
+        pool = _mapping(spec, "pool")
+        name, generation = _text(pool, "name"), _number(pool, "generation")
+        draft = drafts.get(name)
+        if draft is None or generation > draft.generation:
+            draft = drafts[name] = _Draft(
+                generation=generation,
+                node=_text(spec, "nodeName"),
+                slices=_number(pool, "resourceSliceCount"),
+            )
+        if generation == draft.generation:
+            with suppress(ValueError):
+                draft.contents[_text(_mapping(one, "metadata"), "name")] = reader.contents(spec)
+    pools = [_finished(name, draft) for name, draft in drafts.items()]
+    return sorted(pools, key=lambda pool: (pool.node, pool.name))
+
+
+def _finished(name: str, draft: _Draft) -> Pool:
+    devices: list[Device] = []
+    counters: dict[Counter, int] = {}
+    for _, (of_slice, there) in sorted(draft.contents.items()):
+        devices += of_slice
+        counters |= there
+    return Pool(
+        name=name,
+        node=draft.node,
+        devices=tuple(devices),
+        counters=counters,
+        problem=_problem(draft, devices, counters),
+    )
+
+
+def _problem(draft: _Draft, devices: list[Device], counters: Amounts) -> str | None:
+    if len(draft.contents) != draft.slices:
+        return (
+            f"{len(draft.contents)} of {draft.slices} ResourceSlices of generation "
+            f"{draft.generation} are there and can be read: its driver is writing them, or cannot"
+        )
+    names: set[str] = set()
+    for device in devices:
+        if device.name in names:
+            return f"two devices are named {device.name}"
+        names.add(device.name)
+        if not device.consumes.keys() <= counters.keys():
+            return f"device {device.name} consumes counters that are not published"
+    return None
+
+
+class _Reader:
+    """Reads slices. Nodes with the same GPUs have the same amounts: each is kept once."""
+
+    def __init__(self) -> None:
+        self._amounts: dict[tuple[tuple[str, str, str], ...], Amounts] = {}
+        self._capacities: dict[tuple[_CapacityTexts, ...], Capacities] = {}
+        self._values: dict[str, int] = {}
+
+    def contents(self, spec: Object) -> _Contents:
+        """Return what a slice holds.
+
+        Raises:
+            ValueError: a quantity in it cannot be read.
+        """
+        return (
+            [self._device(entry) for entry in objects(spec.get("devices"))],
+            dict(self._counters(objects(spec.get("sharedCounters")))),
+        )
+
+    def _device(self, entry: Object) -> Device:
+        taints = objects(entry.get("taints"))
+        allows_multiple = entry.get(ALLOWS_MULTIPLE) is True
+        return Device(
+            name=_text(entry, "name"),
+            resource=resource_name(_mapping(entry, "attributes")),
+            consumes=self._consumed(objects(entry.get("consumesCounters"))),
+            taints=tuple(_taint(one) for one in taints if one.get("effect") in _BLOCKING),
+            allows_multiple=allows_multiple,
+            capacities=self._shared(_mapping(entry, "capacity"))
+            if allows_multiple
+            else _NO_CAPACITIES,
+        )
+
+    def _shared(self, capacity: Object) -> Capacities:
+        key = tuple((name, *_capacity_texts(one)) for name, one in capacity.items())
+        found = self._capacities.get(key)
+        if found is None:
+            found = {name: self._capacity(*texts) for name, *texts in key}
+            self._capacities[key] = found
+        return found
+
+    def _capacity(self, total: str, default: str, least: str) -> Capacity:
+        consumed = self._value(default)
+        return Capacity(
+            total=self._value(total), default=consumed, least=min(consumed, self._value(least))
+        )
+
+    def _counters(self, sets: Iterable[Object]) -> Iterator[tuple[Counter, int]]:
+        for one in sets:
+            for name, entry in _mapping(one, "counters").items():
+                yield (_text(one, "name"), name), self._value(_value_text(entry))
+
+    def _consumed(self, entries: tuple[Object, ...]) -> Amounts:
+        if not entries:
+            return _NOTHING
+        key = tuple(
+            (_text(entry, "counterSet"), name, _value_text(amount))
+            for entry in entries
+            for name, amount in _mapping(entry, "counters").items()
+        )
+        found = self._amounts.get(key)
+        if found is None:
+            found = {(counter_set, name): self._value(text) for counter_set, name, text in key}
+            self._amounts[key] = found
+        return found
+
+    def _value(self, text: str) -> int:
+        found = self._values.get(text)
+        if found is None:
+            found = self._values[text] = Quantity.parse(text).nanos
+        return found
+
+
+def _value_text(counter: object) -> str:
+    return _text(counter, "value") if isinstance(counter, Mapping) else ""
+
+
+def _capacity_texts(capacity: object) -> tuple[str, str, str]:
+    """Return how much there is, what is consumed without a request, and by the smallest one."""
+    total = _value_text(capacity)
+    policy = _mapping(capacity, REQUEST_POLICY) if isinstance(capacity, Mapping) else {}
+    values = policy.get("validValues")
+    least = _text(_mapping(policy, "validRange"), "min")
+    if isinstance(values, list) and values:  # in ascending order
+        least = str(values[0])
+    return total, _text(policy, "default") or total, least or "0"
+
+
+def resource_name(attributes: Object) -> str | None:
+    """Return the extended resource name that a device serves, by its attributes.
+
+    A share serves the name that it says. A whole GPU or MIG device that is divided into shares
+    serves none: only a claim that asks for its class gets it.
+    """
+    if _attribute(attributes, "sharedAs"):
+        return None
+    if name := _attribute(attributes, "resourceName"):
+        return name
+    match _attribute(attributes, "type"):
+        case "gpu":
+            return "nvidia.com/gpu"
+        case "mig":
+            return f"nvidia.com/mig-{_attribute(attributes, 'profile').replace('+', '.')}"
+        case _:
+            return None
+
+
+def _attribute(attributes: Object, name: str) -> str:
+    """Return a string attribute of the driver's own domain, which its name may say or not."""
+    return _text(
+        _mapping(attributes, name) or _mapping(attributes, f"{DRIVER_NAME}/{name}"), "string"
+    )
+
+
+def _taint(taint: Object) -> str:
+    value = _text(taint, "value")
+    return f"{_text(taint, 'key')}{f'={value}' if value else ''}:{_text(taint, 'effect')}"
+
+
+def _mapping(holder: Object, key: str) -> Object:
+    value = holder.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(holder: Object, key: str) -> str:
+    value = holder.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _number(holder: Object, key: str) -> int:
+    value = holder.get(key)
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,55 @@
+"""Control groups of cgroup v2: where their hierarchy is, and whether its kernel counts GPU memory.
+
+In: a setting, and /proc/self/mountinfo. Out: the folder of the hierarchy's root. A node may have
+versions 1 and 2 side by side, and then version 2 lies in a folder of its own (often `unified`).
+"""
+
+import re
+from pathlib import Path
+
+MOUNTINFO = Path("/proc/self/mountinfo")
+_CONTROLLERS = "cgroup.controllers"
+# A group below the root has it; so does what a container sees as its root.
+_EVENTS = "cgroup.events"
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+def find_hierarchy(setting: Path | None, mountinfo: Path = MOUNTINFO) -> Path | None:
+    """Return the root of the control groups of version 2, or None if there is none.
+
+    Args:
+        setting: the node's /sys/fs/cgroup as this process sees it; None to look for mounts.
+        mountinfo: the list of this process's mounts. The whole hierarchy is preferred to a
+            container's part of it, and among equals the mount that comes first.
+    """
+    places = _mounts(mountinfo) if setting is None else [setting, setting / "unified"]
+    found = [place for place in places if (place / _CONTROLLERS).is_file()]
+    whole = [place for place in found if not (place / _EVENTS).exists()]
+    return next(iter([*whole, *found]), None)
+
+
+def kernel_counts_gpus(hierarchy: Path) -> bool:
+    """Tell whether the kernel counts the memory of GPUs (dmem), and not the NVIDIA driver (misc).
+
+    With dmem every limit of a group above binds as well; with misc the nearest group with a limit
+    binds alone.
+    """
+    try:
+        text = (hierarchy / "dmem.capacity").read_text(errors="replace")
+    except OSError:
+        return False
+    return any(line.startswith("nvidia/") for line in text.splitlines())
+
+
+def _mounts(mountinfo: Path) -> list[Path]:
+    try:
+        lines = mountinfo.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+    mounts = []
+    for line in lines:
+        # 36 35 98:0 /root /mount/point options [optional]... - type source options
+        facts, _, kind = line.partition(" - ")
+        if kind.split(" ")[0] == "cgroup2" and len(words := facts.split(" ")) > 4:
+            mounts.append(Path(_OCTAL.sub(lambda code: chr(int(code[1], 8)), words[4])))
+    return mounts

@@ -1,0 +1,347 @@
+"""What the cluster's facts mean for pods with GPUs. Pure: facts in, what to tell out."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from dra_driver.doctor import shipped
+from dra_driver.doctor.cluster_facts import (
+    Feature,
+    FeatureFacts,
+    KubeletFacts,
+    PermissionFacts,
+    ServerFacts,
+    mapping,
+    text,
+)
+from dra_driver.doctor.finding import (
+    Seen,
+    Severity,
+    count,
+    error,
+    info,
+    named,
+    of_error,
+    ok,
+    unknown,
+    warning,
+)
+from dra_driver.doctor.installed import DaemonSets
+from dra_driver.doctor.node_checks import NODE_LABEL
+from dra_driver.slices.device_plugin import counted_by_plugin
+from dra_driver.slices.pool import Object
+
+FIRST_KUBERNETES = 1, 34
+"""The first version that serves resource.k8s.io/v1."""
+
+ALL_FEATURES_ON = 1, 36
+"""The first version in which every `Feature` is on by default."""
+
+INSTALL_AGAIN = "apply the driver's manifests of this version again"
+
+_SKEW_SECONDS = 5.0
+_GRAVE_SKEW_SECONDS = 300.0
+
+GPU_LABELS: Mapping[str, frozenset[str]] = {
+    "nvidia.com/dra-driver": frozenset({"true"}),
+    "nvidia.com/gpu.present": frozenset({"true"}),
+    "feature.node.kubernetes.io/pci-10de.present": frozenset({"true"}),
+    "feature.node.kubernetes.io/pci-0302_10de.present": frozenset({"true"}),
+    "feature.node.kubernetes.io/pci-0300_10de.present": frozenset({"true"}),
+    "cloud.google.com/gke-accelerator": frozenset(),
+    "kubernetes.azure.com/accelerator": frozenset({"nvidia"}),
+    "karpenter.k8s.aws/instance-gpu-manufacturer": frozenset({"nvidia"}),
+}
+"""Labels by which the DaemonSets find nodes with GPUs, with their values; none: any value."""
+
+LABEL_ADVICE = (
+    f"kubectl label node NODE {NODE_LABEL} for each node with GPUs, or install Node Feature "
+    "Discovery, which labels such nodes"
+)
+
+WITHOUT: Mapping[Feature, str] = {
+    Feature.COUNTERS: "MIG devices are published only where they exist already, and no shares",
+    Feature.TAINTS: "taints on devices are not stored",
+    Feature.CONSUMABLE: "--consumable-shares has no effect",
+    Feature.EXTENDED_RESOURCE: "nvidia.com/gpu in a pod's limits is not served by this driver",
+}
+"""What pods lack in a cluster without a feature; docs/compatibility.md says the same."""
+
+_OLDEST, _WITH_ALL = (".".join(map(str, one)) for one in (FIRST_KUBERNETES, ALL_FEATURES_ON))
+
+_NEEDED_GATE = "DynamicResourceAllocation"
+
+
+def server(facts: ServerFacts) -> Iterator[Seen]:
+    """Judge the API server's version."""
+    numbers = version_numbers(facts.version)
+    if numbers is None:
+        yield unknown(f"Kubernetes {facts.version}: not a version that is understood")
+    elif numbers < FIRST_KUBERNETES:
+        yield error(f"Kubernetes {facts.version}", f"update it to {_OLDEST} or newer")
+    else:
+        yield ok(f"Kubernetes {facts.version}")
+
+
+def clock(facts: ServerFacts) -> Iterator[Seen]:
+    """Judge how far this machine's clock is from the server's."""
+    ahead = facts.ahead_seconds
+    if ahead is None:
+        yield unknown("the API server does not say what time it is")
+    elif abs(ahead) <= _SKEW_SECONDS:
+        yield ok("this machine's clock is the API server's, to within seconds")
+    else:
+        grave = Severity.ERROR if abs(ahead) > _GRAVE_SKEW_SECONDS else Severity.WARNING
+        way = "behind" if ahead > 0 else "ahead of"
+        yield Seen(
+            severity=grave,
+            text=f"this machine's clock is {abs(ahead):.0f} s {way} the API server's",
+            advice="have both follow an NTP server (timedatectl, chronyc tracking)",
+        )
+
+
+def features(facts: FeatureFacts) -> Iterator[Seen]:
+    """Judge which features the API server has."""
+    on = [str(feature) for feature, has in facts.has.items() if has]
+    if on:
+        yield ok(f"the API server has {', '.join(on)}")
+    for feature, has in facts.has.items():
+        if not has:
+            yield warning(
+                f"the API server is without {feature}: {WITHOUT[feature]}",
+                f"run Kubernetes {_WITH_ALL} or newer, or set the feature gate {feature}=true for "
+                "API server, scheduler and controller manager",
+            )
+    untried: dict[Seen, list[Feature]] = defaultdict(list)
+    for feature, refusal in facts.refused.items():
+        untried[of_error(Severity.UNKNOWN, refusal)].append(feature)
+    for seen, gates in untried.items():
+        yield unknown(f"{', '.join(gates)} could not be tried: {seen.text}", seen.advice)
+
+
+def permissions(facts: PermissionFacts) -> Iterator[Seen]:
+    """Judge whether the driver may do what it does."""
+    missing = [name for name, granted in facts.granted.items() if not granted]
+    if missing:
+        yield error(
+            f"{facts.who} may not: {', '.join(missing)}",
+            f"{INSTALL_AGAIN}: ClusterRole and ClusterRoleBinding have to name this ServiceAccount",
+        )
+    else:
+        yield ok(f"{facts.who} may do what the driver does")
+
+
+def kubelet_versions(nodes: Iterable[Object]) -> Iterator[Seen]:
+    """Judge the versions of the kubelets."""
+    by_version: dict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        version = text(node, "status", "nodeInfo", "kubeletVersion")
+        by_version[version].append(text(node, "metadata", "name"))
+    for version, names in sorted(by_version.items()):
+        numbers = version_numbers(version)
+        if numbers is None:
+            yield unknown(f"kubelet {version or 'of unknown version'} on {named(names)}")
+        elif numbers < FIRST_KUBERNETES:
+            yield error(
+                f"kubelet {version} on {named(names)}: DRA has another protocol there",
+                f"update these nodes to {_OLDEST} or newer",
+            )
+        else:
+            yield ok(f"kubelet {version} on {named(names)}")
+    if not by_version:
+        yield unknown("there is no such Node", "check the node's name (--node-name)")
+
+
+def kubelet_gates(facts: KubeletFacts) -> Iterator[Seen]:
+    """Judge the feature gates that kubelets were given."""
+    off = [name for name, gates in facts.gates.items() if gates.get(_NEEDED_GATE) is False]
+    if off:
+        yield error(
+            f"the feature gate {_NEEDED_GATE} is off on {named(off)}",
+            "remove it from the kubelet's featureGates and restart the kubelet",
+        )
+    elif facts.gates:
+        given = sorted({gate for gates in facts.gates.values() for gate in gates})
+        what = f", given are: {named(given)}" if given else ""
+        every = len(facts.gates) + facts.not_asked
+        yield ok(f"{len(facts.gates)} of {count(every, 'kubelet')} asked{what}")
+    if facts.refused is not None:
+        seen = of_error(Severity.UNKNOWN, facts.refused)
+        yield unknown(seen.text, seen.advice)
+
+
+def gpu_labels(nodes: Sequence[Object]) -> Iterator[Seen]:
+    """Judge whether there are nodes that say that they have GPUs."""
+    found = [text(node, "metadata", "name") for node in nodes if labels_of(node)]
+    if found:
+        yield ok(f"{count(len(found), 'node')} with a label of NVIDIA GPUs: {named(found)}")
+    else:
+        yield warning(
+            "no node has a label that says that it has NVIDIA GPUs, so that the driver's "
+            "DaemonSets, as shipped, have no pod",
+            LABEL_ADVICE,
+        )
+
+
+def labels_of(node: Object) -> list[str]:
+    """Return the labels by which a node is known to have GPUs."""
+    labels = mapping(node, "metadata", "labels")
+    return [
+        label
+        for label, values in GPU_LABELS.items()
+        if label in labels and (not values or labels[label] in values)
+    ]
+
+
+def daemon_sets(found: DaemonSets) -> Iterator[Seen]:
+    """Judge whether the driver runs where it should."""
+    for one in found.ours:
+        if one.wanted == 0:
+            yield error(
+                f"DaemonSet {one.name} has no pod: no node is matched by its affinity", LABEL_ADVICE
+            )
+        elif one.ready < one.wanted:
+            yield error(
+                f"DaemonSet {one.name} has {one.ready} of {count(one.wanted, 'pod')} ready",
+                f"kubectl describe pods --namespace {one.namespace}, and their logs",
+            )
+        else:
+            yield ok(f"DaemonSet {one.name} has {count(one.ready, 'pod')} ready")
+    if not found.ours:
+        yield warning(
+            "there is no DaemonSet of this driver",
+            "install it, unless it runs in another way (ResourceSlices below say whether)",
+        )
+
+
+def other_drivers(found: DaemonSets, nodes: Iterable[Object]) -> Iterator[Seen]:
+    """Judge whether other software gives out the same GPUs."""
+    for one in found.nvidias:
+        yield error(
+            f"NVIDIA's DRA driver is installed: DaemonSet {one.name}, "
+            f"{count(one.wanted, 'pod')} wanted",
+            "let one of both drivers run on a node: they have the same name, sockets and folders",
+        )
+    for one in found.device_plugins:
+        if one.wanted:
+            yield info(
+                f"a device plugin is installed: DaemonSet {one.name}, "
+                f"{count(one.wanted, 'pod')} wanted",
+                "keep it off the nodes of this driver",
+            )
+    plugged = {
+        text(node, "metadata", "name"): what
+        for node in nodes
+        if (what := counted_by_plugin(_texts(mapping(node, "status", "allocatable"))))
+    }
+    for name, counted in plugged.items():
+        words = ", ".join(f"{resource}: {amount}" for resource, amount in counted.items())
+        yield warning(
+            f"a device plugin gives out GPUs of node {name} ({words})",
+            "remove the device plugin's pod from this node; meanwhile the driver there publishes "
+            "none (--beside-device-plugin)",
+        )
+    if not (found.nvidias or plugged):
+        yield ok("nobody else gives out the nodes' GPUs")
+
+
+def classes(found: Iterable[Object]) -> Iterator[Seen]:
+    """Judge whether the DeviceClasses are as shipped."""
+    there = {text(one, "metadata", "name"): mapping(one, "spec") for one in found}
+    wanted = shipped.device_classes()
+    good = []
+    for name, spec in wanted.items():
+        if name not in there:
+            yield error(
+                f"there is no DeviceClass {name}",
+                f"{INSTALL_AGAIN}; a claim that names the class waits for ever",
+            )
+        elif wrong := shipped.class_difference(spec, there[name]):
+            yield warning(
+                f"DeviceClass {name} is not as shipped: {wrong}",
+                f"{INSTALL_AGAIN}, unless that is meant",
+            )
+        else:
+            good.append(name)
+    names = {text(spec, "extendedResourceName") for spec in wanted.values()} - {""}
+    for name, spec in there.items():
+        resource = text(spec, "extendedResourceName")
+        if resource in names and name not in wanted:
+            yield warning(
+                f"DeviceClass {name} stands behind {resource} too",
+                "delete it, unless that is meant: the newest of both holds",
+            )
+    if good:
+        yield ok(f"as shipped: {', '.join(good)}")
+
+
+def config_policy(policies: Sequence[Object], bindings: Sequence[Object]) -> Iterator[Seen]:
+    """Judge whether wrong claim configs are refused at admission."""
+    found = shipped.config_policies(policies)
+    if not found:
+        yield warning(
+            "no ValidatingAdmissionPolicy checks claim configs",
+            f"{INSTALL_AGAIN}; without it a wrong config is told in a pod's events only",
+        )
+    for name, is_current in found.items():
+        if not is_current:
+            yield warning(
+                f"the rules of ValidatingAdmissionPolicy {name} are not this version's",
+                INSTALL_AGAIN,
+            )
+        yield from _bound(name, bindings)
+
+
+def own_node_policy(
+    policies: Sequence[Object], bindings: Sequence[Object], accounts: Iterable[str]
+) -> Iterator[Seen]:
+    """Judge whether a node's driver is kept from writing another node's ResourceSlices.
+
+    Args:
+        policies: ValidatingAdmissionPolicies.
+        bindings: their bindings.
+        accounts: the user names of the driver's ServiceAccounts, as far as they are known.
+    """
+    found = shipped.own_node_policies(policies)
+    if not found:
+        yield warning(
+            "no ValidatingAdmissionPolicy keeps a driver to its own node's ResourceSlices",
+            f"{INSTALL_AGAIN}; without it, who has taken over one node can offer devices in the "
+            "name of another",
+        )
+        return
+    covered = frozenset().union(*found.values())
+    for account in accounts:
+        if account not in covered:
+            yield warning(
+                f"the policies {named(found)} are not about {account}",
+                "name the driver's ServiceAccount in the policy's match condition",
+            )
+    for name in found:
+        yield from _bound(name, bindings)
+
+
+def _bound(policy: str, bindings: Sequence[Object]) -> Iterator[Seen]:
+    actions = shipped.actions_of(policy, bindings)
+    if "Deny" in actions:
+        yield ok(f"ValidatingAdmissionPolicy {policy} is in force")
+    elif actions:
+        yield info(
+            f"ValidatingAdmissionPolicy {policy} refuses nothing: {', '.join(sorted(actions))}",
+            "set validationActions to [Deny] in its binding, unless that is meant",
+        )
+    else:
+        yield warning(
+            f"ValidatingAdmissionPolicy {policy} has no binding, so it does nothing",
+            INSTALL_AGAIN,
+        )
+
+
+def version_numbers(version: str) -> tuple[int, int] | None:
+    """Return the first two numbers of a version such as v1.37.1+k3s1; None if it has none."""
+    major, _, rest = version.removeprefix("v").partition(".")
+    minor = rest.partition(".")[0].rstrip("+")
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
+
+
+def _texts(values: Object) -> dict[str, str]:
+    return {str(key): str(value) for key, value in values.items()}

@@ -1,0 +1,142 @@
+"""What a check says: how grave it is, what was seen, and what to do.
+
+In: nothing. Out: frozen values that checks, runner and report share. A check judges facts; it
+changes nothing, and knows nothing of how its findings are shown.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Generic, TypeVar
+
+from dra_driver.errors import AccessError, DriverError
+
+S = TypeVar("S")
+
+_MOST_NAMED = 5
+
+ADMIN = (
+    "run doctor with an admin's kubeconfig (--kubeconfig): the driver itself needs no such right"
+)
+
+
+class Severity(StrEnum):
+    """How grave a finding is, the gravest first."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    UNKNOWN = "unknown"
+    INFO = "info"
+    OK = "ok"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One thing that a check saw; `advice` is what to do, empty where nothing is to be done."""
+
+    severity: Severity
+    text: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What is told of a thing that was seen: which check saw it, and why that matters.
+
+    `is_answer` is false where the check could not be made.
+    """
+
+    id: str
+    title: str
+    severity: Severity
+    seen: str
+    why: str
+    advice: str
+    is_answer: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A check that was not made, and why."""
+
+    id: str
+    title: str
+    reason: str
+
+
+class Place(StrEnum):
+    """What a check looks at."""
+
+    NODE = "node"
+    CLUSTER = "cluster"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check(Generic[S]):
+    """One question, and how it is answered from the sources there are.
+
+    Attributes:
+        id: its name in reports; never changes.
+        title: what is looked at.
+        why: why it matters.
+        needs: what has to be there, node or cluster; with both, either will do.
+        look: answers it; may raise anything.
+        silence: how grave it is that there is no answer in time.
+    """
+
+    id: str
+    title: str
+    why: str
+    needs: frozenset[Place]
+    look: Callable[[S], Iterable[Seen]]
+    silence: Severity = Severity.UNKNOWN
+
+
+def ok(text: str) -> Seen:
+    """Say that something is as it should be."""
+    return Seen(severity=Severity.OK, text=text)
+
+
+def info(text: str, advice: str = "") -> Seen:
+    """Say what is worth knowing."""
+    return Seen(severity=Severity.INFO, text=text, advice=advice)
+
+
+def warning(text: str, advice: str) -> Seen:
+    """Say what works less well, or may do harm."""
+    return Seen(severity=Severity.WARNING, text=text, advice=advice)
+
+
+def error(text: str, advice: str) -> Seen:
+    """Say what keeps pods from their GPUs."""
+    return Seen(severity=Severity.ERROR, text=text, advice=advice)
+
+
+def unknown(text: str, advice: str = "") -> Seen:
+    """Say what could not be learnt."""
+    return Seen(severity=Severity.UNKNOWN, text=text, advice=advice)
+
+
+def of_error(severity: Severity, failure: DriverError) -> Seen:
+    """Say what an error of the driver says: the cause, and behind a semicolon what to do.
+
+    A permission that lacks is one of doctor's: no driver should be granted it for that.
+    """
+    text, _, advice = str(failure).partition("; ")
+    if isinstance(failure, AccessError) and failure.status == HTTPStatus.FORBIDDEN:
+        advice = ADMIN
+    return Seen(severity=severity, text=text, advice=advice)
+
+
+def named(things: Iterable[object]) -> str:
+    """Return things in words, the first few by name."""
+    every = [str(thing) for thing in things]
+    more = len(every) - _MOST_NAMED
+    text = ", ".join(every[:_MOST_NAMED])
+    return f"{text} and {more} more" if more > 0 else text
+
+
+def count(number: int, noun: str) -> str:
+    """Return how many there are of something."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,334 @@
+"""What the node's facts mean for pods with GPUs. Pure: facts in, what to tell out."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from dra_driver.cdi.control_nodes import UVM
+from dra_driver.devices.holders import listed
+from dra_driver.devices.model import Inventory
+from dra_driver.devices.modprobe import BY_HAND
+from dra_driver.devices.nvml_memory_limits import FIRST_DRIVER
+from dra_driver.doctor.finding import Seen, count, error, info, named, ok, unknown, warning
+from dra_driver.doctor.node_facts import (
+    DriverFacts,
+    GroupFacts,
+    HolderFacts,
+    NodeFiles,
+    OtherFacts,
+    SocketFacts,
+    SpecFacts,
+)
+from dra_driver.doctor.runtime_config import CONTAINERD, RuntimeConfig
+
+NODE_LABEL = "nvidia.com/dra-driver=true"
+"""The label that an admin sets by hand on a node with GPUs."""
+
+CDI_SWITCHED_ON = 2, 0
+"""The first containerd that has CDI switched on unless its configuration says otherwise."""
+
+CDI_KNOWN = 1, 7
+"""The first containerd whose CRI takes CDI devices."""
+
+_EXPECTED_DIRS = ("/var/run/cdi", "/run/cdi")
+
+
+def kernel_driver(facts: DriverFacts) -> Iterator[Seen]:
+    """Judge whether the kernel driver runs."""
+    gpus = "" if facts.gpus_on_pci is None else f", {count(facts.gpus_on_pci, 'GPU')} on PCI"
+    if facts.version is not None:
+        yield ok(f"NVIDIA kernel driver {facts.version} runs{gpus}")
+    elif facts.gpus_on_pci:
+        yield error(
+            f"no NVIDIA kernel driver runs{gpus}",
+            "install it or load it (modprobe nvidia), and see dmesg if that fails",
+        )
+    else:
+        yield info(
+            f"no NVIDIA kernel driver runs{gpus}",
+            "nothing, if this node has no GPU; else install the NVIDIA driver",
+        )
+
+
+def library(path: Path) -> Iterator[Seen]:
+    """Judge where NVML's library was found."""
+    yield ok(f"NVML is {path}")
+
+
+def gpus(inventory: Inventory) -> Iterator[Seen]:
+    """Judge what NVML says of the GPUs."""
+    if inventory.gpus:
+        products = dict.fromkeys(gpu.product_name for gpu in inventory.gpus)
+        yield ok(
+            f"{count(len(inventory.gpus), 'GPU')} ({named(products)}), "
+            f"driver {inventory.driver_version}"
+        )
+    elif not inventory.sick:
+        yield error(
+            f"driver {inventory.driver_version} answers, and has no GPU",
+            "see dmesg for NVRM lines; in a virtual machine, check that a GPU is passed through",
+        )
+    for sick in inventory.sick:
+        yield error(
+            f"GPU {sick.index} is not given out: {sick.reason}",
+            "see dmesg for NVRM and Xid lines; drain the node and reset the GPU, or reboot",
+        )
+
+
+def persistence(inventory: Inventory) -> Iterator[Seen]:
+    """Judge whether GPUs stay initialised while nobody uses them."""
+    without = [gpu.uuid for gpu in inventory.gpus if gpu.is_persistent is False]
+    silent = [gpu.uuid for gpu in inventory.gpus if gpu.is_persistent is None]
+    if without:
+        yield warning(
+            f"persistence mode is off on {named(without)}",
+            "run nvidia-persistenced on the node, as NVIDIA's packages set it up "
+            "(systemctl enable --now nvidia-persistenced)",
+        )
+    if silent:
+        yield unknown(f"{named(silent)} does not say whether it has persistence mode")
+    if not (without or silent):
+        yield ok("persistence mode is on")
+
+
+def holders(facts: HolderFacts) -> Iterator[Seen]:
+    """Say who has the GPUs open."""
+    if not facts.sees_node:
+        yield unknown(
+            "this pod does not see the node's processes",
+            "run doctor on the node, or in a pod that has the node's root mounted (--host-root)",
+        )
+        return
+    held = {minor: found for minor, found in facts.holders.items() if found}
+    for minor, found in held.items():
+        yield info(
+            f"/dev/nvidia{minor} is open in {listed(found)}",
+            "nothing as long as its MIG mode is not to change; for that these have to end",
+        )
+    if not held:
+        yield ok("no other process has a GPU open")
+
+
+def device_nodes(facts: NodeFiles) -> Iterator[Seen]:
+    """Judge the device nodes that every CUDA program needs."""
+    if "nvidiactl" not in facts.present | facts.numbered:
+        yield error(
+            f"{facts.folder}/nvidiactl is missing",
+            "load the NVIDIA kernel driver (modprobe nvidia), and check --nvidia-dev-root",
+        )
+    if UVM not in facts.present | facts.numbered:
+        yield warning(
+            f"{facts.folder}/{UVM} is missing: the driver has it made at the first claim, if the "
+            "driver root has nvidia-modprobe",
+            f"run `{BY_HAND}` on the node; for good, load nvidia-uvm at boot (/etc/modules-load.d)",
+        )
+    if {"nvidiactl", UVM} <= facts.present | facts.numbered:
+        yield ok(f"nvidiactl and {UVM} can be given to containers")
+
+
+def control_groups(facts: GroupFacts) -> Iterator[Seen]:
+    """Judge the control groups."""
+    if facts.hierarchy is None:
+        yield warning(
+            "cgroup v2 is not mounted",
+            "boot the node with systemd.unified_cgroup_hierarchy=1; in a pod, mount the node's "
+            "/sys/fs/cgroup and name it (--cgroup-root)",
+        )
+        return
+    by = "the kernel (dmem)" if facts.kernel_counts_gpus else "the NVIDIA driver"
+    if facts.hierarchy.name == "unified":
+        yield info(
+            f"cgroup v2 is at {facts.hierarchy}, beside version 1",
+            "boot the node with systemd.unified_cgroup_hierarchy=1",
+        )
+    yield ok(
+        f"cgroup v2 is at {facts.hierarchy}; GPU memory would be counted by {by}, "
+        f"by a driver of R{FIRST_DRIVER} or newer"
+    )
+
+
+def specs(facts: SpecFacts) -> Iterator[Seen]:
+    """Judge the folder of CDI specs."""
+    if not facts.is_folder:
+        yield warning(
+            f"{facts.folder} is not there",
+            "nothing, if no claim was prepared since the node's start: it is made then; else "
+            "mount the node's folder there, or name it (--cdi-root)",
+        )
+        return
+    if facts.of_others:
+        yield warning(
+            f"{facts.folder} has another driver's specs of the same kind: {named(facts.of_others)}",
+            "they belong to pods that NVIDIA's DRA driver prepared: let these end; once nobody "
+            "uses them, delete the files",
+        )
+    if facts.unreadable:
+        yield warning(
+            f"{facts.folder} has files that a runtime cannot use: {named(facts.unreadable)}",
+            "have whoever wrote them mend or remove them: runtimes report them at each container",
+        )
+    if not (facts.of_others or facts.unreadable):
+        yield ok(f"{facts.folder} has {count(facts.of_claims, 'spec')} of prepared claims")
+
+
+def sockets(facts: SocketFacts) -> Iterator[Seen]:
+    """Judge by which sockets the kubelet finds this driver."""
+    if not facts.is_folder:
+        yield error(
+            f"{facts.folder} is not there",
+            "name the kubelet's folder (--kubelet-registrar-directory-path), or check that a "
+            "kubelet runs here",
+        )
+    elif not facts.live:
+        yield error(
+            f"no driver listens in {facts.folder}",
+            "see why its pod does not run on this node (kubectl get pods --all-namespaces "
+            "--output wide), or its log if it does",
+        )
+    elif len(facts.live) > 1:
+        yield warning(
+            f"{count(len(facts.live), 'driver')} listen in {facts.folder}: {named(facts.live)}",
+            "nothing during a rolling update; else remove all but one: two drivers of one name "
+            "give out each GPU twice",
+        )
+    else:
+        yield ok(f"the driver listens on {facts.folder}/{facts.live[0]}")
+    if facts.dead:
+        yield warning(
+            f"{facts.folder} has sockets on which nobody listens: {named(facts.dead)}",
+            "start the driver on this node: it removes them",
+        )
+
+
+def others(facts: OtherFacts) -> Iterator[Seen]:
+    """Judge what other software that gives out GPUs has on this node."""
+    if facts.device_plugins:
+        yield warning(
+            f"a device plugin of NVIDIA's listens here: {named(facts.device_plugins)}",
+            "remove it from this node; while it gives out GPUs, this driver publishes none",
+        )
+    if facts.checkpoint is not None:
+        yield info(
+            f"NVIDIA's DRA driver has run here: {facts.checkpoint}",
+            "see that its DaemonSet is removed, and that pods it prepared have ended",
+        )
+    if not (facts.device_plugins or facts.checkpoint):
+        yield ok("no device plugin, and nothing of NVIDIA's DRA driver")
+
+
+def runtime_cdi(
+    configs: Sequence[RuntimeConfig] | None, versions: Mapping[str, Sequence[str]]
+) -> Iterator[Seen]:
+    """Judge whether containers get their devices by CDI.
+
+    Args:
+        configs: of the runtimes on this node; None where they are not seen.
+        versions: the nodes by the runtime that each reports, such as containerd://2.0.1.
+    """
+    seen = False
+    for version, nodes in sorted(versions.items()):
+        seen = True
+        yield _runtime_version(version, nodes, configs)
+    for config in configs or ():
+        seen = True
+        yield from _runtime_files(config, versions)
+    if not seen:
+        yield unknown(
+            "no configuration of containerd or CRI-O was found, and the Node is not known",
+            "run doctor with a kubeconfig, or on the node (--host-root in a pod)",
+        )
+
+
+def _runtime_version(
+    version: str, nodes: Sequence[str], configs: Sequence[RuntimeConfig] | None
+) -> Seen:
+    where = f"{version} on {named(nodes)}"
+    name, _, number = version.partition("://")
+    numbers = _numbers(number)
+    if name == "cri-o":
+        return ok(f"{where}: CDI is always on")
+    if name != CONTAINERD or numbers is None:
+        return unknown(f"{where}: not known to this driver", "see that it supports CDI in CRI")
+    if numbers < CDI_KNOWN:
+        return error(f"{where}: it takes no CDI devices", "update it to 2.0 or newer")
+    if numbers >= CDI_SWITCHED_ON or any(one.cdi for one in configs or ()):
+        return ok(f"{where}: CDI is on unless its configuration says otherwise")
+    return warning(
+        f"{where}: CDI is off unless its configuration has enable_cdi = true",
+        "update it to 2.0 or newer, or set enable_cdi = true for its CRI plugin and restart it",
+    )
+
+
+def _runtime_files(config: RuntimeConfig, versions: Mapping[str, Sequence[str]]) -> Iterator[Seen]:
+    files = named(config.files)
+    if config.problems:
+        yield warning(
+            f"{config.name} has files that cannot be read: {named(config.problems)}",
+            "mend them: the runtime does not start with them, or is not what it seems",
+        )
+    if config.cdi is False:
+        is_heeded = not any(
+            (_numbers(one.partition("://")[2]) or (0,)) >= (2, 4)
+            for one in versions
+            if one.startswith(CONTAINERD)
+        )
+        if is_heeded:
+            yield error(
+                f"{config.name} has CDI switched off: enable_cdi = false in {files}",
+                "set enable_cdi = true and restart it: containers get no GPU without it",
+            )
+    if config.spec_dirs is not None and not set(_EXPECTED_DIRS) & set(config.spec_dirs):
+        yield error(
+            f"{config.name} looks for CDI specs in {named(config.spec_dirs) or 'no folder'} only",
+            "add /var/run/cdi to cdi_spec_dirs and restart it, or have the driver write to one "
+            "of these (--cdi-root)",
+        )
+    if config.files and config.cdi is not False and not config.problems:
+        said = "CDI is on" if config.cdi else "nothing against CDI"
+        yield ok(f"{config.name}: {said} in {files}")
+
+
+def default_runtime(configs: Sequence[RuntimeConfig] | None) -> Iterator[Seen]:
+    """Judge whether pods without a claim may see GPUs by NVIDIA's runtime."""
+    if configs is None:
+        yield unknown(
+            "this pod does not see the configuration of the node's container runtime",
+            "run doctor on the node, or in a pod that has the node's root mounted (--host-root)",
+        )
+        return
+    if not configs:
+        yield unknown("no configuration of containerd or CRI-O was found", "see --host-root")
+        return
+    by_default = [config for config in configs if config.gives_gpus_by_default]
+    for config in by_default:
+        what = config.default_runtime or config.default_program
+        if config.sees_environment is False:
+            yield info(
+                f"{config.name} runs all pods by the runtime {what!r}, which heeds the "
+                "environment of privileged containers only"
+            )
+            continue
+        yield warning(
+            f"{config.name} runs all pods by the runtime {what!r}: an image with "
+            "NVIDIA_VISIBLE_DEVICES=all sees every GPU without a claim",
+            "set the default runtime back to runc (nvidia-ctk runtime configure without "
+            "--set-as-default), or set accept-nvidia-visible-devices-envvar-when-unprivileged = "
+            "false in /etc/nvidia-container-runtime/config.toml",
+        )
+    if not by_default:
+        yield ok("pods without a claim get no runtime of NVIDIA's by default")
+
+
+def _numbers(version: str) -> tuple[int, ...] | None:
+    """Return the first two numbers of a version; None if it has none."""
+    parts = version.removeprefix("v").split(".")[:2]
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else None
+
+
+def labelled(facts: DriverFacts, labels: Iterable[str], node: str) -> Iterator[Seen]:
+    """Judge whether a node with GPUs has a label by which the DaemonSets find it."""
+    if facts.gpus_on_pci and not list(labels):
+        yield error(
+            f"node {node} has {count(facts.gpus_on_pci, 'GPU')}, and no label says so",
+            f"kubectl label node {node} {NODE_LABEL}, or install Node Feature Discovery, which "
+            "labels such nodes",
+        )

@@ -1,0 +1,90 @@
+"""What the published ResourceSlices say. Pure: slices in, what to tell out.
+
+A slice of this driver is known by its name, which begins with its number in the pool; NVIDIA's own
+driver publishes for the same driver name, and lets the API server make up names.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from dra_driver.cluster.pools import read_pools
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.doctor.cluster_facts import mapping, text
+from dra_driver.doctor.finding import Seen, count, error, info, named, ok, unknown, warning
+from dra_driver.slices.pool import Object, objects
+
+_OUR_NAME = re.compile(rf"[0-9a-f]{{5}}-{re.escape(DRIVER_NAME)}-.*")
+
+
+def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
+    """Judge whether GPUs are on offer.
+
+    Args:
+        slices: of this driver's name.
+        node: the node that is asked about; empty for all.
+    """
+    pools = read_pools(slices)
+    where = f"for node {node}" if node else "in this cluster"
+    if not pools:
+        yield error(
+            f"there is no ResourceSlice of {DRIVER_NAME} {where}",
+            "see why the driver does not run there or cannot publish: its pods, and their logs",
+        )
+        return
+    full = [pool for pool in pools if pool.devices and not pool.problem]
+    devices = sum(len(pool.devices) for pool in full)
+    if full:
+        yield ok(
+            f"{count(devices, 'device')} on offer by {count(len(full), 'node')}: "
+            f"{named(pool.node or pool.name for pool in full)}"
+        )
+    if empty := [pool.node or pool.name for pool in pools if not pool.devices]:
+        yield warning(
+            f"nothing is on offer by {named(empty)}",
+            "run `dra-driver doctor` or `dra-driver inspect` on the node, or see its driver's log: "
+            "no GPU driver, no GPU that answers, or a device plugin that gives out the same GPUs",
+        )
+    for pool in pools:
+        if pool.problem and pool.devices:
+            yield warning(
+                f"the scheduler takes nothing of pool {pool.name}: {pool.problem}",
+                "wait a moment, if the driver is publishing just now; else see its log",
+            )
+
+
+def of_others(slices: Sequence[Object]) -> Iterator[Seen]:
+    """Judge whether another driver publishes under the same name."""
+    others: dict[str, list[str]] = defaultdict(list)
+    for one in slices:
+        name = text(one, "metadata", "name")
+        if not _OUR_NAME.fullmatch(name):
+            others[text(one, "spec", "nodeName") or "no single node"].append(name)
+    for node, names in sorted(others.items()):
+        yield error(
+            f"another driver publishes as {DRIVER_NAME} for {node}: {named(names)}",
+            "remove it from that node (NVIDIA's DRA driver, most likely); its slices go with it, "
+            "or with kubectl delete resourceslice",
+        )
+    if not others:
+        yield ok(f"all {count(len(slices), 'slice')} of {DRIVER_NAME} are this driver's")
+
+
+def driver_versions(slices: Sequence[Object]) -> Iterator[Seen]:
+    """Say which versions of the NVIDIA driver the nodes have."""
+    nodes: dict[str, set[str]] = defaultdict(set)
+    for one in slices:
+        for device in objects(mapping(one, "spec").get("devices")):
+            version = text(device, "attributes", "driverVersion", "version")
+            if version:
+                nodes[version].add(text(one, "spec", "nodeName"))
+    found = [f"{version} on {named(sorted(names))}" for version, names in sorted(nodes.items())]
+    if len(found) > 1:
+        yield info(
+            f"nodes have NVIDIA drivers of different versions: {'; '.join(found)}",
+            "nothing, if that is meant; claims can select by the attribute driverVersion",
+        )
+    elif found:
+        yield ok(f"NVIDIA driver {found[0]}")
+    else:
+        yield unknown("no published device names the version of its NVIDIA driver")

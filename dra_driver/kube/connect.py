@@ -1,0 +1,58 @@
+"""A client for a command that people run, wherever they run it.
+
+In: what the command line names, and the environment. Out: a `KubeClient`. Rule: kubectl's order:
+the kubeconfig that was named, those of KUBECONFIG, ~/.kube/config, and in a pod its ServiceAccount.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from dra_driver.errors import SetupError
+from dra_driver.kube.client import KubeClient
+
+
+def connect(kubeconfig: Path | None, context: str, *, environment: Mapping[str, str]) -> KubeClient:
+    """Return a client; nothing is sent yet.
+
+    Args:
+        kubeconfig: the file that was named, if one was.
+        context: the context in it; empty for its current one.
+        environment: of this process.
+
+    Raises:
+        SetupError: there is no usable kubeconfig, and this is no pod.
+    """
+    files = _files(kubeconfig, environment)
+    if files:
+        # Not above: in a pod nothing of it is needed.
+        from dra_driver.kube.kubeconfig import from_kubeconfig  # noqa: PLC0415
+
+        return from_kubeconfig(*files, context=context)
+    if "KUBERNETES_SERVICE_HOST" not in environment:
+        raise SetupError(
+            "no way to a cluster is known: there is no ~/.kube/config, KUBECONFIG is not set, and "
+            "this is no pod; name a kubeconfig with --kubeconfig"
+        )
+    if context:
+        raise SetupError(
+            f"there is no kubeconfig to find the context {context!r} in; name one with --kubeconfig"
+        )
+    return KubeClient.in_cluster(environment)
+
+
+def _files(named: Path | None, environment: Mapping[str, str]) -> tuple[Path, ...]:
+    if named is not None:
+        return (named,)
+    variable = environment.get("KUBECONFIG", "")
+    if listed := tuple(Path(part) for part in variable.split(os.pathsep) if part):
+        # As kubectl has it, some of several may be missing.
+        if there := tuple(path for path in listed if path.exists()):
+            return there
+        raise SetupError(
+            f"KUBECONFIG is {variable!r}, and there is no such file; correct or unset it, or name "
+            "a kubeconfig with --kubeconfig"
+        )
+    home = environment.get("HOME")
+    usual = Path(home) / ".kube" / "config" if home else None
+    return (usual,) if usual and usual.is_file() else ()

@@ -1,0 +1,160 @@
+"""This driver's Node, followed with one watch for all who heed something of it.
+
+In: a watch on the Node. Out: a call to each listener for every change of what it heeds, labels or
+the resources that a device plugin has, and the same for whoever cannot wait for the watch. The
+watch is opened only where there are listeners.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from dra_driver.kube.resource import NODES
+from dra_driver.kube.watch import Changed, Listed, Watch, WatchApi
+
+_REQUEST_SECONDS = 10.0
+
+Labels = Mapping[str, str]
+
+Allocatable = Mapping[str, str]
+"""What the Node has to give out beside what DRA has: `status.allocatable`, by resource name."""
+
+T = TypeVar("T")
+
+
+class NodeApi(WatchApi, Protocol):
+    """What is needed of the API server's client (kube/client.py)."""
+
+    def get_node(self, name: str, *, timeout: float) -> dict[str, object]:
+        """Return a Node."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    labels: Labels
+    allocatable: Allocatable
+
+
+class _Heeded(Generic[T]):
+    """One thing of the Node, and who is told when it has become another."""
+
+    def __init__(self, pick: Callable[[_Facts], T]) -> None:
+        self._pick = pick
+        self._listeners: list[Callable[[T], object]] = []
+        self._told: T | None = None
+
+    @property
+    def is_heeded(self) -> bool:
+        return bool(self._listeners)
+
+    def add(self, listener: Callable[[T], object]) -> None:
+        self._listeners.append(listener)
+
+    def tell(self, facts: _Facts) -> None:
+        now = self._pick(facts)
+        before, self._told = self._told, now
+        if now != before:
+            for listener in self._listeners:
+                listener(now)
+
+
+class OwnNode:
+    """One Node, for several listeners, which are called on the watch's thread: none must block."""
+
+    def __init__(
+        self,
+        api: NodeApi,
+        node_name: str,
+        *,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+    ) -> None:
+        """Take where the Node is; nothing is asked yet. `clock` is monotonic, in seconds."""
+        self._api = api
+        self._node_name = node_name
+        self._labels = _Heeded(lambda facts: facts.labels)
+        self._allocatable = _Heeded(lambda facts: facts.allocatable)
+        self._lock = threading.Lock()
+        self._known: _Facts | None = None
+        self._watch = Watch(
+            api,
+            NODES,
+            selectors={"fieldSelector": f"metadata.name={node_name}"},
+            tell=self._take_news,
+            clock=clock,
+            random=random,
+        )
+
+    def listen(self, listener: Callable[[Labels], object]) -> None:
+        """Have `listener` called with the labels, first and at each change; before `start`."""
+        self._labels.add(listener)
+
+    def listen_allocatable(self, listener: Callable[[Allocatable], object]) -> None:
+        """Have `listener` called with what is allocatable, as `listen` does with the labels."""
+        self._allocatable.add(listener)
+
+    def start(self) -> None:
+        """Follow the Node, if anybody listens."""
+        if self._labels.is_heeded or self._allocatable.is_heeded:
+            self._watch.start()
+
+    def stop(self, timeout: float) -> bool:
+        """Follow it no more; return whether that ended within `timeout` seconds."""
+        return self._watch.stop(timeout)
+
+    def current(self) -> Labels:
+        """Return the labels; before the watch has told any, the API server is asked for the Node.
+
+        Raises:
+            DriverError: it does not answer.
+        """
+        return self._facts().labels
+
+    def allocatable(self) -> Allocatable:
+        """Return what is allocatable, in the same way.
+
+        Raises:
+            DriverError: the API server does not answer.
+        """
+        return self._facts().allocatable
+
+    def _facts(self) -> _Facts:
+        known = self._known
+        if known is not None:
+            return known
+        asked = _facts_of(self._api.get_node(self._node_name, timeout=_REQUEST_SECONDS))
+        with self._lock:
+            # What the watch told meanwhile is newer.
+            if self._known is None:
+                self._known = asked
+            return self._known
+
+    def _take_news(self, news: Listed | Changed) -> None:
+        match news:
+            case Listed(items=items):
+                for node in items:
+                    self._take(_facts_of(node))
+            case Changed(type=kind, object=node):
+                if kind != "DELETED":
+                    self._take(_facts_of(node))
+
+    def _take(self, facts: _Facts) -> None:
+        with self._lock:
+            self._known = facts
+        self._labels.tell(facts)
+        self._allocatable.tell(facts)
+
+
+def _facts_of(node: Mapping[str, object]) -> _Facts:
+    return _Facts(
+        labels=_texts(node.get("metadata"), "labels"),
+        allocatable=_texts(node.get("status"), "allocatable"),
+    )
+
+
+def _texts(holder: object, key: str) -> dict[str, str]:
+    value = holder.get(key) if isinstance(holder, Mapping) else None
+    found = value if isinstance(value, Mapping) else {}
+    return {str(name): str(one) for name, one in found.items()}

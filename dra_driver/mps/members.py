@@ -1,0 +1,310 @@
+"""Shared MPS domains: claims join and leave them, and the last to leave ends one.
+
+In: domains whose ids are of `shared_domain`, and claim UIDs. Out: a member file for each claim, and
+the desired-state file of a domain as long as it has members (mps/requests.py). Join and leave of
+one domain exclude each other between threads and between driver processes, by flock(2) on the
+folder of its members, and hold it for file operations only: the supervisor is waited for outside.
+
+Member files come before the desired-state file and go before it. So after a kill at any point, a
+repeated call mends what was half done, and `tidy` ends domains that nobody is left in. Member files
+are not synced: a power cut ends all clients, and claims that are still wanted join again after it.
+"""
+
+import fcntl
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from dra_driver.errors import ConflictError, StateError, VersionError
+from dra_driver.mps.domain import Domain, DomainId, State, encode_domain, is_id, is_shared
+from dra_driver.mps.files import (
+    MpsFiles,
+    delete_file,
+    file_error,
+    ids_in,
+    members_in,
+    names_in,
+    write_file,
+)
+from dra_driver.mps.requests import DomainRequests
+
+LOCK_SECONDS = 10.0
+"""How long a call waits for another one, which does nothing but file operations."""
+
+_FIRST_POLL = 0.001
+_LONGEST_POLL = 0.02
+
+
+class SharedDomains:
+    """The shared domains of a node. Methods may be called from any thread."""
+
+    def __init__(
+        self, directory: Path, requests: DomainRequests, clock: Callable[[], float]
+    ) -> None:
+        """Take the way to the supervisor.
+
+        Args:
+            directory: the MPS directory, the same as that of `requests`.
+            requests: asks for domains.
+            clock: monotonic seconds.
+        """
+        self._files = MpsFiles(root=directory)
+        self._requests = requests
+        self._clock = clock
+
+    def join(self, domain: Domain, claim: str) -> None:
+        """Make a claim a member, and ask for the domain if nobody has; then `wait_ready` for it.
+
+        Joining again changes nothing, but mends what is missing; a domain that has failed is
+        retried. With no other member, the domain may be another than before.
+
+        Raises:
+            ConflictError: it has members, and other devices or limits; or another call is busy
+                with it for too long.
+            VersionError: a newer version of this driver asks for it, in a way not known here.
+            StateError: the disk cannot be written, which leaves the claim what it was; or the id
+                is not that of a shared domain.
+        """
+        member = self._member(domain.id, claim)
+        with self._held(domain.id) as folder:
+            found = self._requests.desired(domain.id)
+            others = members_in(folder) - {claim}
+            if found is not None and others:
+                _check_same(found, domain, len(others))
+            is_new = not member.exists()
+            try:
+                if is_new:
+                    _make_member(member)
+                self._ask_for(domain, found)
+            except StateError as error:
+                if is_new:
+                    self._back_out(domain.id, member, error)
+                raise
+
+    def leave(self, domain: DomainId, claim: str) -> bool:
+        """End a claim's membership; the domain too if nobody is left, which is then returned.
+
+        Leaving again, or what was never joined, is fine. Needs no free byte on the disk. Where it
+        returns True, `DomainRequests.wait_gone` tells when the GPU is as it was.
+
+        Raises:
+            ConflictError: another call is busy with it for too long.
+            StateError: nothing can be changed on this disk; or the id is not that of a shared
+                domain.
+        """
+        member = self._member(domain, claim)
+        if not member.parent.exists() and not self._files.desired(domain).exists():
+            return True
+        with self._held(domain) as folder:
+            delete_file(member)
+            if members_in(folder):
+                return False
+            self._requests.remove(domain)
+            _remove_empty(folder)
+            return True
+
+    def members(self, domain: DomainId) -> frozenset[str]:
+        """Return the UIDs of the claims that have joined a domain.
+
+        Raises:
+            StateError: the disk cannot be read.
+        """
+        return members_in(self._files.members(domain))
+
+    def joined(self, claim: str) -> frozenset[DomainId]:
+        """Return the domains that a claim has joined.
+
+        Raises:
+            StateError: the disk cannot be read.
+        """
+        return frozenset(domain for domain in self._domains() if claim in self.members(domain))
+
+    def claims(self) -> frozenset[str]:
+        """Return the UIDs of all claims that have joined a domain.
+
+        Raises:
+            StateError: the disk cannot be read.
+        """
+        return frozenset[str]().union(*map(self.members, self._domains()))
+
+    def tidy(self) -> frozenset[DomainId]:
+        """End every domain that is asked for and has no members; return which.
+
+        A process that was killed while the last claim left has not ended it. To be called when the
+        claims of this node have been mended, and with them member files that somebody deleted.
+
+        Raises:
+            StateError: the disk cannot be read or changed.
+        """
+        ended: set[DomainId] = set()
+        for domain in sorted(self._domains() | self._asked_for()):
+            with suppress(ConflictError):  # whoever is busy with it tidies up, or the next call
+                if not self.members(domain) and self._end_unused(domain):
+                    ended.add(domain)
+        return frozenset(ended)
+
+    def _end_unused(self, domain: DomainId) -> bool:
+        with self._held(domain) as folder:
+            if members_in(folder):
+                return False
+            is_wanted = self._files.desired(domain).exists()
+            if is_wanted:
+                self._requests.remove(domain)
+            _remove_empty(folder)
+            return is_wanted
+
+    def _back_out(self, domain: DomainId, member: Path, why: StateError) -> None:
+        """Undo what was done of a join; a domain in a newer version's words is left to that."""
+        with suppress(StateError):
+            delete_file(member)
+            if not members_in(member.parent) and not isinstance(why, VersionError):
+                self._requests.remove(domain)
+            _remove_empty(member.parent)
+
+    def _ask_for(self, domain: Domain, found: Domain | None) -> None:
+        if found is None or found.content != domain.content:
+            self._requests.write_desired(replace(domain, incarnation=secrets.token_hex(8)))
+            return
+        status = self._requests.status(domain.id)
+        if status is not None and status.state is State.FAILED:
+            write_file(self._files.desired(domain.id), encode_domain(found), durable=True)
+
+    def _domains(self) -> set[DomainId]:
+        """Return the domains that have a folder of members, which may be empty."""
+        return set(map(DomainId, filter(_is_shared_id, names_in(self._files.members_folder))))
+
+    def _asked_for(self) -> set[DomainId]:
+        return set(filter(_is_shared_id, ids_in(self._files.desired_folder)))
+
+    def _member(self, domain: DomainId, claim: str) -> Path:
+        if not is_shared(domain):
+            raise StateError(f"{domain[:160]!r} is not the id of a shared MPS domain")
+        if not is_id(claim):
+            raise StateError(
+                f"{claim[:160]!r} is not a valid claim UID: want 1 to 128 letters, digits, '-', "
+                "'_' and '.'"
+            )
+        return self._files.members(domain) / claim
+
+    @contextmanager
+    def _held(self, domain: DomainId) -> Iterator[Path]:
+        """Hold a domain, by its folder of members, which is made; it goes with the last member."""
+        folder = self._files.members(domain)
+        deadline = self._clock() + LOCK_SECONDS
+        while True:
+            descriptor = _open_made(folder)
+            try:
+                self._lock(descriptor, domain, deadline)
+                try:
+                    if _is_still(folder, descriptor):
+                        yield folder
+                        return
+                finally:
+                    # Not left to close(2): a child that is being started has the descriptor too.
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+            finally:
+                os.close(descriptor)
+
+    def _lock(self, descriptor: int, domain: DomainId, deadline: float) -> None:
+        pause = _FIRST_POLL
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if self._clock() >= deadline:
+                    raise ConflictError(
+                        f"another call that joins or leaves MPS domain {domain} is still running; "
+                        "this call is tried again by itself"
+                    ) from None
+            except OSError as error:
+                raise file_error("lock", self._files.members(domain), error) from error
+            else:
+                return
+            threading.Event().wait(pause)
+            pause = min(2 * pause, _LONGEST_POLL)
+
+
+def _open_made(folder: Path) -> int:
+    """Open a folder of members, which is made if it is not there."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        try:
+            return os.open(folder, flags)
+        except FileNotFoundError:
+            _make_folder(folder)
+        except OSError as error:
+            raise file_error("open", folder, error) from error
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise file_error("make", folder, error) from error
+
+
+def _is_still(folder: Path, descriptor: int) -> bool:
+    """Tell whether an open folder is not one that was removed, or replaced, meanwhile."""
+    try:
+        there = folder.stat()
+    except OSError:
+        return False
+    held = os.fstat(descriptor)
+    return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
+
+
+def _make_member(member: Path) -> None:
+    """Make a member file, which has no content."""
+    try:
+        os.close(os.open(member, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    except OSError as error:
+        with suppress(OSError):
+            member.unlink(missing_ok=True)
+        raise file_error("write", member, error) from error
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # what else somebody put there keeps it
+        folder.rmdir()
+
+
+def _check_same(found: Domain, wanted: Domain, others: int) -> None:
+    """Raise ConflictError if a domain that others use is not the one that is wanted."""
+    differences = list(_differences(found, wanted))
+    if differences:
+        raise ConflictError(
+            f"MPS domain {found.id} is in use by {others} other claim(s) as it was configured "
+            f"before: {'; '.join(differences)}. It changes when they have ended: wait for that, or "
+            "delete their pods"
+        )
+
+
+def _differences(found: Domain, wanted: Domain) -> Iterator[str]:
+    memory = [{one.uuid: one.pinned_memory_mib for one in each.devices} for each in (found, wanted)]
+    if [(one.uuid, one.kind) for one in found.devices] != [
+        (one.uuid, one.kind) for one in wanted.devices
+    ]:
+        yield f"devices {', '.join(memory[0])}, wanted {', '.join(memory[1])}"
+    for uuid in memory[0].keys() & memory[1].keys():
+        if memory[0][uuid] != memory[1][uuid]:
+            there, now = (_limit(each[uuid], " MiB") for each in memory)
+            yield f"pinned memory limit of {uuid} {there}, wanted {now}"
+    if found.active_thread_percentage != wanted.active_thread_percentage:
+        there, now = (_limit(each.active_thread_percentage, " %") for each in (found, wanted))
+        yield f"active thread percentage {there}, wanted {now}"
+    if found.multi_user != wanted.multi_user:
+        there, now = ("all users" if each.multi_user else "one user" for each in (found, wanted))
+        yield f"a server for {there}, wanted for {now}"
+
+
+def _limit(value: int | None, unit: str) -> str:
+    return "none" if value is None else f"{value}{unit}"
+
+
+def _is_shared_id(text: str) -> bool:
+    return is_shared(text) and is_id(text)

@@ -1,0 +1,1 @@
+"""Which share config holds on this node, and what it says."""

@@ -1,0 +1,73 @@
+"""Which file is this node's share config.
+
+In: the setting's path, its default name, and the Node's label. Out: the file that holds, or that
+none does, and why. A path to a file leaves no choice. In a folder, which is how a ConfigMap is
+mounted, each file is a config by its name; the order of the choice is that of the device plugin's
+config manager.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dra_driver.errors import ConfigError
+
+LABEL: Final = "nvidia.com/device-plugin.config"
+"""The Node's label that names a config."""
+
+DEFAULT_NAME: Final = "default"
+"""The config for nodes of which neither label nor setting says anything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The file that holds, None where none does, and why it does, for people."""
+
+    file: Path | None
+    origin: str
+
+
+def choose(path: Path, *, label: str, default: str) -> Choice:
+    """Return which file holds. `label` is the label's value, empty where the Node has none.
+
+    Raises:
+        ConfigError: a name was given that no config in the folder has.
+        OSError: the folder cannot be read.
+    """
+    if not path.is_dir():
+        return Choice(file=path, origin=f"file {path}")
+    names = _names(path)
+    if label and (names or default):
+        return _named(path, label, names, f"label {LABEL}")
+    if default:
+        return _named(path, default, names, "setting --share-config-default")
+    if DEFAULT_NAME in names:
+        return _named(path, DEFAULT_NAME, names, f'no label {LABEL}; the one named "default"')
+    if len(names) == 1:
+        return _named(path, names[0], names, f"no label {LABEL}; the only one there")
+    # Of an empty folder, too, whatever label a device plugin has left: there is nothing to choose.
+    why = f"no label {LABEL}, and it has {_listed(names)}" if names else "it is empty"
+    return Choice(file=None, origin=f"no config of folder {path}: {why}")
+
+
+def _named(path: Path, name: str, names: list[str], why: str) -> Choice:
+    if name not in names:
+        there = f"it has {_listed(names)}" if names else "it is empty"
+        raise ConfigError(
+            f'{why}: no config "{name}" in folder {path}: {there}; name one of those, or add it'
+        )
+    return Choice(file=path / name, origin=f"file {path / name} ({why})")
+
+
+def _names(path: Path) -> list[str]:
+    # What begins with two dots is the kubelet's: ..data, and the folder that it links to.
+    return sorted(
+        entry.name
+        for entry in path.iterdir()
+        if not entry.name.startswith("..") and not entry.is_dir()
+    )
+
+
+def _listed(names: list[str], most: int = 10) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -1,0 +1,96 @@
+"""The text of a share config to what it says.
+
+In: the bytes of a file in the form of the device plugin's config (YAML or JSON, one document), and
+its name for errors. Out: a `NodeConfig`, or one error with the line and column of everything that
+is wrong. Which file holds on this node is source.py's business.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from dra_driver.errors import ConfigError
+from dra_driver.files import read_whole
+from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
+from resource_nvidia_com.device_plugin import NodeConfig, decode_node_config
+from resource_nvidia_com.problems import InvalidConfigError
+
+LARGEST: Final = 128 * 1024
+"""Bytes of a file; a ConfigMap holds 1 MiB in all, and the largest sensible config some 10 KiB."""
+
+_MOST_PROBLEMS = 10
+"""So many are told at once: the text ends up in logs and in `dra-driver status`."""
+
+_START = Place(line=1, column=1)
+
+
+def read_node_config(data: bytes, name: str) -> NodeConfig:
+    """Return what a file says; an empty one shares nothing.
+
+    Raises:
+        ConfigError: `NAME:LINE:COLUMN: field: what is wrong`, for each thing that is wrong.
+    """
+    if len(data) > LARGEST:
+        text = f"it has {len(data)} bytes; a share config must have at most {LARGEST}"
+        raise _error(name, [(_START, text)])
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        place = Place(line=before.count(b"\n") + 1, column=error.start - before.rfind(b"\n"))
+        raise _error(name, [(place, "it is not UTF-8: save it in that encoding")]) from error
+    try:
+        return _only_config(text)
+    except BrokenManifestError as error:
+        raise _error(name, [(error.place, str(error))]) from error
+    except _WrongFieldsError as error:
+        raise _error(name, error.found) from error
+
+
+def read_file(file: Path) -> NodeConfig:
+    """Return what a file says that a person names.
+
+    Raises:
+        ConfigError: it cannot be read, or as `read_node_config`.
+    """
+    try:
+        found = read_whole(file)
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from error
+    if found is None:
+        raise ConfigError(f"there is no file {file}: name the share config as it lies here")
+    return read_node_config(found[0], str(file))
+
+
+class _WrongFieldsError(Exception):
+    def __init__(self, found: Sequence[tuple[Place, str]]) -> None:
+        super().__init__(found)
+        self.found = found
+
+
+def _only_config(text: str) -> NodeConfig:
+    documents = list(islice(read_documents(text), 2))
+    if len(documents) > 1:
+        found = "a second document: a share config is one; give each config a file of its own"
+        raise _WrongFieldsError([(documents[1].place(()), found)])
+    document = documents[0] if documents else None
+    try:
+        return decode_node_config(document.value if document else None)
+    except InvalidConfigError as error:
+        raise _WrongFieldsError(_placed(document, error)) from error
+
+
+def _placed(document: Document | None, error: InvalidConfigError) -> list[tuple[Place, str]]:
+    return [
+        (document.place(problem.path) if document else _START, problem.text)
+        for problem in error.problems
+    ]
+
+
+def _error(name: str, found: Sequence[tuple[Place, str]]) -> ConfigError:
+    texts = [
+        f"{name}:{place.line}:{place.column}: {text}" for place, text in found[:_MOST_PROBLEMS]
+    ]
+    more = len(found) - len(texts)
+    return ConfigError("; ".join([*texts, f"and {more} more"] if more else texts))

@@ -1,0 +1,193 @@
+"""How a share config divides the devices of this node. Pure.
+
+In: the config (shares/config.py), and the inventory. Out: a division for each device that it
+chooses, and why others that it chooses cannot be divided. Rules: `nvidia.com/gpu` are the GPUs that
+are not in MIG mode, `nvidia.com/mig-<profile>` the MIG devices that exist and were made by others,
+as the device plugin has it, and under its MIG strategy `single` these are `nvidia.com/gpu` instead.
+MPS serves so many clients of a device and no more (NVIDIA's MPS documentation: 16 before Volta,
+then 48, 60 from CUDA 13.1; on a MIG device as much less as it has fewer compute slices), so that a
+division into more shares would leave tenants without service.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import assert_never
+
+from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.model import Gpu, Inventory, MigDevice
+from dra_driver.devices.partitions import found_by_others
+from dra_driver.devices.shares import Division, ShareStrategy
+from resource_nvidia_com.device_plugin import Compute, NodeConfig, SharedBy, SharedResource
+from resource_nvidia_com.resource_names import GPU, PREFIX
+from resource_nvidia_com.share_devices import (
+    AllDevices,
+    DeviceCount,
+    DeviceList,
+    DeviceReference,
+    GpuIndex,
+    GpuUuid,
+    MigIndex,
+    MigUuid,
+)
+
+_VOLTA = (7, 0)
+_MPS = (3, 5)
+_MORE_CLIENTS = (13, 1)
+_COMPUTE_SLICES = 7
+_SINGLE = "single"
+"""The MIG strategy under which MIG devices go by the name of GPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divided:
+    """What a config makes of a node.
+
+    Attributes:
+        divisions: how devices are to be divided.
+        refused: why a device cannot be divided as the config asks.
+        serving: what undivided devices serve that go by another name than their own.
+        missing: what the config names and the node has not, for people.
+    """
+
+    divisions: Mapping[GpuPart, Division] = field(default_factory=dict)
+    refused: Mapping[GpuPart, str] = field(default_factory=dict)
+    serving: Mapping[GpuPart, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A device of a resource. `index` is its GPU's in NVML; of a MIG device `mig` is its own."""
+
+    part: GpuPart
+    uuid: str
+    gpu: Gpu
+    device: Gpu | MigDevice
+    mig: int | None = None
+
+
+def divide(config: NodeConfig, inventory: Inventory) -> Divided:
+    """Return how a config divides the devices of a node."""
+    divisions: dict[GpuPart, Division] = {}
+    refused: dict[GpuPart, str] = {}
+    missing: list[str] = []
+    for resource in config.resources:
+        candidates = list(_candidates(resource.name, config, inventory))
+        chosen = list(_chosen(resource, candidates, missing))
+        fitting: list[_Candidate] = []
+        for one in chosen:
+            reason = _why_not(config, resource, one, inventory)
+            if reason is None:
+                fitting.append(one)
+            else:
+                refused[one.part] = reason
+        division = _division(config, resource, fitting)
+        divisions |= {one.part: division for one in fitting}
+    serving = {
+        one.part: GPU
+        for one in _candidates(GPU, config, inventory)
+        if one.mig is not None and one.part not in divisions
+    }
+    return Divided(divisions=divisions, refused=refused, serving=serving, missing=tuple(missing))
+
+
+def _division(
+    config: NodeConfig, resource: SharedResource, devices: Sequence[_Candidate]
+) -> Division:
+    is_mps = config.shared_by is SharedBy.MPS
+    combines = not config.fail_requests_greater_than_one
+    gpus = tuple(sorted(one.gpu.uuid for one in devices if isinstance(one.device, Gpu)))
+    return Division(
+        count=resource.replicas,
+        strategy=ShareStrategy.MPS if is_mps else ShareStrategy.TIME_SLICING,
+        served_as=resource.served_as,
+        combines=combines,
+        free_compute=is_mps and config.compute is Compute.FREE,
+        together=gpus if is_mps and combines and len(gpus) > 1 else (),
+    )
+
+
+def _candidates(name: str, config: NodeConfig, inventory: Inventory) -> Iterator[_Candidate]:
+    """Yield the devices of a resource, in NVML's order."""
+    is_single = config.mig_strategy == _SINGLE
+    for gpu in sorted(inventory.gpus, key=lambda one: one.index):
+        if name == GPU and not gpu.was_put_in_mig_mode:
+            yield _Candidate(part=GpuPart(gpu=gpu.uuid), uuid=gpu.uuid, gpu=gpu, device=gpu)
+        devices = [one for one in found_by_others(gpu) if isinstance(one, MigDevice)]
+        for index, device in enumerate(devices):
+            if name == (GPU if is_single else resource_of(device)):
+                yield _Candidate(
+                    part=GpuPart(gpu=gpu.uuid, placement=device.placement),
+                    uuid=device.uuid,
+                    gpu=gpu,
+                    device=device,
+                    mig=index,
+                )
+
+
+def resource_of(device: MigDevice) -> str:
+    """Return the resource name of a MIG device, as the device plugin names it."""
+    return f"{PREFIX}mig-{device.profile.name.replace('+', '.')}"
+
+
+def _chosen(
+    resource: SharedResource, candidates: Sequence[_Candidate], missing: list[str]
+) -> Iterable[_Candidate]:
+    match resource.devices:
+        case AllDevices():
+            return candidates
+        case DeviceCount(count=count):
+            if count > len(candidates):
+                missing.append(f"{resource.name}: {count} to be divided, {len(candidates)} there")
+            return islice(candidates, count)
+        case DeviceList(references=references):
+            found = {one: _referred(one, candidates) for one in references}
+            missing += [
+                f"{resource.name}: no device {one}" for one, each in found.items() if each is None
+            ]
+            return {each.part: each for each in found.values() if each is not None}.values()
+        case _:
+            assert_never(resource.devices)
+
+
+def _referred(reference: DeviceReference, candidates: Iterable[_Candidate]) -> _Candidate | None:
+    for one in candidates:
+        match reference:
+            case GpuIndex(index=index):
+                is_it = one.mig is None and one.gpu.index == index
+            case MigIndex(gpu=gpu, mig=mig):
+                is_it = (one.gpu.index, one.mig) == (gpu, mig)
+            case GpuUuid(uuid=uuid) | MigUuid(uuid=uuid):
+                is_it = one.uuid.lower() == uuid.lower()
+            case _:
+                assert_never(reference)
+        if is_it:
+            return one
+    return None
+
+
+def _why_not(
+    config: NodeConfig, resource: SharedResource, one: _Candidate, inventory: Inventory
+) -> str | None:
+    if config.shared_by is not SharedBy.MPS:
+        return None
+    name = one.gpu.product_name
+    if one.gpu.cuda_compute_capability < _MPS:
+        return f"the share config wants it shared by MPS, which {name} does not know"
+    most = _most_clients(one, inventory)
+    if resource.replicas > most:
+        return (
+            f"the share config divides {resource.name} into {resource.replicas} replicas under "
+            f"MPS, and MPS serves at most {most} clients of it ({name}): use {most} or fewer"
+        )
+    return None
+
+
+def _most_clients(one: _Candidate, inventory: Inventory) -> int:
+    if one.gpu.cuda_compute_capability < _VOLTA:
+        return 16
+    most = 60 if (inventory.cuda_version or (0, 0)) >= _MORE_CLIENTS else 48
+    if isinstance(one.device, MigDevice):
+        return max(1, most * one.device.profile.compute_slices // _COMPUTE_SLICES)
+    return most

@@ -1,0 +1,282 @@
+"""The share config that holds on this node, kept current by a thread of its own.
+
+In: a path, a default name, and the Node's labels. Out: the latest state for any thread, and a call
+for each change of it. A node that runs never loses its config to a mistake: a file that is gone,
+damaged, half written or not named right leaves the last good one in place, and the state says why
+the newest could not be taken. Files are compared by content: a ConfigMap's volume is replaced
+behind symlinks, and an editor may write in place.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from dra_driver.errors import ConfigError, StateError
+from dra_driver.files import read_whole
+from dra_driver.kube.own_node import Labels, OwnNode
+from dra_driver.shares.choice import LABEL, Choice, choose
+from dra_driver.shares.config import read_node_config
+from dra_driver.shares.last_good import KeptConfig, keep, kept
+from resource_nvidia_com.device_plugin import NodeConfig
+
+log = structlog.get_logger()
+
+LOOK_SECONDS: Final = 5.0
+SETTLE_SECONDS: Final = 0.3
+"""What looks different from before must look the same after this time: who writes may be at it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareConfigTiming:
+    """Seconds from look to look, and from a change to the look that confirms it."""
+
+    look: float = LOOK_SECONDS
+    settle: float = SETTLE_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareConfigState:
+    """What is known of this node's share config.
+
+    Attributes:
+        config: the last good one; None until there is one.
+        origin: where it comes from and why that, for people; empty until there is one.
+        problem: why the newest could not be taken; None if it was.
+        is_known: there has been a good one, or none is wanted.
+    """
+
+    config: NodeConfig | None
+    origin: str
+    problem: str | None
+    is_known: bool
+
+
+_NO_PATH = ShareConfigState(
+    config=NodeConfig(), origin="no --share-config", problem=None, is_known=True
+)
+_NOT_YET = ShareConfigState(
+    config=None, origin="", problem="the share config has not been read yet", is_known=False
+)
+_NO_LABELS_YET = replace(
+    _NOT_YET, problem=f"the Node's labels are not known yet, and {LABEL} could name a share config"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What one look saw: a choice and the content of its file, or why there is none."""
+
+    label: str
+    choice: Choice | None = None
+    data: bytes = b""
+    problem: str | None = None
+
+
+class ShareConfigs:
+    """Looks for this node's share config again and again.
+
+    Whatever `on_change` raises ends the thread through threading.excepthook: it is a fault in the
+    program.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        default: str,
+        labels: OwnNode,
+        on_change: Callable[[], None],
+        kept: Path | None = None,
+        timing: ShareConfigTiming | None = None,
+    ) -> None:
+        """Take where to look; `start` begins. The labels are heeded unless the path is a file.
+
+        Args:
+            path: a config, or a folder of named ones; None: nothing is shared.
+            default: name of the config in a folder for a Node without label; empty: see choice.py.
+            labels: the Node's.
+            on_change: called on the thread, without a lock, when `current` has become another.
+            kept: file that keeps the last good config over a restart; None: nothing does.
+            timing: how often to look.
+        """
+        self._path = path
+        self._kept = kept
+        self._default = default
+        self._on_change = on_change
+        self._timing = timing or ShareConfigTiming()
+        self._heeds_label = path is not None and not _is_file(path)
+        self._state = _NO_LABELS_YET if self._heeds_label else _NOT_YET if path else _NO_PATH
+        self._label: str | None = None if self._heeds_label else ""
+        if self._heeds_label:
+            labels.listen(self._take_labels)
+        # Of the thread alone: the last look that counted, and the file of the last good config.
+        self._last: _Look | None = None
+        self._file: Path | None = None
+        self._looked = threading.Event()
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="share-config", daemon=True)
+
+    def current(self) -> ShareConfigState:
+        """Return the latest state. Never blocks."""
+        return self._state
+
+    def wait_until_looked(self, timeout: float) -> bool:
+        """Wait until `current` says more than that nobody has looked; return whether it does."""
+        return self._path is None or self._looked.wait(timeout)
+
+    def start(self) -> None:
+        """Begin to look, if there is a path. Started once."""
+        if self._path is not None:
+            self._thread.start()
+
+    def stop(self, timeout: float) -> bool:
+        """End the thread, waiting at most `timeout` seconds; return whether it has ended."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _take_labels(self, labels: Labels) -> None:
+        label = labels.get(LABEL, "")
+        if label != self._label:
+            self._label = label
+            self._wake.set()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            # Only now: `stop` sets this before it wakes.
+            if self._stopping.is_set():
+                return
+            # Before the Node's labels are known, any choice could be the wrong one.
+            if self._path is not None and self._label is not None:
+                self._look_once(self._path, self._label)
+            self._wake.wait(self._timing.look)
+
+    def _look_once(self, path: Path, label: str) -> None:
+        look = self._look(path, label)
+        if look == self._last:
+            return
+        if self._last is not None and self._last.label == label:
+            if self._stopping.wait(self._timing.settle):
+                return
+            if self._look(path, label) != look:
+                self._wake.set()
+                return
+        self._last = look
+        self._take(look)
+
+    def _look(self, path: Path, label: str) -> _Look:
+        try:
+            choice = self._choose(path, label)
+            data = b"" if choice.file is None else _read_file(choice.file)
+            return _Look(label=label, choice=choice, data=data)
+        except ConfigError as error:
+            return _Look(label=label, problem=str(error))
+        except OSError as error:
+            file = error.filename or path
+            return _Look(label=label, problem=f"{file} cannot be read: {error.strerror or error}")
+
+    def _choose(self, path: Path, label: str) -> Choice:
+        if not self._heeds_label and path.is_dir():
+            text = f"{path} was a file when the driver started and is a folder now"
+            raise ConfigError(f"{text}: restart the driver")
+        choice = choose(path, label=label, default=self._default)
+        if choice.file is None and self._file is not None and not self._file.exists():
+            raise ConfigError(_gone(self._file))
+        return choice
+
+    def _take(self, look: _Look) -> None:
+        before = self._state
+        if look.choice is None:
+            state = replace(self._before(before), problem=look.problem)
+        else:
+            try:
+                config = self._read(look.choice, look.data)
+            except ConfigError as error:
+                state = replace(self._before(before), problem=str(error))
+            else:
+                self._file = look.choice.file
+                self._keep(KeptConfig(data=look.data, origin=look.choice.origin))
+                state = ShareConfigState(
+                    config=config, origin=look.choice.origin, problem=None, is_known=True
+                )
+        self._state = state
+        self._looked.set()
+        if state != before:
+            _log_change(before, state)
+            self._on_change()
+
+    def _before(self, state: ShareConfigState) -> ShareConfigState:
+        """Return what stays when the newest cannot be taken: also of this driver's last life."""
+        found = None if state.is_known or self._kept is None else kept(self._kept)
+        if found is None:
+            return state
+        try:
+            config = read_node_config(found.data, found.origin) if found.data else NodeConfig()
+        except ConfigError:
+            return state  # of another version of this driver
+        return ShareConfigState(config=config, origin=found.origin, problem=None, is_known=True)
+
+    def _keep(self, config: KeptConfig) -> None:
+        if self._kept is None:
+            return
+        try:
+            keep(self._kept, config)
+        except StateError as error:
+            log.warning("share config not kept", reason=str(error))
+
+    def _read(self, choice: Choice, data: bytes) -> NodeConfig:
+        if choice.file is None:
+            return NodeConfig()
+        shared = self._state.config is not None and self._state.config.resources
+        if shared and not data.strip():
+            # Also what a file is between being opened for writing and being written.
+            raise ConfigError(
+                f"{choice.file} is empty: to share nothing from now on, write version: v1 into it"
+            )
+        return read_node_config(data, str(choice.file))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False  # why, the first look tells
+
+
+def _read_file(file: Path) -> bytes:
+    read = read_whole(file)
+    if read is None:
+        raise ConfigError(_gone(file))
+    return read[0]
+
+
+def _gone(file: Path) -> str:
+    return f"there is no {file}: put it there, or have the driver started without it"
+
+
+def _log_change(before: ShareConfigState, now: ShareConfigState) -> None:
+    if now.problem is not None:
+        log.error("share config not taken", reason=now.problem, holds=before.origin or None)
+        return
+    config = now.config or NodeConfig()
+    if (config, now.origin) == (before.config, before.origin):
+        log.info("share config right again", origin=now.origin)
+        return
+    log.info(
+        "share config taken",
+        origin=now.origin,
+        shared_by=str(config.shared_by) if config.shared_by else None,
+        resources=[
+            f"{one.replicas} of each {one.name} as {one.served_as}" for one in config.resources
+        ],
+    )
+    for warning in config.warnings:
+        log.warning("share config in part without effect", origin=now.origin, field=warning)

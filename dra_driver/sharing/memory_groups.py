@@ -1,0 +1,215 @@
+"""Memory of shares, enforced by limits on the control groups of pods (NVML, driver R615 or newer).
+
+In: what a claim may have of the memory of GPUs, and which claims are there. Out: limits that are in
+force for the claim's pod, whatever its processes do, with MPS or without. The limit of a pod on a
+GPU is the sum of what its claims hold there; claims/ knows them by their records, so that every
+step can be repeated, and a kill is mended by the next one. Why it is done so is decision 13.
+
+Where the NVIDIA driver counts (misc), pods without a limit are left none of a GPU's memory while it
+has tenants. Where the kernel counts (dmem), a hook limits each container before its code runs.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
+
+from dra_driver.cdi.model import Edits, Hook
+from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.errors import ConfigError, DriverError, TransientError
+from dra_driver.sharing.enforcement import MIB, DividedDevice, Means, MemoryPart
+
+_LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
+_REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
+
+
+class Pods(Protocol):
+    """Limits pods (claims/pod_limits.py)."""
+
+    def why_not(self, gpu: GpuUuid) -> str | None:
+        """Return why pods cannot be limited on a GPU. Raises DeviceError, TransientError."""
+        ...
+
+    def are_counted_by_kernel(self) -> bool:
+        """Tell whether the kernel counts (dmem), and not the NVIDIA driver (misc)."""
+        ...
+
+    def limit(self, pod: str, limits: Mapping[GpuUuid, int]) -> None:
+        """Limit a pod, in bytes. Raises ConfigError, DeviceError, TransientError."""
+        ...
+
+    def unlimit(self, pod: str, gpus: Collection[GpuUuid]) -> None:
+        """Take a pod's limits away. Raises DeviceError, TransientError."""
+        ...
+
+    def holds(self, pod: str, limits: Mapping[GpuUuid, int]) -> bool:
+        """Tell whether a pod's limits are in force. Raises DeviceError, TransientError."""
+        ...
+
+    def refuse_others(self, gpu: GpuUuid) -> None:
+        """Leave pods without a limit no memory of a GPU. Raises DeviceError, TransientError."""
+        ...
+
+    def admit_others(self, gpu: GpuUuid) -> None:
+        """Take that back. Raises DeviceError, TransientError."""
+        ...
+
+
+class MemoryGroups:
+    """Control groups as a means of enforcing memory (sharing/enforcement.py)."""
+
+    means = Means.CONTROL_GROUPS
+
+    def __init__(
+        self,
+        pods: Pods,
+        tenants: Callable[[GpuUuid], Sequence[MemoryPart]],
+        of_pod: Callable[[str], Sequence[MemoryPart]],
+        hooks: Callable[[Sequence[str]], tuple[Hook, ...]],
+        *,
+        is_wanted: bool = True,
+    ) -> None:
+        """Take what limits pods, and who knows what is to be limited.
+
+        Args:
+            pods: limits them.
+            tenants: what claims may have that hold something of a GPU now, by their records.
+            of_pod: what all claims of a pod may have, by their records.
+            hooks: returns the hook that limits each container on GPUs, by UUID; none if the node
+                has no program for it. Raises DeviceError.
+            is_wanted: whether claims may be limited so; those that are stay so until they end.
+        """
+        self._pods = pods
+        self._tenants = tenants
+        self._of_pod = of_pod
+        self._hooks = hooks
+        self._is_wanted = is_wanted
+
+    def why_not(self, device: DividedDevice) -> str | None:
+        """Return why shares of a device cannot be limited so; None if they can.
+
+        Raises:
+            DeviceError, TransientError: the GPU does not say.
+        """
+        if not self._is_wanted:
+            return "control groups are left out by --share-memory"
+        if device.is_mig:
+            return "the NVIDIA driver limits no memory of MIG devices"
+        reason = self._pods.why_not(device.gpu.uuid)
+        if reason is not None or not self._pods.are_counted_by_kernel():
+            return reason
+        if not self._hooks([device.gpu.uuid]):
+            return (
+                "the kernel counts GPU memory (dmem), which takes nvidia-cdi-hook 1.20.1 or newer "
+                "on the node"
+            )
+        return None
+
+    def why_not_for(self, mib: Mapping[GpuUuid, int]) -> str | None:
+        """Return why a claim cannot be limited so: the hook has one limit for all its GPUs."""
+        if self._pods.are_counted_by_kernel() and len(set(mib.values())) > 1:
+            return "the claim's shares of several GPUs differ in memory, and one limit is for all"
+        return None
+
+    def caution(self, gpu: Gpu) -> str | None:
+        """Return that limits may end with a GPU's initialisation; never where the kernel counts."""
+        if gpu.is_persistent is not False or self._pods.are_counted_by_kernel():
+            return None
+        return (
+            "persistence mode is off: the NVIDIA driver forgets memory limits when no process has "
+            "the GPU open, so that pods that start while this driver is restarted may be without; "
+            "run nvidia-persistenced on the node"
+        )
+
+    def apply(self, part: MemoryPart) -> None:
+        """Limit the pod to what all its claims hold, and leave the others nothing.
+
+        Raises:
+            ConfigError: another claim of the pod is limited on that GPU in its containers.
+            DeviceError: NVML refuses, or somebody has more already.
+            TransientError: the pod has no group yet, or NVML is not open at this moment.
+        """
+        self._check_alone(part)
+        for gpu in sorted(part.mib):
+            self._pods.limit(part.pod, {gpu: self._size(part, gpu)})
+            self._pods.refuse_others(gpu)
+
+    def ensure(self, part: MemoryPart, *, mend: bool) -> None:
+        """See to it that the pod's limits are in force: set them anew, or only say so.
+
+        Raises:
+            DeviceError: NVML refuses, or somebody has more already.
+            TransientError: they are not in force, or NVML is not open at this moment.
+        """
+        for gpu in sorted(part.mib):
+            size = self._size(part, gpu)
+            holds = self._pods.holds(part.pod, {gpu: size})
+            if mend:
+                if not holds:
+                    self._pods.limit(part.pod, {gpu: size})
+                self._pods.refuse_others(gpu)
+            elif not holds:
+                raise TransientError(
+                    f"the memory limit of pod {part.pod} on {gpu} is not in force, and is set "
+                    "again in a moment"
+                )
+
+    def undo(self, part: MemoryPart) -> None:
+        """Bring limits in line with the claims that are left. All GPUs are tried.
+
+        Raises:
+            DeviceError: NVML refuses.
+            TransientError: NVML is not open at this moment.
+        """
+        refusals: list[DriverError] = []
+        for gpu in sorted(part.mib):
+            try:
+                self._reduce(part.pod, gpu)
+            except DriverError as error:
+                refusals.append(error)
+        if refusals:
+            raise refusals[0]
+
+    def edits(self, part: MemoryPart) -> Edits:
+        """Return what limits each container, and lets its programs see it; nothing under misc."""
+        if not part.mib or not self._pods.are_counted_by_kernel():
+            return Edits()
+        # Both variables, or the image's and the pod's own would count.
+        limit = max(part.mib.values())
+        return Edits(
+            env=(f"{_LIMIT}={limit}", f"{_REQUEST}=0"),
+            hooks=self._hooks(sorted(part.mib)),
+        )
+
+    def _reduce(self, pod: str, gpu: GpuUuid) -> None:
+        left = self._bytes(gpu, pod)
+        if left == 0:
+            self._pods.unlimit(pod, [gpu])
+        elif not self._pods.holds(pod, {gpu: left}):
+            self._pods.limit(pod, {gpu: left})
+        if not any(gpu in one.mib for one in self._tenants(gpu)):
+            self._pods.admit_others(gpu)
+
+    def _size(self, part: MemoryPart, gpu: GpuUuid) -> int:
+        """Return the limit of a part's pod on a GPU, in bytes."""
+        return max(self._bytes(gpu, part.pod), part.mib[gpu] * MIB)
+
+    def _bytes(self, gpu: GpuUuid, pod: str) -> int:
+        """Return what the claims of a pod may have of a GPU together, in bytes."""
+        return MIB * sum(one.mib.get(gpu, 0) for one in self._tenants(gpu) if one.pod == pod)
+
+    def _check_alone(self, part: MemoryPart) -> None:
+        """Check that the hook does not limit a container that uses two claims to one of them.
+
+        Raises:
+            ConfigError: it would.
+        """
+        if not self._pods.are_counted_by_kernel():
+            return
+        limit = set(part.mib.values())
+        for other in self._of_pod(part.pod):
+            is_same_gpu = not part.mib.keys().isdisjoint(other.mib)
+            if other.claim != part.claim and (is_same_gpu or limit != set(other.mib.values())):
+                raise ConfigError(
+                    "the pod has shares of GPU memory by two claims, and on this node the limit of "
+                    "one would bind containers that use the other; ask for all its shares in one "
+                    "claim"
+                )

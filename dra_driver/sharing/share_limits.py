@@ -1,0 +1,346 @@
+"""What each request of a claim may use of the shares that it got. Pure.
+
+In: the shares of a claim, request by request, and the configs under which they stand. Out: for each
+share the limits of a process that uses its request. Rules: several shares of one request are one
+larger share; of a consumable share the amounts that were consumed are the limits, where none was
+there is none; a claim's config may lower its own limits below its share and nothing else, because
+strategy and time-slice hold for every tenant of the device; the active thread percentage of a
+process is one for all its GPUs (NVIDIA's MPS documentation), so that of shares of several GPUs the
+smallest counts.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
+from dra_driver.devices.shares import (
+    ConsumableShare,
+    ConsumableSlot,
+    Share,
+    ShareStrategy,
+    memory_mib,
+    memory_of,
+    percentage,
+)
+from dra_driver.errors import ConfigError, StateError
+from dra_driver.sharing.base import DeviceKey, DeviceUuid, Group, ShareUnit, share_key
+from dra_driver.sharing.enforcement import LIMITS_SINCE, MIB, Means
+from dra_driver.sharing.mps_limits import active_thread_percentage, pinned_memory_mib
+from resource_nvidia_com.decode import Config
+from resource_nvidia_com.v1beta1.gpu import GpuConfig
+from resource_nvidia_com.v1beta1.sharing import Interval, MpsConfig
+
+_ALL = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareLimits:
+    """What a process may use that has a request's shares.
+
+    Attributes:
+        taken: how many shares of this device the request has.
+        count: into how many the device is divided; None for shares that need not be equal.
+        consumed_memory_mib: memory that was consumed of this device, in MiB; 0 for equal shares.
+        consumed_cores: percent of its SMs that were consumed; 0 for equal shares.
+        active_thread_percentage: of the SMs of each device; None is no limit.
+        memory_mib: of each device of the request by UUID, in MiB; none is no limit.
+    """
+
+    taken: int
+    count: int | None
+    consumed_memory_mib: int = 0
+    consumed_cores: int = 0
+    active_thread_percentage: int | None = None
+    memory_mib: Mapping[str, int] = field(default_factory=dict)
+
+
+def uuid_of(unit: ShareUnit) -> DeviceUuid:
+    """Return the UUID of the device that a share is of.
+
+    Raises:
+        StateError: it is a MIG device that does not exist.
+    """
+    match unit.share.of:
+        case Gpu() | MigDevice():
+            return DeviceUuid(unit.share.of.uuid)
+        case _:
+            raise StateError(f'device "{unit.name}" is a share of what does not exist')
+
+
+def key_of(unit: ShareUnit) -> DeviceKey:
+    """Return what plans name a share by."""
+    return share_key(uuid_of(unit), unit.share.slot.label)
+
+
+def limits_of(
+    groups: Sequence[Group], is_limited: Callable[[ShareUnit], bool]
+) -> dict[DeviceKey, ShareLimits]:
+    """Return the limits for all shares of a claim.
+
+    Args:
+        groups: the claim's.
+        is_limited: whether something limits the memory of a share.
+
+    Raises:
+        ConfigError: a request has several shares where it may have one, or a config asks for what
+            the tenants of a shared device cannot have of their own.
+    """
+    found: dict[DeviceKey, ShareLimits] = {}
+    _check_one_strategy([unit for group in groups for unit in group.shares])
+    for group in groups:
+        for unit in group.shares:
+            _check_config(unit, group.config)
+        requests: dict[str, list[ShareUnit]] = {}
+        for unit in group.shares:
+            requests.setdefault(unit.request, []).append(unit)
+        for members in requests.values():
+            _check_request(members)
+            found |= _of_request(members, group, is_limited)
+    return found
+
+
+def _of_request(
+    members: Sequence[ShareUnit], group: Group, is_limited: Callable[[ShareUnit], bool]
+) -> dict[DeviceKey, ShareLimits]:
+    devices: dict[str, list[ShareUnit]] = {}
+    for unit in members:
+        devices.setdefault(uuid_of(unit), []).append(unit)
+    parts = {uuid: _part_of(units) for uuid, units in devices.items()}
+    percent: int | None = None
+    memory: dict[str, int] = {}
+    if all(map(_has_limits, members)):
+        percents = [part.percent for part in parts.values() if part.percent is not None]
+        percent = min(percents, default=_ALL)
+    if all(map(is_limited, members)):
+        memory = {uuid: one.memory for uuid, one in parts.items() if one.memory is not None}
+    sharing = group.config.sharing
+    if sharing is not None and sharing.mps_config is not None:
+        percent = _lowered_percentage(members[0], sharing.mps_config, percent)
+        firsts = {uuid: units[0] for uuid, units in devices.items()}
+        memory = _lowered_memory(group, sharing.mps_config, memory, firsts)
+    return {
+        key_of(unit): ShareLimits(
+            taken=part.taken,
+            count=part.count,
+            consumed_memory_mib=part.consumed[0],
+            consumed_cores=part.consumed[1],
+            active_thread_percentage=None if percent == _ALL else percent,
+            memory_mib=memory,
+        )
+        for uuid, part in parts.items()
+        for unit in devices[uuid]
+    }
+
+
+def memory_by_gpu(
+    units: Sequence[ShareUnit],
+    limits: Mapping[DeviceKey, ShareLimits],
+    by: Callable[[ShareUnit], Means],
+) -> dict[GpuUuid, int]:
+    """Return the MiB that a claim may have of each GPU: that of all requests with shares of it.
+
+    Where control groups limit memory, a request without a limit may have all of the GPU's: pods
+    for which nothing is set get none there.
+
+    Args:
+        units: shares of the claim.
+        limits: those of its requests.
+        by: what enforces the memory of a share.
+    """
+    requests = {(unit.request, uuid_of(unit)): unit for unit in units}
+    found: dict[GpuUuid, int] = {}
+    for (_, uuid), unit in requests.items():
+        total = unit.gpu.memory_bytes
+        whole = None if total is None else total // MIB
+        memory = limits[key_of(unit)].memory_mib.get(uuid)
+        if memory is None and by(unit) is Means.CONTROL_GROUPS:
+            memory = whole
+        if memory is not None:
+            sum_of = found.get(unit.gpu.uuid, 0) + memory
+            found[unit.gpu.uuid] = sum_of if whole is None else min(whole, sum_of)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What a request has of one device: percent of SMs and MiB are None where nothing says so.
+
+    `consumed` are MiB and percent of SMs that a claim consumed.
+    """
+
+    taken: int
+    count: int | None
+    percent: int | None
+    memory: int | None
+    consumed: tuple[int, int] = (0, 0)
+
+
+def _part_of(units: Sequence[ShareUnit]) -> _Part:
+    """Return what shares of one device are together."""
+    equal = [one.share for one in units if isinstance(one.share, Share)]
+    if equal:
+        division, total = equal[0].division, memory_of(equal[0].of)
+        count = division.count
+        return _Part(
+            taken=len(equal),
+            count=count,
+            percent=_ALL if division.free_compute else percentage(len(equal), count),
+            memory=None if total is None else memory_mib(total, len(equal), count),
+        )
+    slots = [one.share.slot for one in units if isinstance(one.share, ConsumableShare)]
+    memory, cores = [one.memory_mib for one in slots], [one.cores for one in slots]
+    return _Part(
+        taken=len(slots),
+        count=None,
+        # Beside a share without a limit, another one's would be less than what was allocated.
+        percent=sum(cores) if all(cores) else None,
+        memory=sum(memory) if all(memory) else None,
+        consumed=(sum(memory), sum(cores)),
+    )
+
+
+def _has_limits(unit: ShareUnit) -> bool:
+    """Tell whether MPS limits what the tenants of a device use."""
+    is_mps = unit.share.slot.strategy is ShareStrategy.MPS
+    return is_mps and unit.gpu.cuda_compute_capability >= LIMITS_SINCE
+
+
+def _check_request(members: Sequence[ShareUnit]) -> None:
+    equal = [unit.share.division for unit in members if isinstance(unit.share, Share)]
+    devices = {uuid_of(unit) for unit in members}
+    if len(devices) > 1:
+        _check_one_server(members)
+    if not equal:
+        return
+    if len(equal) < len(members):
+        raise ConfigError(
+            f"request {members[0].request} got shares of a device that is divided into equal ones, "
+            "and a part of the capacity of another: ask for one of both (deviceClassName)"
+        )
+    served_as = equal[0].served_as
+    if len(members) > 1 and not all(division.combines for division in equal):
+        raise ConfigError(
+            f"request {members[0].request} asks for {len(members)} of {served_as}, and on this "
+            "node a request may have one: its share config says failRequestsGreaterThanOne; ask "
+            "for 1"
+        )
+
+
+def _check_one_server(members: Sequence[ShareUnit]) -> None:
+    """Check that one MPS daemon serves all devices of a request.
+
+    Raises:
+        ConfigError: each is served by its own, and a process can be client of one.
+    """
+    first = members[0].share
+    if first.slot.strategy is not ShareStrategy.MPS:
+        return
+    request, count = members[0].request, len({uuid_of(unit) for unit in members})
+    if isinstance(first, Share) and isinstance(first.of, MigDevice):
+        raise ConfigError(
+            f"request {request} got shares of {count} MIG devices, of which a process can use one: "
+            f"ask for no more of {first.division.served_as} than one MIG device has"
+        )
+    if isinstance(first, ConsumableShare):
+        raise ConfigError(
+            f"request {request} got parts of {count} devices to be shared by MPS, and a process "
+            "can be client of one MPS daemon: ask for one device in each request, or for "
+            "`sharing.strategy: TimeSlicing`"
+        )
+
+
+def _check_one_strategy(units: Sequence[ShareUnit]) -> None:
+    """Check that a claim uses a device in one way, of which it has several consumable shares.
+
+    Raises:
+        ConfigError: its configs say two.
+    """
+    first: dict[DeviceUuid, ShareUnit] = {}
+    for unit in units:
+        other = first.setdefault(uuid_of(unit), unit)
+        ways = [unit.share.slot.strategy, other.share.slot.strategy]
+        if isinstance(unit.share, ConsumableShare) and ways[0] is not ways[1]:
+            raise ConfigError(
+                f"requests {other.request} and {unit.request} both got a part of device "
+                f'"{unit.name}", one to be shared by {ways[1]} and one by {ways[0]}: write the '
+                "same `sharing.strategy` in the configs of both"
+            )
+
+
+def _check_config(unit: ShareUnit, config: Config) -> None:
+    if config.sharing is None:
+        return
+    slot = unit.share.slot
+    strategy = slot.strategy
+    if isinstance(slot, ConsumableSlot):
+        _check_interval(unit, config)
+        return
+    if str(config.sharing.strategy) != str(strategy):
+        raise ConfigError(
+            f'device "{unit.name}" is a share of a device that all its tenants use by {strategy}, '
+            f"as the share config of the node says: the claim's config cannot make it "
+            f"{config.sharing.strategy}; remove `sharing` from the {config.kind} of request "
+            f"{unit.request}"
+        )
+    _check_interval(unit, config)
+
+
+def _check_interval(unit: ShareUnit, config: Config) -> None:
+    if not isinstance(config, GpuConfig) or config.sharing is None:
+        return
+    settings = config.sharing.time_slicing_config
+    if settings is not None and settings.interval not in (None, Interval.DEFAULT):
+        raise ConfigError(
+            f"interval {settings.interval} cannot be set for request {unit.request}: device "
+            f'"{unit.name}" is a share, and a time-slice holds for all tenants of the GPU; remove '
+            "`interval`, or ask for a whole GPU"
+        )
+
+
+def _lowered_percentage(unit: ShareUnit, config: MpsConfig, share: int | None) -> int | None:
+    wanted = active_thread_percentage(config)
+    if wanted is None:
+        return share
+    if share is None and _may_limit_itself(unit):
+        return wanted
+    _check_lower(unit, "defaultActiveThreadPercentage", wanted, share, "%")
+    return wanted
+
+
+def _lowered_memory(
+    group: Group, config: MpsConfig, memory: Mapping[str, int], devices: Mapping[str, ShareUnit]
+) -> dict[str, int]:
+    wanted = pinned_memory_mib(config, [*{uuid_of(unit): None for unit in group.shares}])
+    found = dict(memory)
+    for uuid, unit in devices.items():
+        limit = wanted[uuid]
+        if limit is not None and uuid not in memory and _may_limit_itself(unit):
+            found[uuid] = limit
+        elif limit is not None:
+            what = "the limit of pinned device memory"
+            _check_lower(unit, what, limit, memory.get(uuid), "MiB")
+            found[uuid] = limit
+    return found
+
+
+def _may_limit_itself(unit: ShareUnit) -> bool:
+    """Tell whether a claim may set a limit where it has consumed nothing that would be one."""
+    return isinstance(unit.share, ConsumableShare) and _has_limits(unit)
+
+
+def _check_lower(unit: ShareUnit, what: str, wanted: int, share: int | None, of: str) -> None:
+    """Check that a config asks for no more than the share.
+
+    Raises:
+        ConfigError: it does, or the card knows no limits.
+    """
+    if share is None:
+        raise ConfigError(
+            f'{what} cannot be had: on device "{unit.name}" ({unit.gpu.product_name}) nothing '
+            "limits the clients of MPS; leave it out"
+        )
+    if wanted > share:
+        raise ConfigError(
+            f"{what} of {wanted} {of} is more than request {unit.request} has, which is {share} "
+            f'{of} with its share "{unit.name}"; ask for more shares, or for less'
+        )

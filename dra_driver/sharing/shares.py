@@ -1,0 +1,493 @@
+"""Shares: several claims have parts of one device, and use it in one way.
+
+Of equal parts the node's config says which way, of consumable shares the first claim.
+
+In: shares that a claim got of divided devices. Out: for MPS the claim's membership in the domain
+that serves the device (mps/members.py), and edits that make its containers clients within their
+share; the first member brings a domain up and the last one ends it. Time-slicing divides neither
+memory nor SMs. Memory is kept to its share by the best means that the node has, which is another's
+concern (sharing/enforcement.py); what is said here of MPS's limits holds where that is MPS.
+
+Where a request has one equal share only, all tenants have the same limits, and the daemon keeps
+them. Where shares may be combined, or are as large as was asked for, tenants differ, and a client's
+limits are in its environment: they hold for programs that leave it as it is.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from dra_driver.cdi.model import Edits
+from dra_driver.devices.kinds import DeviceKind, GpuPart
+from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
+from dra_driver.devices.shares import (
+    Division,
+    Share,
+    ShareStrategy,
+    memory_mib,
+    memory_of,
+    percentage,
+)
+from dra_driver.errors import DeviceError, StateError
+from dra_driver.mps.client_edits import client_edits
+from dra_driver.mps.domain import (
+    Domain,
+    DomainDevice,
+    DomainId,
+    Status,
+    domain_json,
+    domain_of,
+    shared_domain,
+)
+from dra_driver.mps.files import DomainPaths
+from dra_driver.sharing.base import (
+    Description,
+    DeviceKey,
+    Group,
+    ShareUnit,
+    SharingPlan,
+    key_uuid,
+)
+from dra_driver.sharing.enforcement import (
+    KEY,
+    LIMITS_SINCE,
+    DividedDevice,
+    Means,
+    MemoryPart,
+    ShareMemory,
+    Tenant,
+    part_json,
+    part_of,
+)
+from dra_driver.sharing.mps import GONE_SECONDS
+from dra_driver.sharing.share_limits import (
+    ShareLimits,
+    key_of,
+    limits_of,
+    memory_by_gpu,
+    uuid_of,
+)
+
+NAME = "Shares"
+
+_DEFAULT_MODE = 0
+_MODES: Mapping[int, str] = MappingProxyType(
+    {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}
+)
+
+
+class Requests(Protocol):
+    """The driver's side of the supervisor (mps/requests.py)."""
+
+    def paths(self, domain: DomainId) -> DomainPaths:
+        """Return a domain's folders."""
+        ...
+
+    def wait_ready(self, domain: Domain, deadline: float) -> Status:
+        """Wait until it serves clients. Raises DeviceError, TransientError."""
+        ...
+
+    def wait_gone(self, domain: DomainId, deadline: float) -> None:
+        """Wait until it has ended. Raises TransientError."""
+        ...
+
+
+class Membership(Protocol):
+    """Which claims have joined which MPS domains (mps/members.py)."""
+
+    def join(self, domain: Domain, claim: str) -> None:
+        """Ask for a domain on behalf of a claim. Raises ConflictError: it is another one now."""
+        ...
+
+    def leave(self, domain: DomainId, claim: str) -> bool:
+        """Ask for it no more; return whether nobody does, so that it ends."""
+        ...
+
+    def claims(self) -> frozenset[str]:
+        """Return the UIDs of all claims that have joined a domain."""
+        ...
+
+    def joined(self, claim: str) -> frozenset[DomainId]:
+        """Return the domains that a claim has joined."""
+        ...
+
+
+class ComputeModes(Protocol):
+    """Reads compute modes as NVML numbers them (devices/session.py)."""
+
+    def compute_mode(self, uuid: str) -> int | None:
+        """Return a GPU's mode; None when it has none. Raises DeviceError, TransientError."""
+        ...
+
+
+class Shares:
+    """The strategy of shares: one plan for each domain, and one for each time-sliced device."""
+
+    survives_reboot = True
+
+    def __init__(
+        self,
+        requests: Requests,
+        members: Membership,
+        modes: ComputeModes,
+        clock: Callable[[], float],
+        *,
+        memory: ShareMemory,
+        ready_seconds: float,
+    ) -> None:
+        """Take the way to the supervisor, and what limits memory.
+
+        Args:
+            requests: waits for domains.
+            members: lets claims join and leave them.
+            modes: compute modes of the GPUs.
+            clock: monotonic seconds; deadlines are its values.
+            memory: what keeps tenants to their memory.
+            ready_seconds: how long to wait for a daemon to be ready, within a call's deadline.
+        """
+        self._requests = requests
+        self._members = members
+        self._modes = modes
+        self._clock = clock
+        self._memory = memory
+        self._ready_seconds = ready_seconds
+
+    def plan(self, groups: Sequence[Group], deadline: float) -> tuple[SharingPlan, ...]:  # noqa: ARG002 (a Sharing)
+        """Return a plan for each domain, and for each time-sliced device.
+
+        Raises:
+            ConfigError: a request or a config asks for what shares cannot give, or the claim has
+                several pods where its memory is limited by its pod.
+            DeviceError, TransientError: a GPU does not let several processes in.
+        """
+        served: dict[str, list[ShareUnit]] = {}
+        for group in groups:
+            for unit in group.shares:
+                served.setdefault(_server_name(unit), []).append(unit)
+        choices = {
+            name: self._memory.choose_for([*map(_divided, units)]) for name, units in served.items()
+        }
+
+        def by(unit: ShareUnit) -> Means:
+            return choices[_server_name(unit)].by
+
+        limits = limits_of(groups, lambda unit: by(unit) is not Means.NOTHING)
+        tenant = Tenant(
+            claim=groups[0].claim,
+            name=groups[0].name,
+            pods=groups[0].pods,
+            mib=memory_by_gpu([unit for units in served.values() for unit in units], limits, by),
+        )
+        parts = {
+            name: self._memory.part(
+                tenant, choices[name], memory_by_gpu(units, limits, by), [*map(_divided, units)]
+            )
+            for name, units in served.items()
+        }
+        return tuple(self._plan(name, units, limits, parts[name]) for name, units in served.items())
+
+    def _plan(
+        self,
+        name: str,
+        units: Sequence[ShareUnit],
+        limits: Mapping[DeviceKey, ShareLimits],
+        part: MemoryPart,
+    ) -> SharingPlan:
+        changes: dict[str, object] = {
+            "claim": part.claim,
+            "strategy": str(units[0].share.slot.strategy),
+            "shares": {key_of(unit): _json(limits[key_of(unit)]) for unit in units},
+            KEY: part_json(part),
+        }
+        gpus = tuple(sorted(part.mib))
+        if units[0].share.slot.strategy is ShareStrategy.MPS:
+            changes["domain"] = domain_json(_domain(name, units, part.of_device))
+            gpus = _together(units[0]) or (units[0].gpu.uuid,)
+        else:
+            for unit in units:
+                self._check_mode(unit)
+        return SharingPlan(
+            strategy=NAME, gpus=gpus, places=tuple(map(_part, units)), changes=changes
+        )
+
+    def edits(self, plan: SharingPlan) -> Mapping[DeviceKey, Edits]:
+        """Return what makes containers clients, with limits where the domain has not the same."""
+        domain, part = _domain_of(plan), memory_part(plan)
+        memory = self._memory.edits(part)
+        if domain is None:
+            return dict.fromkeys(limits_in(plan), memory) if memory != Edits() else {}
+        paths = self._requests.paths(domain.id)
+        own = {device.uuid: device.pinned_memory_mib for device in domain.devices}
+        return {
+            key: client_edits(
+                paths,
+                active_thread_percentage=None
+                if limits.active_thread_percentage == domain.active_thread_percentage
+                else limits.active_thread_percentage,
+                pinned_memory_mib={
+                    uuid: mib
+                    for uuid, mib in limits.memory_mib.items()
+                    if part.by is Means.MPS and mib != own.get(uuid)
+                },
+            )
+            + memory
+            for key, limits in limits_in(plan).items()
+        }
+
+    @staticmethod
+    def describe(plan: SharingPlan, device: DeviceKey) -> Description:
+        """Return the share, the limits of its containers, and what enforces them.
+
+        Raises:
+            StateError: the plan was not made by this strategy.
+        """
+        limits, domain = limits_in(plan).get(device), _domain_of(plan)
+        if limits is None:
+            raise StateError(f"the record's plan for shares does not know {device}")
+        settings, words = _described_size(limits)
+        if limits.active_thread_percentage is not None:
+            settings["activeThreadPercentage"] = limits.active_thread_percentage
+            words.append(f"{limits.active_thread_percentage} % of threads")
+        part = memory_part(plan)
+        memory = None if part.by is Means.NOTHING else limits.memory_mib.get(key_uuid(device))
+        if memory is not None:
+            settings["pinnedMemoryMiB" if part.by is Means.MPS else "memoryMiB"] = memory
+            words.append(f"{memory} MiB")
+        enforced = part.choice.words(combines=False)
+        settings["enforcedBy"] = enforced
+        if memory is None and part.by is Means.CONTROL_GROUPS:
+            words.append("no limit of memory")
+        else:
+            words.append(f"enforced by {enforced}" if enforced else "nothing limits memory")
+        if part.why:
+            settings["whyNotBetter"] = part.why
+        return Description(
+            settings=settings,
+            words=", ".join(words),
+            domain=None if domain is None else domain.id,
+        )
+
+    def apply(self, plan: SharingPlan, deadline: float) -> None:
+        """Limit memory, join the domain, and wait until its daemon serves clients.
+
+        Raises:
+            ConfigError: the claim's pod has another share of the device that this would starve.
+            ConflictError: other claims use the device in another way now.
+            DeviceError: NVML refuses, or several attempts to start the daemon have failed.
+            TransientError: it is not ready in time, or no supervisor runs.
+        """
+        self._memory.apply(memory_part(plan))
+        domain = _domain_of(plan)
+        if domain is not None:
+            self._members.join(domain, _claim(plan))
+            self._requests.wait_ready(domain, min(deadline, self._clock() + self._ready_seconds))
+
+    def ensure(self, plan: SharingPlan, deadline: float | None) -> None:
+        """See to it that the claim has joined; with a deadline, that its daemon serves clients.
+
+        Memory limits that are gone are set again without a deadline; with one they have to be
+        there.
+
+        Raises:
+            ConflictError, DeviceError, TransientError: it does not by then, or they are not.
+        """
+        domain = _domain_of(plan)
+        if domain is not None:
+            self._members.join(domain, _claim(plan))
+        self._memory.ensure(memory_part(plan), mend=deadline is None)
+        if domain is not None and deadline is not None:
+            self._requests.wait_ready(domain, min(deadline, self._clock() + self._ready_seconds))
+
+    def undo(self, plan: SharingPlan, deadline: float) -> None:
+        """Leave the domain, wait for its end if nobody else is in it, and take limits back.
+
+        Raises:
+            DeviceError: NVML refuses to take a limit back.
+            TransientError: it takes longer, or no supervisor runs; the domain's end stays wanted.
+        """
+        domain = _domain_of(plan)
+        try:
+            if domain is not None:
+                self._leave([domain.id], _claim(plan), deadline)
+        finally:
+            self._memory.undo(memory_part(plan))
+
+    def claims(self) -> frozenset[str]:
+        """Return the claims that have joined a domain."""
+        return self._members.claims()
+
+    def sweep(self, claim: str, deadline: float) -> None:
+        """Leave all domains that a claim has joined.
+
+        Raises:
+            TransientError: as for `undo`.
+        """
+        self._leave(sorted(self._members.joined(claim)), claim, deadline)
+
+    def _leave(self, domains: Sequence[DomainId], claim: str, deadline: float) -> None:
+        ending = [domain for domain in domains if self._members.leave(domain, claim)]
+        end = min(deadline, self._clock() + GONE_SECONDS)
+        for domain in ending:
+            self._requests.wait_gone(domain, end)
+
+    def _check_mode(self, unit: ShareUnit) -> None:
+        """Check that a GPU lets a second process in.
+
+        Raises:
+            DeviceError: it does not.
+        """
+        if not isinstance(unit.share.of, Gpu):
+            return  # in MIG mode there are no compute modes
+        mode = self._modes.compute_mode(unit.gpu.uuid)
+        if mode not in (None, _DEFAULT_MODE):
+            name = _MODES.get(mode or 0, str(mode))
+            raise DeviceError(
+                f"the compute mode of {unit.gpu.uuid} is {name}, in which processes cannot share "
+                f"it: set it back (nvidia-smi -i {unit.gpu.index} -c DEFAULT)"
+            )
+
+
+def limits_in(plan: SharingPlan) -> dict[DeviceKey, ShareLimits]:
+    """Return the limits that a plan holds, by share.
+
+    Raises:
+        StateError: the plan was not made by this strategy.
+    """
+    try:
+        shares: Mapping[str, Any] = plan.changes["shares"]  # type: ignore[assignment]
+        return {
+            DeviceKey(key): ShareLimits(
+                taken=int(value["taken"]),
+                count=None if value["of"] is None else int(value["of"]),
+                consumed_memory_mib=int(value.get("consumedMemoryMiB", 0)),
+                consumed_cores=int(value.get("consumedCores", 0)),
+                active_thread_percentage=value["activeThreadPercentage"],
+                memory_mib=dict(value["memoryMiB"]),
+            )
+            for key, value in shares.items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _unreadable(error) from error
+
+
+def _described_size(limits: ShareLimits) -> tuple[dict[str, object], list[str]]:
+    """Return how large a share is: for programs, and for people."""
+    if limits.count is not None:
+        settings: dict[str, object] = {"shares": limits.taken, "of": limits.count}
+        return settings, [f"{limits.taken} of {limits.count}"]
+    memory, cores = limits.consumed_memory_mib, limits.consumed_cores
+    sizes = [f"{memory} MiB"] if memory else []
+    sizes += [f"{cores} % of SMs"] if cores else []
+    settings = {"consumedMemoryMiB": memory, "consumedCores": cores}
+    return settings, [f"consumes {' and '.join(sizes) or 'no memory or SMs'}"]
+
+
+def memory_part(plan: SharingPlan) -> MemoryPart:
+    """Return what a plan says of memory.
+
+    Raises:
+        StateError: the plan was not made by this strategy.
+    """
+    try:
+        part = part_of(plan)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _unreadable(error) from error
+    if part is not None:
+        return part
+    # Written before other means than MPS were known.
+    limits = limits_in(plan).values()
+    by = Means.MPS if any(one.memory_mib for one in limits) else Means.NOTHING
+    return MemoryPart(by=by, of_device=by, claim=_claim(plan))
+
+
+def _json(limits: ShareLimits) -> dict[str, object]:
+    return {
+        "taken": limits.taken,
+        "of": limits.count,
+        "consumedMemoryMiB": limits.consumed_memory_mib,
+        "consumedCores": limits.consumed_cores,
+        "activeThreadPercentage": limits.active_thread_percentage,
+        "memoryMiB": dict(limits.memory_mib),
+    }
+
+
+def _claim(plan: SharingPlan) -> str:
+    claim = plan.changes.get("claim")
+    if not isinstance(claim, str):
+        raise _unreadable("it names no claim")
+    return claim
+
+
+def _domain_of(plan: SharingPlan) -> Domain | None:
+    value = plan.changes.get("domain")
+    try:
+        return None if value is None else domain_of(value)
+    except StateError as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(reason: object) -> StateError:
+    return StateError(f"the record's plan for shares cannot be read: {reason}")
+
+
+def _part(unit: ShareUnit) -> GpuPart:
+    of = unit.share.of
+    return GpuPart(
+        gpu=unit.gpu.uuid,
+        placement=None if isinstance(of, Gpu) else of.placement,
+        share=unit.share.slot,
+    )
+
+
+def _server_name(unit: ShareUnit) -> str:
+    """Return the name of what serves a share's device: the same for devices served together."""
+    share = unit.share
+    if isinstance(share, Share) and share.division.together:
+        return share.division.served_as.replace("/", ".")
+    return uuid_of(unit)
+
+
+def _together(unit: ShareUnit) -> tuple[GpuUuid, ...]:
+    """Return the GPUs that one server serves together with a share's device, if there are some."""
+    return unit.share.division.together if isinstance(unit.share, Share) else ()
+
+
+def _same_for_all(unit: ShareUnit) -> Division | None:
+    """Return the division whose tenants all have one share, and so the same limits."""
+    if not isinstance(unit.share, Share) or unit.share.division.combines:
+        return None
+    return unit.share.division
+
+
+def _divided(unit: ShareUnit) -> DividedDevice:
+    return DividedDevice(
+        gpu=unit.gpu,
+        is_mig=not isinstance(unit.share.of, Gpu),
+        strategy=unit.share.slot.strategy,
+        combines=_same_for_all(unit) is None,
+    )
+
+
+def _domain(name: str, units: Sequence[ShareUnit], by: Means) -> Domain:
+    """Return the domain that serves the devices of these shares, the same for every tenant."""
+    unit = units[0]
+    together, division = _together(unit), _same_for_all(unit)
+    has_limits = unit.gpu.cuda_compute_capability >= LIMITS_SINCE
+    if together:
+        devices = tuple(DomainDevice(uuid=uuid) for uuid in together)
+        return Domain(id=shared_domain(name), devices=devices, multi_user=has_limits)
+    memory: int | None = None
+    percent: int | None = None
+    if has_limits and division is not None:
+        total = memory_of(unit.share.of)
+        if by is Means.MPS and total is not None:
+            memory = memory_mib(total, 1, division.count)
+        percent = None if division.free_compute else percentage(1, division.count)
+    kind = DeviceKind.MIG if isinstance(unit.share.of, MigDevice) else DeviceKind.GPU
+    device = DomainDevice(uuid=uuid_of(unit), kind=kind, pinned_memory_mib=memory)
+    return Domain(
+        id=shared_domain(name),
+        devices=(device,),
+        active_thread_percentage=percent,
+        multi_user=has_limits,
+    )

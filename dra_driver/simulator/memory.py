@@ -1,0 +1,152 @@
+"""Memory of simulated GPUs by control group: processes that take some of it, and who limits them.
+
+In: an open state, and the machine's own NVML library, whose tool decides by the rules of the
+memory limits whether a process gets what it asks for. Out: what processes have. On a machine whose
+control groups are plain folders, `make_root` and `make_group` make them as the kernel would.
+"""
+
+import ctypes
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.errors import SetupError
+from dra_driver.simulator.hardware import SimulatedGpu
+from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, Fact, MemoryBackend
+from dra_driver.simulator.state import State
+
+_SUCCESS, _REFUSED_BY_LIMIT = 0, 20
+_REASONS = {
+    2: "its control group is none below the machine's root of control groups",
+    3: "its control group is one of cgroup v1",
+    4: "the state file or the control group cannot be opened",
+    6: "its control group does not exist",
+    7: "all places for processes or allocations are taken",
+    23: "the GPU has not so much memory left",
+}
+DMEM_FILES = ("dmem.max", "dmem.min")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """Memory that a process has of the GPU in a slot, in bytes. `charged`: by an entry (misc)."""
+
+    pid: int
+    slot: int
+    memory: int
+    charged: bool
+
+
+def take(
+    library: Path, state: State, slot: int, *, pid: int, group: Path | None, memory: int
+) -> bool:
+    """Let a process in a control group take memory of a GPU; False when a limit forbids it.
+
+    Args:
+        library: the machine's NVML library.
+        state: the machine's state.
+        slot: of the GPU.
+        pid: the process, which need not exist.
+        group: folder of its control group; None when the driver does not know it, which no limit
+            binds.
+        memory: in bytes.
+
+    Raises:
+        SetupError: there is no such control group, or the GPU itself has not so much left.
+    """
+    code = ctypes.CDLL(str(library)).nvmlSimulatorAllocate(
+        os.fsencode(state.path),
+        ctypes.c_uint(slot),
+        ctypes.c_uint(pid),
+        None if group is None else os.fsencode(group),
+        ctypes.c_ulonglong(memory),
+    )
+    if code not in (_SUCCESS, _REFUSED_BY_LIMIT):
+        raise SetupError(
+            f"process {pid} cannot take memory: {_REASONS.get(code, f'NVML return code {code}')}"
+        )
+    return bool(code == _SUCCESS)
+
+
+def release(state: State, slot: int, pid: int) -> None:
+    """End a process on a GPU; what it had is free again."""
+    with state.locked() as record:
+        for allocation in record.allocations:
+            if allocation.active and (allocation.slot, allocation.pid) == (slot, pid):
+                allocation.active = 0
+                record.gpus[slot].facts[Fact.MEMORY_USED] -= allocation.bytes
+        for process in record.processes:
+            if (process.slot, process.pid, process.gpu_instance) == (slot, pid, NOT_A_MIG_INSTANCE):
+                process.active = 0
+
+
+def allocations(state: State) -> list[Allocation]:
+    """List what processes have taken, in the order of their places."""
+    with state.locked() as record:
+        return [
+            Allocation(
+                pid=place.pid, slot=place.slot, memory=place.bytes, charged=bool(place.charged)
+            )
+            for place in record.allocations
+            if place.active
+        ]
+
+
+def backend(state: State) -> MemoryBackend:
+    """Return who keeps the memory limits of this machine."""
+    with state.locked() as record:
+        return MemoryBackend(record.memory_backend)
+
+
+def group_of(state: State, pid: int, proc: Path = Path("/proc")) -> Path:
+    """Return the folder of the control group (v2) that a process of this host is in.
+
+    Raises:
+        SetupError: there is no such process, or it has none.
+    """
+    try:
+        lines = (proc / str(pid) / "cgroup").read_text().splitlines()
+    except OSError as cause:
+        raise SetupError(
+            f"the control group of process {pid} is not known: {cause.strerror}; name it by its"
+            " folder (--cgroup)"
+        ) from cause
+    root = Path(state.cgroup_root or "/sys/fs/cgroup")
+    for line in lines:
+        if line.startswith("0::/"):
+            return root / line.removeprefix("0::/")
+    raise SetupError(f"process {pid} is in no control group of cgroup v2; name one (--cgroup)")
+
+
+def make_group(group: Path, *, dmem: bool = False) -> Path:
+    """Make a folder that stands for a control group (v2), with the controller dmem or without.
+
+    The folder above it must be there. Returns the folder.
+    """
+    group.mkdir()
+    for name in ("cgroup.procs", "cgroup.events", "cgroup.controllers"):
+        (group / name).touch()
+    for name in DMEM_FILES if dmem else ():
+        (group / name).touch()
+    return group
+
+
+def make_root(folder: Path, gpus: Sequence[SimulatedGpu] = (), *, dmem: bool = False) -> Path:
+    """Make a folder that stands for the root of all control groups; returns it.
+
+    Args:
+        folder: a new one.
+        gpus: whose memory the kernel counts, if it has the controller.
+        dmem: whether the kernel has the controller dmem.
+    """
+    folder.mkdir()
+    (folder / "cgroup.procs").touch()
+    (folder / "cgroup.controllers").write_text(f"cpu memory pids misc{' dmem' * dmem}\n")
+    if dmem:
+        capacity = [
+            f"nvidia/{gpu.nvml_bus_id}/vidmem {gpu.card.memory.total_mib * 1024**2}\n"
+            for gpu in gpus
+        ]
+        (folder / "dmem.capacity").write_text("".join(capacity))
+    return folder

@@ -1,0 +1,35 @@
+/*
+ * Memory limits of control groups: how a group is found and who is above it, what the kernel's
+ * files say of it (backend dmem), and the rules that both backends share.
+ */
+#ifndef SIMULATOR_MEMORY_H
+#define SIMULATOR_MEMORY_H
+
+#include "mig.h"
+
+/* A control group and those above it, without the root; the folders are open (O_PATH). */
+struct sim_lineage {
+    unsigned int depth;
+    int folders[SIM_MAX_GROUP_DEPTH];
+    struct sim_group groups[SIM_MAX_GROUP_DEPTH];
+};
+
+/* memory_groups.c */
+nvmlReturn_t sim_open_lineage(const struct sim_state *state, const char *path,
+                              struct sim_lineage *lineage);
+nvmlReturn_t sim_open_own_lineage(const struct sim_state *state, struct sim_lineage *lineage);
+void sim_close_lineage(struct sim_lineage *lineage);
+
+/* memory_files.c */
+bool sim_has_dmem(int folder);
+uint64_t sim_read_dmem(int folder, const char *file, const char *bus_id, uint64_t otherwise);
+nvmlReturn_t sim_write_dmem(int folder, const char *file, const char *bus_id, uint64_t bytes);
+
+/* memory_rules.c */
+struct sim_memory_limit *sim_nearest_limit(struct sim_state *state, unsigned int slot,
+                                           const struct sim_lineage *lineage);
+uint64_t sim_charged(const struct sim_state *state, const struct sim_memory_limit *limit);
+uint64_t sim_used(const struct sim_state *state, unsigned int slot, const struct sim_group *group);
+uint64_t sim_dmem_max(const struct sim_state *state, unsigned int slot, int folder);
+
+#endif

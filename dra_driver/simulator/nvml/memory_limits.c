@@ -1,0 +1,150 @@
+/*
+ * NVML's calls for the memory limits of a control group on a GPU, as of driver R615; a machine
+ * with an older driver has a library without them. memory_rules.c says what a limit does.
+ *
+ * Both backends have silent traps, which are kept. dmem: a hard limit below what is in use is
+ * ignored, and the call succeeds; a soft limit is added to those of all groups above, where it
+ * stays when the group is removed with it. misc: a limit below what is in use is refused, the old
+ * one stays; a group without a limit looks like a GPU without support. Both: a GPU in MIG mode
+ * takes limits, and does not heed them.
+ */
+#include <unistd.h>
+
+#include "facts.h"
+#include "memory.h"
+
+struct limits {
+    uint64_t soft, hard, used;
+};
+
+static const char *bus_id(const struct sim_state *state, unsigned int slot)
+{
+    return state->gpus[slot].texts[TEXT_PCI_BUS_ID];
+}
+
+static uint64_t read_soft(const struct sim_state *state, unsigned int slot, int folder)
+{
+    return sim_read_dmem(folder, "dmem.min", bus_id(state, slot), 0);
+}
+
+static nvmlReturn_t get_misc(struct sim_state *state, unsigned int slot,
+                             const struct sim_lineage *lineage, struct limits *limits)
+{
+    const struct sim_memory_limit *limit = sim_nearest_limit(state, slot, lineage);
+    if (limit == NULL)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *limits = (struct limits){limit->soft, limit->hard, sim_charged(state, limit)};
+    return NVML_SUCCESS;
+}
+
+/* A group for which the controller is not enabled is answered for by the nearest that has it. */
+static nvmlReturn_t get_dmem(const struct sim_state *state, unsigned int slot,
+                             const struct sim_lineage *lineage, struct limits *limits)
+{
+    for (unsigned int level = 0; level < lineage->depth; level++) {
+        int folder = lineage->folders[level];
+        if (!sim_has_dmem(folder))
+            continue;
+        *limits = (struct limits){read_soft(state, slot, folder), sim_dmem_max(state, slot, folder),
+                                  sim_used(state, slot, &lineage->groups[level])};
+        return NVML_SUCCESS;
+    }
+    return NVML_ERROR_NOT_SUPPORTED;
+}
+
+static nvmlReturn_t set_misc(struct sim_state *state, unsigned int slot,
+                             const struct sim_lineage *lineage, const struct limits *wanted)
+{
+    const struct sim_lineage own = {.depth = 1, .groups = {lineage->groups[0]}};
+    struct sim_memory_limit *limit = sim_nearest_limit(state, slot, &own);
+    for (unsigned int i = 0; i < SIM_MAX_MEMORY_LIMITS && limit == NULL; i++)
+        if (!state->memory_limits[i].active) {
+            limit = &state->memory_limits[i];
+            *limit = (struct sim_memory_limit){.slot = slot, .group = lineage->groups[0]};
+        }
+    if (limit == NULL)
+        return NVML_ERROR_MEMORY;
+    if (limit->active)
+        SIM_REQUIRE(wanted->hard >= sim_charged(state, limit));
+    limit->soft = wanted->soft;
+    limit->hard = wanted->hard;
+    __atomic_store_n(&limit->active, 1, __ATOMIC_RELEASE);
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t set_dmem(const struct sim_state *state, unsigned int slot,
+                             const struct sim_lineage *lineage, const struct limits *wanted)
+{
+    int folder = lineage->folders[0];
+    if (!sim_has_dmem(folder))
+        return NVML_ERROR_NOT_FOUND;
+    if (wanted->hard >= sim_used(state, slot, &lineage->groups[0]))
+        SIM_TRY(sim_write_dmem(folder, "dmem.max", bus_id(state, slot), wanted->hard));
+    uint64_t before = read_soft(state, slot, folder);
+    SIM_TRY(sim_write_dmem(folder, "dmem.min", bus_id(state, slot), wanted->soft));
+    for (unsigned int level = 1; level < lineage->depth; level++) {
+        int above = lineage->folders[level];
+        if (!sim_has_dmem(above))
+            break;
+        uint64_t others = read_soft(state, slot, above);
+        others = others > before ? others - before : 0;
+        SIM_TRY(sim_write_dmem(above, "dmem.min", bus_id(state, slot), others + wanted->soft));
+    }
+    return NVML_SUCCESS;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device,
+                                                      nvmlGetMemoryLimits_v1_t *answer)
+{
+    SIM_ENTER(device);
+    SIM_REQUIRE(answer != NULL && answer->nameSpace != NULL);
+    struct sim_state *state = sim_state();
+    if (state->memory_backend == MEMORY_BACKEND_OFF)
+        return NVML_ERROR_NOT_SUPPORTED;
+    struct sim_lineage lineage;
+    struct limits limits = {0, 0, 0};
+    SIM_TRY(sim_open_lineage(state, answer->nameSpace, &lineage));
+    nvmlReturn_t result = state->memory_backend == MEMORY_BACKEND_MISC
+                              ? get_misc(state, device->slot, &lineage, &limits)
+                              : get_dmem(state, device->slot, &lineage, &limits);
+    sim_close_lineage(&lineage);
+    SIM_TRY(result);
+    answer->softLimit = limits.soft;
+    answer->hardLimit = limits.hard;
+    answer->currentUsed = limits.used;
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t set_limits(struct sim_state *state, unsigned int slot,
+                               const struct sim_lineage *lineage, const struct limits *wanted)
+{
+    if (lineage->depth == 0)
+        return NVML_ERROR_NOT_SUPPORTED;
+    int lock = sim_lock(sim_state_path());
+    if (lock < 0)
+        return NVML_ERROR_NO_PERMISSION;
+    nvmlReturn_t result = state->memory_backend == MEMORY_BACKEND_MISC
+                              ? set_misc(state, slot, lineage, wanted)
+                              : set_dmem(state, slot, lineage, wanted);
+    close(lock);
+    return result;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device,
+                                                      nvmlSetMemoryLimits_v1_t *limits)
+{
+    SIM_ENTER(device);
+    SIM_REQUIRE(limits != NULL && limits->nameSpace != NULL);
+    SIM_REQUIRE(limits->softLimit <= limits->hardLimit);
+    struct sim_state *state = sim_state();
+    if (state->memory_backend == MEMORY_BACKEND_OFF)
+        return NVML_ERROR_NOT_SUPPORTED;
+    if (!sim_writable()) /* as without CAP_SYS_ADMIN */
+        return NVML_ERROR_NO_PERMISSION;
+    const struct limits wanted = {limits->softLimit, limits->hardLimit, 0};
+    struct sim_lineage lineage;
+    SIM_TRY(sim_open_lineage(state, limits->nameSpace, &lineage));
+    nvmlReturn_t result = set_limits(state, device->slot, &lineage, &wanted);
+    sim_close_lineage(&lineage);
+    return result;
+}

@@ -1,0 +1,121 @@
+"""Consumable capacity: devices that the scheduler gives to several claims, a part to each.
+
+In: the setting `--consumable-shares`, and a device's capacities. Out: the same capacities with a
+request policy each, in names, limits and defaults those of NVIDIA's driver; `cores`, percent of the
+SMs, is this driver's own. Rules (KEP-5075): of a capacity that a claim does not ask for, the
+default of its policy is consumed, and all of it where it has no policy: so every capacity has one.
+What is asked for is rounded up to the next step. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from resource_nvidia_com.quantity import Quantity
+
+ALLOWS_MULTIPLE = "allowMultipleAllocations"
+"""The field of a device that the scheduler can give to several claims."""
+
+REQUEST_POLICY = "requestPolicy"
+"""The field of a capacity that says how much of it a claim consumes."""
+
+GATED_FIELDS = frozenset({ALLOWS_MULTIPLE, REQUEST_POLICY})
+"""What an API server drops whose feature gate DRAConsumableCapacity is off."""
+
+MEMORY = "memory"
+CORES = "cores"
+SHARES = "shares"
+
+MOST_ADDED = 2
+"""Capacities that a device has more when several claims can have it."""
+
+_MIB = 1024**2
+_PERCENT = 100
+
+
+class ConsumableMode(StrEnum):
+    """What a claim consumes that asks for nothing."""
+
+    DISABLED = "disabled"
+    """The device, as without consumable capacity."""
+
+    MEMORY = "memory"
+    """All of the memory: claims share a device only if each says how much memory it needs."""
+
+    UNLIMITED = "unlimited"
+    """Nothing: any number of claims share a device."""
+
+    COUNT = "count"
+    """One of so many shares."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumable:
+    """The setting. `count` is how many shares there are in mode COUNT, else 0."""
+
+    mode: ConsumableMode = ConsumableMode.DISABLED
+    count: int = 0
+
+    @classmethod
+    def of(cls, text: str, *, gate: bool | None = None) -> "Consumable":
+        """Return what a setting means: disabled, memory, unlimited or a number of shares.
+
+        Args:
+            text: the setting.
+            gate: NVIDIA's feature gate ConsumableShares, if it is set: false disables.
+        """
+        if gate is False:
+            return cls()
+        if text.isdecimal():
+            return cls(mode=ConsumableMode.COUNT, count=int(text))
+        return cls(mode=ConsumableMode(text))
+
+    def __str__(self) -> str:
+        """Return the setting as it is given."""
+        return str(self.count) if self.mode is ConsumableMode.COUNT else self.mode.value
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether several claims can have one device."""
+        return self.mode is not ConsumableMode.DISABLED
+
+
+NO_CONSUMABLES = Consumable()
+
+
+def consumable(
+    capacity: Mapping[str, object], memory: int | None, setting: Consumable
+) -> dict[str, object]:
+    """Return the capacities of a device that several claims can have.
+
+    Args:
+        capacity: those that it has for one claim.
+        memory: what of its memory claims can use, in bytes; None for a device that does not say.
+        setting: what claims consume that ask for nothing.
+    """
+    found: dict[str, object] = {
+        name: {**value, REQUEST_POLICY: {"default": "0"}}
+        for name, value in capacity.items()
+        if isinstance(value, Mapping) and name != MEMORY
+    }
+    mib = 0 if memory is None else memory // _MIB
+    if mib:
+        found[MEMORY] = _memory(mib * _MIB, setting.mode)
+    if setting.mode is ConsumableMode.COUNT:
+        found[SHARES] = _ranged(str(setting.count), default="1", least="1", step="1")
+    found[CORES] = _ranged(str(_PERCENT), default="0", least="0", step="1")
+    return found
+
+
+def _memory(usable: int, mode: ConsumableMode) -> dict[str, object]:
+    value, step = str(Quantity.of_bytes(usable)), str(Quantity.of_bytes(_MIB))
+    if mode is ConsumableMode.MEMORY:
+        return _ranged(value, default=value, least=step, step=step)
+    return _ranged(value, default="0", least="0", step=step)
+
+
+def _ranged(value: str, *, default: str, least: str, step: str) -> dict[str, object]:
+    within: dict[str, object] = {"min": least, "max": value}
+    if value not in (step, least):  # a range of one value has no room for a step
+        within["step"] = step
+    return {"value": value, REQUEST_POLICY: {"default": default, "validRange": within}}

@@ -1,0 +1,84 @@
+"""Which share configs a manifest has, and what is wrong with them.
+
+In: a document. Out: what is wrong with each config in it, with its place in the file. A share
+config has the form of the device plugin's file; it stands alone in a document or is a value of a
+ConfigMap's `data`. Nothing in it says what it is for but its `version` and its fields, so other
+files with a `version` are left alone. The checks are those of the driver.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
+from resource_nvidia_com.device_plugin import VERSION, SharedBy, decode_node_config
+from resource_nvidia_com.problems import InvalidConfigError, Path, dotted
+
+_LOOKS_LIKE_ONE = re.compile(rf"^(version:\s*[\"']?{VERSION}\b|sharing:)", re.MULTILINE)
+_OF_MIG_MANAGER = "mig-configs"
+"""A field of mig-manager's config file, which has the same `version`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrong:
+    """One thing that is wrong, and where."""
+
+    place: Place
+    text: str
+
+
+def is_node_config(value: object) -> bool:
+    """Tell whether a document is a share config, or was meant to be one."""
+    if not isinstance(value, Mapping) or "apiVersion" in value or "kind" in value:
+        return False
+    sharing = value.get("sharing")
+    if isinstance(sharing, Mapping) and not sharing.keys().isdisjoint(SharedBy):
+        return True
+    return value.get("version") == VERSION and _OF_MIG_MANAGER not in value
+
+
+def wrong_in_document(document: Document) -> Iterator[Wrong]:
+    """Yield what is wrong with a document that is a share config."""
+    try:
+        decode_node_config(document.value)
+    except InvalidConfigError as error:
+        for problem in error.problems:
+            yield Wrong(place=document.place(problem.path), text=problem.text)
+
+
+def configs_of(config_map: Mapping[str, object], path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield (path in the file, text) of the share configs of a ConfigMap that stands at `path`."""
+    data = config_map.get("data")
+    for key, text in data.items() if isinstance(data, Mapping) else ():
+        if isinstance(text, str) and _is_text_of_one(text):
+            yield (*path, "data", key), text
+
+
+def wrong_in_text(document: Document, path: Path, text: str) -> Iterator[Wrong]:
+    """Yield what is wrong with the share config whose text is the value at `path`."""
+    for wrong in _wrong_in(text):
+        place = document.place_within(path, wrong.place)
+        inner = wrong.text
+        if place is None:
+            place = document.place(path)
+            inner = f"line {wrong.place.line}, column {wrong.place.column}: {inner}"
+        yield Wrong(place=place, text=f"{dotted(path)}: {inner}")
+
+
+def _is_text_of_one(text: str) -> bool:
+    try:
+        return any(is_node_config(document.value) for document in read_documents(text))
+    except BrokenManifestError:
+        return bool(_LOOKS_LIKE_ONE.search(text)) and _OF_MIG_MANAGER not in text
+
+
+def _wrong_in(text: str) -> Iterator[Wrong]:
+    try:
+        documents = list(read_documents(text))
+    except BrokenManifestError as error:
+        yield Wrong(place=error.place, text=str(error))
+        return
+    for document in documents[1:]:
+        second = "a second document: a share config is one; give each config a key of its own"
+        yield Wrong(place=document.place(()), text=second)
+    yield from wrong_in_document(documents[0])

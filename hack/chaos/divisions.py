@@ -1,0 +1,41 @@
+"""The share configs among which a campaign changes, and what their shares are called. Pure.
+
+Under each of them all GPUs are divided, so that a workload with a share always has a place; claims
+for whole GPUs and for MIG devices get theirs beside. The name that shares serve is one that whole
+GPUs do not serve.
+"""
+
+import re
+from collections.abc import Mapping
+
+import yaml
+from testbed.api import Object
+
+_RESOURCE = "nvidia.com/gpu"
+_COUNTS: Mapping[str, tuple[str, int]] = {"mps": ("mps", 10), "turns": ("timeSlicing", 4)}
+_SHARE = re.compile(r"^gpu-\d+-share-\d+-of-(?P<count>\d+)$")
+
+DIVISIONS = tuple(_COUNTS)
+"""Their names, that of the first config first."""
+
+MPS = "mps"
+"""The one of them whose shares are served by MPS."""
+
+
+def config(division: str) -> str:
+    """The share config, as a file's text."""
+    kind, count = _COUNTS[division]
+    sharing: Object = {
+        "renameByDefault": True,
+        "failRequestsGreaterThanOne": True,
+        "resources": [{"name": _RESOURCE, "replicas": count}],
+    }
+    return yaml.safe_dump({"version": "v1", "sharing": {kind: sharing}})
+
+
+def division_of(device: str) -> str | None:
+    """The division under which a device of this name is a share; None for one that is no share."""
+    found = _SHARE.match(device)
+    if found is None:
+        return None
+    return next(name for name, (_, count) in _COUNTS.items() if count == int(found["count"]))

@@ -1,0 +1,188 @@
+"""What a demo needs of a machine's GPUs, and whether those of a profile can give it.
+
+In: the `needs` of an `expect.yaml`, and a machine profile of the simulator. Out: a `Fit`, which
+says how the demo is adapted to the machine's cards, or the reason why it cannot run there.
+Rule: cards name the same MIG profile after their memory, 1g.5gb here and 1g.10gb there; what is the
+same is NVML's number of the profile. A demo is written with the names of one card.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from testbed.commands import TestbedError
+
+from dra_driver.errors import ConfigError
+from dra_driver.simulator import profile as profiles
+from dra_driver.simulator.profile import CARDS, Card, Gpu, Mig, MigProfile, Profile
+
+_MIG_NAME = re.compile(r"\b\d+g\.\d+gb\b")
+
+
+class UnfitError(TestbedError):
+    """A machine's GPUs cannot give what a demo needs; the text says what that is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a demo needs of a machine.
+
+    Attributes:
+        gpus: how many whole GPUs it has at the same time.
+        divided: how many GPUs it has MIG devices of at the same time.
+        names_of: the card whose names of MIG profiles it is written with.
+        product: what the product name of its GPUs matches, in lower case.
+        compute_capability: the least that each GPU must have.
+        time_slices: whether the time-slices of each GPU can be set.
+    """
+
+    gpus: int = 0
+    divided: int = 0
+    names_of: str = ""
+    product: str = ""
+    compute_capability: tuple[int, int] = (0, 0)
+    time_slices: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """How a demo runs on a machine.
+
+    Attributes:
+        card: the product that is divided for it; empty when none is.
+        names: that card's names of MIG profiles, by those that the demo is written with.
+        divided: the minor numbers of GPUs of that card, as many as the demo needs divided.
+        switched: the minor numbers of GPUs whose MIG mode an admin turns on for it, by a reset.
+    """
+
+    card: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+    divided: tuple[int, ...] = ()
+    switched: tuple[int, ...] = ()
+
+    def adapted(self, text: str) -> str:
+        """Return a text of the demo with the card's names of MIG profiles."""
+        return _MIG_NAME.sub(lambda name: self.names.get(name[0], name[0]), text)
+
+
+def machine(name: str) -> Profile:
+    """Return a machine profile of the simulator, by its name or by the path of a file.
+
+    Raises:
+        TestbedError: There is no such profile; the text lists those that are.
+    """
+    try:
+        return profiles.load(name)
+    except ConfigError as error:
+        raise TestbedError(str(error)) from error
+
+
+def parse_needs(entry: Mapping[str, Any]) -> Needs:
+    """Read `needs` of an `expect.yaml`."""
+    mig = entry.get("mig", {})
+    capability = str(entry.get("computeCapability", "0.0"))
+    return Needs(
+        gpus=entry.get("gpus", 0),
+        divided=mig.get("gpus", 0),
+        names_of=mig.get("namesOf", ""),
+        product=entry.get("product", ""),
+        compute_capability=_capability(capability),
+        time_slices=entry.get("timeSlices", False),
+    )
+
+
+def fit(needs: Needs, text: str, on: Profile) -> Fit:
+    """Say how a demo with these needs and this text runs on a machine.
+
+    Raises:
+        UnfitError: It cannot.
+    """
+    gpus = [gpu for gpu in on.gpus if re.search(needs.product, on.card_of(gpu).name.lower())]
+    if not gpus:
+        raise UnfitError(f"it is for GPUs whose product matches {needs.product}; {_has(on)}")
+    if len(gpus) < needs.gpus:
+        raise UnfitError(f"it takes {_count(needs.gpus)}; {_has(on)}")
+    # A claim may get any of them.
+    for card in [on.card_of(gpu) for gpu in gpus] if needs.gpus else []:
+        if _capability(card.compute_capability) < needs.compute_capability:
+            least = ".".join(map(str, needs.compute_capability))
+            raise UnfitError(
+                f"it takes compute capability {least}; {card.name} has {card.compute_capability}"
+            )
+        if needs.time_slices and not card.time_slicing:
+            raise UnfitError(f"it sets a time-slice; {card.name} has none that can be set")
+    return _divided(needs, text, on, gpus) if needs.divided else Fit()
+
+
+def where(needs: Needs, text: str) -> list[str]:
+    """Return the shipped profiles on which such a demo runs, by their short names."""
+    short = {full: alias for alias, full in profiles.ALIASES.items()}
+    found = []
+    for name in profiles.names():
+        try:
+            fit(needs, text, profiles.load(name))
+        except UnfitError:
+            continue
+        found.append(short.get(name, name))
+    return found
+
+
+def _divided(needs: Needs, text: str, on: Profile, gpus: Sequence[Gpu]) -> Fit:
+    """Choose the card that is divided: the one that needs the least to be done for it."""
+    written = set(_MIG_NAME.findall(text))
+    fits, reasons = [], []
+    for name in dict.fromkeys(gpu.card for gpu in gpus):
+        card, of_it = on.cards[name], [gpu for gpu in gpus if gpu.card == name]
+        if card.mig is None:
+            continue
+        try:
+            fits.append(_on_card(needs, written, card, card.mig, of_it))
+        except UnfitError as reason:
+            reasons.append(str(reason))
+    if not fits:
+        raise UnfitError("; ".join(reasons) or f"it takes GPUs with MIG; {_has(on)}")
+    return min(fits, key=lambda one: (len(one.switched), any(a != b for a, b in one.names.items())))
+
+
+def _on_card(needs: Needs, written: set[str], card: Card, mig: Mig, gpus: Sequence[Gpu]) -> Fit:
+    if len(gpus) < needs.divided:
+        raise UnfitError(
+            f"it takes {_count(needs.divided)} of one product with MIG, and of {card.name} there"
+            f" {'is' if len(gpus) == 1 else 'are'} {len(gpus)}"
+        )
+    numbers = {one.name: one.index for one in _mig_profiles(needs.names_of)}
+    here = {one.index: one.name for one in mig.profiles}
+    if lacking := sorted(name for name in written if numbers[name] not in here):
+        raise UnfitError(
+            f"it takes MIG devices such as {', '.join(lacking)} of {needs.names_of}, of which"
+            f" {card.name} has no like; it has {', '.join(here.values())}"
+        )
+    divided = tuple(gpu.minor for gpu in gpus[: needs.divided])
+    return Fit(
+        card=card.name,
+        names={name: here[numbers[name]] for name in written},
+        divided=divided,
+        switched=divided if mig.reset_to_switch else (),
+    )
+
+
+def _mig_profiles(name: str) -> Sequence[MigProfile]:
+    """Return the MIG profiles of a shipped card."""
+    card = Card.model_validate(yaml.safe_load((CARDS / f"{name}.yaml").read_text()))
+    return card.mig.profiles if card.mig else ()
+
+
+def _has(on: Profile) -> str:
+    products = ", ".join(dict.fromkeys(on.card_of(gpu).name for gpu in on.gpus))
+    return f"{on.name} has {_count(len(on.gpus))}: {products}"
+
+
+def _count(gpus: int) -> str:
+    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
+def _capability(text: str) -> tuple[int, int]:
+    major, _, minor = text.partition(".")
+    return int(major), int(minor)

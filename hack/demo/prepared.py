@@ -1,0 +1,160 @@
+"""What is put in place for a demo before it is applied, and taken away after.
+
+On a real node these are other people's: images in a registry, the RuntimeClass of the container
+toolkit, MIG devices and MIG mode that an admin has set, and the node's share config in a ConfigMap.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import yaml
+from demos import Demo
+from screen import Screen
+from testbed.commands import TestbedError, wait_until
+from testbed.mig import switch_by_reset
+from testbed.node import GpuNode
+
+TEST_IMAGE = "registry.local/gpu-test:1"
+"""The image that hack/cluster makes: busybox, bash and a C library."""
+
+SHARES_NOTHING = "version: v1\n"
+"""A share config as it is while no demo has one of its own."""
+
+
+@contextmanager
+def prepared(screen: Screen, node: GpuNode, demo: Demo, *, keep: bool) -> Iterator[None]:
+    """Put in place what a demo needs, and take it away after; `keep` leaves it."""
+    _provide_images(screen, node, demo)
+    _provide_runtime_classes(screen, node, demo)
+    with ExitStack() as stack:
+        for put in (_divisible, _made_by_hand, _shared, _set):
+            stack.enter_context(_taken_back(put(screen, node, demo), keep=keep))
+        yield
+
+
+@contextmanager
+def _taken_back(undo: Callable[[], None], *, keep: bool) -> Iterator[None]:
+    try:
+        yield
+    except TestbedError:
+        with suppress(TestbedError):  # what went wrong before is the one to be told
+            undo()
+        raise
+    if not keep:
+        undo()
+
+
+def _divisible(screen: Screen, node: GpuNode, demo: Demo) -> Callable[[], None]:
+    """Turn MIG mode on as an admin does on cards that change it by a reset; return its undo."""
+    if not (minors := demo.fit.switched):
+        return _nothing
+    switch_by_reset(node, minors, on=True)
+    names = ", ".join(f"gpu-{minor}" for minor in minors)
+    screen.step(f"admin: MIG mode turned on, by a reset, for {names}")
+
+    def undo() -> None:
+        switch_by_reset(node, minors, on=False)
+        screen.step("admin: MIG mode turned off again")
+
+    return undo
+
+
+def _made_by_hand(screen: Screen, node: GpuNode, demo: Demo) -> Callable[[], None]:
+    """Make MIG devices as an admin does; return what destroys them."""
+    if not demo.made:
+        return _nothing
+    machine, minor = node.machine, demo.fit.divided[0]
+    is_on = minor in demo.fit.switched
+    if not is_on:
+        _switch(node, minor, "on")
+    uuids = [
+        machine.mig("create", "--gpu", f"minor:{minor}", "--profile", profile)
+        for profile in demo.made
+    ]
+    screen.step(f"admin: made MIG devices on gpu-{minor}: {', '.join(demo.made)}")
+
+    def undo() -> None:
+        for uuid in uuids:
+            machine.mig("destroy", "--device", uuid)
+        if not is_on:
+            _switch(node, minor, "off")
+        screen.step("admin: destroyed them again")
+
+    return undo
+
+
+def _switch(node: GpuNode, minor: int, mode: str) -> None:
+    """Switch the MIG mode of a card that does so at once, unless a process has NVML open."""
+    node.without_driver(lambda: node.machine.mig(mode, "--gpu", f"minor:{minor}"))
+
+
+def _shared(screen: Screen, node: GpuNode, demo: Demo) -> Callable[[], None]:
+    """Give the node the demo's share config, while the driver runs; return what takes it away."""
+    if not demo.share_config:
+        return _nothing
+    node.share(demo.share_config)
+    _wait_shared(node, shared=True)
+    screen.step("share config put in place; the driver runs on, and publishes shares")
+
+    def undo() -> None:
+        node.share(SHARES_NOTHING)
+        _wait_shared(node, shared=False)
+        screen.step("share config taken away; no shares are published any more")
+
+    return undo
+
+
+def _set(screen: Screen, node: GpuNode, demo: Demo) -> Callable[[], None]:
+    """Give the driver the demo's settings, by a restart; return what gives it its own again."""
+    if not demo.driver:
+        return _nothing
+    before = node.driver_settings
+    node.restart_driver(before | demo.driver)
+    names = ", ".join(f"{name}={value}" for name, value in demo.driver.items())
+    screen.step(f"driver restarted with {names}")
+
+    def undo() -> None:
+        node.restart_driver(before)
+        screen.step("driver restarted without it")
+
+    return undo
+
+
+def _wait_shared(node: GpuNode, *, shared: bool) -> None:
+    wait_until(
+        lambda: any("-share-" in name for name in node.devices()) is shared,
+        f"{'shares' if shared else 'no more shares'} to be published",
+        timeout=30,
+    )
+    node.wait_published()
+
+
+def _nothing() -> None:
+    """Nothing was put in place."""
+
+
+def _provide_images(screen: Screen, node: GpuNode, demo: Demo) -> None:
+    """Give the test image the names that the demo's pods use, since there is no registry here."""
+    here = node.cluster.ctr("images", "list", "--quiet").split()
+    for image in sorted(demo.values_of("image")):
+        full = _full_name(image)
+        if full not in here:
+            node.cluster.ctr("images", "tag", TEST_IMAGE, full)
+            screen.step(f"no registry here: the test image stands in for {image}")
+
+
+def _provide_runtime_classes(screen: Screen, node: GpuNode, demo: Demo) -> None:
+    """Make the RuntimeClasses that the demo's pods name, of the runtime that there is."""
+    for name in sorted(demo.values_of("runtimeClassName")):
+        metadata = {"name": name}
+        kind = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": metadata}
+        node.cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(kind | {"handler": "runc"}))
+        screen.step(f"no container toolkit here: runc stands in for the RuntimeClass {name}")
+
+
+def _full_name(image: str) -> str:
+    """Return an image's name as container runtimes keep it: with registry and namespace."""
+    first, slash, _ = image.partition("/")
+    if slash and ("." in first or ":" in first):
+        return image
+    return f"docker.io/{image}" if slash else f"docker.io/library/{image}"

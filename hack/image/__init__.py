@@ -1,0 +1,1 @@
+"""Builds the driver's image where no registry can be reached, and looks into what was built."""

@@ -1,0 +1,112 @@
+"""The command line of `hack/image`."""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from testbed.cluster import Cluster
+from testbed.commands import TestbedError
+
+from image import archive, sbom
+from image.builder import Builder, cache_folder
+from image.errors import ImageError
+from image.inspection import complaints
+from image.recipe import ARCHITECTURES, NAME, TARGETS, Recipe, own_architecture, version
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one command; return 1 when it failed or an image is not as it shall be."""
+    options = _options(words)
+    try:
+        return int(options.run(options))
+    except (ImageError, TestbedError, subprocess.CalledProcessError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="hack/image", description="Builds the driver's image where no registry can be reached."
+    )
+    verbs = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    build = verbs.add_parser("build", help="build it, or find the one built before; print where")
+    build.set_defaults(run=_build)
+    _add_recipe(build)
+
+    load = verbs.add_parser("load", help="build it and import it into a local cluster")
+    load.set_defaults(run=_load)
+    load.add_argument("--cluster", default="dra", help="of hack/cluster (default: dra)")
+    _add_recipe(load)
+
+    check = verbs.add_parser("check", help="look for what should not be in an archive's images")
+    check.set_defaults(run=_check)
+    check.add_argument("archive", type=Path)
+
+    bill = verbs.add_parser("sbom", help="write an archive's bills of materials, one for each arch")
+    bill.set_defaults(run=_sbom)
+    bill.add_argument("archive", type=Path)
+    bill.add_argument("--output", type=Path, required=True, help="folder for them")
+    return parser.parse_args(words)
+
+
+def _add_recipe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", choices=TARGETS, default="driver")
+    parser.add_argument("--arch", choices=ARCHITECTURES, default=own_architecture())
+    parser.add_argument("--fresh", action="store_true", help="with Debian's packages of today")
+
+
+def _archive(options: argparse.Namespace) -> Path:
+    builder = Builder(cache=cache_folder(os.environ), say=_say)
+    return builder.archive(Recipe(target=options.target, arch=options.arch), fresh=options.fresh)
+
+
+def _build(options: argparse.Namespace) -> int:
+    print(_archive(options))
+    return 0
+
+
+def _load(options: argparse.Namespace) -> int:
+    made = _archive(options)
+    cluster = Cluster(options.cluster)
+    cluster.attach()
+    load(cluster, made)
+    print(Recipe(target=options.target, arch=options.arch).reference)
+    return 0
+
+
+def load(cluster: Cluster, made: Path) -> None:
+    """Give an archive to the container runtime of a local cluster.
+
+    Raises:
+        TestbedError: it refused.
+    """
+    cluster.ctr("images", "import", "--local", str(made))
+
+
+def _check(options: argparse.Namespace) -> int:
+    wrong = 0
+    for image in archive.read(options.archive):
+        found = complaints(image)
+        wrong += len(found)
+        megabytes = (image.download / 1e6, image.unpacked / 1e6)
+        print(f"{image.arch}: {megabytes[0]:.1f} MB to download, {megabytes[1]:.1f} MB unpacked")
+        for one in found:
+            print(f"{image.arch}: {one}", file=sys.stderr)
+    return int(wrong > 0)
+
+
+def _sbom(options: argparse.Namespace) -> int:
+    options.output.mkdir(parents=True, exist_ok=True)
+    for image in archive.read(options.archive):
+        path = options.output / f"{NAME}-{version()}-{image.arch}.cdx.json"
+        path.write_text(sbom.document(image, NAME, version()))
+        print(path)
+    return 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"image: {text}\n")

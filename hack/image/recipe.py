@@ -1,0 +1,84 @@
+"""What an image is made from, and the key under which it is kept.
+
+In: the repository, an architecture, a target of the Dockerfile. Out: the files that the build may
+read, and a digest of all that decides what is built. Debian's packages are not part of it: they
+are the newest at the time of the build, and a kept image keeps the ones it was built with.
+"""
+
+import hashlib
+import platform
+import subprocess
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NAME = "dra-driver"
+TARGETS = ("driver", "simulator")
+ARCHITECTURES = ("amd64", "arm64")
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+_IMAGE = tuple(
+    f"hack/image/{name}" for name in ("build.lock", "packages", "rootfs", "runtime.lock")
+)
+_DECIDING = (
+    *("Dockerfile", ".dockerignore", "LICENSE", "README.md", "api", "dra_driver", "pyproject.toml"),
+    *(*_IMAGE, "hack/image/site"),
+)
+_SIMULATOR = "dra_driver/simulator/"
+"""Goes into no driver image, so that changes of it build none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One image: a target of the Dockerfile for an architecture."""
+
+    target: str
+    arch: str
+    repository: Path = REPOSITORY
+
+    @property
+    def tag(self) -> str:
+        """The tag that the manifests use; the simulator's says that it is that."""
+        own = version(self.repository)
+        return own if self.target == "driver" else f"{own}-{self.target}"
+
+    @property
+    def reference(self) -> str:
+        """The image's full name, as container runtimes complete the one in the manifests."""
+        return f"docker.io/library/{NAME}:{self.tag}"
+
+    @property
+    def key(self) -> str:
+        """Digest of all files and settings that decide what is built."""
+        digest = hashlib.sha256(f"{self.target} {self.arch}\n".encode())
+        for path in sources(self.repository):
+            if self.target == "driver" and path.startswith(_SIMULATOR):
+                continue
+            file = self.repository / path
+            executable = file.stat().st_mode & 0o100
+            content = hashlib.sha256(file.read_bytes()).hexdigest()
+            digest.update(f"{path} {bool(executable)} {content}\n".encode())
+        return digest.hexdigest()[:16]
+
+
+def own_architecture() -> str:
+    """This machine's architecture, as Go names it."""
+    machine = platform.machine()
+    return _MACHINES.get(machine, machine)
+
+
+def version(repository: Path = REPOSITORY) -> str:
+    """The project's version, as pyproject.toml says it."""
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    return str(project["version"])
+
+
+def sources(repository: Path) -> list[str]:
+    """The files that decide what is built and that git knows or would add, sorted."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(
+        [*command, "--", *_DECIDING], cwd=repository, capture_output=True, text=True, check=True
+    )
+    names = filter(None, listed.stdout.split("\0"))
+    return sorted({name for name in names if (repository / name).is_file()})

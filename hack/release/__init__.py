@@ -1,0 +1,1 @@
+"""Prepares a release and checks that nothing of it is missing."""

@@ -1,0 +1,77 @@
+"""The project's version: said in pyproject.toml, repeated where files need it literally.
+
+In: the repository's folder. Out: the version, which places say another, or all places changed.
+Semantic versions as tags of images and charts take them: no build metadata, as `+` is no character
+of a tag.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z][0-9A-Za-z.-]*)?")
+EXAMPLES = "1.2.3 or 1.2.3-rc.1"
+
+_IN_TEXT = r"(?P<version>\d+\.\d+\.\d+(?:-(?!simulator)[0-9A-Za-z]+(?:\.[0-9A-Za-z]+)*)?)"
+_PLACES = {
+    "pyproject.toml": [r'^version = "(?P<version>[^"]*)"'],
+    "dra_driver/simulator/pyproject.toml": [
+        r'^version = "(?P<version>[^"]*)"',
+        r'"dra-driver==(?P<version>[^"]*)"',
+    ],
+    "manifests/*.yaml": [r"\bimage: dra-driver:(?P<version>\S+)"],
+    "manifests/chart/Chart.yaml": [
+        r"^version: (?P<version>\S+)",
+        r"^appVersion: (?P<version>\S+)",
+    ],
+    "README.md": [rf"\bdra-driver:{_IN_TEXT}"],
+    "docs/*.md": [rf"\bdra-driver:{_IN_TEXT}", rf"\brefs/tags/v{_IN_TEXT}"],
+}
+"""By files: what stands around the version. Files that are not there say nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One place that says a version."""
+
+    path: Path
+    line: int
+    said: str
+
+
+def current(repository: Path) -> str:
+    """The version of pyproject.toml."""
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    return str(project["version"])
+
+
+def places(repository: Path) -> Iterator[Place]:
+    """Yield every place that says a version."""
+    for path, pattern in _searched(repository):
+        text = path.read_text()
+        for found in pattern.finditer(text):
+            line = text.count("\n", 0, found.start()) + 1
+            yield Place(path=path.relative_to(repository), line=line, said=found["version"])
+
+
+def write(repository: Path, version: str) -> None:
+    """Write a version into every place."""
+    for path, pattern in _searched(repository):
+        text = path.read_text()
+        changed = pattern.sub(lambda found: _with(found, version), text)
+        if changed != text:
+            path.write_text(changed)
+
+
+def _searched(repository: Path) -> Iterator[tuple[Path, re.Pattern[str]]]:
+    for files, patterns in _PLACES.items():
+        for path in sorted(repository.glob(files)):
+            for pattern in patterns:
+                yield path, re.compile(pattern, re.MULTILINE)
+
+
+def _with(found: re.Match[str], version: str) -> str:
+    start, end = (at - found.start() for at in found.span("version"))
+    return f"{found[0][:start]}{version}{found[0][end:]}"

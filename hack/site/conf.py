@@ -1,0 +1,110 @@
+"""Settings of the documentation site, which hack/site/build makes from this repository with Sphinx.
+
+In: README.md as the start page, and the Markdown pages that `include_patterns` names, each where it
+lies: links between them are the same on the site as in the repository. A link to any other file
+here leads to a copy of it, which becomes part of the site. Out: HTML without anything from another
+host. Rule: whatever Sphinx warns of is an error, so a link, an anchor or an entry of the navigation
+that leads nowhere fails the build, and so does a page that the navigation lacks.
+"""
+
+import shutil
+import tomllib
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+_PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+
+project = _PROJECT["name"]
+release = version = _PROJECT["version"]
+project_copyright = ""
+
+extensions = ["myst_parser"]
+root_doc = "README"
+include_patterns = [
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "hack/cluster/README.md"),
+    *("docs/**.md", "manifests/demos/*/README.md"),
+]
+exclude_patterns = [".*", "build", "dist", "tests", "dra_driver", "api"]
+myst_heading_anchors = 4  # with GitHub's names for them
+suppress_warnings = ["misc.highlighting_failure"]  # shortened examples are no valid JSON or YAML
+
+html_theme = "furo"
+html_title = f"{project} {version}"
+html_copy_source = False
+html_show_copyright = False
+html_show_sphinx = False
+html_css_files = ["site.css"]
+html_static_path = ["static"]
+pygments_style = "default"
+pygments_dark_style = "github-dark"
+
+NAVIGATION = {
+    "Start": [
+        "docs/install.md",
+        "docs/compatibility.md",
+        "docs/migrating-from-the-device-plugin.md",
+        "docs/taking-over.md",
+    ],
+    "Use": [
+        "docs/claim-configs.md",
+        "docs/time-slicing.md",
+        "docs/mps.md",
+        "docs/mig.md",
+        "docs/shares.md",
+        "docs/share-config.md",
+    ],
+    "Demos": ["manifests/demos/*/README.md"],
+    "Operate": [
+        "docs/operations.md",
+        "docs/troubleshooting.md",
+        "docs/security.md",
+        "docs/performance.md",
+    ],
+    "Reference": [
+        "docs/device-attributes.md",
+        "docs/settings.md",
+        "docs/image.md",
+        "CHANGELOG.md",
+    ],
+    "Contribute": [
+        "CONTRIBUTING.md",
+        "docs/how-it-works.md",
+        "docs/simulator.md",
+        "hack/cluster/README.md",
+        "docs/chaos.md",
+        "docs/decisions/README.md",
+    ],
+}
+"""The pages by the captions of the site's navigation. Decisions are listed by their own page."""
+
+DECISIONS = "docs/decisions/README"
+
+
+def add_navigation(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Append to the start page what Sphinx makes the navigation of; the file itself has none."""
+    if page == root_doc:
+        source[0] += "".join(
+            toctree(pages, f":caption: {caption}") for caption, pages in NAVIGATION.items()
+        )
+    elif page == DECISIONS:
+        source[0] += toctree(["0*.md"])
+
+
+def toctree(pages: list[str], *options: str) -> str:
+    """The directive that puts pages into the navigation."""
+    lines = [*options, ":glob:", ":hidden:", "", *(one.removesuffix(".md") for one in pages)]
+    return "\n\n```{toctree}\n" + "\n".join(lines) + "\n```\n"
+
+
+def write_index(app: Sphinx, failure: Exception | None) -> None:
+    """Have the start page under the name that web servers look for, too."""
+    if failure is None and app.builder.name == "html":
+        shutil.copy(app.outdir / f"{root_doc}.html", app.outdir / "index.html")
+
+
+def setup(app: Sphinx) -> None:
+    """Join in where Sphinx reads pages, and where it ends."""
+    app.connect("source-read", add_navigation)
+    app.connect("build-finished", write_index)

@@ -1,0 +1,34 @@
+"""Helm, compiled from its Go module, on a local cluster."""
+
+import os
+import sys
+from pathlib import Path
+
+from testbed.cluster import COMMAND, Cluster
+from testbed.commands import run
+
+
+class Helm:
+    """Helm in one namespace of a cluster.
+
+    Raises:
+        TestbedError: Helm could not be had.
+    """
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        words = run((sys.executable, COMMAND, "fetch", "helm"), timeout=1800).split()
+        self._program = Path(words[1], "helm")
+        self._kubeconfig = cluster.env["KUBECONFIG"]
+        self._namespace = namespace
+
+    def __call__(self, verb: str, *words: str | Path, timeout: float = 120) -> str:
+        """Run a command; return what it says.
+
+        Raises:
+            TestbedError: It failed, or took longer than `timeout` seconds.
+        """
+        return run(
+            (self._program, verb, *words, "--namespace", self._namespace),
+            env={**os.environ, "KUBECONFIG": self._kubeconfig},
+            timeout=timeout,
+        )

@@ -1,0 +1,16 @@
+"""What an installation consists of: manifests/install.yaml, and the chart that it is made from."""
+
+import yaml
+
+from testbed.api import Object
+from testbed.commands import REPOSITORY
+
+INSTALL = REPOSITORY / "manifests" / "install.yaml"
+CLASSES = REPOSITORY / "manifests" / "chart" / "files" / "classes"
+"""A file for each DeviceClass that comes with the driver, or for a few."""
+
+
+def installed(*kinds: str) -> list[Object]:
+    """The objects of install.yaml, in its order: those of some kinds, or all."""
+    objects = yaml.safe_load_all(INSTALL.read_text())
+    return [one for one in objects if not kinds or one["kind"] in kinds]

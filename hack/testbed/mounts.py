@@ -1,0 +1,19 @@
+"""What is mounted below a folder of this machine, from /proc/self/mountinfo."""
+
+from pathlib import Path
+
+from testbed.commands import run
+
+
+def mounts_below(folder: Path, *, itself: bool = False) -> list[str]:
+    """The mount points below a folder, the deepest first; perhaps with the folder itself."""
+    points = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    own = str(folder) if itself else None
+    found = (one for one in points if one.startswith(f"{folder}/") or one == own)
+    return sorted(found, key=len, reverse=True)
+
+
+def unmount_all(folder: Path) -> None:
+    """Unmount a folder and all below it, also while it is in use."""
+    for point in mounts_below(folder, itself=True):
+        run(("umount", "--lazy", point))

@@ -1,0 +1,65 @@
+"""A power failure of a node: all that it ends is ended, and what an init system starts is started.
+
+In: a node that is up. Out: one with a new boot id, GPUs as they are after power-on, and no CDI
+specs, mounts and processes of before. Its disk is what it was.
+"""
+
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from testbed import mps
+from testbed.commands import run
+from testbed.machine import DRIVER
+from testbed.mounts import mounts_below
+from testbed.node import GpuNode
+
+_SHIM = b"containerd-shim"
+_CLUSTER_MARK = "DRA_CLUSTER_STATE_OF_THIS_PROCESS"
+
+
+def reboot(node: GpuNode) -> None:
+    """Reboot a node with a driver and an MPS supervisor."""
+    cluster = node.cluster
+    tasks = [int(line.split()[1]) for line in cluster.ctr("task", "ls").splitlines()[1:]]
+    node.driver.kill()
+    node.supervisor.kill()
+    for component in ("kubelet", "containerd"):
+        cluster.stop(component, signal="KILL")
+    kill_all([*_shims(cluster.env["CLUSTER_STATE"]), *tasks])
+    mps.end_all(node.place.plugins)
+    for point in mounts_below(node.place.mps):
+        run(("umount", "--lazy", point))
+    wipe_cdi(node)
+    run((DRIVER, "simulate", "boot", "--root", node.machine.root))
+    for component in ("containerd", "kubelet"):
+        cluster.start(component)
+    node.supervisor.start()
+    node.driver.start()
+
+
+def wipe_cdi(node: GpuNode) -> None:
+    """Delete all CDI specs of a node."""
+    for path in node.cluster.cdi_root.iterdir():
+        path.unlink()
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """Send SIGKILL to processes; those that have ended meanwhile are fine."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _shims(state: str) -> list[int]:
+    """The processes that stand between containerd and the containers of a cluster."""
+    mark = os.fsencode(f"{_CLUSTER_MARK}={state}")
+    found = []
+    for name in Path("/proc").glob("[0-9]*/comm"):
+        with suppress(OSError):
+            environ = name.with_name("environ").read_bytes().split(b"\0")
+            if name.read_bytes().startswith(_SHIM) and mark in environ:
+                found.append(int(name.parent.name))
+    return found

@@ -1,0 +1,75 @@
+"""Claims whose memory limits are not in force are counted until they are, or the claims go."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dra_driver.simulator.layout import Fact
+from worlds.limited_node import LimitedNode, share
+
+SET = "nvmlDeviceSetMemoryLimits_v1"
+
+
+@pytest.fixture(params=["misc", "dmem"])
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LimitedNode]:
+    with closing(LimitedNode.made(tmp_path, request.param)) as made:
+        yield made
+
+
+@pytest.fixture
+def misc(tmp_path: Path) -> Iterator[LimitedNode]:
+    with closing(LimitedNode.made(tmp_path, "misc")) as made:
+        yield made
+
+
+def lost(node: LimitedNode, group: Path) -> None:
+    """Have a pod's group made anew, and NVML refuse to limit it."""
+    node.make_anew(group)
+    node.machine.fail_call(SET, 4, uuid=node.uuid(0))
+
+
+def test_a_claim_counts_until_its_limit_is_set_again(node: LimitedNode) -> None:
+    (pod, group), (other, _) = node.pod(), node.pod()
+    node.driver.prepare(node.claim_of(pod, share(0)))
+    node.driver.prepare(node.claim_of(other, share(1), name="other"))
+    node.look_after()
+    assert node.watch.not_in_force() == 0
+    lost(node, group)
+    for _ in range(2):
+        node.look_after()
+        assert node.watch.not_in_force() == 1
+    node.machine.clear_faults()
+    node.look_after()
+    assert node.watch.not_in_force() == 0
+    assert node.limit(group) == node.share_mib
+
+
+def test_a_claim_that_goes_counts_no_more(node: LimitedNode) -> None:
+    pod, group = node.pod()
+    ref = node.claim_of(pod, share(0))
+    node.driver.prepare(ref)
+    lost(node, group)
+    node.look_after()
+    assert node.watch.not_in_force() == 1
+    node.machine.clear_faults()
+    node.driver.unprepare(ref)
+    node.look_after()
+    assert node.watch.not_in_force() == 0
+
+
+def test_without_persistence_mode_limits_end_with_the_last_process_and_with_it_they_stay(
+    misc: LimitedNode,
+) -> None:
+    pod, group = misc.pod()
+    misc.driver.prepare(misc.claim_of(pod, share(0)))
+    assert [gpu.is_persistent for gpu in misc.session.look().gpus][:1] == [False]
+    misc.session.close()
+    misc.look()
+    assert (misc.limit(group), misc.others()) == (None, None)
+    misc.look_after()
+    misc.machine.set_fact(misc.uuid(0), Fact.PERSISTENCE_MODE, 1)
+    misc.session.close()
+    misc.look()
+    assert (misc.limit(group), misc.others()) == (misc.share_mib, 1)

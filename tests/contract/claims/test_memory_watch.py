@@ -1,0 +1,201 @@
+"""Memory limits of shares are looked after, and come back whatever happened to them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dra_driver.claims.memory_watch import ESCAPED, NO_MEMORY, NOT_IN_FORCE
+from dra_driver.claims.model import ClaimRef
+from dra_driver.claims.reconcile import ReconcileTiming
+from worlds.limited_node import LimitedNode, share
+
+PREPARE_STEPS = ["marked", "intended", "applied", "recorded", "specified"]
+UNPREPARE_STEPS = ["undone", "unspecified", "forgotten"]
+
+
+class KilledError(BaseException):
+    """What follows a step does not happen, as if the process had been killed."""
+
+
+def dies_at(name: str) -> Callable[[str], None]:
+    def step(said: str) -> None:
+        if said == name:
+            raise KilledError
+
+    return step
+
+
+@pytest.fixture(params=["misc", "dmem"])
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LimitedNode]:
+    with closing(LimitedNode.made(tmp_path, request.param)) as made:
+        yield made
+
+
+@pytest.fixture
+def misc(tmp_path: Path) -> Iterator[LimitedNode]:
+    with closing(LimitedNode.made(tmp_path, "misc")) as made:
+        yield made
+
+
+def test_a_pod_whose_group_was_made_anew_is_limited_again(node: LimitedNode) -> None:
+    pod, group = node.pod()
+    node.driver.prepare(node.claim_of(pod, share(0)))
+    node.make_anew(group)
+    assert node.limit(group) == (1 if node.backend == "misc" else None)
+    node.look_after()
+    assert node.limit(group) == node.share_mib
+    assert node.events.posted == []
+
+
+def test_limits_that_nvml_has_forgotten_are_set_again(misc: LimitedNode) -> None:
+    pod, group = misc.pod()
+    ref = misc.claim_of(pod, share(0))
+    misc.driver.prepare(ref)
+    misc.session.close()
+    misc.look()
+    assert (misc.limit(group), misc.others()) == (None, None)
+    misc.look_after()
+    assert (misc.limit(group), misc.others()) == (misc.share_mib, 1)
+
+
+def test_a_repeated_prepare_sets_a_lost_limit_again(node: LimitedNode) -> None:
+    pod, group = node.pod()
+    ref = node.claim_of(pod, share(0))
+    answer = node.driver.prepare(ref)
+    node.make_anew(group)
+    assert node.driver.prepare(ref) == answer
+    assert node.limit(group) == node.share_mib
+
+
+def test_a_later_pod_of_a_claim_gets_nothing_and_is_told(node: LimitedNode) -> None:
+    (first, _), (second, group) = node.pod(), node.pod()
+    ref = node.claim_of(first, share(0))
+    node.driver.prepare(ref)
+    node.reserve(ref, first, second)
+    for _ in range(2):
+        node.look_after()
+    assert node.limit(group) == 1
+    assert not node.take(group, 10, pid=1)
+    ((name, reason, note),) = node.events.posted
+    assert (name, reason) == (f"pod-{second[:4]}", NO_MEMORY)
+    assert f"claim default/claim has a share that pod pod-{first[:4]} already has" in note
+
+
+def test_a_later_pod_keeps_what_a_claim_of_its_own_gives_it(node: LimitedNode) -> None:
+    (first, _), (second, group) = node.pod(), node.pod()
+    ref = node.claim_of(first, share(0))
+    node.driver.prepare(ref)
+    node.driver.prepare(node.claim_of(second, share(1), name="own"))
+    node.reserve(ref, first, second)
+    node.look_after()
+    assert node.limit(group) == node.share_mib
+
+
+def test_the_only_pod_that_is_left_gets_the_place_of_one_that_is_gone(node: LimitedNode) -> None:
+    (first, group), (second, beside) = node.pod(), node.pod()
+    ref = node.claim_of(first, share(0))
+    node.driver.prepare(ref)
+    node.reserve(ref, second)
+    node.look_after()
+    assert node.limit(beside) == 1  # its group is there still, and so may be its processes
+    node.end(group)
+    node.look_after()
+    assert node.limit(beside) == node.share_mib
+    node.driver.unprepare(ref)
+    assert (node.limit(beside), node.others()) == (None, None)
+    assert node.left() == []
+
+
+def test_a_container_that_escapes_is_bound_and_its_pod_is_told(misc: LimitedNode) -> None:
+    pod, group = misc.pod(2)
+    misc.driver.prepare(misc.claim_of(pod, share(0)))
+    container = next(group.glob("*.scope"))
+    misc.session.set_memory_limit(misc.uuid(0), container, None)
+    misc.look_after()
+    assert misc.limit(container) == misc.share_mib
+    assert [reason for _, reason, _ in misc.events.posted] == [ESCAPED]
+    misc.look_after()
+    assert len(misc.events.posted) == 1
+
+
+def test_a_limit_that_cannot_be_set_again_is_told_once(node: LimitedNode) -> None:
+    pod, group = node.pod()
+    node.driver.prepare(node.claim_of(pod, share(0)))
+    node.make_anew(group)
+    node.machine.fail_call("nvmlDeviceSetMemoryLimits_v1", 4, uuid=node.uuid(0))
+    for _ in range(2):
+        node.look_after()
+    assert [reason for _, reason, _ in node.events.posted] == [NOT_IN_FORCE]
+    node.machine.clear_faults()
+    node.look_after()
+    assert node.limit(group) == node.share_mib
+
+
+def test_what_a_lost_record_has_left_of_the_limit_of_all_pods_is_taken_back(
+    misc: LimitedNode,
+) -> None:
+    lost = misc.claim_of(misc.pod()[0], share(0))
+    misc.driver.prepare(lost)
+    misc.driver.claims.records.delete(lost.uid)
+    misc.look_after()
+    assert misc.others() is None
+
+
+@pytest.mark.parametrize("step", PREPARE_STEPS)
+@pytest.mark.parametrize("after", ["prepare", "mend"])
+def test_a_driver_killed_in_prepare_limits_wholly_or_not_at_all(
+    node: LimitedNode, step: str, after: str
+) -> None:
+    pod, group = node.pod()
+    ref = node.claim_of(pod, share(0))
+    node.restart(step=dies_at(step))
+    with pytest.raises(KilledError):
+        node.driver.prepare(ref)
+    node.restart()
+    call(node, after, ref)
+    check(node, ref, group)
+    node.driver.unprepare(ref)
+    check(node, ref, group)
+    assert node.left() == []
+
+
+@pytest.mark.parametrize("step", UNPREPARE_STEPS)
+@pytest.mark.parametrize("after", ["unprepare", "mend"])
+@pytest.mark.parametrize("last", [True, False])
+def test_a_driver_killed_in_unprepare_leaves_no_limit_in_the_end(
+    node: LimitedNode, step: str, after: str, last: bool
+) -> None:
+    (pod, group), (other, beside) = node.pod(), node.pod()
+    ref = node.claim_of(pod, share(0))
+    node.driver.prepare(ref)
+    neighbour = node.claim_of(other, share(1), name="neighbour")
+    if not last:
+        node.driver.prepare(neighbour)
+    node.restart(step=dies_at(step))
+    with pytest.raises(KilledError):
+        node.driver.unprepare(ref)
+    node.restart()
+    call(node, after, ref)
+    node.look_after()
+    # Where NVML was closed after it was cleared, that of all pods is the nearest.
+    assert node.limit(group) in ((None, 1) if node.backend == "misc" and not last else (None,))
+    assert node.limit(beside) == (None if last else node.share_mib)
+    node.driver.unprepare(neighbour)
+    assert node.others() is None
+    assert node.left() == []
+
+
+def call(node: LimitedNode, what: str, ref: ClaimRef) -> None:
+    if what == "mend":
+        assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+    else:
+        {"prepare": node.driver.prepare, "unprepare": node.driver.unprepare}[what](ref)
+
+
+def check(node: LimitedNode, ref: ClaimRef, group: Path) -> None:
+    """Check that limits are in force for just the claims that are prepared."""
+    is_there = node.driver.claims.records.read(ref.uid) is not None
+    assert node.limit(group) == (node.share_mib if is_there else None)
+    assert node.others() == (1 if is_there and node.backend == "misc" else None)

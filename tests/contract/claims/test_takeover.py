@@ -1,0 +1,478 @@
+"""A node that NVIDIA's own DRA driver had prepared is taken over under running pods."""
+
+import fcntl
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from dra_driver.claims.model import ClaimRef
+from dra_driver.claims.reconcile import ReconcileTiming
+from dra_driver.errors import AccessError, UnavailableError
+from worlds import child
+from worlds.configs import LONG, PATIENCE
+from worlds.node import MakeNode, Node
+from worlds.nvidia import NvidiaDriver, checkpoint
+
+VERSIONS = pytest.mark.parametrize("newest", ["v1", "v2"])
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def files_of(theirs: NvidiaDriver) -> dict[str, bytes]:
+    """Everything in the driver's directory and the CDI folder, but for our locks."""
+    files = [*theirs.folder.rglob("*"), *theirs.cdi.rglob("*")]
+    return {str(one): one.read_bytes() for one in files if one.is_file() and one.name != "locks"}
+
+
+def taken_over(node: Node, **facts: Any) -> None:
+    """Start this driver where the other one was."""
+    node.restart()
+    node.look()
+    assert node.take_over(**facts).run()
+    assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+
+
+@VERSIONS
+def test_a_claim_is_answered_as_before_and_its_spec_stays_until_it_ends(
+    node: Node, newest: str
+) -> None:
+    theirs = NvidiaDriver(node, newest)
+    ref = node.claim("gpu-0", "gpu-3")
+    theirs.prepare(ref)
+    spec = theirs.spec(ref).read_bytes()
+    taken_over(node)
+    for _ in range(2):
+        answer = node.driver.prepare(ref)
+        assert [one.cdi_device_ids for one in answer] == [
+            ("k8s.gpu.nvidia.com/claim=uid-claim-gpu-0",),
+            ("k8s.gpu.nvidia.com/claim=uid-claim-gpu-3",),
+        ]
+        assert [(one.pool_name, one.device_name) for one in answer] == [
+            ("node-1", "gpu-0"),
+            ("node-1", "gpu-3"),
+        ]
+    reconciler = node.driver.reconciler(ReconcileTiming())
+    assert reconciler.mend_unfinished() == set()
+    assert theirs.spec(ref).read_bytes() == spec
+    assert list(theirs.cdi.iterdir()) == [theirs.spec(ref)], "two files for one device hide it"
+    node.driver.unprepare(ref)
+    assert node.left() == []
+
+
+def test_its_devices_are_kept_from_other_claims(node: Node) -> None:
+    theirs = NvidiaDriver(node)
+    ref = node.claim("gpu-0")
+    theirs.prepare(ref)
+    taken_over(node)
+    other = node.claim("gpu-0", name="other")
+    with pytest.raises(Exception, match=r"(already allocated|looked up by its UID)"):
+        node.driver.prepare(other, seconds=0.3)
+    node.driver.unprepare(ref)
+    node.driver.prepare(other)
+
+
+def test_with_an_emptied_cdi_folder_the_spec_is_ours_under_the_same_ids(node: Node) -> None:
+    theirs = NvidiaDriver(node)
+    ref = node.claim("gpu-0")
+    theirs.prepare(ref)
+    taken_over(node)
+    theirs.spec(ref).unlink()
+    assert node.driver.reconciler(ReconcileTiming()).mend_unfinished() == set()
+    (answer,) = node.driver.prepare(ref)
+    (device,) = node.driver.spec(ref)["devices"]
+    assert answer.cdi_device_ids == (f"k8s.gpu.nvidia.com/claim={device['name']}",)
+
+
+@VERSIONS
+def test_mig_devices_made_for_claims_are_kept_owned_and_destroyed_with_them(
+    node: Node, newest: str
+) -> None:
+    theirs = NvidiaDriver(node, newest)
+    names = [node.name("1g.10gb", 0), node.name("2g.20gb", 2)]
+    one, two = node.claim(names[0], name="one"), node.claim(names[1], name="two")
+    theirs.prepare(one)
+    theirs.prepare(two)
+    before = [(live.uuid, live.start) for live in node.migs()]
+    taken_over(node)
+    assert [(live.uuid, live.start) for live in node.migs()] == before
+    assert node.driver.prepare(one)[0].cdi_device_ids == (
+        f"k8s.gpu.nvidia.com/claim=uid-one-{names[0]}",
+    )
+    assert [(live.uuid, live.start) for live in node.migs()] == before
+    node.driver.unprepare(one)
+    assert node.mig_shapes() == {0: ["2g.20gb@2"]}
+    node.driver.unprepare(two)
+    assert node.left() == [], "MIG mode is off again too"
+
+
+@pytest.mark.parametrize("why", ["not made here", "one is nobody's"])
+def test_mig_devices_that_were_there_before_stay(node: Node, why: str) -> None:
+    theirs = NvidiaDriver(node)
+    node.machine.set_mig_mode(node.uuid(0), enabled=True)
+    node.machine.create_mig(node.uuid(0), "1g.10gb", 0)
+    if why == "one is nobody's":
+        node.machine.create_mig(node.uuid(0), "1g.10gb", 1)
+    node.look()
+    ref = node.claim(node.name("1g.10gb", 0))
+    theirs.prepare(ref, static=True)
+    there = node.mig_shapes()
+    taken_over(node, makes_mig=lambda: why != "not made here")
+    node.driver.prepare(ref)
+    node.driver.unprepare(ref)
+    assert node.mig_shapes() == there
+    assert node.mig_modes() == {0: 1}
+
+
+def test_a_mig_device_that_was_replaced_meanwhile_stays(node: Node) -> None:
+    theirs = NvidiaDriver(node)
+    ref = node.claim(node.name("1g.10gb", 0))
+    theirs.prepare(ref)
+    node.machine.destroy_mig(node.migs()[0].uuid)
+    node.machine.create_mig(node.uuid(0), "2g.20gb", 0)
+    taken_over(node)
+    node.driver.unprepare(ref)
+    assert node.mig_shapes() == {0: ["2g.20gb@0"]}
+
+
+def test_a_claim_that_was_about_to_be_prepared_is_taken_back(node: Node) -> None:
+    theirs = NvidiaDriver(node)
+    ref = node.claim(node.name("1g.10gb", 0))
+    node.machine.set_mig_mode(node.uuid(0), enabled=True)
+    node.machine.create_mig(node.uuid(0), "1g.10gb", 0)
+    node.look()
+    theirs.begin(ref)
+    taken_over(node)
+    assert node.left() == []
+    node.driver.prepare(ref)
+    assert node.mig_shapes() == {0: ["1g.10gb@0"]}
+
+
+def test_tenants_of_one_gpu_are_taken_over_side_by_side(node: Node) -> None:
+    theirs = NvidiaDriver(node)
+    refs = []
+    for name in ("one", "two"):
+        ref = node.claim("gpu-0", name=name)
+        node.driver.api.results(ref)[0] |= {
+            "shareID": f"share-{name}",
+            "consumedCapacity": {"memory": "10Gi"},
+        }
+        theirs.prepare(ref)
+        refs.append(ref)
+    taken_over(node)
+    for ref in refs:
+        (answer,) = node.driver.prepare(ref)
+        assert answer.cdi_device_ids == (f"k8s.gpu.nvidia.com/claim={ref.uid}-gpu-0",)
+        assert answer.share_id == f"share-{ref.name}"
+    for ref in refs:
+        node.driver.unprepare(ref)
+    assert node.left() == []
+
+
+@pytest.mark.usefixtures("real_userspace")
+@VERSIONS
+def test_time_slices_and_compute_modes_are_taken_back(make_node: MakeNode, newest: str) -> None:
+    node = make_node("a100x8", userspace="real")
+    theirs = NvidiaDriver(node, newest)
+    sliced = node.claim_gpus({"a": LONG}, name="sliced")
+    theirs.prepare(sliced, config={"timeSliceApplied": True} if newest == "v2" else None)
+    node.set_time_slice(0, 3)
+    mps = node.claim_gpus({"b": {"strategy": "MPS"}}, first=1, name="mps")
+    daemon = theirs.mps(mps, 1)
+    theirs.prepare(mps, config={"mpsControlDaemonID": daemon})
+    with capture_logs() as said:
+        taken_over(node)
+    (line,) = [one for one in said if one.get("mps_deployments")]
+    assert line["mps_deployments"] == [f"mps-control-daemon-{daemon}"]
+    node.driver.prepare(sliced)
+    node.driver.prepare(mps)
+    assert (node.time_slices(), node.compute_modes()) == ({0: 3}, {1: 3})
+    with capture_logs() as said:
+        node.driver.unprepare(sliced)
+        node.driver.unprepare(mps)
+    assert f"mps-control-daemon-{daemon}" in {one.get("deployment") for one in said}
+    assert node.left() == []
+
+
+@pytest.mark.usefixtures("real_userspace")
+def test_where_their_spec_is_gone_containers_still_find_their_mps_daemon(
+    make_node: MakeNode,
+) -> None:
+    node = make_node("a100x8", userspace="real")
+    theirs = NvidiaDriver(node)
+    ref = node.claim_gpus({"a": {"strategy": "MPS"}})
+    daemon = theirs.mps(ref, 0)
+    theirs.prepare(ref, config={"mpsControlDaemonID": daemon, "mpsApplied": True})
+    taken_over(node)
+    theirs.spec(ref).unlink()
+    node.driver.prepare(ref)
+    folder = theirs.folder / "mps" / daemon
+    assert node.driver.env(ref, "gpu-0") == {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps"}
+    assert node.driver.mounts(ref, "gpu-0") == {
+        "/dev/shm": f"{folder}/shm",
+        "/tmp/nvidia-mps": f"{folder}/pipe",
+    }
+
+
+def test_whose_the_mig_devices_are_is_waited_for_and_other_claims_are_not(node: Node) -> None:
+    theirs = NvidiaDriver(node)
+    part, whole = node.claim(node.name("1g.10gb", 0), name="part"), node.claim("gpu-1")
+    theirs.prepare(part)
+    theirs.prepare(whole)
+    node.restart()
+    node.look()
+    said: list[Exception] = [UnavailableError("the API server is away")]
+
+    def makes_mig() -> bool:
+        if said:
+            raise said[0]
+        return True
+
+    take_over = node.take_over(makes_mig=makes_mig)
+    with capture_logs() as lines:
+        assert not take_over.run()
+    assert "does not say yet whether mig-manager" in lines[-1]["reason"]
+    assert lines[-1]["advice"] == "it is tried again by itself"
+    assert [one.ref.uid for one in node.driver.claims.records.readable()] == [whole.uid]
+    assert theirs.file.exists()
+    said.clear()
+    assert take_over.run()
+    for ref in (part, whole):
+        node.driver.prepare(ref)
+        node.driver.unprepare(ref)
+    assert node.left() == []
+
+
+def test_where_it_is_never_said_the_mig_devices_stay(node: Node) -> None:
+    theirs = NvidiaDriver(node)
+    ref = node.claim(node.name("1g.10gb", 0))
+    theirs.prepare(ref)
+
+    def makes_mig() -> bool:
+        raise AccessError("you may not see the Node", status=403)
+
+    taken_over(node, makes_mig=makes_mig)
+    node.driver.unprepare(ref)
+    assert node.mig_shapes() == {0: ["1g.10gb@0"]}
+
+
+# Whose claims they are
+
+
+def test_names_are_had_from_the_api_server_and_claims_that_are_gone_are_taken_back(
+    node: Node,
+) -> None:
+    theirs, clock = NvidiaDriver(node), Clock()
+    refs = [node.claim(f"gpu-{number}", name=f"claim-{number}") for number in range(2)]
+    for ref in refs:
+        theirs.prepare(ref)
+    taken_over(node)
+    del node.driver.api.claims["default", "claim-1"]
+    reconciler = node.driver.reconciler(ReconcileTiming(), clock)
+    assert reconciler.compare() == {refs[1].uid}
+    assert {one.ref for one in node.driver.claims.records.readable()} >= {refs[0]}
+    clock.now += 100
+    assert reconciler.compare() == set()
+    assert [one.ref for one in node.driver.claims.records.readable()] == [refs[0]]
+    assert not theirs.spec(refs[1]).exists()
+    assert theirs.spec(refs[0]).exists()
+
+
+@pytest.mark.parametrize("error", [UnavailableError("away"), AccessError("no", status=403)])
+def test_without_an_api_server_that_says_so_no_claim_is_taken_back(
+    node: Node, error: Exception
+) -> None:
+    theirs, clock = NvidiaDriver(node), Clock()
+    ref = node.claim("gpu-0")
+    theirs.prepare(ref)
+    taken_over(node)
+    node.driver.api.claims.clear()
+
+    def trouble(_: str) -> None:
+        raise error
+
+    node.driver.api.trouble = trouble
+    reconciler = node.driver.reconciler(ReconcileTiming(), clock)
+    for _ in range(3):
+        reconciler.compare()
+        clock.now += 1000
+    assert theirs.spec(ref).exists()
+    assert node.driver.claims.records.read(ref.uid)
+
+
+# What stands in the way
+
+
+def test_after_a_reboot_nothing_of_it_holds(node: Node) -> None:
+    theirs = NvidiaDriver(node)
+    ref = node.claim(node.name("1g.10gb", 0))
+    theirs.prepare(ref)
+    theirs.spec(ref).unlink()
+    node.machine.reboot()
+    taken_over(node)
+    assert node.left() == []
+    assert (theirs.folder / "checkpoint.json.taken-over").exists()
+    node.driver.prepare(ref)
+
+
+def test_while_that_driver_works_it_is_left_alone(node: Node) -> None:
+    theirs = NvidiaDriver(node)
+    theirs.prepare(node.claim("gpu-0"))
+    node.restart()
+    before = files_of(theirs)
+    with (theirs.folder / "pu.lock").open("rb+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        take_over = node.take_over()
+        with capture_logs() as said:
+            assert not take_over.run()
+            assert not take_over.run()
+    assert [line["reason"] for line in said] == ["NVIDIA's driver is at work on this node"]
+    assert files_of(theirs) == before
+    assert take_over.run()
+
+
+def flipped(data: bytes) -> bytes:
+    return data.replace(b"gpu-0", b"gpu-1")
+
+
+def newer(data: bytes) -> bytes:
+    return data.replace(b'{"checksum"', b'{"version":"v3","checksum"', 1)
+
+
+def cut(data: bytes) -> bytes:
+    return data[:-20]
+
+
+def hostile(data: bytes) -> bytes:
+    content = json.loads(data)["v2"]["preparedClaims"]
+    claim = content["uid-claim"]
+    return checkpoint({"../../../etc/cron.d/x": claim})
+
+
+def of_a_machine(data: bytes) -> bytes:
+    content = json.loads(data)["v2"]["preparedClaims"]
+    device = content["uid-claim"]["preparedDevices"][0]["devices"][0]
+    device["vfio"] = device.pop("gpu")
+    return checkpoint(content)
+
+
+def unallocated(data: bytes) -> bytes:
+    content = json.loads(data)["v2"]["preparedClaims"]
+    content["uid-claim"]["status"]["allocation"]["devices"]["results"] = []
+    return checkpoint(content)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (flipped, "the checksum of its part v1 does not match its content"),
+        (newer, "it is of version 'v3', and this driver reads v1 and v2"),
+        (cut, "its content is not that of a checkpoint"),
+        (hostile, "is not a valid UID"),
+        (of_a_machine, "passed through to a virtual machine"),
+        (unallocated, "for a request that was not allocated it"),
+    ],
+)
+def test_what_cannot_be_read_is_said_and_left_as_it_is(
+    node: Node, spoil: Callable[[bytes], bytes], reason: str
+) -> None:
+    theirs = NvidiaDriver(node)
+    theirs.prepare(node.claim("gpu-5", name="another"))
+    ref = node.claim("gpu-0")
+    theirs.prepare(ref)
+    theirs.file.write_bytes(spoil(theirs.file.read_bytes()))
+    node.restart()
+    before = files_of(theirs)
+    take_over = node.take_over()
+    with capture_logs() as said:
+        assert not take_over.run()
+        assert not take_over.run()
+    (line,) = said
+    assert reason in line["reason"]
+    assert line["log_level"] == "error"
+    assert "then delete the file" in line["advice"]
+    assert files_of(theirs) == before
+    other = node.claim("gpu-7", name="other")
+    node.driver.prepare(other)
+    node.driver.unprepare(other)
+    assert files_of(theirs) == before
+
+
+def test_what_is_no_file_is_not_waited_for(node: Node) -> None:
+    theirs = NvidiaDriver(node)
+    theirs.folder.mkdir(parents=True, exist_ok=True)
+    theirs.file.mkdir()
+    with capture_logs() as said:
+        assert not node.take_over().run()
+    assert "it is not a plain file" in said[0]["reason"] or "cannot be read" in said[0]["reason"]
+
+
+def test_a_claim_that_has_a_record_already_keeps_it(node: Node) -> None:
+    theirs = NvidiaDriver(node)
+    ref = node.claim("gpu-0")
+    node.driver.prepare(ref)
+    record = node.driver.claims.records.read(ref.uid)
+    theirs.prepare(ref)
+    taken_over(node)
+    assert node.driver.claims.records.read(ref.uid) == record
+
+
+# Killed at any step
+
+
+STEPS = ["marked", "marked:2", "recorded", "recorded:2", "noted", "mode noted", "put aside"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_any_step_the_next_start_goes_on(node: Node, step: str) -> None:
+    theirs = NvidiaDriver(node)
+    refs: list[ClaimRef] = [
+        node.claim(node.name("1g.10gb", 0), name="mig"),
+        node.claim("gpu-1", name="whole"),
+    ]
+    for ref in refs:
+        theirs.prepare(ref)
+    live = [one.uuid for one in node.migs()]
+    process = child.start("die_taking_over", node.root, step)
+    assert process.wait(PATIENCE) == -signal.SIGKILL
+    assert theirs.file.exists() == (step != "put aside")
+    taken_over(node)
+    assert [one.uuid for one in node.migs()] == live
+    assert not theirs.file.exists()
+    for ref in refs:
+        (answer,) = node.driver.prepare(ref)
+        assert answer.cdi_device_ids[0].startswith(f"k8s.gpu.nvidia.com/claim={ref.uid}-gpu-")
+        assert theirs.spec(ref).exists()
+    assert [one.uuid for one in node.migs()] == live
+    for ref in refs:
+        node.driver.unprepare(ref)
+    assert node.left() == []
+
+
+def test_on_a_disk_that_refuses_nothing_is_lost(node: Node, tmp_path: Path) -> None:
+    theirs = NvidiaDriver(node)
+    ref = node.claim("gpu-0")
+    theirs.prepare(ref)
+    node.restart()
+    claims = theirs.folder / "claims"
+    claims.rename(tmp_path / "away")
+    claims.write_bytes(b"")  # no folder, so that no record can be made
+    take_over = node.take_over()
+    with capture_logs() as said:
+        assert not take_over.run()
+    assert "cannot" in said[-1]["reason"]
+    assert theirs.file.exists()
+    assert theirs.spec(ref).exists()
+    claims.unlink()
+    (tmp_path / "away").rename(claims)
+    assert take_over.run()
+    assert node.driver.prepare(ref)

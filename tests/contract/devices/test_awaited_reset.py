@@ -1,0 +1,108 @@
+"""A GPU whose MIG mode changes by a reset can be reset while the driver runs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from testbed.commands import TestbedError, run
+from testbed.machine import DRIVER
+
+from dra_driver.devices.mig import MigInstances
+from dra_driver.devices.model import MigMode
+from dra_driver.devices.partitions import partition_named
+from dra_driver.devices.session import DriverSession
+from dra_driver.errors import DeviceError
+from dra_driver.simulator.machine import Machine
+from worlds.session import session_on
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine.create(tmp_path / "machine", "a100x8")
+
+
+@pytest.fixture
+def session(machine: Machine) -> Iterator[DriverSession]:
+    """A session that has looked once, and so has all GPUs open."""
+    session = session_on(machine)
+    session.look()
+    yield session
+    session.close()
+
+
+def reset(machine: Machine, index: int = 0) -> None:
+    """Reset a GPU from another process, which the driver's is in the way of."""
+    run((DRIVER, "simulate", "reset", "--gpu", str(index), "--root", machine.driver_root))
+
+
+def check_held(machine: Machine) -> None:
+    """Check that the driver has its GPUs open, so that none can be reset."""
+    with pytest.raises(TestbedError, match="another process has NVML open"):
+        reset(machine)
+
+
+def modes(session: DriverSession) -> list[MigMode]:
+    return [gpu.mig_mode for gpu in session.look().gpus]
+
+
+ON, OFF = MigMode.ENABLED, MigMode.DISABLED
+
+
+@pytest.mark.parametrize(("before", "after"), [(OFF, ON), (ON, OFF)])
+def test_gpus_are_let_go_while_one_waits_for_the_reset_that_changes_its_mode(
+    machine: Machine, session: DriverSession, before: MigMode, after: MigMode
+) -> None:
+    gpu = session.look().gpus[0]
+    machine.set_mig_mode(gpu.uuid, enabled=before is ON)
+    machine.reset_gpu(gpu.uuid)
+    assert modes(session)[0] is before
+    check_held(machine)
+
+    machine.set_mig_mode(gpu.uuid, enabled=after is ON)
+    assert modes(session)[0] is before
+    reset(machine)
+
+    assert modes(session) == [after, *[OFF] * 7]
+    check_held(machine)
+
+
+def test_claims_are_served_meanwhile(machine: Machine, session: DriverSession) -> None:
+    divided, waiting = session.look().gpus[:2]
+    machine.set_mig_mode(divided.uuid, enabled=True)
+    machine.reset_gpu(divided.uuid)
+    machine.set_mig_mode(waiting.uuid, enabled=True)
+    wanted = partition_named(session.look().gpus[0], 19, 0)
+    assert wanted is not None
+
+    device = MigInstances(session.mig).make(wanted)
+    assert [one.uuid for one in machine.mig_devices(divided.uuid)] == [device.uuid]
+    session.look()
+    session.set_compute_mode(waiting.uuid, 3)
+    assert session.compute_mode(waiting.uuid) == 3
+
+    session.look()
+    reset(machine, 1)
+    assert modes(session)[:2] == [ON, ON]
+
+
+def test_what_is_lent_stays_open(machine: Machine, session: DriverSession) -> None:
+    machine.set_mig_mode(session.look().gpus[0].uuid, enabled=True)
+    with session.mig():
+        session.look()
+        check_held(machine)
+    session.look()
+    reset(machine)
+    assert modes(session)[0] is ON
+
+
+def test_a_driver_that_goes_meanwhile_is_found_again(
+    machine: Machine, session: DriverSession
+) -> None:
+    uuid = session.look().gpus[0].uuid
+    machine.set_mig_mode(uuid, enabled=True)
+    session.look()
+    machine.unload_driver()
+    with pytest.raises(DeviceError):
+        session.look()
+    machine.load_driver()
+    assert uuid in [gpu.uuid for gpu in session.look().gpus]

@@ -1,0 +1,301 @@
+"""`dra-driver doctor` as people run it: on a simulated node, and against an API server."""
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from testbed import manifests
+
+from apiserver.server import ApiServer
+from dra_driver.cli import main
+from dra_driver.doctor.checks import CHECKS, OF_CLUSTERS, OF_NODES, SERVER
+from dra_driver.doctor.finding import Place
+from dra_driver.simulator.hardware import Fact
+from dra_driver.simulator.machine import Machine
+from published import device, slices
+
+Document = dict[str, Any]
+
+REVIEWS = "/apis/authorization.k8s.io/v1"
+CONFIGZ = "/api/v1/nodes/node-1/proxy/configz"
+WRITING = {"create", "update", "patch", "delete", "deletecollection"}
+
+
+@dataclass
+class Node:
+    """A node with simulated GPUs; `words` are what doctor needs to look at it alone."""
+
+    folder: Path
+    machine: Machine
+    words: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        kubelet = self.folder / "kubelet"
+        for name in ("plugins", "registry", "cdi"):
+            (kubelet / name).mkdir(parents=True)
+        self.words = [
+            "doctor",
+            "--scope=node",
+            f"--nvidia-driver-root={self.machine.driver_root}",
+            f"--container-driver-root={self.machine.driver_root}",
+            f"--sys-root={self.machine.sys_root}",
+            f"--proc-root={self.machine.proc_root}",
+            f"--host-root={self.folder / 'host'}",
+            f"--kubelet-plugins-directory-path={kubelet / 'plugins'}",
+            f"--kubelet-registrar-directory-path={kubelet / 'registry'}",
+            f"--cdi-root={kubelet / 'cdi'}",
+        ]
+        config = self.folder / "host/etc/containerd/config.toml"
+        config.parent.mkdir(parents=True)
+        config.write_text("version = 3\n")
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("KUBERNETES_SERVICE_HOST", "KUBECONFIG", "NODE_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    return Machine.create(tmp_path_factory.mktemp("machine") / "gpus", "l4x2")
+
+
+@pytest.fixture
+def node(tmp_path: Path, machine: Machine) -> Iterator[Node]:
+    yield Node(folder=tmp_path / "node", machine=machine)
+    machine.clear_faults()
+    for gpu in machine.gpus:
+        machine.restore_gpu(gpu.uuid)
+        machine.set_fact(gpu.uuid, Fact.PERSISTENCE_MODE, 0)
+
+
+def installed(api: ApiServer) -> None:
+    """What an install brings, on one node with GPUs that are published."""
+    policies = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    api.put(*manifests.installed("DeviceClass", *policies))
+    container = {"image": "dra-driver:0.1.0", "command": ["dra-driver", "kubelet-plugin"]}
+    pod = {"serviceAccountName": "dra-driver", "containers": [container]}
+    api.put(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {"name": "dra-driver", "namespace": "dra-driver"},
+            "spec": {"template": {"spec": pod}},
+            "status": {"desiredNumberScheduled": 1, "numberReady": 1},
+        }
+    )
+    info = {"kubeletVersion": "v1.37.1", "containerRuntimeVersion": "containerd://2.1.4"}
+    labels = {"nvidia.com/gpu.present": "true"}
+    api.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": "node-1", "labels": labels},
+            "status": {"nodeInfo": info},
+        }
+    )
+    gpu = device("gpu-0")
+    gpu["attributes"]["driverVersion"] = {"version": "570.86.15"}
+    api.put(*slices([gpu]))
+
+
+@pytest.fixture
+def cluster() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        server.pages["/version"] = lambda _: {"gitVersion": "v1.37.1"}
+        for kind in ("subjectaccessreviews", "selfsubjectaccessreviews"):
+            server.pages[f"{REVIEWS}/{kind}"] = lambda _: {"status": {"allowed": True}}
+        server.pages[CONFIGZ] = lambda _: {"kubeletconfig": {"featureGates": {}}}
+        yield server
+
+
+@pytest.fixture
+def of_cluster(cluster: ApiServer, tmp_path: Path) -> list[str]:
+    kubeconfig = cluster.write_kubeconfig(tmp_path / "kubeconfig")
+    return ["doctor", "--scope=cluster", f"--kubeconfig={kubeconfig}", "-o", "json"]
+
+
+def findings(capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
+    """Severities by the id of the check."""
+    document: Document = json.loads(capsys.readouterr().out)
+    found: dict[str, list[str]] = {}
+    for one in document["findings"]:
+        found.setdefault(one["id"], []).append(one["severity"])
+    return found
+
+
+def test_a_node_with_gpus_is_looked_at_without_a_cluster(
+    node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # No driver runs there.
+    assert main([*node.words, "-o", "json"]) == 1
+    document: Document = json.loads(capsys.readouterr().out)
+    found = {one["id"]: one for one in document["findings"]}
+    assert found["registration"]["severity"] == "error"
+    assert [one["id"] for one in document["findings"] if one["severity"] == "error"] == [
+        "registration"
+    ]
+    assert found["kernel-driver"]["seen"].endswith("2 GPUs on PCI")
+    assert found["gpus"]["seen"].startswith("2 GPUs (NVIDIA L4)")
+    assert found["persistence-mode"]["severity"] == "warning"
+    assert found["runtime-cdi"]["severity"] == "ok"
+    assert found["default-runtime"]["severity"] == "ok"
+    skipped = {one["id"]: one["reason"] for one in document["skipped"]}
+    assert skipped.keys() == {SERVER.id, *(check.id for check in OF_CLUSTERS)}
+    assert set(skipped.values()) == {"--scope is node"}
+
+
+def test_gpus_with_persistence_mode_are_well(
+    node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for gpu in node.machine.gpus:
+        node.machine.set_fact(gpu.uuid, Fact.PERSISTENCE_MODE, 1)
+    main([*node.words, "-o", "json"])
+    assert findings(capsys)["persistence-mode"] == ["ok"]
+
+
+def test_a_lost_gpu_is_an_error_beside_one_that_answers(
+    node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.machine.lose_gpu(node.machine.gpus[0].uuid)
+    assert main([*node.words, "-o", "json"]) == 1
+    assert findings(capsys)["gpus"] == ["ok", "error"]
+
+
+def test_a_node_without_the_driver_is_told_what_to_install(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    roots = [f"--{kind}-driver-root={empty}" for kind in ("nvidia", "container")]
+    assert main([*node.words, *roots]) == 1
+    text = capsys.readouterr().out
+    assert "error    driver-library" in text
+    assert "install the NVIDIA driver" in text
+    assert "NVML is not there (see driver-library)" in text
+
+
+def test_a_driver_that_hangs_hides_nothing_else(
+    node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.machine.slow_call("nvmlDeviceGetName", 4000, times=1)
+    assert main([*node.words, "--timeout=1.5", "-o", "json"]) == 1
+    found = findings(capsys)
+    assert found.keys() == {check.id for check in CHECKS if Place.NODE in check.needs}
+    assert found["gpus"] == ["error"]
+    assert found["persistence-mode"] == ["unknown"]
+    assert found["cdi-folder"] == ["ok"]
+    for thread in threading.enumerate():
+        if thread.name.startswith(("nvml", "doctor")):
+            thread.join(30)
+
+
+def test_files_that_are_something_else_are_not_waited_for(
+    node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = node.folder / "host/etc/containerd/config.toml"
+    config.unlink()
+    os.mkfifo(config)
+    os.mkfifo(node.folder / "kubelet/cdi/pipe.json")
+    (node.folder / "kubelet/cdi/\x1b[2J.json").write_text("{")
+    main(node.words)
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    assert "not a plain file" in text
+    assert "pipe.json" in text
+
+
+def test_a_cluster_as_installed_is_well(
+    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(cluster)
+    before = {kind: cluster.objects(kind) for kind in ("resourceslices", "deviceclasses")}
+    assert main(of_cluster) == 0
+    found = findings(capsys)
+    assert {severity for severities in found.values() for severity in severities} == {"ok"}
+    assert found.keys() == {check.id for check in CHECKS if Place.CLUSTER in check.needs}
+
+    # Nothing was stored, and nothing but dry runs and questions was sent.
+    assert {kind: cluster.objects(kind) for kind in before} == before
+    writes = [one for one in cluster.log if one.verb in WRITING and one.plural]
+    assert writes
+    assert {(one.verb, one.query.get("dryRun")) for one in writes} == {("create", "All")}
+
+
+def test_an_empty_cluster_has_errors(
+    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(of_cluster) == 1
+    found = findings(capsys)
+    assert found["slices"] == ["error"]
+    assert found["device-classes"] == ["error"] * 4
+    assert found["gpu-labels"] == ["warning"]
+
+
+def test_permissions_that_doctor_lacks_hide_no_other_finding(
+    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(cluster)
+    for verb, plural in (("list", "daemonsets"), ("create", "deviceclasses")):
+        cluster.fail(verb, plural, status=403, message="forbidden by RBAC", times=9)
+    assert main(of_cluster) == 0
+    found = findings(capsys)
+    unknown = {name for name, severities in found.items() if "unknown" in severities}
+    assert unknown == {"permissions", "daemonset", "others-in-cluster", "api-server-features"}
+
+
+def test_a_server_that_is_away_is_one_error_and_the_rest_is_left_out(
+    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.stop()
+    assert main(of_cluster) == 1
+    document: Document = json.loads(capsys.readouterr().out)
+    assert [one["id"] for one in document["findings"]] == ["api-server"]
+    reasons = {one["reason"] for one in document["skipped"] if one["id"] == "slices"}
+    assert reasons == {"the API server does not answer (see api-server)"}
+
+
+def test_credentials_that_are_not_accepted_are_one_error(
+    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.token = "another"  # noqa: S105
+    assert main(of_cluster) == 1
+    assert findings(capsys) == {"api-server": ["error"]}
+
+
+def test_a_node_is_looked_at_although_the_server_is_away(
+    node: Node, cluster: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = cluster.write_kubeconfig(tmp_path / "kubeconfig")
+    cluster.stop()
+    words = [*node.words, "--scope=auto", f"--kubeconfig={kubeconfig}", "-o", "json"]
+    assert main(words) == 1
+    found = findings(capsys)
+    assert found["api-server"] == ["error"]
+    assert {check.id for check in OF_NODES} <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--scope=nowhere"], "--scope"),
+        (["--kubeconfig=/no/such/file"], "cannot read the kubeconfig"),
+        (["--scope=cluster"], "there is nothing to look at"),
+        (["--timeout=0"], "--timeout"),
+        (["--kubelet-plugins-directory-path=/no/such/folder/at/all"], "this is no node"),
+    ],
+)
+def test_what_cannot_be_run_ends_with_status_2(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", *words]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert said in shown.err

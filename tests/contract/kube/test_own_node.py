@@ -1,0 +1,80 @@
+"""One watch of the Node for several listeners, and the labels for who cannot wait for it."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apiserver.server import ApiServer
+from dra_driver.errors import DriverError
+from dra_driver.kube.client import KubeClient
+from dra_driver.kube.kubeconfig import from_kubeconfig
+from dra_driver.kube.own_node import Labels, OwnNode
+from dra_driver.kube.resource import NODES
+from worlds.process import eventually
+
+
+def node(**labels: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "labels": labels}}
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as made:
+        made.put(node(zone="a"))
+        yield made
+
+
+@pytest.fixture
+def client(server: ApiServer, tmp_path: Path) -> Iterator[KubeClient]:
+    made = from_kubeconfig(server.write_kubeconfig(tmp_path / "kubeconfig"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def labels(client: KubeClient) -> Iterator[OwnNode]:
+    made = OwnNode(client, "n1", clock=time.monotonic, random=lambda: 0.5)
+    yield made
+    assert made.stop(10)
+
+
+def test_each_listener_hears_of_each_change_and_one_watch_serves_all(
+    server: ApiServer, client: KubeClient, labels: OwnNode
+) -> None:
+    heard: tuple[list[Labels], list[Labels]] = ([], [])
+    for one in heard:
+        labels.listen(one.append)
+    labels.start()
+    eventually(lambda: heard[1] == [{"zone": "a"}], "the labels at the start")
+    # Another change of the Node than of its labels is none.
+    client.update(NODES, "n1", node(zone="a") | {"spec": {"unschedulable": True}}, timeout=5)
+    client.update(NODES, "n1", node(zone="b"), timeout=5)
+    eventually(lambda: heard[1] == [{"zone": "a"}, {"zone": "b"}], "the change")
+    assert heard[0] == heard[1]
+    assert labels.current() == {"zone": "b"}
+    assert len(server.seen("list", "nodes")) == 1
+
+
+def test_where_nobody_listens_nothing_is_watched(server: ApiServer, labels: OwnNode) -> None:
+    labels.start()
+    assert labels.current() == {"zone": "a"}
+    assert server.seen("watch", "nodes") == []
+
+
+def test_who_asks_before_the_watch_tells_takes_no_news_from_the_listeners(
+    labels: OwnNode,
+) -> None:
+    heard: list[Labels] = []
+    labels.listen(heard.append)
+    assert labels.current() == {"zone": "a"}
+    labels.start()
+    eventually(lambda: heard == [{"zone": "a"}], "the labels")
+
+
+def test_a_server_that_is_away_is_an_error_for_who_asks(server: ApiServer, labels: OwnNode) -> None:
+    server.fail("get", "nodes", status=503)
+    with pytest.raises(DriverError, match="503"):
+        labels.current()

@@ -1,0 +1,345 @@
+"""Claims that join and leave one domain, whose daemon NVIDIA's own program is."""
+
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from testbed.disk import SmallDisk
+
+from dra_driver.errors import ConflictError, DeviceError, StateError
+from dra_driver.mps import mounts, processes
+from dra_driver.mps.domain import Domain, Status
+from dra_driver.mps.members import SharedDomains
+from dra_driver.mps.pipes import CONTROL_SOCKET
+from dra_driver.mps.supervisor import Supervisor
+from worlds import child
+from worlds.configs import PATIENCE
+from worlds.mps import MpsDomains
+from worlds.process import eventually
+
+Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
+EXCLUSIVE = 3
+
+
+@pytest.fixture
+def shared(mps: MpsDomains) -> SharedDomains:
+    return SharedDomains(mps.files.root, mps.requests, time.monotonic)
+
+
+@pytest.fixture
+def node(mps: MpsDomains) -> Domain:
+    return mps.domain("shared_node", 0, 1, limits=(1024, 2048), active_thread_percentage=50)
+
+
+def ready(mps: MpsDomains, domain: Domain) -> Status:
+    return mps.requests.wait_ready(domain, time.monotonic() + PATIENCE)
+
+
+def gone(mps: MpsDomains, domain: Domain) -> None:
+    mps.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
+
+
+def check_serves(mps: MpsDomains, domain: Domain) -> None:
+    """A client that starts now finds a daemon with these limits, and its sockets."""
+    eventually(lambda: _percentage(mps, domain) == ["50.0"], "an answer, as one is given at a time")
+    paths = mps.files.paths(domain.id)
+    assert all(mounts.layers(path) == 1 for path in paths.mounted)
+    assert (paths.pipe / "control").is_socket()
+
+
+def _percentage(mps: MpsDomains, domain: Domain) -> list[str]:
+    with suppress(DeviceError):
+        return mps.ask(domain.id, "get_default_active_thread_percentage")
+    return []
+
+
+def test_one_daemon_serves_all_members_and_ends_with_the_last(
+    mps: MpsDomains, run: Run, shared: SharedDomains, node: Domain
+) -> None:
+    run(mps.supervised())
+    shared.join(node, "one")
+    first = ready(mps, node)
+    shared.join(node, "two")
+    assert ready(mps, node).daemon == first.daemon
+    assert mps.compute_modes() == {0: EXCLUSIVE, 1: EXCLUSIVE}
+    assert not shared.leave(node.id, "one")
+    assert ready(mps, node).daemon == first.daemon
+    assert shared.leave(node.id, "two")
+    gone(mps, node)
+    assert mps.left(node) == []
+
+
+def test_whoever_joins_while_the_domain_ends_gets_one_that_does_not(
+    mps: MpsDomains, run: Run, shared: SharedDomains, node: Domain
+) -> None:
+    stopping, joined = threading.Event(), threading.Event()
+
+    def step(_domain: str, name: str) -> None:
+        if name == "stopping":
+            stopping.set()
+            assert joined.wait(PATIENCE)
+
+    run(mps.supervised(step))
+    shared.join(node, "one")
+    first = ready(mps, node)
+    assert shared.leave(node.id, "one")
+    assert stopping.wait(PATIENCE)
+    shared.join(node, "two")
+    joined.set()
+    # It is the other claim's now, so the one that left does not wait for its end.
+    gone(mps, node)
+    again = ready(mps, node)
+    assert again.daemon != first.daemon
+    assert again.restarts == 0
+    check_serves(mps, node)
+
+
+def test_what_was_said_of_the_domain_before_it_was_left_is_not_believed(
+    mps: MpsDomains, run: Run, shared: SharedDomains, node: Domain
+) -> None:
+    reported, joined = threading.Event(), threading.Event()
+
+    def step(_domain: str, name: str) -> None:
+        if name == "reported":
+            reported.set()
+            assert joined.wait(PATIENCE)
+
+    run(mps.supervised(step))
+    shared.join(node, "one")
+    ready(mps, node)
+    assert reported.wait(PATIENCE)
+    shared.leave(node.id, "one")
+    shared.join(node, "two")
+    # The status still says that it is ready; the supervisor may be about to end it.
+    with pytest.raises(DeviceError, match="is not ready yet"):
+        mps.requests.wait_ready(node, time.monotonic())
+    joined.set()
+    ready(mps, node)
+    check_serves(mps, node)
+
+
+def test_a_domain_that_was_left_and_joined_before_anybody_looked_is_ready_again(
+    mps: MpsDomains, run: Run, shared: SharedDomains, node: Domain
+) -> None:
+    run(mps.supervised())
+    shared.join(node, "one")
+    first = ready(mps, node)
+    for _ in range(30):
+        shared.leave(node.id, "one")
+        shared.join(node, "one")
+    again = ready(mps, node)
+    assert again.generation != first.generation
+    assert again.restarts == 0
+    check_serves(mps, node)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_left_and_joined_at_random_times_what_is_ready_stays_so(
+    mps: MpsDomains, run: Run, shared: SharedDomains, node: Domain, seed: int
+) -> None:
+    run(mps.supervised())
+    chance = random.Random(seed)  # noqa: S311 (only to be irregular)
+    for _ in range(12):
+        shared.join(node, "one")
+        status = ready(mps, node)
+        check_serves(mps, node)
+        # Nothing that was under way for an earlier incarnation takes the daemon away.
+        time.sleep(chance.choice([0.0, 0.002, 0.02]))
+        check_serves(mps, node)
+        now = mps.requests.status(node.id)
+        assert now is not None
+        assert now.daemon == status.daemon
+        assert shared.leave(node.id, "one")
+        time.sleep(chance.choice([0.0, 0.0, 0.001, 0.005, 0.03]))
+    gone(mps, node)
+    assert mps.left(node) == []
+
+
+def test_members_that_come_and_go_side_by_side_always_have_a_daemon(
+    mps: MpsDomains, run: Run, shared: SharedDomains, node: Domain
+) -> None:
+    run(mps.supervised())
+    troubles: list[BaseException] = []
+
+    def come_and_go(claim: str) -> None:
+        # A driver of its own: two processes in a rolling update have nothing but files in common.
+        mine = SharedDomains(mps.files.root, mps.requests, time.monotonic)
+        chance = random.Random(claim)  # noqa: S311 (as above)
+        try:
+            for _ in range(8):
+                mine.join(node, claim)
+                status = ready(mps, node)
+                time.sleep(chance.choice([0.0, 0.005]))
+                check_serves(mps, node)
+                now = mps.requests.status(node.id)
+                assert now is not None
+                assert now.daemon == status.daemon
+                if mine.leave(node.id, claim):
+                    gone(mps, node)
+        except BaseException as error:  # noqa: BLE001 (the test's own thread raises it)
+            troubles.append(error)
+
+    threads = [threading.Thread(target=come_and_go, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * PATIENCE)
+    assert troubles == []
+    assert shared.tidy() == frozenset()
+    gone(mps, node)
+    assert mps.left(node) == []
+
+
+def test_what_a_killed_driver_left_wanted_is_ended(
+    mps: MpsDomains, run: Run, shared: SharedDomains, node: Domain
+) -> None:
+    run(mps.supervised())
+    shared.join(node, "one")
+    ready(mps, node)
+    (mps.files.members(node.id) / "one").unlink()
+    assert shared.tidy() == {node.id}
+    gone(mps, node)
+    assert mps.left(node) == []
+
+
+def test_a_changed_config_takes_hold_when_the_others_have_gone(
+    mps: MpsDomains, run: Run, shared: SharedDomains, node: Domain
+) -> None:
+    run(mps.supervised())
+    changed = mps.domain("shared_node", 0, 1, limits=(512, 512), active_thread_percentage=50)
+    shared.join(node, "one")
+    ready(mps, node)
+    with pytest.raises(ConflictError, match="1024 MiB, wanted 512 MiB"):
+        shared.join(changed, "two")
+    shared.leave(node.id, "one")
+    shared.join(changed, "two")
+    status = ready(mps, changed)
+    assert {limit for _, limit in status.pinned_memory_mib} == {512}
+
+
+def test_two_processes_never_lose_each_others_members(
+    mps: MpsDomains, shared: SharedDomains, node: Domain
+) -> None:
+    others = [child.start("join_and_leave", mps.root, name, 150) for name in ("one", "two")]
+    for process in others:
+        assert process.wait(PATIENCE) == 0
+    assert shared.claims() == frozenset()
+    assert shared.tidy() == frozenset()
+    assert mps.requests.desired(node.id) is None
+
+
+@pytest.fixture
+def disk(mps: MpsDomains) -> Iterator[SmallDisk]:
+    """The disk on which driver and supervisor meet."""
+    made = SmallDisk(mps.files.root)
+    yield made
+    made.unmount()
+
+
+def test_on_a_full_disk_nobody_joins_by_half_and_everybody_leaves(
+    mps: MpsDomains, disk: SmallDisk, shared: SharedDomains, node: Domain
+) -> None:
+    other = mps.domain("shared_other", 2)
+    shared.join(node, "one")
+    before = _files(mps.files.root)
+    disk.fill()
+    with pytest.raises(StateError, match="No space left on device"):
+        shared.join(other, "two")
+    assert [path for path in _files(mps.files.root) if "ballast" not in path.name] == before
+    assert shared.leave(node.id, "one")
+    assert mps.requests.desired(node.id) is None
+    disk.empty()
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_claim_joins_a_domain_that_is_up_while_there_is_no_supervisor(
+    mps: MpsDomains, shared: SharedDomains, node: Domain
+) -> None:
+    with mps.supervised():
+        shared.join(node, "first")
+        before = ready(mps, node)
+    shared.join(node, "second")
+    assert mps.impatient.wait_ready(node, time.monotonic() + PATIENCE) == before
+    check_serves(mps, node)
+    with mps.supervised():
+        after = ready(mps, node)
+        assert (after.daemon, after.restarts) == (before.daemon, 0)
+        for claim in ("first", "second"):
+            shared.leave(node.id, claim)
+        gone(mps, node)
+    assert mps.left(node) == []
+
+
+def test_what_a_tenant_has_put_in_its_folder_is_not_taken_for_a_daemon_that_is_up(
+    mps: MpsDomains, shared: SharedDomains, node: Domain
+) -> None:
+    with mps.supervised():
+        shared.join(node, "first")
+        daemon = ready(mps, node).daemon
+    assert daemon is not None
+    os.kill(daemon.pid, signal.SIGKILL)
+    # Its other threads may have the socket for a moment longer than its first.
+    own = mps.files.paths(node.id).own
+    eventually(lambda: not processes.listens(own, CONTROL_SOCKET), "the daemon's end")
+    inside = os.open(mps.files.paths(node.id).pipe, os.O_PATH)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as forged:
+        forged.bind(f"/proc/self/fd/{inside}/control_privileged")
+        os.close(inside)
+        forged.listen(8)
+        shared.join(node, "second")
+        with pytest.raises(DeviceError, match="the MPS supervisor is not running on this node"):
+            mps.impatient.wait_ready(node, time.monotonic())
+
+
+def test_a_supervisor_that_comes_back_is_waited_for_as_long_as_anything(
+    mps: MpsDomains, shared: SharedDomains, node: Domain
+) -> None:
+    with mps.supervised():
+        shared.join(node, "first")
+        daemon = ready(mps, node).daemon
+    assert daemon is not None
+    os.kill(daemon.pid, signal.SIGKILL)
+    shared.join(node, "second")
+    waiting = threading.Event()
+
+    def come_back() -> None:
+        waiting.wait(PATIENCE)
+        time.sleep(0.3)  # well beyond the grace of `impatient`, where none has ever been
+        stack.enter_context(mps.supervised())
+
+    with ExitStack() as stack:
+        thread = threading.Thread(target=come_back)
+        thread.start()
+        waiting.set()
+        assert mps.impatient.wait_ready(node, time.monotonic() + PATIENCE).restarts == 1
+        thread.join(PATIENCE)
+
+
+def test_files_in_dev_shm_of_claims_that_have_left_go_and_those_of_others_stay(
+    mps: MpsDomains, run: Run, shared: SharedDomains, node: Domain
+) -> None:
+    looks: list[str] = []
+    run(mps.supervised(lambda _domain, name: looks.append(name)))
+    for claim in ("first", "second"):
+        shared.join(node, claim)
+    ready(mps, node)
+    folder = mps.files.paths(node.id).shm
+    (folder / "of-the-past").write_text("left")
+    before = looks.count("reported")
+    eventually(lambda: looks.count("reported") > before + 1, "a look that begins after that")
+    shared.leave(node.id, "first")
+    shared.join(node, "third")
+    (folder / "of-the-third").write_text("kept")
+    shared.leave(node.id, "second")
+    eventually(lambda: not (folder / "of-the-past").exists(), "the file of claims that have left")
+    assert (folder / "of-the-third").read_text() == "kept"

@@ -1,0 +1,195 @@
+"""Share configs as files and labels come, go and break: a good one is never lost to a bad one."""
+
+from pathlib import Path
+
+from structlog.testing import capture_logs
+
+from contract.shares.conftest import World, config, replicas_of
+from dra_driver.shares.choice import LABEL
+from dra_driver.shares.source import ShareConfigTiming
+from resource_nvidia_com.device_plugin import NodeConfig, SharedBy
+from worlds.process import eventually
+
+NEVER = ShareConfigTiming(look=3600, settle=0)
+
+
+def mount(root: Path, **files: str) -> None:
+    """Put files into a folder as the kubelet does: a new folder, then one link renamed."""
+    number = len(list(root.glob("..v*")))
+    (root / f"..v{number}").mkdir()
+    for name, text in files.items():
+        (root / f"..v{number}" / name).write_text(text)
+        if not (root / name).is_symlink():
+            (root / name).symlink_to(f"..data/{name}")
+    (root / "..data_tmp").symlink_to(f"..v{number}")
+    (root / "..data_tmp").rename(root / "..data")
+
+
+def test_without_a_path_nothing_is_shared_and_that_is_known(world: World) -> None:
+    state = world.start(None).current()
+    assert state.config == NodeConfig()
+    assert (state.is_known, state.problem) == (True, None)
+    assert world.server.seen("watch", "nodes") == []
+
+
+def test_a_file_is_read_without_asking_for_the_node(world: World) -> None:
+    file = world.root / "config.yaml"
+    file.write_text(config(4, "mps"))
+    world.start(file)
+    state = world.until_replicas(4)
+    assert state.config is not None
+    assert state.config.shared_by is SharedBy.MPS
+    assert state.origin == f"file {file}"
+    assert world.server.seen("list", "nodes") == []
+
+
+def test_before_the_labels_are_known_nothing_is(world: World) -> None:
+    mount(world.root, a=config(2))
+    away = world.server.fail("list", "nodes", status=503, times=1000)
+    world.start(world.root)
+    eventually(lambda: world.server.seen("list", "nodes"), "the first list")
+    assert (world.state().config, world.state().is_known) == (None, False)
+    assert "labels are not known yet" in (world.state().problem or "")
+    away.times = 0
+    world.until_replicas(2)
+    assert [state.is_known for state in world.changes] == [True]
+
+
+def test_a_bad_file_at_the_start_is_no_empty_config(world: World) -> None:
+    file = world.root / "config.yaml"
+    file.write_text("version: v2\n")
+    world.start(file)
+    state = world.until_problem("must be v1")
+    assert (state.config, state.is_known) == (None, False)
+    file.write_text(config(2))
+    assert world.until_replicas(2).is_known
+
+
+def test_the_label_chooses_and_a_change_of_it_is_heeded_at_once(world: World) -> None:
+    mount(world.root, a=config(2), b=config(3), default=config(4))
+    world.label("a")
+    world.start(world.root, timing=NEVER)
+    assert world.until_replicas(2).origin == f"file {world.root}/a (label {LABEL})"
+    world.label("b")
+    world.until_replicas(3)
+    world.label(None)
+    world.until_replicas(4)
+
+
+def test_a_label_that_names_no_config_leaves_the_last_good_one(world: World) -> None:
+    mount(world.root, a=config(2), b=config(3))
+    world.label("a")
+    world.start(world.root)
+    world.until_replicas(2)
+    world.label("c")
+    state = world.until_problem('no config "c"')
+    assert "it has a, b" in (state.problem or "")
+    assert replicas_of(state) == (2,)
+    mount(world.root, a=config(2), b=config(3), c=config(5))
+    world.until_replicas(5)
+
+
+def test_a_config_map_that_is_changed_is_read_again(world: World) -> None:
+    mount(world.root, a=config(2))
+    world.start(world.root)
+    world.until_replicas(2)
+    mount(world.root, a=config(6))
+    world.until_replicas(6)
+    assert [replicas_of(state) for state in world.changes] == [(2,), (6,)]
+
+
+def test_a_file_that_is_damaged_leaves_the_last_good_config(world: World) -> None:
+    file = world.root / "config.yaml"
+    file.write_text(config(2))
+    world.start(file)
+    world.until_replicas(2)
+    file.write_text(config(2).replace("replicas: 2", "replicas: many"))
+    state = world.until_problem(f"{file}:6:7: sharing.timeSlicing.resources[0].replicas: must be")
+    assert replicas_of(state) == (2,)
+    file.write_text(config(2))
+    world.until_replicas(2)
+
+
+def test_a_file_that_vanishes_or_is_emptied_does_not_end_the_sharing(world: World) -> None:
+    file = world.root / "config.yaml"
+    file.write_text(config(2))
+    world.start(file)
+    world.until_replicas(2)
+    file.unlink()
+    assert replicas_of(world.until_problem(f"there is no {file}")) == (2,)
+    file.write_text("\n")
+    assert replicas_of(world.until_problem(f"{file} is empty: to share nothing")) == (2,)
+    file.write_text("version: v1\n")
+    assert world.until_replicas().config == NodeConfig()
+
+
+def test_a_folder_that_is_emptied_does_not_end_the_sharing(world: World) -> None:
+    (world.root / "a").write_text(config(2))
+    world.start(world.root)
+    world.until_replicas(2)
+    (world.root / "a").unlink()
+    assert replicas_of(world.until_problem(f"there is no {world.root}/a")) == (2,)
+
+
+def test_a_label_that_is_removed_ends_the_sharing_where_no_default_is(world: World) -> None:
+    mount(world.root, a=config(2), b=config(3))
+    world.label("a")
+    world.start(world.root)
+    world.until_replicas(2)
+    world.label(None)
+    assert "it has a, b" in world.until_replicas().origin
+
+
+def test_an_empty_folder_at_the_start_shares_nothing(world: World) -> None:
+    world.start(world.root)
+    state = world.until(lambda state: state.is_known)
+    assert state.config == NodeConfig()
+    assert state.origin.endswith("it is empty")
+
+
+def test_a_file_that_becomes_a_folder_asks_for_a_restart(world: World) -> None:
+    file = world.root / "config"
+    file.write_text(config(2))
+    world.start(file)
+    world.until_replicas(2)
+    file.unlink()
+    file.mkdir()
+    assert replicas_of(world.until_problem("is a folder now: restart the driver")) == (2,)
+
+
+def test_a_change_is_logged_and_told_once(world: World) -> None:
+    file = world.root / "config.yaml"
+    file.write_text(config(2).replace("sharing:", "flags: {gdsEnabled: true}\nsharing:"))
+    with capture_logs() as logs:
+        world.start(file)
+        world.until_replicas(2)
+        file.write_text("version: v2\n")
+        world.until_problem("must be v1")
+        file.write_text("version: v3\n")
+        world.until_problem('not "v3"')
+    ours = [one for one in logs if one["event"].startswith("share config")]
+    assert [(one["event"], one["log_level"]) for one in ours] == [
+        ("share config taken", "info"),
+        ("share config in part without effect", "warning"),
+        ("share config not taken", "error"),
+        ("share config not taken", "error"),
+    ]
+    assert len(world.changes) == 3
+
+
+def test_the_last_good_config_outlives_the_driver(world: World) -> None:
+    file, kept = world.root / "config.yaml", world.root / "plugin" / "share-config.json"
+    file.write_text(config(4, "mps"))
+    world.start(file, kept=kept)
+    world.until_replicas(4)
+    world.stop()
+    file.write_text("version: v2\n")
+    world.start(file, kept=kept)
+    state = world.until_problem("must be v1")
+    assert (replicas_of(state), state.is_known) == ((4,), True)
+    assert state.origin == f"file {file}"
+    file.unlink()
+    world.stop()
+    kept.write_bytes(kept.read_bytes()[:-10])
+    world.start(file, kept=kept)
+    assert not world.until_problem("there is no").is_known

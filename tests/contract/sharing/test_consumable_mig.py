@@ -1,0 +1,177 @@
+"""Parts of a MIG device that exists, by consumable capacity: prepared, limited, given back."""
+
+import pytest
+
+import make
+from dra_driver.claims.reconcile import ReconcileTiming
+from dra_driver.devices.shares import ConsumableSlot
+from dra_driver.errors import ConfigError, ConflictError
+from dra_driver.mps.domain import shared_domain
+from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.project import projection
+from dra_driver.slices.share_offer import ShareOffer
+from resource_nvidia_com.quantity import quantity_bytes
+from worlds.configs import MPS_ON_MIG
+from worlds.node import MakeNode, Node
+
+LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+DEVICE = "gpu-0-mig-3g40gb-9-4"
+MIB = 1024**2
+
+
+@pytest.fixture
+def node(make_node: MakeNode) -> Node:
+    """Its first GPU has two MIG devices that somebody else made."""
+    node = make_node()
+    node.machine.set_mig_mode(node.uuid(0), enabled=True)
+    node.machine.create_mig(node.uuid(0), "3g.40gb", 4)
+    node.machine.create_mig(node.uuid(0), "1g.10gb", 0)
+    node.look()
+    return node
+
+
+def mig_uuid(node: Node, profile: str = "3g.40gb") -> str:
+    (found,) = [one.uuid for one in node.migs() if one.profile == profile]
+    return found
+
+
+def left(node: Node) -> list[str]:
+    """What claims have left; the MIG devices and their mode were there before."""
+    before = {"MIG mode of gpu-0", "1g.10gb@0 on gpu-0", "3g.40gb@4 on gpu-0"}
+    return [one for one in node.left() if one not in before]
+
+
+def published_memory(node: Node) -> int:
+    """What the scheduler may give out of the larger MIG device's memory, in MiB."""
+    found = projection(node.inventory, share=ShareOffer(consumable=Consumable.of("unlimited")))
+    (memory,) = [
+        one["capacity"]["memory"]["value"]  # type: ignore[index]
+        for one in found.devices
+        if one["name"] == DEVICE
+    ]
+    return quantity_bytes(memory) // MIB
+
+
+def test_tenants_of_a_mig_device_are_limited_to_what_they_were_allocated(node: Node) -> None:
+    first_mib = 10 * 1024
+    second_mib = published_memory(node) - first_mib
+    with node.mps.supervised():
+        first = node.claim_parts(
+            "one", device=DEVICE, memory=f"{first_mib}Mi", cores=20, configs=(MPS_ON_MIG,)
+        )
+        second = node.claim_parts(
+            "two", device=DEVICE, memory=f"{second_mib}Mi", cores=80, configs=(MPS_ON_MIG,)
+        )
+        third = node.claim_parts("three", device=DEVICE, memory="0", configs=(MPS_ON_MIG,))
+        for ref in (first, second, third):
+            node.driver.prepare(ref)
+
+        uuid = mig_uuid(node)
+        assert node.mps.requests.list() == {shared_domain(uuid)}
+        found = [
+            node.part_env(ref, share_id, DEVICE)
+            for ref, share_id in ((first, "one"), (second, "two"), (third, "three"))
+        ]
+        assert [(one.get(LIMIT), one.get(THREADS)) for one in found] == [
+            (f"{uuid}={first_mib}M", "20"),
+            (f"{uuid}={second_mib}M", "80"),
+            (None, None),
+        ]
+        for ref in (first, second):
+            node.driver.unprepare(ref)
+        assert node.mps.requests.list() == {shared_domain(uuid)}
+        node.driver.unprepare(third)
+        assert left(node) == []
+    assert node.mig_shapes() == {0: ["1g.10gb@0", "3g.40gb@4"]}
+
+
+def test_without_a_config_a_mig_device_is_shared_in_turns_and_nothing_is_limited(
+    node: Node,
+) -> None:
+    refs = [node.claim_parts(name, device=DEVICE, configs=()) for name in ("one", "two")]
+    for ref in refs:
+        (device,) = node.driver.prepare(ref)
+        assert (device.device_name, device.share_id) == (DEVICE, ref.name)
+        assert node.part_env(ref, ref.name, DEVICE) == {}
+    assert node.mps.requests.list() == set()
+    for ref in refs:
+        node.driver.unprepare(ref)
+    assert left(node) == []
+    assert node.mig_shapes() == {0: ["1g.10gb@0", "3g.40gb@4"]}
+
+
+def test_parts_of_two_mig_devices_of_a_gpu_have_a_daemon_each(node: Node) -> None:
+    small = "gpu-0-mig-1g10gb-19-0"
+    with node.mps.supervised():
+        refs = [
+            node.claim_parts(name, device=device, memory="1Gi", configs=(MPS_ON_MIG,))
+            for name, device in (("one", DEVICE), ("two", small))
+        ]
+        for ref in refs:
+            node.driver.prepare(ref)
+        domains = {shared_domain(mig_uuid(node, name)) for name in ("3g.40gb", "1g.10gb")}
+        assert node.mps.requests.list() == domains
+        assert node.part_env(refs[1], "two", small)[LIMIT] == f"{mig_uuid(node, '1g.10gb')}=1024M"
+        for ref in refs:
+            node.driver.unprepare(ref)
+        assert left(node) == []
+
+
+def test_a_mig_device_is_had_as_a_whole_or_in_parts(node: Node) -> None:
+    part = node.claim_parts("one", device=DEVICE, configs=())
+    whole = node.claim(DEVICE, name="whole")
+    node.driver.prepare(part)
+    with pytest.raises(ConflictError, match="already allocated to different claim default/one"):
+        node.driver.prepare(whole)
+    node.driver.unprepare(part)
+    node.driver.prepare(whole)
+    with pytest.raises(ConflictError, match="already allocated to different claim default/whole"):
+        node.driver.prepare(part)
+    node.driver.unprepare(whole)
+    assert left(node) == []
+
+
+def test_a_config_for_gpus_does_not_hold_for_parts_of_a_mig_device(node: Node) -> None:
+    config = make.config("gpu", sharing={"strategy": "MPS"})
+    with pytest.raises(ConfigError, match="MigDeviceConfig"):
+        node.driver.prepare(node.claim_parts("one", device=DEVICE, configs=(config,)))
+    assert left(node) == []
+
+
+def test_a_claim_may_lower_its_limits_on_a_mig_device_and_never_raise_them(node: Node) -> None:
+    lower, higher = (
+        make.config(
+            kind="MigDeviceConfig",
+            sharing={"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": size}},
+        )
+        for size in ("2Gi", "20Gi")
+    )
+    with node.mps.supervised():
+        ref = node.claim_parts("one", device=DEVICE, configs=(lower,))
+        node.driver.prepare(ref)
+        assert node.part_env(ref, "one", DEVICE)[LIMIT] == f"{mig_uuid(node)}=2048M"
+        with pytest.raises(ConfigError, match="more than request gpu has"):
+            node.driver.prepare(node.claim_parts("two", device=DEVICE, configs=(higher,)))
+        node.driver.unprepare(ref)
+        assert left(node) == []
+
+
+def test_a_part_of_a_mig_device_is_kept_when_the_driver_comes_back(node: Node) -> None:
+    with node.mps.supervised():
+        ref = node.claim_parts("one", device=DEVICE, cores=10, configs=(MPS_ON_MIG,))
+        answer, spec = node.driver.prepare(ref), node.driver.spec(ref)
+        record = node.driver.claims.records.read(ref.uid)
+        assert record is not None
+        slot = record.devices[0].device.part.share
+        assert isinstance(slot, ConsumableSlot)
+        assert (slot.memory_mib, slot.cores) == (10240, 10)
+
+        node.restart()
+        node.driver.specs.delete(ref.uid)
+        assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+        assert node.driver.spec(ref) == spec
+        assert node.driver.prepare(ref) == answer
+        node.driver.unprepare(ref)
+        assert left(node) == []
+    assert node.mig_shapes() == {0: ["1g.10gb@0", "3g.40gb@4"]}

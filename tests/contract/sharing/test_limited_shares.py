@@ -1,0 +1,307 @@
+"""Shares whose memory is limited on control groups, under both of NVML's backends."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dra_driver.claims.reconcile import ReconcileTiming
+from dra_driver.devices.shares import ShareStrategy
+from dra_driver.errors import ConfigError, TransientError
+from dra_driver.simulator import profile as profiles
+from dra_driver.simulator.driver_root import Options
+from dra_driver.simulator.machine import Machine
+from worlds.limited_node import LimitedNode, share
+
+LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+
+
+@pytest.fixture(params=["misc", "dmem"])
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LimitedNode]:
+    with closing(LimitedNode.made(tmp_path, request.param)) as made:
+        yield made
+
+
+@pytest.fixture
+def misc(tmp_path: Path) -> Iterator[LimitedNode]:
+    with closing(LimitedNode.made(tmp_path, "misc")) as made:
+        yield made
+
+
+@pytest.fixture
+def dmem(tmp_path: Path) -> Iterator[LimitedNode]:
+    with closing(LimitedNode.made(tmp_path, "dmem")) as made:
+        yield made
+
+
+def words(node: LimitedNode, uid: str) -> str:
+    """What status says of a claim's first device."""
+    record = node.driver.claims.records.read(uid)
+    assert record is not None
+    (plan,) = record.plans
+    key = record.devices[0].device.key
+    assert key is not None
+    return node.driver.strategies["Shares"].describe(plan, key).words
+
+
+def test_an_over_asking_tenant_is_refused_and_its_neighbour_is_not(node: LimitedNode) -> None:
+    (greedy, group), (modest, beside) = node.pod(), node.pod()
+    large = node.claim_of(greedy, *map(share, range(6)), name="large")
+    small = node.claim_of(modest, share(8), share(9), name="small")
+    node.driver.prepare(large)
+    node.driver.prepare(small)
+
+    assert node.take(group, 6 * node.share_mib, pid=1)
+    assert not node.take(group, 1, pid=2)
+    assert not node.take(beside, 2 * node.share_mib + 1, pid=3)
+    assert node.take(beside, 2 * node.share_mib, pid=3)
+    assert "enforced by control groups (NVML)" in words(node, large.uid)
+
+
+def test_after_the_end_limits_are_gone_and_others_have_the_gpu_again(node: LimitedNode) -> None:
+    (pod, group), (other, free) = node.pod(), node.pod()
+    ref = node.claim_of(pod, share(0))
+    node.driver.prepare(ref)
+    assert node.limit(group) == node.share_mib
+    assert node.others() == (1 if node.backend == "misc" else None)
+    assert node.take(free, 10, pid=9) is (node.backend == "dmem")
+    node.driver.unprepare(ref)
+    assert (node.limit(group), node.others()) == (None, None)
+    whole = node.claim_of(other, "gpu-0", name="whole")
+    node.driver.prepare(whole)
+    assert node.take(free, 20 * node.share_mib // 10, pid=9)
+    assert node.limit(free) is None
+
+
+def test_others_are_refused_until_the_last_share_is_given_back(misc: LimitedNode) -> None:
+    refs = [misc.claim_of(misc.pod()[0], share(n), name=f"c{n}") for n in range(3)]
+    for ref in refs:
+        misc.driver.prepare(ref)
+    for ref in refs:
+        assert misc.others() == 1
+        misc.driver.unprepare(ref)
+    assert misc.others() is None
+    assert misc.others(1) is None
+
+
+def test_a_whole_gpu_and_another_gpu_are_not_touched(node: LimitedNode) -> None:
+    (pod, _), (other, group) = node.pod(), node.pod()
+    node.driver.prepare(node.claim_of(other, "gpu-1", name="whole"))
+    node.driver.prepare(node.claim_of(pod, share(0)))
+    assert (node.limit(group, 1), node.others(1)) == (None, None)
+    assert node.take(group, 9 * node.share_mib, pid=1, minor=1)
+
+
+def test_two_claims_of_a_pod_on_one_gpu_have_the_sum_until_one_goes(misc: LimitedNode) -> None:
+    pod, group = misc.pod()
+    first = misc.claim_of(pod, share(0), name="first")
+    second = misc.claim_of(pod, share(1), share(2), name="second")
+    misc.driver.prepare(first)
+    misc.driver.prepare(second)
+    assert misc.limit(group) == 3 * misc.share_mib
+    misc.driver.unprepare(first)
+    assert misc.limit(group) == 2 * misc.share_mib
+    misc.driver.unprepare(second)
+    assert (misc.limit(group), misc.others()) == (None, None)
+
+
+def test_two_claims_of_a_pod_on_one_gpu_are_refused_where_containers_are_limited(
+    dmem: LimitedNode,
+) -> None:
+    pod, group = dmem.pod()
+    dmem.driver.prepare(dmem.claim_of(pod, share(0), name="first"))
+    second = dmem.claim_of(pod, share(1), name="second")
+    with pytest.raises(ConfigError, match="ask for all its shares in one claim"):
+        dmem.driver.prepare(second)
+    assert dmem.limit(group) == dmem.share_mib
+    assert dmem.driver.claims.records.read(second.uid) is None
+
+
+def test_two_claims_of_a_pod_on_two_gpus_have_to_be_alike_where_containers_are_limited(
+    dmem: LimitedNode,
+) -> None:
+    dmem.divide(0, 1, combines=True, strategy=ShareStrategy.TIME_SLICING)
+    pod, group = dmem.pod()
+    dmem.driver.prepare(dmem.claim_of(pod, share(0), name="first"))
+    with pytest.raises(ConfigError, match="ask for all its shares in one claim"):
+        dmem.driver.prepare(dmem.claim_of(pod, share(0, 1), share(1, 1), name="unlike"))
+    dmem.driver.prepare(dmem.claim_of(pod, share(0, 1), name="like"))
+    assert (dmem.limit(group), dmem.limit(group, 1)) == (dmem.share_mib, dmem.share_mib)
+
+
+@pytest.mark.parametrize(("pods", "text"), [(2, r"reserved for 2 pods \(pod-"), (0, "for no pod")])
+def test_a_claim_of_several_pods_is_refused_and_nothing_is_left(
+    node: LimitedNode, pods: int, text: str
+) -> None:
+    made = [node.pod() for _ in range(pods)]
+    ref = node.claim_of("", share(0))
+    node.reserve(ref, *(pod for pod, _ in made))
+    with pytest.raises(ConfigError, match=text + ".*give each pod a claim of its own"):
+        node.driver.prepare(ref)
+    assert node.left() == []
+    assert all(node.limit(group) is None for _, group in made)
+    assert node.others() is None
+
+
+def test_a_pod_without_a_group_is_not_prepared(node: LimitedNode) -> None:
+    ref = node.claim_of("no-such-pod", share(0))
+    with pytest.raises(TransientError, match="no-such-pod has no control group"):
+        node.driver.prepare(ref, seconds=0.2)
+    assert node.left() == []
+    assert node.others() is None
+
+
+def test_unprepare_needs_no_group_of_the_pod(node: LimitedNode) -> None:
+    pod, group = node.pod()
+    ref = node.claim_of(pod, share(0))
+    node.driver.prepare(ref)
+    node.end(group)
+    node.driver.unprepare(ref)
+    assert node.left() == []
+    assert node.others() is None
+
+
+def test_a_limit_that_cannot_be_taken_back_is_a_pending_cleanup(node: LimitedNode) -> None:
+    pod, group = node.pod()
+    ref = node.claim_of(pod, share(0))
+    node.driver.prepare(ref)
+    node.machine.fail_call("nvmlDeviceSetMemoryLimits_v1", 4, uuid=node.uuid(0))
+    node.driver.unprepare(ref)
+    assert "may not set memory limits" in node.driver.cleanups(ref)[0][1]
+    node.machine.clear_faults()
+    assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+    assert (node.limit(group), node.others()) == (None, None)
+    assert node.left() == []
+
+
+def test_with_mps_the_kernel_holds_the_memory_and_mps_the_threads(node: LimitedNode) -> None:
+    node.divide(0, combines=True)
+    pod, group = node.pod()
+    ref = node.claim_of(pod, share(0), share(1))
+    node.driver.prepare(ref)
+    env = node.driver.env(ref, share(0))
+    assert env[THREADS] == "20"
+    assert LIMIT not in env
+    (domain,) = node.mps.requests.list()
+    desired = node.mps.requests.desired(domain)
+    assert desired is not None
+    assert [one.pinned_memory_mib for one in desired.devices] == [None]
+    assert not node.take(group, 2 * node.share_mib + 1, pid=1)
+    node.driver.unprepare(ref)
+    assert node.limit(group) is None
+    assert node.mps.shared.claims() == frozenset()
+
+
+def test_a_mps_domain_of_equal_shares_has_no_memory_limit_of_its_own(node: LimitedNode) -> None:
+    node.divide(0)
+    node.driver.prepare(node.claim_of(node.pod()[0], share(0)))
+    (domain,) = node.mps.requests.list()
+    desired = node.mps.requests.desired(domain)
+    assert desired is not None
+    assert desired.active_thread_percentage == 10
+    assert desired.devices[0].pinned_memory_mib is None
+
+
+def test_the_kernels_counting_takes_a_hook_that_limits_each_container(dmem: LimitedNode) -> None:
+    pod, _ = dmem.pod()
+    ref = dmem.claim_of(pod, share(0), share(1))
+    dmem.driver.prepare(ref)
+    env = dmem.driver.env(ref, share(1))
+    assert env["NVIDIA_GPU_MEMORY_LIMIT"] == str(2 * dmem.share_mib)
+    assert env["NVIDIA_GPU_MEMORY_REQUEST"] == "0"
+    (device, _) = dmem.driver.spec(ref)["devices"]
+    (hook,) = device["containerEdits"]["hooks"]
+    assert hook["hookName"] == "createRuntime"
+    assert hook["path"] == str(dmem.hook)
+    assert hook["args"][1:2] == ["apply-cuda-memory-limits"]
+    assert hook["args"][-2:] == ["--gpu-id", dmem.uuid(0)]
+
+
+def test_where_the_driver_counts_no_container_is_given_a_hook(misc: LimitedNode) -> None:
+    ref = misc.claim_of(misc.pod()[0], share(0))
+    misc.driver.prepare(ref)
+    (device,) = misc.driver.spec(ref)["devices"]
+    assert device["containerEdits"].get("hooks", []) == []
+    assert misc.driver.env(ref, share(0)) == {}
+
+
+def test_without_the_hook_the_kernels_counting_is_not_enough(tmp_path: Path) -> None:
+    node = LimitedNode.made(tmp_path, "dmem", hook=False)
+    pod, group = node.pod()
+    ref = node.claim_of(pod, share(0))
+    node.driver.prepare(ref)
+    assert node.limit(group) is None
+    assert words(node, ref.uid) == "1 of 10, nothing limits memory"
+    record = node.driver.claims.records.read(ref.uid)
+    assert record is not None
+    assert "nvidia-cdi-hook 1.20.1" in str(record.plans[0].changes["memory"])
+
+
+def test_unlike_shares_of_two_gpus_are_not_limited_by_one_hook(dmem: LimitedNode) -> None:
+    dmem.divide(0, 1, combines=True, strategy=ShareStrategy.TIME_SLICING)
+    (pod, group), (other, beside) = dmem.pod(), dmem.pod()
+    ref = dmem.claim_of(pod, share(0), share(1), share(0, 1))
+    dmem.driver.prepare(ref)
+    assert dmem.limit(group) is None
+    like = dmem.claim_of(other, share(2), share(2, 1), name="like")
+    dmem.driver.prepare(like)
+    assert (dmem.limit(beside), dmem.limit(beside, 1)) == (dmem.share_mib, dmem.share_mib)
+
+
+def test_before_r615_mps_limits_memory_or_nothing_does_and_the_reason_is_kept(
+    tmp_path: Path,
+) -> None:
+    node = LimitedNode.made(tmp_path, "off", driver="580.95.05")
+    first, second = (node.claim_of(node.pod()[0], share(0, n), name=f"c{n}") for n in (0, 1))
+    node.divide(1, combines=True)
+    node.driver.prepare(first)
+    node.driver.prepare(second)
+    assert words(node, first.uid) == "1 of 10, nothing limits memory"
+    assert words(node, second.uid).endswith("enforced by MPS")
+    assert node.driver.env(second, share(0, 1))[LIMIT] == f"{node.uuid(1)}={node.share_mib}M"
+    record = node.driver.claims.records.read(second.uid)
+    assert record is not None
+    why = str(record.plans[0].changes["memory"])
+    assert "580.95.05 is older than R615" in why
+
+
+def test_several_pods_share_a_claim_where_a_person_wants_no_control_groups(tmp_path: Path) -> None:
+    LimitedNode.made(tmp_path, "misc").close()
+    node = LimitedNode(tmp_path, "misc", by_groups=False)
+    (one, group), (two, _) = node.pod(), node.pod()
+    ref = node.claim_of("", share(0))
+    node.reserve(ref, one, two)
+    node.driver.prepare(ref)
+    assert (node.limit(group), node.others()) == (None, None)
+
+
+def test_tenants_who_come_later_are_limited_as_those_who_are_there(tmp_path: Path) -> None:
+    node = LimitedNode.made(tmp_path, "misc")
+    node.divide(0)
+    first = node.claim_of(node.pod()[0], share(0), name="first")
+    node.driver.prepare(first)
+    node.close()
+    later = LimitedNode(tmp_path, "misc", by_groups=False)
+    later.divide(0)
+    pod, _ = later.pod()
+    ref = later.claim_of(pod, share(1), name="second")
+    later.driver.prepare(ref)  # one daemon cannot have two sets of limits
+    assert len(later.mps.shared.claims()) == 2
+    later.driver.unprepare(ref)
+    later.driver.unprepare(first)
+    assert (later.others(), later.mps.shared.claims()) == (None, frozenset())
+
+
+def test_limits_of_a_driver_that_has_none_any_more_are_gone(misc: LimitedNode) -> None:
+    ref = misc.claim_of(misc.pod()[0], share(0))
+    misc.driver.prepare(ref)
+    misc.close()
+    older = profiles.changed(profiles.load("h100x8"), {"driver_version": "580.95.05"})
+    misc.machine.destroy()
+    options = Options(userspace="stand-in", cgroup_root=misc.groups.root)
+    Machine.create(misc.root / "driver", older, options)
+    after = LimitedNode(misc.root, "off")
+    after.driver.unprepare(ref)
+    assert after.left() == []

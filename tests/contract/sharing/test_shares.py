@@ -1,0 +1,378 @@
+"""Claims of shares: by NVIDIA's real control daemon, kept by a supervisor, and by time-slicing."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import make
+from dra_driver.claims.model import ClaimRef
+from dra_driver.claims.reconcile import ReconcileTiming
+from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.shares import ShareStrategy
+from dra_driver.errors import ConfigError, ConflictError, DeviceError, TransientError
+from dra_driver.mps.domain import DomainId, shared_domain
+from worlds.node import MakeNode, Node
+
+EXCLUSIVE_PROCESS = 3
+PERCENTAGE = "get_default_active_thread_percentage"
+MEMORY = "get_default_device_pinned_mem_limit 0"
+LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+
+
+@pytest.fixture
+def node(make_node: MakeNode) -> Node:
+    return make_node()
+
+
+def share(index: int, minor: int = 0, count: int = 10) -> str:
+    return f"gpu-{minor}-share-{index}-of-{count}"
+
+
+def claim(node: Node, *devices: str, name: str = "claim", **facts: Any) -> ClaimRef:
+    return node.driver.api.add(*devices, uid=f"uid-{name}", name=name, **facts)
+
+
+def domain(node: Node, minor: int = 0) -> DomainId:
+    return shared_domain(node.uuid(minor))
+
+
+def mib(node: Node, minor: int = 0) -> int:
+    return (node.gpu(minor).memory_bytes or 0) // 1024**2
+
+
+def test_claims_with_a_share_each_are_clients_of_one_daemon_that_limits_them(node: Node) -> None:
+    node.divide(0)
+    with node.mps.supervised():
+        first, second = (claim(node, share(n), name=f"c{n}") for n in (0, 7))
+        node.driver.prepare(first)
+        node.driver.prepare(second)
+        assert node.mps.requests.list() == {domain(node)}
+        assert node.mps.ask(domain(node), PERCENTAGE) == ["10.0"]
+        assert node.mps.ask(domain(node), MEMORY) == [f"{mib(node) // 10 // 1024}G"]
+        desired = node.mps.requests.desired(domain(node))
+        assert desired is not None
+        assert [one.pinned_memory_mib for one in desired.devices] == [mib(node) // 10]
+        assert node.compute_modes() == {0: EXCLUSIVE_PROCESS}
+        # The daemon's limits are the tenants': their environment says nothing that they could undo.
+        env = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps"}
+        assert node.driver.env(first, share(0)) == node.driver.env(second, share(7)) == env
+        assert node.driver.mounts(first, share(0)) == node.driver.mounts(second, share(7))
+        node.driver.unprepare(first)
+        assert node.compute_modes() == {0: EXCLUSIVE_PROCESS}
+        node.driver.unprepare(second)
+        assert node.left() == []
+
+
+def test_eight_and_two_shares_of_one_gpu_are_limited_to_eighty_and_twenty_percent(
+    node: Node,
+) -> None:
+    node.divide(0, combines=True)
+    with node.mps.supervised():
+        large = claim(node, *map(share, range(8)), name="large")
+        small = claim(node, share(8), share(9), name="small")
+        node.driver.prepare(large)
+        node.driver.prepare(small)
+        env = node.driver.env(large, share(3))
+        assert env[THREADS] == "80"
+        assert env[LIMIT] == f"{node.uuid(0)}={mib(node) // 10 * 8}M"
+        env = node.driver.env(small, share(9))
+        assert env[THREADS] == "20"
+        assert env[LIMIT] == f"{node.uuid(0)}={mib(node) // 10 * 2}M"
+        assert len(node.driver.spec(large)["devices"]) == 8
+        for ref in (large, small):
+            node.driver.unprepare(ref)
+        assert node.left() == []
+
+
+def test_shares_of_two_gpus_in_one_request_are_clients_of_one_daemon_over_both(node: Node) -> None:
+    together = tuple(sorted((node.gpu(0).uuid, node.gpu(1).uuid)))
+    node.divide(0, 1, count=4, combines=True, together=together)
+    with node.mps.supervised():
+        ref = claim(node, share(3, 0, 4), share(0, 1, 4), share(1, 1, 4))
+        node.driver.prepare(ref)
+        env = node.driver.env(ref, share(0, 1, 4))
+        assert env[THREADS] == "25"
+        assert set(env[LIMIT].split(",")) == {
+            f"{node.uuid(0)}={mib(node) // 4}M",
+            f"{node.uuid(1)}={mib(node) // 4 * 2}M",
+        }
+        (wanted,) = node.mps.requests.list()
+        assert {one.uuid for one in node.mps.requests.desired(wanted).devices} == set(together)  # type: ignore[union-attr]
+        node.driver.unprepare(ref)
+        assert node.left() == []
+
+
+def test_a_whole_gpu_waits_until_its_shares_are_given_back(node: Node) -> None:
+    node.divide(0)
+    with node.mps.supervised():
+        tenant = claim(node, share(0), name="tenant")
+        whole = claim(node, "gpu-0", name="whole")
+        node.driver.prepare(tenant)
+        with pytest.raises(ConflictError, match=r"gpu-0.* already allocated to different claim"):
+            node.driver.prepare(whole)
+        node.driver.unprepare(tenant)
+        node.driver.prepare(whole)
+        assert node.compute_modes() == {}
+        with pytest.raises(ConflictError, match=r"share-0-of-10.* already allocated"):
+            node.driver.prepare(tenant)
+        node.driver.unprepare(whole)
+        assert node.left() == []
+
+
+def test_two_claims_cannot_have_the_same_share(node: Node) -> None:
+    node.divide(0, strategy=ShareStrategy.TIME_SLICING)
+    node.driver.prepare(claim(node, share(0), name="first"))
+    with pytest.raises(ConflictError, match="already allocated to different claim"):
+        node.driver.prepare(claim(node, share(0), name="second"))
+
+
+def test_time_sliced_shares_need_no_supervisor_and_change_nothing(node: Node) -> None:
+    node.divide(0, strategy=ShareStrategy.TIME_SLICING, combines=True)
+    refs = [claim(node, share(n), name=f"c{n}") for n in range(10)]
+    for ref in refs:
+        node.driver.prepare(ref)
+        assert node.driver.env(ref, share(refs.index(ref))) == {}
+    assert (node.compute_modes(), node.time_slices()) == ({}, {})
+    for ref in refs:
+        node.driver.unprepare(ref)
+    assert node.left() == []
+
+
+def test_a_gpu_that_lets_one_process_in_cannot_be_time_sliced(node: Node) -> None:
+    node.divide(0, strategy=ShareStrategy.TIME_SLICING)
+    node.set_compute_mode(0, EXCLUSIVE_PROCESS)
+    with pytest.raises(DeviceError, match=r"EXCLUSIVE_PROCESS.*nvidia-smi -i 0 -c DEFAULT"):
+        node.driver.prepare(claim(node, share(0)))
+
+
+def test_a_request_for_two_is_refused_where_one_is_allowed_and_nothing_is_left(node: Node) -> None:
+    node.divide(0)
+    with pytest.raises(ConfigError, match=r"asks for 2 of nvidia\.com/gpu"):
+        node.driver.prepare(claim(node, share(0), share(1)))
+    assert node.left() == []
+
+
+def test_a_share_under_another_division_than_now_is_refused(node: Node) -> None:
+    node.divide(0, count=4, strategy=ShareStrategy.TIME_SLICING)
+    with pytest.raises(DeviceError, match="divided into 4 shares"):
+        node.driver.prepare(claim(node, share(1)))
+    node.driver.divisions.clear()
+    with pytest.raises(DeviceError, match="not divided"):
+        node.driver.prepare(claim(node, share(1)))
+
+
+def test_a_device_stays_divided_as_it_is_until_nobody_has_a_share(node: Node) -> None:
+    node.divide(0, strategy=ShareStrategy.TIME_SLICING)
+    first, second = claim(node, share(0), name="first"), claim(node, share(1), name="second")
+    node.driver.prepare(first)
+    part = GpuPart(gpu=node.gpu(0).uuid)
+    before = node.driver.divisions[part]
+    node.divide(0, count=4, strategy=ShareStrategy.MPS)
+    divisions = node.driver.claims.divisions
+    assert divisions.of(part) == before
+    assert divisions.waiting([part.gpu]) == {part}
+    node.driver.prepare(second)
+    node.driver.unprepare(first)
+    assert divisions.of(part) == before
+    node.driver.unprepare(second)
+    assert divisions.of(part) == node.driver.divisions[part]
+    assert divisions.waiting([part.gpu]) == frozenset()
+
+
+def test_a_claim_keeps_its_share_when_the_driver_comes_back(node: Node) -> None:
+    node.divide(0, combines=True)
+    with node.mps.supervised():
+        ref = claim(node, share(0), share(1))
+        answer = node.driver.prepare(ref)
+        spec = node.driver.spec(ref)
+        node.restart()
+        node.driver.specs.delete(ref.uid)
+        node.driver.divisions.clear()
+        assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+        assert node.driver.spec(ref) == spec
+        assert node.driver.prepare(ref) == answer
+        node.driver.unprepare(ref)
+        assert node.left() == []
+
+
+def test_a_claim_without_a_record_is_swept_out_of_its_domain(node: Node) -> None:
+    node.divide(0)
+    with node.mps.supervised():
+        ref, other = claim(node, share(0), name="lost"), claim(node, share(1), name="other")
+        node.driver.prepare(ref)
+        node.driver.prepare(other)
+        node.driver.claims.records.delete(ref.uid)
+        node.driver.unprepare(ref)
+        assert node.mps.shared.members(domain(node)) == {other.uid}
+        node.driver.unprepare(other)
+        assert node.left() == []
+
+
+def test_without_a_supervisor_a_share_can_be_given_back_and_taken_again(node: Node) -> None:
+    node.divide(0)
+    ref = claim(node, share(0))
+    with node.mps.supervised():
+        node.driver.prepare(ref)
+    node.driver.unprepare(ref, seconds=0.5)
+    assert node.driver.cleanups(ref)
+    whole = claim(node, "gpu-0", name="whole")
+    with pytest.raises(TransientError, match="cannot be used yet"):
+        node.driver.prepare(whole, seconds=0.5)
+    with node.mps.supervised():
+        node.driver.prepare(whole)
+        assert node.compute_modes() == {}
+        node.driver.unprepare(whole)
+        assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+        assert node.left() == []
+
+
+def test_tenants_come_and_go_at_the_same_time(node: Node) -> None:
+    node.divide(0)
+
+    def live(number: int) -> None:
+        for _ in range(3):
+            ref = claim(node, share(number), name=f"c{number}")
+            node.driver.prepare(ref)
+            assert "CUDA_MPS_PIPE_DIRECTORY" in node.driver.env(ref, share(number))
+            node.driver.unprepare(ref)
+
+    with node.mps.supervised(), ThreadPoolExecutor(6) as pool:
+        list(pool.map(live, range(6)))
+    assert node.left() == []
+
+
+def test_a_claim_may_lower_its_own_limits(node: Node) -> None:
+    node.divide(0)
+    config = make.config(
+        sharing={
+            "strategy": "MPS",
+            "mpsConfig": {
+                "defaultActiveThreadPercentage": 5,
+                "defaultPinnedDeviceMemoryLimit": "1Gi",
+            },
+        }
+    )
+    with node.mps.supervised():
+        ref = claim(node, share(0), configs=[config])
+        node.driver.prepare(ref)
+        env = node.driver.env(ref, share(0))
+        assert (env[THREADS], env[LIMIT]) == ("5", f"{node.uuid(0)}=1024M")
+        assert node.mps.ask(domain(node), PERCENTAGE) == ["10.0"]
+        node.driver.unprepare(ref)
+
+
+def test_shares_and_whole_gpus_stand_in_one_claim(node: Node) -> None:
+    node.divide(0)
+    with node.mps.supervised():
+        ref = claim(node, share(0), "gpu-1", requests=("share", "whole"))
+        node.driver.prepare(ref)
+        assert "CUDA_MPS_PIPE_DIRECTORY" in node.driver.env(ref, share(0))
+        assert node.driver.env(ref, "gpu-1") == {}
+        node.driver.unprepare(ref)
+        assert node.left() == []
+
+
+def test_after_a_reboot_a_share_is_prepared_again(node: Node) -> None:
+    node.divide(0)
+    ref = claim(node, share(0))
+    with node.mps.supervised():
+        node.driver.prepare(ref)
+    node.mps.clean()
+    node.machine.reboot()
+    node.restart()
+    with node.mps.supervised():
+        assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+        node.driver.prepare(ref)
+        assert node.mps.shared.members(domain(node)) == {ref.uid}
+        node.driver.unprepare(ref)
+        assert node.left() == []
+
+
+def test_the_division_of_a_share_stands_in_its_record(node: Node) -> None:
+    node.divide(0, strategy=ShareStrategy.TIME_SLICING)
+    ref = claim(node, share(4))
+    node.driver.prepare(ref)
+    (entry,) = node.driver.claims.records.read(ref.uid).devices  # type: ignore[union-attr]
+    part = GpuPart(gpu=node.gpu(0).uuid)
+    assert entry.device.part.share is not None
+    assert entry.device.part.share.division == node.driver.divisions[part]
+    assert entry.device.part == replace(part, share=entry.device.part.share)
+
+
+def test_where_compute_is_free_each_tenant_has_its_memory_and_all_sms(node: Node) -> None:
+    node.divide(0, free_compute=True)
+    with node.mps.supervised():
+        ref = claim(node, share(0))
+        node.driver.prepare(ref)
+        assert node.mps.ask(domain(node), PERCENTAGE) == ["100.0"]
+        assert node.mps.ask(domain(node), MEMORY) == [f"{mib(node) // 10 // 1024}G"]
+        assert THREADS not in node.driver.env(ref, share(0))
+        node.driver.unprepare(ref)
+
+
+def test_where_compute_is_free_a_claim_may_bound_itself(node: Node) -> None:
+    node.divide(0, free_compute=True)
+    settings = {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 30}}
+    with node.mps.supervised():
+        bounded = claim(node, share(0), name="bounded", configs=[make.config(sharing=settings)])
+        free = claim(node, share(1), name="free")
+        node.driver.prepare(bounded)
+        node.driver.prepare(free)
+        assert node.driver.env(bounded, share(0))[THREADS] == "30"
+        assert THREADS not in node.driver.env(free, share(1))
+        assert node.mps.ask(domain(node), PERCENTAGE) == ["100.0"]
+        node.driver.unprepare(bounded)
+        node.driver.unprepare(free)
+
+
+def test_where_compute_is_divided_no_claim_lifts_its_bound(node: Node) -> None:
+    node.divide(0)
+    settings = {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 100}}
+    with pytest.raises(ConfigError, match=r"100 % is more than .* 10 %"):
+        node.driver.prepare(claim(node, share(0), configs=[make.config(sharing=settings)]))
+    assert node.left() == []
+
+
+def test_a_share_waits_for_the_disk_as_often_as_a_whole_gpu_does(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.divide(0)
+    waits: list[int] = []
+    sync = os.fsync
+
+    def counted(descriptor: int) -> None:
+        waits.append(descriptor)
+        sync(descriptor)
+
+    def prepare(ref: ClaimRef) -> int:
+        waits.clear()
+        node.driver.prepare(ref)
+        return len(waits)
+
+    with node.mps.supervised():
+        node.driver.prepare(claim(node, share(0), name="first"))
+        monkeypatch.setattr(os, "fsync", counted)
+        whole = prepare(claim(node, "gpu-1", name="whole"))
+        assert prepare(claim(node, share(1), name="second")) == whole > 0
+
+
+def test_a_device_stays_divided_over_a_reboot_for_pods_that_it_has_not_ended(node: Node) -> None:
+    node.divide(0, strategy=ShareStrategy.TIME_SLICING)
+    ref, gone = claim(node, share(0)), claim(node, share(1), name="gone")
+    node.driver.prepare(ref)
+    node.driver.prepare(gone)
+    node.divide(0, count=4, strategy=ShareStrategy.TIME_SLICING)
+    node.machine.reboot()
+    node.restart()
+    node.driver.reconciler(ReconcileTiming()).mend()
+    part = GpuPart(gpu=node.gpu(0).uuid)
+    assert node.driver.claims.divisions.waiting([part.gpu]) == {part}
+    node.driver.prepare(ref)
+    node.driver.unprepare(gone)
+    node.driver.unprepare(ref)
+    assert node.driver.claims.divisions.of(part) == node.driver.divisions[part]
+    assert node.left() == []

@@ -1,0 +1,354 @@
+"""Memory limits of control groups, by the real pynvml: both backends and what is odd about each."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from dra_driver.errors import SetupError
+from dra_driver.simulator.layout import Fact
+from worlds.groups import GIB, MIB, Groups, Limits, Nvml, limits_on
+
+MAX = pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX
+BACKENDS = ("misc", "dmem")
+
+
+@pytest.fixture(params=BACKENDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path, nvml: Nvml) -> Iterator[Limits]:
+    with limits_on(tmp_path, request.param, nvml) as made:
+        yield made
+
+
+@pytest.fixture
+def misc(tmp_path: Path, nvml: Nvml) -> Iterator[Limits]:
+    with limits_on(tmp_path, "misc", nvml) as made:
+        yield made
+
+
+@pytest.fixture
+def dmem(tmp_path: Path, nvml: Nvml) -> Iterator[Limits]:
+    with limits_on(tmp_path, "dmem", nvml) as made:
+        yield made
+
+
+# What both backends do
+
+
+def test_a_limit_is_read_back_and_binds(world: Limits) -> None:
+    pod, neighbour = world.groups.make("a/pod"), world.groups.make("a/neighbour")
+    world.set(pod, 10 * GIB)
+
+    assert world.get(pod) == (0, 10 * GIB, 0)
+    assert world.take(pod, 6 * GIB)
+    assert not world.take(pod, 5 * GIB)
+    assert world.take(pod, 4 * GIB)
+    assert world.take(neighbour, 11 * GIB, pid=2)
+    assert world.get(pod) == (0, 10 * GIB, 10 * GIB)
+
+
+def test_a_limit_on_a_pod_binds_all_its_containers_together(world: Limits) -> None:
+    pod = world.groups.make("pod")
+    one, two = world.groups.make("pod/one"), world.groups.make("pod/two")
+    world.set(pod, 10 * GIB)
+
+    assert world.take(one, 6 * GIB, pid=1)
+    assert not world.take(two, 6 * GIB, pid=2)
+    assert world.take(two, 4 * GIB, pid=2)
+
+
+def test_a_limit_holds_for_one_gpu_alone(world: Limits) -> None:
+    pod = world.groups.make("pod")
+    world.set(pod, 1 * GIB)
+    other = next(gpu.uuid for gpu in world.machine.gpus if gpu.uuid != world.uuid)
+
+    assert not world.take(pod, 2 * GIB)
+    assert world.machine.take_memory(other, 2 * GIB, pid=1, group=pod)
+
+
+def test_a_cleared_limit_binds_no_more(world: Limits) -> None:
+    pod = world.groups.make("pod")
+    world.set(pod, 1 * GIB)
+    world.set(pod, MAX)
+
+    assert world.get(pod) == (0, MAX, 0)
+    assert world.take(pod, 2 * GIB)
+
+
+def test_memory_is_free_again_when_its_process_ends(world: Limits) -> None:
+    pod = world.groups.make("pod")
+    world.set(pod, 3 * GIB)
+    world.take(pod, 3 * GIB, pid=7)
+    assert [(one.pid, one.memory) for one in world.machine.allocations()] == [(7, 3 * GIB)]
+    assert [holder.pid for holder in world.machine.holders()] == [7]
+
+    world.machine.release_memory(world.uuid, pid=7)
+
+    assert world.machine.allocations() == world.machine.holders() == []
+    assert world.take(pod, 3 * GIB, pid=8)
+    assert pynvml.nvmlDeviceGetMemoryInfo(world.handle, pynvml.nvmlMemory_v2).used == 3 * GIB
+
+
+def test_a_gpu_in_mig_mode_takes_limits_and_heeds_none(world: Limits) -> None:
+    pod = world.groups.make("pod")
+    world.machine.set_fact(world.uuid, Fact.MIG_CURRENT, 1)
+    world.set(pod, 1 * GIB)
+
+    assert world.get(pod)[1] == 1 * GIB
+    assert world.take(pod, 2 * GIB)
+    assert world.get(pod)[2] == 0
+
+
+def test_a_mig_device_is_refused(world: Limits) -> None:
+    pod = world.groups.make("pod")
+    world.machine.set_fact(world.uuid, Fact.MIG_CURRENT, 1)
+    world.machine.create_mig(world.uuid, "1g.10gb")
+    world.handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(world.handle, 0)
+
+    for call in (lambda: world.set(pod, GIB), lambda: world.get(pod)):
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("absent", pynvml.NVML_ERROR_NOT_FOUND),
+        ("cgroup.procs", pynvml.NVML_ERROR_INVALID_ARGUMENT),
+        ("..", pynvml.NVML_ERROR_INVALID_ARGUMENT),
+        (".", pynvml.NVML_ERROR_NOT_SUPPORTED),
+        ("../version1", pynvml.NVML_ERROR_NOT_SUPPORTED),
+    ],
+)
+def test_what_is_no_control_group_is_refused(world: Limits, place: str, error: int) -> None:
+    (world.groups.root.parent / "version1").mkdir()
+    (world.groups.root.parent / "version1/tasks").touch()
+
+    for call in (lambda path: world.set(path, GIB), world.get):
+        with pytest.raises(pynvml.NVMLError) as raised:
+            call(world.groups.root / place)
+        assert raised.value.value == error
+
+
+def test_a_soft_limit_above_the_hard_one_is_refused(world: Limits) -> None:
+    pod = world.groups.make("pod")
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        world.set(pod, GIB, soft=GIB + 1)
+
+
+def test_the_gpus_own_memory_bounds_what_no_limit_does(world: Limits) -> None:
+    pod = world.groups.make("pod")
+    total = pynvml.nvmlDeviceGetMemoryInfo(world.handle).total
+    with pytest.raises(SetupError, match="not so much memory left"):
+        world.take(pod, total + 1)
+
+
+def test_a_process_whose_group_is_unknown_is_bound_by_none(world: Limits) -> None:
+    world.set(world.groups.make("pod"), GIB)
+    assert world.take(None, 2 * GIB)
+
+
+# dmem
+
+
+def test_every_group_above_binds(dmem: Limits) -> None:
+    pod, leaf = dmem.groups.make("pod"), dmem.groups.make("pod/leaf")
+    dmem.set(pod, 4 * GIB)
+    dmem.set(leaf, 8 * GIB)
+
+    assert not dmem.take(leaf, 5 * GIB)
+    assert dmem.take(leaf, 4 * GIB)
+
+
+def test_what_was_taken_before_the_limit_counts(dmem: Limits) -> None:
+    pod = dmem.groups.make("pod")
+    dmem.take(pod, 3 * GIB)
+    dmem.set(pod, 4 * GIB)
+
+    assert dmem.get(pod) == (0, 4 * GIB, 3 * GIB)
+    assert not dmem.take(pod, 2 * GIB)
+
+
+def test_a_limit_below_what_is_used_is_ignored_in_silence(dmem: Limits) -> None:
+    pod = dmem.groups.make("pod")
+    dmem.set(pod, 8 * GIB)
+    dmem.take(pod, 6 * GIB)
+
+    dmem.set(pod, 4 * GIB)
+
+    assert dmem.get(pod) == (0, 8 * GIB, 6 * GIB)
+
+
+def test_a_group_without_the_controller_is_answered_for_by_one_above(dmem: Limits) -> None:
+    pod = dmem.groups.make("pod")
+    dmem.set(pod, 4 * GIB)
+    bare = Groups(dmem.groups.root, dmem=False).make("pod/bare")
+
+    with pytest.raises(pynvml.NVMLError_NotFound):
+        dmem.set(bare, GIB)
+    assert dmem.get(bare) == (0, 4 * GIB, 0)
+
+
+def test_where_no_group_has_the_controller_nothing_is_supported(dmem: Limits) -> None:
+    bare = Groups(dmem.groups.root, dmem=False).make("bare")
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        dmem.get(bare)
+
+
+def test_the_numbers_lie_in_the_kernels_files(dmem: Limits) -> None:
+    pod = dmem.groups.make("pod")
+    dmem.set(pod, 4 * GIB, soft=GIB)
+    bus_id = dmem.machine.find("0").nvml_bus_id
+
+    assert (pod / "dmem.max").read_text() == f"nvidia/{bus_id}/vidmem {4 * GIB}\n"
+    assert (pod / "dmem.min").read_text() == f"nvidia/{bus_id}/vidmem {GIB}\n"
+    assert bus_id in (dmem.groups.root / "dmem.capacity").read_text()
+
+
+def test_several_gpus_have_a_line_each(dmem: Limits) -> None:
+    pod = dmem.groups.make("pod")
+    for index in range(3):
+        dmem.handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        dmem.set(pod, (index + 1) * GIB)
+    dmem.handle = pynvml.nvmlDeviceGetHandleByIndex(1)
+    dmem.set(pod, 9 * GIB)
+
+    found = []
+    for index in range(3):
+        dmem.handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        found.append(dmem.get(pod)[1] // GIB)
+    assert found == [1, 9, 3]
+
+
+def test_a_soft_limit_climbs_and_stays_above_when_its_group_goes(dmem: Limits) -> None:
+    top, pod, leaf = (dmem.groups.make(place) for place in ("top", "top/pod", "top/pod/leaf"))
+    dmem.set(leaf, 8 * GIB, soft=2 * GIB)
+    dmem.set(dmem.groups.make("top/pod/other"), MAX, soft=GIB)
+    assert [dmem.get(group)[0] // GIB for group in (leaf, pod, top)] == [2, 3, 3]
+
+    dmem.set(dmem.groups.make("top/pod/other"), MAX)
+    assert dmem.get(top)[0] == 2 * GIB
+    shutil.rmtree(leaf)
+
+    assert [dmem.get(group)[0] // GIB for group in (pod, top)] == [2, 2]
+
+
+def test_a_new_group_of_an_old_name_has_no_limit(dmem: Limits) -> None:
+    dmem.set(dmem.groups.make("pod"), GIB)
+    shutil.rmtree(dmem.groups.root / "pod")
+
+    assert dmem.get(dmem.groups.make("pod")) == (0, MAX, 0)
+
+
+@pytest.mark.usefixtures("needs_root")  # it mounts
+def test_a_read_only_file_system_of_groups_permits_no_limit(dmem: Limits) -> None:
+    pod = dmem.groups.make("pod")
+    mount = ["mount", "--bind", str(dmem.groups.root), str(dmem.groups.root)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("this machine permits no mounts")
+    try:
+        subprocess.run(
+            ["mount", "-o", "remount,ro,bind", str(dmem.groups.root)], check=True, timeout=30
+        )
+        with pytest.raises(pynvml.NVMLError_NoPermission):
+            dmem.set(pod, GIB)
+    finally:
+        subprocess.run(["umount", str(dmem.groups.root)], check=True, timeout=30)
+
+
+# misc
+
+
+def test_the_nearest_group_with_a_limit_binds_alone(misc: Limits) -> None:
+    pod, leaf = misc.groups.make("pod"), misc.groups.make("pod/leaf")
+    misc.set(pod, 4 * GIB)
+    misc.set(leaf, 8 * GIB)
+
+    assert misc.take(leaf, 7 * GIB)
+    assert misc.get(pod) == (0, 4 * GIB, 0)
+
+
+def test_a_cleared_child_hides_the_limit_of_its_parent(misc: Limits) -> None:
+    pod, leaf = misc.groups.make("pod"), misc.groups.make("pod/leaf")
+    misc.set(pod, 4 * GIB)
+    assert misc.get(leaf) == (0, 4 * GIB, 0)
+    misc.set(leaf, MAX)
+
+    assert misc.take(leaf, 20 * GIB)
+    assert misc.get(leaf) == (0, MAX, 20 * GIB)
+
+
+def test_a_group_without_a_limit_looks_like_a_gpu_without_support(misc: Limits) -> None:
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        misc.get(misc.groups.make("pod"))
+
+
+def test_what_was_taken_before_the_limit_does_not_count(misc: Limits) -> None:
+    pod = misc.groups.make("pod")
+    misc.take(pod, 20 * GIB)
+    misc.set(pod, 4 * GIB)
+
+    assert misc.get(pod) == (0, 4 * GIB, 0)
+    assert misc.take(pod, 4 * GIB)
+
+
+def test_a_limit_below_what_is_used_is_refused(misc: Limits) -> None:
+    pod = misc.groups.make("pod")
+    misc.set(pod, 8 * GIB)
+    misc.take(pod, 6 * GIB)
+
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        misc.set(pod, 4 * GIB)
+    assert misc.get(pod) == (0, 8 * GIB, 6 * GIB)
+
+
+def test_a_limit_outlives_its_group_and_can_hit_another(misc: Limits) -> None:
+    pod = misc.groups.make("pod")
+    misc.set(pod, GIB)
+    # A rename keeps the directory's identity, as a new group in its place can have it.
+    other = pod.rename(misc.groups.root / "other")
+
+    assert misc.get(other) == (0, GIB, 0)
+    assert not misc.take(other, 2 * GIB)
+
+
+@pytest.mark.parametrize("end", ["reset", "reload", "reboot"])
+def test_limits_go_with_the_gpus_initialisation(misc: Limits, end: str) -> None:
+    pod = misc.groups.make("pod")
+    misc.set(pod, GIB)
+    match end:
+        case "reset":
+            misc.machine.reset_gpu(misc.uuid)
+        case "reload":
+            misc.machine.unload_driver()
+            misc.machine.load_driver()
+        case "reboot":
+            misc.machine.reboot()
+
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        misc.get(pod)
+
+
+@pytest.mark.parametrize(
+    ("kept_by", "is_kept"), [("nothing", False), ("persistence", True), ("a process", True)]
+)
+def test_limits_go_when_the_last_process_lets_go_of_the_gpu(
+    misc: Limits, kept_by: str, is_kept: bool
+) -> None:
+    pod = misc.groups.make("pod")
+    misc.set(pod, GIB)
+    if kept_by == "persistence":
+        misc.machine.set_fact(misc.uuid, Fact.PERSISTENCE_MODE, 1)
+    if kept_by == "a process":
+        misc.take(pod, MIB)
+    pynvml.nvmlShutdown()
+    pynvml.nvmlInit()
+    misc.handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+
+    if is_kept:
+        assert misc.get(pod)[1] == GIB
+    else:
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            misc.get(pod)

@@ -1,0 +1,196 @@
+"""Which machines limit memory by control group, and what processes in such a group are told."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from dra_driver.errors import ConfigError, SetupError
+from dra_driver.simulator import profile as profiles
+from dra_driver.simulator.driver_root import Options
+from dra_driver.simulator.layout import MemoryBackend
+from dra_driver.simulator.machine import Machine
+from worlds.groups import GIB, R615, Groups, Limits, Nvml, kernels_groups, limits_on
+
+
+@pytest.fixture(params=("misc", "dmem"))
+def world(request: pytest.FixtureRequest, tmp_path: Path, nvml: Nvml) -> Iterator[Limits]:
+    with limits_on(tmp_path, request.param, nvml) as made:
+        yield made
+
+
+# What a process is told
+
+PROGRAM = """
+import ctypes, sys
+import pynvml
+pynvml.nvmlLib = ctypes.CDLL(sys.argv[1])
+pynvml.nvmlInit()
+memory = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0), pynvml.nvmlMemory_v2)
+print(memory.total, memory.free, memory.used)
+"""
+
+
+def told(world: Limits, group: Path) -> list[int]:
+    """Return total, free and used, as a process in a group is told."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(world.machine.library)],
+        env={"NVML_SIMULATOR_CGROUP": str(group), "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return [int(word) for word in done.stdout.split()]
+
+
+def test_a_process_is_told_the_limit_of_its_own_group(world: Limits) -> None:
+    leaf = world.groups.make("pod/leaf")
+    world.set(leaf, 10 * GIB)
+    world.take(leaf, 3 * GIB)
+
+    assert told(world, leaf) == [10 * GIB, 7 * GIB, 3 * GIB]
+
+
+def test_the_limit_of_a_group_above_is_told_under_misc_alone(world: Limits) -> None:
+    leaf = world.groups.make("pod/leaf")
+    world.set(leaf.parent, 10 * GIB)
+    whole = pynvml.nvmlDeviceGetMemoryInfo(world.handle, pynvml.nvmlMemory_v2).total
+
+    is_misc = world.machine.memory_backend is MemoryBackend.MISC
+    assert told(world, leaf)[0] == (10 * GIB if is_misc else whole)
+
+
+# Which machines have limits
+
+
+@pytest.mark.parametrize("version", ["535.261.03", "610.57.04"])
+def test_an_older_driver_lacks_the_functions(tmp_path: Path, nvml: Nvml, version: str) -> None:
+    with limits_on(tmp_path, "off", nvml, driver=version) as world:
+        pod = world.groups.make("pod")
+        for call in (lambda: world.set(pod, GIB), lambda: world.get(pod)):
+            with pytest.raises(pynvml.NVMLError_FunctionNotFound):
+                call()
+        assert world.machine.memory_backend is MemoryBackend.OFF
+        assert world.take(pod, GIB)
+
+
+def test_without_a_backend_nothing_is_supported(tmp_path: Path, nvml: Nvml) -> None:
+    with limits_on(tmp_path, "off", nvml) as world:
+        pod = world.groups.make("pod")
+        for call in (lambda: world.set(pod, GIB), lambda: world.get(pod)):
+            with pytest.raises(pynvml.NVMLError_NotSupported):
+                call()
+        assert world.take(pod, GIB)
+        assert told(world, pod)[0] == pynvml.nvmlDeviceGetMemoryInfo(world.handle).total
+
+
+@pytest.mark.usefixtures("needs_root")  # it becomes someone else
+def test_who_may_not_set_may_get(nvml: Nvml) -> None:
+    program = (
+        "import ctypes, os, sys, pynvml\n"
+        "pynvml.nvmlLib = ctypes.CDLL(sys.argv[1]); os.setgid(65534); os.setuid(65534)\n"
+        "pynvml.nvmlInit(); handle = pynvml.nvmlDeviceGetHandleByIndex(0)\n"
+        "path = sys.argv[2].encode()\n"
+        "found = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=path)\n"
+        "pynvml.nvmlDeviceGetMemoryLimits_v1(handle, found); print(found.hardLimit)\n"
+        "wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(nameSpace=path, hardLimit=1)\n"
+        "print(pynvml.nvmlLib.nvmlDeviceSetMemoryLimits_v1(handle, wanted))\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # the other user must get this far
+        with limits_on(Path(folder), "misc", nvml) as world:
+            pod = world.groups.make("pod")
+            world.set(pod, GIB)
+            done = subprocess.run(
+                [sys.executable, "-c", program, str(world.machine.library), str(pod)],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+    assert done.stderr == ""
+    assert done.stdout.split() == [str(GIB), str(pynvml.NVML_ERROR_NO_PERMISSION)]
+
+
+@pytest.mark.usefixtures("needs_root")  # it makes control groups
+def test_the_kernels_own_control_groups_are_known(tmp_path: Path, nvml: Nvml) -> None:
+    newer = profiles.changed(profiles.load("t4x4"), {"driver_version": R615})
+    machine = Machine.create(tmp_path / "machine", newer)
+    assert machine.memory_backend is MemoryBackend.MISC
+    with kernels_groups("pod/leaf") as (mount, [leaf]), nvml(machine):
+        world = Limits(machine, Groups(mount, dmem=False))
+        world.set(leaf.parent, GIB)
+        assert world.get(leaf) == (0, GIB, 0)
+        assert not world.take(leaf, 2 * GIB)
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            world.set(mount, GIB)
+        with pytest.raises(pynvml.NVMLError_InvalidArgument):
+            world.set(tmp_path, GIB)
+
+
+IN_A_CONTAINER = "unshare --cgroup --mount sh -c 'mount -t cgroup2 none /sys/fs/cgroup; \"$@\"' -"
+
+
+@pytest.mark.usefixtures("needs_root")  # it makes control groups
+@pytest.mark.parametrize("through", ["", IN_A_CONTAINER])
+def test_a_process_is_in_the_group_that_the_kernel_says(
+    tmp_path: Path, nvml: Nvml, through: str
+) -> None:
+    newer = profiles.changed(profiles.load("t4x4"), {"driver_version": R615})
+    with kernels_groups("pod/leaf") as (mount, [leaf]):
+        options = Options(userspace="stand-in", cgroup_root=None if through else mount)
+        machine = Machine.create(tmp_path / "machine", newer, options)
+        script = f'echo $$ > {leaf}/cgroup.procs; {through} "$@"'
+        program = [sys.executable, "-c", PROGRAM, str(machine.library)]
+        with nvml(machine):
+            Limits(machine, Groups(mount, dmem=False)).set(leaf, GIB)
+            done = subprocess.run(
+                ["sh", "-c", script, "-", *program],
+                env={"PYTHONPATH": ":".join(sys.path), "PATH": os.environ["PATH"]},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+    assert done.stderr == ""
+    assert done.stdout.split()[:2] == [str(GIB), str(GIB)]
+
+
+@pytest.mark.usefixtures("needs_root")  # it makes control groups
+def test_the_group_of_a_process_is_found_by_its_id(tmp_path: Path) -> None:
+    newer = profiles.changed(profiles.load("t4x4"), {"driver_version": R615})
+    with kernels_groups("pod/leaf") as (mount, [leaf]):
+        options = Options(userspace="stand-in", cgroup_root=mount)
+        machine = Machine.create(tmp_path / "machine", newer, options)
+        with subprocess.Popen(["sleep", "60"]) as sleeper:
+            (leaf / "cgroup.procs").write_text(f"{sleeper.pid}\n")
+            try:
+                assert machine.group_of(sleeper.pid) == leaf
+            finally:
+                sleeper.kill()
+                sleeper.wait()
+
+
+def test_limits_are_asked_of_a_driver_that_has_them() -> None:
+    with pytest.raises(ConfigError, match=r"driver 535\.261\.03 has none; they need R615"):
+        profiles.changed(profiles.load("h100x8"), {"memory_limits": "dmem"})
+    text = profiles.dump(profiles.changed(profiles.load("t4x4"), {"memory_limits": "off"}))
+    assert profiles.parse(text, origin="t4-x4").memory_limits == "off"
+    bare = text.replace("'off'", "off")  # which YAML takes for a boolean
+    assert profiles.parse(bare, origin="t4-x4").memory_limits == "off"
+
+
+def test_a_machine_keeps_the_root_of_its_control_groups(tmp_path: Path) -> None:
+    first = Options(userspace="stand-in", cgroup_root=tmp_path / "one")
+    Machine.create(tmp_path / "machine", "t4x4", first)
+    Machine.create(tmp_path / "machine", "t4x4")
+
+    other = Options(userspace="stand-in", cgroup_root=tmp_path / "other")
+    with pytest.raises(SetupError, match=r"already is this machine, with control groups .*one"):
+        Machine.create(tmp_path / "machine", "t4x4", other)

@@ -1,0 +1,87 @@
+"""The whole driver as a process, on a node that NVIDIA's own DRA driver had prepared."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from testbed.kubelet import KubeletClient
+
+from apiserver.server import ApiServer
+from dra_driver.simulator.machine import Machine
+from worlds.nvidia import checkpoint
+from worlds.process import ProcessNode, eventually
+
+MIG = "gpu-0-mig-1g10gb-19-0"
+
+
+@pytest.fixture
+def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
+    node = ProcessNode(tmp_path, api)
+    yield node
+    node.driver.kill()
+
+
+def prepared_by_nvidia(node: ProcessNode, machine: Machine) -> None:
+    """Their checkpoint, CDI spec and MIG device for one claim."""
+    gpu = next(gpu for gpu in machine.gpus if gpu.minor == 0)
+    machine.set_mig_mode(gpu.uuid, enabled=True)
+    machine.create_mig(gpu.uuid, "1g.10gb", 0)
+    (live,) = machine.mig_devices(gpu.uuid)
+    concrete = {
+        "parentMinor": 0,
+        "giId": live.gpu_instance,
+        "ciId": live.compute_instance,
+        "migUUID": live.uuid,
+        "parentUUID": gpu.uuid,
+    }
+    told = {
+        "Requests": ["gpu"],
+        "PoolName": node.place.node,
+        "DeviceName": MIG,
+        "CDIDeviceIDs": [f"k8s.gpu.nvidia.com/claim=uid-theirs-{MIG}"],
+    }
+    result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": node.place.node, "device": MIG}
+    claim = {
+        "checkpointState": "PrepareCompleted",
+        "status": {"allocation": {"devices": {"results": [result]}}},
+        "preparedDevices": [
+            {
+                "devices": [{"gpu": None, "mig": {"concrete": concrete, "device": told}}],
+                "configState": {"mpsControlDaemonID": ""},
+            }
+        ],
+    }
+    node.place.data.mkdir(parents=True)
+    data = checkpoint({"uid-theirs": claim}, boot_id=machine.boot_id)
+    (node.place.data / "checkpoint.json").write_bytes(data)
+    node.place.cdi_root.mkdir()
+    spec(node).write_text(f"kind: k8s.gpu.nvidia.com/claim\ndevices: [name: uid-theirs-{MIG}]\n")
+
+
+def spec(node: ProcessNode) -> Path:
+    return node.place.cdi_root / "k8s.gpu.nvidia.com-claim_uid-theirs.yaml"
+
+
+def test_its_claims_are_answered_for_from_the_first_call_on_and_taken_back(
+    node: ProcessNode,
+) -> None:
+    machine = node.install_gpus("h100x8")
+    prepared_by_nvidia(node, machine)
+    text = spec(node).read_text()
+    claim = node.allocate("theirs", MIG)
+    node.driver.start()
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register_started(node.driver)
+        (device,) = kubelet.must_prepare(claim)["uid-theirs"].devices
+        assert list(device.cdi_device_ids) == [f"k8s.gpu.nvidia.com/claim=uid-theirs-{MIG}"]
+        assert node.place.records() == ["uid-theirs.json"]
+        assert spec(node).read_text() == text
+        name = "claim taken over has a name"
+        assert node.driver.wait_log(name)["claim"] == "default/theirs"
+        kubelet.must_unprepare(claim)
+    assert node.place.records() == []
+    assert not list(node.place.cdi_root.iterdir())
+    eventually(lambda: not any(one.mig_mode for one in machine.status()), "MIG mode to be off")
+    names = {path.name for path in node.place.data.iterdir()}
+    assert "checkpoint.json" not in names
+    assert "checkpoint.json.taken-over" in names

@@ -1,0 +1,445 @@
+"""The chart: what helm makes of it with the values that people give, and what it refuses."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from chart import BEGIN, CHART, INSTALL, PAGE, described, page, rendered
+from pydantic import AliasChoices
+
+from dra_driver.mps.cli import MpsSupervisor
+from dra_driver.ops.metrics import Metrics, MpsMetrics
+from dra_driver.settings import KNOWN_FEATURE_GATES, Settings
+from scrape import metrics_text
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FOLDER = REPOSITORY / CHART
+PLATFORMS = sorted((FOLDER / "platforms").glob("*.yaml"))
+VALUES = (FOLDER / "values.yaml").read_text()
+SCHEMA = json.loads((FOLDER / "values.schema.json").read_text())
+EVERYTHING = Path(__file__).with_name("chart_values.yaml")
+"""Values that turn on all there is."""
+
+Object = dict[str, Any]
+Render = Callable[..., list[Object]]
+
+pytestmark = pytest.mark.timeout(1800)  # the first time helm is compiled
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    """Helm, from the cache or compiled."""
+    command = (sys.executable, REPOSITORY / "hack" / "cluster", "fetch", "helm")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"helm could not be had: {done.stderr}")
+    return f"{done.stdout.split()[1]}/helm"
+
+
+@pytest.fixture
+def render(helm: str) -> Render:
+    """Render the chart with further words for helm; return the objects."""
+    return partial(objects, helm)
+
+
+def objects(helm: str, *words: object, release: str = "dra-driver") -> list[Object]:
+    done = run(helm, "template", release, FOLDER, "--namespace", "gpus", *words)
+    assert done.returncode == 0, done.stderr
+    return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+
+def run(*words: object) -> "subprocess.CompletedProcess[str]":
+    command = [str(word) for word in words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def of_kind(things: list[Object], kind: str) -> list[Object]:
+    return [one for one in things if one["kind"] == kind]
+
+
+def daemon_set(things: list[Object], component: str) -> Object:
+    found: Object
+    (found,) = (
+        one
+        for one in of_kind(things, "DaemonSet")
+        if one["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"] == component
+    )
+    return found
+
+
+def driver_pod(things: list[Object]) -> Object:
+    spec: Object = daemon_set(things, "kubelet-plugin")["spec"]["template"]["spec"]
+    return spec
+
+
+def environment(pod: Object) -> dict[str, str]:
+    (container,) = pod["containers"]
+    return {one["name"]: one.get("value", "10.0.0.1") for one in container["env"]}
+
+
+def host_paths(pod: Object) -> dict[str, str]:
+    return {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
+
+
+@pytest.mark.parametrize(
+    "values", [FOLDER / "values.yaml", EVERYTHING, *PLATFORMS], ids=lambda path: path.stem
+)
+def test_helm_finds_nothing_to_complain_of(helm: str, values: Path) -> None:
+    done = run(helm, "lint", "--strict", FOLDER, "--values", values, "--namespace", "gpus")
+    assert done.returncode == 0, done.stdout
+    assert "WARNING" not in done.stdout
+
+
+def test_install_yaml_is_what_the_chart_says(helm: str) -> None:
+    assert (REPOSITORY / INSTALL).read_text() == rendered(helm), "run make generate"
+
+
+def test_the_table_of_the_page_is_what_the_values_say() -> None:
+    text = (REPOSITORY / PAGE).read_text()
+    assert text == page(text, VALUES), "run make generate"
+    assert BEGIN in text
+
+
+def test_each_value_is_described_and_typed() -> None:
+    schema = dict(leaves(SCHEMA))
+    keys = [key for key, _, _ in described(VALUES)]
+    assert sorted(schema) == sorted(keys)
+    assert list(plain_leaves(yaml.safe_load(VALUES), keys)) == []
+
+
+def leaves(schema: Object, above: str = "") -> Iterator[tuple[str, Object]]:
+    """What of the schema is no object with named keys. Objects with named keys are closed."""
+    for name, one in schema["properties"].items():
+        if "properties" in one and above + name != "featureGates":
+            assert one["additionalProperties"] is False
+            yield from leaves(one, f"{above}{name}.")
+        else:
+            yield above + name, one
+
+
+def plain_leaves(values: Object, keys: list[str], above: str = "") -> Iterator[str]:
+    """The keys of values that nothing describes."""
+    for name, one in values.items():
+        if above + name in keys:
+            continue
+        if isinstance(one, dict):
+            yield from plain_leaves(one, keys, f"{above}{name}.")
+        else:
+            yield above + name
+
+
+def test_the_feature_gates_are_those_that_the_driver_knows() -> None:
+    gates = SCHEMA["properties"]["featureGates"]
+    assert set(gates["properties"]) == KNOWN_FEATURE_GATES
+    assert gates["additionalProperties"] is False
+
+
+def test_the_charts_version_is_the_projects() -> None:
+    chart = yaml.safe_load((FOLDER / "Chart.yaml").read_text())
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert chart["version"] == chart["appVersion"] == project["version"]
+    assert chart["name"] == project["name"]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("foo=1", "at '': additional properties 'foo' not allowed"),
+        ("webhook.enabled=true", "additional properties 'webhook' not allowed"),
+        ("kubeletPlugin.image=x", "at '/kubeletPlugin': additional properties 'image' not allowed"),
+        ("image.pullPolicy=Sometimes", "must be one of 'Always', 'IfNotPresent', 'Never'"),
+        ("nvidiaDriverRoot=run/nvidia", "at '/nvidiaDriverRoot': 'run/nvidia' does not match"),
+        ("resources.gpus.enabled=false", "at '/resources/gpus/enabled': value must be true"),
+        ("resources.computeDomains.enabled=true", "/computeDomains/enabled': value must be false"),
+        ("featureGates.MPSSuport=true", "at '/featureGates': additional properties 'MPSSuport'"),
+        ("featureGates.MPSSupport=maybe", "got string, want boolean"),
+        ("consumableShares=some", "at '/consumableShares'"),
+        ("config.map.default.version=v1", "at '/config/map/default': got object, want string"),
+        ("kubeletPlugin.containers.gpus.env[0].name=a b", "'a b' does not match pattern"),
+        ("claimConfigsPolicy.validationActions={Allow}", "must be one of 'Deny', 'Warn', 'Audit'"),
+        ("config.map.a=x,config.name=b", "config.map and config.name are both set: give"),
+        ("config.map.a=x,config.default=b", "config.default names b, which config.map does not"),
+        ("serviceAccount.create=false", "serviceAccount.name is empty: name the account"),
+        ("namespaceOverride=default", "the namespace is `default`, where privileged pods have no"),
+    ],
+)
+def test_wrong_values_are_refused_by_their_name(helm: str, words: str, complaint: str) -> None:
+    done = run(helm, "template", "a", FOLDER, "--namespace", "gpus", "--set", words)
+    assert done.returncode != 0
+    assert complaint in done.stderr
+
+
+def test_a_cluster_that_is_too_old_is_refused(helm: str) -> None:
+    words = ("--namespace", "gpus", "--kube-version", "1.33.4")
+    done = run(helm, "template", "a", FOLDER, *words)
+    assert done.returncode != 0
+    assert "requires kubeVersion: >=1.34" in done.stderr
+
+
+def test_without_affinity_and_tolerations_all_nodes_are_meant(render: Render) -> None:
+    words = ("affinity", "tolerations", "nodeSelector", "priorityClassName")
+    things = render(*(part for one in words for part in ("--set", f"kubeletPlugin.{one}=null")))
+    for one in of_kind(things, "DaemonSet"):
+        assert not set(words) & set(one["spec"]["template"]["spec"])
+
+
+def test_the_words_for_nvidias_chart_are_taken(render: Render) -> None:
+    words = (
+        "gpuResourcesEnabledOverride=true,resources.computeDomains.enabled=false",
+        "nvidiaDriverRoot=/run/nvidia/driver,logVerbosity=6,image.pullPolicy=Always",
+        "featureGates.TimeSlicingSettings=true,featureGates.DynamicMIG=false",
+    )
+    given = environment(driver_pod(render(*(part for one in words for part in ("--set", one)))))
+    assert given["NVIDIA_DRIVER_ROOT"] == "/run/nvidia/driver"
+    assert given["LOG_VERBOSITY"] == "6"
+    assert given["FEATURE_GATES"] == "DynamicMIG=false,TimeSlicingSettings=true"
+
+
+@pytest.mark.parametrize("component", ["kubelet-plugin", "mps-supervisor"])
+def test_whatever_is_set_reaches_the_settings(render: Render, component: str) -> None:
+    model = {"kubelet-plugin": Settings, "mps-supervisor": MpsSupervisor}[component]
+    pod = daemon_set(render("--values", EVERYTHING), component)["spec"]["template"]["spec"]
+    given = {name.lower(): value for name, value in environment(pod).items()}
+    known = set()
+    for name, field in model.model_fields.items():
+        alias = field.validation_alias
+        known |= {str(one) for one in alias.choices} if isinstance(alias, AliasChoices) else set()
+        known |= {alias} if isinstance(alias, str) else {name}
+    assert set(given) <= known
+    model.model_validate(given | {"pod_uid": "0b8e6a5e"} if model is Settings else given)
+
+
+def test_every_part_names_the_same_account_in_any_release(render: Render) -> None:
+    for words in ((), ("--set", "serviceAccount.name=other,namespaceOverride=elsewhere")):
+        things = render(*words, release="mine")
+        pod = daemon_set(things, "kubelet-plugin")
+        account = pod["spec"]["template"]["spec"]["serviceAccountName"]
+        namespace = pod["metadata"]["namespace"]
+        made = [one["metadata"] for one in of_kind(things, "ServiceAccount")]
+        assert (account, namespace) in [(one["name"], one["namespace"]) for one in made]
+        (binding,) = of_kind(things, "ClusterRoleBinding")
+        (role,) = of_kind(things, "ClusterRole")
+        (subject,) = binding["subjects"]
+        assert (subject["name"], subject["namespace"]) == (account, namespace)
+        assert binding["roleRef"]["name"] == role["metadata"]["name"] == "mine-dra-driver"
+        policies = of_kind(things, "ValidatingAdmissionPolicy")
+        (own,) = (one for one in policies if one["metadata"]["name"].endswith("-own-node"))
+        (condition,) = own["spec"]["matchConditions"]
+        user = f"'system:serviceaccount:{namespace}:{account}'"
+        assert condition["expression"].endswith(f"== {user}")
+
+
+def test_a_daemon_set_selects_its_own_pods_alone(render: Render) -> None:
+    sets = of_kind(render("--values", EVERYTHING), "DaemonSet")
+    assert len(sets) == 2
+    for one, other in product(sets, sets):
+        labels = other["spec"]["template"]["metadata"]["labels"].items()
+        selects = one["spec"]["selector"]["matchLabels"].items() <= labels
+        assert selects == (one is other)
+
+
+def test_share_configs_come_from_a_file(render: Render, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    text = "version: v1\nsharing:\n  timeSlicing:\n    resources: []\n"
+    file.write_text(text)
+    words = ("--set-file", f"config.map.team={file}", "--set", "config.default=team")
+    things = render(*words)
+    (made,) = of_kind(things, "ConfigMap")
+    assert made["data"] == {"team": text}
+    pod = driver_pod(things)
+    assert share_volume(pod) == {"name": made["metadata"]["name"], "optional": True}
+    assert made["metadata"]["namespace"] == "gpus"
+    assert environment(pod)["SHARE_CONFIG_DEFAULT"] == "team"
+
+
+def test_share_configs_that_are_there_are_named(render: Render) -> None:
+    things = render("--set", "config.name=plugins")
+    assert of_kind(things, "ConfigMap") == []
+    assert share_volume(driver_pod(things)) == {"name": "plugins", "optional": False}
+
+
+def share_volume(pod: Object) -> Object:
+    found: Object
+    (found,) = (one["configMap"] for one in pod["volumes"] if "configMap" in one)
+    return found
+
+
+KUBELET = "/var/lib/kubelet"
+
+
+@pytest.mark.parametrize("values", PLATFORMS, ids=lambda path: path.stem)
+def test_a_platform_has_its_paths(render: Render, values: Path) -> None:
+    roots = {
+        "driver-container": "/run/nvidia/driver",
+        "gpu-operator": "/run/nvidia/driver",
+        "openshift": "/run/nvidia/driver",
+        "cos": "/home/kubernetes/bin/nvidia",
+        **dict.fromkeys(("talos", "bottlerocket", "flatcar", "k3s", "rke2"), "/"),
+    }
+    assert set(roots) == {path.stem for path in PLATFORMS}
+    things = render("--values", values)
+    for component in ("kubelet-plugin", "mps-supervisor"):
+        pod = daemon_set(things, component)["spec"]["template"]["spec"]
+        paths, given = host_paths(pod), environment(pod)
+        root = roots[values.stem]
+        assert paths["driver-root"] == given["NVIDIA_DRIVER_ROOT"] == root
+        assert given.get("NVIDIA_DEV_ROOT") == ("/" if values.stem == "cos" else None)
+        assert paths["plugins"] == given["KUBELET_PLUGINS_DIRECTORY_PATH"] == f"{KUBELET}/plugins"
+    pod = driver_pod(things)
+    assert host_paths(pod)["plugins-registry"] == f"{KUBELET}/plugins_registry"
+    assert host_paths(pod)["cdi"] == environment(pod)["CDI_ROOT"] == "/var/run/cdi"
+
+
+def test_every_platform_is_on_the_page() -> None:
+    text = (REPOSITORY / PAGE).read_text()
+    assert [path.name for path in PLATFORMS if f"`{path.name}`" not in text] == []
+
+
+def test_other_folders_of_the_kubelet_are_mounted_where_the_driver_looks(render: Render) -> None:
+    pod = driver_pod(
+        render(
+            "--set",
+            "kubeletPlugin.kubeletPluginsDirectoryPath=/k/plugins,"
+            "kubeletPlugin.kubeletRegistrarDirectoryPath=/k/registry,cdiRoot=/etc/cdi",
+        )
+    )
+    (container,) = pod["containers"]
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    given, paths = environment(pod), host_paths(pod)
+    for volume, variable, path in (
+        ("plugins", "KUBELET_PLUGINS_DIRECTORY_PATH", "/k/plugins"),
+        ("plugins-registry", "KUBELET_REGISTRAR_DIRECTORY_PATH", "/k/registry"),
+        ("cdi", "CDI_ROOT", "/etc/cdi"),
+    ):
+        assert mounts[volume] == paths[volume] == given[variable] == path
+
+
+def test_a_driver_that_comes_later_does_not_keep_the_pod_from_starting(render: Render) -> None:
+    def kind(*words: str) -> str:
+        (found,) = (
+            one["hostPath"]["type"]
+            for one in driver_pod(render(*words))["volumes"]
+            if one["name"] == "driver-root"
+        )
+        return str(found)
+
+    assert kind() == "Directory"
+    assert kind("--set", "nvidiaDriverRoot=/run/nvidia/driver") == "DirectoryOrCreate"
+
+
+def test_an_update_starts_the_new_pod_first_and_each_has_sockets_of_its_own(
+    render: Render,
+) -> None:
+    things = render()
+    for one in of_kind(things, "DaemonSet"):
+        rolling = one["spec"]["updateStrategy"]["rollingUpdate"]
+        assert rolling == {"maxSurge": "10%", "maxUnavailable": 0}
+    (container,) = driver_pod(things)["containers"]
+    (uid,) = (one for one in container["env"] if one["name"] == "POD_UID")
+    assert uid["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
+    assert not driver_pod(things).get("hostNetwork", False)  # two pods listen at the same ports
+
+
+def test_no_supervisor_leaves_nothing_of_it(render: Render) -> None:
+    things = render("--values", EVERYTHING, "--set", "mpsSupervisor.enabled=false")
+    (one,) = of_kind(things, "DaemonSet")
+    assert "mps-supervisor" not in json.dumps(things)
+    assert one["metadata"]["name"] == "dra-driver"
+
+
+def test_a_label_keeps_the_supervisor_to_nodes_that_want_mps(render: Render) -> None:
+    things = render(
+        *("--set-string", "mpsSupervisor.nodeSelector.nvidia\\.com/mps=true"),
+        *("--set", "kubeletPlugin.nodeSelector.pool=gpus"),
+    )
+    supervisor = daemon_set(things, "mps-supervisor")["spec"]["template"]["spec"]
+    assert supervisor["nodeSelector"] == {"nvidia.com/mps": "true", "pool": "gpus"}
+    assert driver_pod(things)["nodeSelector"] == {"pool": "gpus"}
+
+
+def test_network_policies_open_the_ports_of_their_pods_and_no_other(render: Render) -> None:
+    things = render("--values", EVERYTHING)
+    sets = {one["metadata"]["name"]: one["spec"] for one in of_kind(things, "DaemonSet")}
+    policies = of_kind(things, "NetworkPolicy")
+    assert {one["metadata"]["name"] for one in policies} == set(sets)
+    for one in policies:
+        pods = sets[one["metadata"]["name"]]
+        assert one["spec"]["podSelector"]["matchLabels"] == pods["selector"]["matchLabels"]
+        (container,) = pods["template"]["spec"]["containers"]
+        opened = {port["port"] for rule in one["spec"]["ingress"] for port in rule["ports"]}
+        assert opened == {port["containerPort"] for port in container["ports"]}
+
+
+def test_openshift_allows_what_the_pods_ask_for(render: Render) -> None:
+    things = render("--values", FOLDER / "platforms" / "openshift.yaml")
+    allowed = {
+        user: one for one in of_kind(things, "SecurityContextConstraints") for user in one["users"]
+    }
+    for one in of_kind(things, "DaemonSet"):
+        pod = one["spec"]["template"]["spec"]
+        scc = allowed.pop(f"system:serviceaccount:gpus:{pod['serviceAccountName']}")
+        assert scc["allowHostPID"] == pod.get("hostPID", False)
+        assert scc["allowPrivilegedContainer"]
+        profile = pod["securityContext"]["seccompProfile"]["type"]
+        assert {"RuntimeDefault": "runtime/default"}[profile] in scc["seccompProfiles"]
+        kinds = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
+        assert kinds <= set(scc["volumes"])
+    assert allowed == {}
+
+
+def test_alerts_are_about_metrics_that_there_are(render: Render) -> None:
+    (rule,) = of_kind(render("--values", EVERYTHING), "PrometheusRule")
+    (group,) = rule["spec"]["groups"]
+    there = set()
+    for metrics in (
+        Metrics(driver="gpu.nvidia.com", node="n", version="0"),
+        MpsMetrics(driver="gpu.nvidia.com", version="0"),
+    ):
+        there |= set(re.findall(r"^# TYPE (\w+) ", metrics_text(metrics.wsgi_app), re.MULTILINE))
+    named = {name for one in group["rules"] for name in re.findall(r"nvidia_\w+", one["expr"])}
+    assert len(named) >= 6
+    assert named <= there
+
+
+def test_a_scrape_reaches_both_daemon_sets(render: Render) -> None:
+    things = render("--values", EVERYTHING)
+    (service,) = of_kind(things, "Service")
+    (monitor,) = of_kind(things, "ServiceMonitor")
+    selected = monitor["spec"]["selector"]["matchLabels"].items()
+    assert selected <= service["metadata"]["labels"].items()
+    (port,) = service["spec"]["ports"]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["port"] == port["name"]
+    for one in of_kind(things, "DaemonSet"):
+        pods = one["spec"]["template"]
+        assert service["spec"]["selector"].items() <= pods["metadata"]["labels"].items()
+        (container,) = pods["spec"]["containers"]
+        assert port["targetPort"] in {each["name"] for each in container["ports"]}
+
+
+def test_warnings_in_place_of_refusals(render: Render) -> None:
+    words = ("--set", "claimConfigsPolicy.validationActions={Warn,Audit}")
+    bindings = of_kind(render(*words), "ValidatingAdmissionPolicyBinding")
+    actions = {one["metadata"]["name"]: one["spec"]["validationActions"] for one in bindings}
+    assert actions == {
+        "dra-driver-claim-configs": ["Warn", "Audit"],
+        "dra-driver-own-node": ["Deny"],
+    }
+
+
+def test_a_driver_without_ports_has_no_probes_and_no_metrics(render: Render) -> None:
+    words = "kubeletPlugin.containers.gpus.healthcheckPort=-1,kubeletPlugin.metrics.enabled=false"
+    pod = driver_pod(render("--set", words))
+    (container,) = pod["containers"]
+    assert not {"startupProbe", "livenessProbe"} & set(container)
+    assert not container.get("ports")
+    assert not {"HTTP_ENDPOINT", "HEALTHCHECK_PORT"} & set(environment(pod))

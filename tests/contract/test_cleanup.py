@@ -1,0 +1,195 @@
+"""`dra-driver cleanup` as an admin runs it, after the driver was on the node as a process."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from testbed.driver import SupervisorProcess
+from testbed.kubelet import ClaimName, KubeletClient
+
+import make
+from apiserver.server import ApiServer
+from dra_driver.cli import main
+from dra_driver.mps import mounts, processes
+from dra_driver.mps.cgroup import GROUP
+from dra_driver.simulator.driver_root import Options
+from dra_driver.simulator.machine import Machine
+from worlds.configs import HALF, LONG
+from worlds.process import SLICES, ProcessNode, eventually
+
+MIG = "gpu-0-mig-1g10gb-19-0"
+
+
+pytestmark = pytest.mark.usefixtures("logs_restored")
+
+
+@pytest.fixture
+def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
+    node = ProcessNode(tmp_path, api)
+    yield node
+    node.driver.kill()
+    for folder in (node.place.data / "mps/domains").glob("*"):
+        processes.kill(processes.marked(folder), 5.0)
+        for mounted in ("shm", "run", "log"):
+            mounts.unmount_all(folder / mounted)
+
+
+def command(node: ProcessNode, *words: str, api: bool = True) -> list[str]:
+    place = node.place
+    flags = {
+        "node-name": place.node,
+        "kubelet-plugins-directory-path": place.plugins,
+        "kubelet-registrar-directory-path": place.registry,
+        "cdi-root": place.cdi_root,
+        "nvidia-driver-root": place.driver_root,
+        "container-driver-root": place.driver_root,
+        "sys-root": place.driver_root / "sys",
+        "proc-root": place.driver_root / "proc",
+        "cgroup-root": place.driver_root.parent / "cgroup",
+    }
+    if api:
+        flags["kubeconfig"] = place.kubeconfig
+    return ["cleanup", *(f"--{name}={value}" for name, value in flags.items()), *words]
+
+
+def prepared(node: ProcessNode, *claims: ClaimName) -> None:
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
+        kubelet.must_prepare(*claims)
+
+
+def files(node: ProcessNode) -> list[str]:
+    """All that the driver has on the node."""
+    folders = (node.place.plugins, node.place.registry, node.place.cdi_root)
+    return sorted(str(path) for folder in folders for path in folder.rglob("*"))
+
+
+def migs(machine: Machine) -> int:
+    return sum(len(machine.mig_devices(gpu.uuid)) for gpu in machine.gpus)
+
+
+def test_it_refuses_while_claims_are_prepared_and_forced_leaves_nothing(
+    node: ProcessNode, api: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = node.install_gpus("h100x8")
+    node.driver.start()
+    node.wait_devices(8)
+    assert main(command(node)) == 1
+    assert "a driver runs on this node and listens on" in capsys.readouterr().err
+    prepared(node, node.allocate("mig", MIG), node.allocate("whole", "gpu-1"))
+    node.driver.kill()  # its sockets stay, as after a power cut
+    before = files(node)
+    assert main(command(node)) == 1
+    assert (
+        f"claims are prepared on this node: default/mig ({MIG}); default/whole (gpu-1); drain the "
+        "node first, or add --force"
+    ) in capsys.readouterr().err
+    assert main(command(node, "--dry-run")) == 0
+    listed = capsys.readouterr().out
+    for thing in ("record of claim default/mig", "MIG device of profile 19 at 0", "ResourceSlice"):
+        assert f"would remove: {thing}" in listed
+    assert files(node) == before
+    assert migs(machine) == 1
+    assert api.objects(SLICES)
+    assert main(command(node, "--force")) == 0
+    assert "removed: CDI spec of claim UID uid-mig" in capsys.readouterr().out
+    assert files(node) == []
+    assert migs(machine) == 0
+    assert not any(one.mig_mode for one in machine.status())
+    assert api.objects(SLICES) == []
+    assert main(command(node)) == 0
+    assert capsys.readouterr().out == "nothing of this driver is on the node\n"
+
+
+def test_the_control_group_of_daemons_goes_unless_a_process_is_in_it(
+    node: ProcessNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.install_gpus("h100x8")
+    group = node.place.driver_root.parent / "cgroup" / GROUP
+    group.mkdir(parents=True)
+    (group.parent / "cgroup.procs").touch()
+    process = group / "process"  # in its place: a folder with something in it is not removed
+    process.touch()
+    assert main(command(node, "--dry-run")) == 0
+    assert f"would remove: {group}" in capsys.readouterr().out
+    assert main(command(node)) == 1
+    assert f"{group} cannot be removed: Directory not empty" in capsys.readouterr().err
+    process.unlink()
+    assert main(command(node)) == 0
+    assert f"removed: {group}" in capsys.readouterr().out
+    assert not group.exists()
+
+
+def test_of_a_node_that_was_drained_nothing_stays(
+    node: ProcessNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.install_gpus("h100x8")
+    node.driver.start()
+    node.wait_devices(8)
+    claim = node.allocate("mig", MIG)
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
+        kubelet.must_prepare(claim)
+        kubelet.must_unprepare(claim)
+    assert node.driver.stop() == 0
+    assert main(command(node, api=False)) == 0
+    assert files(node) == []
+    said = capsys.readouterr().out
+    assert (
+        "kubectl delete resourceslices --field-selector "
+        "spec.driver=gpu.nvidia.com,spec.nodeName=node-1"
+    ) in said
+
+
+def test_a_checkpoint_of_nvidias_driver_and_its_daemons_stay(
+    node: ProcessNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.install_gpus("h100x8")
+    theirs = node.place.data / "mps" / "uid-theirs-1a2b3" / "pipe"
+    theirs.mkdir(parents=True)
+    (node.place.data / "checkpoint.json").write_text("of another version")
+    node.driver.start()
+    node.driver.wait_log("node not taken over from nvidia's driver")
+    node.wait_devices(8)
+    node.driver.kill()
+    assert main(command(node)) == 0
+    assert sorted(path.name for path in node.place.data.iterdir()) == ["checkpoint.json", "mps"]
+    assert theirs.is_dir()
+    assert not list(node.place.registry.iterdir())
+
+
+def test_a_socket_of_another_program_is_none_of_ours(node: ProcessNode) -> None:
+    node.install_gpus("h100x8")
+    node.place.registry.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(node.place.registry / "other-reg.sock"))
+        assert main(command(node)) == 0
+        assert (node.place.registry / "other-reg.sock").exists()
+
+
+@pytest.mark.usefixtures("needs_root", "real_userspace")
+def test_daemons_mounts_and_settings_of_gpus_are_taken_back(
+    node: ProcessNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = node.install_gpus("h100x8", Options(userspace="real"))
+    supervisor = SupervisorProcess(node.place, node.root / "supervisor.log", {"SHM_SIZE": "16Mi"})
+    supervisor.start()
+    node.driver.start()
+    node.wait_devices(8)
+    mps = node.allocate("mps", "gpu-0", configs=[make.config(sharing=HALF)])
+    sliced = node.allocate("sliced", "gpu-1", configs=[make.config(sharing=LONG)])
+    prepared(node, mps, sliced)
+    assert [one.time_slice for one in machine.status()][:2] == [0, 3]
+    node.driver.kill()
+    assert main(command(node, "--force")) == 1
+    assert "the MPS supervisor runs on this node" in capsys.readouterr().err
+    assert supervisor.stop() == 0
+    (domain,) = (node.place.mps / "domains").iterdir()
+    assert mounts.layers(domain / "shm")
+    assert processes.marked(domain)
+    assert main(command(node, "--force")) == 0, capsys.readouterr().err
+    eventually(lambda: not processes.marked(domain), "the end of the daemon")
+    assert files(node) == []
+    assert not mounts.layers(domain / "shm")
+    assert not any(one.time_slice or one.compute_mode for one in machine.status())

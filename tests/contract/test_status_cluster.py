@@ -1,0 +1,196 @@
+"""`dra-driver status --cluster` over an API server, as people run it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import make
+from apiserver.server import ApiServer
+from dra_driver.cli import main
+from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.project import projection
+from dra_driver.slices.share_offer import ShareOffer
+from published import counter_set, device, part_of, shares, slices
+
+PLAIN = slices([device(f"gpu-{number}") for number in range(4)])
+SHARED = slices(shares(10), [counter_set(shares=10)], node="node-2")
+
+
+@pytest.fixture
+def words(api: ApiServer, tmp_path: Path) -> list[str]:
+    kubeconfig = api.write_kubeconfig(tmp_path / "kubeconfig")
+    return ["status", "--cluster", f"--kubeconfig={kubeconfig}"]
+
+
+def in_use(api: ApiServer) -> None:
+    """Two nodes, and claims of two namespaces."""
+    api.put(*PLAIN, *SHARED)
+    api.put(make.claim_object("gpu-0", "gpu-1", name="two", uid="1"))
+    share = make.claim_object("gpu-0-share-3", pool="node-2", namespace="team", uid="2")
+    api.put(share)
+
+
+def test_nodes_and_resource_names_of_the_whole_cluster(
+    api: ApiServer, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    in_use(api)
+    assert main([*words, "--output=wide"]) == 0
+
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert shown.out.splitlines() == [
+        "NODE    RESOURCE NAME          OFFERED  USED  FREE",
+        "node-1  nvidia.com/gpu         4        2     2",
+        "node-2  nvidia.com/gpu.shared  10       1     9",
+        "",
+        "NODE    DEVICE         RESOURCE NAME          CLAIM        USED BY",
+        "node-1  gpu-0          nvidia.com/gpu         default/two  pod",
+        "node-1  gpu-1          nvidia.com/gpu         default/two  pod",
+        "node-2  gpu-0-share-3  nvidia.com/gpu.shared  team/claim   pod",
+    ]
+    assert {entry.verb for entry in api.log} == {"list"}
+
+
+def test_one_node_alone(
+    api: ApiServer, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    in_use(api)
+    assert main([*words, "--node=node-2", "--output=json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert [node["name"] for node in found["nodes"]] == ["node-2"]
+    assert found["nodes"][0]["resources"][0] == {
+        "name": "nvidia.com/gpu.shared",
+        "offered": 10,
+        "used": 1,
+        "free": 9,
+        "capacities": {},
+    }
+    assert found["poolsNotPublished"] == []
+
+
+def test_parts_of_a_device_by_capacity(
+    api: ApiServer, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    share = ShareOffer(consumable=Consumable.of("4"))
+    gpu = make.gpu(0, memory_bytes=15000 * 1024**2)
+    api.put(*slices(projection(make.inventory(gpu), share=share).devices))
+    api.put(part_of("gpu-0", "a", {"memory": "4000Mi", "cores": 20, "shares": 1}))
+    assert main(words) == 0
+
+    assert capsys.readouterr().out.splitlines() == [
+        "NODE    RESOURCE NAME   OFFERED  USED  FREE",
+        "node-1  nvidia.com/gpu  4        1     3",
+        "",
+        "NODE    RESOURCE NAME   CAPACITY  OFFERED    USED      FREE       MOST ON ONE DEVICE",
+        "node-1  nvidia.com/gpu  memory    15000 MiB  4000 MiB  11000 MiB  11000 MiB",
+        "node-1  nvidia.com/gpu  cores     100 %      20 %      80 %       80 %",
+        "node-1  nvidia.com/gpu  shares    4          1         3          3",
+    ]
+
+
+def test_a_large_cluster_comes_in_pages(
+    api: ApiServer, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(130):
+        name = f"node-{number}"
+        api.put(*slices([device("gpu-0")], node=name))
+        for claim in range(5):
+            facts = {"name": f"claim-{number}-{claim}", "uid": f"{number}-{claim}"}
+            api.put(make.claim_object(*["gpu-0"][claim:], pool=name, **facts))
+    assert main([*words, "--output=json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    numbers = [one for node in found["nodes"] for one in node["resources"]]
+    assert len(numbers) == 130
+    assert {(one["offered"], one["used"], one["free"]) for one in numbers} == {(1, 1, 0)}
+    assert len(api.seen("list", "resourceslices")) == 2
+    assert len(api.seen("list", "resourceclaims")) == 2
+
+
+@pytest.mark.parametrize("plural", ["resourceslices", "resourceclaims"])
+def test_a_permission_that_lacks_is_named(
+    api: ApiServer, words: list[str], plural: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    in_use(api)
+    api.fail("list", plural, status=403, message="forbidden by RBAC")
+    assert main(words) == 1
+
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert f"grant the verb 'list' on {plural}.resource.k8s.io" in shown.err
+    assert "the kubeconfig's user" in shown.err
+
+
+def test_an_api_server_that_is_away_is_said_to_be(
+    api: ApiServer, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.stop()
+    assert main(words) == 1
+    assert "the API server is not reachable" in capsys.readouterr().err
+
+
+def test_a_cluster_without_the_api_is_too_old(
+    api: ApiServer, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.fail("list", "resourceslices", status=404, message="404 page not found")
+    assert main(words) == 1
+    assert "does not serve resource.k8s.io/v1; this driver needs Kubernetes 1.34" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "where"), [((), "in this cluster"), (("--node=node-7",), "for the node 'node-7'")]
+)
+def test_a_cluster_without_slices_of_the_driver_is_told_apart_from_an_empty_one(
+    api: ApiServer,
+    words: list[str],
+    more: tuple[str, ...],
+    where: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (other,) = slices([device("gpu-0")], node="node-7")
+    other["spec"]["driver"] = "net.example.com"
+    other["metadata"]["name"] = "other"
+    api.put(other)
+    assert main([*words, *more]) == 1
+    assert f"no ResourceSlice of the driver gpu.nvidia.com {where}" in capsys.readouterr().err
+
+    api.put(*slices([], node="node-8"), *slices([], node="node-7"))
+    assert main([*words, *more]) == 0
+    assert "without devices" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (("--node=node-1",), "--node"),
+        (("--kubeconfig=/config",), "--kubeconfig"),
+        (("--context=prod",), "--context"),
+        (("--output=wide",), "--output"),
+        (("--cluster", "--proc-root=/elsewhere"), "--proc-root"),
+        (("--cluster", "--kubelet-plugins-directory-path=/p"), "--kubelet-plugins-directory-path"),
+        (("--cluster", "--node=a,spec.driver=b"), "--node"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(
+    wrong: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", *wrong]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {named} (or ")
+
+
+def test_variables_of_a_drivers_pod_do_not_stand_in_the_way(
+    api: ApiServer,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    in_use(api)
+    monkeypatch.setenv("PROC_ROOT", "/host/proc")
+    monkeypatch.setenv("KUBELET_PLUGINS_DIRECTORY_PATH", "/elsewhere")
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    assert main(words) == 0
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,130 @@
+"""What tests of shares have in common: a node's share configs, and what containers get by them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from testbed.cluster import Cluster
+from testbed.commands import run, wait_until
+from testbed.machine import DRIVER
+from testbed.node import GpuNode
+
+from e2e.conftest import KUBERNETES, missing
+from e2e.needs import cannot_run
+from e2e.scene import NAMESPACE, Scene
+
+GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
+THREADS, LIMIT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+
+
+def config(
+    kind: str | None = None,
+    replicas: int = 4,
+    *,
+    name: str = GPU,
+    devices: object = "all",
+    **settings: object,
+) -> str:
+    """A config file as device plugin users write it; without a kind nothing is shared."""
+    if kind is None:
+        return "version: v1\n"
+    resources = [{"name": name, "replicas": replicas, "devices": devices}]
+    return yaml.safe_dump({"version": "v1", "sharing": {kind: settings | {"resources": resources}}})
+
+
+class Shares:
+    """A node's share configs, and what comes of them."""
+
+    def __init__(self, node: GpuNode, folder: Path) -> None:
+        self.node = node
+        self.folder = folder
+
+    def write(self, text: str, name: str = "default") -> None:
+        """Put a config in its place, as a ConfigMap's volume does: whole or not at all."""
+        temporary = self.folder / f"..{name}"
+        temporary.write_text(text)
+        temporary.replace(self.folder / name)
+
+    def set(self, text: str, count: int) -> None:
+        """Put a config in its place, and wait until so many shares are published."""
+        self.write(text)
+        self.wait(count)
+
+    def wait(self, count: int) -> None:
+        wait_until(
+            lambda: sum("share" in name for name in self.node.devices()) == count,
+            f"{count} shares to be published",
+            timeout=30,
+        )
+
+    def memory_mib(self) -> int:
+        """The memory that the slices say a share has, in MiB."""
+        devices = (one for each in self.node.slices() for one in each.get("devices", []))
+        (found,) = {one["capacity"]["memory"]["value"] for one in devices if "share" in one["name"]}
+        return int(found.removesuffix("Mi"))
+
+    def status(self) -> str:
+        """What `dra-driver status` says on the node."""
+        place = self.node.place
+        paths = ("--kubelet-plugins-directory-path", place.plugins)
+        return run((DRIVER, "status", *paths, "--proc-root", place.driver_root / "proc"))
+
+
+@contextmanager
+def shares_of(
+    profile: str, folder: Path, cluster: str, *, machine_options: Sequence[str] = ()
+) -> Iterator[Shares]:
+    """A node whose driver reads share configs, on a cluster of its own; nothing is shared yet."""
+    if reason := missing():
+        cannot_run(reason)
+    configs = folder / "configs"
+    configs.mkdir()
+    (configs / "default").write_text(config())
+    node = GpuNode(
+        Cluster(cluster, KUBERNETES),
+        folder / "node",
+        profile=profile,
+        driver_env={"RESCAN_INTERVAL": "1", "SHARE_CONFIG": str(configs)},
+        mps=True,
+        machine_options=machine_options,
+    )
+    node.clear()
+    try:
+        node.up(print)
+        node.credentials.keep_fresh()
+        Scene.prepare(node)
+        yield Shares(node, configs)
+    finally:
+        node.down()
+
+
+def unshared_scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """Yield a scene that begins and ends with nothing shared."""
+    shares.set(config(), 0)
+    scene = Scene(shares.node)
+    before = request.session.testsfailed
+    yield scene
+    if request.session.testsfailed > before:
+        print(scene.explain(), shares.status())  # noqa: T201 (pytest shows it with the failure)
+    node = shares.node
+    for process in (node.driver, *([node.supervisor] if node.can_run_mps else [])):
+        if not process.running():
+            process.start()
+    scene.clear()
+    shares.set(config(), 0)
+    scene.rewritten()
+    scene.end()
+
+
+def environment(scene: Scene, pod: str) -> dict[str, str]:
+    """The variables that a pod's container was started with."""
+    words = scene.run_in(pod, "cat", "/proc/1/environ").split("\0")
+    return {name: value for name, _, value in (word.partition("=") for word in words) if name}
+
+
+def restarted(scene: Scene, pod: str, times: int = 1) -> bool:
+    """Whether the container of a pod runs again after so many restarts."""
+    (status,) = scene.api.get("Pod", pod, NAMESPACE)["status"]["containerStatuses"]
+    return bool(status["restartCount"] >= times and status["ready"])

@@ -1,0 +1,84 @@
+"""`dra-driver status --cluster` says what pods of a real scheduler have and could get."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from testbed.claims import mig_profile
+from testbed.commands import TestbedError, run
+from testbed.machine import DRIVER
+
+from e2e.scene import NAMESPACE, Scene
+
+pytestmark = pytest.mark.e2e
+
+GPU, SMALL, HALF = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
+GPUS, SMALL_OF_A_GPU, HALVES_OF_A_GPU = 8, 7, 2
+
+
+def shown(scene: Scene, output: str) -> str:
+    """What the command prints, as an admin with a kubeconfig runs it."""
+    kubeconfig = scene.node.cluster.env["KUBECONFIG"]
+    return run((DRIVER, "status", "--cluster", "--kubeconfig", kubeconfig, "--output", output))
+
+
+def numbers(scene: Scene) -> dict[str, tuple[int, int, int]]:
+    """Offered, used and free of the node, by resource name."""
+    (node,) = json.loads(shown(scene, "json"))["nodes"]
+    assert node["name"] == scene.node.cluster.node
+    assert node["problem"] is None
+    assert node["notPublished"] == []
+    return {one["name"]: (one["offered"], one["used"], one["free"]) for one in node["resources"]}
+
+
+def test_whole_gpus_of_pods_count_as_used_and_leave_no_room_for_partitions(scene: Scene) -> None:
+    before = numbers(scene)
+    assert before[GPU] == (GPUS, 0, GPUS)
+    assert before[SMALL] == (SMALL_OF_A_GPU * GPUS, 0, SMALL_OF_A_GPU * GPUS)
+
+    by_name = scene.pod("by-name", limits={GPU: 1})
+    by_claim = scene.pod("by-claim", templates=[scene.template()])
+    scene.running(by_name, by_claim)
+    now = numbers(scene)
+    assert now[GPU] == (GPUS, 2, GPUS - 2)
+    assert now[SMALL] == (before[SMALL][0], 0, SMALL_OF_A_GPU * (GPUS - 2))
+
+    words = shown(scene, "wide")
+    rows = [line.split() for line in words.splitlines() if f" {NAMESPACE}/" in line]
+    assert {row[-1] for row in rows} == {by_name, by_claim}
+
+    scene.delete(by_name, by_claim)
+    assert numbers(scene) == before
+
+
+def test_partitions_of_pods_leave_less_room_for_others_and_whole_gpus(scene: Scene) -> None:
+    before = numbers(scene)
+    template = scene.template(
+        deviceClassName="mig.nvidia.com", selectors=mig_profile("1g.10gb"), count=2
+    )
+    pod = scene.pod(templates=[template])
+    scene.running(pod)
+    now = numbers(scene)
+    assert now[SMALL] == (before[SMALL][0], 2, before[SMALL][0] - 2)
+    assert now[GPU] == (GPUS, 0, GPUS - 1)
+    assert now[HALF] == (HALVES_OF_A_GPU * GPUS, 0, HALVES_OF_A_GPU * GPUS - 1)
+
+    # It is what a scheduler says: that many more pods run, and the next one waits.
+    rest = scene.pod("rest", limits={GPU: now[GPU][2]})
+    scene.running(rest)
+    assert numbers(scene)[GPU] == (GPUS, GPUS - 1, 0)
+    scene.unschedulable(scene.pod("too-many", limits={GPU: 1}))
+
+
+def test_who_may_not_list_is_told_what_to_grant(scene: Scene, tmp_path: Path) -> None:
+    cluster = scene.node.cluster
+    config = yaml.safe_load(Path(cluster.env["KUBECONFIG"]).read_text())
+    token = cluster.kubectl("create", "token", "default", "--namespace", NAMESPACE).strip()
+    for user in config["users"]:
+        user["user"] = {"token": token}
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(config))
+
+    with pytest.raises(TestbedError, match=r"'list' on resourceslices\.resource\.k8s\.io"):
+        run((DRIVER, "status", "--cluster", "--kubeconfig", kubeconfig))

@@ -1,0 +1,271 @@
+"""Parts of one GPU by consumable capacity, on a real cluster: what claims ask for and get.
+
+One node with one simulated H100, on a cluster of its own beside the one of the other tests. Claims
+that name `memory` and `shares` are those of users of NVIDIA's driver.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+
+import pytest
+from testbed import mps
+from testbed.api import Object
+from testbed.claims import gpu_config
+from testbed.cluster import Cluster
+from testbed.commands import run, wait_until
+from testbed.driver import DRIVER_NAME
+from testbed.machine import DRIVER
+from testbed.node import GpuNode
+from testbed.pods import environment
+
+from dra_driver.simulator.profile import dump, load
+from e2e.conftest import KUBERNETES, missing
+from e2e.needs import cannot_run
+from e2e.scene import NAMESPACE, Scene
+from e2e.sharing import PIPE
+
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+
+THREADS, LIMIT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+MPS = gpu_config(strategy="MPS")
+
+
+class Node:
+    """The node, and the mode in which its driver runs."""
+
+    def __init__(self, node: GpuNode) -> None:
+        self.node = node
+
+    def set(self, mode: str) -> None:
+        """Have the driver run with `--consumable-shares`, and wait until that is published."""
+        driver = self.node.driver
+        if driver.running() and driver.env["CONSUMABLE_SHARES"] == mode:
+            return
+        driver.stop()
+        driver.env["CONSUMABLE_SHARES"] = mode
+        driver.start()
+        driver.wait_registered()
+        wanted = {"disabled": set(), "memory": {"cores"}, "unlimited": {"cores"}}
+        added = wanted.get(mode, {"cores", "shares"})
+        wait_until(
+            lambda: set(self.gpu()["capacity"]) & {"cores", "shares"} == added,
+            f"the GPU to be published in mode {mode}",
+            timeout=30,
+        )
+
+    def gpu(self) -> Object:
+        """The whole GPU as it is published."""
+        devices = (one for each in self.node.slices() for one in each.get("devices", []))
+        found: Object = next(one for one in devices if one["name"] == "gpu-0")
+        return found
+
+    def memory_mib(self) -> int:
+        """The memory that claims can have together, in MiB."""
+        return int(self.gpu()["capacity"]["memory"]["value"].removesuffix("Mi"))
+
+    def status(self) -> str:
+        """What `dra-driver status` says on the node."""
+        place = self.node.place
+        paths = ("--kubelet-plugins-directory-path", place.plugins)
+        return run((DRIVER, "status", *paths, "--proc-root", place.driver_root / "proc"))
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    if reason := missing():
+        cannot_run(reason)
+    folder = tmp_path_factory.mktemp("one")
+    profile = load("h100x8")
+    one = profile.model_copy(update={"gpus": profile.gpus[:1]})
+    (folder / "h100x1.yaml").write_text(dump(one))
+    node = GpuNode(
+        Cluster(f"{os.environ.get('E2E_CLUSTER', 'e2e')}-parts", KUBERNETES),
+        folder / "node",
+        profile=str(folder / "h100x1.yaml"),
+        driver_env={"CONSUMABLE_SHARES": "unlimited"},
+        mps=True,
+    )
+    node.clear()
+    try:
+        node.up(print)
+        node.credentials.keep_fresh()
+        Scene.prepare(node)
+        yield Node(node)
+    finally:
+        node.down()
+
+
+@pytest.fixture
+def mps_node(node: Node) -> Node:
+    """The node, if NVIDIA's MPS programs could be had for it."""
+    if not node.node.can_run_mps:
+        cannot_run("NVIDIA's MPS programs could not be had")
+    return node
+
+
+@pytest.fixture
+def scene(node: Node, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """A scene that begins and ends without pods; a test may set another mode."""
+    scene = Scene(node.node)
+    mode = node.node.driver.env["CONSUMABLE_SHARES"]
+    before = request.session.testsfailed
+    yield scene
+    if request.session.testsfailed > before:
+        print(scene.explain(), node.status())  # noqa: T201 (pytest shows it with the failure)
+    scene.clear()
+    node.set(mode)
+    scene.rewritten()
+    scene.end()
+
+
+def tenant(
+    scene: Scene,
+    name: str,
+    asked: Mapping[str, str] | None = None,
+    config: Object | None = None,
+    **exactly: object,
+) -> str:
+    """Make a pod with a claim of its own for these capacities; return the pod's name."""
+    request: Object = {"deviceClassName": DRIVER_NAME, **exactly}
+    if asked:
+        request["capacity"] = {"requests": dict(asked)}
+    devices: Object = {"requests": [{"name": "gpu", "exactly": request}]}
+    if config:
+        devices["config"] = [{"opaque": {"driver": DRIVER_NAME, "parameters": config}}]
+    claim = scene.make("ResourceClaim", name, {"spec": {"devices": devices}})
+    return scene.pod(name, claims=[claim])
+
+
+def results(scene: Scene, pod: str) -> list[Object]:
+    """What the claim of a pod, which has the same name, was allocated."""
+    claim = scene.api.get("ResourceClaim", pod, NAMESPACE)
+    found: list[Object] = claim["status"]["allocation"]["devices"]["results"]
+    return found
+
+
+def test_claims_for_memory_and_for_cores_are_limited_to_them_on_one_gpu(
+    mps_node: Node, scene: Scene
+) -> None:
+    mps_node.set("unlimited")
+    memory = tenant(scene, "memory", {"memory": "10Gi"}, MPS)
+    cores = tenant(scene, "cores", {"cores": "20"}, MPS)
+    both = tenant(scene, "both", {"memory": "40Gi", "cores": "80"}, MPS)
+    scene.running(memory, cores, both)
+    (gpu,) = scene.gpus(memory)
+    assert scene.gpus(cores) == scene.gpus(both) == (gpu,)
+    found = environment(scene.node.cluster, memory, "ctr", NAMESPACE)
+    assert (found[PIPE], found[LIMIT]) == ("/tmp/nvidia-mps", f"{gpu}=10240M")
+    assert THREADS not in found
+    found = environment(scene.node.cluster, cores, "ctr", NAMESPACE)
+    assert found[THREADS] == "20"
+    assert LIMIT not in found
+    found = environment(scene.node.cluster, both, "ctr", NAMESPACE)
+    assert (found[THREADS], found[LIMIT]) == ("80", f"{gpu}=40960M")
+    assert len(set(mps.processes(scene.node.place.plugins).values())) == 1
+    # All SMs and 50 of some 79 GiB are gone.
+    scene.unschedulable(tenant(scene, "compute", {"cores": "1"}, MPS))
+    scene.unschedulable(tenant(scene, "large", {"memory": "40Gi"}, MPS))
+    small = tenant(scene, "small", {"memory": "20Gi"}, MPS)
+    scene.running(small)
+    assert (
+        len({one["shareID"] for pod in (memory, cores, both) for one in results(scene, pod)}) == 3
+    )
+
+
+def test_a_claim_for_which_no_memory_is_left_waits_until_there_is(node: Node, scene: Scene) -> None:
+    node.set("memory")
+    first = tenant(scene, "first", {"memory": "60Gi"})
+    scene.running(first)
+    second = tenant(scene, "second", {"memory": "20Gi"})
+    scene.unschedulable(second)
+    scene.running(tenant(scene, "third", {"memory": "10Gi"}))
+    scene.delete(first)
+    scene.running(second)
+
+
+def test_in_mode_memory_a_claim_that_names_none_has_all_of_it(node: Node, scene: Scene) -> None:
+    node.set("memory")
+    pod = tenant(scene, "whole")
+    scene.running(pod)
+    (result,) = results(scene, pod)
+    assert result["consumedCapacity"]["memory"] == f"{node.memory_mib()}Mi"
+    assert result["consumedCapacity"]["cores"] == "0"
+    scene.unschedulable(tenant(scene, "other", {"memory": "1Mi"}))
+
+
+def test_in_mode_unlimited_any_number_of_claims_have_a_gpu(node: Node, scene: Scene) -> None:
+    node.set("unlimited")
+    pods = [tenant(scene, f"tenant{number}") for number in range(6)]
+    scene.running(*pods)
+    assert len({scene.gpus(pod) for pod in pods}) == 1
+    assert "nothing limits memory" in node.status()
+
+
+def test_of_so_many_shares_each_claim_has_one_unless_it_asks_for_more(
+    node: Node, scene: Scene
+) -> None:
+    node.set("4")
+    one, three = tenant(scene, "one"), tenant(scene, "three", {"shares": "3"})
+    scene.running(one, three)
+    assert results(scene, one)[0]["consumedCapacity"]["shares"] == "1"
+    assert results(scene, three)[0]["consumedCapacity"]["shares"] == "3"
+    scene.unschedulable(tenant(scene, "fifth"))
+    scene.delete(three)
+
+
+def test_two_requests_of_one_claim_are_two_parts_of_the_gpu_and_a_count_of_two_is_two_gpus(
+    mps_node: Node, scene: Scene
+) -> None:
+    mps_node.set("unlimited")
+    asked = {"capacity": {"requests": {"memory": "10Gi", "cores": "10"}}}
+    exactly: Object = {"deviceClassName": DRIVER_NAME, **asked}
+    devices = {
+        "requests": [{"name": name, "exactly": exactly} for name in ("a", "b")],
+        "config": [{"opaque": {"driver": DRIVER_NAME, "parameters": MPS}}],
+    }
+    claim = scene.make("ResourceClaim", "two", {"spec": {"devices": devices}})
+    pod = scene.pod("two", claims=[claim])
+    scene.running(pod)
+    (gpu,) = scene.gpus(pod)
+    first, second = results(scene, pod)
+    assert first["device"] == second["device"] == "gpu-0"
+    assert first["shareID"] != second["shareID"]
+    assert environment(scene.node.cluster, pod, "ctr", NAMESPACE)[LIMIT] == f"{gpu}=10240M"
+    scene.unschedulable(tenant(scene, "counted", {"memory": "1Gi"}, MPS, count=2))
+
+
+def test_a_partition_and_parts_of_the_gpu_exclude_each_other(node: Node, scene: Scene) -> None:
+    node.set("unlimited")
+    part = tenant(scene, "part", {"memory": "10Gi"})
+    scene.running(part)
+    partition = tenant(scene, "partition", deviceClassName="mig.nvidia.com")
+    scene.unschedulable(partition)
+    scene.delete(part)
+    scene.running(partition)
+    scene.unschedulable(tenant(scene, "late", {"memory": "10Gi"}))
+
+
+def test_who_wants_to_use_the_gpu_in_another_way_is_told_who_has_it(
+    mps_node: Node, scene: Scene
+) -> None:
+    mps_node.set("unlimited")
+    first = tenant(scene, "first", {"memory": "10Gi"}, MPS)
+    scene.running(first)
+    second = tenant(scene, "second", {"memory": "10Gi"})
+    message = scene.warning(second, "FailedPrepareDynamicResources")
+    assert f"is used by MPS by claim {NAMESPACE}/{first}" in message
+
+
+def test_a_tenant_stays_when_the_driver_is_killed_and_others_come(
+    mps_node: Node, scene: Scene
+) -> None:
+    mps_node.set("unlimited")
+    stays = tenant(scene, "stays", {"cores": "30"}, MPS)
+    scene.running(stays)
+    before = scene.container_ids(stays)
+    scene.node.driver.kill()
+    scene.node.driver.start()
+    comes = tenant(scene, "comes", {"cores": "70"}, MPS)
+    scene.running(comes)
+    assert scene.container_ids(stays) == before
+    assert environment(scene.node.cluster, comes, "ctr", NAMESPACE)[THREADS] == "70"

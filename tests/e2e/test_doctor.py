@@ -1,0 +1,51 @@
+"""`dra-driver doctor` on a real cluster, as an admin and as the driver see it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from testbed.commands import run
+from testbed.machine import DRIVER
+from testbed.node import GpuNode
+
+from dra_driver.doctor.checks import CHECKS
+from dra_driver.doctor.finding import Place
+
+pytestmark = pytest.mark.e2e
+
+Document = dict[str, Any]
+
+NOT_INSTALLED = {"daemonset", "permissions"}
+"""The driver of these tests is a process of the host, and no DaemonSet."""
+
+
+def report(kubeconfig: str | Path, *more: str) -> Document:
+    words = (DRIVER, "doctor", "--scope=cluster", "-o", "json", "--kubeconfig", kubeconfig, *more)
+    found: Document = json.loads(run(words))
+    return found
+
+
+def severities(document: Document) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for one in document["findings"]:
+        found.setdefault(one["id"], set()).add(one["severity"])
+    return found
+
+
+def test_an_admin_is_told_that_all_is_well(node: GpuNode) -> None:
+    document = report(node.cluster.env["KUBECONFIG"])
+    found = severities(document)
+    assert found.keys() == {check.id for check in CHECKS if Place.CLUSTER in check.needs}
+    assert {name for name, seen in found.items() if seen != {"ok"}} == NOT_INSTALLED
+    assert document["summary"]["error"] == 0
+
+
+def test_the_driver_itself_sees_less_and_nothing_wrong(node: GpuNode) -> None:
+    document = report(node.place.kubeconfig, "--node-name", node.cluster.node)
+    found = severities(document)
+    assert document["summary"]["error"] == 0
+    assert found["slices"] == {"ok"}
+    # Its token names its node, so it may try what slices can have; classes it may not create.
+    assert found["api-server-features"] == {"ok", "unknown"}
+    assert found["kubelet-gates"] == {"unknown"}

@@ -1,0 +1,207 @@
+"""Shares whose memory is limited on the control groups of pods, as a real kubelet makes them.
+
+One node with one simulated H100 and a driver of R615 that counts by itself (misc), on a cluster of
+its own. That way of counting takes cgroup v2 for who a process is, and none of its controllers: so
+a machine with both versions will do, whose kubelet and runc put pods into the hierarchy of version
+2 as well. Who asks for memory are processes of real containers; that they ask is played.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from testbed.commands import wait_until
+
+from dra_driver.devices.control_groups import find_hierarchy, kernel_counts_gpus
+from dra_driver.simulator.profile import dump, load
+from e2e.needs import cannot_run
+from e2e.scene import NAMESPACE, Scene
+from e2e.shares import GPU, Shares, config, restarted, shares_of, unshared_scene
+
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+
+REPLICAS = 4
+R615 = "615.71.09"
+ANY = "gpu.resource.nvidia.com"
+"""The class of a share, where there are shares."""
+
+
+@pytest.fixture(scope="module")
+def shares(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
+    hierarchy = find_hierarchy(None)
+    if hierarchy is None or kernel_counts_gpus(hierarchy):
+        cannot_run("there is no cgroup v2 on this machine, or its kernel counts real GPUs' memory")
+    folder = tmp_path_factory.mktemp("limited")
+    profile = load("h100x8")
+    one = profile.model_copy(update={"gpus": profile.gpus[:1]})
+    (folder / "h100x1.yaml").write_text(dump(one))
+    # NVIDIA's own files are those of an older driver, which has no memory limits.
+    options = ["--userspace", "stand-in", "--driver-version", R615, "--memory-limits", "misc"]
+    options += ["--cgroup-root", str(hierarchy)]
+    cluster = f"{os.environ.get('E2E_CLUSTER', 'e2e')}-limited"
+    with shares_of(str(folder / "h100x1.yaml"), folder, cluster, machine_options=options) as found:
+        yield found
+
+
+@pytest.fixture
+def scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    shares.write(config())
+    for scene in unshared_scene(shares, request):
+        shares.set(config("timeSlicing", REPLICAS), REPLICAS)
+        yield scene
+
+
+@pytest.fixture
+def asking(scene: Scene) -> "Iterator[Asking]":
+    asking = Asking(scene)
+    yield asking
+    asking.end(*asking.asked)
+
+
+class Asking:
+    """Processes of containers that ask for memory of the GPU.
+
+    The GPU driver sees a process end; the simulated one is told, by `see`.
+    """
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene, self._machine = scene, scene.node.machine
+        self.asked: set[int] = set()
+
+    def __call__(self, pod: str, mib: int, ctr: str = "ctr") -> bool:
+        """Whether a container's first process gets so many MiB more."""
+        pid = self.pid(pod, ctr)
+        self.asked.add(pid)
+        return self._machine.take_memory("0", mib, pid=pid)
+
+    def pid(self, pod: str, ctr: str = "ctr") -> int:
+        """The id on this host of the first process in a container."""
+        found = self._scene.api.get("Pod", pod, NAMESPACE)["status"]["containerStatuses"]
+        (status,) = [one for one in found if one["name"] == ctr]
+        name = status["containerID"].rpartition("/")[2]
+        return min(int(one.name) for one in Path("/proc").glob("[0-9]*") if name in _groups(one))
+
+    def see(self) -> None:
+        """Have the GPU driver see which of the processes have ended."""
+        self.end(*(one for one in self.asked if not Path(f"/proc/{one}").exists()))
+
+    def end(self, *processes: int) -> None:
+        """Have the GPU driver take processes for ended: all that they had is free."""
+        for pid in processes:
+            self._machine.release_memory("0", pid=pid)
+        self.asked.difference_update(processes)
+
+
+def _groups(process: Path) -> str:
+    try:
+        return (process / "cgroup").read_text()
+    except OSError:  # it has ended
+        return ""
+
+
+def restart(scene: Scene, pod: str, times: int = 1) -> None:
+    """End a pod's container, and wait until it runs again."""
+    # A moment later, so that the command is not ended along with the container.
+    scene.run_in(pod, "bash", "-c", "(sleep 0.5; kill 1) >/dev/null 2>&1 &")
+    wait_until(
+        lambda: restarted(scene, pod, times), f"the container of {pod} to run again", timeout=60
+    )
+
+
+def test_an_over_asking_container_is_refused_and_its_neighbour_is_not(
+    shares: Shares, scene: Scene, asking: Asking
+) -> None:
+    share = shares.memory_mib()
+    greedy, modest = scene.pod("greedy", limits={GPU: 1}), scene.pod("modest", limits={GPU: 1})
+    without = scene.pod("without")
+    scene.running(greedy, modest, without)
+    assert re.search(
+        r"gpu-0-share-\d-of-4 .*, enforced by control groups \(NVML\) ", shares.status()
+    )
+    assert re.search(rf"gpu-0 +{GPU} .* control groups \(NVML\) ", shares.status())
+    assert "gpu-0: persistence mode is off" in shares.status()
+
+    assert not asking(greedy, share + 1)
+    assert asking(modest, share)
+    assert asking(greedy, share - 100)
+    assert not asking(greedy, 101)
+    assert not asking(modest, 1)
+    assert not asking(without, 10)  # nobody has memory of a shared GPU but by a share
+    assert asking(greedy, 100)
+
+
+def test_the_containers_of_a_pod_have_the_sum_of_its_claims_together(
+    shares: Shares, scene: Scene, asking: Asking
+) -> None:
+    share = shares.memory_mib()
+    template = scene.template(deviceClassName=ANY)
+    pod = scene.pod(templates=[template, template], containers=("first", "second"))
+    other = scene.pod("other", limits={GPU: 1})
+    scene.running(pod, other)
+    assert asking(pod, 2 * share - 100, "first")
+    assert not asking(pod, 101, "second")
+    assert asking(pod, 100, "second")
+    assert not asking(pod, 1, "first")
+    assert not asking(other, share + 1)
+    assert asking(other, share)
+
+
+def test_a_restarted_container_is_limited_as_before_with_the_driver_dead_too(
+    shares: Shares, scene: Scene, asking: Asking
+) -> None:
+    share, driver = shares.memory_mib(), scene.node.driver
+    pod, other = scene.pod(limits={GPU: 1}), scene.pod("other", limits={GPU: 1})
+    scene.running(pod, other)
+    assert asking(pod, share)
+    old = asking.pid(pod)
+    restart(scene, pod)
+    assert asking.pid(pod) != old
+    assert not asking(pod, 1)  # the GPU driver has not yet seen the old process end
+    asking.see()
+    assert not asking(pod, share + 1)
+    assert asking(pod, share)
+
+    driver.kill()
+    restart(scene, pod, times=2)
+    assert not asking(pod, 1)
+    assert not asking(other, share + 1)
+    driver.start()
+    driver.wait_registered()
+    asking.see()
+    assert not asking(pod, share + 1)
+    assert asking(pod, share)
+    assert asking(other, share)
+    assert not asking(other, 1)
+
+
+def test_with_the_pods_the_limits_go(shares: Shares, scene: Scene, asking: Asking) -> None:
+    share = shares.memory_mib()
+    first, last = scene.pod("first", limits={GPU: 1}), scene.pod("last", limits={GPU: 1})
+    without = scene.pod("without")
+    scene.running(first, last, without)
+    assert asking(first, share)
+    scene.delete(first)
+    asking.see()
+    assert not asking(without, 10)
+    assert not asking(last, share + 1)
+    follower = scene.pod("follower", limits={GPU: 1})
+    scene.running(follower)
+    assert asking(follower, share)
+    assert not asking(follower, 1)
+
+    scene.delete(last, follower)
+    asking.see()
+    assert asking(without, 2 * share)  # nothing is shared any more
+
+
+def test_a_later_pod_of_a_claim_has_no_memory(shares: Shares, scene: Scene, asking: Asking) -> None:
+    share = shares.memory_mib()
+    claim = scene.claim(deviceClassName=ANY)
+    owner = scene.pod("owner", claims=[claim])
+    scene.running(owner)
+    later = scene.pod("later", claims=[claim])
+    scene.running(later)
+    assert not asking(later, 10)
+    assert asking(owner, share)

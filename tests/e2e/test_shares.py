@@ -1,0 +1,285 @@
+"""Shares of one GPU on a real cluster: the device plugin's config file, and what pods get by it.
+
+The Deployment and the files are those of device plugin users. One node with one simulated H100, on
+a cluster of its own beside the one of the other tests.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+from testbed import mps
+from testbed.api import Object
+from testbed.commands import wait_until
+from testbed.pods import STAY, container, is_ready
+
+from dra_driver.simulator.profile import dump, load
+from e2e.needs import cannot_run
+from e2e.scene import NAMESPACE, Scene
+from e2e.shares import (
+    GPU,
+    LIMIT,
+    SHARED,
+    THREADS,
+    Shares,
+    config,
+    environment,
+    shares_of,
+    unshared_scene,
+)
+from e2e.sharing import MEMORY, PERCENTAGE, PIPE
+
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+
+LABEL = "nvidia.com/device-plugin.config"
+
+
+@pytest.fixture(scope="module")
+def shares(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
+    folder = tmp_path_factory.mktemp("one")
+    profile = load("h100x8")
+    one = profile.model_copy(update={"gpus": profile.gpus[:1]})
+    (folder / "h100x1.yaml").write_text(dump(one))
+    cluster = f"{os.environ.get('E2E_CLUSTER', 'e2e')}-one"
+    with shares_of(str(folder / "h100x1.yaml"), folder, cluster) as found:
+        yield found
+
+
+@pytest.fixture
+def mps_shares(shares: Shares) -> Shares:
+    """The node, if NVIDIA's MPS programs could be had for it."""
+    if not shares.node.can_run_mps:
+        cannot_run("NVIDIA's MPS programs could not be had")
+    return shares
+
+
+@pytest.fixture
+def scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    yield from unshared_scene(shares, request)
+
+
+def deployment(scene: Scene, count: int, limits: dict[str, str]) -> str:
+    """Make a Deployment as device plugin users have it, with their RuntimeClass."""
+    name = scene.name("inference")
+    spec: Object = {
+        "runtimeClassName": "nvidia",
+        "terminationGracePeriodSeconds": 1,
+        "tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}],
+        "containers": [container("ctr", {"limits": limits}, STAY)],
+    }
+    template = {"metadata": {"labels": {"app": name}}, "spec": spec}
+    body = {
+        "replicas": count,
+        "selector": {"matchLabels": {"app": name}},
+        "strategy": {"type": "Recreate"},
+        "template": template,
+    }
+    return scene.make("Deployment", "inference", {"spec": body})
+
+
+def running(scene: Scene, app: str, count: int) -> list[str]:
+    """Wait until exactly so many pods of a Deployment run, and the others have no place."""
+
+    def look() -> list[str] | None:
+        pods = scene.api.all("Pod", NAMESPACE, labelSelector=f"app={app}")
+        pods = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        ready = [pod["metadata"]["name"] for pod in pods if is_ready(pod)]
+        return ready if len(ready) == count else None
+
+    return wait_until(look, f"{count} pods of {app} to run", timeout=90)
+
+
+def test_the_deployment_of_a_device_plugin_user_runs_four_times_on_one_gpu(
+    shares: Shares, scene: Scene
+) -> None:
+    runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "runc"}
+    runtime_class = runtime | {"metadata": {"name": "nvidia"}}
+    scene.node.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(runtime_class))
+    app = deployment(scene, 4, {GPU: "1"})
+    (first,) = running(scene, app, 1)
+    shares.set(config("timeSlicing", 4), 4)
+    # Whoever has all of the GPU keeps it; the next ones share it.
+    scene.api.delete("Pod", first, NAMESPACE)
+    pods = running(scene, app, 4)
+    assert len({scene.gpus(pod) for pod in pods}) == 1
+    assert "share-0-of-4" in shares.status()
+
+
+def test_eight_and_two_of_ten_shares_are_limited_to_eighty_and_twenty_percent(
+    mps_shares: Shares, scene: Scene
+) -> None:
+    mps_shares.set(config("mps", 10, failRequestsGreaterThanOne=False), 10)
+    large = scene.pod("large", limits={GPU: 8})
+    small = scene.pod("small", limits={GPU: 2})
+    scene.running(large, small)
+    third = scene.pod("third", limits={GPU: 1})
+    whole = scene.pod("whole", claims=[scene.claim("whole")])
+    scene.unschedulable(third)
+    scene.unschedulable(whole)
+    (gpu,) = scene.gpus(large)
+    assert scene.gpus(small) == (gpu,)
+    tenth = mps_shares.memory_mib()
+    for pod, percent in ((large, 80), (small, 20)):
+        env = environment(scene, pod)
+        assert env[PIPE] == "/tmp/nvidia-mps"
+        assert env[THREADS] == str(percent)
+        assert env[LIMIT] == f"{gpu}={tenth * percent // 10}M"
+    assert len(set(mps.processes(scene.node.place.plugins).values())) == 1
+    scene.delete(large)
+    scene.running(third)
+    scene.delete(small, third)
+    scene.running(whole)
+    assert scene.gpus(whole) == (gpu,)
+    assert PIPE not in environment(scene, whole)
+
+
+def test_ten_pods_have_a_tenth_each_which_the_daemon_enforces(
+    mps_shares: Shares, scene: Scene
+) -> None:
+    mps_shares.set(config("mps", 10), 10)
+    pods = [scene.pod(f"tenant{number}", limits={GPU: 1}) for number in range(10)]
+    scene.running(*pods, timeout=120)
+    (gpu,) = {uuid for pod in pods for uuid in scene.gpus(pod)}
+    domain = f"shared_{gpu}"
+    assert mps.ask(scene.node.place, domain, PERCENTAGE) == "10.0"
+    assert mps.ask(scene.node.place, domain, f"{MEMORY} 0") == "7G"
+    assert all(THREADS not in environment(scene, pod) for pod in pods)
+    scene.delete(*pods)
+    assert mps.processes(scene.node.place.plugins) == {}
+
+
+def test_a_request_for_two_is_refused_with_the_reason_where_the_file_says_so(
+    shares: Shares, scene: Scene
+) -> None:
+    shares.set(config("timeSlicing", 4, failRequestsGreaterThanOne=True), 4)
+    pod = scene.pod(limits={GPU: 2})
+    message = scene.warning(pod, "FailedPrepareDynamicResources")
+    assert "asks for 2 of nvidia.com/gpu" in message
+    assert "failRequestsGreaterThanOne; ask for 1" in message
+
+
+def test_renamed_shares_are_asked_for_by_their_name(shares: Shares, scene: Scene) -> None:
+    shares.set(config("timeSlicing", 2, renameByDefault=True), 2)
+    pods = [scene.pod(f"shared{number}", limits={SHARED: 1}) for number in range(2)]
+    scene.running(*pods)
+    # Who asks for a GPU of its own gets none of this node, as with the device plugin.
+    scene.unschedulable(scene.pod("own", limits={GPU: 1}))
+    assert len({scene.gpus(pod) for pod in pods}) == 1
+
+
+def test_a_change_is_applied_when_nobody_has_a_share_any_more(shares: Shares, scene: Scene) -> None:
+    shares.set(config("timeSlicing", 4), 4)
+    pod, other = scene.pod("one", limits={GPU: 1}), scene.pod("other", limits={GPU: 1})
+    scene.running(pod, other)
+    before = scene.container_ids(pod, other)
+    shares.write(config("timeSlicing", 2))
+    wait_until(
+        lambda: "waits" in shares.status(), "status to say that the change waits", timeout=30
+    )
+    late = scene.pod("late", limits={GPU: 1})
+    scene.running(late)  # of what there is still
+    assert scene.container_ids(pod, other) == before
+    scene.delete(pod, other, late)
+    shares.wait(2)
+    pods = [scene.pod(f"new{number}", limits={GPU: 1}) for number in range(2)]
+    scene.running(*pods)
+    scene.unschedulable(scene.pod("third", limits={GPU: 1}))
+
+
+def test_a_claim_allocated_before_a_change_gets_what_it_was_allocated(
+    shares: Shares, scene: Scene
+) -> None:
+    shares.set(config("timeSlicing", 4), 4)
+    scene.node.driver.stop()
+    pod = scene.pod("early", limits={GPU: 1})  # of slices that are there, and prepared by nobody
+
+    def allocated() -> bool:
+        claims = scene.api.all("ResourceClaim", NAMESPACE)
+        return any("allocation" in claim.get("status", {}) for claim in claims)
+
+    wait_until(allocated, "the claim to be allocated", timeout=30)
+    shares.write(config("timeSlicing", 2))
+    scene.node.driver.start()
+    scene.running(pod, timeout=180)  # the kubelet comes back after a minute or so
+    status = shares.status()
+    assert "-of-4" in status
+    assert "waits" in status
+    scene.delete(pod)
+    shares.wait(2)
+    after = scene.pod("after", limits={GPU: 1})
+    scene.running(after)
+    assert "-of-2" in shares.status()
+
+
+def test_a_broken_file_changes_nothing_and_status_says_where_it_is_wrong(
+    shares: Shares, scene: Scene
+) -> None:
+    shares.set(config("timeSlicing", 4), 4)
+    scene.running(scene.pod(limits={GPU: 1}))
+    shares.write(config("timeSlicing", 4).replace("replicas: 4", "replicas: many"))
+    wait_until(lambda: "replicas" in shares.status(), "status to name the field", timeout=30)
+    assert str(shares.folder / "default") in shares.status()
+    shares.wait(4)
+    scene.running(scene.pod("next", limits={GPU: 1}))
+
+
+def test_the_nodes_label_chooses_among_named_configs(shares: Shares, scene: Scene) -> None:
+    shares.write(config("timeSlicing", 3), "tesla-t4")
+    shares.write(config("timeSlicing", 6), "a100-40gb")
+    name = scene.node.cluster.node
+    try:
+        scene.node.cluster.kubectl("label", "node", name, f"{LABEL}=tesla-t4")
+        shares.wait(3)
+        scene.node.cluster.kubectl("label", "--overwrite", "node", name, f"{LABEL}=a100-40gb")
+        shares.wait(6)
+        scene.node.cluster.kubectl("label", "--overwrite", "node", name, f"{LABEL}=none-such")
+        wait_until(lambda: "none-such" in shares.status(), "status to name the label", timeout=30)
+        shares.wait(6)
+    finally:
+        scene.node.cluster.kubectl("label", "node", name, f"{LABEL}-")
+    shares.wait(0)
+
+
+def test_tenants_stay_when_the_driver_is_killed_and_new_ones_come(
+    mps_shares: Shares, scene: Scene
+) -> None:
+    mps_shares.set(config("mps", 10, failRequestsGreaterThanOne=False), 10)
+    pod = scene.pod("stays", limits={GPU: 3})
+    scene.running(pod)
+    before = scene.container_ids(pod)
+    scene.node.driver.kill()
+    scene.node.driver.start()
+    other = scene.pod("comes", limits={GPU: 7})
+    scene.running(other)
+    assert scene.container_ids(pod) == before
+    assert environment(scene, other)[THREADS] == "70"
+    assert len(set(mps.processes(scene.node.place.plugins).values())) == 1
+
+
+def test_gpus_that_a_device_plugin_advertises_are_not_offered_beside_it(
+    shares: Shares, scene: Scene
+) -> None:
+    shares.set(config("timeSlicing", 4), 4)
+    pod = scene.pod("stays", limits={GPU: 1})
+    scene.running(pod)
+    try:
+        advertise(scene, "2")  # as a device plugin does that comes to the node
+        wait_until(lambda: not scene.node.devices(), "the GPUs to be withheld", timeout=30)
+        (line,) = scene.node.driver.events("gpu withheld")[-1:]
+        assert "would be given out twice" in line["reason"]
+        scene.running(pod)
+    finally:
+        advertise(scene, "0")
+    shares.wait(4)
+    other = scene.pod("other", limits={GPU: 1})
+    scene.running(other)
+    assert scene.gpus(other) == scene.gpus(pod)
+
+
+def advertise(scene: Scene, count: str) -> None:
+    """Have the node advertise GPUs outside of DRA."""
+    resources = {"capacity": {GPU: count}, "allocatable": {GPU: count}}
+    patch = json.dumps({"status": resources})
+    words = ("patch", "node", scene.node.cluster.node, "--subresource=status", "--type=merge")
+    scene.node.cluster.kubectl(*words, "-p", patch)

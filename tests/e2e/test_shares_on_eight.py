@@ -1,0 +1,287 @@
+"""Shares of eight GPUs on a real cluster: where they land, how they combine, and what they outlast.
+
+One node with eight simulated H100s, on a cluster of its own beside the one of the other tests.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import pytest
+import yaml
+from testbed import mps
+from testbed.api import Object
+from testbed.commands import run, wait_until
+from testbed.driver import DRIVER_NAME
+from testbed.machine import DRIVER
+from testbed.manifests import CLASSES
+from testbed.pods import migs_seen
+from testbed.reboot import reboot
+
+from e2e.needs import cannot_run
+from e2e.scene import NAMESPACE, Scene
+from e2e.shares import (
+    GPU,
+    LIMIT,
+    SHARED,
+    THREADS,
+    Shares,
+    config,
+    environment,
+    restarted,
+    shares_of,
+    unshared_scene,
+)
+from e2e.sharing import PIPE
+
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+
+GPUS = 8
+SMALL = "nvidia.com/mig-1g.10gb"
+
+
+@pytest.fixture(scope="module")
+def shares(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
+    folder = tmp_path_factory.mktemp("eight")
+    cluster = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-eight"
+    with shares_of("h100x8", folder, cluster) as found:
+        yield found
+
+
+@pytest.fixture
+def mps_shares(shares: Shares) -> Shares:
+    """The node, if NVIDIA's MPS programs could be had for it."""
+    if not shares.node.can_run_mps:
+        cannot_run("NVIDIA's MPS programs could not be had")
+    return shares
+
+
+@pytest.fixture
+def scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    yield from unshared_scene(shares, request)
+
+
+@pytest.fixture
+def packed(shares: Shares) -> Iterator[None]:
+    """A driver that gives out all shares of a GPU before those of the next."""
+    driver = shares.node.driver
+    driver.env["SHARE_PLACEMENT"] = "pack"
+    driver.stop()
+    driver.start()
+    driver.wait_registered()
+    yield
+    del driver.env["SHARE_PLACEMENT"]
+    driver.stop()
+    driver.start()
+    driver.wait_registered()
+
+
+def tenants(scene: Scene, count: int, limits: dict[str, int]) -> list[str]:
+    """Make pods with a share or more each, one after the other, and wait until they run."""
+    pods = [scene.pod(f"tenant{number}", limits=limits) for number in range(count)]
+    scene.running(*pods, timeout=120)
+    return pods
+
+
+def by_gpu(scene: Scene, pods: Sequence[str]) -> list[int]:
+    """How many of these pods each GPU has that has any."""
+    return sorted(Counter(gpu for pod in pods for gpu in scene.gpus(pod)).values())
+
+
+def the_daemon(scene: Scene) -> int:
+    """The PID of the one MPS daemon that there is."""
+    (pid,) = mps.processes(scene.node.place.plugins)
+    return pid
+
+
+def test_shares_are_spread_over_all_gpus(shares: Shares, scene: Scene) -> None:
+    shares.set(config("timeSlicing", 2), 2 * GPUS)
+    pods = tenants(scene, GPUS, {GPU: 1})
+    assert by_gpu(scene, pods) == [1] * GPUS
+
+
+@pytest.mark.usefixtures("packed")
+def test_packed_shares_leave_other_gpus_whole(shares: Shares, scene: Scene) -> None:
+    shares.set(config("timeSlicing", 4), 4 * GPUS)
+    pods = tenants(scene, 6, {GPU: 1})
+    assert by_gpu(scene, pods) == [2, 4]
+    whole = scene.pod("whole", claims=[scene.claim("whole", count=GPUS - 2)])
+    scene.running(whole)
+    assert len(scene.gpus(whole)) == GPUS - 2
+
+
+def test_a_container_with_shares_of_two_gpus_has_limits_on_each_and_one_daemon(
+    mps_shares: Shares, scene: Scene
+) -> None:
+    two = {"devices": 2, "renameByDefault": True, "failRequestsGreaterThanOne": False}
+    mps_shares.set(config("mps", 4, **two), 8)
+    large = scene.pod("large", limits={SHARED: 6})
+    small = scene.pod("small", limits={SHARED: 2})
+    scene.running(large, small)
+    first, second = scene.gpus(large)
+    assert scene.gpus(small) in ((first,), (second,))
+    share = mps_shares.memory_mib()
+    taken = dict.fromkeys((first, second), 4) | {scene.gpus(small)[0]: 2}
+    env = environment(scene, large)
+    assert env[THREADS] == "50"  # one number for all GPUs of a process: that of the smallest part
+    assert dict(word.split("=") for word in env[LIMIT].split(",")) == {
+        gpu: f"{share * count}M" for gpu, count in taken.items()
+    }
+    assert len(set(mps.processes(scene.node.place.plugins).values())) == 1
+    # The six other GPUs are not divided, and whole as before.
+    whole = scene.pod("whole", claims=[scene.claim("whole", count=GPUS - 2)])
+    scene.running(whole)
+    assert not {first, second} & set(scene.gpus(whole))
+
+
+def test_mig_devices_of_an_admin_are_divided_too(shares: Shares, scene: Scene) -> None:
+    machine, driver = shares.node.machine, shares.node.driver
+    driver.stop()  # so that nobody has NVML open
+    machine.mig("on", "--gpu", "minor:7")
+    made = [machine.mig("create", "--gpu", "minor:7", "--profile", "1g.10gb") for _ in range(2)]
+    driver.start()
+    driver.wait_registered()
+    device_class = resource_class(SMALL)
+    try:
+        scene.api.create(device_class)
+        shares.set(config("timeSlicing", 2, name=SMALL), 4)
+        pods = tenants(scene, 4, {SMALL: 1})
+        seen = Counter(
+            uuid for pod in pods for uuid in migs_seen(scene.node.cluster, pod, "ctr", NAMESPACE)
+        )
+        assert list(seen.values()) == [2, 2]
+        scene.unschedulable(scene.pod("fifth", limits={SMALL: 1}))
+    finally:
+        scene.clear()
+        scene.api.delete("DeviceClass", device_class["metadata"]["name"])
+        shares.set(config(), 0)
+        for device in machine.mig_devices():
+            machine.mig("destroy", "--device", device.split()[0])
+        driver.stop()
+        machine.mig("off", "--gpu", "minor:7")
+        driver.start()
+        driver.wait_registered()
+    assert len(made) == 2
+
+
+def resource_class(name: str) -> Object:
+    """The class behind a resource name that shares serve, made from the shipped one."""
+    (shared,) = [
+        one
+        for one in yaml.safe_load_all((CLASSES / "extended-resources.yaml").read_text())
+        if one["spec"]["extendedResourceName"] == SHARED
+    ]
+    text = json.dumps(shared).replace(SHARED, name).replace("gpu.shared.", "mig-1g.10gb.")
+    made: Object = json.loads(text)
+    return made
+
+
+def test_a_tenant_has_the_same_after_its_container_or_its_pod_was_started_again(
+    mps_shares: Shares, scene: Scene
+) -> None:
+    mps_shares.set(config("mps", 10), 10 * GPUS)
+    pod, other = tenants(scene, 2, {GPU: 1})
+    before, daemons = environment(scene, pod), mps.processes(scene.node.place.plugins)
+    # A moment later, so that the command is not ended along with the container.
+    scene.run_in(pod, "bash", "-c", "(sleep 0.5; kill 1) >/dev/null 2>&1 &")
+    wait_until(partial(restarted, scene, pod), "the container to be restarted", timeout=60)
+    assert environment(scene, pod)[PIPE] == before[PIPE]
+    assert mps.processes(scene.node.place.plugins) == daemons
+    kept = scene.container_ids(other)
+    scene.delete(pod)
+    again = scene.pod("again", limits={GPU: 1})
+    scene.running(again)
+    assert environment(scene, again)[PIPE] == before[PIPE]
+    assert scene.container_ids(other) == kept
+
+
+def test_tenants_have_their_shares_again_after_a_reboot(mps_shares: Shares, scene: Scene) -> None:
+    mps_shares.set(config("mps", 4, devices=1, failRequestsGreaterThanOne=False), 4)
+    pods = [scene.pod("large", limits={GPU: GPUS}), scene.pod("small", limits={GPU: 2})]
+    scene.running(*pods)
+    limits = [environment(scene, pod).get(LIMIT) for pod in pods]
+    before = [scene.gpus(pod) for pod in pods]
+    reboot(scene.node)
+    for pod in pods:
+        wait_until(partial(restarted, scene, pod), f"{pod} to run again", timeout=120)
+    assert [scene.gpus(pod) for pod in pods] == before
+    assert [environment(scene, pod).get(LIMIT) for pod in pods] == limits
+    assert len(set(mps.processes(scene.node.place.plugins).values())) == 1
+    scene.node.driver.wait_registered()
+
+
+def test_tenants_outlive_a_killed_supervisor_and_new_ones_come(
+    mps_shares: Shares, scene: Scene
+) -> None:
+    mps_shares.set(config("mps", 10, devices=[0], renameByDefault=True), 10)
+    pod = scene.pod("stays", limits={SHARED: 1})
+    scene.running(pod)
+    kept, daemon = scene.container_ids(pod), the_daemon(scene)
+    scene.node.supervisor.kill()
+    assert mps.processes(scene.node.place.plugins) == {daemon: f"shared_{scene.gpus(pod)[0]}"}
+    scene.node.supervisor.start()
+    scene.node.supervisor.wait_log("mps supervisor started")
+    new = scene.pod("new", limits={SHARED: 1})
+    scene.running(new, timeout=120)
+    assert (scene.container_ids(pod), the_daemon(scene)) == (kept, daemon)
+
+
+def test_a_claim_of_nvidias_own_class_gets_a_whole_gpu_first_and_then_a_share(
+    shares: Shares, scene: Scene
+) -> None:
+    kubectl = scene.node.cluster.kubectl
+    kubectl("apply", "-f", "-", stdin=json.dumps(nvidias_class()))
+    # Of two classes with one resource name the newer counts: ours, if it came with this driver.
+    kubectl("delete", "deviceclass", "gpu.resource.nvidia.com")
+    kubectl("apply", "-f", CLASSES / "extended-resources.yaml")
+    try:
+        shares.set(config("timeSlicing", 2), 2 * GPUS)
+        wholes = scene.pod("wholes", claims=[scene.claim("wholes", count=GPUS - 1)])
+        scene.running(wholes)
+        assert len(scene.gpus(wholes)) == GPUS - 1
+        tenant = scene.pod("tenant", limits={GPU: 1})
+        scene.running(tenant)
+        late = scene.pod("late", claims=[scene.claim("late")])
+        scene.running(late)
+        assert scene.gpus(late) == scene.gpus(tenant)
+    finally:
+        kubectl("delete", "deviceclass", DRIVER_NAME)
+        kubectl("apply", "-f", CLASSES)
+        # The scheduler forgets a resource name with either of its classes, until the other changes.
+        words = ("annotate", "--overwrite", "deviceclass", "gpu.resource.nvidia.com")
+        kubectl(*words, f"after={scene.name('nvidias-class')}")
+
+
+def nvidias_class() -> Object:
+    """The class of NVIDIA's driver for whole GPUs, which says nothing of shares."""
+    expression = (
+        f"device.driver == '{DRIVER_NAME}' && device.attributes['{DRIVER_NAME}'].type == 'gpu'"
+    )
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": DRIVER_NAME},
+        "spec": {"extendedResourceName": GPU, "selectors": [{"cel": {"expression": expression}}]},
+    }
+
+
+def test_the_cluster_status_counts_shares_by_the_name_that_they_serve(
+    shares: Shares, scene: Scene
+) -> None:
+    assert numbers(scene)[GPU] == (GPUS, 0, GPUS)
+    shares.set(config("timeSlicing", 10), 10 * GPUS)
+    assert numbers(scene)[GPU] == (10 * GPUS, 0, 10 * GPUS)
+    whole = scene.pod("whole", claims=[scene.claim("whole")])
+    scene.running(whole)
+    tenants(scene, 3, {GPU: 1})
+    assert numbers(scene)[GPU] == (10 * GPUS, 3, 10 * (GPUS - 1) - 3)
+
+
+def numbers(scene: Scene) -> dict[str, tuple[int, int, int]]:
+    """Offered, used and free of the node, by resource name."""
+    kubeconfig = scene.node.cluster.env["KUBECONFIG"]
+    words = ("status", "--cluster", "--kubeconfig", kubeconfig, "--output", "json")
+    (node,) = json.loads(run((DRIVER, *words)))["nodes"]
+    return {one["name"]: (one["offered"], one["used"], one["free"]) for one in node["resources"]}

@@ -1,0 +1,146 @@
+"""A node goes from NVIDIA's DRA driver to this one under running pods, whose containers restart.
+
+What that driver leaves is made of what this one has prepared: its checkpoint, and CDI specs under
+its names. Containers then start from these, through the kubelet and containerd.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+import yaml
+from testbed.api import Object
+from testbed.claims import gpu_config
+from testbed.commands import wait_until
+from testbed.node import GpuNode
+
+from dra_driver.boot import read_boot_id
+from dra_driver.claims.checkpoint import stored_records
+from dra_driver.claims.devices import DeviceRecord, RecordedGpu, RecordedMig
+from dra_driver.claims.record import ClaimRecord
+from e2e.conftest import node_of
+from e2e.scene import NAMESPACE, Scene
+from e2e.shares import environment, restarted
+from e2e.sharing import Shared
+from e2e.test_mig import migs, seen, template, there
+from worlds.nvidia import checkpoint
+
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+
+THEIRS = "PREPARED_BY=nvidia"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
+    with node_of("h100x8", tmp_path_factory.mktemp("h100")) as node:
+        yield node
+
+
+def prepared_by_nvidia(scene: Scene) -> None:
+    """Make it look as if NVIDIA's driver had prepared what is prepared; nothing runs meanwhile."""
+    place = scene.node.place
+    statuses = {
+        one["metadata"]["uid"]: one["status"] for one in scene.api.all("ResourceClaim", NAMESPACE)
+    }
+    records = stored_records(place.data).records
+    claims = {record.ref.uid: as_theirs(record, statuses[record.ref.uid]) for record in records}
+    boot_id = read_boot_id(place.driver_root / "proc")
+    for name in ("claims", "gpus", "mig"):
+        shutil.rmtree(place.data / name)
+    (place.data / "checkpoint.json").write_bytes(checkpoint(claims, boot_id=boot_id))
+    for record in records:
+        ours = place.cdi_root / f"k8s.gpu.nvidia.com-claim_{record.ref.uid}.json"
+        spec = json.loads(ours.read_text())
+        for device in spec["devices"]:
+            device["containerEdits"].setdefault("env", []).append(THEIRS)
+        ours.unlink()
+        ours.with_suffix(".yaml").write_text(yaml.safe_dump(spec))
+
+
+def as_theirs(record: ClaimRecord, status: Object) -> Object:
+    """A claim as that driver notes it."""
+    group = {
+        "devices": [noted(entry) for entry in record.devices],
+        "configState": {"mpsControlDaemonID": "", "timeSliceApplied": bool(record.plans)},
+    }
+    return {
+        "checkpointState": "PrepareCompleted",
+        "status": status,
+        "preparedDevices": [group],
+    }
+
+
+def noted(entry: DeviceRecord) -> Object:
+    told = {
+        "Requests": list(entry.request_names),
+        "PoolName": entry.pool,
+        "DeviceName": entry.name,
+        "CDIDeviceIDs": list(entry.cdi_device_ids),
+    }
+    match entry.device:
+        case RecordedGpu(gpu=uuid):
+            return {"gpu": {"info": {"uuid": uuid}, "device": told}, "mig": None}
+        case RecordedMig() as mig:
+            concrete = {
+                "parentMinor": int(entry.name.split("-")[1]),
+                "giId": mig.gpu_instance,
+                "ciId": mig.compute_instance,
+                "migUUID": mig.uuid,
+                "parentUUID": mig.gpu,
+            }
+            return {"gpu": None, "mig": {"concrete": concrete, "device": told}}
+        case other:
+            raise AssertionError(other)
+
+
+def restart_container(scene: Scene, pod: str, times: int) -> None:
+    # A moment later, so that the command is not ended along with the container.
+    scene.run_in(pod, "bash", "-c", "(sleep 0.5; kill 1) >/dev/null 2>&1 &")
+    wait_until(
+        partial(restarted, scene, pod, times), f"the container of {pod} to restart", timeout=90
+    )
+
+
+def test_pods_keep_their_devices_over_the_change_and_all_is_clean_after_them(scene: Scene) -> None:
+    node, place = scene.node, scene.node.place
+    interval = {"interval": "Long"}
+    sliced = Shared.make(
+        scene, "sliced", gpu=gpu_config(strategy="TimeSlicing", timeSlicingConfig=interval)
+    )
+    whole = sliced.pod("whole")
+    part = scene.pod("part", templates=[template(scene, migs(mig="1g.10gb"))])
+    scene.running(whole, part, timeout=120)
+    gpus, parts = scene.gpus(whole), seen(scene, part)
+    settings = node.machine.settings()
+
+    node.driver.stop()
+    prepared_by_nvidia(scene)
+    specs = {path.name: path.read_text() for path in place.cdi_root.iterdir()}
+    for pod in (whole, part):
+        restart_container(scene, pod, 1)  # no driver is asked: the kubelet knows the ids
+        assert environment(scene, pod)["PREPARED_BY"] == "nvidia"
+    node.driver.start()
+    assert node.driver.wait_log("node taken over from nvidia's driver")
+    node.wait_published()
+
+    for pod in (whole, part):
+        restart_container(scene, pod, 2)
+        assert environment(scene, pod)["PREPARED_BY"] == "nvidia"
+    node.cluster.stop("kubelet")
+    node.cluster.start("kubelet")  # it asks for all claims again
+    new = scene.pod("new", templates=[scene.template()])
+    scene.running(new, timeout=90)
+    scene.running(whole, part)
+    assert (scene.gpus(whole), seen(scene, part)) == (gpus, parts)
+    assert scene.gpus(new) != gpus
+    assert node.machine.settings() == settings
+    assert {name: (place.cdi_root / name).read_text() for name in specs} == specs
+
+    scene.rewritten()
+    scene.clear()
+    wait_until(lambda: place.left_over() == [], "all of the claims to be gone", timeout=60)
+    assert there(scene) == 0
+    assert {one.time_slice for one in node.machine.settings().values()} == {"Default"}
+    assert {one.mig_mode for one in node.machine.settings().values()} == {"Disabled"}

@@ -1,0 +1,106 @@
+"""Checkpoints of NVIDIA's driver that are damaged, or sealed around anything at all."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fuzz
+import make
+from dra_driver.claims.nvidia_checkpoint import parse_checkpoint
+from dra_driver.claims.record import decode, encode
+from dra_driver.claims.takeover_drafts import Drafts, Node
+from dra_driver.errors import StateError
+from worlds.nvidia import checkpoint
+
+UID = "uid-claim"
+DEVICE = make.mig_device(1, "2g.20gb", 2)
+NAME = "gpu-1-mig-2g20gb-14-2"
+LONG = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
+
+
+def told(name: str) -> dict[str, Any]:
+    ids = [f"k8s.gpu.nvidia.com/claim={UID}-{name}"]
+    return {"Requests": ["gpu"], "PoolName": "node-1", "DeviceName": name, "CDIDeviceIDs": ids}
+
+
+CLAIM: dict[str, Any] = {
+    "checkpointState": "PrepareCompleted",
+    "status": make.claim_object("gpu-0", NAME, configs=[make.config(sharing=LONG)])["status"],
+    "preparedDevices": [
+        {
+            "devices": [
+                {
+                    "gpu": {"info": {"uuid": make.gpu(0).uuid}, "device": told("gpu-0")},
+                    "mig": None,
+                },
+                {
+                    "gpu": None,
+                    "mig": {
+                        "concrete": {
+                            "parentMinor": 1,
+                            "giId": DEVICE.gpu_instance,
+                            "ciId": DEVICE.compute_instance,
+                            "migUUID": DEVICE.uuid,
+                            "parentUUID": make.gpu(1).uuid,
+                        },
+                        "device": told(NAME),
+                    },
+                },
+            ],
+            "configState": {"mpsControlDaemonID": f"{UID}-12345", "timeSliceApplied": True},
+        }
+    ],
+}
+BEGUN = {**CLAIM, "checkpointState": "PrepareStarted", "name": "claim", "namespace": "default"}
+CLAIMS = {UID: CLAIM, "uid-begun": BEGUN}
+SOUND = checkpoint(CLAIMS, boot_id="boot-1")
+NODE = Node(
+    inventory=make.inventory(make.gpu(0), make.gpu(1, mig=make.mig(DEVICE))),
+    boot_id="boot-1",
+    mps_folder=Path("/nowhere"),
+    makes_mig=True,
+)
+
+
+def drafted(data: bytes) -> int:
+    """Read a checkpoint, make records of it, and read these; how many there are."""
+    found = parse_checkpoint(data)
+    drafts = Drafts(found, NODE)
+    records = [record for record in map(drafts.of, found.claims) if record is not None]
+    for record in records:
+        assert decode(encode(record)) == record
+        drafts.made_for(record)
+        drafts.turned_on(record)
+    return len(records)
+
+
+def test_a_sound_one_is_read() -> None:
+    assert drafted(SOUND) == 2
+
+
+@given(at=st.integers(0, len(SOUND) - 1), byte=st.integers(1, 255))
+def test_no_byte_can_be_another(at: int, byte: int) -> None:
+    data = SOUND[:at] + bytes([SOUND[at] ^ byte]) + SOUND[at + 1 :]
+    try:
+        found = parse_checkpoint(data)
+    except StateError:
+        return
+    assert found == parse_checkpoint(SOUND)
+
+
+@given(end=st.integers(0, len(SOUND) - 1))
+def test_no_part_of_one_is_taken_for_the_whole(end: int) -> None:
+    with pytest.raises(StateError):
+        parse_checkpoint(SOUND[:end])
+
+
+@given(claims=fuzz.bent(CLAIMS))
+def test_whatever_is_sealed_is_read_or_refused(claims: Any) -> None:
+    try:
+        data = checkpoint(claims, boot_id="boot-1")
+    except (AttributeError, KeyError, TypeError, UnicodeEncodeError, ValueError):
+        return  # no checkpoint could be made of it
+    fuzz.ours(lambda: drafted(data))

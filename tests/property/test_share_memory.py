@@ -1,0 +1,265 @@
+"""For any tenants, in any order: no GPU is promised twice, and each pod's limit is what it got."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import make
+from dra_driver.devices.kinds import name_of
+from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.devices.shares import (
+    ConsumableShare,
+    ConsumableSlot,
+    Division,
+    Share,
+    ShareStrategy,
+    memory_of,
+)
+from dra_driver.mps.domain import Domain, DomainId, State, Status
+from dra_driver.mps.files import DomainPaths
+from dra_driver.sharing.base import Group, ShareUnit, SharingPlan
+from dra_driver.sharing.enforcement import MIB, MemoryPart, MpsLimits, ShareMemory
+from dra_driver.sharing.memory_groups import MemoryGroups
+from dra_driver.sharing.shares import Shares, memory_part
+
+GPUS = (make.gpu(0), make.gpu(1, memory_bytes=15109 * MIB + 4096))
+ANY_DIVISION = Division(
+    count=2, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True
+)
+PODS = ("pod-a", "pod-b", "pod-c", "pod-d")
+
+
+@dataclass
+class PlayedPods:
+    """Limits of pods by GPU, in bytes, and the GPUs on which the others have nothing."""
+
+    limits: dict[tuple[str, GpuUuid], int] = field(default_factory=dict)
+    refused: set[GpuUuid] = field(default_factory=set)
+
+    def why_not(self, gpu: GpuUuid) -> None:
+        """It can."""
+
+    def are_counted_by_kernel(self) -> bool:
+        return False
+
+    def limit(self, pod: str, limits: Mapping[GpuUuid, int]) -> None:
+        self.limits |= {(pod, gpu): size for gpu, size in limits.items()}
+
+    def unlimit(self, pod: str, gpus: Collection[GpuUuid]) -> None:
+        for gpu in gpus:
+            self.limits.pop((pod, gpu), None)
+
+    def holds(self, pod: str, limits: Mapping[GpuUuid, int]) -> bool:
+        return all(self.limits.get((pod, gpu)) == size for gpu, size in limits.items())
+
+    def refuse_others(self, gpu: GpuUuid) -> None:
+        self.refused.add(gpu)
+
+    def admit_others(self, gpu: GpuUuid) -> None:
+        self.refused.discard(gpu)
+
+
+class PlayedMps:
+    """Domains that are ready and gone at once, whoever is in them."""
+
+    def paths(self, domain: DomainId) -> DomainPaths:
+        raise AssertionError("nobody makes containers here")
+
+    def wait_ready(self, domain: Domain, deadline: float) -> Status:
+        return Status(id=domain.id, state=State.READY, supervisor="played")
+
+    def wait_gone(self, domain: DomainId, deadline: float) -> None:
+        """It is."""
+
+    def join(self, domain: Domain, claim: str) -> None:
+        """All may."""
+
+    def leave(self, domain: DomainId, claim: str) -> bool:
+        return False
+
+    def claims(self) -> frozenset[str]:
+        return frozenset()
+
+    def joined(self, claim: str) -> frozenset[DomainId]:
+        return frozenset()
+
+    def compute_mode(self, uuid: str) -> int:
+        return 0
+
+
+class Node:
+    """Two divided GPUs; the record of a claim is its plans, from before they are applied."""
+
+    def __init__(self, division: Division) -> None:
+        self.division = division
+        self.pods = PlayedPods()
+        self.records: dict[str, tuple[str, tuple[SharingPlan, ...]]] = {}
+        self.taken: dict[str, list[tuple[Gpu, int]]] = {}
+        mps = PlayedMps()
+        groups = MemoryGroups(self.pods, self.tenants, lambda _: (), lambda _: ())
+        memory = ShareMemory([groups, MpsLimits()], self.tenants)
+        self.shares = Shares(mps, mps, mps, lambda: 0.0, memory=memory, ready_seconds=1.0)
+        self.free = [(gpu, n) for gpu in GPUS for n in range(division.count)]
+
+    def tenants(self, gpu: GpuUuid) -> list[MemoryPart]:
+        return [
+            memory_part(plan)
+            for _, plans in self.records.values()
+            for plan in plans
+            if any(place.gpu == gpu for place in plan.places)
+        ]
+
+    def prepare(self, claim: str, pod: str, picks: list[int]) -> None:
+        taken = [self.free.pop(pick % len(self.free)) for pick in picks if self.free]
+        units = tuple(
+            ShareUnit(name=name_of(gpu, share), request=str(n), gpu=gpu, share=share)
+            for n, (gpu, share) in enumerate(
+                (gpu, Share(of=gpu, index=index, division=self.division)) for gpu, index in taken
+            )
+        )
+        self.give(claim, pod, units)
+        self.taken[claim] = taken
+
+    def give(self, claim: str, pod: str, units: tuple[ShareUnit, ...]) -> None:
+        if not units:
+            return
+        group = Group(
+            claim=claim,
+            config=make.gpu_config(),
+            shares=units,
+            name=f"default/{claim}",
+            pods={pod: pod},
+        )
+        plans = self.shares.plan([group], 0.0)
+        self.records[claim] = (pod, plans)
+        for plan in plans:
+            self.shares.apply(plan, 0.0)
+
+    def unprepare(self, claim: str) -> None:
+        _, plans = self.records.pop(claim, ("", ()))
+        for plan in plans:
+            self.shares.undo(plan, 0.0)
+        self.free += self.taken.pop(claim)
+
+    def check(self) -> None:
+        for gpu in GPUS:
+            total = (memory_of(gpu) or 0) // MIB
+            mine = {
+                pod: sum(
+                    total // self.division.count
+                    for claim, (owner, _) in self.records.items()
+                    if owner == pod
+                    for taken, _ in self.taken[claim]
+                    if taken is gpu
+                )
+                for pod in PODS
+            }
+            limits = {pod: self.pods.limits.get((pod, gpu.uuid), 0) // MIB for pod in PODS}
+            assert limits == mine
+            assert sum(limits.values()) <= total
+            assert (gpu.uuid in self.pods.refused) is any(mine.values())
+
+
+class ConsumingNode(Node):
+    """The same GPUs undivided: claims consume MiB of them, as long as there are some."""
+
+    def __init__(self, strategy: ShareStrategy) -> None:
+        super().__init__(ANY_DIVISION)
+        self.strategy = strategy
+        self.consumed: dict[str, list[tuple[Gpu, int]]] = {}
+
+    def consume(self, claim: str, pod: str, picks: list[tuple[int, int]]) -> None:
+        taken = self.consumed[claim] = []
+        for number, mib in picks:
+            gpu = GPUS[number]
+            used = sum(mib for each in self.consumed.values() for one, mib in each if one is gpu)
+            if used + mib <= (memory_of(gpu) or 0) // MIB:
+                taken.append((gpu, mib))
+        slots = [
+            ConsumableSlot(share_id=f"{claim}-{n}", strategy=self.strategy, memory_mib=mib)
+            for n, (_, mib) in enumerate(taken)
+        ]
+        self.give(
+            claim,
+            pod,
+            tuple(
+                ShareUnit(
+                    name=f"gpu-{gpu.minor}",
+                    request=str(n),
+                    gpu=gpu,
+                    share=ConsumableShare(of=gpu, slot=slot),
+                )
+                for n, ((gpu, _), slot) in enumerate(zip(taken, slots, strict=True))
+            ),
+        )
+
+    def unprepare(self, claim: str) -> None:
+        self.taken[claim] = []
+        super().unprepare(claim)
+        del self.consumed[claim]
+
+    def check(self) -> None:
+        for gpu in GPUS:
+            total = (memory_of(gpu) or 0) // MIB
+            limits = {pod: self.pods.limits.get((pod, gpu.uuid), 0) // MIB for pod in PODS}
+            bound = 0
+            for pod in PODS:
+                parts = [
+                    [mib for one, mib in self.consumed[claim] if one is gpu]
+                    for claim, (owner, _) in self.records.items()
+                    if owner == pod
+                ]
+                # Who asked for none in particular may have all.
+                assert limits[pod] == sum(sum(each) if all(each) else total for each in parts)
+                bound += limits[pod] if all(map(all, parts)) else 0
+            assert bound <= total
+            assert (gpu.uuid in self.pods.refused) is any(limits.values())
+
+
+claims = st.tuples(st.sampled_from(PODS), st.lists(st.integers(0, 99), min_size=1, max_size=5))
+
+
+@given(
+    strategy=st.sampled_from(ShareStrategy),
+    count=st.integers(2, 16),
+    steps=st.lists(st.tuples(st.integers(0, 5), claims), max_size=30),
+)
+def test_each_pod_is_limited_to_what_its_claims_have(
+    strategy: ShareStrategy, count: int, steps: list[tuple[int, tuple[str, list[int]]]]
+) -> None:
+    node = Node(Division(count=count, strategy=strategy, served_as="nvidia.com/gpu", combines=True))
+    prepared: set[str] = set()
+    for number, (pod, picks) in steps:
+        claim = f"claim-{number}"
+        if claim in prepared:
+            node.unprepare(claim)
+            prepared.discard(claim)
+        else:
+            node.prepare(claim, pod, picks)
+            prepared.add(claim)
+        node.check()
+
+
+amounts = st.one_of(st.just(0), st.integers(1, 40_000))
+parts = st.lists(st.tuples(st.integers(0, 1), amounts), min_size=1, max_size=4)
+
+
+@given(
+    strategy=st.sampled_from(ShareStrategy),
+    steps=st.lists(
+        st.tuples(st.integers(0, 5), st.tuples(st.sampled_from(PODS), parts)), max_size=30
+    ),
+)
+def test_each_pod_is_limited_to_what_its_claims_consumed(
+    strategy: ShareStrategy, steps: list[tuple[int, tuple[str, list[tuple[int, int]]]]]
+) -> None:
+    node = ConsumingNode(strategy)
+    for number, (pod, picks) in steps:
+        claim = f"claim-{number}"
+        if claim in node.consumed:
+            node.unprepare(claim)
+        else:
+            node.consume(claim, pod, picks)
+        node.check()

@@ -1,0 +1,205 @@
+"""The device plugin's config file as this driver reads it."""
+
+from typing import Any
+
+import pytest
+
+from resource_nvidia_com.device_plugin import (
+    NodeConfig,
+    SharedBy,
+    SharedResource,
+    decode_node_config,
+)
+from resource_nvidia_com.problems import InvalidConfigError
+from resource_nvidia_com.share_devices import (
+    AllDevices,
+    DeviceChoice,
+    DeviceCount,
+    DeviceList,
+    GpuIndex,
+    GpuUuid,
+    MigIndex,
+    MigUuid,
+)
+
+UUID = "b1028956-cfa2-0990-bf4a-5da9abb51763"
+
+
+def sharing(*resources: dict[str, Any], by: str = "timeSlicing", **fields: Any) -> dict[str, Any]:
+    return {"version": "v1", "sharing": {by: {"resources": list(resources)} | fields}}
+
+
+def gpu(**fields: Any) -> dict[str, Any]:
+    return {"name": "nvidia.com/gpu", "replicas": 4} | fields
+
+
+def only(value: dict[str, Any]) -> SharedResource:
+    (resource,) = decode_node_config(value).resources
+    return resource
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        {},
+        {"version": "v1"},
+        {"version": None, "flags": None, "sharing": None},
+        {"version": "", "sharing": {}, "flags": {}},
+    ],
+)
+def test_a_file_that_says_nothing_shares_nothing(value: object) -> None:
+    assert decode_node_config(value) == NodeConfig()
+
+
+def test_what_the_plugin_s_example_says_is_read() -> None:
+    value = {
+        "version": "v1",
+        "flags": {"migStrategy": "mixed"},
+        "sharing": {
+            "mps": {
+                "renameByDefault": True,
+                "failRequestsGreaterThanOne": False,
+                "resources": [
+                    {"name": "nvidia.com/gpu", "replicas": 10},
+                    {"name": "mig-1g.5gb", "rename": "small", "devices": ["0:1"], "replicas": 2},
+                ],
+            }
+        },
+    }
+    assert decode_node_config(value) == NodeConfig(
+        mig_strategy="mixed",
+        shared_by=SharedBy.MPS,
+        fail_requests_greater_than_one=False,
+        resources=(
+            SharedResource(
+                name="nvidia.com/gpu",
+                served_as="nvidia.com/gpu.shared",
+                devices=AllDevices(),
+                replicas=10,
+            ),
+            SharedResource(
+                name="nvidia.com/mig-1g.5gb",
+                served_as="nvidia.com/small",
+                devices=DeviceList((MigIndex(0, 1),)),
+                replicas=2,
+            ),
+        ),
+        warnings=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("by", "given", "fails"),
+    [
+        ("timeSlicing", {}, False),
+        ("timeSlicing", {"failRequestsGreaterThanOne": True}, True),
+        ("mps", {}, True),
+        ("mps", {"failRequestsGreaterThanOne": False}, False),
+    ],
+)
+def test_requests_for_several_replicas_fail_under_mps_unless_it_is_said_otherwise(
+    by: str, given: dict[str, Any], fails: bool
+) -> None:
+    config = decode_node_config(sharing(gpu(), by=by, **given))
+    assert config.shared_by == by
+    assert config.fail_requests_greater_than_one is fails
+
+
+@pytest.mark.parametrize(
+    ("resource", "rename_by_default", "served_as"),
+    [
+        (gpu(), False, "nvidia.com/gpu"),
+        (gpu(), True, "nvidia.com/gpu.shared"),
+        (gpu(rename="slow"), False, "nvidia.com/slow"),
+        (gpu(rename="nvidia.com/slow.gpu"), True, "nvidia.com/slow.gpu"),
+        ({"name": "mig-1c.3g.20gb.me", "replicas": 2}, False, "nvidia.com/mig-1c.3g.20gb.me"),
+    ],
+)
+def test_pods_ask_for_the_name_that_is_served(
+    resource: dict[str, Any], rename_by_default: bool, served_as: str
+) -> None:
+    assert only(sharing(resource, renameByDefault=rename_by_default)).served_as == served_as
+
+
+@pytest.mark.parametrize(
+    ("devices", "choice"),
+    [
+        ("all", AllDevices()),
+        (2, DeviceCount(2)),
+        ([0, "1"], DeviceList((GpuIndex(0), GpuIndex(1)))),
+        (["0:1", "10:11"], DeviceList((MigIndex(0, 1), MigIndex(10, 11)))),
+        ([f"GPU-{UUID.upper()}"], DeviceList((GpuUuid(f"GPU-{UUID}"),))),
+        ([f"MIG-{UUID}"], DeviceList((MigUuid(f"MIG-{UUID}"),))),
+        ([f"MIG-GPU-{UUID}/3/0"], DeviceList((MigUuid(f"MIG-GPU-{UUID}/3/0"),))),
+    ],
+)
+def test_devices_are_all_or_a_count_or_these(devices: object, choice: DeviceChoice) -> None:
+    assert only(sharing(gpu(devices=devices))).devices == choice
+
+
+def test_a_reference_reads_as_it_was_written() -> None:
+    written = ["0", "1:2", f"GPU-{UUID}", f"MIG-{UUID}", f"MIG-GPU-{UUID}/3/0"]
+    choice = only(sharing(gpu(devices=written))).devices
+    assert isinstance(choice, DeviceList)
+    assert [str(one) for one in choice.references] == written
+
+
+def test_one_resource_may_be_divided_in_two_ways_on_different_devices() -> None:
+    first, second = gpu(devices=[0], rename="a"), gpu(devices=[1], replicas=2)
+    config = decode_node_config(sharing(first, second))
+    assert [(one.served_as, one.replicas) for one in config.resources] == [
+        ("nvidia.com/a", 4),
+        ("nvidia.com/gpu", 2),
+    ]
+
+
+def test_one_replica_is_not_shared_and_that_is_said() -> None:
+    config = decode_node_config(sharing(gpu(replicas=1), by="mps"))
+    assert (config.shared_by, config.resources) == (None, ())
+    assert config.fail_requests_greater_than_one is False
+    assert config.warnings == (
+        "sharing.mps.resources[0]: one replica is the whole device: nothing is shared",
+    )
+
+
+def test_what_has_no_meaning_here_is_named_and_not_refused() -> None:
+    config = decode_node_config(
+        {
+            "version": "v1",
+            "flags": {
+                "migStrategy": "single",
+                "failOnInitError": False,
+                "plugin": {"passDeviceSpecs": True, "deviceListStrategy": ["envvar"]},
+                "ofTheFuture": 1,
+            },
+            "resources": {"gpus": [{"pattern": "*", "name": "nvidia.com/gpu"}]},
+            "imex": {"channelIDs": [0]},
+        }
+    )
+    assert config.mig_strategy == "single"
+    assert [warning.split(": ")[0] for warning in config.warnings] == [
+        "flags.failOnInitError",
+        "flags.plugin.passDeviceSpecs",
+        "flags.plugin.deviceListStrategy",
+        "flags.ofTheFuture",
+        "resources",
+        "imex",
+    ]
+
+
+def test_a_problem_says_where_it_is() -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        decode_node_config(sharing(gpu(), gpu(devices=[0], replicas="4", renames="x")))
+    first = ("sharing", "timeSlicing", "resources", 1)
+    assert [problem.path for problem in caught.value.problems] == [
+        (*first, "replicas"),
+        (*first, "renames"),
+    ]
+
+
+def test_a_name_that_default_renaming_makes_too_long_is_refused() -> None:
+    name = "mig-1g.5gb" + ".me" * 14
+    assert only(sharing({"name": name, "replicas": 2})).served_as == f"nvidia.com/{name}"
+    with pytest.raises(InvalidConfigError, match=r"is too long: with nvidia\.com/ it must have"):
+        decode_node_config(sharing({"name": name, "replicas": 2}, renameByDefault=True))

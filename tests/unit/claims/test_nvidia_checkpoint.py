@@ -1,0 +1,153 @@
+import json
+from typing import Any
+
+import pytest
+
+from dra_driver.claims.nvidia_checkpoint import PeerMig, checksum, parse_checkpoint
+from dra_driver.errors import DriverError, StateError, VersionError
+from worlds.nvidia import checkpoint
+
+UID = "11111111-0000-4000-8000-000000000000"
+GPU = "GPU-00000000-0000-4000-8000-000000000000"
+
+
+def told(name: str) -> dict[str, Any]:
+    return {
+        "Requests": ["gpu/large"],
+        "PoolName": "node-1",
+        "DeviceName": name,
+        "CDIDeviceIDs": [f"k8s.gpu.nvidia.com/claim={UID}-{name}"],
+    }
+
+
+def claim(*devices: dict[str, Any], **config: Any) -> dict[str, Any]:
+    return {
+        "checkpointState": "PrepareCompleted",
+        "status": {"allocation": {"devices": {}}},
+        "preparedDevices": [{"devices": list(devices), "configState": config}],
+    }
+
+
+def gpu() -> dict[str, Any]:
+    return {"gpu": {"info": {"uuid": GPU}, "device": told("gpu-0")}, "mig": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("", 4046067964), ('{"checksum":0,"v1":{}}', 1083090442), ('{"checksum":0}', 4166374854)],
+)
+def test_checksums_are_those_of_the_kubelets_checkpointmanager(text: str, number: int) -> None:
+    # Computed by its own code in Go: FNV-1a over what go-spew prints of the bytes.
+    assert checksum(text) == number
+
+
+def test_a_claim_is_read_with_all_that_is_noted_of_it() -> None:
+    data = checkpoint({UID: claim(gpu(), mpsControlDaemonID="")}, boot_id="boot-1")
+    found = parse_checkpoint(data)
+    assert found.boot_id == "boot-1"
+    (one,) = found.claims
+    assert (one.uid, one.name, one.namespace, one.is_prepared) == (UID, "", "", True)
+    (group,) = one.groups
+    assert (group.mps_daemon, group.time_sliced) == (None, True)
+    (device,) = group.devices
+    assert (device.device, device.name, device.pool) == (GPU, "gpu-0", "node-1")
+    assert device.requests == ("gpu/large",)
+    assert device.cdi_device_ids == (f"k8s.gpu.nvidia.com/claim={UID}-gpu-0",)
+
+
+@pytest.mark.parametrize(
+    ("config", "daemon", "sliced"),
+    [
+        ({"mpsControlDaemonID": f"{UID}-1a2b3"}, f"{UID}-1a2b3", True),
+        ({"mpsControlDaemonID": f"{UID}-1a2b3", "mpsApplied": False}, None, True),
+        ({"timeSliceApplied": False}, None, False),
+        ({}, None, True),
+    ],
+)
+def test_what_was_set_is_taken_back_unless_it_is_noted_that_it_was_not(
+    config: dict[str, Any], daemon: str | None, sliced: bool
+) -> None:
+    (one,) = parse_checkpoint(checkpoint({UID: claim(gpu(), **config)})).claims
+    assert (one.groups[0].mps_daemon, one.groups[0].time_sliced) == (daemon, sliced)
+
+
+def test_the_newer_part_counts() -> None:
+    data = checkpoint({UID: claim(gpu()) | {"checkpointState": "PrepareStarted", "name": "one"}})
+    (one,) = parse_checkpoint(data).claims
+    assert (one.is_prepared, one.name, one.groups) == (False, "one", ())
+    assert json.loads(data)["v1"] == {}
+
+
+def test_the_first_version_is_read_where_there_is_no_other() -> None:
+    migs = {"mig": {"info": {"uuid": "MIG-1"}, "device": told("gpu-0-mig-1g10gb-19-0")}}
+    data = checkpoint({UID: claim(migs)}, newest="v1")
+    (one,) = parse_checkpoint(data).claims
+    assert one.is_prepared
+    assert one.groups[0].devices[0].device == PeerMig(uuid="MIG-1")  # type: ignore[arg-type]
+
+
+def test_a_mig_device_has_its_ids() -> None:
+    concrete = {"parentMinor": 0, "giId": 7, "ciId": 0, "migUUID": "MIG-1", "parentUUID": GPU}
+    migs = {"mig": {"concrete": concrete, "device": told("gpu-0-mig-1g10gb-19-0")}}
+    (one,) = parse_checkpoint(checkpoint({UID: claim(migs)})).claims
+    assert one.groups[0].devices[0].device == PeerMig(
+        uuid="MIG-1",  # type: ignore[arg-type]
+        parent=GPU,  # type: ignore[arg-type]
+        gpu_instance=7,
+        compute_instance=0,
+    )
+
+
+def test_an_empty_checkpoint_has_no_claims() -> None:
+    assert parse_checkpoint(checkpoint({})).claims == ()
+    assert parse_checkpoint(b'{"checksum":4166374854}').claims == ()
+
+
+def test_what_newer_versions_add_beside_is_passed_over_while_v2_counts() -> None:
+    data = checkpoint({UID: claim(gpu())})
+    data = b'{"version":"v2","v3":{"a":1},' + data[1:]
+    assert len(parse_checkpoint(data).claims) == 1
+
+
+@pytest.mark.parametrize("start", [b'{"version":"v3",', b'{"v3":{},', b'{"version":7,'])
+def test_where_another_version_counts_it_is_not_read(start: bytes) -> None:
+    with pytest.raises(VersionError, match="this driver reads v1 and v2"):
+        parse_checkpoint(start + checkpoint({UID: claim(gpu())})[1:])
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({UID: claim({"gpu": None, "mig": None})}, "a device of no known kind"),
+        ({UID: claim(gpu() | {"mig": {}})}, "a device of no known kind"),
+        ({UID: claim(gpu()) | {"checkpointState": "Paused"}}, "is in state 'Paused'"),
+        ({UID: claim(gpu(), mpsControlDaemonID="../..")}, "which is no id of one"),
+        ({UID: claim(gpu(), mpsControlDaemonID=f"{UID}-1a2b3/..")}, "which is no id of one"),
+        ({"a/b": claim(gpu())}, "is not a valid UID"),
+        ({UID: claim({"gpu": {"info": {"uuid": "../x"}, "device": told("a")}})}, "not what stands"),
+    ],
+)
+def test_what_that_driver_never_writes_is_refused(value: dict[str, Any], reason: str) -> None:
+    with pytest.raises(DriverError, match=reason):
+        parse_checkpoint(checkpoint(value))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"{}", b"[]", b"null", b"\xff", b"{" * 100000, b'{"checksum":0}',
+        b'{"checksum":4166374854}x', b'{"checksum":4166374854,"checksum":4166374854}',
+        b" " * (8 * 1024**2 + 1),
+    ],
+)  # fmt: skip
+def test_damaged_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(StateError):
+        parse_checkpoint(data)
+
+
+def test_a_part_whose_checksum_is_wrong_is_refused() -> None:
+    first, second = checkpoint({UID: claim(gpu())}).decode().split('"v2"')
+    for damaged in (first.replace("gpu-0", "gpu-1") + '"v2"' + second, first + '"v2"'
+                    + second.replace("gpu-0", "gpu-1")):  # fmt: skip
+        with pytest.raises(StateError, match=r"the checksum of its part v[12] does not match"):
+            parse_checkpoint(damaged.encode())

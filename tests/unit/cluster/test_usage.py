@@ -1,0 +1,118 @@
+"""Offered, used and free, where devices share hardware and where they do not."""
+
+import make
+from dra_driver.cluster.allocations import Allocation, allocations_in
+from dra_driver.cluster.pools import Pool, read_pools
+from dra_driver.cluster.usage import PoolUsage, usage_of
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.slices.project import projection
+from published import SHARED, counter_set, device, shares, slices
+
+GPU, SMALL, HALF = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
+
+Numbers = dict[str | None, tuple[int, int, int]]
+
+
+def has(*devices: str, pool: str = "node-1", name: str = "claim") -> list[Allocation]:
+    claim = make.claim_object(*devices, pool=pool, name=name)
+    return list(allocations_in(claim, DRIVER_NAME))
+
+
+def one_pool(pools: list[Pool], allocations: list[Allocation]) -> PoolUsage:
+    (found,) = usage_of(pools, allocations).pools
+    return found
+
+
+def numbers(pools: list[Pool], *devices: str) -> Numbers:
+    found = one_pool(pools, has(*devices))
+    return {one.resource: (one.offered, one.used, one.free) for one in found.resources}
+
+
+def h100s(count: int) -> list[Pool]:
+    gpus = (make.gpu(minor, mig=make.mig()) for minor in range(count))
+    published = projection(make.inventory(*gpus))
+    return read_pools(slices(published.devices, published.counter_sets))
+
+
+SHARES = read_pools(slices(shares(10), [counter_set(shares=10)]))
+
+
+def test_whole_gpus_are_offered_used_and_free() -> None:
+    pools = read_pools(slices([device(f"gpu-{number}") for number in range(4)]))
+
+    assert numbers(pools, "gpu-0", "gpu-3") == {GPU: (4, 2, 2)}
+
+
+def test_partitions_that_overlap_are_not_offered_together() -> None:
+    found = numbers(h100s(2))
+
+    assert found[GPU] == (2, 0, 2)
+    assert found[SMALL] == (14, 0, 14)
+    assert found["nvidia.com/mig-1g.10gb.me"] == (2, 0, 2)
+    assert found["nvidia.com/mig-1g.20gb"] == (8, 0, 8)
+    assert found[HALF] == (4, 0, 4)
+    assert found["nvidia.com/mig-7g.80gb"] == (2, 0, 2)
+
+
+def test_what_is_allocated_under_one_name_takes_room_from_all() -> None:
+    found = numbers(h100s(2), "gpu-1", "gpu-0-mig-3g40gb-9-4")
+
+    assert found[GPU] == (2, 1, 0)
+    assert found[SMALL] == (14, 0, 4)
+    assert found[HALF] == (4, 1, 1)
+    assert found["nvidia.com/mig-7g.80gb"] == (2, 0, 0)
+
+
+def test_shares_are_offered_and_the_whole_gpu_only_to_claims() -> None:
+    assert numbers(SHARES) == {SHARED: (10, 0, 10), None: (1, 0, 1)}
+
+
+def test_a_share_in_use_keeps_the_whole_gpu_and_no_other_share() -> None:
+    found = numbers(SHARES, "gpu-0-share-0", "gpu-0-share-7")
+
+    assert found == {SHARED: (10, 2, 8), None: (1, 0, 0)}
+
+
+def test_the_whole_gpu_in_use_leaves_no_share() -> None:
+    assert numbers(SHARES, "gpu-0") == {SHARED: (10, 0, 0), None: (1, 1, 0)}
+
+
+def test_whole_gpus_and_shares_under_one_name_are_counted_together() -> None:
+    pools = read_pools(slices([*shares(4, GPU), device("gpu-1")], [counter_set(shares=4)]))
+
+    assert numbers(pools, "gpu-0-share-2")[GPU] == (5, 1, 4)
+
+
+def test_a_device_that_two_claims_share_is_used_once() -> None:
+    twice = [*has("gpu-0-share-0", name="a"), *has("gpu-0-share-0", name="b")]
+    found = one_pool(SHARES, twice)
+
+    assert [(one.used, one.free) for one in found.resources] == [(1, 9), (0, 0)]
+    assert [one.allocation.claim for one in found.allocated] == ["default/a", "default/b"]
+
+
+def test_a_tainted_device_is_offered_but_not_free() -> None:
+    tainted = [device("gpu-0", taints=("NoExecute",)), device("gpu-1", taints=("None",))]
+    pools = read_pools(slices(tainted))
+
+    assert numbers(pools) == {GPU: (2, 0, 1)}
+    assert [one.name for one in one_pool(pools, []).tainted] == ["gpu-0"]
+    assert numbers(pools, "gpu-0") == {GPU: (2, 1, 1)}
+
+
+def test_what_is_no_longer_published_is_named_and_not_counted() -> None:
+    pools = read_pools(slices([device("gpu-0")]))
+    found = usage_of(pools, [*has("gpu-0", "gpu-7"), *has("gpu-0", pool="node-9")])
+
+    assert [one.device for one in found.pools[0].not_published] == ["gpu-7"]
+    assert [(one.pool, one.device) for one in found.stray] == [("node-9", "gpu-0")]
+    assert [(one.used, one.free) for one in found.pools[0].resources] == [(1, 0)]
+
+
+def test_of_an_incomplete_pool_nothing_is_counted_and_nothing_called_gone() -> None:
+    pools = read_pools(slices(shares(10), [counter_set(shares=10)])[1:])
+    found = one_pool(pools, has("gpu-0-share-0", "gpu-3"))
+
+    assert found.resources == ()
+    assert found.not_published == ()
+    assert [one.device.name for one in found.allocated] == ["gpu-0-share-0"]

@@ -1,0 +1,97 @@
+"""docs/compatibility.md says of versions and feature gates what the code knows of them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dra_driver.devices.nvml_memory_limits import FIRST_DRIVER
+from dra_driver.doctor import cluster_checks, node_checks
+from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.settings import (
+    DYNAMIC_MIG,
+    GATES_ALWAYS_ON,
+    GATES_OF_NOTHING_HERE,
+    KNOWN_FEATURE_GATES,
+)
+
+REPOSITORY = Path(__file__).parents[3]
+PAGE = (REPOSITORY / "docs" / "compatibility.md").read_text()
+OF_LOGS_AND_STAGES = {
+    *("ContextualLogging", "LoggingAlphaOptions", "LoggingBetaOptions"),
+    *("AllAlpha", "AllBeta"),
+}
+"""Gates of NVIDIA's driver that are no features of GPUs."""
+
+
+def table(last: str) -> list[list[str]]:
+    """The rows of the table whose last column is called so, cell by cell."""
+    found, inside = [], False
+    for line in PAGE.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if not cells:
+            inside = False
+        elif cells[-1] == last:
+            inside = True
+        elif inside and set(cells[0]) != {"-"}:
+            found.append(cells)
+    return found
+
+
+def spelled(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+NEEDS = {row[0]: row[1:] for row in table("GPU, and what else")}
+FIRST = spelled(cluster_checks.FIRST_KUBERNETES)
+ON = spelled(cluster_checks.ALL_FEATURES_ON)
+
+
+def test_the_first_row_has_the_least_versions_that_doctor_accepts() -> None:
+    kubernetes, _, runtime, _ = NEEDS["whole GPUs by claim"]
+    assert kubernetes == FIRST
+    switched_on = spelled(node_checks.CDI_SWITCHED_ON)
+    known = spelled(node_checks.CDI_KNOWN)
+    assert (
+        runtime == f"containerd {switched_on}; {known} with `enable_cdi = true`; CRI-O, not tried"
+    )
+
+
+def test_the_chart_and_the_pages_ask_for_the_same_kubernetes() -> None:
+    chart = (REPOSITORY / "manifests" / "chart" / "Chart.yaml").read_text()
+    assert re.search(rf'^kubeVersion: ">={FIRST}\.0-0"$', chart, re.MULTILINE)
+    for page in ("README.md", "docs/install.md"):
+        text = (REPOSITORY / page).read_text()
+        assert f"Kubernetes {FIRST} or newer ({ON} for `nvidia.com/gpu` in a pod's limits)" in text
+
+
+def test_every_other_kubernetes_is_the_one_with_all_features_on() -> None:
+    others = {row[0].partition(";")[0] for row in NEEDS.values()} - {"", FIRST}
+    assert others == {ON}
+
+
+def test_memory_limits_need_the_driver_that_the_code_asks_for() -> None:
+    (row,) = (row for name, row in NEEDS.items() if "memory limits by control group" in name)
+    assert row[1] == f"R{FIRST_DRIVER}"
+
+
+def test_each_feature_of_the_api_server_has_a_row_that_says_what_doctor_says() -> None:
+    rows = {row[0].strip("`"): row[1:] for row in table("without it")}
+    assert rows.keys() == set(Feature)
+    for feature, (on, by_gate, without) in rows.items():
+        assert on == ON
+        assert FIRST <= by_gate < ON
+        assert without.replace("`", "") == cluster_checks.WITHOUT[Feature(feature)]
+
+
+def test_every_gate_of_nvidias_driver_has_a_row() -> None:
+    named = {gate for row in table("its gate") for gate in re.findall(r"`(\w+)`", row[-1])}
+    assert named == KNOWN_FEATURE_GATES - OF_LOGS_AND_STAGES
+
+
+@pytest.mark.parametrize("row", [row for row in table("its gate") if row[-1]])
+def test_the_page_says_of_a_gate_what_the_settings_say(row: list[str]) -> None:
+    gates = set(re.findall(r"`(\w+)`", row[-1]))
+    has = gates <= GATES_ALWAYS_ON.keys() | {DYNAMIC_MIG, "ConsumableShares"}
+    assert has or gates <= GATES_OF_NOTHING_HERE.keys()
+    assert row[1].startswith("yes" if has else "**no**")

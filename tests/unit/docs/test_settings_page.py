@@ -1,0 +1,66 @@
+"""docs/settings.md is what the settings models say, and other pages agree with it."""
+
+import re
+from pathlib import Path
+
+import settings_page
+
+from dra_driver import cli
+from dra_driver.settings import IGNORED, KNOWN_FEATURE_GATES, Settings
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "settings.md").read_text()
+
+
+def flags(text: str) -> dict[str, list[str]]:
+    """The environment variables of each flag in the tables of a text."""
+    rows = re.findall(r"^\| (`-.*?) \| (.*?) \| .*? \| .* \|$", text, re.MULTILINE)
+    return {
+        flag: re.findall(r"`(\w+)`", variables)
+        for names, variables in rows
+        for flag in re.findall(r"`(-[\w-]+)`", names)
+    }
+
+
+def part(title: str) -> str:
+    """What the page says of a sub-command."""
+    return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert settings_page.page() == PAGE, "run make generate"
+
+
+def test_every_sub_command_of_an_installation_is_there() -> None:
+    titles = re.findall(r"^## (\S+)$", PAGE, re.MULTILINE)
+    assert titles == [name for name, command in cli.COMMANDS.items() if not command.missing]
+
+
+def test_every_setting_of_the_driver_has_one_row() -> None:
+    driver = part("kubelet-plugin")
+    named = flags(driver)
+    for name in Settings.model_fields:
+        flag = "-v" if name == "v" else f"--{name.replace('_', '-')}"
+        if name in IGNORED:
+            assert f"| `{flag}` | {IGNORED[name]} |" in driver
+            assert flag not in named
+        else:
+            assert name.upper() in named[flag]
+    assert set(re.findall(r"^\| `([A-Z]\w+)` \|", driver, re.MULTILINE)) == KNOWN_FEATURE_GATES
+
+
+def test_what_a_row_says_is_what_the_model_says() -> None:
+    assert "| `auto` | MIG devices for claims: made on demand, " in part("kubelet-plugin")
+    assert " One of `auto`, `on-demand`, `existing`, `off`. |\n" in part("kubelet-plugin")
+    assert "| `--node-name` | `NODE_NAME` | required | " in part("kubelet-plugin")
+    assert "| `FILES` |  |  | Manifests " in part("validate")
+
+
+def test_operations_names_flags_with_their_variables() -> None:
+    known = flags(part("kubelet-plugin"))
+    rows = re.findall(
+        r"^\| `(--[\w-]+)` \((.*?)\) \|", (DOCS / "operations.md").read_text(), re.MULTILINE
+    )
+    assert len(rows) == 4
+    for flag, variables in rows:
+        assert re.findall(r"`(\w+)`", variables) == known[flag]

@@ -1,0 +1,111 @@
+"""docs/troubleshooting.md has every text of the driver's errors, and every check of doctor."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dra_driver.doctor.checks import CHECKS
+from dra_driver.doctor.finding import Severity
+from error_texts import GAP, LEAST_LETTERS, Site, letters, sites
+
+PAGE = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
+WHERE = (
+    *("claims", "sharing", "mps", "devices", "cdi", "kubelet", "kube", "shares", "slices"),
+    *("app.py", "boot.py", "envelope.py"),
+)
+"""What runs in the driver and in the MPS supervisor; commands tell their errors themselves."""
+
+FROM_ELSEWHERE = {
+    "dra_driver/claims/validity.py": "repeats an error of the API client",
+    "dra_driver/devices/nvml_memory_limits.py": "NVML's own words",
+    "dra_driver/mps/cli.py": "a quantity that cannot be read, with the setting's name",
+    "dra_driver/claims/config.py": "what api/ says of a config: docs/claim-configs.md",
+    "dra_driver/mps/requests.py": "repeats an error of another class",
+    "dra_driver/devices/nvml_calls.py": "repeats an error for another caller",
+    "dra_driver/cdi/spec.py": "a broken rule of CDI, which the error around it puts into words",
+    "dra_driver/kube/client.py": "repeats that there is no token",
+    "dra_driver/shares/config.py": "what api/ says of a share config: docs/share-config.md",
+}
+"""Modules with an error that has no text of its own, and whose text it has."""
+
+
+def rows(header: str) -> list[list[str]]:
+    """The rows of the tables whose first column is called so, cell by cell."""
+    found, inside = [], False
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if not line.startswith("|"):
+            inside = False
+        elif cells[0] == header:
+            inside = True
+        elif inside and set(cells[0]) != {"-"}:
+            found.append(cells)
+    return found
+
+
+def excerpts() -> list[str]:
+    """What the page quotes of errors; events are not among them."""
+    cells = [row[0] for row in rows("text") if not row[0].startswith("event ")]
+    return [quoted for cell in cells for quoted in re.findall(r"`([^`]+)`", cell)]
+
+
+def quotes(excerpt: str, site: Site) -> bool:
+    """Whether the pieces of an excerpt stand in an error's text, one after the other."""
+    pieces = [piece.strip() for piece in excerpt.split("…") if piece.strip()]
+    pattern = ".*".join(map(re.escape, pieces))
+    return any(
+        # No piece may lie over a gap: what stands there is not known.
+        re.search(pattern, text.replace(GAP, "\n"), re.DOTALL)
+        for text in site.texts
+    )
+
+
+SITES = list(sites(*WHERE))
+
+
+def test_errors_are_found_in_the_source() -> None:
+    assert len(SITES) > 150
+
+
+def test_every_error_text_is_on_the_page() -> None:
+    quoted = excerpts()
+    missing = [
+        str(site)
+        for site in SITES
+        if site.texts and not any(quotes(excerpt, site) for excerpt in quoted)
+    ]
+    if missing:
+        pytest.fail(
+            "\n".join(["No row of a table `text` in docs/troubleshooting.md quotes:", *missing]),
+            pytrace=False,
+        )
+
+
+def test_every_excerpt_is_the_text_of_an_error() -> None:
+    stale = [one for one in excerpts() if not any(quotes(one, site) for site in SITES)]
+    assert stale == []
+
+
+def test_excerpts_say_enough_to_be_known_by() -> None:
+    short = [one for one in excerpts() if letters(one) < LEAST_LETTERS]
+    assert short == []
+
+
+def test_errors_without_a_text_of_their_own_are_known() -> None:
+    assert {site.file for site in SITES if not site.texts} == FROM_ELSEWHERE.keys()
+
+
+def test_every_check_of_doctor_has_a_row() -> None:
+    assert [row[0].strip("`") for row in rows("check")] == [check.id for check in CHECKS]
+
+
+def test_every_severity_has_a_row() -> None:
+    assert {row[0].strip("`") for row in rows("severity")} == set(Severity)
+
+
+def test_links_within_the_page_lead_somewhere() -> None:
+    text = PAGE.read_text()
+    titles = re.findall(r"^##+ (.+)$", text, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors

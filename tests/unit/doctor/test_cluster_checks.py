@@ -1,0 +1,295 @@
+"""What facts of a cluster mean: good, bad and unknown ones."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+import yaml
+from testbed import manifests
+
+from dra_driver.doctor import cluster_checks
+from dra_driver.doctor.cluster_facts import (
+    Feature,
+    FeatureFacts,
+    KubeletFacts,
+    PermissionFacts,
+    ServerFacts,
+)
+from dra_driver.doctor.finding import Seen, Severity
+from dra_driver.doctor.installed import DaemonSets, Installed
+from dra_driver.doctor.node_checks import NODE_LABEL
+from dra_driver.errors import AccessError, UnavailableError
+from dra_driver.validation.policy import policy_yaml
+
+Object = dict[str, Any]
+
+OK, INFO, WARNING, ERROR, UNKNOWN = (
+    Severity.OK,
+    Severity.INFO,
+    Severity.WARNING,
+    Severity.ERROR,
+    Severity.UNKNOWN,
+)
+
+
+def severities(seen: Iterable[Seen]) -> list[Severity]:
+    return [one.severity for one in seen]
+
+
+@pytest.mark.parametrize(
+    ("version", "severity"),
+    [
+        ("v1.37.1", OK),
+        ("v1.34.0+k3s1", OK),
+        ("v1.34+", OK),
+        ("v1.33.9", ERROR),
+        ("", UNKNOWN),
+        ("None", UNKNOWN),
+    ],
+)
+def test_kubernetes_is_new_enough(version: str, severity: Severity) -> None:
+    facts = ServerFacts(version=version, ahead_seconds=0)
+    assert severities(cluster_checks.server(facts)) == [severity]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "severity", "words"),
+    [
+        (0.4, OK, ""),
+        (-1.2, OK, ""),
+        (60.0, WARNING, "60 s behind"),
+        (-61.0, WARNING, "61 s ahead of"),
+        (900.0, ERROR, "900 s behind"),
+        (None, UNKNOWN, ""),
+    ],
+)
+def test_clocks_that_differ_are_told(ahead: float | None, severity: Severity, words: str) -> None:
+    (seen,) = cluster_checks.clock(ServerFacts(version="v1.37.1", ahead_seconds=ahead))
+    assert seen.severity is severity
+    assert words in seen.text
+
+
+def test_features_that_lack_are_told_with_what_they_are_for() -> None:
+    has = dict.fromkeys(Feature, True) | {Feature.COUNTERS: False}
+    seen = list(cluster_checks.features(FeatureFacts(has=has)))
+    assert severities(seen) == [OK, WARNING]
+    assert "DRAPartitionableDevices" in seen[1].text
+    assert "DRAPartitionableDevices=true" in seen[1].advice
+
+
+def test_a_dry_run_that_is_not_allowed_leaves_a_feature_unknown() -> None:
+    refusal = AccessError("cannot create resourceslices: no; grant it", status=403)
+    facts = FeatureFacts(has={}, refused=dict.fromkeys(Feature, refusal))
+    (seen,) = cluster_checks.features(facts)
+    assert seen.severity is UNKNOWN
+    assert all(feature in seen.text for feature in Feature)
+    assert "admin's kubeconfig" in seen.advice
+
+
+def test_permissions_that_lack_are_named() -> None:
+    granted = {"get nodes": True, "list resourceclaims.resource.k8s.io": False}
+    (seen,) = cluster_checks.permissions(PermissionFacts(who="it", granted=granted))
+    assert seen.severity is ERROR
+    assert seen.text == "it may not: list resourceclaims.resource.k8s.io"
+    all_of_it = PermissionFacts(who="it", granted=dict.fromkeys(granted, True))
+    assert severities(cluster_checks.permissions(all_of_it)) == [OK]
+
+
+def node(name: str, version: str = "v1.37.1") -> Object:
+    return {
+        "metadata": {"name": name},
+        "status": {"nodeInfo": {"kubeletVersion": version}},
+    }
+
+
+def test_kubelets_are_told_by_version() -> None:
+    nodes = [node("a"), node("b"), node("old", "v1.33.4"), node("odd", "")]
+    seen = list(cluster_checks.kubelet_versions(nodes))
+    assert severities(seen) == [UNKNOWN, ERROR, OK]
+    assert "old" in seen[1].text
+    assert "a, b" in seen[2].text
+    assert severities(cluster_checks.kubelet_versions([])) == [UNKNOWN]
+
+
+def test_a_kubelet_without_dra_is_an_error() -> None:
+    off = KubeletFacts(gates={"a": {"DynamicResourceAllocation": False}, "b": {}})
+    (seen,) = cluster_checks.kubelet_gates(off)
+    assert (seen.severity, "on a" in seen.text) == (ERROR, True)
+    well = KubeletFacts(gates={"a": {"ResourceHealthStatus": True}})
+    (seen,) = cluster_checks.kubelet_gates(well)
+    assert (seen.severity, "ResourceHealthStatus" in seen.text) == (OK, True)
+
+
+def test_kubelets_that_may_not_be_asked_are_unknown() -> None:
+    facts = KubeletFacts(gates={}, not_asked=1, refused=AccessError("cannot get it", status=403))
+    assert severities(cluster_checks.kubelet_gates(facts)) == [UNKNOWN]
+
+
+def test_nodes_with_gpus_have_a_label() -> None:
+    label = "nvidia.com/gpu.present"
+    there = {"metadata": {"name": "a", "labels": {label: "true"}}}
+    other = {"metadata": {"name": "b", "labels": {label: "false"}}}
+    assert severities(cluster_checks.gpu_labels([there, other])) == [OK]
+    (seen,) = cluster_checks.gpu_labels([other, {}])
+    assert seen.severity is WARNING
+    assert "kubectl label node" in seen.advice
+
+
+def installed(wanted: int = 2, ready: int = 2, name: str = "dra-driver") -> Installed:
+    return Installed(
+        namespace="dra-driver", short_name=name, account="dra-driver", wanted=wanted, ready=ready
+    )
+
+
+@pytest.mark.parametrize(
+    ("ours", "severity"),
+    [
+        ((installed(),), OK),
+        ((installed(ready=1),), ERROR),
+        ((installed(wanted=0, ready=0),), ERROR),
+        ((), WARNING),
+    ],
+)
+def test_the_drivers_daemonset_runs_where_it_should(
+    ours: tuple[Installed, ...], severity: Severity
+) -> None:
+    assert severities(cluster_checks.daemon_sets(DaemonSets(ours=ours))) == [severity]
+
+
+def test_a_daemonset_without_a_node_is_told_the_label() -> None:
+    (seen,) = cluster_checks.daemon_sets(DaemonSets(ours=(installed(wanted=0, ready=0),)))
+    assert "no node is matched" in seen.text
+    assert f"kubectl label node NODE {NODE_LABEL}" in seen.advice
+
+
+def test_others_that_give_out_gpus_are_named() -> None:
+    nobody = DaemonSets(ours=(installed(),))
+    assert severities(cluster_checks.other_drivers(nobody, [node("a")])) == [OK]
+
+    peer = DaemonSets(nvidias=(installed(name="nvidia-dra-driver-kubelet-plugin"),))
+    (seen,) = cluster_checks.other_drivers(peer, [])
+    assert (seen.severity, "nvidia-dra-driver" in seen.text) == (ERROR, True)
+
+    plugin = DaemonSets(device_plugins=(installed(name="nvidia-device-plugin"),))
+    plugged = {"metadata": {"name": "a"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
+    seen_both = list(cluster_checks.other_drivers(plugin, [plugged, node("b")]))
+    assert severities(seen_both) == [INFO, WARNING]
+    assert "node a (nvidia.com/gpu: 8)" in seen_both[1].text
+
+
+def test_nodes_are_known_by_the_labels_that_the_daemonsets_look_for() -> None:
+    for one in manifests.installed("DaemonSet"):
+        affinity = one["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+        terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        rules = [rule for term in terms for rule in term["matchExpressions"]]
+        wanted = {rule["key"]: frozenset(rule.get("values", ())) for rule in rules}
+        assert wanted == cluster_checks.GPU_LABELS
+    name, _, value = NODE_LABEL.partition("=")
+    assert value in cluster_checks.GPU_LABELS[name]
+
+
+def shipped_classes() -> list[Object]:
+    return manifests.installed("DeviceClass")
+
+
+def test_the_classes_of_this_repository_are_as_shipped() -> None:
+    (seen,) = cluster_checks.classes(shipped_classes())
+    assert seen.severity is OK
+    assert all(one["metadata"]["name"] in seen.text for one in shipped_classes())
+
+
+def test_classes_that_lack_or_differ_are_named() -> None:
+    classes = {one["metadata"]["name"]: one for one in shipped_classes()}
+    del classes["mig.nvidia.com"]
+    gpu = classes["gpu.nvidia.com"]["spec"]["selectors"][0]["cel"]
+    gpu["expression"] = "device.driver == 'gpu.nvidia.com'"
+    del classes["gpu.resource.nvidia.com"]["spec"]["extendedResourceName"]
+    seen = list(cluster_checks.classes(classes.values()))
+    found = {one.text: one.severity for one in seen}
+    assert found["there is no DeviceClass mig.nvidia.com"] is ERROR
+    assert (
+        found["DeviceClass gpu.nvidia.com is not as shipped: its selectors are others"] is WARNING
+    )
+    missing = (
+        "DeviceClass gpu.resource.nvidia.com is not as shipped: its extendedResourceName is "
+        "missing, not nvidia.com/gpu"
+    )
+    assert found[missing] is WARNING
+    assert severities(seen).count(OK) == 1
+
+
+def test_a_second_class_behind_a_resource_name_is_named() -> None:
+    second = {"metadata": {"name": "old"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}}
+    seen = list(cluster_checks.classes([*shipped_classes(), second]))
+    assert severities(seen) == [WARNING, OK]
+    assert "DeviceClass old stands behind nvidia.com/gpu too" in seen[0].text
+
+
+def policies(text: str) -> tuple[list[Object], list[Object]]:
+    documents = list(yaml.safe_load_all(text))
+    return (
+        [one for one in documents if one["kind"] == "ValidatingAdmissionPolicy"],
+        [one for one in documents if one["kind"] == "ValidatingAdmissionPolicyBinding"],
+    )
+
+
+def test_the_policy_of_configs_is_known_by_its_rules_under_any_name() -> None:
+    found, bindings = policies(policy_yaml())
+    assert severities(cluster_checks.config_policy(found, bindings)) == [OK]
+    found[0]["metadata"]["name"] = bindings[0]["spec"]["policyName"] = "mine"
+    (seen,) = cluster_checks.config_policy(found, bindings)
+    assert (seen.severity, "mine" in seen.text) == (OK, True)
+
+
+def test_a_policy_of_another_version_is_a_warning() -> None:
+    found, bindings = policies(policy_yaml())
+    found[0]["spec"]["validations"].pop()
+    assert severities(cluster_checks.config_policy(found, bindings)) == [WARNING, OK]
+
+
+@pytest.mark.parametrize(
+    ("actions", "severity"), [(["Deny"], OK), (["Warn", "Audit"], INFO), ([], WARNING)]
+)
+def test_a_policy_does_what_its_binding_says(actions: list[str], severity: Severity) -> None:
+    found, bindings = policies(policy_yaml())
+    bindings[0]["spec"]["validationActions"] = actions
+    assert severities(cluster_checks.config_policy(found, bindings)) == [severity]
+
+
+def test_policies_that_are_not_there_are_missed() -> None:
+    assert severities(cluster_checks.config_policy([], [])) == [WARNING]
+    assert severities(cluster_checks.own_node_policy([], [], [])) == [WARNING]
+
+
+USER = "system:serviceaccount:dra-driver:dra-driver"
+
+
+@pytest.mark.parametrize(
+    ("accounts", "expected"),
+    [
+        ([], [OK]),
+        ([USER], [OK]),
+        (["system:serviceaccount:other:dra-driver"], [WARNING, OK]),
+    ],
+)
+def test_the_policy_of_slices_is_about_the_drivers_account(
+    accounts: list[str], expected: list[Severity]
+) -> None:
+    found = manifests.installed("ValidatingAdmissionPolicy")
+    bindings = manifests.installed("ValidatingAdmissionPolicyBinding")
+    assert len(found) == 2
+    seen = cluster_checks.own_node_policy(found, bindings, accounts)
+    assert severities(seen) == expected
+
+
+@pytest.mark.parametrize("broken", [{}, {"spec": None}, {"spec": {"validations": "x"}}])
+def test_objects_of_any_shape_are_passed_over(broken: Mapping[str, Any]) -> None:
+    assert severities(cluster_checks.config_policy([broken], [broken])) == [WARNING]
+    assert severities(cluster_checks.own_node_policy([broken], [broken], [USER])) == [WARNING]
+    assert set(severities(cluster_checks.classes([broken]))) == {ERROR}
+
+
+def test_a_failure_that_is_no_lack_of_rights_keeps_its_own_advice() -> None:
+    refusal = UnavailableError("the API server is away; wait")
+    (seen,) = cluster_checks.features(FeatureFacts(has={}, refused={Feature.TAINTS: refusal}))
+    assert seen.advice == "wait"

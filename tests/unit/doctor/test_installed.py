@@ -1,0 +1,58 @@
+"""DaemonSets are known by what they run."""
+
+from typing import Any
+
+import pytest
+
+from dra_driver.doctor.installed import DaemonSets, sorted_out
+
+Object = dict[str, Any]
+
+
+def daemon_set(image: str, *command: str, **status: int) -> Object:
+    container = {"image": image, "command": list(command)}
+    return {
+        "metadata": {"namespace": "gpu", "name": "one"},
+        "spec": {"template": {"spec": {"serviceAccountName": "driver", "containers": [container]}}},
+        "status": status,
+    }
+
+
+@pytest.mark.parametrize(
+    ("image", "command", "kind"),
+    [
+        ("dra-driver:0.1.0", ("dra-driver", "kubelet-plugin"), "ours"),
+        ("registry.example/a/dra-driver@sha256:00", ("dra-driver", "kubelet-plugin"), "ours"),
+        ("dra-driver", ("bash", "-c", "exec gpu-kubelet-plugin -v 4"), "ours"),
+        ("dra-driver:0.1.0", ("dra-driver", "mps-supervisor"), None),
+        ("nvcr.io/nvidia/k8s-dra-driver-gpu:v25.3.0", (), "nvidias"),
+        ("localhost:5000/dra-driver-nvidia-gpu:v0.5.0", ("gpu-kubelet-plugin",), "nvidias"),
+        ("nvcr.io/nvidia/k8s-device-plugin:v0.17.1", ("nvidia-device-plugin",), "device_plugins"),
+        ("nvcr.io/nvidia/k8s-device-plugin:v0.17.1", (), "device_plugins"),
+        ("nvcr.io/nvidia/k8s-device-plugin:v0.17.1", ("gpu-feature-discovery",), None),
+        ("own/plugin", ("nvidia-device-plugin",), "device_plugins"),
+        ("busybox", ("sleep",), None),
+    ],
+)
+def test_who_gives_out_gpus_is_known(image: str, command: tuple[str, ...], kind: str) -> None:
+    found = sorted_out([daemon_set(image, *command)])
+    names = {
+        name: [one.name for one in getattr(found, name)]
+        for name in ("ours", "nvidias", "device_plugins")
+    }
+    assert names == {name: ["gpu/one"] if name == kind else [] for name in names}
+
+
+def test_how_many_pods_there_should_be_and_as_whom() -> None:
+    counts = {"desiredNumberScheduled": 3, "numberReady": 2}
+    (one,) = sorted_out([daemon_set("dra-driver", "kubelet-plugin", **counts)]).ours
+    assert (one.wanted, one.ready) == (3, 2)
+    assert one.user == "system:serviceaccount:gpu:driver"
+    assert one.subject == ("gpu", "driver")
+
+
+@pytest.mark.parametrize(
+    "broken", [{}, {"spec": 1}, {"spec": {"template": {"spec": {"containers": [None, 3]}}}}]
+)
+def test_objects_of_any_shape_are_passed_over(broken: Object) -> None:
+    assert sorted_out([broken]) == DaemonSets()

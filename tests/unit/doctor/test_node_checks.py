@@ -1,0 +1,268 @@
+"""What facts of a node mean: good, bad and unknown ones."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+import make
+from dra_driver.devices.holders import Holder
+from dra_driver.devices.model import SickGpu
+from dra_driver.doctor import node_checks
+from dra_driver.doctor.finding import Seen, Severity
+from dra_driver.doctor.node_facts import (
+    DriverFacts,
+    GroupFacts,
+    HolderFacts,
+    NodeFiles,
+    OtherFacts,
+    SocketFacts,
+    SpecFacts,
+)
+from dra_driver.doctor.runtime_config import RuntimeConfig
+
+OK, INFO, WARNING, ERROR, UNKNOWN = (
+    Severity.OK,
+    Severity.INFO,
+    Severity.WARNING,
+    Severity.ERROR,
+    Severity.UNKNOWN,
+)
+FOLDER = Path("/run/folder")
+
+
+def severities(seen: Iterable[Seen]) -> list[Severity]:
+    return [one.severity for one in seen]
+
+
+def told(seen: Iterable[Seen]) -> list[Seen]:
+    """What is to be done something about; all of it says what."""
+    found = [one for one in seen if one.severity in {WARNING, ERROR}]
+    assert all(one.advice for one in found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("version", "gpus", "severity"),
+    [
+        ("570.86.15", 8, OK),
+        ("570.86.15", None, OK),
+        (None, 2, ERROR),
+        (None, 0, INFO),
+        (None, None, INFO),
+    ],
+)
+def test_a_node_with_gpus_and_no_kernel_driver_is_an_error(
+    version: str | None, gpus: int | None, severity: Severity
+) -> None:
+    facts = DriverFacts(version=version, gpus_on_pci=gpus)
+    assert severities(node_checks.kernel_driver(facts)) == [severity]
+
+
+def test_gpus_that_answer_are_counted() -> None:
+    (seen,) = node_checks.gpus(make.inventory(make.gpu(0), make.gpu(1)))
+    assert seen.severity is OK
+    assert seen.text.startswith("2 GPUs")
+
+
+def test_a_gpu_that_is_sick_is_an_error_beside_those_that_are_well() -> None:
+    sick = SickGpu(index=1, reason="the GPU has fallen off the bus")
+    inventory = make.inventory(make.gpu(0), sick=(sick,))
+    seen = list(node_checks.gpus(inventory))
+    assert severities(seen) == [OK, ERROR]
+    assert "fallen off the bus" in seen[1].text
+
+
+def test_a_driver_without_a_gpu_is_an_error() -> None:
+    assert severities(told(node_checks.gpus(make.inventory(gpus=())))) == [ERROR]
+
+
+@pytest.mark.parametrize(
+    ("modes", "expected"),
+    [
+        ({"GPU-a": True, "GPU-b": True}, [OK]),
+        ({"GPU-a": True, "GPU-b": False}, [WARNING]),
+        ({"GPU-a": None}, [UNKNOWN]),
+        ({"GPU-a": None, "GPU-b": False}, [WARNING, UNKNOWN]),
+    ],
+)
+def test_gpus_without_persistence_mode_are_named(
+    modes: dict[str, bool | None], expected: list[Severity]
+) -> None:
+    gpus = [
+        make.gpu(place, uuid=uuid, is_persistent=mode)
+        for place, (uuid, mode) in enumerate(modes.items())
+    ]
+    seen = list(node_checks.persistence(make.inventory(*gpus)))
+    assert severities(seen) == expected
+    assert all(
+        uuid in one.text for uuid, mode in modes.items() if mode is False for one in told(seen)
+    )
+
+
+def test_who_has_a_gpu_open_is_named() -> None:
+    held = HolderFacts(sees_node=True, holders={0: (), 1: (Holder(pid=7, name="dcgm"),)})
+    (seen,) = node_checks.holders(held)
+    assert (seen.severity, "/dev/nvidia1" in seen.text, "dcgm (PID 7)" in seen.text) == (
+        INFO,
+        True,
+        True,
+    )
+    assert severities(node_checks.holders(HolderFacts(sees_node=True, holders={0: ()}))) == [OK]
+    assert severities(node_checks.holders(HolderFacts(sees_node=False))) == [UNKNOWN]
+
+
+@pytest.mark.parametrize(
+    ("present", "numbered", "expected"),
+    [
+        ({"nvidiactl", "nvidia-uvm"}, set(), [OK]),
+        ({"nvidiactl"}, {"nvidia-uvm"}, [OK]),
+        ({"nvidiactl"}, set(), [WARNING]),
+        ({"nvidia-uvm"}, set(), [ERROR]),
+        (set(), set(), [ERROR, WARNING]),
+    ],
+)
+def test_nodes_that_cuda_needs_are_missed(
+    present: set[str], numbered: set[str], expected: list[Severity]
+) -> None:
+    facts = NodeFiles(folder="/dev", present=frozenset(present), numbered=frozenset(numbered))
+    assert severities(node_checks.device_nodes(facts)) == expected
+
+
+def test_control_groups_of_version_2_are_missed() -> None:
+    usual = GroupFacts(hierarchy=Path("/sys/fs/cgroup"))
+    beside = GroupFacts(hierarchy=Path("/sys/fs/cgroup/unified"), kernel_counts_gpus=True)
+    assert severities(node_checks.control_groups(usual)) == [OK]
+    assert severities(node_checks.control_groups(beside)) == [INFO, OK]
+    assert severities(told(node_checks.control_groups(GroupFacts(hierarchy=None)))) == [WARNING]
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (SpecFacts(folder=FOLDER, is_folder=True, of_claims=3), [OK]),
+        (SpecFacts(folder=FOLDER, is_folder=False), [WARNING]),
+        (SpecFacts(folder=FOLDER, is_folder=True, of_others=("a.yaml",)), [WARNING]),
+        (SpecFacts(folder=FOLDER, is_folder=True, unreadable=("a.json: bad",)), [WARNING]),
+    ],
+)
+def test_specs_that_stand_in_the_way_are_named(facts: SpecFacts, expected: list[Severity]) -> None:
+    seen = list(node_checks.specs(facts))
+    assert severities(seen) == expected
+    assert all(name in seen[0].text for name in (*facts.of_others, *facts.unreadable))
+
+
+@pytest.mark.parametrize(
+    ("live", "dead", "expected"),
+    [
+        (("a",), (), [OK]),
+        ((), (), [ERROR]),
+        (("a", "b"), (), [WARNING]),
+        (("a",), ("b",), [OK, WARNING]),
+    ],
+)
+def test_one_driver_listens_for_the_kubelet(
+    live: tuple[str, ...], dead: tuple[str, ...], expected: list[Severity]
+) -> None:
+    facts = SocketFacts(folder=FOLDER, is_folder=True, live=live, dead=dead)
+    assert severities(node_checks.sockets(facts)) == expected
+
+
+def test_a_node_without_the_kubelets_folder_is_an_error() -> None:
+    facts = SocketFacts(folder=FOLDER, is_folder=False)
+    assert severities(told(node_checks.sockets(facts))) == [ERROR]
+
+
+def test_others_that_give_out_gpus_on_the_node_are_named() -> None:
+    assert severities(node_checks.others(OtherFacts())) == [OK]
+    plugin = OtherFacts(device_plugins=("nvidia-gpu.sock",))
+    assert severities(told(node_checks.others(plugin))) == [WARNING]
+    peer = OtherFacts(checkpoint=Path("/p/checkpoint.json"))
+    assert severities(node_checks.others(peer)) == [INFO]
+
+
+CDI_ON = RuntimeConfig(name="containerd", files=("/c",), cdi=True)
+CDI_OFF = RuntimeConfig(name="containerd", files=("/c",), cdi=False)
+SILENT = RuntimeConfig(name="containerd", files=("/c",))
+
+
+@pytest.mark.parametrize(
+    ("configs", "version", "expected"),
+    [
+        (None, "containerd://2.0.1", [OK]),
+        (None, "containerd://1.7.27", [WARNING]),
+        (None, "containerd://1.6.38", [ERROR]),
+        (None, "cri-o://1.33.0", [OK]),
+        (None, "docker://28.0.1", [UNKNOWN]),
+        (None, "containerd://", [UNKNOWN]),
+        (None, "", [UNKNOWN]),
+        ([], "", [UNKNOWN]),
+        ([CDI_ON], "", [OK]),
+        ([CDI_ON], "containerd://1.7.27", [OK, OK]),
+        ([SILENT], "containerd://1.7.27", [WARNING, OK]),
+        ([CDI_OFF], "containerd://2.1.0", [OK, ERROR]),
+        # It does not know that setting any more.
+        ([CDI_OFF], "containerd://2.4.2", [OK]),
+    ],
+)
+def test_cdi_is_judged_by_the_runtimes_version_and_configuration(
+    configs: list[RuntimeConfig] | None, version: str, expected: list[Severity]
+) -> None:
+    versions = {version: ["node-1"]} if version else {}
+    assert severities(node_checks.runtime_cdi(configs, versions)) == expected
+
+
+@pytest.mark.parametrize(
+    ("dirs", "expected"),
+    [
+        (("/etc/cdi", "/var/run/cdi"), [OK]),
+        (("/run/cdi",), [OK]),
+        (("/etc/cdi",), [ERROR, OK]),
+        ((), [ERROR, OK]),
+    ],
+)
+def test_a_runtime_has_to_look_where_the_driver_writes(
+    dirs: tuple[str, ...], expected: list[Severity]
+) -> None:
+    config = RuntimeConfig(name="containerd", files=("/c",), cdi=True, spec_dirs=dirs)
+    assert severities(node_checks.runtime_cdi([config], {})) == expected
+
+
+def test_files_of_a_runtime_that_cannot_be_read_are_named() -> None:
+    config = RuntimeConfig(name="cri-o", problems=("/etc/crio/crio.conf: it is torn",))
+    (seen,) = told(node_checks.runtime_cdi([config], {}))
+    assert "it is torn" in seen.text
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, OK),
+        ({"default_runtime": "runc"}, OK),
+        ({"default_runtime": "nvidia"}, WARNING),
+        ({"default_runtime": "a", "default_program": "/usr/bin/nvidia-container-runtime"}, WARNING),
+        ({"default_program": "/opt/nvidia-container-runtime.cdi"}, WARNING),
+        ({"default_runtime": "nvidia", "sees_environment": False}, INFO),
+        ({"default_runtime": "nvidia", "sees_environment": True}, WARNING),
+    ],
+)
+def test_a_default_runtime_that_gives_gpus_to_all_is_a_warning(
+    facts: dict[str, object], expected: Severity
+) -> None:
+    config = RuntimeConfig(name="containerd", files=("/c",), **facts)  # type: ignore[arg-type]
+    assert severities(node_checks.default_runtime([config])) == [expected]
+
+
+@pytest.mark.parametrize("configs", [None, []])
+def test_a_runtime_whose_configuration_is_not_seen_is_unknown(
+    configs: list[RuntimeConfig] | None,
+) -> None:
+    assert severities(node_checks.default_runtime(configs)) == [UNKNOWN]
+
+
+def test_a_node_with_gpus_and_no_label_is_told_the_command() -> None:
+    facts = DriverFacts(version="570.86.15", gpus_on_pci=4)
+    (seen,) = told(node_checks.labelled(facts, [], "node-1"))
+    assert f"kubectl label node node-1 {node_checks.NODE_LABEL}" in seen.advice
+    assert not list(node_checks.labelled(facts, ["nvidia.com/gpu.present"], "node-1"))
+    assert not list(node_checks.labelled(DriverFacts(version=None, gpus_on_pci=0), [], "node-1"))

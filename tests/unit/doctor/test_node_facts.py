@@ -1,0 +1,147 @@
+"""What is found on a node, from folders that look like one."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+import make
+from dra_driver.cdi.roots import Roots
+from dra_driver.doctor.node_facts import (
+    driver_facts,
+    holder_facts,
+    node_files,
+    other_facts,
+    socket_facts,
+    spec_facts,
+)
+from dra_driver.doctor.places import Places, host_root, read_text
+
+KIND = "k8s.gpu.nvidia.com/claim"
+
+
+@pytest.fixture
+def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
+    """A node's folders, all of them empty."""
+    tmp_path = tmp_path_factory.mktemp("n")  # a socket's path may have 107 bytes
+    roots = Roots(
+        driver=tmp_path / "driver",
+        driver_on_host="/",
+        dev=tmp_path / "driver/dev",
+        dev_on_host="/dev",
+        proc=tmp_path / "proc",
+        sys=tmp_path / "sys",
+    )
+    made = Places(
+        roots=roots,
+        host=tmp_path / "driver",
+        plugins=tmp_path / "kubelet/plugins",
+        registrar=tmp_path / "kubelet/registry",
+        cdi_root=tmp_path / "cdi",
+    )
+    for folder in (roots.dev, roots.proc, made.plugins, made.registrar, made.cdi_root):
+        folder.mkdir(parents=True)
+    return made
+
+
+def listening(path: Path) -> socket.socket:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = socket.socket(socket.AF_UNIX)
+    made.bind(str(path))
+    made.listen()
+    return made
+
+
+def test_gpus_are_counted_on_pci(places: Places) -> None:
+    assert driver_facts(places).gpus_on_pci is None
+    devices = places.roots.sys / "bus/pci/devices"
+    for name, vendor, kind in (
+        ("a", "0x10de", "0x030200"),
+        ("b", "0x10de", "0x030000"),
+        ("audio", "0x10de", "0x040300"),
+        ("other", "0x8086", "0x030000"),
+    ):
+        (devices / name).mkdir(parents=True)
+        (devices / name / "vendor").write_text(f"{vendor}\n")
+        (devices / name / "class").write_text(f"{kind}\n")
+    (devices / "empty").mkdir()
+    facts = driver_facts(places)
+    assert (facts.version, facts.gpus_on_pci) == (None, 2)
+
+
+def test_nodes_are_known_by_file_or_by_number(places: Places) -> None:
+    (places.roots.dev / "nvidiactl").touch()
+    (places.roots.proc / "devices").write_text("Character devices:\n511 nvidia-uvm\n")
+    facts = node_files(places)
+    assert facts.present == {"nvidiactl"}
+    assert facts.numbered == {"nvidia-uvm"}
+
+
+def test_specs_are_told_apart_by_kind_and_name(places: Places) -> None:
+    root = places.cdi_root
+    (root / "ours.json").write_text(f'{{"cdiVersion":"0.5.0","kind":"{KIND}","devices":[]}}')
+    (root / "theirs.yaml").write_text(f"cdiVersion: 0.5.0\nkind: {KIND}\n")
+    (root / "nvidia.yaml").write_text("---\ncdiVersion: 0.5.0\nkind: nvidia.com/gpu\n")
+    (root / "torn.json").write_text("{")
+    (root / "ignored.txt").write_text("x")
+    os.mkfifo(root / "pipe.json")
+    facts = spec_facts(places)
+    assert facts.of_claims == 1
+    assert facts.of_others == ("theirs.yaml",)
+    assert [one.partition(":")[0] for one in facts.unreadable] == ["pipe.json", "torn.json"]
+
+
+def test_sockets_with_a_listener_are_told_from_dead_ones(places: Places) -> None:
+    live = listening(places.registrar / "gpu.nvidia.com-uid-reg.sock")
+    listening(places.registrar / "gpu.nvidia.com-reg.sock").close()
+    listening(places.registrar / "net.example.com-reg.sock").close()
+    facts = socket_facts(places)
+    live.close()
+    assert facts.live == ("gpu.nvidia.com-uid-reg.sock",)
+    assert facts.dead == ("gpu.nvidia.com-reg.sock",)
+
+
+def test_what_others_keep_on_the_node_is_found(places: Places) -> None:
+    assert other_facts(places).checkpoint is None
+    plugin = listening(places.plugins.parent / "device-plugins/nvidia-gpu.sock")
+    checkpoint = places.plugins / "gpu.nvidia.com/checkpoint.json"
+    checkpoint.parent.mkdir()
+    checkpoint.touch()
+    facts = other_facts(places)
+    plugin.close()
+    assert facts.device_plugins == ("nvidia-gpu.sock",)
+    assert facts.checkpoint == checkpoint
+
+
+def test_processes_are_seen_in_the_nodes_own_procfs_alone(places: Places) -> None:
+    one = make.inventory(make.gpu(0))
+    assert not holder_facts(places, one, in_a_pod=True).sees_node
+    proc = places.roots.driver / "proc"
+    (proc / "7/fd").mkdir(parents=True)
+    (proc / "self").symlink_to("1")
+    (proc / "7/comm").write_text("dcgm\n")
+    (proc / "7/fd/3").symlink_to("/dev/nvidia0")
+    facts = holder_facts(places, one, in_a_pod=True)
+    assert [str(holder) for holder in facts.holders[0]] == ["dcgm (PID 7)"]
+
+
+def test_the_nodes_root_is_where_a_pod_has_it_mounted(places: Places) -> None:
+    roots = places.roots
+    assert host_root(None, roots, in_a_pod=True) == roots.driver
+    assert host_root(None, roots, in_a_pod=False) == Path("/")
+    assert host_root(Path("/host"), roots, in_a_pod=True) == Path("/host")
+    contained = Roots(
+        driver=roots.driver, driver_on_host="/run/nvidia/driver", dev=roots.dev, dev_on_host="/dev"
+    )
+    assert host_root(None, contained, in_a_pod=True) is None
+
+
+def test_no_more_than_a_megabyte_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"\xff" * 1024**2)
+    assert len(read_text(file)) == 1024**2
+    with file.open("ab") as stream:
+        stream.write(b"x")
+    with pytest.raises(ValueError, match="more than"):
+        read_text(file)

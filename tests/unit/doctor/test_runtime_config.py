@@ -1,0 +1,149 @@
+"""How containerd and CRI-O are configured, as their files say it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dra_driver.doctor.runtime_config import RuntimeConfig, read_runtime_configs
+
+VERSION_2 = """
+version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  enable_cdi = true
+  cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    default_runtime_name = "nvidia"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+      BinaryName = "/usr/bin/nvidia-container-runtime"
+"""
+VERSION_3 = """
+version = 3
+imports = ["/etc/containerd/conf.d/*.toml"]
+[plugins."io.containerd.cri.v1.runtime"]
+  enable_cdi = true
+"""
+DROP_IN = """
+version = 3
+[plugins."io.containerd.cri.v1.runtime".containerd]
+  default_runtime_name = "nvidia"
+"""
+
+
+def write(host: Path, path: str, text: str) -> Path:
+    file = host / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def only(host: Path) -> RuntimeConfig:
+    (found,) = read_runtime_configs(host)
+    return found
+
+
+def test_a_node_without_configuration_says_nothing(tmp_path: Path) -> None:
+    assert read_runtime_configs(tmp_path) == []
+
+
+def test_version_2_of_containerds_format(tmp_path: Path) -> None:
+    write(tmp_path, "etc/containerd/config.toml", VERSION_2)
+    found = only(tmp_path)
+    assert found.name == "containerd"
+    assert found.files == ("/etc/containerd/config.toml",)
+    assert found.cdi is True
+    assert found.spec_dirs == ("/etc/cdi", "/var/run/cdi")
+    assert found.default_program == "/usr/bin/nvidia-container-runtime"
+    assert found.gives_gpus_by_default
+
+
+def test_what_version_3_imports_holds_too(tmp_path: Path) -> None:
+    write(tmp_path, "etc/containerd/config.toml", VERSION_3)
+    assert not only(tmp_path).gives_gpus_by_default
+    write(tmp_path, "etc/containerd/conf.d/99-nvidia.toml", DROP_IN)
+    found = only(tmp_path)
+    assert found.files[1] == "/etc/containerd/conf.d/99-nvidia.toml"
+    assert found.cdi is True
+    assert found.gives_gpus_by_default
+
+
+@pytest.mark.parametrize("path", ["k3s", "rke2"])
+def test_other_distributions_have_it_elsewhere(tmp_path: Path, path: str) -> None:
+    write(tmp_path, f"var/lib/rancher/{path}/agent/etc/containerd/config.toml", VERSION_2)
+    assert only(tmp_path).cdi is True
+
+
+def test_links_lead_to_the_nodes_own_files(tmp_path: Path) -> None:
+    write(tmp_path, "real/config.toml", VERSION_2)
+    (tmp_path / "etc/containerd").mkdir(parents=True)
+    (tmp_path / "etc/containerd/config.toml").symlink_to("/real/config.toml")
+    assert only(tmp_path).files == ("/real/config.toml",)
+
+
+def test_cri_o_reads_its_drop_ins_in_order(tmp_path: Path) -> None:
+    write(tmp_path, "etc/crio/crio.conf", '[crio.runtime]\ndefault_runtime = "crun"\n')
+    nvidia = (
+        '[crio.runtime]\ndefault_runtime = "nvidia"\n'
+        '[crio.runtime.runtimes.nvidia]\nruntime_path = "/usr/bin/nvidia-container-runtime"\n'
+    )
+    write(tmp_path, "etc/crio/crio.conf.d/99-nvidia.conf", nvidia)
+    found = only(tmp_path)
+    assert found.name == "cri-o"
+    assert found.default_runtime == "nvidia"
+    assert found.gives_gpus_by_default
+
+
+def test_what_nvidias_runtime_heeds_is_read(tmp_path: Path) -> None:
+    write(tmp_path, "etc/containerd/config.toml", VERSION_2)
+    assert only(tmp_path).sees_environment is None
+    setting = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
+    write(tmp_path, "etc/nvidia-container-runtime/config.toml", setting)
+    assert only(tmp_path).sees_environment is False
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not = [toml",
+        "a = " + "[" * 5000,
+        'version = "\udcff"'.encode("utf-8", "surrogateescape").decode("latin-1") * 2,
+        "x" * (2 * 1024**2),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_a_problem_and_nothing_more(
+    tmp_path: Path, text: str
+) -> None:
+    write(tmp_path, "etc/containerd/config.toml", text)
+    found = only(tmp_path)
+    assert found.files == ()
+    assert found.problems[0].startswith("/etc/containerd/config.toml: ")
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    folder = tmp_path / "etc/containerd"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "config.toml")
+    assert "not a plain file" in only(tmp_path).problems[0]
+
+
+def test_a_file_that_imports_itself_is_read_once(tmp_path: Path) -> None:
+    again = 'imports = ["*.toml", "/etc/containerd/config.toml"]\nplugins = 7\n'
+    write(tmp_path, "etc/containerd/config.toml", again)
+    found = only(tmp_path)
+    assert found.files == ("/etc/containerd/config.toml",)
+    assert found.cdi is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'plugins = "x"',
+        '[plugins]\n"io.containerd.cri.v1.runtime" = 3',
+        '[plugins."io.containerd.cri.v1.runtime"]\nenable_cdi = "yes"\ncontainerd = []',
+    ],
+)
+def test_values_of_other_types_say_nothing(tmp_path: Path, text: str) -> None:
+    write(tmp_path, "etc/containerd/config.toml", text)
+    assert only(tmp_path) == RuntimeConfig(
+        name="containerd", files=("/etc/containerd/config.toml",)
+    )

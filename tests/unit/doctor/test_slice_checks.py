@@ -1,0 +1,64 @@
+"""What published slices mean."""
+
+from collections.abc import Iterable
+
+from dra_driver.doctor import slice_checks
+from dra_driver.doctor.finding import Seen, Severity
+from published import Object, device, slices
+
+GPUS = [device("gpu-0"), device("gpu-1")]
+
+
+def severities(seen: Iterable[Seen]) -> list[Severity]:
+    return [one.severity for one in seen]
+
+
+def test_devices_on_offer_are_counted() -> None:
+    two = [*slices(GPUS, node="a"), *slices(GPUS, node="b")]
+    (seen,) = slice_checks.published(two, "")
+    assert (seen.severity, seen.text) == (Severity.OK, "4 devices on offer by 2 nodes: a, b")
+
+
+def test_a_cluster_without_slices_is_an_error() -> None:
+    assert severities(slice_checks.published([], "")) == [Severity.ERROR]
+    (seen,) = slice_checks.published([], "node-7")
+    assert "for node node-7" in seen.text
+
+
+def test_a_node_that_offers_nothing_is_a_warning() -> None:
+    seen = list(slice_checks.published([*slices(GPUS, node="a"), *slices([], node="b")], ""))
+    assert severities(seen) == [Severity.OK, Severity.WARNING]
+    assert "nothing is on offer by b" in seen[1].text
+
+
+def test_a_pool_that_is_not_whole_is_a_warning() -> None:
+    (half,) = slices(GPUS)
+    half["spec"]["pool"]["resourceSliceCount"] = 2
+    (seen,) = slice_checks.published([half], "")
+    assert seen.severity is Severity.WARNING
+    assert "pool node-1" in seen.text
+
+
+def test_slices_that_are_not_named_as_ours_are_anothers() -> None:
+    ours = slices(GPUS, node="a")
+    assert severities(slice_checks.of_others(ours)) == [Severity.OK]
+    (theirs,) = slices(GPUS, node="b")
+    theirs["metadata"]["name"] = "b-gpu.nvidia.com-x7k2p"
+    (seen,) = slice_checks.of_others([*ours, theirs])
+    assert seen.severity is Severity.ERROR
+    assert "for b: b-gpu.nvidia.com-x7k2p" in seen.text
+
+
+def versioned(version: str, node: str) -> list[Object]:
+    one = device("gpu-0")
+    one["attributes"]["driverVersion"] = {"version": version}
+    return slices([one], node=node)
+
+
+def test_driver_versions_that_differ_are_told() -> None:
+    same = [*versioned("570.1.0", "a"), *versioned("570.1.0", "b")]
+    assert severities(slice_checks.driver_versions(same)) == [Severity.OK]
+    (seen,) = slice_checks.driver_versions([*same, *versioned("535.2.0", "c")])
+    assert seen.severity is Severity.INFO
+    assert "535.2.0 on c; 570.1.0 on a, b" in seen.text
+    assert severities(slice_checks.driver_versions(slices([]))) == [Severity.UNKNOWN]

@@ -1,0 +1,184 @@
+"""On which machines a demo can run, and what is made of it there."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+HACK = Path(__file__).resolve().parents[3] / "hack"
+sys.path.append(str(HACK / "demo"))
+
+import demos  # noqa: E402
+import show  # noqa: E402
+from machines import Needs, UnfitError, fit, machine, parse_needs  # noqa: E402
+from testbed.commands import TestbedError  # noqa: E402
+
+from dra_driver.shares.config import read_node_config  # noqa: E402
+
+MIG = {"mig", "mig-extended-resource", "mig-four-on-one", "mig-mps", "shares-mig"}
+WHOLE = {
+    *("mps", "shared-gpu", "time-slicing", "time-slicing-and-mps", "whole-gpu"),
+    *("shares-eighty-twenty", "shares-memory", "shares-replicas"),
+}
+OF_A_PRODUCT = {"one-claim-four-pods"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "expected"),
+    [
+        ("h100x8", MIG | WHOLE | OF_A_PRODUCT),
+        ("h200x8", MIG | WHOLE | OF_A_PRODUCT),
+        ("b200x8", MIG | WHOLE),
+        ("a100-80x8", MIG | WHOLE | OF_A_PRODUCT),
+        ("a100x8", MIG | WHOLE | OF_A_PRODUCT | {"mig-on-a100"}),
+        ("a30x4", WHOLE | {"mig-mps", "shares-mig"}),
+        ("rtxpro6000x8", WHOLE | {"mig-mps", "shares-mig"}),
+        ("t4x4", WHOLE),
+        ("v100x8", WHOLE),
+        ("l4x2", WHOLE - {"whole-gpu"}),
+        ("laptop", {"shares-replicas"}),
+        (
+            "mixed",
+            {"shared-gpu", "shares-replicas", "whole-gpu"}
+            | (MIG - {"mig-four-on-one"})
+            | OF_A_PRODUCT,
+        ),
+        (
+            "generations",
+            {"shared-gpu", "shares-replicas", "time-slicing", "whole-gpu"}
+            | (MIG - {"mig-four-on-one"})
+            | OF_A_PRODUCT,
+        ),
+    ],
+)
+def test_all_demos_are_run_but_those_that_the_cards_cannot_show(
+    profile: str, expected: set[str]
+) -> None:
+    chosen, left_out = demos.load_all(demos.names(), machine(profile))
+    assert {demo.name for demo in chosen} == expected
+    assert {*left_out} == {*demos.names()} - expected
+
+
+@pytest.mark.parametrize(
+    ("demo", "profile", "reason"),
+    [
+        ("mig", "l4x2", "it takes GPUs with MIG; l4-x2 has 2 GPUs: NVIDIA L4"),
+        ("mig", "a30x4", "devices such as 3g.40gb of h100-80gb, of which NVIDIA A30 has no like"),
+        ("whole-gpu", "laptop", "it takes 4 GPUs; laptop-mx150 has 1 GPU: NVIDIA GeForce MX150"),
+        ("mps", "laptop", "it takes compute capability 7.0; NVIDIA GeForce MX150 has 6.1"),
+        ("time-slicing", "mixed", "it sets a time-slice; Tesla P4 has none that can be set"),
+        ("mig-four-on-one", "mixed", "4 GPUs of one product with MIG, and of NVIDIA A100"),
+        ("one-claim-four-pods", "t4x4", "whose product matches a100|h100|h200; t4-x4 has 4 GPUs"),
+    ],
+)
+def test_why_a_demo_cannot_run_is_said(demo: str, profile: str, reason: str) -> None:
+    with pytest.raises(UnfitError) as error:
+        demos.load(demo, machine(profile))
+    assert reason in str(error.value)
+
+
+def test_a_demo_that_is_asked_for_by_name_and_cannot_run_is_an_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert show.main(["--demo", "mig-on-a100"]) == 1
+    said = capsys.readouterr().out
+    assert "demo mig-on-a100 cannot run on h100x8: it is for GPUs whose product matches" in said
+    assert "Profiles that can: a100x8\n" in said
+
+
+def test_an_unknown_machine_names_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert show.main(["--profile", "a100x9"]) == 1
+    said = capsys.readouterr().out
+    assert "no profile 'a100x9'" in said
+    assert {"a100x8", "h100x8", "l4-x2"} <= {*said.replace(",", "").split()}
+    with pytest.raises(TestbedError, match="laptop-mx150"):
+        machine("")
+
+
+@pytest.mark.parametrize(
+    ("profile", "names", "switched"),
+    [
+        ("h100x8", ["1g.10gb", "2g.20gb", "3g.40gb"], 0),
+        ("h200x8", ["1g.18gb", "2g.35gb", "3g.71gb"], 0),
+        ("b200x8", ["1g.23gb", "2g.45gb", "3g.90gb"], 0),
+        ("a100-80x8", ["1g.10gb", "2g.20gb", "3g.40gb"], 4),
+        ("a100x8", ["1g.5gb", "2g.10gb", "3g.20gb"], 4),
+    ],
+)
+def test_mig_profiles_go_by_the_names_of_the_card(
+    profile: str, names: list[str], switched: int
+) -> None:
+    demo = demos.load("mig-four-on-one", machine(profile))
+    small, medium, large = names
+    assert demo.mig["pod-0/small0"] == demo.mig["pod-0/small1"] == (small,)
+    assert (demo.mig["pod-0/medium"], demo.mig["pod-0/large"]) == ((medium,), (large,))
+    (template,) = (
+        one for one in yaml.safe_load_all(demo.text) if one["kind"] == "ResourceClaimTemplate"
+    )
+    asked = str(template["spec"]["spec"]["devices"]["requests"])
+    assert [asked.count(f"profile == '{name}'") for name in names] == [2, 1, 1]
+    assert len(set(demo.fit.switched)) == switched
+
+
+def test_resource_names_go_by_the_card_too() -> None:
+    demo = demos.load("mig-extended-resource", machine("a100x8"))
+    things = list(yaml.safe_load_all(demo.text))
+    classes = {
+        thing["metadata"]["name"]: thing["spec"]["extendedResourceName"]
+        for thing in things
+        if thing["kind"] == "DeviceClass"
+    }
+    assert classes == {
+        "mig-1g.5gb.resource.nvidia.com": "nvidia.com/mig-1g.5gb",
+        "mig-3g.20gb.resource.nvidia.com": "nvidia.com/mig-3g.20gb",
+    }
+    (pod1,) = (one for one in things if one["metadata"]["name"] == "pod1")
+    (container,) = pod1["spec"]["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/mig-1g.5gb": 1}
+
+
+def test_a_share_config_goes_by_the_card_too() -> None:
+    demo = demos.load("shares-mig", machine("a100x8"))
+    config = yaml.safe_load(demo.share_config)
+    (resource,) = config["sharing"]["timeSlicing"]["resources"]
+    assert resource["name"] == "nvidia.com/mig-1g.5gb"
+    assert (demo.made, demo.fit.divided) == (("1g.5gb",), demo.fit.switched)
+    assert demos.load("whole-gpu", machine("a100x8")).share_config == ""
+
+
+@pytest.mark.parametrize("path", sorted(demos.FOLDER.glob("*/share-config.yaml")))
+def test_the_share_config_of_a_demo_is_right(path: Path) -> None:
+    config = read_node_config(path.read_bytes(), path.name)
+    asked = (path.parent / "demo.yaml").read_text()
+    assert config.resources
+    assert all(f"{one.served_as}: " in asked for one in config.resources)
+
+
+def test_the_pods_of_a_deployment_are_counted() -> None:
+    demo = demos.load("shares-replicas", machine("h100x8"))
+    assert demo.deployments() == {"inference": 4}
+    assert demo.pods() == tuple(f"inference-{number}" for number in range(4))
+    assert demo.values_of("runtimeClassName") == {"nvidia"}
+
+
+def test_a_card_that_takes_no_reset_is_divided_first() -> None:
+    fitted = demos.load("mig", machine("generations")).fit
+    assert (fitted.card, fitted.switched) == ("NVIDIA H100 80GB HBM3", ())
+    assert dict(fitted.names) == {"1g.10gb": "1g.10gb", "3g.40gb": "3g.40gb"}
+
+
+@pytest.mark.parametrize("name", demos.names())
+def test_a_demo_says_what_it_takes(name: str) -> None:
+    assert demos.profiles_for(name)
+    entry = yaml.safe_load((demos.FOLDER / name / "expect.yaml").read_text())["needs"]
+    assert set(entry) <= {"gpus", "mig", "product", "computeCapability", "timeSlices"}
+    assert parse_needs(entry) != Needs()
+    assert {"gpus", "mig"} & {*entry}
+
+
+def test_nothing_but_the_names_of_mig_profiles_is_changed() -> None:
+    text = "image: nvidia/cuda:12.4.1-base\nlimit: 10Gi # 1g.10gb+me"
+    fitted = fit(Needs(divided=1, names_of="h100-80gb"), text, machine("a100x8"))
+    assert fitted.names == {"1g.10gb": "1g.5gb"}
+    assert fitted.adapted(text) == text.replace("1g.10gb+me", "1g.5gb+me")

@@ -1,0 +1,277 @@
+"""Under which key an image is kept, how it is named, and what Dockerfile and locks agree on."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from image.builder import KEPT, Builder, cache_folder
+from image.errors import ImageError
+from image.recipe import REPOSITORY, Recipe, sources, version
+
+FILES = {
+    "pyproject.toml": '[project]\nversion = "1.2.3"\n',
+    "Dockerfile": "FROM scratch\n",
+    "dra_driver/app.py": "",
+    "dra_driver/simulator/cli.py": "",
+    "hack/image/rootfs": "",
+    "hack/image/command.py": "",
+    "docs/image.md": "",
+    "tests/test_x.py": "",
+}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def recipe(repository: Path, target: str = "driver", arch: str = "amd64") -> Recipe:
+    return Recipe(target=target, arch=arch, repository=repository)
+
+
+def test_images_are_named_as_the_manifests_name_them() -> None:
+    named = {
+        found
+        for path in sorted((REPOSITORY / "manifests").glob("*.yaml"))
+        for found in re.findall(r"image: (\S+)", path.read_text())
+    }
+    mine = recipe(REPOSITORY).reference.removeprefix("docker.io/library/")
+    assert named == {mine}
+    assert recipe(REPOSITORY, "simulator").reference.endswith(f":{version()}-simulator")
+
+
+@pytest.mark.parametrize(
+    ("path", "is_new"),
+    [
+        ("dra_driver/app.py", True),
+        ("dra_driver/new.py", True),
+        ("hack/image/rootfs", True),
+        ("Dockerfile", True),
+        ("dra_driver/simulator/cli.py", False),
+        ("hack/image/command.py", False),
+        ("docs/image.md", False),
+        ("tests/test_x.py", False),
+    ],
+)
+def test_an_image_is_built_anew_when_something_in_it_changed(
+    repository: Path, path: str, is_new: bool
+) -> None:
+    before = recipe(repository).key
+    assert recipe(repository).key == before
+    (repository / path).write_text("changed")
+    assert (recipe(repository).key != before) == is_new
+
+
+def test_the_simulators_image_follows_the_simulator(repository: Path) -> None:
+    before = recipe(repository, "simulator").key
+    (repository / "dra_driver" / "simulator" / "cli.py").write_text("changed")
+    assert recipe(repository, "simulator").key != before
+
+
+def test_each_target_and_architecture_has_a_key_of_its_own(repository: Path) -> None:
+    keys = {
+        recipe(repository, target, arch).key
+        for target in ("driver", "simulator")
+        for arch in ("amd64", "arm64")
+    }
+    assert len(keys) == 4
+
+
+def test_a_file_that_may_be_run_differs_from_one_that_may_not(repository: Path) -> None:
+    before = recipe(repository).key
+    (repository / "hack" / "image" / "rootfs").chmod(0o755)
+    assert recipe(repository).key != before
+
+
+def test_what_is_in_the_cache_is_not_built_again(tmp_path: Path, repository: Path) -> None:
+    wanted = recipe(repository)
+    kept = tmp_path / "cache" / f"driver-amd64-{wanted.key}.tar"
+    kept.parent.mkdir()
+    kept.write_text("archive")
+    said: list[str] = []
+    builder = Builder(cache=kept.parent, say=said.append, environment={})
+    assert builder.archive(wanted) == kept
+    assert said == []
+
+
+def test_without_root_the_other_way_is_named(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    builder = Builder(cache=tmp_path / "cache", say=print, environment={"PATH": ""})
+    with pytest.raises(ImageError, match=r"needs root.*`docker build \.`"):
+        builder.archive(recipe(repository))
+
+
+def test_without_a_package_manager_the_programs_are_named(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    builder = Builder(cache=tmp_path / "cache", say=print, environment={"PATH": ""})
+    with pytest.raises(ImageError, match="buildah and debootstrap cannot be had here"):
+        builder.archive(recipe(repository))
+
+
+class Programs:
+    """buildah and debootstrap, as small scripts that note how they were called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "calls"
+        self._folder = folder / "bin"
+        self._folder.mkdir()
+        layout = 'echo \'{"manifests": [{"digest": "sha256:x"}]}\''
+        self._write(
+            "buildah",
+            'for word in "$@"; do case $word in oci:*) to=${word#oci:};; esac; done\n'
+            '[ -z "${to:-}" ] || { mkdir -p "$to/blobs/sha256"; : >"$to/oci-layout"; '
+            f'{layout} >"$to/index.json"; }}',
+        )
+        self._write("debootstrap", 'mkdir -p "$3/var/lib/apt/lists"; echo "$3" >"$3/file"')
+
+    def _write(self, name: str, script: str) -> None:
+        path = self._folder / name
+        path.write_text(f'#!/bin/bash\necho "{name} $*" >>{self.log}\n{script}\n')
+        path.chmod(0o755)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"PATH": f"{self._folder}:/usr/bin:/bin", "PIP_CERT": str(self.log)}
+
+    def calls(self, program: str) -> list[str]:
+        lines = self.log.read_text().splitlines()
+        return [line for line in lines if line.startswith(f"{program} ")]
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    return Programs(tmp_path)
+
+
+@pytest.fixture
+def builder(tmp_path: Path, programs: Programs) -> Builder:
+    def silent(_: str) -> None:
+        return
+
+    return Builder(cache=tmp_path / "cache", say=silent, environment=programs.environment)
+
+
+def test_a_build_leaves_its_archive_and_the_base_and_nothing_else(
+    builder: Builder, programs: Programs, repository: Path
+) -> None:
+    kept = builder.archive(recipe(repository, arch="arm64"))
+    assert kept.name.startswith("driver-arm64-")
+    assert {path.name for path in builder.cache.iterdir()} == {
+        kept.name,
+        "base-trixie.tar",
+        "lock",
+    }
+    _, build, push = programs.calls("buildah")
+    for word in ("--platform=linux/arm64", "--target=driver", "--build-arg=VERSION=1.2.3"):
+        assert word in build.split()
+    assert f"--secret=id=ca,src={programs.log}" in build.split()
+    assert "push" in push.split()
+
+
+def test_what_a_killed_build_left_goes_with_the_next(builder: Builder, repository: Path) -> None:
+    (builder.cache / ".build.half" / "storage").mkdir(parents=True)
+    builder.archive(recipe(repository))
+    assert list(builder.cache.glob(".*")) == []
+
+
+def test_the_base_is_made_once_and_an_image_anew_when_asked(
+    builder: Builder, programs: Programs, repository: Path
+) -> None:
+    for fresh in (False, False, True):
+        builder.archive(recipe(repository), fresh=fresh)
+    assert len(programs.calls("debootstrap")) == 1
+    assert len([one for one in programs.calls("buildah") if " push " in one]) == 2
+
+
+def test_archives_that_were_not_used_for_longest_go(
+    builder: Builder, programs: Programs, repository: Path
+) -> None:
+    builder.cache.mkdir()
+    old = [builder.cache / f"driver-amd64-{number}.tar" for number in range(KEPT + 2)]
+    for number, path in enumerate(old):
+        path.write_text("")
+        os.utime(path, (1000 + number, 1000 + number))
+    kept = builder.archive(recipe(repository))
+    left = set(builder.cache.glob("driver-*.tar"))
+    assert left == {kept, *old[3:]}
+
+
+def test_a_failed_build_leaves_no_archive_and_says_why(
+    builder: Builder, programs: Programs, repository: Path
+) -> None:
+    builder.archive(recipe(repository))
+    buildah = programs.log.parent / "bin" / "buildah"
+    buildah.write_text("#!/bin/bash\necho no space left; exit 125\n")
+    (repository / "Dockerfile").write_text("changed")
+    before = set(builder.cache.iterdir())
+    with pytest.raises(ImageError, match="status 125:\nno space left"):
+        builder.archive(recipe(repository))
+    assert set(builder.cache.iterdir()) == before
+
+
+def test_the_cache_is_the_users() -> None:
+    assert cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/dra-driver/image")
+    assert cache_folder({"HOME": "/h"}) == Path("/h/.cache/dra-driver/image")
+
+
+# The files of this repository
+
+
+def locked(name: str) -> dict[str, tuple[str, frozenset[str]]]:
+    """Version and hashes by package of a lock file."""
+    text = (REPOSITORY / name).read_text().replace("\\\n", "")
+    found = re.findall(r"^([a-z0-9-]+)==(\S+)(.*)$", text, re.MULTILINE)
+    return {
+        package: (version, frozenset(re.findall(r"sha256:\w+", rest)))
+        for package, version, rest in found
+    }
+
+
+@pytest.mark.parametrize("name", ["hack/image/runtime.lock", "hack/image/build.lock"])
+def test_the_image_has_the_very_packages_that_are_tested(name: str) -> None:
+    everything, image = locked("requirements.lock"), locked(name)
+    assert len(image) >= 5
+    for package, pinned in image.items():
+        assert everything[package] == pinned, package
+
+
+def test_nothing_that_tests_or_linters_need_is_in_the_image() -> None:
+    assert not {"pytest", "hypothesis", "mypy", "ruff", "uv", "aiohttp", "hatchling"} & set(
+        locked("hack/image/runtime.lock")
+    )
+
+
+def test_a_build_sees_what_the_dockerfile_copies_and_nothing_else() -> None:
+    dockerfile = (REPOSITORY / "Dockerfile").read_text()
+    copied = {
+        word.removeprefix("./")
+        for line in re.findall(r"^COPY (?!--from)(.*)$", dockerfile, re.MULTILINE)
+        for word in line.split()[:-1]
+    }
+    ignored = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    allowed = {line[1:] for line in ignored if line.startswith("!")}
+    assert "*" in ignored
+    assert copied == allowed
+    deciding = sources(REPOSITORY)
+    for path in copied:
+        assert any(one == path or one.startswith(f"{path}/") for one in deciding), path
+
+
+def test_clusters_get_the_target_without_the_simulator_unless_they_ask() -> None:
+    dockerfile = (REPOSITORY / "Dockerfile").read_text()
+    targets = re.findall(r"^FROM .* AS (\w+)$", dockerfile, re.MULTILINE)
+    assert targets[-1] == "driver"
+    driver = dockerfile.rpartition("AS driver")[2]
+    assert re.findall(r"--from=(\S+) (\S+)", driver) == [("build", "/rootfs")]

@@ -1,0 +1,84 @@
+"""What a daemon says of its servers, and when it has been ill for too long."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from dra_driver.mps.domain import Daemon
+from dra_driver.mps.health import Illness, server_fault, server_states
+
+ONE, OTHER = Daemon(pid=1, start_ticks=1), Daemon(pid=2, start_ticks=2)
+
+
+@pytest.mark.parametrize(
+    ("servers", "statuses", "at_fault"),
+    [
+        ([], {}, None),
+        (["Server not found"], {}, None),
+        (["41"], {"41": ["ACTIVE"]}, None),
+        (["41"], {"41": ["INITIALIZING"]}, None),
+        (["41"], {"41": []}, None),
+        (["41"], {"41": ["FAULT"]}, "41"),
+        (["41", " 42 "], {"41": ["ACTIVE"], "42": [" FAULT"]}, "42"),
+    ],
+)
+def test_a_server_in_fault_is_found(
+    servers: list[str], statuses: dict[str, list[str]], at_fault: str | None
+) -> None:
+    def ask(commands: Sequence[str]) -> list[str]:
+        (command,) = commands
+        name, _, pid = command.partition(" ")
+        return servers if name == "get_server_list" else statuses[pid]
+
+    said = server_fault(server_states(ask))
+    assert bool(said) == (at_fault is not None)
+    assert at_fault is None or f"the MPS server (PID {at_fault}) is in state FAULT" in said
+
+
+def test_a_server_has_the_clients_that_the_daemon_lists() -> None:
+    answers = {
+        "get_server_list": ["41", "42"],
+        "get_server_status 41": ["ACTIVE"],
+        "get_server_status 42": ["INITIALIZING"],
+        "get_client_list 41": [" 7", "9 "],
+        "get_client_list 42": ["Server 42 not found"],
+    }
+    first, second = server_states(lambda commands: answers[commands[0]], with_clients=True)
+    assert (first.pid, first.is_active, first.clients) == (41, True, {7, 9})
+    assert (second.pid, second.is_active, second.clients) == (42, False, frozenset())
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_an_illness_lasts_until_the_daemon_is_well_or_another() -> None:
+    clock = Clock()
+    illness = Illness(clock, patience=60.0)
+    assert not illness.is_too_long()
+    assert not illness.note(ONE, "it does not answer")
+    clock.now += 59
+    assert illness.note(ONE, "its server is in FAULT")
+    assert not illness.is_too_long()
+    clock.now += 1
+    assert illness.is_too_long()
+    assert illness.reason == "its server is in FAULT"
+    assert not illness.note(OTHER, "it does not answer")
+    assert not illness.is_too_long()
+    clock.now += 60
+    assert illness.is_too_long()
+    assert illness.note(OTHER, "")
+    assert not illness.is_too_long()
+    assert not illness.note(OTHER, "it does not answer")
+
+
+def test_without_patience_no_daemon_is_ill_for_too_long() -> None:
+    clock = Clock()
+    illness = Illness(clock, patience=0.0)
+    illness.note(ONE, "its server hangs")
+    clock.now += 10**9
+    assert not illness.is_too_long()
+    assert illness.reason == "its server hangs"

@@ -1,0 +1,66 @@
+"""The text of a share config; its errors one by one are in docs/share-config.md."""
+
+import json
+
+import pytest
+
+from dra_driver.errors import ConfigError
+from dra_driver.shares.config import LARGEST, read_node_config
+from resource_nvidia_com.device_plugin import NodeConfig
+
+TEXT = """\
+# how our GPUs are divided
+version: v1
+sharing:
+  timeSlicing:
+    resources:
+    - name: nvidia.com/gpu
+      replicas: 4
+"""
+
+
+def refusal(data: bytes) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read_node_config(data, "/etc/shares/a100")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# nothing\n", "---\n", "{}", "version: v1", "null"])
+def test_an_empty_file_shares_nothing(text: str) -> None:
+    assert read_node_config(text.encode(), "f") == NodeConfig()
+
+
+def test_yaml_json_and_other_line_ends_are_read_the_same() -> None:
+    resource = {"name": "nvidia.com/gpu", "replicas": 4}
+    as_json = json.dumps({"sharing": {"timeSlicing": {"resources": [resource]}}})
+    read = {
+        read_node_config(text.encode(), "f")
+        for text in (TEXT, TEXT.replace("\n", "\r\n"), "\ufeff" + TEXT, as_json)
+    }
+    assert [one.resources[0].replicas for one in read] == [4]
+
+
+def test_each_problem_has_its_line_and_column() -> None:
+    text = TEXT.replace("replicas: 4", "replicas: '4'").replace("nvidia.com/gpu", "cpu")
+    assert refusal(text.encode()) == (
+        "/etc/shares/a100:6:7: sharing.timeSlicing.resources[0].name: nvidia.com/cpu cannot be "
+        "divided: must be nvidia.com/gpu or a MIG profile such as nvidia.com/mig-1g.5gb; "
+        "/etc/shares/a100:7:7: sharing.timeSlicing.resources[0].replicas: must be a whole number, "
+        'not "4"'
+    )
+
+
+def test_of_many_problems_ten_are_told() -> None:
+    told = refusal("".join(f"field{number}: 1\n" for number in range(1000)).encode())
+    assert told.count("unknown field") == 10
+    assert told.endswith("; and 990 more")
+
+
+def test_a_file_that_is_too_large_is_not_looked_into() -> None:
+    assert refusal(b"[" * (LARGEST + 1)) == (
+        "/etc/shares/a100:1:1: it has 131073 bytes; a share config must have at most 131072"
+    )
+
+
+def test_a_file_that_is_not_utf_8_is_refused_where_it_is_not() -> None:
+    assert refusal(b"version: v1\n# \xe9").startswith("/etc/shares/a100:2:3: it is not UTF-8")

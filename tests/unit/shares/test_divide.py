@@ -1,0 +1,169 @@
+"""How a share config divides the devices of a node."""
+
+from dataclasses import replace
+
+import pytest
+
+import make
+from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.model import Gpu, MigDevice, MigMode
+from dra_driver.devices.shares import Division, ShareStrategy
+from dra_driver.shares.divide import Divided, divide
+from resource_nvidia_com.device_plugin import Compute, NodeConfig, SharedBy, SharedResource
+from resource_nvidia_com.share_devices import (
+    AllDevices,
+    DeviceChoice,
+    DeviceCount,
+    DeviceList,
+    GpuIndex,
+    GpuUuid,
+    MigIndex,
+    MigUuid,
+)
+
+GPU = "nvidia.com/gpu"
+FOUR = SharedResource(name=GPU, served_as=GPU, devices=AllDevices(), replicas=4)
+SLICED = NodeConfig(shared_by=SharedBy.TIME_SLICING, resources=(FOUR,))
+MPS = NodeConfig(shared_by=SharedBy.MPS, fail_requests_greater_than_one=True, resources=(FOUR,))
+ONE, TWO = make.mig_device(1, "2g.20gb", 0), make.mig_device(1, "1g.10gb+me", 2)
+
+
+def part(device: Gpu | MigDevice) -> GpuPart:
+    if isinstance(device, Gpu):
+        return GpuPart(gpu=device.uuid)
+    return GpuPart(gpu=device.parent, placement=device.placement)
+
+
+def divided(config: NodeConfig, *gpus: Gpu, **facts: object) -> Divided:
+    return divide(config, make.inventory(*gpus, **facts))
+
+
+def test_every_gpu_is_divided_as_the_config_says() -> None:
+    found = divided(SLICED, make.gpu(0), make.gpu(1))
+    division = Division(count=4, strategy=ShareStrategy.TIME_SLICING, served_as=GPU, combines=True)
+    assert found.divisions == {part(make.gpu(minor)): division for minor in (0, 1)}
+    assert (found.refused, found.missing) == ({}, ())
+
+
+def test_an_empty_config_divides_nothing() -> None:
+    assert divided(NodeConfig(), make.gpu(0)) == Divided()
+
+
+def test_gpus_whose_shares_may_be_combined_under_mps_are_served_together() -> None:
+    combined = replace(MPS, fail_requests_greater_than_one=False)
+    gpus = [make.gpu(minor) for minor in (1, 0)]
+    together = tuple(sorted(gpu.uuid for gpu in gpus))
+    found = divided(combined, *gpus).divisions.values()
+    assert {division.together for division in found} == {together}
+    assert {one.together for one in divided(combined, gpus[0]).divisions.values()} == {()}
+    assert {one.together for one in divided(MPS, *gpus).divisions.values()} == {()}
+    assert {one.together for one in divided(SLICED, *gpus).divisions.values()} == {()}
+
+
+@pytest.mark.parametrize(
+    ("devices", "minors"),
+    [
+        (AllDevices(), {0, 1, 2}),
+        (DeviceCount(2), {0, 1}),
+        (DeviceList((GpuIndex(2), GpuUuid(make.gpu(0).uuid))), {0, 2}),
+    ],
+)
+def test_a_config_may_name_the_gpus_that_are_divided(
+    devices: DeviceChoice, minors: set[int]
+) -> None:
+    config = replace(SLICED, resources=(replace(FOUR, devices=devices),))
+    found = divided(config, *map(make.gpu, range(3)))
+    assert found.divisions.keys() == {part(make.gpu(minor)) for minor in minors}
+
+
+@pytest.mark.parametrize(
+    ("devices", "missing"),
+    [
+        (DeviceCount(3), "nvidia.com/gpu: 3 to be divided, 1 there"),
+        (DeviceList((GpuIndex(7),)), "nvidia.com/gpu: no device 7"),
+        (DeviceList((MigIndex(0, 1),)), "nvidia.com/gpu: no device 0:1"),
+    ],
+)
+def test_what_is_named_and_not_there_is_said(devices: DeviceChoice, missing: str) -> None:
+    config = replace(SLICED, resources=(replace(FOUR, devices=devices),))
+    assert divided(config, make.gpu(0)).missing == (missing,)
+
+
+def mig_gpu() -> Gpu:
+    return make.gpu(1, mig=make.mig(ONE, TWO), mig_mode=MigMode.ENABLED)
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "expected"),
+    [
+        ("nvidia.com/mig-2g.20gb", AllDevices(), ONE),
+        ("nvidia.com/mig-1g.10gb.me", AllDevices(), TWO),
+        ("nvidia.com/mig-2g.20gb", DeviceList((MigIndex(1, 0),)), ONE),
+        ("nvidia.com/mig-1g.10gb.me", DeviceList((MigUuid(TWO.uuid.upper()),)), TWO),
+    ],
+)
+def test_mig_devices_are_divided_by_the_name_of_their_profile(
+    name: str, devices: DeviceChoice, expected: MigDevice
+) -> None:
+    resource = SharedResource(name=name, served_as=name, devices=devices, replicas=2)
+    found = divided(replace(SLICED, resources=(resource,)), make.gpu(0), mig_gpu())
+    assert found.divisions.keys() == {part(expected)}
+
+
+def test_a_gpu_in_mig_mode_is_no_gpu_and_what_this_driver_made_is_no_mig_device() -> None:
+    mine = replace(ONE, made_here=True)
+    gpu = make.gpu(1, mig=make.mig(mine), mig_mode=MigMode.ENABLED)
+    resource = replace(FOUR, name="nvidia.com/mig-2g.20gb")
+    assert divided(replace(SLICED, resources=(FOUR, resource)), gpu).divisions == {}
+
+
+@pytest.mark.parametrize(
+    ("capability", "cuda", "most"),
+    [((6, 1), (12, 2), 16), ((7, 0), (12, 2), 48), ((9, 0), (13, 1), 60)],
+)
+def test_mps_serves_so_many_clients_and_no_more(
+    capability: tuple[int, int], cuda: tuple[int, int], most: int
+) -> None:
+    gpu = make.gpu(0, cuda_compute_capability=capability)
+
+    def many(replicas: int) -> Divided:
+        config = replace(MPS, resources=(replace(FOUR, replicas=replicas),))
+        return divided(config, gpu, cuda_version=cuda)
+
+    assert many(most).divisions
+    refused = many(most + 1)
+    assert refused.divisions == {}
+    assert f"MPS serves at most {most} clients" in refused.refused[part(gpu)]
+
+
+def test_of_a_mig_device_mps_serves_as_many_fewer_clients_as_it_has_fewer_slices() -> None:
+    resource = replace(FOUR, name="nvidia.com/mig-2g.20gb", replicas=14)
+    found = divided(replace(MPS, resources=(resource,)), mig_gpu())
+    assert "at most 13 clients" in found.refused[part(ONE)]
+
+
+def test_a_card_without_mps_is_refused_and_can_be_time_sliced() -> None:
+    old = make.gpu(0, cuda_compute_capability=(3, 0))
+    assert "does not know" in divided(MPS, old).refused[part(old)]
+    assert divided(SLICED, old).divisions
+
+
+def test_compute_is_free_where_the_config_says_so() -> None:
+    found = divided(replace(MPS, compute=Compute.FREE), make.gpu(0)).divisions.values()
+    assert [one.free_compute for one in found] == [True]
+    assert [one.free_compute for one in divided(MPS, make.gpu(0)).divisions.values()] == [False]
+
+
+def test_under_mig_strategy_single_mig_devices_go_by_the_name_of_gpus() -> None:
+    single = NodeConfig(mig_strategy="single")
+    found = divided(single, make.gpu(0), mig_gpu())
+    assert found.serving == {part(ONE): GPU, part(TWO): GPU}
+    found = divided(replace(SLICED, mig_strategy="single"), mig_gpu())
+    assert found.divisions.keys() == {part(ONE), part(TWO)}
+    assert found.serving == {}
+
+
+@pytest.mark.parametrize("strategy", [None, "none", "mixed"])
+def test_under_the_others_they_go_by_their_profile(strategy: str | None) -> None:
+    found = divided(replace(SLICED, mig_strategy=strategy), mig_gpu())
+    assert (found.divisions, found.serving) == ({}, {})

@@ -1,0 +1,85 @@
+"""What may end memory limits is told of GPUs whose tenants are limited so, and of no others."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import pytest
+from structlog.testing import capture_logs
+
+import make
+from dra_driver.cdi.model import Hook
+from dra_driver.devices.model import GpuUuid
+from dra_driver.sharing.enforcement import Means, MemoryPart, MpsLimits, ShareMemory
+from dra_driver.sharing.memory_groups import MemoryGroups
+
+HOOK = Hook(hook_name="createRuntime", path="/usr/bin/nvidia-cdi-hook")
+ON, OFF, UNKNOWN = (make.gpu(0, is_persistent=mode) for mode in (True, False, None))
+
+
+@dataclass
+class Pods:
+    """Pods that can be limited, or not."""
+
+    reason: str | None = None
+    by_kernel: bool = False
+
+    def why_not(self, gpu: GpuUuid) -> str | None:
+        return self.reason
+
+    def are_counted_by_kernel(self) -> bool:
+        return self.by_kernel
+
+    def limit(self, pod: str, limits: Mapping[GpuUuid, int]) -> None:
+        raise AssertionError("nobody is limited here")
+
+    def unlimit(self, pod: str, gpus: Collection[GpuUuid]) -> None:
+        raise AssertionError("nobody is limited here")
+
+    def holds(self, pod: str, limits: Mapping[GpuUuid, int]) -> bool:
+        raise AssertionError("nobody is limited here")
+
+    def refuse_others(self, gpu: GpuUuid) -> None:
+        raise AssertionError("nobody is limited here")
+
+    def admit_others(self, gpu: GpuUuid) -> None:
+        raise AssertionError("nobody is limited here")
+
+
+def memory(pods: Pods, *present: MemoryPart) -> ShareMemory:
+    groups = MemoryGroups(
+        pods, lambda _: present, lambda _: (), lambda _: (HOOK,) if pods.by_kernel else ()
+    )
+    return ShareMemory([groups, MpsLimits()], lambda _: present)
+
+
+def test_without_persistence_mode_limits_may_end() -> None:
+    found = memory(Pods()).caution(OFF)
+    assert found is not None
+    assert found.startswith("persistence mode is off")
+    assert found.endswith("run nvidia-persistenced on the node")
+    assert memory(Pods()).caution(ON) is None
+    assert memory(Pods()).caution(UNKNOWN) is None
+
+
+def test_the_kernel_keeps_limits_itself() -> None:
+    assert memory(Pods(by_kernel=True)).caution(OFF) is None
+
+
+@pytest.mark.parametrize(("present", "is_told"), [(Means.CONTROL_GROUPS, True), (Means.MPS, False)])
+def test_what_counts_is_what_the_tenants_are_limited_by(present: Means, is_told: bool) -> None:
+    part = MemoryPart(by=present, of_device=present)
+    pods = Pods(reason="no more" if is_told else None)
+    assert (memory(pods, part).caution(OFF) is not None) is is_told
+
+
+def test_where_control_groups_limit_nobody_nothing_is_told() -> None:
+    assert memory(Pods(reason="an old driver")).caution(OFF) is None
+
+
+def test_it_is_logged_once_until_it_has_changed() -> None:
+    told = memory(Pods())
+    with capture_logs() as lines:
+        for gpu in (OFF, OFF, ON, OFF):
+            told.caution(gpu)
+    assert [line["event"] for line in lines] == ["memory limits can be lost"] * 2
+    assert lines[0]["log_level"] == "warning"

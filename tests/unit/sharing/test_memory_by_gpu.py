@@ -1,0 +1,69 @@
+"""What a claim may have of the memory of each GPU, all its requests taken together."""
+
+from collections.abc import Mapping
+
+import make
+from dra_driver.devices.kinds import name_of
+from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.devices.shares import (
+    ConsumableShare,
+    ConsumableSlot,
+    Division,
+    Share,
+    ShareStrategy,
+)
+from dra_driver.sharing.base import Group, ShareUnit
+from dra_driver.sharing.enforcement import MIB, Means
+from dra_driver.sharing.share_limits import limits_of, memory_by_gpu
+
+GPU, OTHER = make.gpu(0), make.gpu(1)
+UNKNOWN = make.gpu(2, memory_bytes=None)
+WHOLE = (GPU.memory_bytes or 0) // MIB
+SLICED = ShareStrategy.TIME_SLICING
+TEN = Division(count=10, strategy=SLICED, served_as="nvidia.com/gpu", combines=True)
+
+
+def part(request: str, mib: int, gpu: Gpu = GPU, number: int = 0) -> ShareUnit:
+    slot = ConsumableSlot(share_id=f"{request}-{number}", strategy=SLICED, memory_mib=mib)
+    share = ConsumableShare(of=gpu, slot=slot)
+    return ShareUnit(name=f"gpu-{gpu.minor}", request=request, gpu=gpu, share=share)
+
+
+def tenth(request: str, index: int) -> ShareUnit:
+    share = Share(of=GPU, index=index, division=TEN)
+    return ShareUnit(name=name_of(GPU, share), request=request, gpu=GPU, share=share)
+
+
+def memory(*units: ShareUnit, by: Mapping[GpuUuid, Means] | None = None) -> dict[GpuUuid, int]:
+    def means(unit: ShareUnit) -> Means:
+        return (by or {}).get(unit.gpu.uuid, Means.CONTROL_GROUPS)
+
+    group = Group(claim="uid", config=make.gpu_config(), shares=units)
+    limits = limits_of([group], lambda unit: means(unit) is not Means.NOTHING)
+    return memory_by_gpu(units, limits, means)
+
+
+def test_requests_add_up_and_shares_of_a_request_count_once() -> None:
+    assert memory(part("a", 100), part("a", 50, number=1), part("b", 7)) == {GPU.uuid: 157}
+    assert memory(tenth("a", 0), tenth("a", 1), tenth("b", 2)) == {GPU.uuid: 3 * (WHOLE // 10)}
+
+
+def test_each_gpu_is_counted_for_itself() -> None:
+    found = memory(part("a", 100), part("a", 30, OTHER), part("b", 7, OTHER))
+    assert found == {GPU.uuid: 100, OTHER.uuid: 37}
+
+
+def test_without_a_limit_it_is_all_of_the_gpus_and_never_more() -> None:
+    assert memory(part("a", 0)) == {GPU.uuid: WHOLE}
+    assert memory(part("a", 100), part("a", 0, number=1)) == {GPU.uuid: WHOLE}
+    assert memory(part("a", 0), part("b", 100)) == {GPU.uuid: WHOLE}
+
+
+def test_without_a_limit_nothing_is_said_where_control_groups_limit_nobody() -> None:
+    by = {GPU.uuid: Means.MPS, OTHER.uuid: Means.NOTHING}
+    assert memory(part("a", 0), part("b", 100, OTHER), by=by) == {}
+
+
+def test_a_gpu_that_does_not_say_how_much_it_has_takes_what_was_consumed() -> None:
+    assert memory(part("a", 100, UNKNOWN)) == {UNKNOWN.uuid: 100}
+    assert memory(part("a", 0, UNKNOWN)) == {}

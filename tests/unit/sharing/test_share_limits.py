@@ -1,0 +1,230 @@
+"""What the requests of a claim may use of the shares that they got."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import make
+from dra_driver.devices.kinds import name_of
+from dra_driver.devices.model import Gpu, MigDevice
+from dra_driver.devices.shares import (
+    ConsumableShare,
+    ConsumableSlot,
+    Division,
+    Share,
+    ShareStrategy,
+)
+from dra_driver.errors import ConfigError
+from dra_driver.sharing.base import DeviceKey, DeviceUuid, Group, ShareUnit, share_key
+from dra_driver.sharing.share_limits import ShareLimits, limits_of
+
+GPU, OTHER = make.gpu(0), make.gpu(1)
+MIB = GPU.memory_bytes // 1024**2 if GPU.memory_bytes else 0
+TEN = Division(count=10, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True)
+ONE_EACH = replace(TEN, combines=False)
+SLICED = replace(TEN, strategy=ShareStrategy.TIME_SLICING)
+
+
+def unit(
+    index: int,
+    request: str = "gpu",
+    *,
+    gpu: Gpu = GPU,
+    division: Division = TEN,
+    of: MigDevice | None = None,
+) -> ShareUnit:
+    share = Share(of=of or gpu, index=index, division=division)
+    return ShareUnit(name=name_of(gpu, share), request=request, gpu=gpu, share=share)
+
+
+def limits(*units: ShareUnit, config: Any = None) -> dict[DeviceKey, ShareLimits]:
+    group = Group(claim="uid", config=config or make.gpu_config(), shares=units)
+    return limits_of([group], by_mps)
+
+
+def by_mps(unit: ShareUnit) -> bool:
+    is_mps = unit.share.slot.strategy is ShareStrategy.MPS
+    return is_mps and unit.gpu.cuda_compute_capability >= (7, 0)
+
+
+def key(index: int, gpu: Gpu = GPU) -> DeviceKey:
+    return share_key(DeviceUuid(gpu.uuid), str(index))
+
+
+def test_eight_and_two_of_ten_shares_are_eighty_and_twenty_percent_of_sms_and_memory() -> None:
+    found = limits(*(unit(n, "large") for n in range(8)), unit(8, "small"), unit(9, "small"))
+    assert found[key(0)] == found[key(7)]
+    assert found[key(0)].active_thread_percentage == 80
+    assert found[key(0)].memory_mib == {GPU.uuid: MIB // 10 * 8}
+    assert found[key(9)].active_thread_percentage == 20
+    assert found[key(9)].memory_mib == {GPU.uuid: MIB // 10 * 2}
+
+
+def test_of_shares_on_several_gpus_the_smallest_part_counts_for_sms_and_each_for_memory() -> None:
+    found = limits(unit(0), unit(1), unit(2), unit(5, gpu=OTHER))
+    assert {one.active_thread_percentage for one in found.values()} == {10}
+    assert found[key(5, OTHER)].memory_mib == {
+        GPU.uuid: MIB // 10 * 3,
+        OTHER.uuid: MIB // 10,
+    }
+    assert (found[key(0)].taken, found[key(5, OTHER)].taken) == (3, 1)
+
+
+def test_time_slicing_limits_nothing() -> None:
+    (found,) = limits(unit(0, division=SLICED)).values()
+    assert (found.active_thread_percentage, found.memory_mib) == (None, {})
+
+
+def test_where_control_groups_limit_memory_time_sliced_shares_have_it_too() -> None:
+    group = Group(claim="uid", config=make.gpu_config(), shares=(unit(0, division=SLICED),))
+    (found,) = limits_of([group], lambda _: True).values()
+    assert (found.active_thread_percentage, found.memory_mib) == (None, {GPU.uuid: MIB // 10})
+
+
+def test_before_volta_mps_limits_nothing() -> None:
+    pascal = make.gpu(0, cuda_compute_capability=(6, 1))
+    (found,) = limits(unit(0, gpu=pascal)).values()
+    assert (found.active_thread_percentage, found.memory_mib) == (None, {})
+
+
+def test_a_request_for_several_is_refused_where_the_config_says_so() -> None:
+    limits(unit(0, "a", division=ONE_EACH), unit(1, "b", division=ONE_EACH))
+    with pytest.raises(ConfigError, match=r"asks for 2 of nvidia.com/gpu.*ask for 1"):
+        limits(unit(0, division=ONE_EACH), unit(1, division=ONE_EACH))
+
+
+def test_a_process_cannot_use_shares_of_two_mig_devices_under_mps() -> None:
+    first, second = make.mig_device(0, "2g.20gb", 0), make.mig_device(0, "2g.20gb", 2)
+    limits(unit(0, of=first), unit(1, of=first))
+    with pytest.raises(ConfigError, match="got shares of 2 MIG devices"):
+        limits(unit(0, of=first), unit(0, of=second))
+
+
+def test_a_config_may_lower_the_limits_of_its_own_share() -> None:
+    config = make.gpu_config(
+        "MPS", defaultActiveThreadPercentage=5, defaultPinnedDeviceMemoryLimit="1Gi"
+    )
+    (found,) = limits(unit(0), config=config).values()
+    assert found.active_thread_percentage == 5
+    assert found.memory_mib == {GPU.uuid: 1024}
+
+
+def test_a_config_may_lower_the_memory_of_single_devices() -> None:
+    config = make.gpu_config("MPS", defaultPerDevicePinnedMemoryLimit={"1": "1Gi"})
+    found = limits(unit(0), unit(1, gpu=OTHER), config=config)
+    assert found[key(0)].memory_mib == {GPU.uuid: MIB // 10, OTHER.uuid: 1024}
+
+
+@pytest.mark.parametrize(
+    ("config", "division", "text"),
+    [
+        (
+            make.gpu_config("MPS", defaultActiveThreadPercentage=50),
+            TEN,
+            "defaultActiveThreadPercentage of 50 % is more than request gpu has, which is 10 %",
+        ),
+        (
+            make.gpu_config("MPS", defaultPinnedDeviceMemoryLimit="20Gi"),
+            TEN,
+            "of pinned device memory of 20480 MiB is more than request gpu has, which is 8192 MiB",
+        ),
+        (
+            make.gpu_config("TimeSlicing", interval="Long"),
+            TEN,
+            "as the share config of the node says: the claim's config cannot make it TimeSlicing",
+        ),
+        (make.gpu_config("MPS"), SLICED, "all its tenants use by TimeSlicing"),
+        (
+            make.gpu_config("TimeSlicing", interval="Long"),
+            SLICED,
+            "interval Long cannot be set for request gpu",
+        ),
+    ],
+)
+def test_a_config_cannot_have_for_itself_what_holds_for_all_tenants(
+    config: Any, division: Division, text: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        limits(unit(0, division=division), config=config)
+
+
+@pytest.mark.parametrize("interval", [None, "Default"])
+def test_the_default_interval_is_what_shares_have(interval: str | None) -> None:
+    settings = {} if interval is None else {"interval": interval}
+    limits(unit(0, division=SLICED), config=make.gpu_config("TimeSlicing", **settings))
+
+
+def test_a_limit_on_a_card_whose_mps_has_none_is_refused() -> None:
+    pascal = make.gpu(0, cuda_compute_capability=(6, 1))
+    config = make.gpu_config("MPS", defaultActiveThreadPercentage=5)
+    with pytest.raises(ConfigError, match="nothing limits the clients of MPS"):
+        limits(unit(0, gpu=pascal), config=config)
+
+
+def test_where_compute_is_free_only_memory_is_divided_and_a_claim_may_still_take_less() -> None:
+    free = replace(TEN, free_compute=True)
+    (found,) = limits(unit(0, division=free)).values()
+    assert (found.active_thread_percentage, found.memory_mib) == (None, {GPU.uuid: MIB // 10})
+    config = make.gpu_config("MPS", defaultActiveThreadPercentage=50)
+    (found,) = limits(unit(0, division=free), config=config).values()
+    assert found.active_thread_percentage == 50
+
+
+def part(
+    share_id: str = "a",
+    request: str = "gpu",
+    strategy: ShareStrategy = ShareStrategy.MPS,
+    gpu: Gpu = GPU,
+    **amounts: int,
+) -> ShareUnit:
+    slot = ConsumableSlot(share_id=share_id, strategy=strategy, **amounts)
+    share = ConsumableShare(of=gpu, slot=slot)
+    return ShareUnit(name=name_of(gpu, share), request=request, gpu=gpu, share=share)
+
+
+def part_key(share_id: str = "a") -> DeviceKey:
+    return share_key(DeviceUuid(GPU.uuid), share_id)
+
+
+@pytest.mark.parametrize(
+    ("memory", "cores", "wanted"),
+    [
+        (1024, 20, ({GPU.uuid: 1024}, 20)),
+        (1024, 0, ({GPU.uuid: 1024}, None)),
+        (0, 20, ({}, 20)),
+        (0, 0, ({}, None)),
+    ],
+)
+def test_what_was_consumed_is_the_limit_and_nothing_is_none(
+    memory: int, cores: int, wanted: Any
+) -> None:
+    found = limits(part(memory_mib=memory, cores=cores))[part_key()]
+    assert (found.memory_mib, found.active_thread_percentage) == wanted
+    assert (found.consumed_memory_mib, found.consumed_cores) == (memory, cores)
+    assert found.count is None
+
+
+def test_parts_of_one_request_are_one_larger_part_without_a_limit_if_one_has_none() -> None:
+    found = limits(part("a", memory_mib=10, cores=20), part("b", memory_mib=5, cores=0))
+    assert found[part_key("a")].memory_mib == found[part_key("b")].memory_mib == {GPU.uuid: 15}
+    assert found[part_key("a")].active_thread_percentage is None
+
+
+def test_a_time_sliced_part_has_no_limits() -> None:
+    found = limits(part(strategy=ShareStrategy.TIME_SLICING, memory_mib=10, cores=20))
+    assert (found[part_key()].memory_mib, found[part_key()].active_thread_percentage) == ({}, None)
+
+
+def test_before_volta_parts_have_no_limits_and_cannot_set_any() -> None:
+    pascal = make.gpu(0, cuda_compute_capability=(6, 1))
+    one = part(gpu=pascal, memory_mib=10, cores=20)
+    assert limits(one)[part_key()].memory_mib == {}
+    with pytest.raises(ConfigError, match="nothing limits the clients of MPS"):
+        limits(one, config=make.gpu_config("MPS", defaultActiveThreadPercentage=10))
+
+
+def test_a_request_for_equal_shares_and_parts_is_refused() -> None:
+    with pytest.raises(ConfigError, match="equal ones, and a part of the capacity"):
+        limits(unit(0), part(gpu=OTHER, strategy=ShareStrategy.TIME_SLICING))

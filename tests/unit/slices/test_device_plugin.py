@@ -1,0 +1,93 @@
+"""GPUs that a device plugin gives out are not offered beside it."""
+
+from collections.abc import Callable
+
+import pytest
+
+import make
+from dra_driver.errors import UnavailableError
+from dra_driver.kube.own_node import Allocatable
+from dra_driver.slices.device_plugin import DevicePlugin
+from dra_driver.slices.project import projection
+from dra_driver.slices.share_offer import NO_SHARES
+
+
+class Node:
+    """A Node whose allocatable resources a test sets; until then nobody knows them."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Callable[[Allocatable], object]] = []
+        self.now: Allocatable | None = None
+
+    def listen_allocatable(self, listener: Callable[[Allocatable], object]) -> None:
+        self.listeners.append(listener)
+
+    def allocatable(self) -> Allocatable:
+        if self.now is None:
+            raise UnavailableError("the API server is away")
+        return self.now
+
+    def set(self, **allocatable: str) -> None:
+        self.now = {f"nvidia.com/{name}": count for name, count in allocatable.items()}
+        for listener in self.listeners:
+            listener(self.now)
+
+
+def noticed(node: Node, *, heed: bool = True) -> tuple[DevicePlugin, list[str | None]]:
+    changes: list[str | None] = []
+    plugin = DevicePlugin(node, heed=heed, on_change=lambda: changes.append(plugin.why_withheld()))
+    return plugin, changes
+
+
+def test_what_is_allocatable_by_a_device_plugin_is_withheld_until_it_is_gone() -> None:
+    node = Node()
+    plugin, changes = noticed(node)
+    node.set(gpu="8")
+    assert "nvidia.com/gpu: 8" in (plugin.why_withheld() or "")
+    node.set(gpu="8")
+    node.set(gpu="0")
+    assert plugin.why_withheld() is None
+    assert changes == [None]
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "withheld"),
+    [
+        ("gpu", "1", True),
+        ("gpu.shared", "4", True),
+        ("mig-1g.5gb", "2", True),
+        ("gpu", "0", False),
+        ("gpu", "what", True),
+        ("hostdev", "2", False),
+        ("pgpu", "2", False),
+    ],
+)
+def test_gpus_and_their_parts_count_and_nothing_else(name: str, count: str, withheld: bool) -> None:
+    node = Node()
+    plugin, _ = noticed(node)
+    node.set(**{name: count})
+    assert (plugin.why_withheld() is not None) is withheld
+
+
+def test_before_anything_is_known_the_api_server_is_asked() -> None:
+    node = Node()
+    plugin, changes = noticed(node)
+    with pytest.raises(UnavailableError):
+        plugin.why_withheld()
+    node.now = {"nvidia.com/gpu": "1"}
+    assert plugin.why_withheld()
+    assert changes == []
+
+
+def test_a_setting_has_gpus_published_all_the_same() -> None:
+    node = Node()
+    plugin, _ = noticed(node, heed=False)
+    assert node.listeners == []
+    assert plugin.why_withheld() is None
+
+
+def test_every_gpu_is_withheld_with_the_reason() -> None:
+    inventory = make.inventory(make.gpu(0), make.gpu(1, mig=make.mig(make.mig_device(1))))
+    found = projection(inventory, share=NO_SHARES.refusing_all(inventory, "given out twice"))
+    assert found.devices == ()
+    assert [one.reason for one in found.withheld] == ["given out twice"] * 2

@@ -1,0 +1,208 @@
+"""The shares of a node, put together of its config, its GPUs and its claims."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import make
+from dra_driver.claims.redivision import Change
+from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode
+from dra_driver.devices.shares import Division
+from dra_driver.errors import DeviceError, DriverError
+from dra_driver.node_shares import NodeShares
+from dra_driver.shares.notes import read_notes
+from dra_driver.shares.source import ShareConfigState
+from dra_driver.sharing.enforcement import Choice, DividedDevice, Means
+from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
+from dra_driver.slices.share_offer import SharePlacement
+from resource_nvidia_com.device_plugin import NodeConfig, SharedBy, SharedResource
+from resource_nvidia_com.share_devices import AllDevices
+
+GPU = make.gpu(0)
+PART = GpuPart(gpu=GPU.uuid)
+
+
+def config(replicas: int, shared_by: SharedBy = SharedBy.TIME_SLICING) -> NodeConfig:
+    name = "nvidia.com/gpu"
+    resource = SharedResource(name=name, served_as=name, devices=AllDevices(), replicas=replicas)
+    return NodeConfig(shared_by=shared_by, resources=(resource,))
+
+
+@dataclass
+class Node:
+    """A share config that can be set, one GPU, and divisions that hold: those that are wanted."""
+
+    root: Path
+    state: ShareConfigState = ShareConfigState(  # noqa: RUF009 (frozen)
+        config=config(4), origin="file /shares", problem=None, is_known=True
+    )
+    inventory: Inventory = field(default_factory=lambda: make.inventory(GPU))
+    in_use: dict[GpuPart, Division] = field(default_factory=dict)
+    choice: Choice | DriverError = Choice(by=Means.CONTROL_GROUPS)  # noqa: RUF009 (frozen)
+    cautions: dict[GpuUuid, str] = field(default_factory=dict)
+    consumable: Consumable = NO_CONSUMABLES
+
+    def __post_init__(self) -> None:
+        self.shares = NodeShares(
+            self,
+            _Gpus(self.inventory),
+            memory=self,
+            placement=SharePlacement.AUTO,
+            directory=self.root,
+            consumable=self.consumable,
+        )
+
+    def current(self) -> ShareConfigState:
+        return self.state
+
+    def choose(self, device: DividedDevice) -> Choice:
+        if isinstance(self.choice, DriverError):
+            raise self.choice
+        return self.choice
+
+    def caution(self, gpu: Gpu) -> str | None:
+        if isinstance(self.choice, DriverError):
+            raise self.choice
+        return self.cautions.get(gpu.uuid)
+
+    def on(
+        self, gpus: frozenset[GpuUuid], *, with_counters: bool = True
+    ) -> Mapping[GpuPart, Division]:
+        assert gpus == {GPU.uuid}
+        return {**self.shares.wanted(), **self.in_use}
+
+    def waiting(self, gpus: frozenset[GpuUuid]) -> frozenset[GpuPart]:
+        return frozenset(part for part in self.in_use if self.in_use != self.shares.wanted())
+
+    def is_held(self, change: Change) -> bool:
+        return change.part in self.in_use
+
+    def set(self, wanted: NodeConfig) -> None:
+        self.state = replace(self.state, config=wanted)
+
+
+@dataclass
+class _Holding:
+    """Devices are divided as is wanted."""
+
+    divisions: Mapping[GpuPart, Division]
+
+    def on(
+        self, gpus: frozenset[GpuUuid], *, with_counters: bool = True
+    ) -> Mapping[GpuPart, Division]:
+        return self.divisions
+
+    def waiting(self, gpus: frozenset[GpuUuid]) -> frozenset[GpuPart]:
+        return frozenset()
+
+
+@dataclass
+class _Gpus:
+    inventory: Inventory
+
+    def current(self) -> Inventory:
+        return self.inventory
+
+
+def test_what_the_config_wants_is_offered_and_noted(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    offer = node.shares.offer(node.inventory, node, with_counters=True)
+    assert {part: one.count for part, one in offer.divisions.items()} == {PART: 4}
+    notes = read_notes(tmp_path)
+    assert notes.origin == "file /shares"
+    assert [(one.name, one.count, one.waits) for one in notes.devices] == [("gpu-0", 4, False)]
+
+
+def test_what_limits_memory_is_noted_and_why_nothing_better_does(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    found = []
+    for choice in (
+        Choice(by=Means.CONTROL_GROUPS),
+        Choice(by=Means.NOTHING, why="no cgroup v2"),
+        DeviceError("the GPU is away"),
+    ):
+        node.choice = choice
+        node.shares.offer(node.inventory, node, with_counters=True)
+        found += [(one.limited_by, one.why) for one in read_notes(tmp_path).devices]
+    assert found == [
+        ("control groups (NVML)", ""),
+        (None, "no cgroup v2"),
+        (None, "not known: the GPU is away"),
+    ]
+
+
+def remarks(node: Node) -> tuple[str, ...]:
+    gpus = frozenset(gpu.uuid for gpu in node.inventory.gpus)
+    node.cautions = dict.fromkeys(gpus, "limits may end")
+    holding = _Holding(node.shares.wanted())
+    node.shares.offer(node.inventory, holding, with_counters=True)
+    return read_notes(node.root).remarks
+
+
+def test_what_may_end_limits_is_remarked_for_gpus_that_are_shared(tmp_path: Path) -> None:
+    beside = make.inventory(GPU, make.gpu(1))
+    shared, whole, parts = (tmp_path / name for name in ("shared", "whole", "parts"))
+    for folder in (shared, whole, parts):
+        folder.mkdir()
+    assert remarks(Node(shared, inventory=beside)) == ("gpu-0, gpu-1: limits may end",)
+    undivided = ShareConfigState(config=NodeConfig(), origin="", problem=None, is_known=True)
+    assert remarks(Node(whole, state=undivided, inventory=beside)) == ()
+    in_mig_mode = make.gpu(1, mig=make.mig(), mig_mode=MigMode.ENABLED)
+    consuming = Node(
+        parts,
+        state=undivided,
+        inventory=make.inventory(GPU, in_mig_mode),
+        consumable=Consumable.of("unlimited"),
+    )
+    assert remarks(consuming) == ("gpu-0: limits may end",)
+
+
+def test_without_shares_nothing_is_noted(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.set(NodeConfig())
+    node.shares.offer(node.inventory, node, with_counters=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_notes_of_shares_that_are_no_more_go(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.shares.offer(node.inventory, node, with_counters=True)
+    node.set(NodeConfig())
+    node.shares.offer(node.inventory, node, with_counters=True)
+    assert read_notes(tmp_path).devices == ()
+
+
+def test_as_long_as_no_config_is_known_no_gpu_is_offered(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.state = ShareConfigState(config=None, origin="", problem="no such file", is_known=False)
+    offer = node.shares.offer(node.inventory, node, with_counters=True)
+    assert offer.refused == {PART: "it is not known how it is to be shared: no such file"}
+    assert node.shares.why_unknown() == "no such file"
+    assert read_notes(tmp_path).problem == "no such file"
+
+
+def test_a_gpu_that_mps_cannot_divide_so_often_is_refused_unless_somebody_has_a_share(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path)
+    before = node.shares.wanted()
+    node.set(config(100, SharedBy.MPS))
+    refused = node.shares.offer(node.inventory, node, with_counters=True).refused
+    assert "at most 48" in refused[PART]
+    node.in_use = dict(before)
+    offer = node.shares.offer(node.inventory, node, with_counters=True)
+    assert offer.refused == {}
+    assert offer.divisions == before
+
+
+def test_what_was_offered_is_outdated_when_another_division_holds(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    assert not node.shares.is_outdated(node)
+    node.in_use = dict(node.shares.wanted())
+    node.set(config(2))
+    node.shares.offer(node.inventory, node, with_counters=True)
+    assert [one.waits for one in read_notes(tmp_path).devices] == [True]
+    assert not node.shares.is_outdated(node)
+    node.in_use.clear()
+    assert node.shares.is_outdated(node)

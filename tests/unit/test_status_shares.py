@@ -1,0 +1,115 @@
+"""What `dra-driver status` says of shares."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import make
+from dra_driver import status_shares
+from dra_driver.claims.devices import recorded
+from dra_driver.claims.record import ClaimRecord
+from dra_driver.devices.kinds import Device, name_of
+from dra_driver.devices.shares import Division, Share, ShareStrategy
+from dra_driver.shares.notes import NotedDevice, ShareNotes, read_notes, write_notes
+
+GPU = make.gpu(0, mig=make.mig())
+TEN = Division(count=10, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True)
+NOTED = NotedDevice(
+    name="gpu-0",
+    served_as="nvidia.com/gpu",
+    count=10,
+    strategy="MPS",
+    limited_by="MPS",
+    waits=False,
+)
+NOTES = ShareNotes(origin="file /etc/shares", remarks=("flags: no meaning",), devices=(NOTED,))
+
+
+def claim(*devices: Device, admin: bool = False) -> ClaimRecord:
+    (entry,) = make.record(GPU).devices
+    return make.record(
+        devices=tuple(
+            replace(entry, name=name_of(GPU, one), device=recorded(one), admin_access=admin)
+            for one in devices
+        )
+    )
+
+
+def share(index: int) -> Share:
+    return Share(of=GPU, index=index, division=TEN)
+
+
+def row(*claims: ClaimRecord, notes: ShareNotes = NOTES) -> list[str]:
+    """The words of the line of gpu-0."""
+    (line,) = (one for one in status_shares.lines(notes, claims) if one.startswith("gpu-0"))
+    return line.split()
+
+
+def test_used_and_free_shares_of_each_device_are_shown() -> None:
+    words = ["gpu-0", "nvidia.com/gpu", "10", "3", "7", "MPS", "MPS", "-"]
+    assert row(claim(share(0), share(1)), claim(share(9))) == words
+
+
+def test_what_has_admin_access_uses_nothing() -> None:
+    assert row(claim(share(0), admin=True))[3:5] == ["0", "10"]
+    assert row(claim(GPU, admin=True))[3:5] == ["0", "10"]
+
+
+def test_a_device_that_is_had_otherwise_has_no_free_shares() -> None:
+    words = ["a", "claim", "has", "it", "as", "a", "whole,", "or", "a", "part", "of", "it"]
+    assert row(claim(GPU))[3:] == ["0", "0", "MPS", "MPS", *words]
+    assert row(claim(make.mig_device(0)))[3:] == ["0", "0", "MPS", "MPS", *words]
+    assert row(claim(make.mig_device(1)))[4] == "0"
+
+
+def test_a_change_that_waits_and_what_limits_nothing_are_said() -> None:
+    noted = replace(NOTED, strategy="TimeSlicing", limited_by=None, waits=True)
+    words = row(claim(share(0)), notes=replace(NOTES, devices=(noted,)))
+    assert words[5:7] == ["TimeSlicing", "nothing"]
+    assert " ".join(words[7:]) == "a new config waits until nobody has a share"
+
+
+def test_the_configs_place_problem_and_remarks_are_said() -> None:
+    notes = replace(NOTES, problem="config:3:5: replicas: must be a number")
+    found = status_shares.lines(notes, ())
+    assert "share config: file /etc/shares" in found
+    assert "  the newest cannot be taken: config:3:5: replicas: must be a number" in found
+    assert "  flags: no meaning" in found
+
+
+def test_a_node_without_shares_says_nothing_of_them() -> None:
+    assert status_shares.lines(ShareNotes(), ()) == []
+
+
+def test_programs_get_the_same() -> None:
+    found = status_shares.as_json(NOTES, [claim(share(0))])
+    assert found["devices"] == [
+        {
+            "name": "gpu-0",
+            "resource": "nvidia.com/gpu",
+            "shares": 10,
+            "used": 1,
+            "heldOtherwise": False,
+            "strategy": "MPS",
+            "memoryLimitedBy": "MPS",
+            "whyNotBetter": "",
+            "changeWaits": False,
+        }
+    ]
+
+
+def test_notes_are_read_as_they_were_written_and_damaged_ones_are_none(tmp_path: Path) -> None:
+    assert read_notes(tmp_path) == ShareNotes()
+    write_notes(tmp_path, NOTES)
+    assert read_notes(tmp_path) == NOTES
+    path = tmp_path / "shares.json"
+    path.write_bytes(path.read_bytes()[:-5])
+    assert read_notes(tmp_path) == ShareNotes()
+
+
+def test_why_nothing_better_limits_memory_is_said_once_for_all_devices() -> None:
+    why = "the NVIDIA driver 535.1 is older than R615"
+    one = replace(NOTED, name="gpu-0", why=why)
+    two = replace(NOTED, name="gpu-1", why=why)
+    text = "\n".join(status_shares.lines(replace(NOTES, devices=(one, two)), []))
+    assert text.count(why) == 1
+    assert f"memory of gpu-0, gpu-1 is limited by MPS: {why}" in text

@@ -1,0 +1,241 @@
+"""A node whose share config changes: claims, slices and the thread that divides anew, step by step.
+
+Its GPUs, its API server and its scheduler are played; records, divisions in force and CDI specs are
+files. The scheduler allocates what is published, by the counters of what is published; what it has
+allocated may take a while until the API server has it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import make
+from dra_driver.claims.model import ClaimRef
+from dra_driver.claims.redivide import Redivider, RedivideTiming
+from dra_driver.claims.redivision import Redivision
+from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.mig import MigInstances
+from dra_driver.devices.model import Gpu, MigDevice, MigMode, MigSlot
+from dra_driver.devices.shares import Division, Share
+from dra_driver.node_shares import NodeShares
+from dra_driver.shares.source import ShareConfigState
+from dra_driver.sharing.enforcement import Choice, DividedDevice, Means
+from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
+from dra_driver.slices.mig_offer import MigOffer, MigSource
+from dra_driver.slices.project import Projection, projection
+from dra_driver.slices.share_offer import SharePlacement
+from resource_nvidia_com.device_plugin import NodeConfig, SharedBy, SharedResource
+from resource_nvidia_com.quantity import quantity_bytes
+from resource_nvidia_com.share_devices import AllDevices
+from worlds.api import ClaimApi
+from worlds.driver import Driver
+from worlds.played import PlayedGpus, no_mig
+
+GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
+
+EXISTING = MigOffer(source=MigSource.EXISTING)
+QUICK = RedivideTiming(settle=0.0, glance=0.0, withdrawal=0.0)
+
+MIG_DEVICE = make.mig_device(2, "1g.10gb", 0)
+MIG_GPU = make.gpu(2, mig_mode=MigMode.ENABLED, mig=make.mig(MIG_DEVICE))
+GPUS = (make.gpu(0), make.gpu(1), MIG_GPU)
+
+
+def config(
+    replicas: int,
+    shared_by: SharedBy = SharedBy.TIME_SLICING,
+    *,
+    name: str = GPU,
+    combines: bool = False,
+) -> NodeConfig:
+    """A share config that divides each device of a name; 0 replicas are none."""
+    resource = SharedResource(name=name, served_as=name, devices=AllDevices(), replicas=replicas)
+    return NodeConfig(
+        shared_by=shared_by,
+        fail_requests_greater_than_one=not combines,
+        resources=(resource,) if replicas else (),
+    )
+
+
+class PlayedMig(MigInstances):
+    """The MIG device that is there."""
+
+    def __init__(self) -> None:
+        super().__init__(no_mig)
+
+    def find(self, slot: MigSlot) -> MigDevice | None:
+        there = MIG_DEVICE.placement.start
+        return MIG_DEVICE if (slot.gpu, slot.start) == (MIG_GPU.uuid, there) else None
+
+
+class DividedNode:
+    """Methods of the driver's thread run in the caller's."""
+
+    def __init__(
+        self,
+        root: Path,
+        wanted: NodeConfig,
+        *,
+        gpus: Sequence[Gpu] = GPUS,
+        consumable: Consumable = NO_CONSUMABLES,
+        with_counters: bool = True,
+    ) -> None:
+        self.root, self.gpus = root, gpus
+        self.api = ClaimApi()
+        self.consumable, self.with_counters = consumable, with_counters
+        self.state = ShareConfigState(config=wanted, origin="file", problem=None, is_known=True)
+        self.in_flight: dict[str, dict[str, Any]] = {}
+        self.published_now: Projection = projection(make.inventory())
+        self.boot = 1
+        self.now = 0.0
+        self.on_list: Callable[[], None] = lambda: None
+        self.api.trouble = self._asked
+        self.driver: Driver | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Begin a driver's life, after the one before."""
+        if self.driver is not None:
+            self.driver.close()
+        self.shares = NodeShares(
+            self,
+            PlayedGpus(*self.gpus),
+            memory=self,
+            placement=SharePlacement.AUTO,
+            directory=self.root / "plugin",
+            consumable=self.consumable,
+        )
+        self.driver = Driver(
+            self.root,
+            *self.gpus,
+            boot_id=f"boot-{self.boot}",
+            api=self.api,
+            offered=self.shares.redivision,
+            mig=PlayedMig(),
+        )
+        self.driver.divisions = dict(self.shares.wanted())
+        self.redivider = Redivider(
+            api=self.api,
+            slices=self,
+            shares=self.shares,
+            divisions=self.driver.claims.divisions,
+            inventory=PlayedGpus(*self.gpus),
+            pool="node-1",
+            clock=lambda: self.now,
+            random=lambda: 0.0,
+            timing=QUICK,
+        )
+        self.publish_anew()
+
+    def reboot(self) -> None:
+        self.boot += 1
+        self.start()
+
+    def set(self, wanted: NodeConfig) -> None:
+        """Change the share config, as its thread does."""
+        self.state = replace(self.state, config=wanted)
+        self._driver.divisions = dict(self.shares.wanted())
+        self.publish_anew()
+
+    def redivide(self) -> None:
+        """Let the thread look until it has nothing to do, much later."""
+        for _ in range(3):
+            self.now += 1000.0
+            self.redivider.look()
+
+    @property
+    def _driver(self) -> Driver:
+        assert self.driver is not None
+        return self.driver
+
+    @property
+    def redivision(self) -> Redivision:
+        return self.shares.redivision
+
+    def in_force(self) -> Mapping[GpuPart, Division]:
+        return self.shares.redivision.in_force()
+
+    # The share config, what limits memory, and the slices: what NodeShares and Redivider ask for
+
+    def current(self) -> ShareConfigState:
+        return self.state
+
+    def choose(self, device: DividedDevice) -> Choice:
+        del device
+        return Choice(by=Means.NOTHING)
+
+    def caution(self, gpu: Gpu) -> str | None:
+        del gpu
+        return None
+
+    def publish_anew(self) -> None:
+        inventory = make.inventory(*self.gpus)
+        divisions = self._driver.claims.divisions
+        offer = self.shares.offer(inventory, divisions, with_counters=self.with_counters)
+        self.published_now = projection(
+            inventory, mig=EXISTING, share=offer, with_counters=self.with_counters
+        )
+
+    def published(self) -> tuple[str, ...]:
+        return tuple(str(one["name"]) for one in self.published_now.devices)
+
+    # The scheduler
+
+    def division_of(self, device: str) -> Division | None:
+        """How the device of a share that is published is divided; None for what is no share."""
+        names = [str(one["name"]) for one in self.published_now.devices]
+        source = self.published_now.sources[names.index(device)].device
+        return source.division if isinstance(source, Share) else None
+
+    def allocate(self, device: str, name: str, *, in_flight: bool = False) -> ClaimRef | None:
+        """Allocate a device that is published; None if the scheduler would not."""
+        found = {str(one["name"]): one for one in self.published_now.devices}
+        if not self._is_free(found, device):
+            return None
+        ref = self._driver.api.add(device, uid=f"uid-{name}", name=name)
+        if found[device].get("allowMultipleAllocations"):
+            self.api.results(ref)[0]["shareID"] = f"share-{name}"
+        if in_flight:
+            self.in_flight[name] = self.api.claims.pop(("default", name))
+        return ref
+
+    def land(self) -> None:
+        """Store what the scheduler has allocated."""
+        for name, claim in self.in_flight.items():
+            self.api.claims["default", name] = claim
+        self.in_flight.clear()
+
+    def delete(self, ref: ClaimRef) -> None:
+        self.api.claims.pop((ref.namespace, ref.name), None)
+        self.in_flight.pop(ref.name, None)
+
+    def _is_free(self, found: Mapping[str, Mapping[str, Any]], device: str) -> bool:
+        """Whether the scheduler's allocator would take it: it knows counters of dedicated ones."""
+        results = [
+            one
+            for claim in (*self.api.claims.values(), *self.in_flight.values())
+            for one in claim["status"]["allocation"]["devices"]["results"]
+        ]
+        dedicated = {str(one["device"]) for one in results if "shareID" not in one}
+        if device in dedicated:
+            return False
+        sets: Any = self.published_now.counter_sets
+        left: Counter[tuple[str, str]] = Counter(
+            {
+                (each["name"], name): quantity_bytes(value["value"])
+                for each in sets
+                for name, value in each["counters"].items()
+            }
+        )
+        for name in [device, *(one for one in dedicated if one in found)]:
+            for each in found[name].get("consumesCounters", ()):
+                for counter, value in each["counters"].items():
+                    left[each["counterSet"], counter] -= quantity_bytes(value["value"])
+        return all(much >= 0 for much in left.values())
+
+    def _asked(self, name: str) -> None:
+        if not name:
+            self.land()
+            self.on_list()

@@ -1,0 +1,175 @@
+"""A node whose driver limits memory by control groups, with shares and pods; MPS is played.
+
+NVIDIA's own control daemon goes with a driver of R535, which has no such limits. So a domain is
+ready as soon as it is asked for, and gone as soon as it is not; who is in it stands in files.
+"""
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from dra_driver.cdi.roots import find_roots
+from dra_driver.claims.memory_watch import MemoryWatch, MemoryWatchTiming
+from dra_driver.claims.model import ClaimRef, ConsumerPod
+from dra_driver.devices.shares import ShareStrategy
+from dra_driver.mps.domain import Domain, DomainId, State, Status
+from dra_driver.mps.files import DomainPaths
+from dra_driver.node_memory import MemorySettings, NodeMemory, node_memory
+from dra_driver.sharing import shares
+from dra_driver.simulator import memory
+from dra_driver.simulator import profile as profiles
+from dra_driver.simulator.driver_root import Options
+from dra_driver.simulator.machine import Machine
+from worlds.driver import Driver
+from worlds.groups import R615, Groups
+from worlds.mps import MpsDomains
+from worlds.node import Node, Step, no_step
+
+HOOK = "usr/bin/nvidia-cdi-hook"
+QUICK = MemoryWatchTiming(reservations=0.0)
+
+
+class PlayedDomains:
+    """Domains that are ready at once (sharing/shares.py Requests)."""
+
+    def __init__(self, mps: MpsDomains) -> None:
+        self._mps = mps
+
+    def paths(self, domain: DomainId) -> DomainPaths:
+        return self._mps.requests.paths(domain)
+
+    def wait_ready(self, domain: Domain, deadline: float) -> Status:
+        return Status(id=domain.id, state=State.READY, supervisor="played")
+
+    def wait_gone(self, domain: DomainId, deadline: float) -> None:
+        """It is gone."""
+
+
+class Events:
+    """Keeps what was posted on pods: name, reason, note."""
+
+    def __init__(self) -> None:
+        self.posted: list[tuple[str, str, str]] = []
+
+    def post_on_pod(self, namespace: str, pod: ConsumerPod, reason: str, note: str) -> None:
+        self.posted.append((pod.name, reason, note))
+
+
+class LimitedNode(Node):
+    """Its GPU 0 is divided into ten shares that can be combined, unless a test divides it anew."""
+
+    def __init__(
+        self, root: Path, backend: str, *, step: Step = no_step, by_groups: bool = True
+    ) -> None:
+        self.backend, self.by_groups = backend, by_groups
+        self.groups = Groups(root / "cgroup", dmem=backend == "dmem")
+        self.hook = root / HOOK
+        self.events = Events()
+        self._watch: tuple[Driver, MemoryWatch] | None = None
+        super().__init__(root, played=False, step=step)
+        self.divide(0, combines=True, strategy=ShareStrategy.TIME_SLICING)
+
+    @classmethod
+    def made(
+        cls, root: Path, backend: str, *, driver: str = R615, hook: bool = True
+    ) -> "LimitedNode":
+        """Make one, by default with the toolkit's hook program."""
+        changes = {"driver_version": driver, "memory_limits": backend}
+        options = Options(userspace="stand-in", cgroup_root=root / "cgroup")
+        machine = Machine.create(
+            root / "driver", profiles.changed(profiles.load("h100x8"), changes), options
+        )
+        memory.make_root(root / "cgroup", machine.gpus, dmem=backend == "dmem")
+        Groups(root / "cgroup", dmem=backend == "dmem").make("kubepods.slice")
+        if hook:
+            (root / HOOK).parent.mkdir(parents=True)
+            (root / HOOK).write_text("create-symlinks apply-cuda-memory-limits")
+        return cls(root, backend)
+
+    def memory(self) -> NodeMemory:
+        roots = find_roots(driver_root=self.machine.driver_root, proc_root=self.machine.proc_root)
+        settings = MemorySettings(
+            by_groups=self.by_groups,
+            cgroup_root=self.groups.root,
+            hook_path=str(self.hook) if self.hook.exists() else None,
+        )
+        return node_memory(settings, self.session, roots, lambda: self.driver.claims.holdings)
+
+    def mps_requests(self) -> shares.Requests:
+        return PlayedDomains(self.mps)
+
+    def look_after(self) -> None:
+        """Let the driver look after limits once."""
+        self.watch.look()
+
+    @property
+    def watch(self) -> MemoryWatch:
+        """What looks after limits in the present driver."""
+        if self._watch is None or self._watch[0] is not self.driver:
+            watch = MemoryWatch(
+                api=self.driver.api,
+                claims=self.driver.claims,
+                pods=self.node_memory.pods,
+                inventory=self.driver.gpus,
+                locks=self.driver.locks,
+                events=self.events,
+                clock=time.monotonic,
+                timing=QUICK,
+            )
+            self._watch = (self.driver, watch)
+        return self._watch[1]
+
+    # Pods and their claims
+
+    def pod(self, containers: int = 1) -> tuple[str, Path]:
+        """A pod's UID and its group."""
+        return self.groups.pod(containers)
+
+    def claim_of(self, pod: str, *devices: str, name: str = "claim", **facts: Any) -> ClaimRef:
+        """Allocate a claim that is reserved for one pod."""
+        ref = self.driver.api.add(*devices, uid=f"uid-{name}", name=name, **facts)
+        self.reserve(ref, pod)
+        return ref
+
+    def reserve(self, ref: ClaimRef, *pods: str) -> None:
+        """Have a claim reserved for just these pods, by UID."""
+        status = self.driver.api.claims[ref.namespace, ref.name]["status"]
+        status["reservedFor"] = [
+            {"resource": "pods", "name": f"pod-{uid[:4]}", "uid": uid} for uid in pods
+        ]
+
+    def make_anew(self, group: Path) -> None:
+        """Make a pod's group anew, as the kubelet does when somebody has removed it."""
+        # Aside, not away: a new folder can have the identity of one that is gone.
+        group.rename(self.groups.root / f"aside-{group.name}")
+        self.groups.make(f"{group.relative_to(self.groups.root)}/cri-containerd-{1:064x}.scope")
+
+    def limit(self, group: Path, minor: int = 0) -> int | None:
+        """The hard limit in MiB that holds for a group; None: none."""
+        found = self.session.memory_limits(self.uuid(minor), group)
+        hard = None if found is None else found.hard_bytes
+        return None if hard is None else hard // 1024**2
+
+    def others(self, minor: int = 0) -> int | None:
+        """The limit of all pods together, in MiB."""
+        return self.limit(self.groups.root / "kubepods.slice", minor)
+
+    def take(self, group: Path, mib: int, *, pid: int, minor: int = 0) -> bool:
+        """Have a process of a pod's first container ask for memory."""
+        container = next(group.glob("*.scope"))
+        return self.machine.take_memory(self.uuid(minor), mib * 1024**2, pid=pid, group=container)
+
+    def end(self, group: Path) -> None:
+        """Remove a pod's group, as the kubelet does in the end."""
+        shutil.rmtree(group)
+
+    @property
+    def share_mib(self) -> int:
+        """The memory of one of ten shares of GPU 0."""
+        return (self.gpu().memory_bytes or 0) // 1024**2 // 10
+
+
+def share(index: int, minor: int = 0, count: int = 10) -> str:
+    """The name of a share."""
+    return f"gpu-{minor}-share-{index}-of-{count}"
