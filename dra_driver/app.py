@@ -149,6 +149,7 @@ class Driver:
             address=settings.healthcheck_address,
             port=settings.healthcheck_port,
             are_open=lambda: self._plugin.is_open,
+            is_registered=lambda: self._plugin.is_registered,
         )
         self._http = HttpEndpoint(
             settings.http_endpoint, {settings.metrics_path: self._metrics.wsgi_app}
@@ -356,7 +357,7 @@ class Driver:
         # Calls that only wait for something would use up the grace of those that work.
         self._preparer.stop()
         self._requests.stop()
-        left = self._plugin.stop(self._settings.shutdown_grace)
+        left = self._plugin.stop(self._settings.shutdown_grace, delay=self._settings.shutdown_delay)
         self._reconciler.stop(STOP_SECONDS)
         self._redivider.stop(STOP_SECONDS)
         self._memory_watch.stop(STOP_SECONDS)

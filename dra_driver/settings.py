@@ -302,7 +302,7 @@ class Settings(CommandSettings):
 
     # Operations
     healthcheck_port: Port = Field(
-        -1, description="TCP port of the gRPC liveness probe; negative: off, 0: any free port."
+        -1, description="TCP port of the gRPC probes; negative: off, 0: any free port."
     )
     healthcheck_address: str = Field(
         "",
@@ -323,6 +323,11 @@ class Settings(CommandSettings):
     )
     shutdown_grace: Seconds = Field(
         20.0, description="Seconds that calls under way get to finish at SIGTERM."
+    )
+    shutdown_delay: SecondsOrOff = Field(
+        2.0,
+        description="Seconds that calls are still served after deregistering at SIGTERM, as the "
+        "kubelet needs a moment to notice.",
     )
 
     # Settings of NVIDIA's driver that are accepted so that its DaemonSets work. Those without any

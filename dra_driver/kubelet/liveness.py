@@ -1,10 +1,12 @@
-"""Liveness for the kubelet's gRPC probe: is the driver, seen from outside, still answering?
+"""The kubelet's gRPC probes: does the driver, seen from outside, still answer; is it registered?
 
 In: grpc.health.v1 Check on a TCP port, for service "" or "liveness". Out: SERVING when the
 driver's own sockets answer within a few seconds; that is the way a kubelet takes, so a removed
 socket or a stuck process is noticed. Claims that wait are no reason to be restarted: the service
 socket answers the probe on threads that no claim uses. Neither is a disk on which the sockets
-cannot be made yet. A check changes nothing.
+cannot be made yet. For service "readiness" the kubelet has to have registered the driver as well:
+a rolling update that waits for it stops no old driver before the kubelet calls the new one. A check
+changes nothing.
 (NVIDIA's driver answers the same probe; grpc health checking protocol.)
 """
 
@@ -23,7 +25,8 @@ from dra_driver.kubelet.protos import (
 )
 from dra_driver.kubelet.sockets import SocketPaths
 
-SERVICES = ("", "liveness")
+READINESS = "readiness"
+SERVICES = ("", "liveness", READINESS)
 
 CALL_SECONDS = 4.0
 """For each of the two calls; a probe is best given ten seconds in all."""
@@ -58,6 +61,7 @@ class Liveness(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         address: str,
         port: int,
         are_open: Callable[[], bool] = lambda: True,
+        is_registered: Callable[[], bool] = lambda: True,
     ) -> None:
         """Take the sockets to try and where to listen.
 
@@ -67,12 +71,14 @@ class Liveness(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             port: 0 lets the system choose one.
             are_open: whether the sockets are there to be tried. While the disk does not let them
                 be made, nobody is served by a restart.
+            is_registered: whether the kubelet has taken the driver in.
         """
         self._paths = paths
         address = address or "::"
         self._host = f"[{address}]" if ":" in address else address
         self._wanted_port = port
         self._are_open = are_open
+        self._is_registered = is_registered
         self._well = True
         self._server: grpc.Server | None = None
         self.port = 0
@@ -110,7 +116,7 @@ class Liveness(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         if request.service not in SERVICES:
             context.abort(
                 grpc.StatusCode.NOT_FOUND,
-                f"unknown service {request.service!r}: ask for 'liveness' or ''",
+                f"unknown service {request.service!r}: ask for 'liveness', 'readiness' or ''",
             )
         fault = self._fault() if self._are_open() else ""
         if fault and self._well:
@@ -118,8 +124,9 @@ class Liveness(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         elif not fault and not self._well:
             log.info("liveness regained")
         self._well = not fault
+        well = not fault and (request.service != READINESS or self._is_registered())
         status = health_pb2.HealthCheckResponse
-        return status(status=status.NOT_SERVING if fault else status.SERVING)
+        return status(status=status.SERVING if well else status.NOT_SERVING)
 
     def _fault(self) -> str:
         """Return what is wrong, or nothing. Channels are made anew: no back-off hides a socket."""

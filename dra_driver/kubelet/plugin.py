@@ -1,8 +1,10 @@
 """The driver as the kubelet meets it: both sockets, in the right order, kept alive.
 
 In: the services and the sockets' paths. Out: a running plugin. The DRA socket listens before the
-registration socket appears, since the kubelet may call at once; on the way down the registration
-socket goes first, since its removal is what deregisters a driver. Registration has a server of its
+registration socket appears, since the kubelet may call at once. On the way down running calls end
+first: the removal of the registration socket is what deregisters a driver, and a kubelet that does
+so drops the calls it has under way. It needs a moment to notice, and calls that it sends meanwhile
+are served; only then does the DRA socket close. Registration has a server of its
 own, and the liveness probe threads of its own: whatever the claims are doing, a kubelet waits only
 one second for GetInfo, and a driver that waits is no dead one. A socket whose file was
 wiped (a kubelet root that was cleaned) is made anew, and one for which the disk has no room, or
@@ -10,6 +12,7 @@ lets nothing be changed, is made when it does.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,6 +33,9 @@ OTHER_WORKERS = 2
 
 OLD_CALLS_SECONDS = 45.0
 """What running calls get when their socket is made anew: as long as a kubelet waits."""
+
+QUIET_LOOK_SECONDS = 0.02
+"""Between looks whether calls are still running."""
 
 ONE_DRIVER = (
     "only one driver of this name may run on a node, NVIDIA's own included: remove the other, or "
@@ -53,6 +59,7 @@ class KubeletPlugin:
         """Take the calls, where to serve, and whom to tell what the kubelet said of us."""
         self._paths = paths
         self._calls = calls
+        self._on_status = on_status
         self._check_seconds = check_seconds
         # Both versions, and a socket that is made anew, share them: no more run at once.
         self._threads = CallThreads.start(CLAIM_WORKERS)
@@ -68,13 +75,15 @@ class KubeletPlugin:
         )
         self._registration = SocketServer(
             paths.registration,
-            (RegistrationService(paths.service, on_status).attach,),
+            (RegistrationService(paths.service, self._note_status).attach,),
             name="registration",
             workers=OTHER_WORKERS,
         )
         self._lost: set[Path] = set()
         self._told = ""
         self.is_open = False
+        self.is_registered = False
+        """Whether the kubelet's last word on this driver was that it took it in."""
         self._stopping = threading.Event()
         self.thread = threading.Thread(target=self._watch, name="socket-watch", daemon=True)
 
@@ -112,16 +121,35 @@ class KubeletPlugin:
             registration=str(self._paths.registration),
         )
 
-    def stop(self, grace: float) -> tuple[str, ...]:
-        """Deregister, refuse new calls, let running ones finish for up to `grace` seconds.
+    def _note_status(self, registered: bool) -> None:
+        self.is_registered = registered
+        self._on_status(registered)
+
+    def stop(self, grace: float, *, delay: float = 0.0) -> tuple[str, ...]:
+        """Let running calls end, deregister, and refuse calls once the kubelet has noticed.
+
+        A kubelet that knows another instance of this driver, newer than this one, already calls
+        that one. One that does not finds no driver to call from here on, and tries again.
+
+        Args:
+            grace: seconds that running calls get to finish.
+            delay: seconds more, in which calls are still served after deregistering: the kubelet
+                looks for sockets that are gone once a second. Unused if none has registered this.
 
         Returns the claims that were still being worked on then; what is prepared stays prepared.
         """
+        end = time.monotonic() + grace
         self._stopping.set()
         if self.thread.is_alive():
             self.thread.join(timeout=grace)
+        while self._calls.running() and time.monotonic() < end:
+            time.sleep(QUIET_LOOK_SECONDS)
         self._registration.stop(0)
-        self._service.stop(grace).wait(timeout=grace + 1)
+        if self.is_registered:
+            time.sleep(delay)
+            end += delay
+        left = max(end - time.monotonic(), 0.0)
+        self._service.stop(left).wait(timeout=left + 1)
         self._threads.end()
         log.info("sockets closed", driver=DRIVER_NAME)
         return self._calls.running()

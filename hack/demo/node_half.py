@@ -38,7 +38,7 @@ def show(screen: Screen, folder: Path, profile: str) -> None:
         stack.callback(driver.stop)
         driver.start()
         kubelet = stack.enter_context(KubeletClient(place.registry))
-        info = kubelet.register_started(driver)
+        info = kubelet.register(driver=driver)
         screen.step(f"driver registered: {info.name} offers {', '.join(info.supported_versions)}")
         published = _published(api)
         devices = [one for one in published if one["attributes"]["type"]["string"] == "gpu"]

@@ -58,12 +58,24 @@ class KubeletClient:
         """The registration sockets that a kubelet would see."""
         return sorted(self.registry.glob(self._pattern))
 
-    def register(self, *, accept: bool = True, reason: str = "") -> Any:
-        """Ask for the driver's information within one second, and tell the outcome.
+    def register(
+        self, *, accept: bool = True, reason: str = "", driver: DriverProcess | None = None
+    ) -> Any:
+        """Wait for the socket, ask for the driver's information within a second, tell the outcome.
 
         Returns:
             What the driver says of itself; calls go to its `endpoint` from now on.
+
+        Raises:
+            TestbedError: No socket came in time, or the driver that was to make it has ended.
         """
+
+        def look() -> bool:
+            if driver is not None:
+                driver.check_running()
+            return any(path.is_socket() for path in self.sockets())
+
+        wait_until(look, f"a socket in {self.registry}", timeout=30, interval=0.005)
         (socket,) = self.sockets()
         authority = urllib.parse.quote(str(socket), safe="")
         rpc: Any = registration_rpc
@@ -74,20 +86,6 @@ class KubeletClient:
             registration.RegistrationStatus(plugin_registered=accept, error=reason), timeout=5
         )
         return self.info
-
-    def register_started(self, driver: DriverProcess, *, timeout: float = 30) -> Any:
-        """Wait for the socket of a driver that was started just now, and register it.
-
-        Raises:
-            TestbedError: The driver has ended, or no socket came in time.
-        """
-
-        def look() -> bool:
-            driver.check_running()
-            return any(path.is_socket() for path in self.sockets())
-
-        wait_until(look, f"a socket in {self.registry}", timeout=timeout, interval=0.005)
-        return self.register()
 
     def prepare(self, *claims: ClaimName, version: str = "v1", **call: Any) -> Any:
         """Ask for claims to be prepared; returns the answers by UID, errors among them."""

@@ -38,7 +38,7 @@ class SharedNode(ProcessNode):
 
     def prepare(self, claim: ClaimName) -> str:
         with KubeletClient(self.place.registry) as kubelet:
-            kubelet.register_started(self.driver)
+            kubelet.register(driver=self.driver)
             error: str = kubelet.prepare(claim)[claim.uid].error
             return error
 

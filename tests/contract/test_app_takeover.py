@@ -71,7 +71,7 @@ def test_its_claims_are_answered_for_from_the_first_call_on_and_taken_back(
     claim = node.allocate("theirs", MIG)
     node.driver.start()
     with KubeletClient(node.place.registry) as kubelet:
-        kubelet.register_started(node.driver)
+        kubelet.register(driver=node.driver)
         (device,) = kubelet.must_prepare(claim)["uid-theirs"].devices
         assert list(device.cdi_device_ids) == [f"k8s.gpu.nvidia.com/claim=uid-theirs-{MIG}"]
         assert node.place.records() == ["uid-theirs.json"]

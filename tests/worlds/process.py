@@ -52,7 +52,8 @@ class ProcessNode:
     def make_driver(self, **env: str) -> DriverProcess:
         """One more driver for the node, with a log of its own; the first is there already."""
         log = self.root / f"driver{env.get('POD_UID', '')}.log"
-        settings = {"RESCAN_INTERVAL": "0.5", "LOG_LEVEL": "debug"}
+        # A kubelet of these tests does not look once a second: it sees a socket go at once.
+        settings = {"RESCAN_INTERVAL": "0.5", "LOG_LEVEL": "debug", "SHUTDOWN_DELAY": "0"}
         return DriverProcess(self.place, log, settings | env)
 
     def install_gpus(self, profile: str, options: Options | None = None) -> Machine:

@@ -124,7 +124,7 @@ def _measure_driver(stage: Stage, driver: DriverProcess, options: argparse.Names
         starts = [_start(driver) for _ in range(STARTS)]
         driver.start()
         with KubeletClient(stage.place.registry) as kubelet:
-            kubelet.register_started(driver)
+            kubelet.register(driver=driver)
             devices = _devices(stage.api)
             driver.wait_log("driver started")
             idle, _ = resident_memory(driver.pid)
@@ -155,7 +155,7 @@ def _start(driver: DriverProcess) -> tuple[float, float]:
     began = time.perf_counter()
     driver.start()
     with KubeletClient(driver.place.registry) as kubelet:
-        kubelet.register_started(driver)
+        kubelet.register(driver=driver)
         took = time.perf_counter() - began
         used = cpu_seconds(driver.pid)
     driver.stop()

@@ -6,6 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from testbed.kubelet import KubeletClient
 
 from dra_driver.claims.model import ClaimRef, PreparedDevice
 from dra_driver.errors import SetupError
@@ -73,7 +74,7 @@ def test_without_an_address_it_listens_on_all(plugin: KubeletPlugin, paths: Sock
 
 def test_a_service_nobody_knows_is_not_found(plugin: KubeletPlugin, liveness: Liveness) -> None:
     with pytest.raises(grpc.RpcError) as unknown:
-        check(liveness, "readiness")
+        check(liveness, "startup")
     assert unknown.value.code() == grpc.StatusCode.NOT_FOUND
 
 
@@ -87,6 +88,27 @@ def test_a_lost_service_socket_is_noticed(
     assert check(liveness) == SERVING
     paths.service.unlink()
     assert check(liveness) == NOT_SERVING
+
+
+def test_a_driver_is_ready_once_the_kubelet_has_registered_it(
+    plugin: KubeletPlugin, paths: SocketPaths
+) -> None:
+    liveness = Liveness(
+        paths, address="127.0.0.1", port=0, is_registered=lambda: plugin.is_registered
+    )
+    liveness.start()
+    try:
+        assert check(liveness, "readiness") == NOT_SERVING
+        assert check(liveness) == SERVING
+        with KubeletClient(paths.registration.parent) as kubelet:
+            kubelet.register()
+            assert check(liveness, "readiness") == SERVING
+            with pytest.raises(grpc.RpcError):
+                kubelet.register(accept=False, reason="no")
+        assert check(liveness, "readiness") == NOT_SERVING
+        assert check(liveness) == SERVING
+    finally:
+        liveness.stop()
 
 
 def test_a_port_in_use_is_named(liveness: Liveness, paths: SocketPaths) -> None:

@@ -3,6 +3,7 @@
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -298,11 +299,33 @@ def test_stopping_lets_a_running_call_finish(running: Running, kubelet: KubeletC
     assert entered.wait(30)
     stopped = threading.Thread(target=running.plugin.stop, args=(30,))
     stopped.start()
-    eventually(lambda: not running.paths.service.exists())
+    eventually(lambda: not running.plugin.thread.is_alive())
+    # A kubelet that sees this one go drops the calls it has under way.
+    assert running.paths.registration.is_socket()
     release.set()
     pod.join()
     stopped.join()
     assert len(answers) == 1
+    assert not running.paths.registration.exists()
+
+
+def test_calls_of_a_kubelet_that_has_not_seen_the_driver_go_are_served(
+    running: Running, kubelet: KubeletClient
+) -> None:
+    kubelet.register()
+    stopped = threading.Thread(target=running.plugin.stop, args=(30,), kwargs={"delay": 1.5})
+    stopped.start()
+    eventually(lambda: not running.paths.registration.exists())
+    for number in range(5):
+        assert kubelet.prepare(claim(number))[f"uid-{number}"].error == ""
+    stopped.join()
+    assert not running.paths.service.exists()
+
+
+def test_a_driver_that_no_kubelet_knows_stops_at_once(running: Running) -> None:
+    before = time.monotonic()
+    running.plugin.stop(5, delay=600)
+    assert time.monotonic() - before < 60
 
 
 def test_stopping_names_the_claims_it_had_to_leave(
