@@ -15,6 +15,7 @@ class Cluster:
     """One named cluster of hack/cluster. `up` first, then the rest.
 
     `kubernetes` is the version, such as `1.36`; empty for the one that hack/cluster chooses.
+    `feature_gates` are for every component, such as `DRADeviceTaints=true`.
     `flags` are more flags for components, such as `kube-scheduler:--v=4`. With `for_pods` the API
     server listens where pods reach it.
     """
@@ -25,11 +26,14 @@ class Cluster:
         kubernetes: str = "",
         flags: Iterable[str] = (),
         *,
+        feature_gates: str = "",
         for_pods: bool = False,
     ) -> None:
         self.name = name
         self._version = ("--version", kubernetes) if kubernetes else ()
         self._flags = tuple(f"--flag={flag}" for flag in flags)
+        if feature_gates:
+            self._flags += (f"--feature-gates={feature_gates}",)
         if for_pods:
             self._flags += ("--apiserver=bridge",)
         self._env: dict[str, str] = {}

@@ -2,7 +2,7 @@
 
 Without what they need (root, the cluster's binaries) the tests are skipped with the reason; with
 E2E_REQUIRED=1 they fail instead. E2E_CLUSTER names the cluster: two runs need two names.
-E2E_KUBERNETES is its version, 1.37, 1.36 or 1.34.
+kubernetes.py says which Kubernetes.
 """
 
 import os
@@ -15,15 +15,18 @@ import pytest
 from image.builder import Builder, cache_folder
 from image.errors import ImageError
 from image.recipe import Recipe, own_architecture
-from testbed.cluster import Cluster
 from testbed.commands import REPOSITORY, TestbedError, run
 from testbed.node import GpuNode
 
 from containers import ClusterError, Containers
+from e2e.kubernetes import KUBERNETES, cluster_of, skip_if_lacking
 from e2e.needs import cannot_run
 from e2e.scene import Scene
 
-KUBERNETES = os.environ.get("E2E_KUBERNETES", "")
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out what this Kubernetes cannot do, before a cluster is brought up for it."""
+    skip_if_lacking(item)
 
 
 def missing() -> str:
@@ -67,7 +70,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
         cannot_run(reason)
     # Tokens live as shortly as they may, so that the driver meets renewed ones during the tests.
     node = GpuNode(
-        Cluster(os.environ.get("E2E_CLUSTER", "e2e"), KUBERNETES),
+        cluster_of(os.environ.get("E2E_CLUSTER", "e2e")),
         tmp_path_factory.mktemp("node"),
         token_life=600,
         driver_env={"RESCAN_INTERVAL": "1"},
@@ -90,7 +93,7 @@ def node_of(profile: str, folder: Path) -> Iterator[GpuNode]:
         cannot_run(reason)
     name = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-{profile}"
     node = GpuNode(
-        Cluster(name, KUBERNETES),
+        cluster_of(name),
         folder,
         profile=profile,
         driver_env={"RESCAN_INTERVAL": "1"},

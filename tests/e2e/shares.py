@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from testbed.cluster import Cluster
 from testbed.commands import run, wait_until
 from testbed.machine import DRIVER
 from testbed.node import GpuNode
 
-from e2e.conftest import KUBERNETES, missing
+from e2e.conftest import missing
+from e2e.kubernetes import cluster_of
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
 
@@ -83,7 +83,7 @@ def shares_of(
     configs.mkdir()
     (configs / "default").write_text(config())
     node = GpuNode(
-        Cluster(cluster, KUBERNETES),
+        cluster_of(cluster),
         folder / "node",
         profile=profile,
         driver_env={"RESCAN_INTERVAL": "1", "SHARE_CONFIG": str(configs)},

@@ -8,11 +8,13 @@ from testbed.machine import DRIVER
 from testbed.mig import switch_by_reset
 from testbed.node import GpuNode
 
+from dra_driver.doctor.cluster_facts import Feature
 from e2e.conftest import node_of
+from e2e.kubernetes import needs
 from e2e.scene import Scene
 from e2e.test_mig import migs, parent, pod_of_requests, seen, template, there
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster, needs(Feature.COUNTERS)]
 
 PROFILES = {"1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"}
 PARTS = 7 + 7 + 4 + 3 + 2 + 1 + 1

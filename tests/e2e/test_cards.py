@@ -10,7 +10,9 @@ from testbed.machine import GpuSettings
 from testbed.node import GpuNode
 from testbed.pods import migs_seen, parse_gpu_list
 
+from dra_driver.doctor.cluster_facts import Feature
 from e2e.conftest import node_of
+from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene, cel
 from e2e.sharing import (
     MEMORY,
@@ -195,6 +197,7 @@ def test_a_pod_gets_a_card_of_each_generation(scene: Scene) -> None:
 
 
 @cards("generations")
+@needs(Feature.COUNTERS)
 def test_a_mig_device_is_made_on_the_card_that_can(scene: Scene) -> None:
     selectors = cel(f'device.attributes["{DRIVER_NAME}"].profile == "1g.10gb"')
     pod = scene.pod(templates=[scene.template(deviceClassName=MIG_CLASS, selectors=selectors)])
@@ -224,6 +227,7 @@ MX150 = "NVIDIA GeForce MX150"
 
 
 @cards("laptop")
+@needs(Feature.EXTENDED_RESOURCE)
 def test_a_laptops_gpu_is_given_out_beside_its_display_server(scene: Scene) -> None:
     assert published(scene) == {MX150: ["gpu"]}
     pod = scene.pod(limits={"nvidia.com/gpu": 1})

@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 from testbed.commands import REPOSITORY, run
 
-from e2e.conftest import KUBERNETES, missing
+from dra_driver.doctor.cluster_facts import Feature
+from e2e.conftest import missing
+from e2e.kubernetes import KUBERNETES, needs
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.own_cluster,
+    needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
+]
 
 SEED = 1400
 ROUNDS = 8

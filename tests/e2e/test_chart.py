@@ -15,7 +15,8 @@ from testbed.commands import REPOSITORY, TestbedError, wait_until
 from testbed.helm import Helm
 from testbed.manifests import INSTALL
 
-from e2e.conftest import KUBERNETES, missing
+from e2e.conftest import missing
+from e2e.kubernetes import cluster_of
 from e2e.needs import cannot_run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
@@ -38,7 +39,7 @@ IN_NAMESPACE = "daemonsets,serviceaccounts,configmaps,networkpolicies,services,r
 def cluster() -> Iterator[Cluster]:
     if reason := missing():
         cannot_run(reason)
-    found = Cluster(f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-chart", KUBERNETES)
+    found = cluster_of(f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-chart")
     found.down()
     try:
         found.up(print)

@@ -13,6 +13,8 @@ from testbed.driver import DRIVER_NAME
 from testbed.machine import DRIVER
 from testbed.manifests import INSTALL, installed
 
+from dra_driver.doctor.cluster_facts import Feature
+from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene
 
 pytestmark = pytest.mark.e2e
@@ -110,6 +112,7 @@ def request(selectors: list[Object]) -> Object:
     return {"name": "gpu", "exactly": exactly}
 
 
+@needs(Feature.COUNTERS)
 def test_printed_slices_are_taken_as_printed(scene: Scene) -> None:
     printed = run((DRIVER, "slices", "--profile", "h100x8", "--node-name", "made-up"))
     answer = scene.node.cluster.kubectl(

@@ -9,9 +9,11 @@ from testbed.claims import mig_profile
 from testbed.commands import TestbedError, run
 from testbed.machine import DRIVER
 
+from dra_driver.doctor.cluster_facts import Feature
+from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE)]
 
 GPU, SMALL, HALF = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
 GPUS, SMALL_OF_A_GPU, HALVES_OF_A_GPU = 8, 7, 2

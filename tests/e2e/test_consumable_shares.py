@@ -11,20 +11,21 @@ import pytest
 from testbed import mps
 from testbed.api import Object
 from testbed.claims import gpu_config
-from testbed.cluster import Cluster
 from testbed.commands import run, wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.machine import DRIVER
 from testbed.node import GpuNode
 from testbed.pods import environment
 
+from dra_driver.doctor.cluster_facts import Feature
 from dra_driver.simulator.profile import dump, load
-from e2e.conftest import KUBERNETES, missing
+from e2e.conftest import missing
+from e2e.kubernetes import cluster_of, needs
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
 from e2e.sharing import PIPE
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster, needs(Feature.COUNTERS, Feature.CONSUMABLE)]
 
 THREADS, LIMIT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 MPS = gpu_config(strategy="MPS")
@@ -79,7 +80,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     one = profile.model_copy(update={"gpus": profile.gpus[:1]})
     (folder / "h100x1.yaml").write_text(dump(one))
     node = GpuNode(
-        Cluster(f"{os.environ.get('E2E_CLUSTER', 'e2e')}-parts", KUBERNETES),
+        cluster_of(f"{os.environ.get('E2E_CLUSTER', 'e2e')}-parts"),
         folder / "node",
         profile=str(folder / "h100x1.yaml"),
         driver_env={"CONSUMABLE_SHARES": "unlimited"},

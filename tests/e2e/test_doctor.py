@@ -1,6 +1,7 @@
 """`dra-driver doctor` on a real cluster, as an admin and as the driver see it."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from testbed.machine import DRIVER
 from testbed.node import GpuNode
 
 from dra_driver.doctor.checks import CHECKS
+from dra_driver.doctor.cluster_facts import Feature
 from dra_driver.doctor.finding import Place
+from e2e.kubernetes import lacking
 
 pytestmark = pytest.mark.e2e
 
@@ -37,8 +40,20 @@ def test_an_admin_is_told_that_all_is_well(node: GpuNode) -> None:
     document = report(node.cluster.env["KUBECONFIG"])
     found = severities(document)
     assert found.keys() == {check.id for check in CHECKS if Place.CLUSTER in check.needs}
-    assert {name for name, seen in found.items() if seen != {"ok"}} == NOT_INSTALLED
+    lacks = {"api-server-features"} if lacking() else set()
+    assert {name for name, seen in found.items() if seen != {"ok"}} == NOT_INSTALLED | lacks
     assert document["summary"]["error"] == 0
+
+
+def test_what_kubernetes_lacks_is_what_the_page_says_of_its_version(node: GpuNode) -> None:
+    """The other half, that the page says what `lacking` says, is in unit/docs."""
+    found = report(node.cluster.env["KUBECONFIG"])["findings"]
+    without = {
+        Feature(gate)
+        for one in found
+        for gate in re.findall(r"the API server is without (\w+):", one["seen"])
+    }
+    assert without == lacking()
 
 
 def test_the_driver_itself_sees_less_and_nothing_wrong(node: GpuNode) -> None:

@@ -16,14 +16,14 @@ import pytest
 import yaml
 from image.recipe import NAME as IMAGE
 from image.recipe import version
-from testbed.cluster import Cluster
 from testbed.commands import REPOSITORY, TestbedError, run, wait_until
 from testbed.installed_node import NAMESPACE, InstalledNode
 from testbed.machine import DRIVER
 from testbed.mounts import mounts_below
 
 from dra_driver.mps.cgroup import GROUP
-from e2e.conftest import KUBERNETES, missing
+from e2e.conftest import missing
+from e2e.kubernetes import cluster_of
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE as SCENES
 from e2e.scene import Scene
@@ -52,7 +52,7 @@ def node(tmp_path_factory: pytest.TempPathFactory, image_archive: Path) -> Itera
     # With a pod's UID in it the driver's socket leaves nine bytes for the cluster's name.
     name = "i" + hashlib.sha256(os.environ.get("E2E_CLUSTER", "e2e").encode()).hexdigest()[:7]
     node = InstalledNode(
-        Cluster(name, KUBERNETES, for_pods=True),
+        cluster_of(name, for_pods=True),
         tmp_path_factory.mktemp("installed"),
         image_archive,
         driver_env={"RESCAN_INTERVAL": "1"},

@@ -15,12 +15,18 @@ import pytest
 from testbed.commands import wait_until
 
 from dra_driver.devices.control_groups import find_hierarchy, kernel_counts_gpus
+from dra_driver.doctor.cluster_facts import Feature
 from dra_driver.simulator.profile import dump, load
+from e2e.kubernetes import needs
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
 from e2e.shares import GPU, Shares, config, restarted, shares_of, unshared_scene
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.own_cluster,
+    needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
+]
 
 REPLICAS = 4
 R615 = "615.71.09"

@@ -8,9 +8,11 @@ from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.pods import claim_uids, container, migs_seen, parse_gpu_list
 
+from dra_driver.doctor.cluster_facts import Feature
+from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, needs(Feature.COUNTERS)]
 
 MIG_CLASS = "mig.nvidia.com"
 SMALL, MEDIUM, LARGE = "1g.10gb", "2g.20gb", "3g.40gb"

@@ -6,10 +6,12 @@ import pytest
 from testbed.commands import wait_until
 from testbed.holder import holding
 
+from dra_driver.doctor.cluster_facts import Feature
+from e2e.kubernetes import needs
 from e2e.scene import Scene
 from e2e.test_mig import MEDIUM, MIG_CLASS, SMALL, migs, parent, seen, set_mig_mode, template, there
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, needs(Feature.COUNTERS)]
 
 PARTS = 8 * 25
 FIRST_TO_BE_DIVIDED = 0

@@ -11,6 +11,8 @@ from testbed.commands import TestbedError
 from testbed.node import GpuNode
 from testbed.pods import wait_gone
 
+from dra_driver.doctor.cluster_facts import Feature
+from e2e.kubernetes import needs
 from e2e.scene import Scene
 
 pytestmark = pytest.mark.e2e
@@ -34,6 +36,7 @@ def talkative(scene: Scene) -> Iterator[GpuNode]:
     driver.wait_registered()
 
 
+@needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE)
 def test_pods_of_every_variant_run_and_the_driver_has_its_share(talkative: GpuNode) -> None:
     variants = tuple(one for one in VARIANTS if one != MPS or talkative.can_run_mps)
     plan = Plan(variants=variants, at_once=(AT_ONCE,), rounds=1, warm_up=0, rest=0)

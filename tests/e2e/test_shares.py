@@ -14,7 +14,9 @@ from testbed.api import Object
 from testbed.commands import wait_until
 from testbed.pods import STAY, container, is_ready
 
+from dra_driver.doctor.cluster_facts import Feature
 from dra_driver.simulator.profile import dump, load
+from e2e.kubernetes import needs
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
 from e2e.shares import (
@@ -30,7 +32,11 @@ from e2e.shares import (
 )
 from e2e.sharing import MEMORY, PERCENTAGE, PIPE
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.own_cluster,
+    needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
+]
 
 LABEL = "nvidia.com/device-plugin.config"
 

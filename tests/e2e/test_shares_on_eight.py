@@ -20,6 +20,8 @@ from testbed.manifests import CLASSES
 from testbed.pods import migs_seen
 from testbed.reboot import reboot
 
+from dra_driver.doctor.cluster_facts import Feature
+from e2e.kubernetes import needs
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
 from e2e.shares import (
@@ -36,7 +38,11 @@ from e2e.shares import (
 )
 from e2e.sharing import PIPE
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.own_cluster,
+    needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
+]
 
 GPUS = 8
 SMALL = "nvidia.com/mig-1g.10gb"

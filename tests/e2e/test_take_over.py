@@ -20,14 +20,16 @@ from dra_driver.boot import read_boot_id
 from dra_driver.claims.checkpoint import stored_records
 from dra_driver.claims.devices import DeviceRecord, RecordedGpu, RecordedMig
 from dra_driver.claims.record import ClaimRecord
+from dra_driver.doctor.cluster_facts import Feature
 from e2e.conftest import node_of
+from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene
 from e2e.shares import environment, restarted
 from e2e.sharing import Shared
 from e2e.test_mig import migs, seen, template, there
 from worlds.nvidia import checkpoint
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster, needs(Feature.COUNTERS)]
 
 THEIRS = "PREPARED_BY=nvidia"
 

@@ -3,6 +3,8 @@
 import pytest
 from testbed.commands import wait_until
 
+from dra_driver.doctor.cluster_facts import Feature
+from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene, cel
 
 pytestmark = pytest.mark.e2e
@@ -72,6 +74,7 @@ def test_a_claim_with_a_count_gives_that_many_gpus(scene: Scene) -> None:
     assert len(set(scene.gpus(pod))) == 2
 
 
+@needs(Feature.EXTENDED_RESOURCE)
 def test_a_limit_of_nvidia_com_gpu_gives_that_many_gpus(scene: Scene) -> None:
     pod = scene.pod(limits={"nvidia.com/gpu": 2})
     scene.running(pod)

@@ -33,7 +33,7 @@ from local_cluster.state import (
     locked,
     state_folder,
 )
-from local_cluster.versions import DEFAULT_MINOR, arch_of_this_machine, resolve
+from local_cluster.versions import DEFAULT_MINOR, GO_MOD_FILES, arch_of_this_machine, resolve
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -106,7 +106,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     for command in (up, fetch):
         command.add_argument(
-            "--version", help=f"Kubernetes version, 1.37, 1.36 or 1.34 (default: {DEFAULT_MINOR})"
+            "--version",
+            help=f"Kubernetes version, of {', '.join(GO_MOD_FILES)} (default: {DEFAULT_MINOR})",
         )
     _add_options(up)
     image = add("image", "make the test image; give it to the cluster, or write it to a file")

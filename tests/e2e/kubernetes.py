@@ -1,0 +1,45 @@
+"""Which Kubernetes the end-to-end tests run on, and what it lacks.
+
+E2E_KUBERNETES is the version, from 1.34 to 1.37; unset, the one that hack/cluster chooses.
+E2E_FEATURE_GATES switches features of it on or off, as `NAME=true,NAME=false`, in every component.
+A test that needs a feature is marked with it; where it is lacking the test is skipped, and
+test_doctor.py sees on the cluster itself that it is.
+"""
+
+import os
+
+import pytest
+from testbed.cluster import Cluster
+
+from dra_driver.doctor.cluster_checks import ALL_FEATURES_ON
+from dra_driver.doctor.cluster_facts import Feature
+
+KUBERNETES = os.environ.get("E2E_KUBERNETES", "")
+FEATURE_GATES = os.environ.get("E2E_FEATURE_GATES", "")
+
+
+def cluster_of(name: str, *, for_pods: bool = False) -> Cluster:
+    """Return a cluster, not up yet, of the Kubernetes that these tests run on."""
+    return Cluster(name, KUBERNETES, feature_gates=FEATURE_GATES, for_pods=for_pods)
+
+
+def lacking() -> frozenset[Feature]:
+    """Return the features that the API server of these tests does not have."""
+    gates = dict(word.split("=") for word in FEATURE_GATES.split(",") if word)
+    minor = tuple(map(int, KUBERNETES.split(".")[:2])) if KUBERNETES else ALL_FEATURES_ON
+    usual = str(minor >= ALL_FEATURES_ON).lower()
+    return frozenset(one for one in Feature if gates.get(one, usual) != "true")
+
+
+def needs(*features: Feature) -> pytest.MarkDecorator:
+    """Mark a test, or a module's tests, with what it needs of Kubernetes."""
+    return pytest.mark.feature(*features)
+
+
+def skip_if_lacking(item: pytest.Item) -> None:
+    """Skip a test whose Kubernetes lacks what the test needs."""
+    without = lacking()
+    for marker in item.iter_markers("feature"):
+        for feature in marker.args:
+            if feature in without:
+                pytest.skip(f"Kubernetes {KUBERNETES or 'here'} has {feature} switched off")
