@@ -44,6 +44,7 @@ from dra_driver.errors import ConfigError, DeviceError, SetupError, StateError, 
 from dra_driver.settings import (
     CommandSettings,
     ConsumableShares,
+    ContainerDevRoot,
     ContainerDriverRoot,
     KubeletPluginsDirectory,
     MigProfiles,
@@ -90,6 +91,7 @@ class Inspect(CommandSettings):
     nvidia_driver_root: NvidiaDriverRoot
     container_driver_root: ContainerDriverRoot
     nvidia_dev_root: NvidiaDevRoot
+    container_dev_root: ContainerDevRoot
     nvidia_cdi_hook_path: NvidiaCdiHookPath
     sys_root: SysRoot
     proc_root: ProcRoot

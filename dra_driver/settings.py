@@ -129,6 +129,15 @@ NvidiaDevRoot = Annotated[
         "driver root if it has dev/nvidiactl, else /.",
     ),
 ]
+ContainerDevRoot = Annotated[
+    Path | None,
+    Field(
+        None,
+        validation_alias=AliasChoices("container_dev_root", "dev_root_ctr_path"),
+        description="The folder of --nvidia-dev-root as this process sees it; unset: the driver "
+        "root if that is meant, else the same path.",
+    ),
+]
 NvidiaCdiHookPath = Annotated[
     str,
     Field(
@@ -243,6 +252,7 @@ class Settings(CommandSettings):
     nvidia_driver_root: NvidiaDriverRoot
     container_driver_root: ContainerDriverRoot
     nvidia_dev_root: NvidiaDevRoot
+    container_dev_root: ContainerDevRoot
     nvidia_cdi_hook_path: NvidiaCdiHookPath = Field(
         description="nvidia-cdi-hook as the host sees it; unset: looked for; without one, driver "
         "libraries are also mounted where CUDA images search.",

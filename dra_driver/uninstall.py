@@ -52,6 +52,7 @@ from dra_driver.node_memory import MemorySettings, NodeMemory, node_memory
 from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
 from dra_driver.settings import (
     CommandSettings,
+    ContainerDevRoot,
     ContainerDriverRoot,
     KubeletPluginsDirectory,
     NvidiaDevRoot,
@@ -118,6 +119,7 @@ class Cleanup(CommandSettings):
     nvidia_driver_root: NvidiaDriverRoot
     container_driver_root: ContainerDriverRoot
     nvidia_dev_root: NvidiaDevRoot
+    container_dev_root: ContainerDevRoot
     sys_root: SysRoot
     proc_root: ProcRoot
 

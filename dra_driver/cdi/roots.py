@@ -85,6 +85,11 @@ class RootSettings(Protocol):
         ...
 
     @property
+    def container_dev_root(self) -> Path | None:
+        """Return the same as this process sees it, if it is said."""
+        ...
+
+    @property
     def proc_root(self) -> Path:
         """Return where procfs is mounted."""
         ...
@@ -105,6 +110,7 @@ def roots_of(settings: RootSettings) -> Roots:
         driver_root=settings.nvidia_driver_root,
         container_driver_root=settings.container_driver_root,
         dev_root=settings.nvidia_dev_root,
+        container_dev_root=settings.container_dev_root,
         proc_root=settings.proc_root,
         sys_root=settings.sys_root,
     )
@@ -115,6 +121,7 @@ def find_roots(
     driver_root: Path,
     container_driver_root: Path | None = None,
     dev_root: Path | None = None,
+    container_dev_root: Path | None = None,
     proc_root: Path = Path("/proc"),
     sys_root: Path = Path("/sys"),
 ) -> Roots:
@@ -126,6 +133,8 @@ def find_roots(
             folder, else the same path, as for a process on the host itself.
         dev_root: the root, on the host, whose `dev` has the device nodes. Without it, the driver
             root whenever that has NVIDIA's control node, else `/`.
+        container_dev_root: where this process sees `dev_root`, if one is given. Without it, where
+            it sees the driver root if both are one, else the same path.
         proc_root: the folder that is mounted as /proc.
         sys_root: the folder that is mounted as /sys.
 
@@ -141,10 +150,11 @@ def find_roots(
             )
         seen = driver_root
     chosen = driver_root if dev_root is None else dev_root
+    own = container_dev_root if dev_root is not None else None
     roots = Roots(
         driver=seen,
         driver_on_host=str(driver_root),
-        dev=(seen if chosen == driver_root else chosen) / "dev",
+        dev=(own or (seen if chosen == driver_root else chosen)) / "dev",
         dev_on_host=str(chosen / "dev"),
         proc=proc_root,
         sys=sys_root,

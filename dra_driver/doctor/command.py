@@ -27,6 +27,7 @@ from dra_driver.errors import SetupError
 from dra_driver.kube.connect import connect
 from dra_driver.settings import (
     CommandSettings,
+    ContainerDevRoot,
     ContainerDriverRoot,
     KubeletPluginsDirectory,
     NvidiaDevRoot,
@@ -76,6 +77,7 @@ class Doctor(CommandSettings):
     nvidia_driver_root: NvidiaDriverRoot
     container_driver_root: ContainerDriverRoot
     nvidia_dev_root: NvidiaDevRoot
+    container_dev_root: ContainerDevRoot
     sys_root: SysRoot
     proc_root: ProcRoot
     kubelet_plugins_directory_path: KubeletPluginsDirectory

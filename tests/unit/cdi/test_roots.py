@@ -46,6 +46,16 @@ def test_a_dev_root_can_be_chosen(tmp_path: Path) -> None:
     assert (other.dev, other.dev_on_host) == (Path("/other/dev"), "/other/dev")
 
 
+def test_a_chosen_dev_root_may_be_seen_elsewhere(tmp_path: Path) -> None:
+    given = {"container_driver_root": tmp_path, "container_dev_root": Path("/host")}
+    roots = find_roots(driver_root=Path("/run/nvidia/driver"), dev_root=Path("/"), **given)
+    unsaid = find_roots(driver_root=Path("/run/nvidia/driver"), **given)
+
+    assert (roots.dev, roots.dev_on_host) == (Path("/host/dev"), "/dev")
+    assert roots.own_dev() is None
+    assert (unsaid.dev, unsaid.dev_on_host) == (Path("/dev"), "/dev")
+
+
 def test_a_view_that_was_given_and_is_not_mounted_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="is not a folder"):
         find_roots(driver_root=Path("/"), container_driver_root=tmp_path / "absent")
