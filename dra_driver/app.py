@@ -46,12 +46,14 @@ from dra_driver.devices.refusals import Refusals
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import DriverError, StateError, UnavailableError
-from dra_driver.kube.client import KubeClient
+from dra_driver.kube.connect import connect_pod
 from dra_driver.kube.own_node import OwnNode
+from dra_driver.kubelet.eviction import Eviction
 from dra_driver.kubelet.liveness import Liveness
 from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.kubelet.sockets import SocketPaths, socket_paths
+from dra_driver.mps.files import MpsFiles
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.node_memory import MemorySettings, node_memory
@@ -116,7 +118,7 @@ class Driver:
         self._metrics = Metrics(
             driver=DRIVER_NAME, node=settings.node_name, version=version("dra-driver")
         )
-        self._kube = connect(settings, environment)
+        self._kube = connect_pod(settings.kubeconfig, environment)
         roots = roots_of(settings)
         self._session = DriverSession(
             driver_root=roots.driver,
@@ -293,6 +295,14 @@ class Driver:
             timing=EventTiming(),
         )
         self._calls = ClaimCalls(self._preparer, self._metrics, clock=clock)
+        self._eviction = Eviction(
+            self._kube,
+            self._settings.node_name,
+            is_in_use=self._claims.holdings.are_there,
+            lock=MpsFiles(root=self._mps_folder).eviction,
+            longest=self._settings.eviction_wait,
+            clock=clock,
+        )
 
     def _build_strategies(self, roots: Roots, clock: Callable[[], float]) -> Mapping[str, Sharing]:
         self._requests = DomainRequests(self._mps_folder, clock)
@@ -347,6 +357,11 @@ class Driver:
         self._redivider.start()
         self._memory_watch.start()
         self._mps_events.start()
+
+    def let_claims_end(self, pause: Callable[[float], bool]) -> None:
+        """Wait for claims if the GPU driver is to be replaced, and let go of it (Eviction)."""
+        if self._eviction.wait_for_claims(pause) and self._watcher.stop(STOP_SECONDS):
+            self._session.close()
 
     def stop(self) -> tuple[str, ...]:
         """Stop every part, first what calls come from; what is prepared and published stays.
@@ -457,6 +472,8 @@ def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> i
     log.info("driver started")
     reason = shutdown.wait()
     log.info("driver stopping", reason=reason.text)
+    if reason.exit_status == 0:
+        driver.let_claims_end(shutdown.comes_within)
     left = driver.stop()
     if left:
         log.warning("claims left unfinished", claims=left)
@@ -467,17 +484,3 @@ def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> i
             stream.flush()
         os._exit(reason.exit_status)
     return reason.exit_status
-
-
-def connect(settings: Settings, environment: Mapping[str, str]) -> KubeClient:
-    """Return a client of the API server; nothing is sent yet.
-
-    Raises:
-        SetupError: there are no usable credentials.
-    """
-    if settings.kubeconfig is not None:
-        # Not above: a driver in a pod needs nothing of it.
-        from dra_driver.kube.kubeconfig import from_kubeconfig  # noqa: PLC0415
-
-        return from_kubeconfig(settings.kubeconfig)
-    return KubeClient.in_cluster(environment)

@@ -340,6 +340,12 @@ class Settings(CommandSettings):
         "kubelet needs a moment to notice.",
     )
 
+    eviction_wait: SecondsOrOff = Field(
+        600.0,
+        description="Seconds that the driver stays for claims of pods that are evicted after it, "
+        "as GPU Operator does before it replaces the GPU driver; 0: off.",
+    )
+
     # Settings of NVIDIA's driver that are accepted so that its DaemonSets work. Those without any
     # effect (IGNORED says why) are no part of the help.
     feature_gates: str = Field(

@@ -71,6 +71,14 @@ class Shutdown:
             if self._poll.poll(None if left is None else left * 1000):
                 os.read(self._woken, 4096)
 
+    def comes_within(self, seconds: float) -> bool:
+        """Wait for that long, or until there is a reason to end; return whether there is one."""
+        try:
+            self.wait(seconds)
+        except queue.Empty:
+            return False
+        return True
+
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._reasons.put(ShutdownReason(text=signal.Signals(number).name, exit_status=0))
 

@@ -45,7 +45,7 @@ from dra_driver.kubelet.sockets import is_live
 from dra_driver.mps import cli as mps_cli
 from dra_driver.mps import mounts
 from dra_driver.mps.cgroup import DaemonGroup
-from dra_driver.mps.lock import running_supervisor
+from dra_driver.mps.lock import holder_of
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.node_memory import MemorySettings, NodeMemory, node_memory
@@ -182,7 +182,7 @@ def _check_not_running(settings: Cleanup, directory: Path) -> None:
             f"a driver runs on this node and listens on {live[0]}: uninstall it first, then run "
             "this again"
         )
-    if running_supervisor(directory / "mps" / "supervisor.lock") is not None:
+    if holder_of(directory / "mps" / "supervisor.lock") is not None:
         raise SetupError(
             "the MPS supervisor runs on this node: uninstall it first, then run this again"
         )

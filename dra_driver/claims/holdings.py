@@ -81,6 +81,14 @@ class Holdings:
         """Tell whether the record keeps others from its GPUs; after a reboot nothing uses them."""
         return self.is_of_this_boot(record) and record.state is not RecordState.RELEASED
 
+    def are_there(self) -> bool:
+        """Tell whether a claim of this node holds anything, as far as this version can read.
+
+        Raises:
+            StateError: the disk cannot be read.
+        """
+        return any(self.holds(record) for record in self.records.readable())
+
     def neighbours(self, wanted: ClaimRecord) -> Neighbours:
         """Return what other claims have to do with the GPUs that a record wants.
 

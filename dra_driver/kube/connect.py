@@ -1,7 +1,8 @@
-"""A client for a command that people run, wherever they run it.
+"""A client for a command that people run, wherever they run it, and one for the driver's pod.
 
 In: what the command line names, and the environment. Out: a `KubeClient`. Rule: kubectl's order:
 the kubeconfig that was named, those of KUBECONFIG, ~/.kube/config, and in a pod its ServiceAccount.
+The driver heeds what it was given alone: a named kubeconfig, else its ServiceAccount.
 """
 
 import os
@@ -38,6 +39,20 @@ def connect(kubeconfig: Path | None, context: str, *, environment: Mapping[str, 
         raise SetupError(
             f"there is no kubeconfig to find the context {context!r} in; name one with --kubeconfig"
         )
+    return KubeClient.in_cluster(environment)
+
+
+def connect_pod(kubeconfig: Path | None, environment: Mapping[str, str]) -> KubeClient:
+    """Return a client for the driver; nothing is sent yet.
+
+    Raises:
+        SetupError: there are no usable credentials.
+    """
+    if kubeconfig is not None:
+        # Not above: a driver in a pod needs nothing of it.
+        from dra_driver.kube.kubeconfig import from_kubeconfig  # noqa: PLC0415
+
+        return from_kubeconfig(kubeconfig)
     return KubeClient.in_cluster(environment)
 
 

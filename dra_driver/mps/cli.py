@@ -175,6 +175,8 @@ def run(supervisor: Supervisor, http: HttpEndpoint | None) -> int:
     thread.start()
     reason = shutdown.wait()
     log.info("mps supervisor stopping", reason=reason.text)
+    if reason.exit_status == 0:
+        supervisor.let_domains_end(shutdown.comes_within)
     supervisor.stop()
     thread.join(_STOP_SECONDS)
     if http is not None:

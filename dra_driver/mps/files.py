@@ -5,6 +5,7 @@
     status/<id>.json       what the supervisor answers      (mps/domain.py)
     domains/<id>/          the supervisor's: record.json; run, log and shm, each a small tmpfs
     supervisor.lock        held by the running supervisor; its content is `Status.supervisor`
+    eviction.lock          held by an evicted driver that waits for claims (kubelet/eviction.py)
 
 A file appears whole or not at all, by a rename in its folder; a name that begins with a dot is a
 file that is being written. Driver and supervisor share nothing else, so either can be replaced at
@@ -99,6 +100,11 @@ class MpsFiles:
     def lock(self) -> Path:
         """Held by the running supervisor."""
         return self.root / "supervisor.lock"
+
+    @property
+    def eviction(self) -> Path:
+        """Held by a driver that is evicted, and waits for claims whose domains have to be ended."""
+        return self.root / "eviction.lock"
 
     def desired(self, domain: DomainId) -> Path:
         """Return the path of a desired-state file."""

@@ -1,8 +1,8 @@
-"""The lock that the running supervisor holds, which shows the driver whether one runs.
+"""Locks that show who runs: the supervisor to the driver, and an evicted driver to the supervisor.
 
 An open-file-description lock (fcntl(2), F_OFD_SETLK): the kernel releases it when the process ends,
 however that happens, and others can query it (F_OFD_GETLK) without taking it. The file's content
-names the process that holds it, which tells the statuses of this supervisor from those of others.
+names the process that holds it, which tells the statuses of one supervisor from those of others.
 """
 
 import errno
@@ -17,15 +17,15 @@ from dra_driver.mps.files import file_error
 _ROOM = 256
 
 
-class SupervisorLock:
-    """The right to serve one MPS directory."""
+class NamedLock:
+    """A file that one process at a time has locked: the supervisor of an MPS directory, say."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: int | None = None
 
     def take(self, name: str) -> bool:
-        """Take the lock and write the name into it; False while another supervisor has it.
+        """Take the lock and write the name into it; False while another process has it.
 
         Raises:
             StateError: the file cannot be used.
@@ -53,8 +53,8 @@ class SupervisorLock:
             self._file = None
 
 
-def running_supervisor(path: Path) -> str | None:
-    """Return the name of the running supervisor, None if none runs.
+def holder_of(path: Path) -> str | None:
+    """Return the name of the process that holds a lock, None if none does.
 
     Raises:
         StateError: the file cannot be read.
@@ -75,8 +75,8 @@ def running_supervisor(path: Path) -> str | None:
         os.close(file)
 
 
-def last_supervisor(path: Path) -> str | None:
-    """Return the name of the supervisor that has run last, whether it still does.
+def last_holder_of(path: Path) -> str | None:
+    """Return the name of the process that has held a lock last, whether it still does.
 
     Raises:
         StateError: the file cannot be read.

@@ -39,7 +39,7 @@ from dra_driver.mps.files import (
     write_file,
 )
 from dra_driver.mps.inotify import WatchPool
-from dra_driver.mps.lock import last_supervisor, running_supervisor
+from dra_driver.mps.lock import holder_of, last_holder_of
 from dra_driver.mps.pipes import CONTROL_SOCKET
 from dra_driver.mps.processes import listens
 
@@ -171,7 +171,7 @@ class DomainRequests:
         Raises:
             StateError: the lock cannot be read.
         """
-        return running_supervisor(self._files.lock) is not None
+        return holder_of(self._files.lock) is not None
 
     def stop(self) -> None:
         """End every wait, now and from now on."""
@@ -233,7 +233,7 @@ class DomainRequests:
         status = self.status(domain.id)
         if status is None or status.state is not State.READY:
             return None
-        is_last_word = status.supervisor == last_supervisor(self._files.lock)
+        is_last_word = status.supervisor == last_holder_of(self._files.lock)
         if not is_last_word or status.generation != self._incarnation_of(domain).generation:
             return None
         return status if listens(self.paths(domain.id).own, CONTROL_SOCKET) else None
@@ -295,7 +295,7 @@ class DomainRequests:
         missing_since: float | None = None
         with self._watches.lend() as watch:
             while True:
-                supervisor, now = running_supervisor(self._files.lock), self._clock()
+                supervisor, now = holder_of(self._files.lock), self._clock()
                 if supervisor is None:
                     found = without()
                     if found is not None:

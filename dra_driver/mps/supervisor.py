@@ -20,7 +20,7 @@ from dra_driver.mps.domain_worker import Desired, DomainWorker, Newer, Unreadabl
 from dra_driver.mps.files import folders_in, ids_in, read_file
 from dra_driver.mps.inotify import FolderWatch
 from dra_driver.mps.lifecycle import SupervisorContext
-from dra_driver.mps.lock import SupervisorLock
+from dra_driver.mps.lock import NamedLock, holder_of
 from dra_driver.mps.record import read_record
 
 log = structlog.get_logger()
@@ -29,6 +29,7 @@ _LOOK_SECONDS = 2.0  # also without an event: not every file system is sure to s
 _LOCK_SECONDS = 0.2
 _DISK_SECONDS = 2.0
 _STOP_SECONDS = 5.0
+_EVICTION_SECONDS = 2.0  # for an evicted driver to say so: both are told to end at the same time
 
 
 class Supervisor:
@@ -45,7 +46,7 @@ class Supervisor:
         self._stopping = threading.Event()
         self._workers: dict[DomainId, DomainWorker] = {}
         self._versions: dict[DomainId, tuple[int, ...]] = {}
-        self._lock = SupervisorLock(context.files.lock)
+        self._lock = NamedLock(context.files.lock)
         self._watch = FolderWatch(context.files.desired_folder)
 
     def run(self) -> None:
@@ -62,6 +63,27 @@ class Supervisor:
                     self._watch.wait(_LOOK_SECONDS)
         finally:
             self._shut_down()
+
+    def let_domains_end(self, pause: Callable[[float], bool]) -> None:
+        """Wait while there are domains and an evicted driver waits for their claims.
+
+        Daemons have GPUs open, and the GPU driver is to be replaced (kubelet/eviction.py). `run`
+        goes on meanwhile. The wait ends too when `pause`, which is given seconds, says so.
+        """
+        known_by = self._clock() + _EVICTION_SECONDS
+        while self.domains():
+            if self._is_awaited():
+                known_by = self._clock()
+            elif self._clock() >= known_by:
+                return
+            if pause(_LOCK_SECONDS):
+                return
+
+    def _is_awaited(self) -> bool:
+        try:
+            return holder_of(self._files.eviction) is not None
+        except StateError:
+            return False
 
     def stop(self) -> None:
         """End `run` soon. May be called from a signal handler, and from any thread."""

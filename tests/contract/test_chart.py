@@ -299,6 +299,29 @@ def test_a_platform_has_its_paths(render: Render, values: Path) -> None:
     assert host_paths(pod)["cdi"] == environment(pod)["CDI_ROOT"] == "/var/run/cdi"
 
 
+def test_gpu_operator_sends_both_daemon_sets_off_by_the_label_that_it_is_told(
+    render: Render,
+) -> None:
+    file = FOLDER / "platforms" / "gpu-operator.yaml"
+    name, label = re.findall(r"driver\.manager\.env\[0\]\.(?:name|value)=(\S+)", file.read_text())
+    assert name == "NODE_LABEL_FOR_GPU_POD_EVICTION"
+    told = f"'driver.manager.env[0].value={label}'"
+    assert told in (REPOSITORY / PAGE).read_text()
+    openshift = file.with_name("openshift.yaml")
+    for words in (("--values", file), ("--values", file, "--values", openshift)):
+        sets = of_kind(render(*words), "DaemonSet")
+        assert len(sets) == 2
+        for one in sets:
+            assert one["spec"]["template"]["spec"]["nodeSelector"] == {label: "true"}
+
+
+def test_pods_get_the_time_that_an_evicted_driver_may_wait_for_claims(render: Render) -> None:
+    settings = Settings(node_name="n")
+    wait = settings.eviction_wait + settings.shutdown_grace + settings.shutdown_delay
+    for one in of_kind(render(), "DaemonSet"):
+        assert one["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= wait + 30
+
+
 def test_every_platform_is_on_the_page() -> None:
     text = (REPOSITORY / PAGE).read_text()
     assert [path.name for path in PLATFORMS if f"`{path.name}`" not in text] == []

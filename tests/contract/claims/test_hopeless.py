@@ -13,7 +13,7 @@ from dra_driver.devices.model import SickGpu
 from dra_driver.errors import DeviceError
 from dra_driver.mps.domain import DomainId, State, Status, encode_status
 from dra_driver.mps.files import MpsFiles, write_file
-from dra_driver.mps.lock import SupervisorLock
+from dra_driver.mps.lock import NamedLock
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import EXCLUSIVE
 from dra_driver.sharing.exclusive import Exclusive
@@ -78,7 +78,7 @@ def test_a_daemon_is_waited_for_no_longer_than_the_setting_says(
 ) -> None:
     ref = sharing.api.add("gpu-1", configs=[MPS])
     files.make_folders()
-    lock = SupervisorLock(files.lock)
+    lock = NamedLock(files.lock)
     assert lock.take("busy")
     assert READY <= refused(sharing, ref, DeviceError, "is not ready yet") < UNDONE
     lock.release()
@@ -88,11 +88,11 @@ def test_a_supervisor_that_is_being_replaced_is_waited_for(
     sharing: Driver, files: MpsFiles
 ) -> None:
     files.make_folders()
-    former = SupervisorLock(files.lock)
+    former = NamedLock(files.lock)
     assert former.take("former")
     former.release()
     ref = sharing.api.add("gpu-1", configs=[MPS])
-    successor = SupervisorLock(files.lock)
+    successor = NamedLock(files.lock)
 
     def serve() -> None:
         """Come after more than the grace, and answer."""

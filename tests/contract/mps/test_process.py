@@ -15,6 +15,7 @@ import pytest
 from dra_driver.mps import processes
 from dra_driver.mps.cgroup import GROUP, DaemonGroup
 from dra_driver.mps.files import MpsFiles
+from dra_driver.mps.lock import NamedLock
 from dra_driver.mps.requests import DomainRequests
 from worlds.configs import PATIENCE
 from worlds.mps import MpsDomains
@@ -107,3 +108,37 @@ def test_a_daemon_leaves_every_control_group_of_its_container(
     lines = Path(f"/proc/{sleeper.pid}/cgroup").read_text().splitlines()
     groups = {line.split(":")[1]: line.split(":")[2] for line in lines}
     assert groups.get("devices", groups.get("")) == f"/{GROUP}"
+
+
+def test_while_an_evicted_driver_waits_for_claims_it_ends_their_daemons(
+    mps: MpsDomains, command: "subprocess.Popen[bytes]"
+) -> None:
+    domain = mps.domain("claim", 0)
+    status = mps.ready(domain)
+    assert status.daemon is not None
+    driver = NamedLock(mps.files.eviction)
+    assert driver.take("driver")
+    command.send_signal(signal.SIGTERM)
+    time.sleep(4)  # twice as long as it waits for a driver to say so
+    assert processes.is_alive(status.daemon)
+    mps.gone(domain)
+    assert mps.left(domain) == []
+    driver.release()
+    _, log = command.communicate(timeout=PATIENCE)
+    assert command.returncode == 0, log.decode()
+
+
+def test_it_leaves_when_the_evicted_driver_has_gone_and_its_daemons_stay(
+    mps: MpsDomains, command: "subprocess.Popen[bytes]"
+) -> None:
+    domain = mps.domain("claim", 0)
+    status = mps.ready(domain)
+    driver = NamedLock(mps.files.eviction)
+    assert driver.take("driver")
+    command.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    driver.release()
+    _, log = command.communicate(timeout=PATIENCE)
+    assert command.returncode == 0, log.decode()
+    assert status.daemon is not None
+    assert processes.is_alive(status.daemon)

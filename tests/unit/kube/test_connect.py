@@ -7,7 +7,7 @@ import yaml
 
 from dra_driver.errors import SetupError
 from dra_driver.kube.client import KubeClient
-from dra_driver.kube.connect import connect
+from dra_driver.kube.connect import connect, connect_pod
 
 
 def write(path: Path, server: str, *, context: str = "c", **more: object) -> Path:
@@ -88,3 +88,8 @@ def test_in_a_pod_its_service_account_is_used() -> None:
         connect(None, "", environment=pod)
     with pytest.raises(SetupError, match="no kubeconfig to find the context 'prod' in"):
         connect(None, "prod", environment=pod)
+
+
+def test_without_kubeconfig_outside_of_a_pod_the_driver_says_what_to_give() -> None:
+    with pytest.raises(SetupError, match="--kubeconfig"):
+        connect_pod(None, {})

@@ -23,7 +23,7 @@ from dra_driver.mps.domain import (
     shared_domain,
 )
 from dra_driver.mps.files import MpsFiles
-from dra_driver.mps.lock import SupervisorLock
+from dra_driver.mps.lock import NamedLock
 from dra_driver.mps.requests import DomainRequests
 
 DOMAIN = Domain(id=DomainId("claim"), devices=(DomainDevice(uuid="GPU-1"),))
@@ -39,7 +39,7 @@ def requests(tmp_path: Path) -> DomainRequests:
 @pytest.fixture
 def busy_supervisor(tmp_path: Path) -> Iterator[None]:
     """A supervisor that runs and never gets to its work."""
-    lock = SupervisorLock(MpsFiles(root=tmp_path).lock)
+    lock = NamedLock(MpsFiles(root=tmp_path).lock)
     assert lock.take("busy")
     yield
     lock.release()
@@ -180,7 +180,7 @@ def test_a_shared_domain_is_ready_only_in_its_present_incarnation(
 @pytest.fixture
 def orphan(tmp_path: Path, requests: DomainRequests) -> Iterator[tuple[Status, socket.socket]]:
     """A shared domain that was ready when its supervisor ended, and whose daemon listens."""
-    lock = SupervisorLock(MpsFiles(root=tmp_path).lock)
+    lock = NamedLock(MpsFiles(root=tmp_path).lock)
     assert lock.take("busy")
     lock.release()
     present = replace(SHARED, incarnation="1")

@@ -1,0 +1,123 @@
+"""A driver that is sent off its node before the pods with claims are, and waits for them.
+
+In: the labels of the Node, and whether claims are still prepared. Out: a wait between the signal to
+end and the end. Rule: a pod with claims is not taken down while no driver unprepares them. GPU
+Operator's driver manager, before it replaces the GPU driver, gives labels of the Node a value by
+which DaemonSets leave, and evicts the pods with GPUs only then. Without the wait these would never
+go, nor would the manager go on. The MPS supervisor, sent off as well and without a word from the
+API server, sees by a lock that it is needed until the driver goes.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from dra_driver.errors import DriverError, StateError
+from dra_driver.mps.lock import NamedLock
+
+PAUSED = "paused-for-driver-upgrade"
+"""In the value of each label by which GPU Operator's driver manager sends pods off a Node."""
+
+_REQUEST_SECONDS = 2.0
+_LOOK_SECONDS = 0.25
+_ASK_EVERY = 8
+"""Looks at the claims for each question for the Node's labels."""
+
+log = structlog.get_logger()
+
+
+class NodeApi(Protocol):
+    """What is needed of the API server's client (kube/client.py)."""
+
+    def get_node(self, name: str, *, timeout: float) -> dict[str, object]:
+        """Return a Node."""
+        ...
+
+
+class Eviction:
+    """Whether this driver is evicted for another GPU driver, and the wait for claims."""
+
+    def __init__(
+        self,
+        api: NodeApi,
+        node_name: str,
+        *,
+        is_in_use: Callable[[], bool],
+        lock: Path,
+        longest: float,
+        clock: Callable[[], float],
+    ) -> None:
+        """Take whom to ask; nothing is asked yet.
+
+        Args:
+            api: asked for the Node.
+            node_name: of this node.
+            is_in_use: tells whether a claim is prepared here; may raise StateError.
+            lock: the file by which the MPS supervisor knows; without its folder there is none.
+            longest: seconds to wait; 0 for no wait.
+            clock: monotonic, in seconds.
+        """
+        self._api = api
+        self._node_name = node_name
+        self._asked_if_in_use = is_in_use
+        self._folder = lock.parent
+        self._lock = NamedLock(lock)
+        self._longest = longest
+        self._clock = clock
+
+    def wait_for_claims(self, pause: Callable[[float], bool]) -> bool:
+        """Wait until no claim is prepared, if this driver is evicted; return whether it is.
+
+        The wait ends too when the labels are back, for then another driver is to come here, and
+        when `pause`, which is given seconds, says that the process has to end at once.
+        """
+        if not self._is_paused(otherwise=False):
+            return False
+        end = self._clock() + self._longest
+        if self._longest and self._is_in_use():
+            self._tell_supervisor()
+            log.info("claims of evicted pods waited for", seconds=self._longest)
+            try:
+                self._wait(end, pause)
+            finally:
+                self._lock.release()
+        return True
+
+    def _wait(self, end: float, pause: Callable[[float], bool]) -> None:
+        looks = 0
+        while self._is_in_use():
+            looks += 1
+            if self._clock() >= end:
+                log.warning("claims of evicted pods still prepared", seconds=self._longest)
+                return
+            if pause(_LOOK_SECONDS):
+                return
+            if looks % _ASK_EVERY == 0 and not self._is_paused(otherwise=True):
+                log.info("claims no longer waited for", reason="the Node's labels are back")
+                return
+
+    def _is_in_use(self) -> bool:
+        try:
+            return self._asked_if_in_use()
+        except StateError as error:
+            log.warning("claims not waited for", reason=str(error))
+            return False
+
+    def _is_paused(self, *, otherwise: bool) -> bool:
+        """Tell whether pods are sent off the Node; `otherwise` if the API server does not say."""
+        try:
+            node = self._api.get_node(self._node_name, timeout=_REQUEST_SECONDS)
+        except DriverError:
+            return otherwise
+        metadata = node.get("metadata")
+        labels = metadata.get("labels") if isinstance(metadata, dict) else None
+        return any(PAUSED in str(value) for value in labels.values()) if labels else False
+
+    def _tell_supervisor(self) -> None:
+        try:
+            if self._folder.is_dir():
+                self._lock.take("driver")
+        except StateError as error:
+            log.warning("mps supervisor not told to wait", reason=str(error))

@@ -1,0 +1,114 @@
+"""The whole driver as a process, sent off its node before the pods that have GPUs are."""
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from testbed.driver_container import users_of
+from testbed.kubelet import ClaimName, KubeletClient
+
+from apiserver.server import ApiServer
+from dra_driver.kube.kubeconfig import from_kubeconfig
+from dra_driver.kube.resource import NODES
+from worlds.process import NODE, ProcessNode, eventually
+
+LABEL = "nvidia.com/dra-driver"
+PAUSED = "paused-for-driver-upgrade"
+
+
+@pytest.fixture
+def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
+    node = ProcessNode(tmp_path, api)
+    node.install_gpus("t4x4")
+    node.driver.start()
+    node.wait_devices(4)
+    yield node
+    node.driver.kill()
+
+
+def label(node: ProcessNode, value: str) -> None:
+    client = from_kubeconfig(node.place.kubeconfig)
+    found = client.get_node(NODE, timeout=5)
+    found["metadata"]["labels"] = {LABEL: value}
+    client.update(NODES, NODE, found, timeout=5)
+    client.close()
+
+
+def prepare(node: ProcessNode, kubelet: KubeletClient) -> ClaimName:
+    claim = node.allocate("one", "gpu-1")
+    kubelet.register()
+    assert kubelet.prepare(claim)[claim.uid].error == ""
+    return claim
+
+
+def test_it_unprepares_the_claims_of_pods_that_are_evicted_after_it(
+    node: ProcessNode,
+) -> None:
+    with KubeletClient(node.place.registry) as kubelet:
+        claim = prepare(node, kubelet)
+        label(node, PAUSED)
+        node.driver.send(signal.SIGTERM)
+        node.driver.wait_log("claims of evicted pods waited for")
+        time.sleep(3)
+        assert kubelet.unprepare(claim)[claim.uid].error == ""
+    assert node.driver.wait(timeout=20) == 0
+    assert node.place.left_over() == []
+    assert users_of(node.place.driver_root) == []
+
+
+def test_it_ends_when_the_labels_are_back_and_its_claims_stay(
+    node: ProcessNode,
+) -> None:
+    with KubeletClient(node.place.registry) as kubelet:
+        prepare(node, kubelet)
+    label(node, PAUSED)
+    node.driver.send(signal.SIGTERM)
+    node.driver.wait_log("claims of evicted pods waited for")
+    label(node, "true")
+    assert node.driver.wait(timeout=20) == 0
+    assert len(node.place.records()) == 1
+
+
+def test_a_second_signal_ends_it(node: ProcessNode) -> None:
+    with KubeletClient(node.place.registry) as kubelet:
+        prepare(node, kubelet)
+    label(node, PAUSED)
+    node.driver.send(signal.SIGTERM)
+    node.driver.wait_log("claims of evicted pods waited for")
+    assert node.driver.running()
+    assert node.driver.stop(timeout=20) == 0
+
+
+def test_the_gpus_are_let_go_of_before_the_kubelet_has_noticed(
+    node: ProcessNode,
+) -> None:
+    node.driver.stop()
+    node.driver.env["SHUTDOWN_DELAY"] = "8"
+    node.driver.start()
+    node.driver.wait_log("driver started")
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
+        node.driver.wait_registered()
+        eventually(lambda: open_nodes(node), "the driver to have GPUs open")
+        label(node, PAUSED)
+        node.driver.send(signal.SIGTERM)
+        eventually(lambda: not open_nodes(node), "the driver to let go of them")
+        assert node.driver.running()
+    assert node.driver.wait(timeout=30) == 0
+
+
+def open_nodes(node: ProcessNode) -> list[str]:
+    """The GPUs' device nodes that the driver has open."""
+    fds = Path(f"/proc/{node.driver.pid}/fd")
+    dev = str(node.place.driver_root / "dev")
+    found = []
+    for link in fds.iterdir():
+        try:
+            path = str(link.readlink())
+        except OSError:
+            continue
+        if path.startswith(dev):
+            found.append(path)
+    return found
