@@ -36,7 +36,8 @@ class InstalledNode(GpuNode):
     """A node with the driver and the MPS supervisor as DaemonSets, of the image in an archive.
 
     The cluster has to be one `for_pods`: they reach the node, but not its loopback, and there are
-    no Services here. `driver_env` are settings of the driver beside those that this machine needs.
+    no Services here. `driver_env` are settings of the driver beside those that this machine needs;
+    `platform` is one of the chart's files of values, by name.
     """
 
     def __init__(
@@ -47,9 +48,11 @@ class InstalledNode(GpuNode):
         *,
         profile: str = "h100x8",
         driver_env: Mapping[str, str] | None = None,
+        platform: str = "",
     ) -> None:
         super().__init__(cluster, folder, profile=profile)
         self._image = image
+        self._platform = ("--values", CHART / "platforms" / f"{platform}.yaml") if platform else ()
         self._tag = ""
         self._settings = dict(driver_env or {})
         self._share_config = ""
@@ -198,7 +201,7 @@ class InstalledNode(GpuNode):
             raise TestbedError("the chart is not installed")
         path = self.folder / "values.yaml"
         path.write_text(yaml.safe_dump(self.values()))
-        self._helm(verb, RELEASE, CHART, "--values", path, *words)
+        self._helm(verb, RELEASE, CHART, *self._platform, "--values", path, *words)
 
     def _label(self, *, on: bool) -> None:
         word = f"{LABEL}=true" if on else f"{LABEL}-"
