@@ -66,6 +66,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     length.add_argument("--minutes", type=float, default=0, help="how long; ends after a round")
     parser.add_argument("--name", default="chaos", help="name of the cluster")
     parser.add_argument("--kubernetes", default="", help="its version, such as 1.36")
+    parser.add_argument("--containerd", default="", help="that of its containerd, such as 1.7")
     parser.add_argument("--output", type=Path, help="file for the report, as JSON")
     parser.add_argument(
         "--logs", type=Path, help="folder to keep the logs of driver and supervisor in"
@@ -94,7 +95,7 @@ def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]
         configs = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="dra-chaos-shares-")))
         (configs / "default").write_text(config(DIVISIONS[0]))
         node = GpuNode(
-            Cluster(options.name, options.kubernetes),
+            Cluster(options.name, options.kubernetes, containerd=options.containerd),
             folder,
             driver_env={
                 "RESCAN_INTERVAL": "1",

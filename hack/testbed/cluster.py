@@ -11,10 +11,17 @@ from testbed.commands import REPOSITORY, run, stream
 COMMAND = REPOSITORY / "hack" / "cluster"
 
 
+def version_flags(kubernetes: str, containerd: str) -> tuple[str, ...]:
+    """The flags of hack/cluster for these versions; none for its own."""
+    pairs = (("--version", kubernetes), ("--containerd", containerd))
+    return tuple(word for flag, version in pairs if version for word in (flag, version))
+
+
 class Cluster:
     """One named cluster of hack/cluster. `up` first, then the rest.
 
-    `kubernetes` is the version, such as `1.36`; empty for the one that hack/cluster chooses.
+    `kubernetes` is the version, such as `1.36`, and `containerd` that of the container runtime,
+    such as `1.7`; empty for those that hack/cluster chooses.
     `feature_gates` are for every component, such as `DRADeviceTaints=true`.
     `flags` are more flags for components, such as `kube-scheduler:--v=4`. With `for_pods` the API
     server listens where pods reach it.
@@ -27,10 +34,11 @@ class Cluster:
         flags: Iterable[str] = (),
         *,
         feature_gates: str = "",
+        containerd: str = "",
         for_pods: bool = False,
     ) -> None:
         self.name = name
-        self._version = ("--version", kubernetes) if kubernetes else ()
+        self._versions = version_flags(kubernetes, containerd)
         self._flags = tuple(f"--flag={flag}" for flag in flags)
         if feature_gates:
             self._flags += (f"--feature-gates={feature_gates}",)
@@ -45,7 +53,7 @@ class Cluster:
         Raises:
             TestbedError: It could not be; the text is what hack/cluster said.
         """
-        stream(self._words("up", *self._version, *self._flags), tell, timeout=1800)
+        stream(self._words("up", *self._versions, *self._flags), tell, timeout=1800)
         self.attach()
 
     def attach(self) -> None:

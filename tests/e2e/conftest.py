@@ -2,7 +2,7 @@
 
 Without what they need (root, the cluster's binaries) the tests are skipped with the reason; with
 E2E_REQUIRED=1 they fail instead. E2E_CLUSTER names the cluster: two runs need two names.
-kubernetes.py says which Kubernetes.
+kubernetes.py says which Kubernetes and containerd.
 """
 
 import os
@@ -15,11 +15,12 @@ import pytest
 from image.builder import Builder, cache_folder
 from image.errors import ImageError
 from image.recipe import Recipe, own_architecture
+from testbed.cluster import version_flags
 from testbed.commands import REPOSITORY, TestbedError, run
 from testbed.node import GpuNode
 
 from containers import ClusterError, Containers
-from e2e.kubernetes import KUBERNETES, cluster_of, skip_if_lacking
+from e2e.kubernetes import CONTAINERD, KUBERNETES, cluster_of, skip_if_lacking
 from e2e.needs import cannot_run
 from e2e.scene import Scene
 
@@ -34,8 +35,8 @@ def missing() -> str:
     if os.geteuid() != 0:
         return "a kubelet needs root"
     try:
-        version = ("--version", KUBERNETES) if KUBERNETES else ()
-        run((sys.executable, REPOSITORY / "hack" / "cluster", "fetch", *version), timeout=1800)
+        versions = version_flags(KUBERNETES, CONTAINERD)
+        run((sys.executable, REPOSITORY / "hack" / "cluster", "fetch", *versions), timeout=1800)
     except TestbedError as error:
         return f"the cluster's binaries could not be had: {error}"
     return ""

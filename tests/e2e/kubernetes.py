@@ -1,7 +1,8 @@
 """Which Kubernetes the end-to-end tests run on, and what it lacks.
 
 E2E_KUBERNETES is the version, from 1.34 to 1.37; unset, the one that hack/cluster chooses.
-E2E_FEATURE_GATES switches features of it on or off, as `NAME=true,NAME=false`, in every component.
+E2E_CONTAINERD is the version of its containerd, 2 or 1.7. E2E_FEATURE_GATES switches features on or
+off, as `NAME=true,NAME=false`, in every component.
 A test that needs a feature is marked with it; where it is lacking the test is skipped, and
 test_doctor.py sees on the cluster itself that it is.
 """
@@ -15,12 +16,15 @@ from dra_driver.doctor.cluster_checks import ALL_FEATURES_ON
 from dra_driver.doctor.cluster_facts import Feature
 
 KUBERNETES = os.environ.get("E2E_KUBERNETES", "")
+CONTAINERD = os.environ.get("E2E_CONTAINERD", "")
 FEATURE_GATES = os.environ.get("E2E_FEATURE_GATES", "")
 
 
 def cluster_of(name: str, *, for_pods: bool = False) -> Cluster:
     """Return a cluster, not up yet, of the Kubernetes that these tests run on."""
-    return Cluster(name, KUBERNETES, feature_gates=FEATURE_GATES, for_pods=for_pods)
+    return Cluster(
+        name, KUBERNETES, containerd=CONTAINERD, feature_gates=FEATURE_GATES, for_pods=for_pods
+    )
 
 
 def lacking() -> frozenset[Feature]:

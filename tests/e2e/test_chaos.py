@@ -10,7 +10,7 @@ from testbed.commands import REPOSITORY, run
 
 from dra_driver.doctor.cluster_facts import Feature
 from e2e.conftest import missing
-from e2e.kubernetes import KUBERNETES, needs
+from e2e.kubernetes import CONTAINERD, KUBERNETES, needs
 
 pytestmark = [
     pytest.mark.e2e,
@@ -30,8 +30,8 @@ def test_everything_holds_through_a_short_campaign(tmp_path: Path) -> None:
             pytest.fail(reason)
         pytest.skip(reason)
     name = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-chaos"
-    version = ("--kubernetes", KUBERNETES) if KUBERNETES else ()
-    words = ("--seed", str(SEED), "--rounds", str(ROUNDS), "--name", name, *version)
+    versions = ("--kubernetes", KUBERNETES, "--containerd", CONTAINERD)
+    words = ("--seed", str(SEED), "--rounds", str(ROUNDS), "--name", name, *versions)
     logs = ("--logs", tmp_path / "logs", "--output", tmp_path / "report.json")
     said = run((sys.executable, REPOSITORY / "hack" / "chaos", *words, *logs), timeout=850)
     assert re.search(rf"^seed {SEED}: {ROUNDS + 1} rounds, \d+ pods", said, re.MULTILINE)

@@ -27,7 +27,6 @@ from local_cluster.toolchain import Go, find_go, required_go
 from local_cluster.versions import (
     ALLOCATOR_GO_MOD,
     CDI_GO_MOD,
-    CONTAINERD_GO_MOD,
     ETCD_GO_MOD,
     GO_MOD_FILES,
     HELM_GO_MOD,
@@ -247,7 +246,7 @@ def _recipes(versions: Versions) -> Mapping[str, tuple[Path, Compiler]]:
     """Which go.mod a group is compiled from, and by what."""
     return {
         "kubernetes": (GO_MOD_FILES[versions.minor], build.compile_kubernetes),
-        "containerd": (CONTAINERD_GO_MOD, build.compile_containerd),
+        "containerd": (versions.containerd_module[1], build.compile_containerd),
         "etcd": (ETCD_GO_MOD, build.compile_etcd),
         "cdi": (CDI_GO_MOD, build.compile_cdi),
         "allocator": (ALLOCATOR_GO_MOD, build.compile_allocator),

@@ -25,7 +25,6 @@ from local_cluster.toolchain import Go
 from local_cluster.versions import (
     ALLOCATOR_GO_MOD,
     CDI_GO_MOD,
-    CONTAINERD_GO_MOD,
     ETCD_GO_MOD,
     GO_MOD_FILES,
     HELM_GO_MOD,
@@ -94,11 +93,11 @@ def kubernetes_job(versions: Versions) -> Job:
 
 def containerd_job(versions: Versions) -> Job:
     """containerd, its runc shim and ctr."""
-    package = "github.com/containerd/containerd/v2"
+    package, go_mod = versions.containerd_module
     return Job(
         title=f"containerd {versions.containerd}",
-        module=CONTAINERD_GO_MOD.parent,
-        go_mod=CONTAINERD_GO_MOD,
+        module=go_mod.parent,
+        go_mod=go_mod,
         packages=tuple(f"{package}/cmd/{name}" for name in CONTAINERD_PROGRAMS),
         ldflags=f"-s -w -X {package}/version.Version=v{versions.containerd}",
     )

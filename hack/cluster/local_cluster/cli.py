@@ -33,7 +33,14 @@ from local_cluster.state import (
     locked,
     state_folder,
 )
-from local_cluster.versions import DEFAULT_MINOR, GO_MOD_FILES, arch_of_this_machine, resolve
+from local_cluster.versions import (
+    CONTAINERD_MODULES,
+    DEFAULT_MINOR,
+    GO_MOD_FILES,
+    Versions,
+    arch_of_this_machine,
+    resolve,
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -109,6 +116,9 @@ def _parser() -> argparse.ArgumentParser:
             "--version",
             help=f"Kubernetes version, of {', '.join(GO_MOD_FILES)} (default: {DEFAULT_MINOR})",
         )
+        command.add_argument(
+            "--containerd", help=f"its version, {' or '.join(CONTAINERD_MODULES)} (default: 2)"
+        )
     _add_options(up)
     image = add("image", "make the test image; give it to the cluster, or write it to a file")
     image.add_argument("--tag", action="append", help=f"image name (default: {TEST_IMAGE})")
@@ -168,9 +178,13 @@ def _node(cluster: Cluster, binaries: Binaries, progress: Progress) -> Node:
     return Node(cluster=cluster, binaries=binaries, env=os.environ, progress=progress)
 
 
+def _versions_of(cluster: Cluster) -> Versions:
+    return resolve(cluster.options.kubernetes, cluster.options.containerd)
+
+
 def _existing_node(options: argparse.Namespace, progress: Progress) -> Node:
     cluster = _existing(options)
-    binaries = _store(progress).present(resolve(cluster.options.kubernetes))
+    binaries = _store(progress).present(_versions_of(cluster))
     if binaries is None:
         raise BinariesUnavailableError("the cluster's programs are gone; `fetch` gets them again")
     return _node(cluster, binaries, progress)
@@ -181,10 +195,11 @@ def _up(options: argparse.Namespace, progress: Progress) -> int:
     folder = state_folder(options.name, options.root)
     known = load(folder)
     version = options.version or (known.options.kubernetes if known else DEFAULT_MINOR)
-    versions = resolve(version)
+    versions = resolve(version, options.containerd or (known.options.containerd if known else ""))
     binaries = _store(progress).fetch(versions)
     asked = {
         "kubernetes": versions.kubernetes,
+        "containerd": versions.containerd if options.containerd or not known else None,
         "sync_frequency": options.sync_frequency,
         "feature_gates": options.feature_gates,
         "runtime_config": options.runtime_config,
@@ -218,7 +233,9 @@ def _status(options: argparse.Namespace, progress: Progress) -> int:
     if options.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
     else:
-        print(f"cluster {node.cluster.name}, Kubernetes {node.cluster.options.kubernetes}")
+        versions = _versions_of(node.cluster)
+        programs = f"Kubernetes {versions.kubernetes}, containerd {versions.containerd}"
+        print(f"cluster {node.cluster.name}, {programs}")
         print(f"{'COMPONENT':<25}{'PID':<9}{'UP SINCE':<27}HEALTHY")
         for row in rows:
             health = "yes" if row.healthy else "no"
@@ -278,6 +295,7 @@ def environment(cluster: Cluster, binaries: Binaries) -> dict[str, str]:
         "CLUSTER_STATE": cluster.state,
         "CLUSTER_LOGS": cluster.logs,
         "CLUSTER_KUBERNETES_VERSION": cluster.options.kubernetes,
+        "CLUSTER_CONTAINERD_VERSION": _versions_of(cluster).containerd,
         "TEST_IMAGE": TEST_IMAGE,
     }
     return {name: str(value) for name, value in values.items()}
@@ -319,7 +337,7 @@ def _fetch(options: argparse.Namespace, progress: Progress) -> int:
             f"there is no group {', '.join(sorted(unknown))};"
             f" there are {', '.join((*GROUPS, *OTHER_GROUPS))}"
         )
-    versions = resolve(options.version or DEFAULT_MINOR)
+    versions = resolve(options.version or DEFAULT_MINOR, options.containerd or "")
     binaries = _store(progress).fetch(versions, options.groups or GROUPS)
     for group, folder in binaries.folders.items():
         print(f"{group:<12}{folder}")

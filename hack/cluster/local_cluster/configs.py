@@ -12,6 +12,7 @@ from local_cluster import mounts
 from local_cluster.binaries import Binaries
 from local_cluster.image import SANDBOX_IMAGE
 from local_cluster.state import Cluster, write_whole
+from local_cluster.versions import is_containerd_1
 
 
 def write_configs(cluster: Cluster, binaries: Binaries) -> None:
@@ -26,47 +27,82 @@ def write_configs(cluster: Cluster, binaries: Binaries) -> None:
 
 
 def containerd_config(cluster: Cluster, binaries: Binaries) -> str:
-    """containerd's configuration, as version 3, which containerd 2.0 and newer read."""
+    """containerd's configuration: version 3 for 2.0 and newer; version 2, all that 1.7 reads."""
     state = cluster.state
-    quoted = json.dumps  # a JSON string is a TOML basic string
+    is_old = is_containerd_1(cluster.options.containerd)
+    cri = "io.containerd.grpc.v1.cri" if is_old else "io.containerd.cri.v1.runtime"
     lines = [
-        "version = 3",
-        f"root = {quoted(str(state / 'containerd'))}",
-        f"state = {quoted(str(state / 'containerd-run'))}",
+        f"version = {2 if is_old else 3}",
+        f"root = {_quoted(state / 'containerd')}",
+        f"state = {_quoted(state / 'containerd-run')}",
         # Nothing outside the state folder: no NRI socket, no /opt/containerd.
         "disabled_plugins = ['io.containerd.nri.v1.nri', 'io.containerd.internal.v1.opt']",
         "imports = []",
         "[grpc]",
-        f"address = {quoted(str(cluster.containerd_address))}",
-        "[plugins.'io.containerd.cri.v1.images']",
-        f"snapshotter = {quoted(snapshotter(state))}",
-        "[plugins.'io.containerd.cri.v1.images'.pinned_images]",
-        f"sandbox = {quoted(SANDBOX_IMAGE)}",
-        "[plugins.'io.containerd.cri.v1.runtime']",
+        f"address = {_quoted(cluster.containerd_address)}",
+        f"[plugins.'{cri}']",
         # Without CAP_SYS_RESOURCE a score below containerd's own cannot be set, and runc
         # fails with "can't get final child's PID from pipe: EOF".
         "restrict_oom_score_adj = true",
         "disable_apparmor = true",
         "netns_mounts_under_state_dir = true",
-        f"cdi_spec_dirs = {quoted([str(folder) for folder in cluster.cdi_dirs])}",
-        "[plugins.'io.containerd.cri.v1.runtime'.cni]",
-        f"bin_dirs = {quoted([str(binaries.folders['cni'])])}",
-        f"conf_dir = {quoted(str(cluster.config / 'cni'))}",
+        f"cdi_spec_dirs = {json.dumps([str(folder) for folder in cluster.cdi_dirs])}",
+        *(_only_in_1_7() if is_old else ()),
+        f"[plugins.'{cri}'.cni]",
+        f"conf_dir = {_quoted(cluster.config / 'cni')}",
+        *_cni_programs(binaries.folders["cni"], is_old=is_old),
+        f"[plugins.'{cri}'.containerd]",
+        *([f"snapshotter = {_quoted(snapshotter(state))}"] if is_old else []),
+        f"[plugins.'{cri}'.containerd.runtimes.runc]",
+        "runtime_type = 'io.containerd.runc.v2'",
+        f"[plugins.'{cri}'.containerd.runtimes.runc.options]",
+        "SystemdCgroup = false",
+        f"BinaryName = {_quoted(binaries.path('runc'))}",
+        f"Root = {_quoted(state / 'runc')}",
+        *([] if is_old else _only_since_2_0(cluster)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: object) -> str:
+    # A JSON string is a TOML basic string.
+    return json.dumps(str(text))
+
+
+def _only_in_1_7() -> list[str]:
+    """What 1.7 has in the table of its CRI plugin alone."""
+    return [
+        # Off in 1.7 unless it is said; always on from 2.4 on.
+        "enable_cdi = true",
+        f"sandbox_image = {_quoted(SANDBOX_IMAGE)}",
+        "stream_server_address = '127.0.0.1'",
+        "stream_server_port = '0'",
+    ]
+
+
+def _cni_programs(folder: Path, *, is_old: bool) -> list[str]:
+    if is_old:
+        return [f"bin_dir = {_quoted(folder)}"]
+    return [
+        f"bin_dirs = {json.dumps([str(folder)])}",
         # The plugin would leave a file for each pod under /var/lib/cni.
         "use_internal_loopback = true",
-        "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]",
-        "runtime_type = 'io.containerd.runc.v2'",
-        "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]",
-        "SystemdCgroup = false",
-        f"BinaryName = {quoted(str(binaries.path('runc')))}",
-        f"Root = {quoted(str(state / 'runc'))}",
+    ]
+
+
+def _only_since_2_0(cluster: Cluster) -> list[str]:
+    """What version 3 has in tables of other plugins."""
+    return [
+        "[plugins.'io.containerd.cri.v1.images']",
+        f"snapshotter = {_quoted(snapshotter(cluster.state))}",
+        "[plugins.'io.containerd.cri.v1.images'.pinned_images]",
+        f"sandbox = {_quoted(SANDBOX_IMAGE)}",
         "[plugins.'io.containerd.grpc.v1.cri']",
         "stream_server_address = '127.0.0.1'",
         "stream_server_port = '0'",
         "[plugins.'io.containerd.shim.v1.manager']",
-        f"socket_dir = {quoted(str(cluster.shim_sockets))}",
+        f"socket_dir = {_quoted(cluster.shim_sockets)}",
     ]
-    return "\n".join(lines) + "\n"
 
 
 def snapshotter(state: Path) -> str:

@@ -49,9 +49,11 @@ class Options:
     minute by default in Kubernetes, which is too long for a test to watch. `flags` are words
     such as `kube-scheduler:--kube-api-qps=1000`, each for one component. `apiserver` is where the
     API server listens: on the `loopback`, or on the `bridge`, where pods reach it as well.
+    `containerd` is its exact version; a record without one means the default.
     """
 
     kubernetes: str
+    containerd: str = ""
     sync_frequency: str = "5s"
     feature_gates: str = ""
     runtime_config: str = ""

@@ -86,9 +86,17 @@ def _remove_network(cluster: Cluster) -> None:
     # The kernel removes veth pairs some time after their pod's namespace is gone.
     wait_until(lambda: not network.bridge_ports(cluster.bridge), VETH_S)
     network.delete_bridge(cluster.bridge)
-    if CNI_RESULTS.exists():
-        for result in CNI_RESULTS.glob(f"{cluster.network_name}-*"):
-            result.unlink(missing_ok=True)
+    _remove_network_results(cluster)
+
+
+def _remove_network_results(cluster: Cluster) -> None:
+    """Unlink what CNI has kept of pods that were killed."""
+    for result in CNI_RESULTS.glob(f"{cluster.network_name}-*"):
+        result.unlink(missing_ok=True)
+    # containerd 1.7 calls each pod's loopback by the pod's id, whatever the cluster.
+    sandboxes = cluster.state / "containerd" / "io.containerd.grpc.v1.cri" / "sandboxes"
+    for sandbox in sandboxes.glob("*"):
+        (CNI_RESULTS / f"cni-loopback-{sandbox.name}-lo").unlink(missing_ok=True)
 
 
 def _remove_shim_sockets(cluster: Cluster) -> None:

@@ -1,7 +1,7 @@
 """Which version of each program a cluster is made of.
 
-In comes a Kubernetes version as a person writes it (1.37, v1.37.1); out come exact
-versions. Kubernetes, containerd and etcd are pinned once, in the go.mod files that compile
+In come versions of Kubernetes and containerd as a person writes them (1.37, v1.37.1); out come
+exact versions. Kubernetes, containerd and etcd are pinned once, in the go.mod files that compile
 them; what Go does not compile here is pinned below, at the versions that Kubernetes
 (build/dependencies.yaml) and containerd (script/setup) test with.
 """
@@ -22,7 +22,12 @@ GO_MOD_FILES = {
     "1.35": MODULES / "kubernetes-1.35" / "go.mod",
     "1.34": MODULES / "kubernetes-1.34" / "go.mod",
 }
-CONTAINERD_GO_MOD = MODULES / "containerd" / "go.mod"
+# containerd as it is asked for -> its module, and the go.mod that pins and compiles it; the first
+# is the default.
+CONTAINERD_MODULES = {
+    "2": ("github.com/containerd/containerd/v2", MODULES / "containerd" / "go.mod"),
+    "1.7": ("github.com/containerd/containerd", MODULES / "containerd-1.7" / "go.mod"),
+}
 CDI_GO_MOD = MODULES / "cdi" / "go.mod"
 ETCD_GO_MOD = MODULES / "etcd" / "go.mod"
 ALLOCATOR_GO_MOD = MODULES / "allocator" / "go.mod"
@@ -48,10 +53,21 @@ class Versions:
         """The Kubernetes minor version, such as 1.37."""
         return minor_of(self.kubernetes)
 
+    @property
+    def containerd_module(self) -> tuple[str, Path]:
+        """containerd's Go module, and the go.mod that compiles it."""
+        return CONTAINERD_MODULES["1.7" if is_containerd_1(self.containerd) else "2"]
+
 
 def minor_of(version: str) -> str:
     """The first two numbers of a version."""
     return ".".join(version.removeprefix("v").split(".")[:2])
+
+
+def is_containerd_1(version: str) -> bool:
+    """Whether a version is of containerd 1.x, which knows neither version 3 of its configuration
+    nor CDI that is on by itself."""
+    return version.startswith("1.")
 
 
 def pinned(go_mod: Path, module: str) -> str:
@@ -70,11 +86,11 @@ def arch_of_this_machine() -> str:
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
 
 
-def resolve(wanted: str) -> Versions:
-    """Exact versions for a Kubernetes version as a person writes it.
+def resolve(wanted: str, containerd: str = "") -> Versions:
+    """Exact versions for those of Kubernetes and containerd (or its default) as a person writes.
 
     Raises:
-        ClusterError: no go.mod here pins that minor or patch release.
+        ClusterError: no go.mod here pins that minor or patch release of one of them.
     """
     text = wanted.strip().removeprefix("v")
     go_mod = GO_MOD_FILES.get(minor_of(text))
@@ -84,8 +100,17 @@ def resolve(wanted: str) -> Versions:
         raise ClusterError(f"Kubernetes {wanted} is not known here; choose one of {known}")
     return Versions(
         kubernetes=kubernetes,
-        containerd=pinned(CONTAINERD_GO_MOD, "github.com/containerd/containerd/v2"),
+        containerd=_resolve_containerd(containerd or next(iter(CONTAINERD_MODULES))),
         container_toolkit=pinned(CDI_GO_MOD, "github.com/NVIDIA/nvidia-container-toolkit"),
         etcd=pinned(ETCD_GO_MOD, "go.etcd.io/etcd/server/v3"),
         arch=arch_of_this_machine(),
     )
+
+
+def _resolve_containerd(wanted: str) -> str:
+    known = {key: pinned(go_mod, name) for key, (name, go_mod) in CONTAINERD_MODULES.items()}
+    for key, version in known.items():
+        if wanted.strip().removeprefix("v") in (key, minor_of(version), version):
+            return version
+    listed = ", ".join(known.values())
+    raise ClusterError(f"containerd {wanted} is not known here; choose one of {listed}")
