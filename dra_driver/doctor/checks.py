@@ -96,9 +96,7 @@ OF_NODES: tuple[Check[Sources], ...] = (
         title="default container runtime",
         why="NVIDIA's runtime gives GPUs by an image's environment, whatever claims there are",
         needs=_NODE,
-        look=lambda sources: node_checks.default_runtime(
-            node_facts.runtime_configs(sources.places)
-        ),
+        look=lambda sources: sources.default_runtime(),
     ),
     Check(
         id="registration",

@@ -1,6 +1,6 @@
 """What the node's facts mean for pods with GPUs. Pure: facts in, what to tell out."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dra_driver.cdi.control_nodes import UVM
@@ -18,18 +18,9 @@ from dra_driver.doctor.node_facts import (
     SocketFacts,
     SpecFacts,
 )
-from dra_driver.doctor.runtime_config import CONTAINERD, RuntimeConfig
 
 NODE_LABEL = "nvidia.com/dra-driver=true"
 """The label that an admin sets by hand on a node with GPUs."""
-
-CDI_SWITCHED_ON = 2, 0
-"""The first containerd that has CDI switched on unless its configuration says otherwise."""
-
-CDI_KNOWN = 1, 7
-"""The first containerd whose CRI takes CDI devices."""
-
-_EXPECTED_DIRS = ("/var/run/cdi", "/run/cdi")
 
 
 def kernel_driver(facts: DriverFacts) -> Iterator[Seen]:
@@ -213,115 +204,6 @@ def others(facts: OtherFacts) -> Iterator[Seen]:
         )
     if not (facts.device_plugins or facts.checkpoint):
         yield ok("no device plugin, and nothing of NVIDIA's DRA driver")
-
-
-def runtime_cdi(
-    configs: Sequence[RuntimeConfig] | None, versions: Mapping[str, Sequence[str]]
-) -> Iterator[Seen]:
-    """Judge whether containers get their devices by CDI.
-
-    Args:
-        configs: of the runtimes on this node; None where they are not seen.
-        versions: the nodes by the runtime that each reports, such as containerd://2.0.1.
-    """
-    seen = False
-    for version, nodes in sorted(versions.items()):
-        seen = True
-        yield _runtime_version(version, nodes, configs)
-    for config in configs or ():
-        seen = True
-        yield from _runtime_files(config, versions)
-    if not seen:
-        yield unknown(
-            "no configuration of containerd or CRI-O was found, and the Node is not known",
-            "run doctor with a kubeconfig, or on the node (--host-root in a pod)",
-        )
-
-
-def _runtime_version(
-    version: str, nodes: Sequence[str], configs: Sequence[RuntimeConfig] | None
-) -> Seen:
-    where = f"{version} on {named(nodes)}"
-    name, _, number = version.partition("://")
-    numbers = _numbers(number)
-    if name == "cri-o":
-        return ok(f"{where}: CDI is always on")
-    if name != CONTAINERD or numbers is None:
-        return unknown(f"{where}: not known to this driver", "see that it supports CDI in CRI")
-    if numbers < CDI_KNOWN:
-        return error(f"{where}: it takes no CDI devices", "update it to 2.0 or newer")
-    if numbers >= CDI_SWITCHED_ON or any(one.cdi for one in configs or ()):
-        return ok(f"{where}: CDI is on unless its configuration says otherwise")
-    return warning(
-        f"{where}: CDI is off unless its configuration has enable_cdi = true",
-        "update it to 2.0 or newer, or set enable_cdi = true for its CRI plugin and restart it",
-    )
-
-
-def _runtime_files(config: RuntimeConfig, versions: Mapping[str, Sequence[str]]) -> Iterator[Seen]:
-    files = named(config.files)
-    if config.problems:
-        yield warning(
-            f"{config.name} has files that cannot be read: {named(config.problems)}",
-            "mend them: the runtime does not start with them, or is not what it seems",
-        )
-    if config.cdi is False:
-        is_heeded = not any(
-            (_numbers(one.partition("://")[2]) or (0,)) >= (2, 4)
-            for one in versions
-            if one.startswith(CONTAINERD)
-        )
-        if is_heeded:
-            yield error(
-                f"{config.name} has CDI switched off: enable_cdi = false in {files}",
-                "set enable_cdi = true and restart it: containers get no GPU without it",
-            )
-    if config.spec_dirs is not None and not set(_EXPECTED_DIRS) & set(config.spec_dirs):
-        yield error(
-            f"{config.name} looks for CDI specs in {named(config.spec_dirs) or 'no folder'} only",
-            "add /var/run/cdi to cdi_spec_dirs and restart it, or have the driver write to one "
-            "of these (--cdi-root)",
-        )
-    if config.files and config.cdi is not False and not config.problems:
-        said = "CDI is on" if config.cdi else "nothing against CDI"
-        yield ok(f"{config.name}: {said} in {files}")
-
-
-def default_runtime(configs: Sequence[RuntimeConfig] | None) -> Iterator[Seen]:
-    """Judge whether pods without a claim may see GPUs by NVIDIA's runtime."""
-    if configs is None:
-        yield unknown(
-            "this pod does not see the configuration of the node's container runtime",
-            "run doctor on the node, or in a pod that has the node's root mounted (--host-root)",
-        )
-        return
-    if not configs:
-        yield unknown("no configuration of containerd or CRI-O was found", "see --host-root")
-        return
-    by_default = [config for config in configs if config.gives_gpus_by_default]
-    for config in by_default:
-        what = config.default_runtime or config.default_program
-        if config.sees_environment is False:
-            yield info(
-                f"{config.name} runs all pods by the runtime {what!r}, which heeds the "
-                "environment of privileged containers only"
-            )
-            continue
-        yield warning(
-            f"{config.name} runs all pods by the runtime {what!r}: an image with "
-            "NVIDIA_VISIBLE_DEVICES=all sees every GPU without a claim",
-            "set the default runtime back to runc (nvidia-ctk runtime configure without "
-            "--set-as-default), or set accept-nvidia-visible-devices-envvar-when-unprivileged = "
-            "false in /etc/nvidia-container-runtime/config.toml",
-        )
-    if not by_default:
-        yield ok("pods without a claim get no runtime of NVIDIA's by default")
-
-
-def _numbers(version: str) -> tuple[int, ...] | None:
-    """Return the first two numbers of a version; None if it has none."""
-    parts = version.removeprefix("v").split(".")[:2]
-    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else None
 
 
 def labelled(facts: DriverFacts, labels: Iterable[str], node: str) -> Iterator[Seen]:

@@ -7,12 +7,13 @@ ServiceAccount the driver has is said by its DaemonSet, and a node's labels by i
 from collections.abc import Iterator, Mapping
 
 from dra_driver.devices.model import Inventory
-from dra_driver.doctor import cluster_checks, node_checks, node_facts, shipped
+from dra_driver.doctor import cluster_checks, node_checks, node_facts, runtime_checks, shipped
 from dra_driver.doctor.cluster_facts import Cluster, PermissionFacts, text
 from dra_driver.doctor.finding import Seen, unknown
 from dra_driver.doctor.installed import DaemonSets, sorted_out
 from dra_driver.doctor.once import Once
 from dra_driver.doctor.places import Places
+from dra_driver.doctor.runtime_config import RuntimeConfig
 from dra_driver.errors import DeviceError, DriverError, SetupError
 
 _NO_NVML = "NVML does not answer (see gpus)"
@@ -141,8 +142,17 @@ class Sources:
 
     def runtime_cdi(self) -> Iterator[Seen]:
         """Judge whether containers get devices by CDI, by node and cluster together."""
-        configs = node_facts.runtime_configs(self.places) if self.has_node else None
-        yield from node_checks.runtime_cdi(configs, self.runtimes())
+        versions = self.runtimes()
+        configs = self._runtime_configs(versions) if self.has_node else None
+        yield from runtime_checks.runtime_cdi(configs, versions, self._own_node)
+
+    def default_runtime(self) -> Iterator[Seen]:
+        """Judge the runtime of pods that name none."""
+        yield from runtime_checks.default_runtime(self._runtime_configs(self.runtimes()))
+
+    def _runtime_configs(self, versions: Mapping[str, list[str]]) -> list[RuntimeConfig] | None:
+        own = runtime_checks.containerd_version(versions, self._own_node)
+        return node_facts.runtime_configs(self.places, own)
 
     def gpu_labels(self) -> Iterator[Seen]:
         """Judge the labels of nodes, and whether this one lacks one."""

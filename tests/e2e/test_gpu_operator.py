@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from testbed.cluster import Cluster
 from testbed.commands import wait_until
 from testbed.driver_container import DriverContainer, users_of
 from testbed.installed_node import LABEL, NAMESPACE, InstalledNode
 from testbed.pods import wait_gone, wait_running
 
 from e2e import operator
-from e2e.conftest import KUBERNETES, missing
+from e2e.conftest import missing
+from e2e.kubernetes import cluster_of
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE as SCENES
 from e2e.scene import Scene
@@ -45,7 +45,7 @@ def node(tmp_path_factory: pytest.TempPathFactory, image_archive: Path) -> Itera
     # With a pod's UID in it the driver's socket leaves nine bytes for the cluster's name.
     name = "o" + hashlib.sha256(os.environ.get("E2E_CLUSTER", "e2e").encode()).hexdigest()[:7]
     node = InstalledNode(
-        Cluster(name, KUBERNETES, for_pods=True),
+        cluster_of(name, for_pods=True),
         tmp_path_factory.mktemp("operator"),
         image_archive,
         driver_env={"RESCAN_INTERVAL": "1"},

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.devices.nvml_memory_limits import FIRST_DRIVER
-from dra_driver.doctor import cluster_checks, node_checks
+from dra_driver.doctor import cluster_checks, runtime_checks
 from dra_driver.doctor.cluster_facts import Feature
 from dra_driver.settings import (
     DYNAMIC_MIG,
@@ -38,7 +38,7 @@ def table(last: str) -> list[list[str]]:
     return found
 
 
-def spelled(version: tuple[int, int]) -> str:
+def spelled(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
@@ -50,11 +50,24 @@ ON = spelled(cluster_checks.ALL_FEATURES_ON)
 def test_the_first_row_has_the_least_versions_that_doctor_accepts() -> None:
     kubernetes, _, runtime, _ = NEEDS["whole GPUs by claim"]
     assert kubernetes == FIRST
-    switched_on = spelled(node_checks.CDI_SWITCHED_ON)
-    known = spelled(node_checks.CDI_KNOWN)
+    switched_on = spelled(runtime_checks.CDI_SWITCHED_ON)
+    known = spelled(runtime_checks.CDI_KNOWN)
     assert (
         runtime == f"containerd {switched_on}; {known} with `enable_cdi = true`; CRI-O, not tried"
     )
+
+
+def test_the_containerd_from_which_cdi_has_groups_is_the_one_doctor_asks_for() -> None:
+    first = spelled(runtime_checks.CDI_GROUPS)
+    assert f"| containerd {first} and newer |" in PAGE
+
+
+def test_no_page_says_that_cri_o_was_tried() -> None:
+    assert "| CRI-O | | **no** |" in PAGE
+    for page in ("README.md", "docs/install.md", "docs/migrating-from-the-device-plugin.md"):
+        text = (REPOSITORY / page).read_text()
+        assert "[1.7 with CDI switched on]" in text
+        assert re.findall(r"CRI-O[^.;)]*", text) == ["CRI-O has not been tried"]
 
 
 def test_the_chart_and_the_pages_ask_for_the_same_kubernetes() -> None:

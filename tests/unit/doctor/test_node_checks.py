@@ -19,7 +19,6 @@ from dra_driver.doctor.node_facts import (
     SocketFacts,
     SpecFacts,
 )
-from dra_driver.doctor.runtime_config import RuntimeConfig
 
 OK, INFO, WARNING, ERROR, UNKNOWN = (
     Severity.OK,
@@ -179,85 +178,6 @@ def test_others_that_give_out_gpus_on_the_node_are_named() -> None:
     assert severities(told(node_checks.others(plugin))) == [WARNING]
     peer = OtherFacts(checkpoint=Path("/p/checkpoint.json"))
     assert severities(node_checks.others(peer)) == [INFO]
-
-
-CDI_ON = RuntimeConfig(name="containerd", files=("/c",), cdi=True)
-CDI_OFF = RuntimeConfig(name="containerd", files=("/c",), cdi=False)
-SILENT = RuntimeConfig(name="containerd", files=("/c",))
-
-
-@pytest.mark.parametrize(
-    ("configs", "version", "expected"),
-    [
-        (None, "containerd://2.0.1", [OK]),
-        (None, "containerd://1.7.27", [WARNING]),
-        (None, "containerd://1.6.38", [ERROR]),
-        (None, "cri-o://1.33.0", [OK]),
-        (None, "docker://28.0.1", [UNKNOWN]),
-        (None, "containerd://", [UNKNOWN]),
-        (None, "", [UNKNOWN]),
-        ([], "", [UNKNOWN]),
-        ([CDI_ON], "", [OK]),
-        ([CDI_ON], "containerd://1.7.27", [OK, OK]),
-        ([SILENT], "containerd://1.7.27", [WARNING, OK]),
-        ([CDI_OFF], "containerd://2.1.0", [OK, ERROR]),
-        # It does not know that setting any more.
-        ([CDI_OFF], "containerd://2.4.2", [OK]),
-    ],
-)
-def test_cdi_is_judged_by_the_runtimes_version_and_configuration(
-    configs: list[RuntimeConfig] | None, version: str, expected: list[Severity]
-) -> None:
-    versions = {version: ["node-1"]} if version else {}
-    assert severities(node_checks.runtime_cdi(configs, versions)) == expected
-
-
-@pytest.mark.parametrize(
-    ("dirs", "expected"),
-    [
-        (("/etc/cdi", "/var/run/cdi"), [OK]),
-        (("/run/cdi",), [OK]),
-        (("/etc/cdi",), [ERROR, OK]),
-        ((), [ERROR, OK]),
-    ],
-)
-def test_a_runtime_has_to_look_where_the_driver_writes(
-    dirs: tuple[str, ...], expected: list[Severity]
-) -> None:
-    config = RuntimeConfig(name="containerd", files=("/c",), cdi=True, spec_dirs=dirs)
-    assert severities(node_checks.runtime_cdi([config], {})) == expected
-
-
-def test_files_of_a_runtime_that_cannot_be_read_are_named() -> None:
-    config = RuntimeConfig(name="cri-o", problems=("/etc/crio/crio.conf: it is torn",))
-    (seen,) = told(node_checks.runtime_cdi([config], {}))
-    assert "it is torn" in seen.text
-
-
-@pytest.mark.parametrize(
-    ("facts", "expected"),
-    [
-        ({}, OK),
-        ({"default_runtime": "runc"}, OK),
-        ({"default_runtime": "nvidia"}, WARNING),
-        ({"default_runtime": "a", "default_program": "/usr/bin/nvidia-container-runtime"}, WARNING),
-        ({"default_program": "/opt/nvidia-container-runtime.cdi"}, WARNING),
-        ({"default_runtime": "nvidia", "sees_environment": False}, INFO),
-        ({"default_runtime": "nvidia", "sees_environment": True}, WARNING),
-    ],
-)
-def test_a_default_runtime_that_gives_gpus_to_all_is_a_warning(
-    facts: dict[str, object], expected: Severity
-) -> None:
-    config = RuntimeConfig(name="containerd", files=("/c",), **facts)  # type: ignore[arg-type]
-    assert severities(node_checks.default_runtime([config])) == [expected]
-
-
-@pytest.mark.parametrize("configs", [None, []])
-def test_a_runtime_whose_configuration_is_not_seen_is_unknown(
-    configs: list[RuntimeConfig] | None,
-) -> None:
-    assert severities(node_checks.default_runtime(configs)) == [UNKNOWN]
 
 
 def test_a_node_with_gpus_and_no_label_is_told_the_command() -> None:

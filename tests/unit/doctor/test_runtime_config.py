@@ -144,6 +144,82 @@ def test_a_file_that_imports_itself_is_read_once(tmp_path: Path) -> None:
 )
 def test_values_of_other_types_say_nothing(tmp_path: Path, text: str) -> None:
     write(tmp_path, "etc/containerd/config.toml", text)
-    assert only(tmp_path) == RuntimeConfig(
-        name="containerd", files=("/etc/containerd/config.toml",)
-    )
+    found = only(tmp_path)
+    assert (found.files, found.problems) == (("/etc/containerd/config.toml",), ())
+    assert (found.cdi, found.spec_dirs, found.default_runtime) == (None, None, None)
+    assert read_runtime_configs(tmp_path, (2, 4)) == [
+        RuntimeConfig(name="containerd", files=("/etc/containerd/config.toml",))
+    ]
+
+
+MAIN_1_7 = """
+version = 2
+imports = ["/etc/containerd/conf.d/*.toml"]
+[plugins."io.containerd.grpc.v1.cri"]
+  enable_cdi = true
+  cdi_spec_dirs = ["/var/run/cdi"]
+"""
+DROP_IN_1_7 = """
+version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  default_runtime_name = "nvidia"
+"""
+
+
+def of_version(host: Path, *version: int) -> RuntimeConfig:
+    (found,) = read_runtime_configs(host, version or None)
+    return found
+
+
+def test_a_drop_in_takes_the_whole_table_from_the_file_before_it_in_1_7(tmp_path: Path) -> None:
+    write(tmp_path, "etc/containerd/config.toml", MAIN_1_7)
+    write(tmp_path, "etc/containerd/conf.d/99-nvidia.toml", DROP_IN_1_7)
+    old, unknown, new = of_version(tmp_path, 1, 7), of_version(tmp_path), of_version(tmp_path, 2, 0)
+    assert (old.cdi, old.spec_dirs, old.default_runtime) == (None, None, "nvidia")
+    assert old.lost == ("/etc/containerd/config.toml",)
+    assert old.cri_file == "/etc/containerd/conf.d/99-nvidia.toml"
+    assert unknown == old
+    assert (new.cdi, new.spec_dirs, new.default_runtime) == (True, ("/var/run/cdi",), "nvidia")
+    assert (new.lost, new.cri_file) == ((), None)
+
+
+def test_a_drop_in_about_something_else_takes_nothing_away_in_1_7(tmp_path: Path) -> None:
+    write(tmp_path, "etc/containerd/config.toml", MAIN_1_7)
+    other = 'version = 2\n[plugins."io.containerd.gc.v1.scheduler"]\npause_threshold = 0.02\n'
+    write(tmp_path, "etc/containerd/conf.d/gc.toml", other)
+    assert of_version(tmp_path, 1, 7).cdi is True
+
+
+def test_1_7_and_2_look_for_the_switch_in_tables_of_other_names(tmp_path: Path) -> None:
+    write(tmp_path, "etc/containerd/config.toml", VERSION_3.replace("version = 3", "version = 2"))
+    assert of_version(tmp_path, 1, 7).cdi is None
+    assert of_version(tmp_path, 2, 0).cdi is True
+
+
+@pytest.mark.parametrize("version", ["", "version = 1\n"])
+def test_version_1_of_the_format_has_a_short_name(tmp_path: Path, version: str) -> None:
+    write(tmp_path, "etc/containerd/config.toml", f"{version}[plugins.cri]\nenable_cdi = true\n")
+    assert of_version(tmp_path, 1, 7).cdi is True
+    assert of_version(tmp_path, 2, 0).cdi is True
+    long = VERSION_2.replace("version = 2", version)
+    write(tmp_path, "etc/containerd/config.toml", long)
+    assert of_version(tmp_path, 1, 7).cdi is None
+    assert of_version(tmp_path, 2, 0).cdi is True
+
+
+def test_version_3_is_no_file_of_1_7(tmp_path: Path) -> None:
+    write(tmp_path, "etc/containerd/config.toml", "version = 3\n")
+    assert not of_version(tmp_path).may_be_old
+    write(tmp_path, "etc/containerd/config.toml", "version = 2\n")
+    assert of_version(tmp_path).may_be_old
+    assert not of_version(tmp_path, 2, 0).may_be_old
+
+
+def test_what_imports_import_comes_after_what_was_imported_beside_them(tmp_path: Path) -> None:
+    imports = 'version = 2\nimports = ["{}"]\n'
+    cri = '[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = {}\n'
+    write(tmp_path, "etc/containerd/config.toml", imports.format("d/*.toml"))
+    write(tmp_path, "etc/containerd/d/1.toml", imports.format("/etc/more.toml"))
+    write(tmp_path, "etc/containerd/d/2.toml", cri.format("false"))
+    write(tmp_path, "etc/more.toml", cri.format("true"))
+    assert of_version(tmp_path, 1, 7).cdi is True

@@ -1,0 +1,184 @@
+"""What doctor reads out of containerd's configuration, against what containerd makes of it.
+
+E2E_CONTAINERD says which containerd: 1.7 has CDI off unless it is told, and takes tables otherwise.
+"""
+
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from testbed.cluster import Cluster
+from testbed.commands import run, wait_until
+from testbed.node import GpuNode
+
+from dra_driver.doctor.finding import Severity
+from dra_driver.doctor.runtime_checks import containerd_version, runtime_cdi
+from dra_driver.doctor.runtime_config import RuntimeConfig, read_runtime_configs
+from e2e.conftest import CONTAINERD
+from e2e.scene import Scene
+
+pytestmark = pytest.mark.e2e
+
+Version = tuple[int, ...]
+
+MERGING, ALWAYS_ON = (2, 0), (2, 4)
+OF_2, OF_3 = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
+MAIN = f"""
+version = 2
+imports = ["conf.d/*.toml"]
+[plugins.'{OF_2}']
+  enable_cdi = true
+  cdi_spec_dirs = ["/main"]
+  [plugins.'{OF_2}'.containerd]
+    default_runtime_name = "main"
+    [plugins.'{OF_2}'.containerd.runtimes.main]
+      runtime_type = "io.containerd.runc.v2"
+"""
+DROP_IN = f"""
+version = 2
+[plugins.'{OF_2}'.containerd]
+  default_runtime_name = "drop-in"
+  [plugins.'{OF_2}'.containerd.runtimes.drop-in]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins.'{OF_2}'.containerd.runtimes.drop-in.options]
+      BinaryName = "/usr/bin/nvidia-container-runtime"
+"""
+OTHER = "version = 2\n[plugins.'io.containerd.gc.v1.scheduler']\npause_threshold = 0.03\n"
+FILES = {
+    "nothing": ("", ""),
+    "an empty file": ("version = 2\n", ""),
+    "one file": (MAIN, ""),
+    "switched off": (MAIN.replace("true", "false"), ""),
+    "a drop-in about CRI": (MAIN, DROP_IN),
+    "a drop-in about something else": (MAIN, OTHER),
+    "a drop-in with an empty table": (MAIN, f"version = 2\n[plugins.'{OF_2}']\n"),
+    "a drop-in without a version": (MAIN, DROP_IN.replace("version = 2", "")),
+    "the short name": (f"version = 1\n{MAIN}".replace("version = 2", "").replace(OF_2, "cri"), ""),
+    "the long name without a version": (MAIN.replace("version = 2", ""), ""),
+    "the newest name too early": (MAIN.replace(OF_2, OF_3), ""),
+}
+
+LOST = {
+    *("a drop-in about CRI", "a drop-in with an empty table", "a drop-in without a version"),
+}
+"""Those in which 1.7 knows nothing of what the first file says."""
+
+SWITCHES = ("enable_cdi = false", *([""] if CONTAINERD == "1.7" else []))
+"""Without any word containerd 2 runs in all other tests."""
+
+
+@pytest.fixture(scope="module")
+def version(node: GpuNode) -> Version:
+    found = containerd_version({runtime(node.cluster): [node.cluster.node]}, node.cluster.node)
+    assert found is not None
+    return found
+
+
+def runtime(cluster: Cluster) -> str:
+    facts = cluster.api.get("Node", cluster.node)["status"]["nodeInfo"]
+    return str(facts["containerRuntimeVersion"])
+
+
+def containerd(cluster: Cluster) -> Path:
+    return Path(cluster.env["CTR"]).with_name("containerd")
+
+
+def cri_of(containerd: Path, config: Path, version: Version) -> Mapping[str, Any]:
+    """The table of the CRI plugin that containerd itself makes of a configuration."""
+    said = tomllib.loads(run((containerd, "--config", config, "config", "dump")))
+    table: Mapping[str, Any] = said["plugins"][OF_2 if version < MERGING else OF_3]
+    return table
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_doctor_reads_files_as_containerd_does(
+    node: GpuNode, version: Version, tmp_path: Path, name: str
+) -> None:
+    config = tmp_path / "etc/containerd/config.toml"
+    drop_in = config.parent / "conf.d/99.toml"
+    drop_in.parent.mkdir(parents=True)
+    main, more = FILES[name]
+    config.write_text(main)
+    if more:
+        drop_in.write_text(more)
+    taken = cri_of(containerd(node.cluster), config, version)
+    (read,) = read_runtime_configs(tmp_path, version)
+
+    assert (read.spec_dirs or ("/etc/cdi", "/var/run/cdi")) == tuple(taken["cdi_spec_dirs"])
+    default = taken["containerd"]["default_runtime_name"]
+    assert (read.default_runtime or "runc") == default
+    options = taken["containerd"]["runtimes"][default].get("options", {})
+    assert (read.default_program or "") == options.get("BinaryName", "")
+    if version < ALWAYS_ON:
+        assert bool(read.cdi or version >= MERGING) == taken["enable_cdi"]
+    else:
+        assert "enable_cdi" not in taken
+    assert bool(read.lost) == (version < MERGING and name in LOST)
+
+
+@contextmanager
+def configured(cluster: Cluster, config: Path) -> Iterator[None]:
+    """Have the node's containerd run with another configuration for a while."""
+    before = Path(f"/proc/{cluster.pid('containerd')}")
+    (program, *_) = before.joinpath("cmdline").read_text().split("\0")
+    env = dict(
+        one.split("=", 1) for one in before.joinpath("environ").read_text().split("\0") if one
+    )
+    cluster.stop("containerd")
+    try:
+        with subprocess.Popen(
+            (program, "--config", config),
+            env=env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            try:
+                wait_until(lambda: answers(cluster), "containerd to answer", timeout=60)
+                yield
+            finally:
+                process.terminate()
+                process.wait(60)
+    finally:
+        cluster.start("containerd")
+        wait_until(lambda: answers(cluster), "containerd to answer", timeout=60)
+
+
+def answers(cluster: Cluster) -> bool:
+    words = ("--address", cluster.env["CONTAINERD_ADDRESS"], "plugins", "ls")
+    done = subprocess.run((cluster.env["CTR"], *words), capture_output=True, check=False)
+    return done.returncode == 0
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_a_pod_has_its_gpu_where_doctor_finds_nothing_against_cdi(
+    scene: Scene, version: Version, tmp_path: Path, switch: str
+) -> None:
+    cluster = scene.node.cluster
+    own = Path(cluster.env["CLUSTER_STATE"], "config", "containerd.toml").read_text()
+    table = OF_2 if version < MERGING else OF_3
+    without = own.replace("enable_cdi = true\n", "")
+    config = tmp_path / "etc/containerd/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(without.replace(f"[plugins.'{table}']\n", f"[plugins.'{table}']\n{switch}\n"))
+    with configured(cluster, config):
+        pod = scene.pod(templates=[scene.template()])
+        scene.running(pod, timeout=120)
+        nodes = scene.run_in(pod, "ls", "/dev").split()
+        scene.delete(pod)
+    gets_gpu = any(re.fullmatch(r"nvidia\d+", name) for name in nodes)
+    (of_files,) = read_runtime_configs(tmp_path, version)
+    assert gets_gpu == (version >= ALWAYS_ON or (version >= MERGING and not switch))
+    assert gets_gpu == (Severity.ERROR not in severities(of_files, cluster))
+
+
+def severities(config: RuntimeConfig, cluster: Cluster) -> list[Severity]:
+    # The driver of these tests writes where this cluster's containerd looks.
+    node = cluster.node
+    found = runtime_cdi([replace(config, spec_dirs=None)], {runtime(cluster): [node]}, node)
+    return [one.severity for one in found]
