@@ -26,8 +26,8 @@ ABSENT_FACT = frozenset(
 _ADVICE = MappingProxyType(
     {
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
-            "the NVIDIA kernel driver is not loaded",
-            "load it (modprobe nvidia); if that fails, see dmesg",
+            "the NVIDIA kernel driver is not loaded, or its device nodes are not in this /dev",
+            "load it (modprobe nvidia), or mount the node's /dev; if that fails, see dmesg",
         ),
         pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
             "the NVIDIA kernel driver and its libraries have different versions",

@@ -3,8 +3,8 @@
 A container runtime that ends a container kills every process in its control group, even one in
 another session. So daemons are moved out, to the group `dra-driver-mps` at the top of the host's
 hierarchy (cgroup v2) or of each of its hierarchies (v1). Servers that a daemon starts later start
-there too. This needs the host's cgroup file system; without it nothing is moved, and daemons end
-with the container.
+there too. This needs the host's cgroup file system. Without the setting nothing is moved, as suits
+a supervisor that is in no container; with it, control groups that are not there are an error.
 
 The group has no limits and may use every device, so nothing else may ever get into it. The kernel
 takes a PID, which could be another's by then: a descriptor of the daemon (pidfd_open(2)) is held
@@ -41,9 +41,15 @@ class DaemonGroup:
         Raises:
             DeviceError: the kernel refused.
         """
-        hierarchies = self._hierarchies()
-        if not hierarchies:
+        if self._root is None:
             return
+        hierarchies = _hierarchies(self._root)
+        if not hierarchies:
+            raise DeviceError(
+                f"no control groups below {self._root}, so the MPS daemon would end with this "
+                "container; mount the host's /sys/fs/cgroup there, as the manifests do, or do "
+                "without --cgroup-root"
+            )
         try:
             descriptor = os.pidfd_open(daemon.pid)
         except ProcessLookupError:
@@ -60,9 +66,8 @@ class DaemonGroup:
 
     def folders(self) -> list[Path]:
         """Where the group is there, one for each hierarchy; rmdir(2) removes an empty one."""
-        if self._root is None or not self._root.is_dir():
-            return []
-        return [one / GROUP for one in self._hierarchies() if (one / GROUP).is_dir()]
+        hierarchies = [] if self._root is None else _hierarchies(self._root)
+        return [one / GROUP for one in hierarchies if (one / GROUP).is_dir()]
 
     def _move(self, daemon: Daemon, hierarchy: Path) -> None:
         group = hierarchy / GROUP
@@ -80,17 +85,13 @@ class DaemonGroup:
                 "/sys/fs/cgroup read-write for --cgroup-root, or do without that setting"
             ) from error
 
-    def _hierarchies(self) -> list[Path]:
-        if self._root is None:
-            return []
-        if (self._root / _PROCESSES).exists():
-            return [self._root]
-        # Version 1: one folder per controller. Links are second names of the same folders.
-        return [
-            path
-            for path in sorted(self._root.iterdir())
-            if not path.is_symlink() and (path / _PROCESSES).exists()
-        ]
+
+def _hierarchies(root: Path) -> list[Path]:
+    if (root / _PROCESSES).exists():
+        return [root]
+    # Version 1: one folder per controller. Links are second names of the same folders.
+    folders = sorted(root.iterdir()) if root.is_dir() else []
+    return [one for one in folders if not one.is_symlink() and (one / _PROCESSES).exists()]
 
 
 def _end_stranger(daemon: Daemon) -> None:

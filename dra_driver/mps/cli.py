@@ -2,9 +2,11 @@
 
 In: flags and environment variables, named like the driver's. Out: exit status 0 after SIGTERM or
 SIGINT, with every daemon left running; 1 if the node lacks something or a thread died. The process
-must be privileged and see the host's PIDs, because daemons and clients identify each other by PID.
+must be privileged and see the host's PIDs, because daemons and clients identify each other by PID;
+and the host must see its mounts, because they are mounted into the clients' containers.
 """
 
+import os
 import sys
 import threading
 import time
@@ -21,6 +23,7 @@ from dra_driver.boot import read_boot_id
 from dra_driver.cdi.roots import find_roots
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
+from dra_driver.mps import mounts
 from dra_driver.mps.cgroup import DaemonGroup
 from dra_driver.mps.compute_modes import ComputeModes, NvmlModes
 from dra_driver.mps.control import Control, host_view
@@ -129,6 +132,7 @@ def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: Non
     Raises:
         SetupError: the settings or this node lack something.
     """
+    _check_container(settings.kubelet_plugins_directory_path)
     roots = find_roots(
         driver_root=settings.nvidia_driver_root,
         container_driver_root=settings.container_driver_root,
@@ -182,6 +186,22 @@ def run(supervisor: Supervisor, http: HttpEndpoint | None) -> int:
     if http is not None:
         http.stop()
     return reason.exit_status
+
+
+def _check_container(plugins: Path) -> None:
+    """Look for what a container lacks that would show only when a claim's pod is in use."""
+    if os.getpid() == 1:
+        raise SetupError(
+            "this container has PIDs of its own, as its first process is this one: MPS daemons and "
+            "their clients know each other by the host's, and daemons would end with the "
+            "container; set hostPID: true in its pod, as the manifests do"
+        )
+    if mounts.hides_mounts(plugins):
+        raise SetupError(
+            f"what is mounted below {plugins} in this container is not seen on the host, so no "
+            "pod would find its MPS daemon; mount that folder with mountPropagation: "
+            "Bidirectional, as the manifests do"
+        )
 
 
 def _shm_bytes(settings: MpsSupervisor) -> int:

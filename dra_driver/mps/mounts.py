@@ -24,7 +24,7 @@ _MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 0x2, 0x8
 
 _MOUNT_INFO = Path("/proc/thread-self/mountinfo")
-_MOUNT_POINT = 4  # field of mountinfo, proc_pid_mountinfo(5)
+_MOUNT_POINT, _OPTIONAL = 4, 6  # fields of mountinfo, proc_pid_mountinfo(5)
 _MOST_LAYERS = 64
 
 _TMP = Path("/tmp")  # noqa: S108 (covered by a tmpfs before anything is put there)
@@ -34,6 +34,16 @@ _TMP_BYTES = 1024**2
 def layers(folder: Path) -> int:
     """Return how many file systems are mounted on a folder, one on top of the other."""
     return _mount_points().count(_escaped(folder.resolve()))
+
+
+def hides_mounts(folder: Path) -> bool:
+    """Tell whether a folder is a mount of its own that shows nobody else what is mounted below.
+
+    That is how a container gets a folder of the host unless Bidirectional is asked for.
+    """
+    point = _escaped(folder.resolve())
+    found = [fields for fields in _mount_lines() if fields[_MOUNT_POINT] == point]
+    return bool(found) and not any(one.startswith("shared:") for one in found[-1][_OPTIONAL:])
 
 
 def mount_tmpfs(
@@ -165,9 +175,13 @@ def _hide(folder: Path) -> None:
 
 
 def _mount_points() -> list[str]:
+    return [fields[_MOUNT_POINT] for fields in _mount_lines()]
+
+
+def _mount_lines() -> list[list[str]]:
     # Of a name the kernel escapes four characters: any other may be in it, whatever its encoding.
     lines = os.fsdecode(_MOUNT_INFO.read_bytes()).rstrip("\n").split("\n")
-    return [line.split(" ", _MOUNT_POINT + 1)[_MOUNT_POINT] for line in lines]
+    return [line.partition(" - ")[0].split(" ") for line in lines]
 
 
 def _bind(source: Path, target: Path) -> None:

@@ -145,7 +145,7 @@ def test_a_driver_that_is_not_loaded_is_said_so_and_found_once_it_is(
     machine: Machine, session: DriverSession
 ) -> None:
     machine.unload_driver()
-    with pytest.raises(DeviceError, match="kernel driver is not loaded"):
+    with pytest.raises(DeviceError, match="kernel driver is not loaded, or its device nodes"):
         session.look()
     machine.load_driver()
 

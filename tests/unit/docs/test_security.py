@@ -11,6 +11,9 @@ import yaml
 REPOSITORY = Path(__file__).parents[3]
 PAGE = (REPOSITORY / "docs" / "security.md").read_text()
 PODS = {"dra-driver": "driver", "dra-driver-mps-supervisor": "supervisor"}
+TAKEN_AWAY = re.compile("without_|only_with_|only_a_privileged_")
+"""In the name of a test that takes a right away."""
+
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 Right = tuple[str, str]
@@ -74,3 +77,10 @@ def test_every_row_says_why_and_names_a_test_that_there_is() -> None:
             assert function in {
                 node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
             }, f"{path}::{function}"
+
+
+def test_each_right_of_the_supervisor_is_taken_away_by_a_test() -> None:
+    for (whose, right), row in rows().items():
+        if whose == "supervisor":
+            named = [function for _, function in TEST.findall(row)]
+            assert any(map(TAKEN_AWAY.search, named)), right

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.errors import DeviceError
 from dra_driver.mps import processes
 from dra_driver.mps.cgroup import GROUP, DaemonGroup
 from dra_driver.mps.domain import Daemon
@@ -40,8 +41,17 @@ def test_a_daemon_is_moved_once_in_cgroup_v2(tmp_path: Path) -> None:
     assert (tmp_path / GROUP / "cgroup.procs").read_text() == f"{os.getpid()}\n"
 
 
-def test_without_a_cgroup_file_system_nothing_is_moved() -> None:
+def test_without_the_setting_nothing_is_moved() -> None:
     DaemonGroup(None).take(this_process())
+
+
+@pytest.mark.parametrize("folder", ["nothing", "empty"])
+def test_where_no_control_groups_are_mounted_the_reason_says_so(
+    tmp_path: Path, folder: str
+) -> None:
+    (tmp_path / "empty/not-a-hierarchy").mkdir(parents=True)
+    with pytest.raises(DeviceError, match="mount the host's /sys/fs/cgroup there"):
+        DaemonGroup(tmp_path / folder).take(this_process())
 
 
 def test_the_group_is_found_in_every_hierarchy_that_has_it(tmp_path: Path) -> None:
