@@ -1,27 +1,11 @@
 """Claims whose memory limits are not in force are counted until they are, or the claims go."""
 
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
-
-import pytest
 
 from dra_driver.simulator.layout import Fact
 from worlds.limited_node import LimitedNode, share
 
 SET = "nvmlDeviceSetMemoryLimits_v1"
-
-
-@pytest.fixture(params=["misc", "dmem"])
-def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LimitedNode]:
-    with closing(LimitedNode.made(tmp_path, request.param)) as made:
-        yield made
-
-
-@pytest.fixture
-def misc(tmp_path: Path) -> Iterator[LimitedNode]:
-    with closing(LimitedNode.made(tmp_path, "misc")) as made:
-        yield made
 
 
 def lost(node: LimitedNode, group: Path) -> None:

@@ -1,7 +1,5 @@
 """Shares whose memory is limited on control groups, under both of NVML's backends."""
 
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,24 +14,6 @@ from worlds.limited_node import LimitedNode, share
 
 LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-
-
-@pytest.fixture(params=["misc", "dmem"])
-def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LimitedNode]:
-    with closing(LimitedNode.made(tmp_path, request.param)) as made:
-        yield made
-
-
-@pytest.fixture
-def misc(tmp_path: Path) -> Iterator[LimitedNode]:
-    with closing(LimitedNode.made(tmp_path, "misc")) as made:
-        yield made
-
-
-@pytest.fixture
-def dmem(tmp_path: Path) -> Iterator[LimitedNode]:
-    with closing(LimitedNode.made(tmp_path, "dmem")) as made:
-        yield made
 
 
 def words(node: LimitedNode, uid: str) -> str:

@@ -1,7 +1,6 @@
 """Memory limits of shares are looked after, and come back whatever happened to them."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,18 +24,6 @@ def dies_at(name: str) -> Callable[[str], None]:
             raise KilledError
 
     return step
-
-
-@pytest.fixture(params=["misc", "dmem"])
-def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LimitedNode]:
-    with closing(LimitedNode.made(tmp_path, request.param)) as made:
-        yield made
-
-
-@pytest.fixture
-def misc(tmp_path: Path) -> Iterator[LimitedNode]:
-    with closing(LimitedNode.made(tmp_path, "misc")) as made:
-        yield made
 
 
 def test_a_pod_whose_group_was_made_anew_is_limited_again(node: LimitedNode) -> None:

@@ -1,7 +1,5 @@
 """Consumable shares whose memory is limited on control groups, under both of NVML's backends."""
 
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,24 +22,6 @@ GPU = "gpu-1"
 """GPU 0 is divided into equal shares."""
 
 GIB = 1024
-
-
-@pytest.fixture(params=["misc", "dmem"])
-def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LimitedNode]:
-    with closing(LimitedNode.made(tmp_path, request.param)) as made:
-        yield made
-
-
-@pytest.fixture
-def misc(tmp_path: Path) -> Iterator[LimitedNode]:
-    with closing(LimitedNode.made(tmp_path, "misc")) as made:
-        yield made
-
-
-@pytest.fixture
-def dmem(tmp_path: Path) -> Iterator[LimitedNode]:
-    with closing(LimitedNode.made(tmp_path, "dmem")) as made:
-        yield made
 
 
 def claim(
