@@ -87,7 +87,8 @@ def compile_cuda(cache: Path, environment: Mapping[str, str]) -> Path:
     Raises:
         SetupError: no compiler, or it failed.
     """
-    sources = {path.name: path.read_text() for path in (STAND_INS / "cuda.c", SOURCES / "state.h")}
+    files = (STAND_INS / "cuda.c", SOURCES / "state.h", SOURCES / "state_file.c")
+    sources = {path.name: path.read_text() for path in files}
     return _build(sources, [*_SHARED, f"-Wl,-soname,{CUDA_SONAME}"], cache, environment)
 
 

@@ -19,7 +19,6 @@
  * holder looks as it does on a node with GPUs, for fuser and for whoever else looks there.
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -35,7 +34,6 @@
 
 #include "mig.h"
 
-#define STATE_PREFIX "libnvidia-simulator.so."
 #define NVIDIA_MAJOR 195
 #define NVIDIA_CONTROL_MINOR 255
 
@@ -101,10 +99,7 @@ static void own_folder(char *folder)
         *slash = '\0';
 }
 
-/*
- * Finds the state file beside this library. The longest name is the versioned file itself;
- * ldconfig may have put a link .so.1 beside it, and in a container that may be all there is.
- */
+/* The state file that was named, or the one beside this library. */
 static bool find_state(char *path)
 {
     const char *chosen = getenv("NVML_SIMULATOR_STATE");
@@ -112,21 +107,8 @@ static bool find_state(char *path)
         snprintf(path, PATH_MAX, "%s", chosen);
         return true;
     }
-    char folder[PATH_MAX];
-    own_folder(folder);
-    DIR *entries = opendir(folder);
-    if (entries == NULL)
-        return false;
-    char name[NAME_MAX + 1] = "";
-    for (struct dirent *entry; (entry = readdir(entries)) != NULL;)
-        if (strncmp(entry->d_name, STATE_PREFIX, strlen(STATE_PREFIX)) == 0 &&
-            strlen(entry->d_name) > strlen(name))
-            snprintf(name, sizeof name, "%s", entry->d_name);
-    closedir(entries);
-    size_t used = strlen(folder);
-    snprintf(path + used, PATH_MAX - used, "/%s", name);
-    memcpy(path, folder, used);
-    return name[0] != '\0';
+    own_folder(path);
+    return sim_find_state(path);
 }
 
 static nvmlReturn_t check_state(const struct sim_state *state, off_t file_size)

@@ -12,6 +12,7 @@
 #ifndef SIMULATOR_STATE_H
 #define SIMULATOR_STATE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define SIM_MAGIC "NVMLSIM"
@@ -234,5 +235,8 @@ struct sim_state {
     struct sim_allocation allocations[SIM_MAX_ALLOCATIONS];
     struct sim_gpu gpus[SIM_MAX_GPUS];
 };
+
+/* state_file.c */
+bool sim_find_state(char *path);
 
 #endif

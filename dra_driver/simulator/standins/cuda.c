@@ -12,7 +12,6 @@
  * mapped when the library is loaded, as a program may give up its rights after that.
  */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -30,7 +29,6 @@
 #include "state.h"
 
 #define EXPORT __attribute__((visibility("default")))
-#define STATE_PREFIX "libnvidia-simulator.so."
 #define DEFAULT_PIPE_DIRECTORY "/tmp/nvidia-mps"
 #define PROHIBITED 2
 
@@ -59,18 +57,7 @@ static bool find_state(char *path)
     if (dladdr((void *)find_state, &info) == 0 || realpath(info.dli_fname, path) == NULL)
         return false;
     *strrchr(path, '/') = '\0';
-    DIR *entries = opendir(path);
-    if (entries == NULL)
-        return false;
-    char name[NAME_MAX + 1] = "";
-    for (struct dirent *entry; (entry = readdir(entries)) != NULL;)
-        if (strncmp(entry->d_name, STATE_PREFIX, strlen(STATE_PREFIX)) == 0 &&
-            strlen(entry->d_name) > strlen(name))
-            snprintf(name, sizeof name, "%s", entry->d_name);
-    closedir(entries);
-    size_t used = strlen(path);
-    snprintf(path + used, PATH_MAX - used, "/%s", name);
-    return name[0] != '\0';
+    return sim_find_state(path);
 }
 
 __attribute__((constructor)) static void map_machine(void)

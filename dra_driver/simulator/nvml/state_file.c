@@ -1,0 +1,31 @@
+/*
+ * Where the state file is: beside the library that asks, among the driver's. The longest name is the
+ * versioned file itself; ldconfig may have put a link .so.1 beside it, and in a container that may
+ * be all there is.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "state.h"
+
+#define PREFIX "libnvidia-simulator.so."
+
+/* Appends the file's name to a folder, which has room for PATH_MAX bytes; false: it has none. */
+bool sim_find_state(char *path)
+{
+    DIR *entries = opendir(path);
+    if (entries == NULL)
+        return false;
+    char name[NAME_MAX + 1] = "";
+    for (struct dirent *entry; (entry = readdir(entries)) != NULL;)
+        if (strncmp(entry->d_name, PREFIX, strlen(PREFIX)) == 0 &&
+            strlen(entry->d_name) > strlen(name))
+            snprintf(name, sizeof name, "%s", entry->d_name);
+    closedir(entries);
+    size_t used = strlen(path);
+    snprintf(path + used, PATH_MAX - used, "/%s", name);
+    return name[0] != '\0';
+}
