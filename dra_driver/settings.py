@@ -162,6 +162,22 @@ KubeletPluginsDirectory = Annotated[
         description="Holds this driver's socket and its records; the same path as on the host.",
     ),
 ]
+KubeletRegistrarDirectory = Annotated[
+    Path,
+    Field(
+        Path("/var/lib/kubelet/plugins_registry"),
+        validation_alias="kubelet_registrar_directory_path",
+        description="Where the kubelet looks for plugins; the same path as on the host.",
+    ),
+]
+CdiRoot = Annotated[
+    Path,
+    Field(
+        Path("/var/run/cdi"),
+        validation_alias="cdi_root",
+        description="Folder of CDI specs that the container runtime reads.",
+    ),
+]
 MigSetting = Annotated[
     Literal["auto", "on-demand", "existing", "off"],
     Field(
@@ -242,10 +258,7 @@ class Settings(CommandSettings):
         pattern=r"^[A-Za-z0-9-]*$",
         description="UID of this pod: gives it sockets of its own, for updates with maxSurge.",
     )
-    kubelet_registrar_directory_path: Path = Field(
-        Path("/var/lib/kubelet/plugins_registry"),
-        description="Where the kubelet looks for plugins; the same path as on the host.",
-    )
+    kubelet_registrar_directory_path: KubeletRegistrarDirectory
     kubelet_plugins_directory_path: KubeletPluginsDirectory
 
     # The GPU driver and what containers get of it
@@ -257,9 +270,7 @@ class Settings(CommandSettings):
         description="nvidia-cdi-hook as the host sees it; unset: looked for; without one, driver "
         "libraries are also mounted where CUDA images search.",
     )
-    cdi_root: Path = Field(
-        Path("/var/run/cdi"), description="Folder of CDI specs that the container runtime reads."
-    )
+    cdi_root: CdiRoot
     sys_root: SysRoot
     proc_root: ProcRoot
     rescan_interval: Seconds = Field(

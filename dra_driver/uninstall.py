@@ -51,10 +51,12 @@ from dra_driver.mps.requests import DomainRequests
 from dra_driver.node_memory import MemorySettings, NodeMemory, node_memory
 from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
 from dra_driver.settings import (
+    CdiRoot,
     CommandSettings,
     ContainerDevRoot,
     ContainerDriverRoot,
     KubeletPluginsDirectory,
+    KubeletRegistrarDirectory,
     NvidiaDevRoot,
     NvidiaDriverRoot,
     ProcRoot,
@@ -105,14 +107,8 @@ class Cleanup(CommandSettings):
         "KUBECONFIG, ~/.kube/config, or the pod's service account.",
     )
     kubelet_plugins_directory_path: KubeletPluginsDirectory
-    kubelet_registrar_directory_path: Path = Field(
-        Path("/var/lib/kubelet/plugins_registry"),
-        validation_alias="kubelet_registrar_directory_path",
-        description="Where the kubelet looks for plugins.",
-    )
-    cdi_root: Path = Field(
-        Path("/var/run/cdi"), validation_alias="cdi_root", description="Folder of CDI specs."
-    )
+    kubelet_registrar_directory_path: KubeletRegistrarDirectory
+    cdi_root: CdiRoot
     cgroup_root: Path | None = Field(
         None, validation_alias="cgroup_root", description="The host's /sys/fs/cgroup; unset: that."
     )

@@ -26,10 +26,12 @@ from dra_driver.doctor.sources import Sources
 from dra_driver.errors import SetupError
 from dra_driver.kube.connect import connect
 from dra_driver.settings import (
+    CdiRoot,
     CommandSettings,
     ContainerDevRoot,
     ContainerDriverRoot,
     KubeletPluginsDirectory,
+    KubeletRegistrarDirectory,
     NvidiaDevRoot,
     NvidiaDriverRoot,
     ProcRoot,
@@ -81,14 +83,8 @@ class Doctor(CommandSettings):
     sys_root: SysRoot
     proc_root: ProcRoot
     kubelet_plugins_directory_path: KubeletPluginsDirectory
-    kubelet_registrar_directory_path: Path = Field(
-        Path("/var/lib/kubelet/plugins_registry"),
-        validation_alias="kubelet_registrar_directory_path",
-        description="Where the kubelet looks for plugins.",
-    )
-    cdi_root: Path = Field(
-        Path("/var/run/cdi"), validation_alias="cdi_root", description="Folder of CDI specs."
-    )
+    kubelet_registrar_directory_path: KubeletRegistrarDirectory
+    cdi_root: CdiRoot
     cgroup_root: Path | None = Field(
         None,
         validation_alias="cgroup_root",
