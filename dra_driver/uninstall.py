@@ -376,12 +376,13 @@ def _remove_groups(groups: list[Path]) -> list[str]:
 def _slices(settings: Cleanup, environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """Delete the node's slices; return what is to be said, and what could not be done.
 
-    The API server deletes them with their Node, whose they are; while that stays, they stay.
+    A kubelet that runs deletes them 30 s after it has lost the driver; with their Node they go too.
     """
     name = settings.node_name or "NODE"
     by_hand = (
-        "ResourceSlices were not looked at; while the Node exists they stay: kubectl delete "
-        f"resourceslices --field-selector spec.driver={DRIVER_NAME},spec.nodeName={name}"
+        "ResourceSlices were not looked at: the kubelet, where it runs, deletes them half a minute "
+        "after the driver has gone; those that stay, you can: kubectl delete resourceslices "
+        f"--field-selector spec.driver={DRIVER_NAME},spec.nodeName={name}"
     )
     if not settings.node_name:
         return [by_hand], []

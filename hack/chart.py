@@ -1,6 +1,6 @@
-"""Writes what is made from the chart: manifests/install.yaml, and the table of docs/install.md.
+"""Writes what is made from the chart: manifests/*.yaml, and the table of docs/install.md.
 
-In: helm, manifests/chart and the page as it is. Out: both files below a folder that stands for the
+In: helm, manifests/chart and the page as it is. Out: these files below a folder that stands for the
 repository's root. The table has a row for each value that values.yaml describes by a comment above
 it; what lies below such a value belongs to its default.
 """
@@ -17,31 +17,43 @@ import yaml
 REPOSITORY = Path(__file__).resolve().parents[1]
 CHART = Path("manifests/chart")
 INSTALL = Path("manifests/install.yaml")
+CLEANUP = Path("manifests/cleanup.yaml")
 PAGE = Path("docs/install.md")
 NAME = "dra-driver"
-"""Of release and namespace in install.yaml."""
+"""Of release and namespace in both manifests."""
 
 BEGIN = "<!-- Written by hack/generate from manifests/chart/values.yaml. -->\n"
 END = "<!-- end of what is written by hack/generate -->\n"
-HEADER = f"""\
+HEADERS = {
+    INSTALL: f"""\
 # Everything a cluster needs, with the chart's default values: kubectl apply -f {INSTALL}
 #
 # Written by hack/generate from {CHART}: change that, not this file. Other values, where helm cannot
 # install: helm template {NAME} {CHART} --namespace {NAME} --set createNamespace=true --set …
-"""
+""",
+    CLEANUP: f"""\
+# Takes what the driver has left off each GPU node, once {INSTALL} has been deleted:
+# kubectl apply -f {CLEANUP}, and kubectl delete -f {CLEANUP} when its DaemonSet is ready.
+#
+# Written by hack/generate from {CHART}: change that, not this file. Who installed with other values
+# needs the same here: helm template {NAME} {CHART} --namespace {NAME} --set createNamespace=true
+# --set cleanup.enabled=true --set …
+""",
+}
+VALUES = {INSTALL: "createNamespace=true", CLEANUP: "createNamespace=true,cleanup.enabled=true"}
 
 
 class ChartError(Exception):
     """The chart cannot be rendered, or the page has no place for the table; the text says why."""
 
 
-def rendered(helm: str) -> str:
-    """Return install.yaml.
+def rendered(helm: str, path: Path = INSTALL) -> str:
+    """Return the manifest at a path.
 
     Raises:
         ChartError: helm refuses the chart.
     """
-    words = ("--namespace", NAME, "--set", "createNamespace=true")
+    words = ("--namespace", NAME, "--set", VALUES[path])
     command = [helm, "template", NAME, str(REPOSITORY / CHART), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -49,7 +61,7 @@ def rendered(helm: str) -> str:
     lines = (line.rstrip() for line in done.stdout.splitlines())
     text = "\n".join(line for line in lines if not line.startswith("# Source: "))
     # Each template ends with blank lines of its own.
-    return HEADER + "".join(f"---\n{one.strip()}\n" for one in documents(text))
+    return HEADERS[path] + "".join(f"---\n{one.strip()}\n" for one in documents(text))
 
 
 def documents(text: str) -> list[str]:
@@ -121,7 +133,7 @@ def page(before: str, values: str) -> str:
 
 
 def main() -> int:
-    """Write both files; return the exit status."""
+    """Write these files; return the exit status."""
     parser = argparse.ArgumentParser(description="write what is generated from the chart")
     parser.add_argument("helm", help="the program")
     parser.add_argument("folder", type=Path, help="stands for the repository's root")
@@ -129,7 +141,7 @@ def main() -> int:
     values = (REPOSITORY / CHART / "values.yaml").read_text()
     try:
         made = {
-            INSTALL: rendered(options.helm),
+            **{path: rendered(options.helm, path) for path in VALUES},
             PAGE: page((REPOSITORY / PAGE).read_text(), values),
         }
     except ChartError as error:

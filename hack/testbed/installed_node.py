@@ -56,6 +56,7 @@ class InstalledNode(GpuNode):
         self._tag = ""
         self._settings = dict(driver_env or {})
         self._share_config = ""
+        self._cleanup: Object = {"enabled": False}
         self._helm: Helm | None = None
 
     def up(self, tell: Callable[[str], None], *, detached: bool = False) -> None:
@@ -92,6 +93,7 @@ class InstalledNode(GpuNode):
         if self._helm is not None:
             self._helm("uninstall", RELEASE, "--wait", "--ignore-not-found")
             self._helm = None
+        self._cleanup = {"enabled": False}
         wait_gone(self.cluster.api, NAMESPACE)
         mps_daemons.end_all(self.place.plugins)
 
@@ -113,6 +115,17 @@ class InstalledNode(GpuNode):
         self._tag = tag
         self._apply("upgrade")
         self.wait_ready()
+
+    def clean_up(self, *flags: str) -> None:
+        """Put the chart's cleanup in the driver's place, with flags of `dra-driver cleanup`."""
+        self._cleanup = {"enabled": True, "args": list(flags)}
+        self._apply("upgrade")
+
+    def come_back(self) -> None:
+        """Put the driver in the place of the cleanup, and wait until it has published its GPUs."""
+        self._cleanup = {"enabled": False}
+        self.upgrade(tag=self._tag)
+        self.wait_published()
 
     @property
     def driver_settings(self) -> dict[str, str]:
@@ -171,17 +184,21 @@ class InstalledNode(GpuNode):
     def values(self) -> Object:
         """The chart's values for this node."""
         env = self.pod_environment() | self._settings
-        gpus = {"env": [{"name": name, "value": value} for name, value in env.items()]}
+        gpus = {"env": _listed(env)}
+        # The boot by which the cleanup knows the supervisor's daemons is the machine's for both.
+        machines = {name: value for name, value in env.items() if name == "PROC_ROOT"}
         return {
             "image": {"tag": self._tag},
             "nvidiaDriverRoot": str(self.machine.root),
             "cdiRoot": str(self.place.cdi_root),
+            "cleanup": self._cleanup,
             "config": {"map": {"default": self._share_config} if self._share_config else {}},
             "kubeletPlugin": {
                 "kubeletRegistrarDirectoryPath": str(self.place.registry),
                 "kubeletPluginsDirectoryPath": str(self.place.plugins),
                 "containers": {"gpus": gpus},
             },
+            "mpsSupervisor": {"env": _listed(machines)},
         }
 
     def pod_environment(self) -> dict[str, str]:
@@ -211,6 +228,11 @@ class InstalledNode(GpuNode):
         (pod,) = self.driver_pods(labelSelector=_DRIVER)
         log = self.cluster.api.log(pod["metadata"]["name"], "kubelet-plugin", NAMESPACE)
         return bool(logged(log.encode(), "slices published"))
+
+
+def _listed(env: Mapping[str, str]) -> list[Object]:
+    """Variables as a container has them."""
+    return [{"name": name, "value": value} for name, value in env.items()]
 
 
 def is_current(daemons: Object) -> bool:

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 import yaml
-from chart import BEGIN, CHART, INSTALL, PAGE, described, page, rendered
+from chart import BEGIN, CHART, CLEANUP, INSTALL, PAGE, described, page, rendered
 from pydantic import AliasChoices
+from pydantic_settings import BaseSettings
 
 from dra_driver.mps.cli import MpsSupervisor
 from dra_driver.ops.metrics import Metrics, MpsMetrics
 from dra_driver.settings import KNOWN_FEATURE_GATES, Settings
+from dra_driver.uninstall import Cleanup
 from scrape import metrics_text
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -29,6 +31,7 @@ SCHEMA = json.loads((FOLDER / "values.schema.json").read_text())
 EVERYTHING = Path(__file__).with_name("chart_values.yaml")
 """Values that turn on all there is."""
 
+SCC = "SecurityContextConstraints"
 Object = dict[str, Any]
 Render = Callable[..., list[Object]]
 
@@ -99,8 +102,9 @@ def test_helm_finds_nothing_to_complain_of(helm: str, values: Path) -> None:
     assert "WARNING" not in done.stdout
 
 
-def test_install_yaml_is_what_the_chart_says(helm: str) -> None:
-    assert (REPOSITORY / INSTALL).read_text() == rendered(helm), "run make generate"
+@pytest.mark.parametrize("path", [INSTALL, CLEANUP], ids=lambda path: path.stem)
+def test_a_manifest_is_what_the_chart_says(helm: str, path: Path) -> None:
+    assert (REPOSITORY / path).read_text() == rendered(helm, path), "run make generate"
 
 
 def test_the_table_of_the_page_is_what_the_values_say() -> None:
@@ -209,13 +213,18 @@ def test_whatever_is_set_reaches_the_settings(render: Render, component: str) ->
     model = {"kubelet-plugin": Settings, "mps-supervisor": MpsSupervisor}[component]
     pod = daemon_set(render("--values", EVERYTHING), component)["spec"]["template"]["spec"]
     given = {name.lower(): value for name, value in environment(pod).items()}
+    assert set(given) <= known_to(model)
+    model.model_validate(given | {"pod_uid": "0b8e6a5e"} if model is Settings else given)
+
+
+def known_to(model: type[BaseSettings]) -> set[str]:
+    """The names of the variables that a sub-command takes, in lower case."""
     known = set()
     for name, field in model.model_fields.items():
         alias = field.validation_alias
         known |= {str(one) for one in alias.choices} if isinstance(alias, AliasChoices) else set()
         known |= {alias} if isinstance(alias, str) else {name}
-    assert set(given) <= known
-    model.model_validate(given | {"pod_uid": "0b8e6a5e"} if model is Settings else given)
+    return known
 
 
 def test_every_part_names_the_same_account_in_any_release(render: Render) -> None:
@@ -404,9 +413,7 @@ def test_network_policies_open_the_ports_of_their_pods_and_no_other(render: Rend
 
 def test_openshift_allows_what_the_pods_ask_for(render: Render) -> None:
     things = render("--values", FOLDER / "platforms" / "openshift.yaml")
-    allowed = {
-        user: one for one in of_kind(things, "SecurityContextConstraints") for user in one["users"]
-    }
+    allowed = {user: one for one in of_kind(things, SCC) for user in one["users"]}
     for one in of_kind(things, "DaemonSet"):
         pod = one["spec"]["template"]["spec"]
         scc = allowed.pop(f"system:serviceaccount:gpus:{pod['serviceAccountName']}")
@@ -417,6 +424,27 @@ def test_openshift_allows_what_the_pods_ask_for(render: Render) -> None:
         kinds = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
         assert kinds <= set(scc["volumes"])
     assert allowed == {}
+
+
+def test_cleanup_takes_the_place_of_all_else(render: Render) -> None:
+    things = render("--values", EVERYTHING, "--set", "cleanup.enabled=true,cleanup.args={--force}")
+    assert {one["kind"] for one in things} == {
+        "Namespace",
+        "ResourceQuota",
+        "ServiceAccount",
+        "DaemonSet",
+        SCC,
+    }
+    pod = daemon_set(things, "cleanup")["spec"]["template"]["spec"]
+    (scc,) = of_kind(things, SCC)
+    assert scc["allowHostPID"] == pod["hostPID"] is True
+    (container,) = pod["initContainers"]
+    assert container["args"] == ["--force"]
+    given = environment({"containers": [container]})
+    told = environment(driver_pod(render("--values", EVERYTHING))).items()
+    wanted = {name: one for name, one in told if name.lower() in known_to(Cleanup)}
+    assert given == wanted | {"CGROUP_ROOT": "/host/sys/fs/cgroup", "MIG": "existing"}
+    Cleanup.model_validate({name.lower(): value for name, value in given.items()})
 
 
 def test_alerts_are_about_metrics_that_there_are(render: Render) -> None:

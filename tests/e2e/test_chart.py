@@ -26,6 +26,7 @@ PLATFORMS = sorted((CHART / "platforms").glob("*.yaml"))
 EVERYTHING = REPOSITORY / "tests" / "contract" / "chart_values.yaml"
 NAMESPACE = "dra-driver"
 OWN_LABEL = "nvidia.com/dra-driver"
+CLEANUP = "cleanup.enabled=true"
 OF_OTHERS = {"SecurityContextConstraints", "ServiceMonitor", "PrometheusRule"}
 """Kinds that this API server does not have."""
 CLUSTER_WIDE = (
@@ -108,6 +109,9 @@ def test_helm_installs_says_whom_it_reaches_and_leaves_nothing(
         said = helm("upgrade", "dra-driver", CHART, *words)
         assert "NO NODE GETS THE DRIVER: none of 1" in said
         assert "kubectl label node NODE gpus-by=dra-driver" in said
+        said = helm("upgrade", "dra-driver", CHART, "--reuse-values", "--set", CLEANUP)
+        assert "rollout status daemonset dra-driver-cleanup" in said
+        assert set(wanted_pods(cluster)) == {"dra-driver-cleanup"}
     finally:
         cluster.kubectl("label", "node", cluster.node, f"{OWN_LABEL}-")
         helm("uninstall", "dra-driver", "--wait")
@@ -135,11 +139,12 @@ def test_a_label_of_gpu_nodes_is_enough(cluster: Cluster, helm: Helm, label: str
     assert "1 of 1 nodes is a GPU node" in said
 
 
+@pytest.mark.parametrize("words", [(), ("--set", CLEANUP)], ids=["driver", "cleanup"])
 @pytest.mark.parametrize("values", [EVERYTHING, *PLATFORMS], ids=lambda path: path.stem)
 def test_what_the_chart_makes_is_accepted_without_a_warning(
-    cluster: Cluster, helm: Helm, values: Path
+    cluster: Cluster, helm: Helm, values: Path, words: tuple[str, ...]
 ) -> None:
-    text = helm("template", "dra-driver", CHART, "--values", values)
+    text = helm("template", "dra-driver", CHART, "--values", values, *words)
     things: list[Object] = [one for one in yaml.safe_load_all(text) if one]
     known = [one for one in things if one["kind"] not in OF_OTHERS]
     done = cluster.kubectl(
@@ -158,5 +163,10 @@ def test_kubectl_installs_the_same_and_takes_it_away(cluster: Cluster) -> None:
     assert "deviceclass.resource.k8s.io/gpu.nvidia.com" in made
     # The namespace is among what is taken away.
     cluster.kubectl("delete", "--wait", "-f", INSTALL, timeout=120)
+    assert everything(cluster) & made == set()
+    after = INSTALL.with_name("cleanup.yaml")
+    cluster.kubectl("apply", "-f", after)
+    assert wanted_pods(cluster) == {"dra-driver-cleanup": 0}
+    cluster.kubectl("delete", "--wait", "-f", after, timeout=120)
     assert everything(cluster) & made == set()
     cluster.kubectl("create", "namespace", NAMESPACE)

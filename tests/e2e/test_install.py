@@ -6,6 +6,7 @@ groups and set on its GPUs, and the objects of the cluster, are compared.
 
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ import pytest
 import yaml
 from image.recipe import NAME as IMAGE
 from image.recipe import version
+from testbed import mps
 from testbed.commands import REPOSITORY, TestbedError, run, wait_until
 from testbed.installed_node import NAMESPACE, InstalledNode
 from testbed.machine import DRIVER
@@ -27,7 +29,7 @@ from e2e.kubernetes import cluster_of
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE as SCENES
 from e2e.scene import Scene
-from e2e.sharing import CGROUPS, PERCENTAGE, UNDER_MPS, Shared, mps_limits
+from e2e.sharing import CGROUPS, PERCENTAGE, UNDER_MPS, USUAL, Shared, mps_limits
 
 pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
 
@@ -97,12 +99,17 @@ def leaves_nothing(node: InstalledNode) -> Iterator[None]:
     before = footprint(node)
     yield
     cleanup(node)
+    wait_until_as(node, before)
+
+
+def wait_until_as(node: InstalledNode, before: Footprint) -> None:
+    """Wait until the node is as it was."""
 
     def differences() -> Footprint:
         after = footprint(node)
         changed = {name: before[name] ^ after[name] for name in before}
         # This machine's other nodes have the same group: one that is there before may go too.
-        changed[GROUPS] -= before[GROUPS]
+        changed[GROUPS] = changed.get(GROUPS, set()) - before.get(GROUPS, set())
         return {name: things for name, things in changed.items() if things}
 
     # The kubelet takes down the volumes of pods that are gone, and containerd their mounts.
@@ -310,3 +317,48 @@ def patch(node: InstalledNode, name: str, container: str, env: Mapping[str, str]
     metadata = {"name": name, "namespace": NAMESPACE}
     head = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata}
     return yaml.safe_dump(head | {"spec": {"template": {"spec": spec}}})
+
+
+def test_pods_of_the_image_take_off_a_node_what_the_driver_has_left(node: InstalledNode) -> None:
+    before = footprint(node)
+    del before[GROUPS]  # other nodes of this machine may make theirs meanwhile
+    try:
+        node.install()
+        node.start_driver()
+        scene = Scene(node)
+        _, _, shared = whole_and_shared(scene)
+        node.clean_up()
+        said = wait_until(lambda: refusal(node), "the cleanup's reason", timeout=120)
+        assert "claims are prepared on this node: " in said
+        assert f"{SCENES}/{shared.claim} (" in said
+        assert "drain the node first, or add --force" in said
+        assert shared.ask(PERCENTAGE) == "50.0"
+
+        node.clean_up("--force")
+        node.wait_ready(timeout=240)  # it is tried again at growing intervals
+        (pod,) = node.driver_pods()
+        log = node.cluster.api.log(pod["metadata"]["name"], "cleanup", NAMESPACE)
+        assert re.search(f"removed: /host/sys/fs/cgroup/.*{GROUP}", log)
+        assert mps.processes(node.place.plugins) == {}
+        assert set(node.machine.settings().values()) == {USUAL}
+        assert (node.place.left_over(), node.place.data.exists()) == ([], False)
+
+        node.come_back()  # without a driver the kubelet cannot take the pods down
+        scene.clear()
+        node.clean_up()
+        node.wait_ready(timeout=240)
+        wait_until(lambda: node.slices() == [], "the kubelet to delete the slices", timeout=60)
+    finally:
+        node.uninstall()
+    wait_until_as(node, before)
+
+
+def refusal(node: InstalledNode) -> str:
+    """What the cleanup's pod said when it could not do its work; empty before that."""
+    for pod in node.driver_pods(labelSelector="app.kubernetes.io/component=cleanup"):
+        for one in pod["status"].get("initContainerStatuses", []):
+            for state in (one["state"], one.get("lastState", {})):
+                message = str(state.get("terminated", {}).get("message", ""))
+                if message and "a driver runs on this node" not in message:
+                    return message
+    return ""

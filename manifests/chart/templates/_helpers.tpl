@@ -35,6 +35,10 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{ include "dra-driver.fullname" . }}-mps-supervisor
 {{- end }}
 
+{{- define "dra-driver.cleanup" -}}
+{{ include "dra-driver.fullname" . }}-cleanup
+{{- end }}
+
 {{- define "dra-driver.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
@@ -48,7 +52,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{ .Values.config.name | default "share-configs" }}
 {{- end }}
 
-{{- /* Where both DaemonSets run. */}}
+{{- /* Where all DaemonSets run. */}}
 {{- define "dra-driver.placement" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}

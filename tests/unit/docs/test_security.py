@@ -10,7 +10,12 @@ import yaml
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = (REPOSITORY / "docs" / "security.md").read_text()
-PODS = {"dra-driver": "driver", "dra-driver-mps-supervisor": "supervisor"}
+PODS = {
+    "dra-driver": "driver",
+    "dra-driver-mps-supervisor": "supervisor",
+    "dra-driver-cleanup": "cleanup",
+}
+CLEANUP = (REPOSITORY / "manifests" / "cleanup.yaml").read_text()
 TAKEN_AWAY = re.compile("without_|only_with_|only_a_privileged_")
 """In the name of a test that takes a right away."""
 
@@ -19,26 +24,30 @@ TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 Right = tuple[str, str]
 
 
-def objects(kind: str) -> Iterator[dict[str, Any]]:
-    for one in yaml.safe_load_all((REPOSITORY / "manifests" / "install.yaml").read_text()):
+def objects(kind: str, file: str = "install.yaml") -> Iterator[dict[str, Any]]:
+    for one in yaml.safe_load_all((REPOSITORY / "manifests" / file).read_text()):
         if one["kind"] == kind:
             yield one
 
 
-def rights_of_pods() -> Iterator[Right]:
+def rights_of_pods(file: str = "install.yaml") -> Iterator[Right]:
     """Whose it is, and what: a setting, a folder of the host, or how a folder is mounted."""
-    for one in objects("DaemonSet"):
+    for one in objects("DaemonSet", file):
         whose, pod = PODS[one["metadata"]["name"]], one["spec"]["template"]["spec"]
         yield from ((whose, field) for field in pod if field.startswith(("host", "share")))
         paths = {each["name"]: each.get("hostPath", {}).get("path") for each in pod["volumes"]}
         yield from ((whose, path) for path in paths.values() if path)
-        (container,) = pod["containers"]
-        context = container["securityContext"]
-        yield from ((whose, name) for name, on in context.items() if on and name == "privileged")
-        yield from ((whose, name) for name in context.get("capabilities", {}).get("add", ()))
-        for mount in container["volumeMounts"]:
-            if "mountPropagation" in mount:
-                yield whose, f"{paths[mount['name']]} {mount['mountPropagation']}"
+        for container in (*pod["containers"], *pod.get("initContainers", ())):
+            yield from ((whose, right) for right in rights_of(container, paths))
+
+
+def rights_of(container: dict[str, Any], paths: dict[str, str]) -> Iterator[str]:
+    context = container["securityContext"]
+    yield from (name for name, on in context.items() if on and name == "privileged")
+    yield from context.get("capabilities", {}).get("add", ())
+    for mount in container.get("volumeMounts", ()):
+        if "mountPropagation" in mount:
+            yield f"{paths[mount['name']]} {mount['mountPropagation']}"
 
 
 def rights_in_the_cluster() -> Iterator[Right]:
@@ -84,3 +93,25 @@ def test_each_right_of_the_supervisor_is_taken_away_by_a_test() -> None:
         if whose == "supervisor":
             named = [function for _, function in TEST.findall(row)]
             assert any(map(TAKEN_AWAY.search, named)), right
+
+
+def test_the_cleanup_has_the_rights_of_both_and_no_others() -> None:
+    both = {right for _, right in rights_of_pods()}
+    assert {right for _, right in rights_of_pods("cleanup.yaml")} == both - {
+        # What it mounts there is seen by the host, and the other way round.
+        "/var/lib/kubelet/plugins HostToContainer"
+    }
+    kinds = {one["kind"] for one in yaml.safe_load_all(CLEANUP)}
+    assert kinds == {"Namespace", "ServiceAccount", "DaemonSet"}
+    (daemons,) = objects("DaemonSet", "cleanup.yaml")
+    pod = daemons["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    (stays,) = pod["containers"]
+    assert "volumeMounts" not in stays
+    assert stays["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "runAsUser": 65534,
+    }
