@@ -128,7 +128,9 @@ OF_CLUSTERS: tuple[Check[Sources], ...] = (
         why="it drops what it has no feature for: learnt by creating objects with dryRun=All, "
         "which stores nothing",
         needs=_CLUSTER,
-        look=lambda sources: cluster_checks.features(sources.cluster.features()),
+        look=lambda sources: cluster_checks.features(
+            sources.cluster.features(), sources.cluster.server().version
+        ),
     ),
     Check(
         id="permissions",
@@ -200,7 +202,9 @@ OF_CLUSTERS: tuple[Check[Sources], ...] = (
         title="DeviceClasses",
         why="claims and resource names select devices by them",
         needs=_CLUSTER,
-        look=lambda sources: cluster_checks.classes(sources.cluster.device_classes()),
+        look=lambda sources: cluster_checks.classes(
+            sources.cluster.device_classes(), sources.cluster.features().has
+        ),
     ),
     Check(
         id="config-policy",

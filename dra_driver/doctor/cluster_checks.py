@@ -66,6 +66,14 @@ WITHOUT: Mapping[Feature, str] = {
 }
 """What pods lack in a cluster without a feature; docs/compatibility.md says the same."""
 
+GATE_FROM: Mapping[Feature, tuple[int, int]] = {
+    Feature.COUNTERS: (1, 35),  # 1.34 wants counters elsewhere in slices
+    Feature.TAINTS: FIRST_KUBERNETES,
+    Feature.CONSUMABLE: FIRST_KUBERNETES,
+    Feature.EXTENDED_RESOURCE: FIRST_KUBERNETES,
+}
+"""The first Kubernetes in which a feature can be switched on by its gate."""
+
 _OLDEST, _WITH_ALL = (".".join(map(str, one)) for one in (FIRST_KUBERNETES, ALL_FEATURES_ON))
 
 _NEEDED_GATE = "DynamicResourceAllocation"
@@ -99,18 +107,21 @@ def clock(facts: ServerFacts) -> Iterator[Seen]:
         )
 
 
-def features(facts: FeatureFacts) -> Iterator[Seen]:
-    """Judge which features the API server has."""
+def features(facts: FeatureFacts, version: str) -> Iterator[Seen]:
+    """Judge which features an API server of this version has."""
+    numbers = version_numbers(version)
     on = [str(feature) for feature, has in facts.has.items() if has]
     if on:
         yield ok(f"the API server has {', '.join(on)}")
     for feature, has in facts.has.items():
         if not has:
-            yield warning(
-                f"the API server is without {feature}: {WITHOUT[feature]}",
-                f"run Kubernetes {_WITH_ALL} or newer, or set the feature gate {feature}=true for "
-                "API server, scheduler and controller manager",
-            )
+            advice = f"run Kubernetes {_WITH_ALL} or newer"
+            if numbers is None or numbers >= GATE_FROM[feature]:
+                advice += (
+                    f", or set the feature gate {feature}=true for API server, scheduler and"
+                    " controller manager"
+                )
+            yield warning(f"the API server is without {feature}: {WITHOUT[feature]}", advice)
     untried: dict[Seen, list[Feature]] = defaultdict(list)
     for feature, refusal in facts.refused.items():
         untried[of_error(Severity.UNKNOWN, refusal)].append(feature)
@@ -244,10 +255,20 @@ def other_drivers(found: DaemonSets, nodes: Iterable[Object]) -> Iterator[Seen]:
         yield ok("nobody else gives out the nodes' GPUs")
 
 
-def classes(found: Iterable[Object]) -> Iterator[Seen]:
-    """Judge whether the DeviceClasses are as shipped."""
+def classes(found: Iterable[Object], has: Mapping[Feature, bool]) -> Iterator[Seen]:
+    """Judge whether the DeviceClasses are as shipped, as far as the API server stores them.
+
+    Args:
+        found: DeviceClasses.
+        has: which features the server has, as far as that could be tried.
+    """
     there = {text(one, "metadata", "name"): mapping(one, "spec") for one in found}
     wanted = shipped.device_classes()
+    if not has.get(Feature.EXTENDED_RESOURCE, True):
+        wanted = {
+            name: {key: value for key, value in spec.items() if key != "extendedResourceName"}
+            for name, spec in wanted.items()
+        }
     good = []
     for name, spec in wanted.items():
         if name not in there:

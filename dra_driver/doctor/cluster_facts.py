@@ -158,6 +158,8 @@ class Cluster:
         self.is_driver = is_driver
         self._timeout = timeout
         self._lists = {resource: Once(partial(self._list, resource)) for resource in _LISTED}
+        self._server = Once(self._ask_server)
+        self._features = Once(self._try_features)
 
     def close(self) -> None:
         """Close the connections."""
@@ -169,6 +171,9 @@ class Cluster:
         Raises:
             DriverError: the server does not answer, or refuses.
         """
+        return self._server.get()
+
+    def _ask_server(self) -> ServerFacts:
         answer = self._api.read(Call(verb="get", resource=VERSION), timeout=self._timeout)
         ahead = _seconds_ahead(answer.date)
         return ServerFacts(version=str(answer.body.get("gitVersion")), ahead_seconds=ahead)
@@ -204,6 +209,9 @@ class Cluster:
 
     def features(self) -> FeatureFacts:
         """Try which features the server has, by creating what it does not store."""
+        return self._features.get()
+
+    def _try_features(self) -> FeatureFacts:
         has: dict[Feature, bool] = {}
         refused: dict[Feature, DriverError] = {}
         for feature in Feature:

@@ -124,6 +124,7 @@ def test_printed_slices_are_taken_as_printed(scene: Scene) -> None:
     assert len(asked) == 5
 
 
+@needs(Feature.COUNTERS)
 def test_slices_keep_every_field_that_the_driver_wrote(scene: Scene) -> None:
     root = scene.node.machine.root
     words = ("--nvidia-driver-root", root, "--container-driver-root", root)

@@ -66,5 +66,7 @@ def test_the_driver_itself_sees_less_and_nothing_wrong(node: GpuNode) -> None:
     assert document["summary"]["error"] == 0
     assert found["slices"] == {"ok"}
     # Its token names its node, so it may try what slices can have; classes it may not create.
-    assert found["api-server-features"] == {"ok", "unknown"}
+    lacks = lacking()
+    seen = {"warning" if lacks else "ok", "unknown"} | ({"ok"} if set(Feature) - lacks else set())
+    assert found["api-server-features"] == seen
     assert found["kubelet-gates"] == {"unknown"}

@@ -71,7 +71,7 @@ def test_clocks_that_differ_are_told(ahead: float | None, severity: Severity, wo
 
 def test_features_that_lack_are_told_with_what_they_are_for() -> None:
     has = dict.fromkeys(Feature, True) | {Feature.COUNTERS: False}
-    seen = list(cluster_checks.features(FeatureFacts(has=has)))
+    seen = list(cluster_checks.features(FeatureFacts(has=has), "v1.36.1"))
     assert severities(seen) == [OK, WARNING]
     assert "DRAPartitionableDevices" in seen[1].text
     assert "DRAPartitionableDevices=true" in seen[1].advice
@@ -80,7 +80,7 @@ def test_features_that_lack_are_told_with_what_they_are_for() -> None:
 def test_a_dry_run_that_is_not_allowed_leaves_a_feature_unknown() -> None:
     refusal = AccessError("cannot create resourceslices: no; grant it", status=403)
     facts = FeatureFacts(has={}, refused=dict.fromkeys(Feature, refusal))
-    (seen,) = cluster_checks.features(facts)
+    (seen,) = cluster_checks.features(facts, "v1.36.1")
     assert seen.severity is UNKNOWN
     assert all(feature in seen.text for feature in Feature)
     assert "admin's kubeconfig" in seen.advice
@@ -188,12 +188,15 @@ def test_nodes_are_known_by_the_labels_that_the_daemonsets_look_for() -> None:
     assert value in cluster_checks.GPU_LABELS[name]
 
 
+ALL = dict.fromkeys(Feature, True)
+
+
 def shipped_classes() -> list[Object]:
     return manifests.installed("DeviceClass")
 
 
 def test_the_classes_of_this_repository_are_as_shipped() -> None:
-    (seen,) = cluster_checks.classes(shipped_classes())
+    (seen,) = cluster_checks.classes(shipped_classes(), ALL)
     assert seen.severity is OK
     assert all(one["metadata"]["name"] in seen.text for one in shipped_classes())
 
@@ -204,7 +207,7 @@ def test_classes_that_lack_or_differ_are_named() -> None:
     gpu = classes["gpu.nvidia.com"]["spec"]["selectors"][0]["cel"]
     gpu["expression"] = "device.driver == 'gpu.nvidia.com'"
     del classes["gpu.resource.nvidia.com"]["spec"]["extendedResourceName"]
-    seen = list(cluster_checks.classes(classes.values()))
+    seen = list(cluster_checks.classes(classes.values(), ALL))
     found = {one.text: one.severity for one in seen}
     assert found["there is no DeviceClass mig.nvidia.com"] is ERROR
     assert (
@@ -218,9 +221,29 @@ def test_classes_that_lack_or_differ_are_named() -> None:
     assert severities(seen).count(OK) == 1
 
 
+def test_classes_of_a_server_that_drops_resource_names_are_as_shipped_without_them() -> None:
+    found = shipped_classes()
+    for one in found:
+        one["spec"].pop("extendedResourceName", None)
+    (seen,) = cluster_checks.classes(found, ALL | {Feature.EXTENDED_RESOURCE: False})
+    assert seen.severity is OK
+    assert WARNING in severities(cluster_checks.classes(found, ALL))
+    assert WARNING in severities(cluster_checks.classes(found, {}))
+
+
+@pytest.mark.parametrize(
+    ("version", "by_gate"), [("v1.34.10", False), ("v1.35.8", True), ("what?", True)]
+)
+def test_a_gate_is_advised_where_there_is_one(version: str, by_gate: bool) -> None:
+    facts = FeatureFacts(has={Feature.COUNTERS: False})
+    (seen,) = cluster_checks.features(facts, version)
+    assert "run Kubernetes 1.36 or newer" in (seen.advice or "")
+    assert ("set the feature gate" in (seen.advice or "")) is by_gate
+
+
 def test_a_second_class_behind_a_resource_name_is_named() -> None:
     second = {"metadata": {"name": "old"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}}
-    seen = list(cluster_checks.classes([*shipped_classes(), second]))
+    seen = list(cluster_checks.classes([*shipped_classes(), second], ALL))
     assert severities(seen) == [WARNING, OK]
     assert "DeviceClass old stands behind nvidia.com/gpu too" in seen[0].text
 
@@ -286,10 +309,12 @@ def test_the_policy_of_slices_is_about_the_drivers_account(
 def test_objects_of_any_shape_are_passed_over(broken: Mapping[str, Any]) -> None:
     assert severities(cluster_checks.config_policy([broken], [broken])) == [WARNING]
     assert severities(cluster_checks.own_node_policy([broken], [broken], [USER])) == [WARNING]
-    assert set(severities(cluster_checks.classes([broken]))) == {ERROR}
+    assert set(severities(cluster_checks.classes([broken], ALL))) == {ERROR}
 
 
 def test_a_failure_that_is_no_lack_of_rights_keeps_its_own_advice() -> None:
     refusal = UnavailableError("the API server is away; wait")
-    (seen,) = cluster_checks.features(FeatureFacts(has={}, refused={Feature.TAINTS: refusal}))
+    (seen,) = cluster_checks.features(
+        FeatureFacts(has={}, refused={Feature.TAINTS: refusal}), "v1.36.1"
+    )
     assert seen.advice == "wait"
