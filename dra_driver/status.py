@@ -9,10 +9,9 @@ asked for what all nodes offer (cluster/).
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -21,6 +20,7 @@ from pydantic_settings import SettingsConfigDict
 from dra_driver import status_shares
 from dra_driver.boot import read_boot_id
 from dra_driver.claims.checkpoint import StoredRecords, stored_records
+from dra_driver.claims.descriptions import description_of, strategy_of
 from dra_driver.claims.devices import DeviceRecord, recorded_kind
 from dra_driver.claims.record import ClaimRecord, RecordState
 from dra_driver.devices.names import DRIVER_NAME
@@ -29,24 +29,9 @@ from dra_driver.mps.domain import DomainId, Status, is_shared
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.settings import CommandSettings, KubeletPluginsDirectory, ProcRoot
 from dra_driver.shares.notes import ShareNotes, read_notes
-from dra_driver.sharing import mps, nvidia_mps, shares, time_slicing
-from dra_driver.sharing.base import EXCLUSIVE, Description, DeviceKey, SharingPlan
-from dra_driver.sharing.mps import Mps
-from dra_driver.sharing.time_slicing import TimeSlicing
 from dra_driver.table import aligned
 
 _COLUMNS = ("CLAIM", "PODS", "DEVICE", "STRATEGY", "SETTINGS", "STATE")
-_ADMIN_ACCESS = "AdminAccess"
-
-_DESCRIBE: Mapping[str, Callable[[SharingPlan, DeviceKey], Description]] = MappingProxyType(
-    {
-        time_slicing.NAME: TimeSlicing.describe,
-        mps.NAME: Mps.describe,
-        nvidia_mps.NAME: nvidia_mps.NvidiaMps.describe,
-        shares.NAME: shares.Shares.describe,
-    }
-)
-"""How each strategy describes its plans. One that is not known here shows by its name alone."""
 
 
 class ShowStatus(CommandSettings):
@@ -244,14 +229,14 @@ def _row(node: NodeStatus, record: ClaimRecord, device: DeviceRecord) -> tuple[s
         str(record.ref),
         ", ".join(pod.name for pod in record.pods) or "-",
         device.name,
-        _strategy(record, device),
-        _description(record, device).words or "-",
+        strategy_of(record, device),
+        description_of(record, device).words or "-",
         _state(node, record, device),
     )
 
 
 def _claim_json(node: NodeStatus, record: ClaimRecord) -> dict[str, object]:
-    domains = (_description(record, device).domain for device in record.devices)
+    domains = (description_of(record, device).domain for device in record.devices)
     domain = next((one for one in domains if one in node.domains), None)
     return {
         "namespace": record.ref.namespace,
@@ -267,8 +252,8 @@ def _claim_json(node: NodeStatus, record: ClaimRecord) -> dict[str, object]:
                 "uuid": device.device.device_uuid,
                 "gpu": device.device.gpu,
                 "requests": device.request_names,
-                "strategy": _strategy(record, device),
-                "settings": _description(record, device).settings,
+                "strategy": strategy_of(record, device),
+                "settings": description_of(record, device).settings,
             }
             for device in record.devices
         ],
@@ -289,33 +274,12 @@ def _domain_json(status: Status | None) -> dict[str, object]:
     }
 
 
-def _plan_of(record: ClaimRecord, device: DeviceRecord) -> SharingPlan | None:
-    if device.admin_access:
-        return None
-    return next((plan for plan in record.plans if device.device.part in plan.parts), None)
-
-
-def _strategy(record: ClaimRecord, device: DeviceRecord) -> str:
-    plan = _plan_of(record, device)
-    if device.admin_access:
-        return _ADMIN_ACCESS
-    return plan.strategy if plan else EXCLUSIVE
-
-
-def _description(record: ClaimRecord, device: DeviceRecord) -> Description:
-    """Return what a device's containers are given, as its strategy describes it."""
-    plan, key = _plan_of(record, device), device.device.key
-    if plan is None or key is None or plan.strategy not in _DESCRIBE:
-        return Description()
-    return _DESCRIBE[plan.strategy](plan, key)
-
-
 def _state(node: NodeStatus, record: ClaimRecord, device: DeviceRecord) -> str:
     if record.boot_id != node.boot_id:
         return "prepared before the last reboot"
     if record.state is RecordState.PREPARING:
         return "being prepared"
-    domain = _description(record, device).domain
+    domain = description_of(record, device).domain
     return "prepared" if domain is None else _health(node, domain)
 
 
