@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
+from apiserver.apply import applied
+from apiserver.claim_rules import check_bytes, check_granted
 from apiserver.kinds import KINDS, Kind, Target, target_of
 from apiserver.store import Object, Refusal, Store
 
@@ -64,6 +66,7 @@ class Api(Protocol):
     watch_epoch: int
     pages: dict[str, Page]
     granted: AbstractSet[tuple[str, str]] | None
+    node: str
 
     def take_fault(self, verb: str, plural: str) -> Fault | None: ...
 
@@ -208,12 +211,39 @@ class Connection(BaseHTTPRequestHandler):
         if self.verb == "get":
             return 200, store.get(target.kind, namespace, name)
         body = self._body()
-        if self.verb == "patch":
-            if self.headers.get("Content-Type") != "application/merge-patch+json":
-                raise Refusal(415, "UnsupportedMediaType", "only merge patches are served")
-            body = _merge(store.get(target.kind, namespace, name), body)
         status_only = target.subresource == "status"
+        if self.verb == "patch":
+            form = self.headers.get("Content-Type")
+            if form == "application/apply-patch+yaml":
+                return 200, self._apply(target, namespace, body)
+            if form != "application/merge-patch+json":
+                raise Refusal(415, "UnsupportedMediaType", "only apply and merge are served")
+            old = store.get(target.kind, namespace, name)
+            body = _merge(old, body)
+            if status_only and target.kind.kind == "ResourceClaim":
+                check_bytes(old, is_applied=False)
+                self._check_granted({**old, "status": body.get("status", {})}, old)
         return 200, store.update(target.kind, namespace, name, body, status_only=status_only)
+
+    def _apply(self, target: Target, namespace: str, body: Object) -> Object:
+        """Apply to the status of a claim, which is all that is applied here."""
+        if (target.kind.kind, target.subresource) != ("ResourceClaim", "status"):
+            raise Refusal(415, "UnsupportedMediaType", "only status of claims can be applied")
+
+        def change(old: Object) -> Object:
+            force = self.query.get("force") in {"1", "true"}
+            new = applied(old, body, manager=self.query.get("fieldManager"), force=force)
+            check_bytes(old, is_applied=True)
+            self._check_granted(new, old)
+            return new
+
+        return self.api.store.apply(target.kind, namespace, target.name or "", body, change)
+
+    def _check_granted(self, new: Object, old: Object) -> None:
+        granted = self.api.granted
+        if granted is not None:
+            right = ("associated-node:patch", "resourceclaims/driver.resource.k8s.io")
+            check_granted(new, old, "patch", self.api.node, may=right in granted)
 
     def _collection(self, target: Target) -> Object:
         items, version = self.api.store.list(target.kind, target.namespace)

@@ -78,10 +78,10 @@ class Target:
     subresource: str | None = None
 
     def __str__(self) -> str:
-        """Return the resource with its group, such as `resourceclaims.resource.k8s.io/status`."""
+        """Return the resource with its group, such as `resourceclaims/status.resource.k8s.io`."""
         group = f".{self.kind.group}" if self.kind.group else ""
         part = f"/{self.subresource}" if self.subresource else ""
-        return f"{self.kind.plural}{group}{part}"
+        return f"{self.kind.plural}{part}{group}"
 
 
 def kind_of(api_version: str, kind: str) -> Kind:

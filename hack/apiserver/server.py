@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import yaml
 
+from apiserver.claim_rules import check_claim_status
 from apiserver.connection import Connections, Fault, Page, Seen
 from apiserver.kinds import KINDS, kind_of
 from apiserver.rules import check_slice, stamp_taints
@@ -28,6 +29,7 @@ class ApiServer:
     `token`: when set, every other Authorization is answered with 401. `tls`: certificate and key.
     `pages`: what else it serves, by path. `granted`: when set, the pairs of verb and resource (with
     its group, such as `resourceclaims.resource.k8s.io`) that callers may use; the rest is 403.
+    `node`: the one that callers' tokens name, which matters for what they may apply.
     """
 
     port: int = 0
@@ -38,9 +40,10 @@ class ApiServer:
 
     pages: dict[str, Page] = field(default_factory=dict)
     granted: AbstractSet[tuple[str, str]] | None = None
+    node: str = "node-1"
 
     def __post_init__(self) -> None:
-        self.store.rules += [check_slice, stamp_taints]
+        self.store.rules += [check_slice, stamp_taints, check_claim_status]
         self.faults: list[Fault] = []
         self.log: list[Seen] = []
         self.logged = threading.Condition()

@@ -147,6 +147,34 @@ class Store:
                 new["metadata"]["generation"] = old["metadata"]["generation"] + 1
             return self._store("MODIFIED", kind, namespace, new)
 
+    def apply(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        body: Object,
+        change: Callable[[Object], Object],
+    ) -> Object:
+        """Store what an applied body makes of an object, if it is the one that the body names."""
+        with self.changed:
+            old = self._find(kind, namespace, name)
+            meta = body.get("metadata", {})
+            if meta.get("name", name) != name or meta.get("namespace", namespace) != namespace:
+                raise Refusal(400, "BadRequest", "the name of the object does not match the URL")
+            for key in ("uid", "resourceVersion"):
+                if meta.get(key, old["metadata"][key]) != old["metadata"][key]:
+                    raise Refusal(
+                        409,
+                        "Conflict",
+                        f'Operation cannot be fulfilled on {kind.plural} "{name}": {key} in '
+                        f"precondition: {meta[key]}, in object meta: {old['metadata'][key]}",
+                    )
+            new = change(copy.deepcopy(old))
+            self._check(new, old)
+            if new == old:
+                return copy.deepcopy(old)
+            return self._store("MODIFIED", kind, namespace, new)
+
     def delete(
         self, kind: Kind, namespace: str, name: str, preconditions: Object | None = None
     ) -> Object:

@@ -1,0 +1,174 @@
+"""Server-side apply to the status of ResourceClaims, with owners of fields as the real one has.
+
+In: the stored object, what a manager applies, and who owns what by `metadata.managedFields`. Out:
+the object with the fields merged and the owners noted, or a Refusal 409 that names the conflicts.
+Rules: Kubernetes API concepts, "Server-Side Apply", and the merge keys of resource.k8s.io/v1. Below
+the subresource `status` the rest of an applied object has no effect. Not here: owners by updates,
+which the real one notes too; a field that was only ever updated belongs to nobody.
+"""
+
+import copy
+import json
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
+from typing import Any
+
+from apiserver.store import Object, Refusal
+
+Path = tuple[str, ...]
+"""A field's way from the object down, as in FieldsV1: `f:name`, or `k:{…}` for a list's entry."""
+
+KEYS = {
+    ("f:status", "f:devices"): ("driver", "device", "pool", "shareID"),
+    ("f:status", "f:devices", "k:", "f:conditions"): ("type",),
+    ("f:status", "f:reservedFor"): ("uid",),
+}
+"""Lists that are merged entry by entry, and what their entries are known by."""
+
+ATOMIC = {("f:status", "f:devices", "k:", "f:data"), ("f:status", "f:allocation")}
+"""Objects that have one owner as a whole. So have lists that are not merged."""
+
+_LONGEST_MANAGER = 128
+
+
+def applied(old: Object, body: Object, *, manager: str | None, force: bool) -> Object:
+    """Return the object after a manager has applied the status in `body`."""
+    if not manager:
+        raise _bad("fieldManager is required for apply patch")
+    if len(manager.encode()) > _LONGEST_MANAGER or not manager.isprintable():
+        raise _bad(f"fieldManager: Invalid value: {manager!r}")
+    if "managedFields" in body.get("metadata", {}):
+        raise _bad("metadata.managedFields must be nil")
+    for name in ("apiVersion", "kind"):
+        if body.get(name) != old[name]:
+            raise _bad(f"{name} of the applied object is {body.get(name)!r}, not {old[name]!r}")
+    fields = dict(_fields(("f:status",), body.get("status") or {}))
+    others = {one["manager"]: _owned(one) for one in _managed(old) if one["manager"] != manager}
+    before = next((_owned(one) for one in _managed(old) if one["manager"] == manager), set())
+    new = copy.deepcopy(old)
+    there = dict(_fields(("f:status",), new.get("status") or {}))
+    conflicts = {
+        (other, path)
+        for other, owned in others.items()
+        for path in owned & fields.keys()
+        if path in there and there[path] != fields[path]
+    }
+    if conflicts and not force:
+        named = ", ".join(f'conflict with "{who}": {"".join(path)}' for who, path in conflicts)
+        raise Refusal(409, "Conflict", f"Apply failed with {len(conflicts)} conflicts: {named}")
+    for other, path in conflicts:
+        others[other].discard(path)
+    kept = {path for owned in others.values() for path in owned}
+    status = {path: value for path, value in there.items() if path not in before or path in kept}
+    # An entry of a list goes with its last owner, and stays while somebody owns a part of it.
+    going = {path for path in before - fields.keys() if path[-1].startswith("k:")}
+    going = {one for one in going if not any(path[: len(one)] == one for path in kept)}
+    status = {
+        path: value
+        for path, value in status.items()
+        if not any(path[: len(one)] == one for one in going)
+    }
+    new["status"] = _built(status | fields)
+    _note(new, {**others, manager: set(fields)})
+    return new
+
+
+def _managed(item: Object) -> list[Object]:
+    found: list[Object] = item["metadata"].get("managedFields") or []
+    return found
+
+
+def _note(item: Object, owners: dict[str, set[Path]]) -> None:
+    """Write who owns what; who owns what was owned before keeps the time."""
+    before = {one["manager"]: one for one in _managed(item)}
+    item["metadata"]["managedFields"] = [
+        before[manager]
+        if manager in before and _owned(before[manager]) == owned
+        else {
+            "manager": manager,
+            "operation": "Apply",
+            "apiVersion": item["apiVersion"],
+            "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "fieldsType": "FieldsV1",
+            "fieldsV1": _tree(owned),
+            "subresource": "status",
+        }
+        for manager, owned in sorted(owners.items())
+        if owned
+    ]
+
+
+def _fields(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+    """Yield each field that can have an owner of its own, with its value."""
+    shape = _shape(path)
+    if isinstance(value, dict) and shape not in ATOMIC:
+        for name, one in value.items():
+            yield from _fields((*path, f"f:{name}"), one)
+    elif shape in KEYS:
+        for entry in value or ():
+            key = {name: entry[name] for name in KEYS[shape] if name in entry}
+            if not key:
+                raise _bad(f"{''.join(path)}: an entry has none of the keys {KEYS[shape]}")
+            place = (*path, f"k:{json.dumps(key, sort_keys=True, separators=(',', ':'))}")
+            yield place, key
+            yield from _fields(place, entry)
+    else:
+        yield path, value
+
+
+def _shape(path: Path) -> Path:
+    return tuple("k:" if step.startswith("k:") else step for step in path)
+
+
+def _built(fields: dict[Path, Any]) -> Object:
+    """Return the object of fields: entries of lists in their order."""
+    root: Object = {}
+    for path, value in fields.items():
+        *way, last = path[1:]
+        place: Any = root
+        for step, following in zip(way, path[2:], strict=True):
+            place = _entered(place, step, [] if following.startswith("k:") else {})
+        if last.startswith("k:"):
+            _entered(place, last, {})
+        else:
+            place[last[2:]] = copy.deepcopy(value)
+    return root
+
+
+def _entered(place: Any, step: str, empty: Any) -> Any:
+    if step.startswith("f:"):
+        return place.setdefault(step[2:], empty)
+    key = json.loads(step[2:])
+    for entry in place:
+        if entry.items() >= key.items() and entry.get("shareID") == key.get("shareID"):
+            return entry
+    place.append(dict(key))
+    return place[-1]
+
+
+def _tree(owned: AbstractSet[Path]) -> Object:
+    """Return fields as FieldsV1: an entry of a list that is owned itself has a `.`."""
+    root: Object = {}
+    for path in sorted(owned):
+        place = root
+        for step in path:
+            place = place.setdefault(step, {})
+        if path[-1].startswith("k:"):
+            place["."] = {}
+    return root
+
+
+def _owned(one: Object) -> set[Path]:
+    def paths(path: Path, tree: Object) -> Iterator[Path]:
+        if not tree or "." in tree:
+            yield path
+        for step, below in tree.items():
+            if step != ".":
+                yield from paths((*path, step), below)
+
+    return {path for path in paths((), one["fieldsV1"]) if path}
+
+
+def _bad(message: str) -> Refusal:
+    return Refusal(400, "BadRequest", message)
