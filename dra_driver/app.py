@@ -34,6 +34,7 @@ from dra_driver.claims.prepare import ClaimPreparer
 from dra_driver.claims.reconcile import Reconciler
 from dra_driver.claims.record import MIG
 from dra_driver.claims.redivide import Redivider
+from dra_driver.claims.status_writer import status_writer
 from dra_driver.claims.takeover import TakeOver
 from dra_driver.devices.holders import Holders
 from dra_driver.devices.kinds import DeviceKind
@@ -294,7 +295,11 @@ class Driver:
             clock=clock,
             timing=EventTiming(),
         )
-        self._calls = ClaimCalls(self._preparer, self._metrics, clock=clock)
+        self._claim_status = status_writer(
+            self._settings.claim_status, self._kube, self._claims, self._watcher
+        )
+        calls = self._claim_status.beside(self._preparer)
+        self._calls = ClaimCalls(calls, self._metrics, clock=clock)
         self._eviction = Eviction(
             self._kube,
             self._settings.node_name,
@@ -357,6 +362,7 @@ class Driver:
         self._redivider.start()
         self._memory_watch.start()
         self._mps_events.start()
+        self._claim_status.start()
 
     def let_claims_end(self, pause: Callable[[float], bool]) -> None:
         """Wait for claims if the GPU driver is to be replaced, and let go of it (Eviction)."""
@@ -377,6 +383,7 @@ class Driver:
         self._redivider.stop(STOP_SECONDS)
         self._memory_watch.stop(STOP_SECONDS)
         self._mps_events.stop(STOP_SECONDS)
+        self._claim_status.stop(STOP_SECONDS)
         self._share_configs.stop(STOP_SECONDS)
         self._own_node.stop(STOP_SECONDS)
         self._refusals.stop(STOP_SECONDS)

@@ -317,6 +317,10 @@ class Settings(CommandSettings):
         None,
         description="The node's /sys/fs/cgroup; unset: where cgroup v2 is mounted.",
     )
+    claim_status: bool = Field(
+        True,
+        description="Write into each claim's own status which GPUs, MIG devices and shares it has.",
+    )
     mps_ready_timeout: Seconds = Field(
         35.0, description="Seconds to wait for a claim's MPS daemon, within the kubelet's patience."
     )

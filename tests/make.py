@@ -79,10 +79,19 @@ def claim_object(
         "kind": "ResourceClaim",
         "metadata": {"uid": uid, "namespace": namespace, "name": name},
         "status": {
-            "allocation": {"devices": {"results": results, "config": list(configs)}},
+            "allocation": {
+                "devices": {"results": results, "config": list(configs)},
+                "nodeSelector": node_selector(pool),
+            },
             "reservedFor": [{"resource": "pods", "name": "pod", "uid": "pod-uid"}],
         },
     }
+
+
+def node_selector(node: str) -> dict[str, Any]:
+    """The node selector of an allocation with devices that only one node has."""
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    return {"nodeSelectorTerms": [{"matchFields": [field]}]}
 
 
 def config(

@@ -39,6 +39,10 @@ _WATCH_IDLE_SECONDS = 90.0
 _PAGE = 500
 """Objects of one answer, as kubectl has it."""
 
+_JSON = "application/json"
+_APPLY = "application/apply-patch+yaml"  # JSON is YAML too
+_MERGE = "application/merge-patch+json"
+
 JsonObject = dict[str, object]
 
 
@@ -210,6 +214,48 @@ class KubeClient:
         call = Call(verb="update", resource=resource, name=name)
         return self._ask("PUT", call, body=body, timeout=timeout)
 
+    def apply_status(
+        self,
+        resource: Resource,
+        name: str,
+        body: Mapping[str, object],
+        *,
+        namespace: str,
+        manager: str,
+        timeout: float,
+    ) -> JsonObject:
+        """Apply fields of an object's status, and return the object that the server stored.
+
+        What `manager` applied before and the body lacks goes; fields of others stay, and those that
+        both have become the manager's. With `metadata.uid` another object of the name is a
+        StaleError. RBAC's verb for it is `patch`.
+        """
+        call = Call(
+            verb="patch", resource=resource, name=name, namespace=namespace, subresource="status"
+        )
+        query = {"fieldManager": manager, "force": "true"}
+        return self._ask("PATCH", call, body=body, form=_APPLY, query=query, timeout=timeout)
+
+    def merge_status(
+        self,
+        resource: Resource,
+        name: str,
+        body: Mapping[str, object],
+        *,
+        namespace: str,
+        manager: str,
+        timeout: float,
+    ) -> JsonObject:
+        """Merge fields into an object's status, lists as a whole; return what the server stored.
+
+        With `metadata.resourceVersion` in the body a change made in between is a StaleError.
+        """
+        call = Call(
+            verb="patch", resource=resource, name=name, namespace=namespace, subresource="status"
+        )
+        query = {"fieldManager": manager}
+        return self._ask("PATCH", call, body=body, form=_MERGE, query=query, timeout=timeout)
+
     def delete(
         self,
         resource: Resource,
@@ -251,18 +297,20 @@ class KubeClient:
         call: Call,
         *,
         body: Mapping[str, object] | None = None,
+        form: str = _JSON,
         query: Mapping[str, str] | None = None,
         timeout: float,
     ) -> JsonObject:
-        response = self._send(method, call, body=body, query=query, timeout=timeout)
+        response = self._send(method, call, body=body, form=form, query=query, timeout=timeout)
         return object_in(call, response.data)
 
-    def _send(
+    def _send(  # noqa: PLR0913 (all that a request is made of)
         self,
         method: str,
         call: Call,
         *,
         body: Mapping[str, object] | None = None,
+        form: str = _JSON,
         query: Mapping[str, str] | None = None,
         timeout: float,
         stream: bool = False,
@@ -277,7 +325,7 @@ class KubeClient:
                 method,
                 url,
                 body=data,
-                headers=self._all_headers(has_body=data is not None),
+                headers=self._all_headers(form if data else None),
                 timeout=wait,
                 retries=False,
                 preload_content=not stream,
@@ -297,7 +345,7 @@ class KubeClient:
             )
         return response
 
-    def _all_headers(self, *, has_body: bool) -> dict[str, str]:
+    def _all_headers(self, body_type: str | None) -> dict[str, str]:
         headers = dict(self._headers)
         try:
             authorization = self._credentials.header()
@@ -305,8 +353,8 @@ class KubeClient:
             raise AccessError(str(error), status=HTTPStatus.UNAUTHORIZED) from error
         if authorization:
             headers["Authorization"] = authorization
-        if has_body:
-            headers["Content-Type"] = "application/json"
+        if body_type:
+            headers["Content-Type"] = body_type
         return headers
 
 

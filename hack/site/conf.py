@@ -53,6 +53,7 @@ NAVIGATION = {
         "docs/mps.md",
         "docs/mig.md",
         "docs/shares.md",
+        "docs/claim-status.md",
         "docs/share-config.md",
     ],
     "Demos": ["manifests/demos/*/README.md"],

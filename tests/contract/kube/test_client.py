@@ -5,9 +5,11 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
+from apiserver.kinds import kind_of
 from apiserver.server import ApiServer
 from dra_driver.errors import (
     AccessError,
@@ -253,3 +255,66 @@ class TestCredentials:
     def test_a_kubeconfig_that_does_not_exist_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(SetupError, match="nowhere"):
             from_kubeconfig(tmp_path / "nowhere")
+
+
+class TestStatus:
+    """Fields of an object's status that belong to one manager."""
+
+    ENTRY: ClassVar = {"driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}
+
+    def body(self, uid: str, *devices: dict[str, str]) -> dict[str, Any]:
+        claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+        return {
+            **claim,
+            "metadata": {"name": "web", "uid": uid},
+            "status": {"devices": list(devices)},
+        }
+
+    def test_what_is_applied_is_the_managers(self, server: ApiServer, client: KubeClient) -> None:
+        allocate(server, self.ENTRY)
+        applied = client.apply_status(
+            RESOURCE_CLAIMS,
+            "web",
+            self.body("claim-1", self.ENTRY),
+            namespace="default",
+            manager="us/one",
+            timeout=5,
+        )
+        assert applied["status"]["devices"] == [self.ENTRY]  # type: ignore[index]
+        (seen,) = server.seen("patch", "resourceclaims")
+        assert seen.headers["Content-Type"] == "application/apply-patch+yaml"
+        assert seen.query == {"fieldManager": "us/one", "force": "true"}
+
+    def test_another_claim_of_the_name_is_stale(
+        self, server: ApiServer, client: KubeClient
+    ) -> None:
+        allocate(server, self.ENTRY)
+        with pytest.raises(StaleError, match="uid in precondition"):
+            client.apply_status(
+                RESOURCE_CLAIMS,
+                "web",
+                self.body("claim-2", self.ENTRY),
+                namespace="default",
+                manager="us/one",
+                timeout=5,
+            )
+
+    def test_a_device_that_is_not_allocated_is_invalid(self, client: KubeClient) -> None:
+        with pytest.raises(InvalidError, match="must be an allocated device in the claim"):
+            client.merge_status(
+                RESOURCE_CLAIMS,
+                "web",
+                self.body("claim-1", self.ENTRY),
+                namespace="default",
+                manager="us/one",
+                timeout=5,
+            )
+
+
+def allocate(server: ApiServer, device: dict[str, str]) -> None:
+    """Give the claim a device."""
+    kind = kind_of("resource.k8s.io/v1", "ResourceClaim")
+    claim = server.store.get(kind, "default", "web")
+    results = [{"request": "gpu", **device}]
+    claim["status"] = {"allocation": {"devices": {"results": results}}}
+    server.store.update(kind, "default", "web", claim, status_only=True)

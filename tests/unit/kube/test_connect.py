@@ -62,7 +62,7 @@ def test_a_token_file_is_found_beside_the_file_that_names_it(
     variable = {"KUBECONFIG": f"{one}:{two}"}
 
     client = connect(None, "two", environment=home | variable)
-    assert client._all_headers(has_body=False)["Authorization"] == "Bearer secret"
+    assert client._all_headers(None)["Authorization"] == "Bearer secret"
     client.close()
 
 

@@ -1,0 +1,403 @@
+"""The driver says in a claim's own status which devices it has: once, and to no pod's harm."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+import make
+from apiserver.claim_rules import without_device_status
+from apiserver.kinds import kind_of
+from apiserver.server import ApiServer
+from dra_driver.claims.claim_status import Condition
+from dra_driver.claims.devices import DeviceRecord
+from dra_driver.claims.model import ClaimRef, ClaimUid
+from dra_driver.claims.status_writer import MANAGER, StatusTiming, StatusWriter
+from dra_driver.kube.client import KubeClient
+from dra_driver.kube.kubeconfig import from_kubeconfig
+from dra_driver.kube.resource import RESOURCE_CLAIMS
+from worlds.driver import Driver
+from worlds.process import serving_a_node
+
+UID = "11111111-0000-4000-8000-000000000000"
+REF = ClaimRef(uid=ClaimUid(UID), namespace="default", name="claim")
+FOREIGN = {"driver": "nic.example.com", "pool": "p", "device": "nic-0"}
+
+
+class Clock:
+    """A clock that stands until it is set forward."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Place:
+    """A driver with an API server, and what writes its claims' status."""
+
+    def __init__(self, root: Path, server: ApiServer, **facts: Any) -> None:
+        self.server = server
+        self.client: KubeClient = from_kubeconfig(server.write_kubeconfig(root / "kubeconfig"))
+        self.driver = Driver(root, reader=self.client, **facts)
+        self.clock = Clock()
+        self.conditions: list[Condition] = [Condition(type="Ready", status=True, reason="Fine")]
+        self.writer = self.make_writer()
+
+    def make_writer(self) -> StatusWriter:
+        """One more, as after a restart."""
+        return StatusWriter(
+            api=self.client,
+            claims=self.driver.claims,
+            inventory=self.driver.gpus,
+            clock=self.clock,
+            now=lambda: datetime.now(UTC),
+            jitter=lambda: 0.0,
+            conditions=self._conditions,
+        )
+
+    def _conditions(self, device: DeviceRecord) -> list[Condition]:
+        return self.conditions
+
+    def say_of_nic(self) -> None:
+        """As another driver says something of its own device."""
+        claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+        body = {**claim, "metadata": {"name": "claim"}, "status": {"devices": [FOREIGN]}}
+        send = self.client.apply_status
+        if self.server.objects("resourceclaims")[0]["status"]["allocation"]["devices"]["config"]:
+            send = self.client.merge_status
+        send(RESOURCE_CLAIMS, "claim", body, namespace="default", manager="nic", timeout=5)
+
+    def put(
+        self, *devices: str, results: list[dict[str, Any]] | None = None, **facts: Any
+    ) -> ClaimRef:
+        made = make.claim_object(*devices, **facts)
+        if results:
+            made["status"]["allocation"]["devices"]["results"] += results
+        self.server.put(made)
+        return REF
+
+    def look(self, later: float = 0.0) -> None:
+        self.clock.now += later
+        self.writer.look()
+
+    def status(self) -> list[dict[str, Any]]:
+        (claim,) = self.server.objects("resourceclaims")
+        found: list[dict[str, Any]] = claim["status"].get("devices", [])
+        return found
+
+    def deallocate(self) -> None:
+        """As the controller does when no pod has the claim any more."""
+        (claim,) = self.server.objects("resourceclaims")
+        kind = kind_of(claim["apiVersion"], claim["kind"])
+        claim["status"] = {"devices": claim["status"].get("devices", [])}
+        self.server.store.update(kind, "default", "claim", claim, status_only=True)
+
+    def writes(self) -> int:
+        return len(self.server.seen("patch", "resourceclaims"))
+
+    def close(self) -> None:
+        self.driver.close()
+        self.client.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with serving_a_node() as server, closing(Place(tmp_path, server)) as made:
+        yield made
+
+
+def test_a_prepared_claim_says_which_devices_it_has(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1", "gpu-3"))
+    place.look()
+    first, second = place.status()
+    assert (first["driver"], first["pool"], first["device"]) == (
+        "gpu.nvidia.com",
+        "node-1",
+        "gpu-1",
+    )
+    assert first["data"]["uuid"] == make.gpu(1).uuid
+    assert first["data"]["pciBusID"] == make.gpu(1).pci_address
+    assert second["data"]["uuid"] == make.gpu(3).uuid
+    (condition,) = first["conditions"]
+    assert (condition["type"], condition["status"]) == ("Ready", "True")
+    (claim,) = place.server.objects("resourceclaims")
+    (owner,) = claim["metadata"]["managedFields"]
+    assert (owner["manager"], owner["operation"], owner["subresource"]) == (
+        MANAGER,
+        "Apply",
+        "status",
+    )
+
+
+UNSORTED = make.config(sharing={"strategy": "MPS", "mpsConfig": {}})
+"""A config whose keys are in the order of the API's types, as clients in Go send them."""
+
+
+def test_a_claim_whose_config_cannot_be_applied_over_is_merged_into(place: Place) -> None:
+    ref = place.put("gpu-1", results=[{"request": "nic", **FOREIGN}], configs=[UNSORTED])
+    place.say_of_nic()
+    place.driver.prepare(ref)
+    place.look()
+    assert [one["device"] for one in place.status()] == ["nic-0", "gpu-1"]
+    assert [one.status for one in place.server.seen("patch", "resourceclaims")] == [200, 422, 200]
+    place.driver.unprepare(ref)
+    place.look()
+    place.look(60)
+    assert place.status() == [FOREIGN]
+
+
+def test_a_config_that_no_json_can_carry_keeps_the_status_empty_and_is_said_once(
+    place: Place,
+) -> None:
+    place.driver.prepare(place.put("gpu-2"))
+    place.look()
+    config = make.config(sharing={"strategy": "<TimeSlicing>"})
+    other = make.claim_object("gpu-1", uid="uid-1", name="other")
+    ref = ClaimRef(uid=ClaimUid("uid-1"), namespace="default", name="other")
+    place.server.put(other)
+    place.driver.prepare(ref)
+    kind = kind_of("resource.k8s.io/v1", "ResourceClaim")
+    other["status"]["allocation"]["devices"]["config"] = [config]
+    place.server.store.update(kind, "default", "other", other, status_only=True)
+    with structlog.testing.capture_logs() as logs:
+        place.look()
+        place.look(100)
+    assert [one["event"] for one in logs] == ["claim status refused"]
+
+
+def test_nothing_is_written_again_or_even_asked(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    place.look()
+    before = place.server.objects("resourceclaims")
+    requests = len(place.server.seen())
+    for _ in range(3):
+        place.look(100)
+    place.driver.prepare(REF)
+    asked = len(place.server.seen())
+    place.look()
+    assert (asked, len(place.server.seen())) == (requests + 1, requests + 1)  # Prepare's own
+    assert place.server.objects("resourceclaims") == before
+
+
+def test_a_restarted_driver_writes_nothing_that_is_there(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    place.look()
+    before = place.server.objects("resourceclaims")
+    place.writer = place.make_writer()
+    place.look()
+    assert place.writes() == 1
+    assert place.server.objects("resourceclaims") == before
+
+
+def test_a_condition_that_changes_is_written_and_the_rest_stays(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    place.look()
+    (before,) = place.status()
+    place.conditions = [Condition(type="Ready", status=False, reason="GPULost", message="XID 79")]
+    place.look()
+    (after,) = place.status()
+    (condition,) = after["conditions"]
+    assert (condition["status"], condition["message"]) == ("False", "XID 79")
+    assert after["data"] == before["data"]
+    place.conditions = []
+    place.look()
+    assert "conditions" not in place.status()[0]
+
+
+def test_what_a_lost_gpu_does_not_say_stays_said(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    place.look()
+    before = place.status()
+    place.driver.gpus.inventory = make.inventory(make.gpu(5), driver_version=None)
+    place.look()
+    place.writer = place.make_writer()
+    place.look()
+    assert place.status() == before
+    assert place.writes() == 1
+
+
+def test_another_drivers_entries_stay(place: Place) -> None:
+    ref = place.put("gpu-1", results=[{"request": "nic", **FOREIGN}])
+    place.say_of_nic()
+    place.driver.prepare(ref)
+    place.look()
+    assert [one["device"] for one in place.status()] == ["nic-0", "gpu-1"]
+    place.driver.unprepare(ref)
+    place.look()
+    place.look(60)
+    assert place.status() == [FOREIGN]
+
+
+def test_a_claim_that_is_unprepared_but_still_allocated_says_nothing_more(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    place.look()
+    place.driver.unprepare(REF)
+    place.look()
+    assert len(place.status()) == 1
+    place.look(StatusTiming().withdraw_after)
+    assert place.status() == []
+    requests = len(place.server.seen())
+    place.look(1000)
+    assert len(place.server.seen()) == requests
+
+
+def test_of_a_claim_that_gave_its_devices_back_nothing_is_written(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    place.look()
+    place.driver.unprepare(REF)
+    place.look()
+    place.deallocate()
+    assert place.status() == []
+    place.look(60)
+    assert place.writes() == 1
+
+
+def test_a_claim_that_is_prepared_again_in_between_keeps_its_entries(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    place.look()
+    place.driver.unprepare(REF)
+    place.look()
+    place.driver.prepare(REF)
+    place.look()
+    place.look(60)
+    assert len(place.status()) == 1
+    assert place.writes() == 1
+
+
+def test_what_was_allocated_anew_elsewhere_is_left_to_the_driver_there(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    place.look()
+    place.driver.unprepare(REF)
+    place.look()
+    place.deallocate()
+    (claim,) = place.server.objects("resourceclaims")
+    there = make.claim_object("gpu-1", pool="node-2")["status"]
+    kind = kind_of(claim["apiVersion"], claim["kind"])
+    entry = {"driver": "gpu.nvidia.com", "pool": "node-2", "device": "gpu-1"}
+    claim["status"] = there | {"devices": [entry]}
+    place.server.store.update(kind, "default", "claim", claim, status_only=True)
+    place.look(60)
+    assert place.status() == [entry]
+    assert place.writes() == 1
+
+
+def test_another_claim_of_the_name_is_not_spoken_of(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    kind = kind_of("resource.k8s.io/v1", "ResourceClaim")
+    place.server.store.delete(kind, "default", "claim")
+    place.server.put(make.claim_object("gpu-1", uid="22222222-0000-4000-8000-000000000000"))
+    place.look()
+    assert place.writes() == 0
+
+
+def test_an_api_server_that_is_away_is_waited_for_and_said_once(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    place.server.fail("get", "resourceclaims", status=503, times=3)
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(4):
+            place.look(60)
+    assert [one["event"] for one in logs] == ["claim status not written yet"]
+    assert len(place.status()) == 1
+
+
+def test_a_missing_right_is_said_once_and_asked_for_seldom(place: Place, tmp_path: Path) -> None:
+    server = place.server
+    server.put(*(make.claim_object(f"gpu-{n}", uid=f"uid-{n}", name=f"c-{n}") for n in range(4)))
+    for number in range(4):
+        ref = ClaimRef(uid=ClaimUid(f"uid-{number}"), namespace="default", name=f"c-{number}")
+        place.driver.prepare(ref)
+    server.granted = {("get", "resourceclaims.resource.k8s.io")}
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(10):
+            place.look(10)
+    assert [one["event"] for one in logs] == ["claim status not written"]
+    assert "grant the verb 'patch' on resourceclaims/status.resource.k8s.io" in logs[0]["reason"]
+    assert len(server.seen("patch")) == 1
+    # Once it is granted they are written by themselves.
+    server.granted = None
+    place.look(StatusTiming().refused_retry)
+    assert all(one["status"].get("devices") for one in server.objects("resourceclaims"))
+
+
+def test_a_refusal_of_one_claim_keeps_no_other_from_its_status(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    place.look()
+    place.server.put(
+        *(make.claim_object(f"gpu-{n}", uid=f"uid-{n}", name=f"c-{n}") for n in (2, 3))
+    )
+    for number in (2, 3):
+        ref = ClaimRef(uid=ClaimUid(f"uid-{number}"), namespace="default", name=f"c-{number}")
+        place.driver.prepare(ref)
+    place.server.fail("patch", "resourceclaims", status=422, message="no such entry")
+    with structlog.testing.capture_logs() as logs:
+        place.look()
+        place.look(1)
+    assert [one["event"] for one in logs] == ["claim status refused"]
+    told = [bool(one["status"].get("devices")) for one in place.server.objects("resourceclaims")]
+    assert sorted(told) == [False, True, True]
+
+
+def test_an_api_server_without_the_feature_is_noticed_once(place: Place) -> None:
+    place.server.store.rules.insert(0, without_device_status)
+    place.server.put(
+        *(make.claim_object(f"gpu-{n}", uid=f"uid-{n}", name=f"c-{n}") for n in (2, 3))
+    )
+    for number in (2, 3):
+        ref = ClaimRef(uid=ClaimUid(f"uid-{number}"), namespace="default", name=f"c-{number}")
+        place.driver.prepare(ref)
+    with structlog.testing.capture_logs() as logs:
+        place.look()
+        place.look(1000)
+    assert [one["event"] for one in logs] == ["claim status not stored"]
+    assert place.writes() == 2
+
+
+def test_no_pod_waits_for_it(place: Place) -> None:
+    place.server.fail("patch", "resourceclaims", delay=3.0, times=9)
+    place.put("gpu-1")
+    place.writer.start()
+    started = time.monotonic()
+    answer = place.writer.beside(place.driver.preparer).prepare(REF, deadline=started + 10)
+    took = time.monotonic() - started
+    assert [one.device_name for one in answer] == ["gpu-1"]
+    assert took < 2.0
+    assert place.server.wait_for(lambda: bool(place.status()))
+    place.writer.beside(place.driver.preparer).unprepare(REF, deadline=time.monotonic() + 10)
+    place.writer.stop(10)
+
+
+def test_switched_off_it_asks_for_nothing(place: Place) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    requests = len(place.server.seen())
+    off = StatusWriter(
+        on=False,
+        api=place.client,
+        claims=place.driver.claims,
+        inventory=place.driver.gpus,
+        clock=time.monotonic,
+        now=lambda: datetime.now(UTC),
+        jitter=lambda: 0.0,
+    )
+    off.start()
+    off.ring()
+    off.stop(1)
+    assert len(place.server.seen()) == requests
+
+
+def test_of_a_claim_that_is_being_prepared_or_of_another_boot_nothing_is_said(
+    place: Place, tmp_path: Path
+) -> None:
+    place.driver.prepare(place.put("gpu-1"))
+    record = place.driver.claims.records.read(REF.uid)
+    assert record is not None
+    place.driver.claims.records.write(replace(record, boot_id="boot-0"))
+    place.look()
+    place.look(60)
+    assert place.writes() == 0

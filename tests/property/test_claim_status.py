@@ -1,0 +1,126 @@
+"""Whatever a claim has, the API server takes what its status says, and takes it once."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import make
+from apiserver.apply import applied as merged
+from apiserver.claim_rules import check_claim_status
+from dra_driver.claims.claim_status import Condition, applied, are_stored, entries, stored_entries
+from dra_driver.claims.devices import DeviceRecord, recorded
+from dra_driver.claims.record import ClaimRecord
+from dra_driver.devices.kinds import name_of
+from dra_driver.devices.model import Gpu
+from dra_driver.devices.shares import ConsumableShare, ConsumableSlot, ShareStrategy
+from dra_driver.sharing import shares
+from dra_driver.sharing.base import SharingPlan, share_key
+from dra_driver.sharing.enforcement import KEY, Means, MemoryPart, part_json
+
+NOTHING = Means.NOTHING
+NOW = "2026-01-02T03:04:05Z"
+MOST = 32  # AllocationResultsMaxSize of the API
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=40) | st.sampled_from(
+    ["<" * 5000, "é" * 5000, '"\\' * 5000, ""]
+)
+reasons = st.from_regex(r"[A-Z][A-Za-z]{0,30}", fullmatch=True)
+conditions = st.lists(
+    st.builds(
+        Condition,
+        type=reasons,
+        status=st.none() | st.booleans(),
+        reason=reasons,
+        message=texts,
+    ),
+    max_size=12,
+)
+
+
+@st.composite
+def gpus(draw: st.DrawFn) -> list[Gpu]:
+    count = draw(st.integers(1, 8))
+    return [make.gpu(minor, product_name=draw(texts)) for minor in range(count)]
+
+
+@st.composite
+def claims(draw: st.DrawFn, cards: list[Gpu]) -> ClaimRecord:
+    """A claim with up to as many devices as a claim can have, whole or by capacity."""
+    devices, plans = [], []
+    for number in range(draw(st.integers(0, MOST))):
+        card = cards[number % len(cards)]
+        share_id = f"share-{number}"
+        if number < len(cards):
+            devices.append(_device(card, card, None, number, draw(st.booleans())))
+            continue
+        slot = ConsumableSlot(share_id=share_id, strategy=ShareStrategy.MPS, memory_mib=number)
+        part = ConsumableShare(of=card, slot=slot)
+        devices.append(_device(card, part, share_id, number, False))
+        limits = {
+            "taken": 1,
+            "of": None,
+            "consumedMemoryMiB": number,
+            "activeThreadPercentage": None,
+            "memoryMiB": {card.uuid: number},
+        }
+        memory = part_json(MemoryPart(by=NOTHING, of_device=NOTHING, why=draw(texts), claim="uid"))
+        key = share_key(card.uuid, share_id)  # type: ignore[arg-type]
+        changes: dict[str, object] = {"claim": "uid", "shares": {key: limits}, KEY: memory}
+        places = (devices[-1].device.part,)
+        plans.append(
+            SharingPlan(strategy=shares.NAME, gpus=(card.uuid,), changes=changes, places=places)
+        )
+    return make.record(devices=tuple(devices), plans=tuple(plans))
+
+
+def _device(card: Gpu, one: Any, share_id: str | None, number: int, admin: bool) -> DeviceRecord:
+    return DeviceRecord(
+        name=name_of(card, one),
+        device=recorded(one),
+        pool="node-1",
+        request_names=(f"request-{number}",),
+        cdi_device_ids=(f"k8s.gpu.nvidia.com/claim=uid-{number}",),
+        admin_access=admin,
+        share_id=share_id,
+    )
+
+
+def claim_object(record: ClaimRecord) -> dict[str, Any]:
+    found = make.claim_object()
+    found["status"]["allocation"]["devices"]["results"] = [
+        {
+            "request": "gpu",
+            "driver": "gpu.nvidia.com",
+            "pool": one.pool,
+            "device": one.name,
+            **({"shareID": one.share_id} if one.share_id else {}),
+        }
+        for one in record.devices
+    ]
+    return found
+
+
+@settings(max_examples=40)
+@given(st.data(), conditions)
+def test_the_api_server_takes_it_and_holds_what_was_asked(
+    data: st.DataObject, said: list[Condition]
+) -> None:
+    cards = data.draw(gpus())
+    record = data.draw(claims(cards))
+    node = make.inventory(*cards, driver_version=data.draw(texts))
+    wanted = entries(record, node, lambda _: said)
+    old = claim_object(record)
+    body = applied(record.ref, wanted, (), NOW)
+    new = merged(old, body, manager="driver", force=False)
+    check_claim_status(new, old)
+    stored = stored_entries(new)
+    assert len(stored) == len({(one.name, one.share_id) for one in record.devices})
+    assert are_stored(wanted, stored)
+    # Every device is there with what it is known by, however long what is said beside is.
+    uuids = {one.device.device_uuid for one in record.devices}
+    assert {one["data"]["uuid"] for one in stored} == uuids
+    again = applied(record.ref, wanted, stored, "2030-01-01T00:00:00Z")
+    assert merged(new, again, manager="driver", force=False) == new
+    gone = merged(new, applied(record.ref, (), (), NOW), manager="driver", force=False)
+    check_claim_status(gone, new)
+    assert stored_entries(gone) == ()

@@ -1,0 +1,248 @@
+"""What a claim's own status says of its devices, of each kind of device."""
+
+from dataclasses import replace
+from typing import Any
+
+import make
+from dra_driver.claims.claim_status import (
+    Condition,
+    Entry,
+    applied,
+    are_stored,
+    entries,
+    kept,
+    stored_entries,
+)
+from dra_driver.claims.devices import DeviceRecord, recorded
+from dra_driver.claims.record import ClaimRecord
+from dra_driver.devices.kinds import Device, name_of
+from dra_driver.devices.model import Gpu, MigDevice
+from dra_driver.devices.shares import (
+    ConsumableShare,
+    ConsumableSlot,
+    Division,
+    Share,
+    ShareStrategy,
+)
+from dra_driver.sharing import shares
+from dra_driver.sharing.base import SharingPlan, share_key
+from dra_driver.sharing.enforcement import KEY, Means, MemoryPart, part_json
+
+GPU = make.gpu(0, mig=make.mig())
+MIG = make.mig_device(0, start=2, made_here=True)
+NODE = make.inventory(GPU)
+CARD = {
+    "productName": "NVIDIA H100 80GB HBM3",
+    "pciBusID": "0000:10:00.0",
+    "driverVersion": "535.261.03",
+}
+NOW, LATER = "2026-01-02T03:04:05Z", "2026-01-02T04:00:00Z"
+
+
+def claim(*devices: Device, share_id: str | None = None, **facts: Any) -> ClaimRecord:
+    (entry,) = make.record(GPU).devices
+    return make.record(
+        devices=tuple(
+            replace(entry, name=name_of(GPU, one), device=recorded(one), share_id=share_id)
+            for one in devices
+        ),
+        **facts,
+    )
+
+
+def share_plan(share: Share | ConsumableShare, uuid: str, by: Means, why: str = "") -> SharingPlan:
+    """What sharing/shares.py writes down for one share."""
+    memory = MemoryPart(by=by, of_device=by, why=why, claim="uid")
+    key = share_key(uuid, share.slot.label)  # type: ignore[arg-type]
+    is_equal = isinstance(share, Share)
+    limits = {
+        "taken": 1,
+        "of": share.division.count if isinstance(share, Share) else None,
+        "consumedMemoryMiB": 0 if is_equal else 10240,
+        "consumedCores": 0 if is_equal else 20,
+        "activeThreadPercentage": 25,
+        "memoryMiB": {uuid: 20252},
+    }
+    changes = {"claim": "uid", "shares": {key: limits}, KEY: part_json(memory)}
+    place = recorded(share).part
+    return SharingPlan(strategy=shares.NAME, gpus=(GPU.uuid,), changes=changes, places=(place,))
+
+
+def only(record: ClaimRecord, **facts: Any) -> Entry:
+    (entry,) = entries(record, NODE, **facts)
+    return entry
+
+
+def test_a_whole_gpu_is_named_by_what_people_and_other_tools_know_of_it() -> None:
+    entry = only(make.record(GPU))
+    assert entry.key == ("gpu.nvidia.com", "node-1", "gpu-0", "")
+    assert entry.data == {
+        "type": "gpu",
+        "uuid": GPU.uuid,
+        **CARD,
+        "sharing": {"strategy": "Exclusive"},
+    }
+    assert entry.conditions == (Condition(type="Ready", status=True, reason="Prepared"),)
+
+
+def test_a_time_sliced_gpu_has_its_interval() -> None:
+    plan = SharingPlan(strategy="TimeSlicing", gpus=(GPU.uuid,), changes={"interval": "Long"})
+    entry = only(make.record(GPU, plans=(plan,)))
+    assert entry.data["sharing"] == {"strategy": "TimeSlicing", "interval": "Long"}
+
+
+def test_a_mig_device_has_its_own_uuid_and_its_ids() -> None:
+    entry = only(claim(MIG))
+    assert entry.key[2] == "gpu-0-mig-1g10gb-19-2"
+    assert entry.data == {
+        "type": "mig",
+        "uuid": MIG.uuid,
+        **CARD,
+        "mig": {
+            "parentUUID": GPU.uuid,
+            "profile": "1g.10gb",
+            "start": 2,
+            "size": 1,
+            "gpuInstanceID": 3,
+            "computeInstanceID": 0,
+        },
+        "sharing": {"strategy": "Exclusive"},
+    }
+
+
+def test_a_share_says_which_it_is_its_limits_and_what_enforces_them() -> None:
+    division = Division(
+        count=4, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=False
+    )
+    share = Share(of=GPU, index=1, division=division)
+    plan = share_plan(share, GPU.uuid, Means.CONTROL_GROUPS)
+    entry = only(claim(share, plans=(plan,)))
+    assert entry.data["uuid"] == GPU.uuid
+    assert entry.data["share"] == {"index": 1, "replicas": 4, "resourceName": "nvidia.com/gpu"}
+    assert entry.data["sharing"] == {
+        "strategy": "MPS",
+        "shares": 1,
+        "of": 4,
+        "activeThreadPercentage": 25,
+        "memoryMiB": 20252,
+        "enforcedBy": "control groups (NVML)",
+    }
+
+
+def test_a_share_that_nothing_limits_says_so_and_why() -> None:
+    division = Division(
+        count=4, strategy=ShareStrategy.TIME_SLICING, served_as="nvidia.com/gpu", combines=False
+    )
+    share = Share(of=MIG, index=0, division=division)
+    plan = share_plan(share, MIG.uuid, Means.NOTHING, "too old")
+    entry = only(claim(share, plans=(plan,)))
+    sharing: Any = entry.data["sharing"]
+    assert (sharing["strategy"], sharing["enforcedBy"]) == ("TimeSlicing", "nothing")
+    assert sharing["whyNotBetter"] == "too old"
+    assert "memoryMiB" not in sharing
+    assert (entry.data["type"], entry.data["uuid"]) == ("mig", MIG.uuid)
+
+
+def test_a_part_by_capacity_has_its_share_id_and_what_it_consumes() -> None:
+    slot = ConsumableSlot(
+        share_id="s1", strategy=ShareStrategy.TIME_SLICING, memory_mib=10240, cores=20
+    )
+    part = ConsumableShare(of=GPU, slot=slot)
+    plan = share_plan(part, GPU.uuid, Means.MPS)
+    entry = only(claim(part, share_id="s1", plans=(plan,)))
+    assert entry.key == ("gpu.nvidia.com", "node-1", "gpu-0", "s1")
+    assert entry.data["share"] == {"memoryMiB": 10240, "cores": 20}
+
+
+def test_devices_with_admin_access_are_named_and_shared_with_nobody() -> None:
+    (device,) = make.record(GPU).devices
+    seen = make.record(devices=(replace(device, admin_access=True),))
+    assert only(seen).data["sharing"] == {"strategy": "AdminAccess"}
+    both = make.record(devices=(replace(device, admin_access=True), device))
+    assert only(both).data["sharing"] == {"strategy": "Exclusive"}
+
+
+def test_a_plan_that_cannot_be_read_hides_no_identity() -> None:
+    plan = SharingPlan(strategy="MPS", gpus=(GPU.uuid,), changes={"domain": 1})
+    entry = only(make.record(GPU, plans=(plan,)))
+    sharing: Any = entry.data["sharing"]
+    assert (entry.data["uuid"], sharing["strategy"]) == (GPU.uuid, "MPS")
+    assert "cannot be read" in sharing["problem"]
+
+
+def test_of_what_is_too_long_for_the_api_the_identity_stays() -> None:
+    long = "<" * 5000  # each is six bytes as the API server writes it
+    division = Division(
+        count=4, strategy=ShareStrategy.TIME_SLICING, served_as=long, combines=False
+    )
+    node = make.inventory(make.gpu(0, product_name=long), driver_version=long)
+
+    def data(of: Gpu | MigDevice) -> Any:
+        share = Share(of=of, index=0, division=division)
+        plan = share_plan(share, of.uuid, Means.NOTHING, long)
+        (device,) = make.record(GPU).devices
+        one = replace(device, device=recorded(share))
+        (entry,) = entries(make.record(devices=(one,), plans=(plan,)), node)
+        return entry.data
+
+    assert data(GPU)["sharing"] == {"strategy": "TimeSlicing"}
+    assert data(GPU)["share"]["resourceName"] == "<" * 512
+    profile = replace(MIG.profile, name=long)
+    assert data(replace(MIG, profile=profile)) == {"type": "mig", "uuid": MIG.uuid}
+
+
+def test_conditions_come_from_who_knows_one_of_each_type_and_eight_at_most() -> None:
+    def sick(device: DeviceRecord) -> list[Condition]:
+        lost = Condition(type="Ready", status=False, reason="GPULost", message=device.name * 999)
+        return [Condition(type="Ready", status=True, reason="A"), lost] + [
+            Condition(type=f"Other{number}", status=None, reason="B") for number in range(9)
+        ]
+
+    entry = only(make.record(GPU), conditions=sick)
+    assert [one.type for one in entry.conditions][:2] == ["Ready", "Other0"]
+    assert len(entry.conditions) == 8
+    (body,) = stored_entries(applied(make.record().ref, [entry], (), NOW))
+    ready, other = body["conditions"][:2]
+    assert (ready["status"], ready["reason"], len(ready["message"])) == ("False", "GPULost", 1024)
+    assert other["status"] == "Unknown"
+
+
+def test_a_condition_keeps_since_when_it_has_been_so() -> None:
+    wanted = entries(make.record(GPU), NODE)
+    before = stored_entries(applied(make.record().ref, wanted, (), NOW))
+    again = stored_entries(applied(make.record().ref, wanted, before, LATER))
+    assert again == before
+    assert are_stored(wanted, before)
+
+    def not_ready(_: DeviceRecord) -> list[Condition]:
+        return [Condition(type="Ready", status=False, reason="GPULost")]
+
+    changed = entries(make.record(GPU), NODE, not_ready)
+    (entry,) = stored_entries(applied(make.record().ref, changed, before, LATER))
+    assert entry["conditions"][0]["lastTransitionTime"] == LATER
+    assert not are_stored(changed, before)
+
+
+def test_what_a_gpu_does_not_say_now_stays_as_it_was() -> None:
+    record = claim(MIG)
+    before = stored_entries(applied(record.ref, entries(record, NODE), (), NOW))
+    silent = entries(record, make.inventory(make.gpu(1), driver_version=None))
+    assert not CARD.keys() & silent[0].data.keys()
+    assert are_stored(kept(silent, before), before)
+    # Of another MIG device in its place nothing is known.
+    other = entries(claim(replace(MIG, uuid="MIG-other")), make.inventory(make.gpu(1)))  # type: ignore[arg-type]
+    assert not CARD.keys() & kept(other, before)[0].data.keys()
+
+
+def test_a_claim_object_of_another_driver_or_shape_has_no_entries() -> None:
+    other = {"driver": "other.example.com", "pool": "p", "device": "d"}
+    assert stored_entries({"status": {"devices": [other]}}) == ()
+    assert stored_entries({}) == stored_entries({"status": None}) == ()
+
+
+def test_what_is_applied_names_the_claim_by_its_uid() -> None:
+    record = make.record(GPU)
+    body = applied(record.ref, entries(record, NODE), (), NOW)
+    assert body["metadata"] == {"name": "claim", "namespace": "default", "uid": record.ref.uid}
+    nothing = applied(record.ref, (), (), NOW, "17")
+    assert (nothing["status"], nothing["metadata"]["resourceVersion"]) == ({}, "17")

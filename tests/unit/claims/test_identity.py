@@ -1,0 +1,144 @@
+"""Who is on a device, as monitoring finds it: by the kubelet's PodResources and the ResourceSlices.
+
+dcgm-exporter takes pool and device of each claim of a container from PodResources, looks them up in
+the ResourceSlices of driver gpu.nvidia.com, and reads four attributes there by their bare names:
+`type`, `uuid`, `parentUUID`, `profile`. A MIG device is mapped to its parent, and known by its own
+UUID there; one without `uuid` is lost, and so is a device of another type. The kubelet names a
+device in a pod's status by its first CDI id, so that one has to be the device's alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+import make
+from dra_driver.cdi.spec import claim_device_id
+from dra_driver.claims.claim_status import entries
+from dra_driver.claims.devices import DeviceRecord, recorded
+from dra_driver.claims.record import ClaimRecord
+from dra_driver.devices.kinds import Device, GpuPart, name_of
+from dra_driver.devices.model import Gpu, MigMode
+from dra_driver.devices.shares import (
+    ConsumableShare,
+    ConsumableSlot,
+    Division,
+    Share,
+    ShareStrategy,
+)
+from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.mig_offer import MigOffer, MigSource
+from dra_driver.slices.project import projection
+from dra_driver.slices.share_offer import ShareOffer
+
+POOL = "node-1"
+MIG = make.mig_device(0, start=2)
+CARD = make.gpu(0, mig=make.mig(MIG), mig_mode=MigMode.ENABLED)
+WHOLE = make.gpu(1)
+FOUR = Division(count=4, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=True)
+PART = ConsumableSlot(share_id="s1", strategy=ShareStrategy.TIME_SLICING, memory_mib=10240)
+EXISTING = MigOffer(source=MigSource.EXISTING, why="a test says so")
+
+KINDS: Mapping[str, tuple[Gpu, Device, ShareOffer]] = {
+    "whole": (WHOLE, WHOLE, ShareOffer()),
+    "MIG device": (CARD, MIG, ShareOffer()),
+    "share": (
+        WHOLE,
+        Share(of=WHOLE, index=2, division=FOUR),
+        ShareOffer(divisions={GpuPart(gpu=WHOLE.uuid): FOUR}),
+    ),
+    "share of a MIG device": (
+        CARD,
+        Share(of=MIG, index=1, division=FOUR),
+        ShareOffer(divisions={GpuPart(gpu=CARD.uuid, placement=MIG.placement): FOUR}),
+    ),
+    "part by capacity": (
+        WHOLE,
+        ConsumableShare(of=WHOLE, slot=PART),
+        ShareOffer(consumable=Consumable.of("memory")),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mapped:
+    """What a metric of a GPU is joined with."""
+
+    gpu: str
+    mig: str | None = None
+    profile: str | None = None
+
+
+def published(gpu: Gpu, share: ShareOffer, mig: MigOffer = EXISTING) -> list[dict[str, Any]]:
+    """The devices in the node's slices."""
+    return [dict(one) for one in projection(make.inventory(gpu), mig=mig, share=share).devices]
+
+
+def mapped(devices: list[dict[str, Any]], pool: str, name: str) -> Mapped | None:
+    """As dcgm-exporter does it with one device of PodResources."""
+    by_key = {f"{POOL}/{one['name']}": one["attributes"] for one in devices}
+    attributes = by_key.get(f"{pool}/{name}", {})
+    text = {key: value.get("string") for key, value in attributes.items()}
+    match text.get("type"):
+        case "gpu":
+            return Mapped(gpu=text["uuid"]) if text.get("uuid") else None
+        case "mig" if text.get("uuid"):
+            return Mapped(gpu=text["parentUUID"], mig=text["uuid"], profile=text["profile"])
+        case _:
+            return None
+
+
+def prepared(gpu: Gpu, *devices: Device) -> ClaimRecord:
+    uid = "11111111-0000-4000-8000-000000000000"
+
+    def entry(device: Device) -> DeviceRecord:
+        share_id = device.slot.share_id if isinstance(device, ConsumableShare) else None
+        name = name_of(gpu, device)
+        return DeviceRecord(
+            name=name,
+            device=recorded(device),
+            pool=POOL,
+            request_names=("gpu",),
+            cdi_device_ids=(claim_device_id(uid, name, share_id),),
+            share_id=share_id,
+        )
+
+    return make.record(devices=tuple(map(entry, devices)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_monitoring_finds_the_device_that_the_claims_status_names(kind: str) -> None:
+    gpu, device, share = KINDS[kind]
+    record = prepared(gpu, device)
+    devices = published(gpu, share)
+    (answered,) = record.answer  # what the kubelet tells in PodResources
+    found = mapped(devices, answered.pool_name, answered.device_name)
+    (entry,) = entries(record, make.inventory(gpu))
+    mig: Any = entry.data.get("mig")
+    assert found is not None
+    assert found == (
+        Mapped(gpu=str(entry.data["uuid"]))
+        if mig is None
+        else Mapped(gpu=mig["parentUUID"], mig=str(entry.data["uuid"]), profile=mig["profile"])
+    )
+
+
+def test_monitoring_misses_mig_devices_made_on_demand_and_the_status_names_them() -> None:
+    gpu = make.gpu(0, mig=make.mig())
+    made = replace(MIG, made_here=True)
+    record = prepared(gpu, made)
+    devices = published(gpu, ShareOffer(), MigOffer())
+    (answered,) = record.answer
+    assert answered.device_name in {one["name"] for one in devices}
+    assert mapped(devices, answered.pool_name, answered.device_name) is None
+    (entry,) = entries(record, make.inventory(gpu))
+    assert entry.data["uuid"] == made.uuid
+
+
+def test_the_first_cdi_id_is_each_devices_own() -> None:
+    several = [ConsumableShare(of=WHOLE, slot=replace(PART, share_id=one)) for one in "ab"]
+    whole_and_shares = [WHOLE, *(Share(of=WHOLE, index=n, division=FOUR) for n in range(4))]
+    record = prepared(WHOLE, *whole_and_shares, *several)
+    first = [one.cdi_device_ids[0] for one in record.answer]
+    assert len(set(first)) == len(first) == 7
