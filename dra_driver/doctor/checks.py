@@ -224,6 +224,15 @@ OF_CLUSTERS: tuple[Check[Sources], ...] = (
             sources.cluster.policies(), sources.cluster.policy_bindings(), sources.accounts()
         ),
     ),
+    Check(
+        id="own-claims-policy",
+        title="admission policy of claims' status",
+        why="permissions cannot keep a node's driver to what it says of its own devices",
+        needs=_CLUSTER,
+        look=lambda sources: cluster_checks.own_claims_policy(
+            sources.cluster.policies(), sources.cluster.policy_bindings()
+        ),
+    ),
 )
 
 CHECKS: tuple[Check[Sources], ...] = (*OF_NODES, SERVER, *OF_CLUSTERS)

@@ -27,6 +27,7 @@ from dra_driver.doctor.finding import (
 )
 from dra_driver.doctor.installed import DaemonSets
 from dra_driver.doctor.node_checks import NODE_LABEL
+from dra_driver.kube.resource import RESOURCE_CLAIMS
 from dra_driver.slices.device_plugin import counted_by_plugin
 from dra_driver.slices.pool import Object
 
@@ -131,10 +132,17 @@ def features(facts: FeatureFacts, version: str) -> Iterator[Seen]:
 
 def permissions(facts: PermissionFacts) -> Iterator[Seen]:
     """Judge whether the driver may do what it does."""
-    missing = [name for name, granted in facts.granted.items() if not granted]
-    if missing:
+    refused = [name for name, granted in facts.granted.items() if not granted]
+    missing = [name for name in refused if name not in shipped.OF_CLAIM_STATUS]
+    if refused and not missing:
+        yield info(
+            f"{facts.who} may not: {', '.join(refused)}; the status of claims does not say which "
+            "devices they have",
+            f"{INSTALL_AGAIN}, or set --claim-status=false, if that is meant",
+        )
+    elif missing:
         yield error(
-            f"{facts.who} may not: {', '.join(missing)}",
+            f"{facts.who} may not: {', '.join(refused)}",
             f"{INSTALL_AGAIN}: ClusterRole and ClusterRoleBinding have to name this ServiceAccount",
         )
     else:
@@ -337,6 +345,19 @@ def own_node_policy(
                 f"the policies {named(found)} are not about {account}",
                 "name the driver's ServiceAccount in the policy's match condition",
             )
+    for name in found:
+        yield from _bound(name, bindings)
+
+
+def own_claims_policy(policies: Sequence[Object], bindings: Sequence[Object]) -> Iterator[Seen]:
+    """Judge whether a node's driver is kept from the status of another node's claims."""
+    found = shipped.own_node_policies(policies, f"{RESOURCE_CLAIMS.plural}/status")
+    if not found:
+        yield warning(
+            "no ValidatingAdmissionPolicy keeps a driver to the status of its own node's claims",
+            f"{INSTALL_AGAIN}; without it, who has taken over one node and may write the status of "
+            "claims can change which devices any claim has",
+        )
     for name in found:
         yield from _bound(name, bindings)
 

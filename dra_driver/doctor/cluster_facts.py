@@ -227,22 +227,18 @@ class Cluster:
                 refused[feature] = error
         return FeatureFacts(has=has, refused=refused)
 
-    def permissions(
-        self, needed: Mapping[str, tuple[str, Resource]], subject: Subject | None
-    ) -> PermissionFacts:
+    def permissions(self, needed: Mapping[str, Call], subject: Subject | None) -> PermissionFacts:
         """Ask which permissions somebody has, by name.
 
         Args:
-            needed: verb and kind of each.
+            needed: what each is to do.
             subject: the ServiceAccount that is asked about; None for whoever asks.
 
         Raises:
             DriverError: the server refuses to tell.
         """
         who = "this ServiceAccount" if subject is None else f"ServiceAccount {'/'.join(subject)}"
-        granted = {
-            name: self._may(verb, resource, subject) for name, (verb, resource) in needed.items()
-        }
+        granted = {name: self._may(call, subject) for name, call in needed.items()}
         return PermissionFacts(who=who, granted=granted)
 
     def kubelets(self) -> KubeletFacts:
@@ -267,9 +263,12 @@ class Cluster:
             gates[name] = {gate: on for gate, on in given.items() if isinstance(on, bool)}
         return KubeletFacts(gates=gates, not_asked=len(names) - len(gates), refused=refused)
 
-    def _may(self, verb: str, resource: Resource, subject: Subject | None) -> bool:
+    def _may(self, call: Call, subject: Subject | None) -> bool:
         kind = SELF_REVIEWS if subject is None else SUBJECT_REVIEWS
-        attributes = {"verb": verb, "group": resource.group, "resource": resource.plural}
+        of = call.resource
+        attributes = {"verb": call.verb, "group": of.group, "resource": of.plural}
+        more = {"subresource": call.subresource, "name": call.name}
+        attributes |= {name: value for name, value in more.items() if value}
         spec: dict[str, object] = {"resourceAttributes": attributes}
         if subject is not None:
             namespace, name = subject

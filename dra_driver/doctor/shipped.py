@@ -15,7 +15,7 @@ import yaml
 from dra_driver.classes import manifest
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.doctor.cluster_facts import mapping, text
-from dra_driver.kube.resource import EVENTS, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dra_driver.kube.resource import EVENTS, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Call
 from dra_driver.slices.pool import Object, objects
 from dra_driver.validation.policy import policy_checks
 from resource_nvidia_com.resource_names import GPU
@@ -30,15 +30,32 @@ _OF_TYPE = (
 )
 _NODE_OF_TOKEN = "authentication.kubernetes.io/node-name"  # noqa: S105 (no secret)
 
-PERMISSIONS: Final[Mapping[str, tuple[str, Resource]]] = {
-    f"{verb} {resource}": (verb, resource)
-    for resource, verbs in {
-        RESOURCE_CLAIMS: ("get", "list"),
-        RESOURCE_SLICES: ("list", "watch", "create", "update", "delete"),
-        NODES: ("get", "list", "watch"),
-        EVENTS: ("create",),
-    }.items()
-    for verb in verbs
+OF_CLAIM_STATUS: Final[Mapping[str, Call]] = {
+    f"{one.verb} {one.permission}": one
+    for one in (
+        Call(verb="patch", resource=RESOURCE_CLAIMS, subresource="status"),
+        Call(
+            verb="associated-node:patch",
+            resource=RESOURCE_CLAIMS,
+            subresource="driver",
+            name=DRIVER_NAME,
+        ),
+    )
+}
+"""Of the permissions below, those without which claims lack only what their status says."""
+
+PERMISSIONS: Final[Mapping[str, Call]] = {
+    **OF_CLAIM_STATUS,
+    **{
+        f"{verb} {resource}": Call(verb=verb, resource=resource)
+        for resource, verbs in {
+            RESOURCE_CLAIMS: ("get", "list"),
+            RESOURCE_SLICES: ("list", "watch", "create", "update", "delete"),
+            NODES: ("get", "list", "watch"),
+            EVENTS: ("create",),
+        }.items()
+        for verb in verbs
+    },
 }
 """What the driver's ServiceAccount has to be granted, by name."""
 
@@ -80,15 +97,17 @@ def config_policies(policies: Iterable[Object]) -> dict[str, bool]:
     return found
 
 
-def own_node_policies(policies: Iterable[Object]) -> dict[str, frozenset[str]]:
+def own_node_policies(
+    policies: Iterable[Object], plural: str = RESOURCE_SLICES.plural
+) -> dict[str, frozenset[str]]:
     """Return the policies that keep drivers to their own node, each with the users it is about.
 
-    One such reads the node of the caller's token, and is about ResourceSlices.
+    One such reads the node of the caller's token, and is about what `plural` names.
     """
     return {
         text(policy, "metadata", "name"): frozenset(_users(policy))
         for policy in policies
-        if _is_about(policy, RESOURCE_SLICES.plural) and _NODE_OF_TOKEN in _all_text(policy)
+        if _is_about(policy, plural) and _NODE_OF_TOKEN in _all_text(policy)
     }
 
 

@@ -241,10 +241,11 @@ def test_every_part_names_the_same_account_in_any_release(render: Render) -> Non
         assert (subject["name"], subject["namespace"]) == (account, namespace)
         assert binding["roleRef"]["name"] == role["metadata"]["name"] == "mine-dra-driver"
         policies = of_kind(things, "ValidatingAdmissionPolicy")
-        (own,) = (one for one in policies if one["metadata"]["name"].endswith("-own-node"))
-        (condition,) = own["spec"]["matchConditions"]
         user = f"'system:serviceaccount:{namespace}:{account}'"
-        assert condition["expression"].endswith(f"== {user}")
+        for suffix in ("-own-node", "-own-claims"):
+            (own,) = (one for one in policies if one["metadata"]["name"].endswith(suffix))
+            (condition,) = own["spec"]["matchConditions"]
+            assert condition["expression"].endswith(f"== {user}")
 
 
 def test_a_daemon_set_selects_its_own_pods_alone(render: Render) -> None:
@@ -484,7 +485,27 @@ def test_warnings_in_place_of_refusals(render: Render) -> None:
     assert actions == {
         "dra-driver-claim-configs": ["Warn", "Audit"],
         "dra-driver-own-node": ["Deny"],
+        "dra-driver-own-claims": ["Deny"],
     }
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_one_value_takes_claim_status_away_with_its_rights(render: Render, on: bool) -> None:
+    things = render("--set", f"claimStatus.enabled={str(on).lower()}")
+    (role,) = of_kind(things, "ClusterRole")
+    granted = {
+        (verb, plural)
+        for rule in role["rules"]
+        for plural in rule["resources"]
+        for verb in rule["verbs"]
+        if "/" in plural
+    }
+    rights = {
+        ("patch", "resourceclaims/status"),
+        ("associated-node:patch", "resourceclaims/driver"),
+    }
+    assert granted == (rights if on else set())
+    assert environment(driver_pod(things)).get("CLAIM_STATUS") == (None if on else "false")
 
 
 def test_a_driver_without_ports_has_no_probes_and_no_metrics(render: Render) -> None:

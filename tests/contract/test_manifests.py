@@ -214,10 +214,10 @@ def test_each_verb_of_the_role_is_explained_above_it() -> None:
         text for text in INSTALL.read_text().split("\n---\n") if "\nkind: ClusterRole\n" in text
     )
     _, *rules = re.split(r"((?:^  # .*\n)+)", role.partition("\nrules:\n")[2], flags=re.MULTILINE)
-    assert len(rules) == 8
+    assert len(rules) == 12
     for comment, rule in zip(rules[::2], rules[1::2], strict=True):
         (granted,) = yaml.safe_load(rule)
-        explained = re.findall(r"^  # ([a-z, ]+): ", comment, re.MULTILINE)
+        explained = re.findall(r"^  # ([a-z:, -]+): ", comment, re.MULTILINE)
         assert sorted(", ".join(explained).split(", ")) == sorted(granted["verbs"])
 
 

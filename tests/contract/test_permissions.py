@@ -1,6 +1,7 @@
 """What the driver may do in a cluster is what it does: each verb of its role is one it needs."""
 
 import ast
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -19,6 +20,7 @@ from apiserver.server import ApiServer
 from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.mps_events import DEATH, ClaimEvents
 from dra_driver.claims.reconcile import ReconcileTiming
+from dra_driver.claims.status_writer import status_writer
 from dra_driver.devices.model import Inventory
 from dra_driver.doctor import shipped
 from dra_driver.errors import AccessError
@@ -37,6 +39,7 @@ from worlds.process import NODE, SLICES, ProcessNode, serving_a_node
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 VERBS = {"get", "list", "watch", "create", "update", "patch", "delete"}
+STATUS_WRITES = {"apply_status", "merge_status"}
 WATCHED = {"list", "watch"}  # what a watch of a kind asks for
 CLAIM = ClaimRef(
     uid=ClaimUid("11111111-0000-4000-8000-000000000000"), namespace="default", name="claim"
@@ -48,15 +51,17 @@ def test_the_role_grants_what_the_driver_calls_and_nothing_more() -> None:
 
 
 def test_doctor_asks_for_each_permission_that_is_granted() -> None:
-    asked = {(verb, str(kind)) for verb, kind in shipped.PERMISSIONS.values()}
+    asked = {(one.verb, one.permission) for one in shipped.PERMISSIONS.values()}
     assert asked == granted()
+    (driver,) = (one for one in shipped.PERMISSIONS.values() if one.subresource == "driver")
+    assert driver.name == "gpu.nvidia.com"
 
 
 def granted() -> set[tuple[str, str]]:
     documents = yaml.safe_load_all((REPOSITORY / "manifests" / "install.yaml").read_text())
     (role,) = (one for one in documents if one["kind"] == "ClusterRole")
     return {
-        (verb, f"{plural}.{group}" if group else plural)
+        (verb, ".".join(filter(None, (plural, group))))
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for plural in rule["resources"]
@@ -75,13 +80,21 @@ def called() -> Iterator[tuple[str, str]]:
             for argument in node.args:
                 name = argument.id if isinstance(argument, ast.Name) else ""
                 kind = getattr(resource, name, None)
-                if isinstance(kind, Resource):
+                if isinstance(kind, Resource) and called_name(node.func) in STATUS_WRITES:
+                    yield "patch", f"{kind.plural}/status.{kind.group}"
+                    # Kubernetes 1.36 asks for this one as well, of who changes status.devices.
+                    yield "associated-node:patch", f"{kind.plural}/driver.{kind.group}"
+                elif isinstance(kind, Resource):
                     for verb in verbs_of(node.func):
                         yield verb, str(kind)
 
 
+def called_name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
 def verbs_of(function: ast.expr) -> set[str]:
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    name = called_name(function)
     if name == "each":  # page by page
         return {"list"}
     return {name} if name in VERBS else WATCHED
@@ -121,7 +134,13 @@ class Cluster:
         ]
 
     def refused(self) -> list[str]:
-        return [f"{one.verb} {one.plural}" for one in self.server.seen() if one.status == 403]
+        """What was answered so; a right for the status of devices is a rule of validation."""
+        said = {403: "", 422: " as it stands"}
+        return [
+            f"{one.verb} {one.plural}{said[one.status]}"
+            for one in self.server.seen()
+            if one.status in said
+        ]
 
 
 def claims_are_prepared(cluster: Cluster) -> bool:
@@ -230,6 +249,18 @@ def deaths_of_daemons_are_told(cluster: Cluster) -> bool:
     return about == {"ResourceClaim", "Pod"}
 
 
+def claims_say_which_devices_they_have(cluster: Cluster) -> bool:
+    cluster.server.put(make.claim_object("gpu-1"))
+    driver = Driver(cluster.folder)  # its own requests are played
+    ref = driver.api.add("gpu-1")
+    driver.prepare(ref)
+    writer = status_writer(True, cluster.client, driver.claims, driver.gpus)
+    writer.look()
+    driver.close()
+    (claim,) = cluster.server.objects("resourceclaims")
+    return [one["device"] for one in claim["status"].get("devices", ())] == ["gpu-1"]
+
+
 def a_slice() -> dict[str, object]:
     return {
         "apiVersion": "resource.k8s.io/v1",
@@ -254,6 +285,11 @@ def relabel(server: ApiServer) -> None:
 NEEDED: Mapping[tuple[str, str], Callable[[Cluster], bool]] = {
     ("get", "resourceclaims.resource.k8s.io"): claims_are_prepared,
     ("list", "resourceclaims.resource.k8s.io"): specs_of_claims_that_are_gone_are_deleted,
+    ("patch", "resourceclaims/status.resource.k8s.io"): claims_say_which_devices_they_have,
+    (
+        "associated-node:patch",
+        "resourceclaims/driver.resource.k8s.io",
+    ): claims_say_which_devices_they_have,
     ("list", "resourceslices.resource.k8s.io"): gpus_are_published,
     ("watch", "resourceslices.resource.k8s.io"): slices_that_somebody_changes_are_noticed,
     ("create", "resourceslices.resource.k8s.io"): gpus_are_published,
@@ -291,8 +327,10 @@ def test_without_a_permission_what_it_is_for_fails(
         assert cluster.refused() == []
     with cluster_with(role - {permission}, tmp_path / "taken away") as cluster:
         assert not works(cluster)
-        verb, kind = permission
-        assert set(cluster.refused()) == {f"{verb} {kind.partition('.')[0]}"}
+        condition, _, verb = permission[0].rpartition(":")
+        plural = re.split(r"[./]", permission[1])[0]
+        rule = " as it stands" if condition else ""
+        assert set(cluster.refused()) == {f"{verb} {plural}{rule}"}
 
 
 def test_a_driver_with_the_shipped_role_is_refused_nothing(tmp_path: Path) -> None:
@@ -307,11 +345,17 @@ def test_a_driver_with_the_shipped_role_is_refused_nothing(tmp_path: Path) -> No
             with KubeletClient(node.place.registry) as kubelet:
                 kubelet.register()
                 kubelet.must_prepare(claim)
+                assert server.wait_for(lambda: bool(server.seen("patch", "resourceclaims")))
                 kubelet.must_unprepare(claim)
             assert server.wait_for(lambda: bool(server.seen("watch", "nodes")))
             assert node.driver.stop() == 0
         finally:
             node.driver.kill()
         verbs = {f"{one.verb} {one.plural}" for one in server.seen()}
-        assert {"create resourceslices", "watch nodes", "get resourceclaims"} <= verbs
-        assert [one for one in server.seen() if one.status == 403] == []
+        assert {
+            "create resourceslices",
+            "watch nodes",
+            "get resourceclaims",
+            "patch resourceclaims",
+        } <= verbs
+        assert [one for one in server.seen() if one.status in (403, 422)] == []

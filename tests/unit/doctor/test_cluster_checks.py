@@ -18,6 +18,7 @@ from dra_driver.doctor.cluster_facts import (
 from dra_driver.doctor.finding import Seen, Severity
 from dra_driver.doctor.installed import DaemonSets, Installed
 from dra_driver.doctor.node_checks import NODE_LABEL
+from dra_driver.doctor.shipped import OF_CLAIM_STATUS
 from dra_driver.errors import AccessError, UnavailableError
 from dra_driver.validation.policy import policy_yaml
 
@@ -91,6 +92,11 @@ def test_permissions_that_lack_are_named() -> None:
     (seen,) = cluster_checks.permissions(PermissionFacts(who="it", granted=granted))
     assert seen.severity is ERROR
     assert seen.text == "it may not: list resourceclaims.resource.k8s.io"
+    no_status = granted | {"list resourceclaims.resource.k8s.io": True}
+    no_status |= dict.fromkeys(OF_CLAIM_STATUS, False)
+    (seen,) = cluster_checks.permissions(PermissionFacts(who="it", granted=no_status))
+    assert seen.severity is INFO
+    assert "patch resourceclaims/status.resource.k8s.io" in seen.text
     all_of_it = PermissionFacts(who="it", granted=dict.fromkeys(granted, True))
     assert severities(cluster_checks.permissions(all_of_it)) == [OK]
 
@@ -300,9 +306,18 @@ def test_the_policy_of_slices_is_about_the_drivers_account(
 ) -> None:
     found = manifests.installed("ValidatingAdmissionPolicy")
     bindings = manifests.installed("ValidatingAdmissionPolicyBinding")
-    assert len(found) == 2
+    assert len(found) == 3
     seen = cluster_checks.own_node_policy(found, bindings, accounts)
     assert severities(seen) == expected
+
+
+def test_the_policy_of_claims_status_is_known_and_has_to_be_bound() -> None:
+    found = manifests.installed("ValidatingAdmissionPolicy")
+    bindings = manifests.installed("ValidatingAdmissionPolicyBinding")
+    assert severities(cluster_checks.own_claims_policy(found, bindings)) == [OK]
+    assert severities(cluster_checks.own_claims_policy(found, [])) == [WARNING]
+    others = [one for one in found if not one["metadata"]["name"].endswith("own-claims")]
+    assert severities(cluster_checks.own_claims_policy(others, bindings)) == [WARNING]
 
 
 @pytest.mark.parametrize("broken", [{}, {"spec": None}, {"spec": {"validations": "x"}}])
