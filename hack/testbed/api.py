@@ -99,7 +99,7 @@ class Api:
         headers = {"Accept": accept, "Content-Type": content_type}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        data = None if body is None else json.dumps(body).encode()
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         try:
             status, answer = self._exchange(method, path, data, headers)
         except (http.client.HTTPException, ConnectionError, ssl.SSLError):

@@ -8,13 +8,14 @@ kubernetes.py says which Kubernetes and containerd.
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from image.builder import Builder, cache_folder
 from image.errors import ImageError
 from image.recipe import Recipe, own_architecture
+from testbed.api import Api
 from testbed.cluster import version_flags
 from testbed.commands import REPOSITORY, TestbedError, run
 from testbed.node import GpuNode
@@ -23,6 +24,9 @@ from containers import ClusterError, Containers
 from e2e.kubernetes import CONTAINERD, KUBERNETES, cluster_of, skip_if_lacking
 from e2e.needs import cannot_run
 from e2e.scene import Scene
+
+OTHER = "e2e-other"
+"""Another node, of which there is nothing but its Node."""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -126,3 +130,28 @@ def scene(node: GpuNode, request: pytest.FixtureRequest) -> Iterator[Scene]:
     if request.session.testsfailed > before:
         sys.stdout.write(scene.explain())
     scene.end()
+
+
+@pytest.fixture
+def driver_api(scene: Scene) -> Iterator[Api]:
+    """The API as the driver may use it: its ServiceAccount, with its token."""
+    api = Api.from_kubeconfig(scene.node.credentials.kubeconfig)
+    yield api
+    api.close()
+
+
+@pytest.fixture
+def other_node(scene: Scene) -> Iterator[Api]:
+    """The API as the driver on another node may use it: by its account, with that node's token."""
+    made = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": OTHER}}
+    uid = scene.api.create(made)["metadata"]["uid"]
+    try:
+        token = scene.node.cluster.kubectl(
+            *("create", "token", "dra-driver", "--namespace", "dra-driver"),
+            *("--bound-object-kind", "Node", "--bound-object-name", OTHER),
+            *("--bound-object-uid", uid),
+        ).strip()
+        with closing(Api.from_kubeconfig(scene.node.credentials.kubeconfig, token=token)) as api:
+            yield api
+    finally:
+        scene.api.delete("Node", OTHER)

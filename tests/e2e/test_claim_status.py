@@ -1,0 +1,336 @@
+"""A claim's own status on a real API server: it says what containers see, and who may write it.
+
+The API server checks more than the one of the contract tests: schema, field managers, permissions
+and the admission policy that comes with the driver.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from testbed.api import Api, ApiStatusError, Object
+from testbed.claims import mig_profile
+from testbed.commands import run, wait_until
+from testbed.driver import DRIVER_NAME
+from testbed.machine import DRIVER
+from testbed.pod_resources import told_devices
+from testbed.pods import migs_seen
+
+from dra_driver.doctor.cluster_facts import Feature
+from e2e.conftest import OTHER
+from e2e.kubernetes import needs
+from e2e.scene import NAMESPACE, Scene, cel
+from e2e.sharing import claim_spec, mps_limits, time_slicing
+
+pytestmark = pytest.mark.e2e
+
+FOREIGN = {"driver": "nic.example.com", "pool": "p", "device": "nic-0"}
+
+
+def claims_of(scene: Scene) -> list[Object]:
+    return scene.api.all("ResourceClaim", NAMESPACE)
+
+
+def entries(scene: Scene, count: int) -> list[Object]:
+    """Wait until so many devices are told of in the status of the one claim; return them."""
+
+    found: list[Object] = []
+
+    def look() -> bool:
+        (claim,) = claims_of(scene)
+        found[:] = claim.get("status", {}).get("devices", [])
+        return len(found) == count
+
+    wait_until(look, f"{count} devices in the status of the claim", timeout=30)
+    return found
+
+
+def results(scene: Scene) -> list[Object]:
+    (claim,) = claims_of(scene)
+    found: list[Object] = claim["status"]["allocation"]["devices"]["results"]
+    return found
+
+
+def enforced_by(scene: Scene, name: str) -> str:
+    """What `dra-driver status` says on the node of a claim's memory."""
+    place = scene.node.place
+    paths = ("--kubelet-plugins-directory-path", place.plugins)
+    words = (*paths, "--proc-root", place.driver_root / "proc", "--output", "json")
+    (claim,) = (
+        one for one in json.loads(run((DRIVER, "status", *words)))["claims"] if one["name"] == name
+    )
+    (device,) = claim["devices"]
+    return device["settings"]["enforcedBy"] or "nothing"
+
+
+def monitored(scene: Scene, pod: str) -> set[tuple[str, str]]:
+    """Devices and UUIDs of a container's claims, as dcgm-exporter finds them.
+
+    It asks the kubelet for pool and device, and looks up type and UUID in the ResourceSlices.
+    """
+    socket = scene.node.cluster.plugins.parent / "pod-resources" / "kubelet.sock"
+    told = told_devices(socket, NAMESPACE, pod, "ctr")
+    published = {
+        (one["pool"]["name"], device["name"]): device["attributes"]
+        for one in scene.node.slices()
+        for device in one.get("devices", [])
+    }
+    assert {one.driver for one in told} == {DRIVER_NAME}
+    # With a second device of a claim, kubelets name the CDI ids of the first once more.
+    assert all(
+        one.cdi_ids[-1].endswith(f"-{one.device}{one.share_id and '-'}{one.share_id}")
+        for one in told
+    )
+    found = [(one.device, published[one.pool, one.device]) for one in told]
+    assert {each["type"]["string"] for _, each in found} == {"gpu"}
+    return {(device, each["uuid"]["string"]) for device, each in found}
+
+
+def path_of(name: str) -> str:
+    return f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaims/{name}/status"
+
+
+def apply(api: Api, name: str, *devices: Object, manager: str = "intruder") -> None:
+    """Say this of a claim's devices, whoever said something else."""
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "status": {"devices": list(devices)},
+    }
+    query = f"?fieldManager={manager}&force=true"
+    api.request("PATCH", path_of(name) + query, body, "application/apply-patch+yaml")
+
+
+def test_whole_gpus_are_named_as_the_container_sees_them_until_they_are_given_back(
+    scene: Scene,
+) -> None:
+    name = scene.claim(count=2)
+    pod = scene.pod(claims=[name])
+    scene.running(pod)
+    found = entries(scene, 2)
+    assert sorted(one["data"]["uuid"] for one in found) == sorted(scene.gpus(pod))
+    allocated = [(one["driver"], one["pool"], one["device"]) for one in results(scene)]
+    assert [(one["driver"], one["pool"], one["device"]) for one in found] == sorted(allocated)
+    published = {
+        device["name"]: device["attributes"]
+        for one in scene.node.slices()
+        for device in one.get("devices", [])
+    }
+    for one in found:
+        data, attributes = one["data"], published[one["device"]]
+        assert data["type"] == "gpu"
+        assert data["uuid"] == attributes["uuid"]["string"]
+        assert data["productName"] == attributes["productName"]["string"]
+        assert data["pciBusID"] == attributes["resource.kubernetes.io/pciBusID"]["string"]
+        assert data["sharing"] == {"strategy": "Exclusive"}
+        (condition,) = one["conditions"]
+        assert (condition["type"], condition["status"]) == ("Ready", "True")
+    assert monitored(scene, pod) == {(one["device"], one["data"]["uuid"]) for one in found}
+    (claim,) = claims_of(scene)
+    owners = [one["manager"] for one in claim["metadata"]["managedFields"]]
+    assert f"{DRIVER_NAME}/dra-driver" in owners
+    scene.delete(pod)
+    entries(scene, 0)
+
+
+def test_nothing_is_written_again_when_the_driver_is_restarted(scene: Scene) -> None:
+    pod = scene.pod(claims=[scene.claim()])
+    scene.running(pod)
+    entries(scene, 1)
+    (before,) = claims_of(scene)
+    driver = scene.node.driver
+    scene.node.without_driver(lambda: None)
+    driver.wait_log("driver started")
+    # Another claim's status says that the restarted driver has looked at all of them.
+    other = scene.claim("other")
+    scene.running(scene.pod("other", claims=[other]))
+    wait_until(
+        lambda: scene.api.get("ResourceClaim", other, NAMESPACE)["status"].get("devices"),
+        "the other claim's devices in its status",
+        timeout=30,
+    )
+    after = scene.api.get("ResourceClaim", before["metadata"]["name"], NAMESPACE)
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    scene.rewritten()
+
+
+@needs(Feature.COUNTERS)
+def test_a_mig_device_is_named_by_its_own_uuid(scene: Scene) -> None:
+    name = scene.claim(deviceClassName="mig.nvidia.com", selectors=mig_profile("1g.10gb"))
+    pod = scene.pod(claims=[name])
+    scene.running(pod)
+    (one,) = entries(scene, 1)
+    seen = migs_seen(scene.node.cluster, pod, "ctr", NAMESPACE)
+    assert seen == {one["data"]["uuid"]: "1g.10gb"}
+    (gpu,) = scene.gpus(pod)
+    mig = one["data"]["mig"]
+    assert (mig["parentUUID"], mig["profile"], mig["size"]) == (gpu, "1g.10gb", 1)
+    assert {"gpuInstanceID", "computeInstanceID", "start"} <= mig.keys()
+
+
+@pytest.mark.usefixtures("mps_node")
+def test_a_gpu_under_mps_has_the_limits_of_its_daemon(scene: Scene) -> None:
+    # The config's keys are in the order of the API's types, as clients in Go send them.
+    spec = claim_spec({"gpu": mps_limits(50, "10Gi")})
+    name = scene.make("ResourceClaim", "claim", {"spec": spec})
+    pods = [scene.pod(one, claims=[name]) for one in ("one", "two")]
+    scene.running(*pods)
+    (one,) = entries(scene, 1)
+    assert {scene.gpus(pod) for pod in pods} == {(one["data"]["uuid"],)}
+    assert one["data"]["sharing"] == {
+        "strategy": "MPS",
+        "activeThreadPercentage": 50,
+        "pinnedMemoryMiB": 10240,
+    }
+
+
+@pytest.mark.parametrize(
+    ("how", "separators", "operation"),
+    [
+        ("in order", (",", ":"), "Apply"),
+        ("as Go has it", (",", ":"), "Update"),
+        ("with blanks", None, None),
+    ],
+)
+def test_a_config_is_left_as_it_was_sent(
+    scene: Scene, how: str, separators: tuple[str, str] | None, operation: str | None
+) -> None:
+    name = scene.name("sent")
+    config = time_slicing("Long")
+    kind_first = {"kind": config["kind"], **config}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": claim_spec({"gpu": kind_first}),
+    }
+    text = json.dumps(claim, sort_keys=how == "in order", separators=separators)
+    path = f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaims"
+    scene.node.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=text)
+    try:
+        pod = scene.pod(claims=[name])
+        scene.running(pod)
+        if operation is None:
+            # No client that speaks JSON can write such a claim's status; its pod runs all the same.
+            refused = f"cannot patch resourceclaims/status {NAMESPACE}/{name}"
+            wait_until(lambda: refused in scene.node.driver.tail(99), "the refusal", timeout=30)
+            assert "devices" not in scene.api.get("ResourceClaim", name, NAMESPACE)["status"]
+        else:
+            (one,) = entries(scene, 1)
+            assert one["data"]["sharing"] == {"strategy": "TimeSlicing", "interval": "Long"}
+            fields = claims_of(scene)[0]["metadata"]["managedFields"]
+            (ours,) = (each for each in fields if each["manager"] == f"{DRIVER_NAME}/dra-driver")
+            assert ours["operation"] == operation
+        scene.delete(pod)
+    finally:
+        scene.api.delete("ResourceClaim", name, NAMESPACE)
+
+
+@needs(Feature.COUNTERS, Feature.CONSUMABLE)
+def test_parts_of_one_gpu_are_told_apart_by_their_share_ids(scene: Scene) -> None:
+    node, settings = scene.node, scene.node.driver_settings
+    node.restart_driver(settings | {"CONSUMABLE_SHARES": "4"})
+    try:
+        capacity = {"requests": {"memory": "10Gi"}}
+        first = next(iter(node.machine.settings()))
+        selectors = cel(f"device.attributes['{DRIVER_NAME}'].?uuid.orValue('') == '{first}'")
+        names = [scene.claim(one, capacity=capacity, selectors=selectors) for one in "ab"]
+        pods = [scene.pod(f"pod-{one}", claims=[one]) for one in names]
+        scene.running(*pods)
+        for name, pod in zip(names, pods, strict=True):
+
+            def look(name: str = name) -> Any:
+                return scene.api.get("ResourceClaim", name, NAMESPACE)["status"].get("devices")
+
+            (one,) = wait_until(look, f"the devices of {name} in its status", timeout=30)
+            status = scene.api.get("ResourceClaim", name, NAMESPACE)["status"]
+            (result,) = status["allocation"]["devices"]["results"]
+            assert one["shareID"] == result["shareID"]
+            assert scene.gpus(pod) == (one["data"]["uuid"],) == (first,)
+            assert monitored(scene, pod) == {("gpu-0", first)}
+            assert one["data"]["share"]["memoryMiB"] == 10240
+            assert one["data"]["sharing"]["strategy"] == "TimeSlicing"
+            assert one["data"]["sharing"]["enforcedBy"] == enforced_by(scene, name)
+        scene.clear()
+    finally:
+        node.restart_driver(settings)
+    scene.rewritten()
+
+
+@pytest.fixture
+def told(scene: Scene) -> Object:
+    """A running pod's claim, whose status the driver has written."""
+    scene.running(scene.pod(claims=[scene.claim()]))
+    entries(scene, 1)
+    (claim,) = claims_of(scene)
+    return claim
+
+
+@pytest.fixture
+def unbound(scene: Scene) -> Iterator[Api]:
+    """The API as the driver's ServiceAccount uses it with a token that names no node."""
+    token = scene.node.cluster.kubectl(
+        *("create", "token", "dra-driver", "--namespace", "dra-driver")
+    ).strip()
+    with closing(Api.from_kubeconfig(scene.node.credentials.kubeconfig, token=token)) as api:
+        yield api
+
+
+def lie_of(told: Object) -> Object:
+    (entry,) = told["status"]["devices"]
+    return {**entry, "data": {"uuid": "GPU-lie"}}
+
+
+def test_another_nodes_token_says_nothing_of_this_nodes_devices(
+    scene: Scene, told: Object, other_node: Api
+) -> None:
+    """By the API server's own rule (1.36), or by the policy; which of them alone does: below."""
+    name = told["metadata"]["name"]
+    refused = f"arbitrary-node:patch|the driver on node {OTHER} may write the status only of claims"
+    with pytest.raises(ApiStatusError, match=refused):
+        apply(other_node, name, lie_of(told))
+    with pytest.raises(ApiStatusError, match=refused):
+        other_node.patch("ResourceClaim", name, {"status": {"devices": []}}, NAMESPACE, "/status")
+    assert claims_of(scene) == [told]
+
+
+def test_a_token_without_a_node_writes_no_status(told: Object, unbound: Api) -> None:
+    with pytest.raises(ApiStatusError, match=r"arbitrary-node:patch|names no node"):
+        apply(unbound, told["metadata"]["name"], lie_of(told))
+
+
+CHANGES: dict[str, tuple[Callable[[Object], Object], str]] = {
+    "allocation": (
+        lambda _: {"allocation": None, "reservedFor": None},
+        "resourceclaims/binding|may not change which devices a claim has",
+    ),
+    "reservations": (
+        lambda claim: {
+            "reservedFor": [
+                *claim["status"]["reservedFor"],
+                {"resource": "pods", "name": "x", "uid": "x"},
+            ]
+        },
+        "resourceclaims/binding|or who has reserved it",
+    ),
+    "another driver": (
+        lambda claim: {
+            "devices": [*claim["status"]["devices"], {**FOREIGN, "data": {"is": "a lie"}}]
+        },
+        "arbitrary-node:patch|may not change what other drivers say|must be an allocated device",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_the_driver_itself_changes_nothing_else_of_a_claims_status(
+    scene: Scene, told: Object, driver_api: Api, what: str
+) -> None:
+    change, refused = CHANGES[what]
+    name = told["metadata"]["name"]
+    with pytest.raises(ApiStatusError, match=refused):
+        driver_api.patch("ResourceClaim", name, {"status": change(told)}, NAMESPACE, "/status")
+    assert claims_of(scene) == [told]
