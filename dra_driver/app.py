@@ -1,23 +1,18 @@
 """The composition root of `dra-driver kubelet-plugin`: builds every part once, starts, stops.
 
-In: settings. Out: a running driver, until SIGTERM or SIGINT (status 0: sockets removed, calls under
-way finished, claims left prepared) or until a thread of its own dies (status 1). The kubelet is
-answered first and at once: neither GPUs nor the API server are waited for, and what they lack is
-looked for again for as long as the driver runs.
+In: settings. Out: a running driver. The kubelet is answered first and at once: neither GPUs nor the
+API server are waited for, and what they lack is looked for again for as long as the driver runs.
 """
 
-import os
 import platform
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TextIO, assert_never
+from typing import assert_never
 
 import structlog
 
@@ -46,7 +41,7 @@ from dra_driver.devices.nvml_calls import NvmlCalls
 from dra_driver.devices.refusals import Refusals
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
-from dra_driver.errors import DriverError, StateError, UnavailableError
+from dra_driver.errors import StateError, UnavailableError
 from dra_driver.kube.connect import connect_pod
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kubelet.eviction import Eviction
@@ -60,9 +55,7 @@ from dra_driver.mps.requests import DomainRequests
 from dra_driver.node_memory import MemorySettings, node_memory
 from dra_driver.node_shares import NodeShares
 from dra_driver.ops.http import HttpEndpoint
-from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
 from dra_driver.ops.metrics import DeviceType, Metrics
-from dra_driver.process import dump_stacks_at_sigusr2, spare_lasting_objects
 from dra_driver.settings import CONSUMABLE_SHARES, DYNAMIC_MIG, Settings
 from dra_driver.shares import last_good
 from dra_driver.shares.source import ShareConfigs
@@ -72,7 +65,6 @@ from dra_driver.sharing.exclusive import Exclusive
 from dra_driver.sharing.mps import Mps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
 from dra_driver.sharing.time_slicing import TimeSlicing
-from dra_driver.shutdown import Shutdown
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.device_plugin import DevicePlugin
 from dra_driver.slices.mig_offer import MigSettings
@@ -90,14 +82,6 @@ FIRST_LOOK_SECONDS = 5.0
 """How long the start waits for the first look at the GPUs; the kubelet is answered meanwhile."""
 
 log = structlog.get_logger()
-
-
-class KubeletPluginCommand(Settings):
-    """Publish this node's NVIDIA GPUs and prepare them for the claims of its pods."""
-
-    def cli_cmd(self) -> None:
-        """Run until told to stop; ends with SystemExit, whose code is the exit status."""
-        raise SystemExit(run(self, os.environ, sys.stderr))
 
 
 class Driver:
@@ -295,6 +279,10 @@ class Driver:
             clock=clock,
             timing=EventTiming(),
         )
+        self._build_calls(clock)
+
+    def _build_calls(self, clock: Callable[[], float]) -> None:
+        """Build what the kubelet calls, and what tells how calls went."""
         self._claim_status = status_writer(
             self._settings.claim_status, self._kube, self._claims, self._watcher
         )
@@ -451,43 +439,3 @@ def _device_type(kind: DeviceKind) -> DeviceType:
             return DeviceType.MIG
         case _:
             assert_never(kind)
-
-
-def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> int:
-    """Run the driver in this process until it is told to stop; return the exit status.
-
-    Raises:
-        DriverError: it could not start.
-    """
-    configure_logs(
-        level=LogLevel(settings.least_severe), form=LogFormat(settings.line_format), stream=stream
-    )
-    shutdown = Shutdown()
-    shutdown.watch_signals()
-    shutdown.watch_threads()
-    driver = Driver(settings, environment)
-    dump_stacks_at_sigusr2(driver.paths.data_directory / "thread-stacks.dump")
-    log.info("driver starting", version=version("dra-driver"), node=settings.node_name)
-    for name, why in settings.without_effect().items():
-        log.warning("setting has no effect", setting=name, reason=why)
-    try:
-        driver.start()
-    except DriverError:
-        driver.stop()
-        raise
-    spare_lasting_objects()
-    log.info("driver started")
-    reason = shutdown.wait()
-    log.info("driver stopping", reason=reason.text)
-    if reason.exit_status == 0:
-        driver.let_claims_end(shutdown.comes_within)
-    left = driver.stop()
-    if left:
-        log.warning("claims left unfinished", claims=left)
-    log.info("driver stopped", status=reason.exit_status)
-    if left:
-        # Their threads would keep the process until they end. What they do survives a kill.
-        with suppress(OSError):
-            stream.flush()
-        os._exit(reason.exit_status)
-    return reason.exit_status

@@ -58,7 +58,7 @@ _NO_SIMULATOR = (
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "kubelet-plugin": Command(
-            module="dra_driver.app",
+            module="dra_driver.kubelet_plugin",
             model="KubeletPluginCommand",
             summary="run the driver on a node",
         ),

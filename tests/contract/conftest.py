@@ -1,17 +1,37 @@
 """Nodes with simulated GPUs, drivers with played ones, and what these need of this machine."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from apiserver.server import ApiServer
+from charts import REPOSITORY, Render, objects
 from dra_driver.errors import SetupError
 from dra_driver.simulator import build, userspace
 from worlds.driver import Driver
 from worlds.node import MakeNode, Node
 from worlds.process import serving_a_node
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    """Helm, from the cache or compiled."""
+    command = (sys.executable, REPOSITORY / "hack" / "cluster", "fetch", "helm")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"helm could not be had: {done.stderr}")
+    return f"{done.stdout.split()[1]}/helm"
+
+
+@pytest.fixture
+def render(helm: str) -> Render:
+    """Render the chart with further words for helm; return the objects."""
+    return partial(objects, helm)
 
 
 @pytest.fixture(scope="session")

@@ -293,7 +293,9 @@ def test_sigusr2_writes_the_stacks_of_all_threads(running: ProcessNode) -> None:
     running.driver.send(signal.SIGUSR2)
     dump = running.place.plugins / "gpu.nvidia.com/thread-stacks.dump"
     # The main thread is the last one that faulthandler writes.
-    eventually(lambda: "dra_driver/app.py" in dump.read_text(), "the main thread's stack")
+    eventually(
+        lambda: "dra_driver/kubelet_plugin.py" in dump.read_text(), "the main thread's stack"
+    )
     assert dump.read_text().count("hread 0x") > 3
     assert running.driver.running()
 

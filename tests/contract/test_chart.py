@@ -2,95 +2,43 @@
 
 import json
 import re
-import subprocess
-import sys
 import tomllib
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from chart import BEGIN, CHART, CLEANUP, INSTALL, PAGE, described, page, rendered
+from chart import BEGIN, CLEANUP, INSTALL, PAGE, described, page, rendered
 from pydantic import AliasChoices
 from pydantic_settings import BaseSettings
 
+from charts import (
+    FOLDER,
+    PLATFORMS,
+    REPOSITORY,
+    Object,
+    Render,
+    daemon_set,
+    driver_pod,
+    environment,
+    of_kind,
+    run,
+)
 from dra_driver.mps.cli import MpsSupervisor
 from dra_driver.ops.metrics import Metrics, MpsMetrics
 from dra_driver.settings import KNOWN_FEATURE_GATES, Settings
 from dra_driver.uninstall import Cleanup
 from scrape import metrics_text
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-FOLDER = REPOSITORY / CHART
-PLATFORMS = sorted((FOLDER / "platforms").glob("*.yaml"))
 VALUES = (FOLDER / "values.yaml").read_text()
 SCHEMA = json.loads((FOLDER / "values.schema.json").read_text())
 EVERYTHING = Path(__file__).with_name("chart_values.yaml")
 """Values that turn on all there is."""
 
 SCC = "SecurityContextConstraints"
-Object = dict[str, Any]
-Render = Callable[..., list[Object]]
 
 pytestmark = pytest.mark.timeout(1800)  # the first time helm is compiled
-
-
-@pytest.fixture(scope="session")
-def helm() -> str:
-    """Helm, from the cache or compiled."""
-    command = (sys.executable, REPOSITORY / "hack" / "cluster", "fetch", "helm")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"helm could not be had: {done.stderr}")
-    return f"{done.stdout.split()[1]}/helm"
-
-
-@pytest.fixture
-def render(helm: str) -> Render:
-    """Render the chart with further words for helm; return the objects."""
-    return partial(objects, helm)
-
-
-def objects(helm: str, *words: object, release: str = "dra-driver") -> list[Object]:
-    done = run(helm, "template", release, FOLDER, "--namespace", "gpus", *words)
-    assert done.returncode == 0, done.stderr
-    return [one for one in yaml.safe_load_all(done.stdout) if one]
-
-
-def run(*words: object) -> "subprocess.CompletedProcess[str]":
-    command = [str(word) for word in words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def of_kind(things: list[Object], kind: str) -> list[Object]:
-    return [one for one in things if one["kind"] == kind]
-
-
-def daemon_set(things: list[Object], component: str) -> Object:
-    found: Object
-    (found,) = (
-        one
-        for one in of_kind(things, "DaemonSet")
-        if one["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"] == component
-    )
-    return found
-
-
-def driver_pod(things: list[Object]) -> Object:
-    spec: Object = daemon_set(things, "kubelet-plugin")["spec"]["template"]["spec"]
-    return spec
-
-
-def environment(pod: Object) -> dict[str, str]:
-    (container,) = pod["containers"]
-    return {one["name"]: one.get("value", "10.0.0.1") for one in container["env"]}
-
-
-def host_paths(pod: Object) -> dict[str, str]:
-    return {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
 
 
 @pytest.mark.parametrize(
@@ -281,92 +229,6 @@ def share_volume(pod: Object) -> Object:
     found: Object
     (found,) = (one["configMap"] for one in pod["volumes"] if "configMap" in one)
     return found
-
-
-KUBELET = "/var/lib/kubelet"
-
-
-@pytest.mark.parametrize("values", PLATFORMS, ids=lambda path: path.stem)
-def test_a_platform_has_its_paths(render: Render, values: Path) -> None:
-    roots = {
-        "driver-container": "/run/nvidia/driver",
-        "gpu-operator": "/run/nvidia/driver",
-        "openshift": "/run/nvidia/driver",
-        "cos": "/home/kubernetes/bin/nvidia",
-        **dict.fromkeys(("talos", "bottlerocket", "flatcar", "k3s", "rke2"), "/"),
-    }
-    assert set(roots) == {path.stem for path in PLATFORMS}
-    things = render("--values", values)
-    for component in ("kubelet-plugin", "mps-supervisor"):
-        pod = daemon_set(things, component)["spec"]["template"]["spec"]
-        paths, given = host_paths(pod), environment(pod)
-        root = roots[values.stem]
-        assert paths["driver-root"] == given["NVIDIA_DRIVER_ROOT"] == root
-        assert given.get("NVIDIA_DEV_ROOT") == ("/" if values.stem == "cos" else None)
-        assert paths["plugins"] == given["KUBELET_PLUGINS_DIRECTORY_PATH"] == f"{KUBELET}/plugins"
-    pod = driver_pod(things)
-    assert host_paths(pod)["plugins-registry"] == f"{KUBELET}/plugins_registry"
-    assert host_paths(pod)["cdi"] == environment(pod)["CDI_ROOT"] == "/var/run/cdi"
-
-
-def test_gpu_operator_sends_both_daemon_sets_off_by_the_label_that_it_is_told(
-    render: Render,
-) -> None:
-    file = FOLDER / "platforms" / "gpu-operator.yaml"
-    name, label = re.findall(r"driver\.manager\.env\[0\]\.(?:name|value)=(\S+)", file.read_text())
-    assert name == "NODE_LABEL_FOR_GPU_POD_EVICTION"
-    told = f"'driver.manager.env[0].value={label}'"
-    assert told in (REPOSITORY / PAGE).read_text()
-    openshift = file.with_name("openshift.yaml")
-    for words in (("--values", file), ("--values", file, "--values", openshift)):
-        sets = of_kind(render(*words), "DaemonSet")
-        assert len(sets) == 2
-        for one in sets:
-            assert one["spec"]["template"]["spec"]["nodeSelector"] == {label: "true"}
-
-
-def test_pods_get_the_time_that_an_evicted_driver_may_wait_for_claims(render: Render) -> None:
-    settings = Settings(node_name="n")
-    wait = settings.eviction_wait + settings.shutdown_grace + settings.shutdown_delay
-    for one in of_kind(render(), "DaemonSet"):
-        assert one["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= wait + 30
-
-
-def test_every_platform_is_on_the_page() -> None:
-    text = (REPOSITORY / PAGE).read_text()
-    assert [path.name for path in PLATFORMS if f"`{path.name}`" not in text] == []
-
-
-def test_other_folders_of_the_kubelet_are_mounted_where_the_driver_looks(render: Render) -> None:
-    pod = driver_pod(
-        render(
-            "--set",
-            "kubeletPlugin.kubeletPluginsDirectoryPath=/k/plugins,"
-            "kubeletPlugin.kubeletRegistrarDirectoryPath=/k/registry,cdiRoot=/etc/cdi",
-        )
-    )
-    (container,) = pod["containers"]
-    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
-    given, paths = environment(pod), host_paths(pod)
-    for volume, variable, path in (
-        ("plugins", "KUBELET_PLUGINS_DIRECTORY_PATH", "/k/plugins"),
-        ("plugins-registry", "KUBELET_REGISTRAR_DIRECTORY_PATH", "/k/registry"),
-        ("cdi", "CDI_ROOT", "/etc/cdi"),
-    ):
-        assert mounts[volume] == paths[volume] == given[variable] == path
-
-
-def test_a_driver_that_comes_later_does_not_keep_the_pod_from_starting(render: Render) -> None:
-    def kind(*words: str) -> str:
-        (found,) = (
-            one["hostPath"]["type"]
-            for one in driver_pod(render(*words))["volumes"]
-            if one["name"] == "driver-root"
-        )
-        return str(found)
-
-    assert kind() == "Directory"
-    assert kind("--set", "nvidiaDriverRoot=/run/nvidia/driver") == "DirectoryOrCreate"
 
 
 def test_an_update_starts_the_new_pod_first_and_each_has_sockets_of_its_own(
