@@ -50,6 +50,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 OTHER_GROUPS: Mapping[str, tuple[str, ...]] = {
     "cdi": build.CDI_PROGRAMS,
     "allocator": build.ALLOCATOR_PROGRAMS,
+    "judge": build.JUDGE_PROGRAMS,
     "helm": build.HELM_PROGRAMS,
 }
 """What is fetched by name alone."""
@@ -128,6 +129,7 @@ class Store:
             "containerd": versions.containerd,
             "cdi": versions.container_toolkit,
             "allocator": pinned(ALLOCATOR_GO_MOD, "k8s.io/dynamic-resource-allocation"),
+            "judge": pinned(ALLOCATOR_GO_MOD, "k8s.io/dynamic-resource-allocation"),
             "helm": pinned(HELM_GO_MOD, "helm.sh/helm/v4"),
             "etcd": versions.etcd,
             "runc": versions.runc,
@@ -250,6 +252,7 @@ def _recipes(versions: Versions) -> Mapping[str, tuple[Path, Compiler]]:
         "etcd": (ETCD_GO_MOD, build.compile_etcd),
         "cdi": (CDI_GO_MOD, build.compile_cdi),
         "allocator": (ALLOCATOR_GO_MOD, build.compile_allocator),
+        "judge": (ALLOCATOR_GO_MOD, build.compile_judge),
         "helm": (HELM_GO_MOD, build.compile_helm),
     }
 

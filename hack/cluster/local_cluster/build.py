@@ -49,6 +49,7 @@ TOOLKIT_PROGRAMS = (
 )
 CDI_PROGRAMS = ("cdi-inject", *TOOLKIT_PROGRAMS)
 ALLOCATOR_PROGRAMS = ("allocator-cost",)
+JUDGE_PROGRAMS = ("allocation-judge",)
 HELM_PROGRAMS = ("helm",)
 # CPU time that a package takes on average, and linking in the end: for the first estimate.
 PACKAGE_CPU_S = 0.35
@@ -125,6 +126,17 @@ def allocator_job() -> Job:
     )
 
 
+def judge_job() -> Job:
+    """What says whether the scheduler's allocator finds devices for claims."""
+    return Job(
+        title="allocation-judge",
+        module=ALLOCATOR_GO_MOD.parent,
+        go_mod=ALLOCATOR_GO_MOD,
+        packages=("./judge",),
+        ldflags="-s -w",
+    )
+
+
 def helm_job() -> Job:
     """helm, which says of itself the version that go.mod pins."""
     module = "helm.sh/helm/v4"
@@ -173,6 +185,11 @@ def compile_etcd(go: Go, versions: Versions, folder: Path, progress: Progress) -
 def compile_allocator(go: Go, _: Versions, folder: Path, progress: Progress) -> None:
     """Compile allocator-cost into a folder."""
     _build(go, allocator_job(), folder / ALLOCATOR_PROGRAMS[0], progress)
+
+
+def compile_judge(go: Go, _: Versions, folder: Path, progress: Progress) -> None:
+    """Compile allocation-judge into a folder."""
+    _build(go, judge_job(), folder / JUDGE_PROGRAMS[0], progress)
 
 
 def compile_helm(go: Go, _: Versions, folder: Path, progress: Progress) -> None:

@@ -1,0 +1,38 @@
+"""The scheduler's own allocator as a program: says whether claims fit, and what they get.
+
+In: questions as tests/allocation_cases.py makes them. Out: its answers (hack/cluster/go/allocator).
+"""
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from testbed.cluster import COMMAND
+from testbed.commands import TestbedError, run
+
+_COMPILE_S = 900.0
+_JUDGE_S = 300.0
+
+
+def fetch() -> Path:
+    """Where the program is, compiled before if it is not there yet.
+
+    Raises:
+        TestbedError: it cannot be compiled.
+    """
+    said = run((sys.executable, COMMAND, "fetch", "judge"), timeout=_COMPILE_S)
+    group, _, folder = said.partition(" ")
+    program = Path(folder.strip()) / "allocation-judge"
+    if group != "judge" or not program.exists():
+        raise TestbedError(f"hack/cluster fetch did not say where the judge is, but: {said}")
+    return program
+
+
+def answers(program: Path, questions: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What it says of each question, in their order."""
+    asked = "\n".join(map(json.dumps, questions))
+    return [
+        json.loads(line) for line in run((program,), stdin=asked, timeout=_JUDGE_S).splitlines()
+    ]
