@@ -87,6 +87,11 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             model="ShowStatus",
             summary="show who has this node's GPUs and how, or what the cluster has left",
         ),
+        "explain": Command(
+            module="dra_driver.explain.command",
+            model="Explain",
+            summary="say why a pod or claim does not fit, and what to change",
+        ),
         "cleanup": Command(
             module="dra_driver.uninstall",
             model="Cleanup",

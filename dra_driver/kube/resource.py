@@ -50,10 +50,15 @@ def _quoted(name: str) -> str:
     return quote(name, safe="", errors="replace")
 
 
+CLAIM_TEMPLATES = Resource(
+    group="resource.k8s.io", version="v1", plural="resourceclaimtemplates", namespaced=True
+)
 DAEMON_SETS = Resource(group="apps", version="v1", plural="daemonsets", namespaced=True)
 DEVICE_CLASSES = Resource(group="resource.k8s.io", version="v1", plural="deviceclasses")
+DEVICE_TAINT_RULES = Resource(group="resource.k8s.io", version="v1", plural="devicetaintrules")
 EVENTS = Resource(group="events.k8s.io", version="v1", plural="events", namespaced=True)
 NODES = Resource(group="", version="v1", plural="nodes")
+PODS = Resource(group="", version="v1", plural="pods", namespaced=True)
 POLICIES = Resource(
     group="admissionregistration.k8s.io", version="v1", plural="validatingadmissionpolicies"
 )

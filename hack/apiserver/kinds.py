@@ -45,6 +45,7 @@ KINDS = (
     ),
     Kind(group="resource.k8s.io", version="v1", plural="resourceslices", kind="ResourceSlice"),
     Kind(group="resource.k8s.io", version="v1", plural="deviceclasses", kind="DeviceClass"),
+    Kind(group="resource.k8s.io", version="v1", plural="devicetaintrules", kind="DeviceTaintRule"),
     Kind(
         group="apps",
         version="v1",

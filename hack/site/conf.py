@@ -59,6 +59,7 @@ NAVIGATION = {
     "Demos": ["manifests/demos/*/README.md"],
     "Operate": [
         "docs/operations.md",
+        "docs/explain.md",
         "docs/troubleshooting.md",
         "docs/security.md",
         "docs/performance.md",

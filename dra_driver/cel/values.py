@@ -1,0 +1,158 @@
+"""The values of CEL, and what can go wrong with them.
+
+Ints, strings, bytes, bools, lists, maps and null are those of Python; what Python has no type for
+is here. Rules: numbers compare across their types; else values of two types are not equal, but for
+a version or a quantity on the left, which is an error (Kubernetes' own types say so). Pure.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import total_ordering
+from typing import Self
+
+from resource_nvidia_com.quantity import Quantity
+
+
+class EvaluationError(Exception):
+    """What CEL itself calls an error: the scheduler gives up on a claim because of it."""
+
+
+class NotUnderstoodError(Exception):
+    """This is more of CEL than is known here, so nobody knows what the scheduler finds."""
+
+
+class Uint(int):
+    """An unsigned integer."""
+
+
+class Double(float):
+    """A floating point number."""
+
+
+_SEMVER = re.compile(
+    r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)"
+    r"(?:-([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?(?:\+([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?"
+)
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True, eq=False)
+class Semver:
+    """A semantic version. What was built from it plays no part in comparisons."""
+
+    numbers: tuple[int, int, int]
+    before: tuple[str, ...]
+    text: str
+
+    @classmethod
+    def parse(cls, text: str, *, normalize: bool = False) -> Self:
+        """Read a version; `normalize` lets `v1.02` pass for 1.2.0.
+
+        Raises:
+            ValueError: it is none.
+        """
+        if normalize:
+            text = _normalized(text)
+        match = _SEMVER.fullmatch(text)
+        before = tuple(match[4].split(".")) if match and match[4] else ()
+        if match is None or any(re.fullmatch("0[0-9]+", part) for part in before):
+            raise ValueError(f"{text!r} is no semantic version")
+        return cls((int(match[1]), int(match[2]), int(match[3])), before, text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Semver) and self._key() == other._key()
+
+    def __lt__(self, other: "Semver") -> bool:
+        return self._key() < other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _key(self) -> tuple[object, ...]:
+        parts = tuple(
+            (0, int(part), "") if part.isdecimal() else (1, 0, part) for part in self.before
+        )
+        return (*self.numbers, not self.before, parts)
+
+
+def _normalized(text: str) -> str:
+    parts = text.removeprefix("v").split(".", 2)
+    for number, part in enumerate(parts):
+        if len(part) > 1:
+            rest = part.lstrip("0")
+            parts[number] = rest if rest[:1].isdecimal() else f"0{rest}"
+    if len(parts) < 3 and re.search("[+-]", parts[-1]):
+        raise ValueError(f"{text!r} is no semantic version")
+    return ".".join([*parts, "0", "0"][:3])
+
+
+@dataclass(frozen=True, slots=True)
+class Optional:
+    """A value that may be missing."""
+
+    value: object = None
+    is_there: bool = False
+
+
+NONE = Optional()
+
+
+class Defaulting(dict[str, object]):
+    """A map that has an empty map wherever nothing is: attributes and capacities by domain."""
+
+    def __missing__(self, key: str) -> object:
+        return {}
+
+
+def type_name(value: object) -> str:
+    """Return what CEL calls the type of a value."""
+    names: Mapping[type, str] = {
+        bool: "bool",
+        Uint: "uint",
+        int: "int",
+        Double: "double",
+        str: "string",
+        bytes: "bytes",
+        list: "list",
+        dict: "map",
+        Defaulting: "map",
+        Semver: "kubernetes.Semver",
+        Quantity: "kubernetes.Quantity",
+        Optional: "optional_type",
+        type(None): "null_type",
+    }
+    return names[type(value)]
+
+
+def is_number(value: object) -> bool:
+    """Tell whether this is an int, a uint or a double."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def equal(left: object, right: object) -> bool:
+    """Tell whether two values are equal.
+
+    Raises:
+        EvaluationError: CEL has no answer.
+    """
+    if is_number(left) and is_number(right):
+        return left == right
+    if isinstance(left, Semver | Quantity) and type(left) is not type(right):
+        raise EvaluationError("no such overload")
+    if isinstance(left, dict) and isinstance(right, dict):
+        return len(left) == len(right) and all(
+            key in right and equal(value, right[key]) for key, value in left.items()
+        )
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(equal, left, right))
+    if isinstance(left, Optional) and isinstance(right, Optional):
+        return left.is_there == right.is_there and (
+            not left.is_there or equal(left.value, right.value)
+        )
+    return left == right

@@ -1,0 +1,204 @@
+"""Nodes, and whether devices or a pod can be on one.
+
+In: Nodes, node selectors and pods as dicts. Out: values, and the reasons why the scheduler does not
+look at a node for a pod. Rules: those of NodeSelector and of the scheduler's plugins NodeName,
+NodeUnschedulable, TaintToleration and NodeAffinity. What a pod needs of a node besides (CPU and
+memory, ports, volumes, other pods near by) is not looked at. Pure.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from dra_driver.explain.fields import mapping, text, texts
+from dra_driver.slices.pool import Object, objects
+
+_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+_BLOCKING = frozenset({"NoSchedule", "NoExecute"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """A taint of a node or a device."""
+
+    key: str
+    value: str
+    effect: str
+
+    @classmethod
+    def of(cls, entry: Object) -> "Taint":
+        """Read one."""
+        return cls(key=text(entry, "key"), value=text(entry, "value"), effect=text(entry, "effect"))
+
+    def __str__(self) -> str:
+        """Return it as kubectl writes it."""
+        return f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}"
+
+    @property
+    def blocks(self) -> bool:
+        """Whether it keeps away what does not tolerate it."""
+        return self.effect in _BLOCKING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toleration:
+    """A toleration of a pod or a request."""
+
+    key: str
+    operator: str
+    value: str
+    effect: str
+
+    @classmethod
+    def of(cls, entry: Object) -> "Toleration":
+        """Read one."""
+        return cls(
+            key=text(entry, "key"),
+            operator=text(entry, "operator") or "Equal",
+            value=text(entry, "value"),
+            effect=text(entry, "effect"),
+        )
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Tell whether it is for this taint."""
+        return (
+            self.effect in ("", taint.effect)
+            and self.key in ("", taint.key)
+            and (
+                self.operator == "Exists"
+                or (self.operator == "Equal" and self.value == taint.value)
+                or self._compares(taint)
+            )
+        )
+
+    def _compares(self, taint: Taint) -> bool:
+        try:
+            theirs, ours = int(taint.value), int(self.value)
+        except ValueError:
+            return False
+        return (self.operator == "Gt" and theirs > ours) or (
+            self.operator == "Lt" and theirs < ours
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node, as far as pods and devices ask for it.
+
+    Attributes:
+        name: the node's name.
+        labels: its labels.
+        taints: its taints.
+        unschedulable: whether it was cordoned.
+        ready: whether its kubelet says that it is.
+        plugin_resources: how many it has of each resource name that is none of Kubernetes' own: a
+            device plugin's.
+    """
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    ready: bool = True
+    plugin_resources: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, thing: Object) -> "Node":
+        """Read a Node."""
+        conditions = objects(mapping(thing, "status").get("conditions"))
+        ready = [text(one, "status") for one in conditions if text(one, "type") == "Ready"]
+        return cls(
+            name=text(mapping(thing, "metadata"), "name"),
+            labels={key: str(value) for key, value in mapping(thing, "metadata", "labels").items()},
+            taints=tuple(map(Taint.of, objects(mapping(thing, "spec").get("taints")))),
+            unschedulable=mapping(thing, "spec").get("unschedulable") is True,
+            ready=ready in ([], ["True"]),
+            plugin_resources={
+                name: int(str(amount))
+                for name, amount in mapping(thing, "status", "allocatable").items()
+                if "/" in name and str(amount).isdecimal()
+            },
+        )
+
+
+def selects(selector: Object, node: Node) -> bool:
+    """Tell whether a NodeSelector selects a node: one of its terms does."""
+    return any(_term_selects(term, node) for term in objects(selector.get("nodeSelectorTerms")))
+
+
+def _term_selects(term: Object, node: Node) -> bool:
+    expressions = objects(term.get("matchExpressions"))
+    of_fields = objects(term.get("matchFields"))
+    if not expressions and not of_fields:
+        return False
+    return all(_requirement_holds(one, node.labels) for one in expressions) and all(
+        _requirement_holds(one, {"metadata.name": node.name}) for one in of_fields
+    )
+
+
+def _requirement_holds(requirement: Object, labels: Mapping[str, str]) -> bool:
+    value = labels.get(text(requirement, "key"))
+    values = texts(requirement, "values")
+    match text(requirement, "operator"):
+        case "In" | "NotIn" as operator:
+            return (value in values) == (operator == "In")
+        case "Exists" | "DoesNotExist" as operator:
+            return (value is not None) == (operator == "Exists")
+        case ("Gt" | "Lt") as operator:
+            try:
+                difference = int(value or "") - int(values[0])
+            except (ValueError, IndexError):
+                return False
+            return difference > 0 if operator == "Gt" else difference < 0
+        case _:
+            return False
+
+
+def term_text(selector: Object) -> str:
+    """Return a NodeSelector in words."""
+    terms = []
+    for term in objects(selector.get("nodeSelectorTerms")):
+        parts = [
+            *objects(term.get("matchExpressions")),
+            *objects(term.get("matchFields")),
+        ]
+        terms.append(" and ".join(map(_requirement_text, parts)) or "nothing")
+    return " or ".join(terms)
+
+
+def _requirement_text(requirement: Object) -> str:
+    values = ", ".join(texts(requirement, "values"))
+    listed = f" ({values})" if values else ""
+    return f"{text(requirement, 'key')} {text(requirement, 'operator')}{listed}"
+
+
+def obstacles(pod: Object, node: Node) -> tuple[str, ...]:
+    """Return why a pod cannot be on a node, whatever devices are there; nothing if it can."""
+    return tuple(_obstacles(mapping(pod, "spec"), node))
+
+
+def _obstacles(spec: Object, node: Node) -> Iterator[str]:
+    wanted = text(spec, "nodeName")
+    if wanted and wanted != node.name:
+        yield f"the pod is on node {wanted}"
+    tolerations = [Toleration.of(one) for one in objects(spec.get("tolerations"))]
+    cordon = Taint(key=_UNSCHEDULABLE, value="", effect="NoSchedule")
+    if node.unschedulable and not _tolerated(cordon, tolerations):
+        yield "the node is cordoned"
+    for taint in node.taints:
+        if taint.key == _UNSCHEDULABLE and node.unschedulable:
+            continue  # said above
+        if taint.blocks and not _tolerated(taint, tolerations):
+            yield f"the pod does not tolerate the node's taint {taint}"
+    labels = mapping(spec, "nodeSelector")
+    missing = [f"{key}={value}" for key, value in labels.items() if node.labels.get(key) != value]
+    if missing:
+        yield f"the pod's nodeSelector asks for {', '.join(missing)}"
+    affinity = mapping(
+        spec, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    if affinity and not selects(affinity, node):
+        yield f"the pod's node affinity asks for {term_text(affinity)}"
+
+
+def _tolerated(taint: Taint, tolerations: list[Toleration]) -> bool:
+    return any(one.tolerates(taint) for one in tolerations)

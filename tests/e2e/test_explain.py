@@ -1,0 +1,98 @@
+"""`dra-driver explain` says of pods of a real cluster what its scheduler does with them."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from testbed.machine import DRIVER
+
+from dra_driver.doctor.cluster_facts import Feature
+from e2e.kubernetes import needs
+from e2e.scene import NAMESPACE, Scene
+
+pytestmark = [pytest.mark.e2e, needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE)]
+
+GPU, GPUS = "nvidia.com/gpu", 8
+
+
+def explain(
+    scene: Scene, pod: str, *flags: str, kubeconfig: str | Path = "", status: int = 1
+) -> tuple[str, str]:
+    """What the command prints, as an admin with a kubeconfig runs it."""
+    where = ("--kubeconfig", str(kubeconfig or scene.node.cluster.env["KUBECONFIG"]))
+    words = (str(DRIVER), "explain", "pod", pod, "-n", NAMESPACE, *where, *flags)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout, done.stderr
+
+
+def test_a_selector_that_no_gpu_fulfils(scene: Scene) -> None:
+    expression = "device.attributes['gpu.nvidia.com'].productName == 'NVIDIA H200'"
+    wanted = scene.template(selectors=[{"cel": {"expression": expression}}])
+    pod = scene.pod(templates=[wanted])
+    scene.unschedulable(pod)
+
+    said, _ = explain(scene, pod)
+    assert said.startswith(f"pod {NAMESPACE}/{pod}: does not fit on the only node\n")
+    assert f"false for {GPUS} devices: {expression}" in said
+    assert f'gpu.nvidia.com/productName is "NVIDIA H100 80GB HBM3" ({GPUS} devices)' in said
+
+
+def test_a_pod_that_would_fit_but_for_another_and_then_gets_what_was_said(scene: Scene) -> None:
+    first = scene.pod("first", limits={GPU: GPUS})
+    scene.running(first)
+    late = scene.pod("late", templates=[scene.template()])
+    scene.unschedulable(late)
+
+    said, _ = explain(scene, late)
+    assert f"{GPUS} devices are taken by claim {NAMESPACE}/{first}" in said
+    assert f"(pod {first})" in said
+    by_name = scene.pod("by-name", limits={GPU: 1})
+    scene.unschedulable(by_name)
+    assert f"{GPU} of container ctr: asks for 1 device" in explain(scene, by_name)[0]
+
+    scene.delete(first)
+    scene.running(late, by_name)
+    found: dict[str, Any] = json.loads(explain(scene, late, "-o", "json", status=0)[0])
+    assert found["node"] == scene.node.cluster.node
+    (allocated,) = found["allocated"]
+    assert allocated["usedBy"] == [late]
+
+
+def test_a_partition_keeps_its_gpu_and_the_first_free_gpu_is_named(scene: Scene) -> None:
+    """Of a claim that no pod uses yet it is foretold what the scheduler will give it."""
+    profile = "device.attributes['gpu.nvidia.com'].profile == '1g.10gb'"
+    small = scene.template(
+        "small", deviceClassName="mig.nvidia.com", selectors=[{"cel": {"expression": profile}}]
+    )
+    scene.running(scene.pod("small", templates=[small]))
+    claim = scene.claim("wanted")
+    words = ("claim", claim, "-n", NAMESPACE, "-o", "json")
+    where = ("--kubeconfig", scene.node.cluster.env["KUBECONFIG"])
+    done = subprocess.run(
+        (str(DRIVER), "explain", *words, *where), capture_output=True, text=True, check=True
+    )
+    (node,) = json.loads(done.stdout)["nodes"]
+    (foretold,) = node["gets"]
+
+    scene.running(scene.pod("whole", claims=[claim]))
+    allocation = scene.api.get("ResourceClaim", claim, NAMESPACE)["status"]["allocation"]
+    (got,) = allocation["devices"]["results"]
+    assert foretold["device"] == got["device"]
+
+
+def test_who_may_not_list_is_told_what_to_grant(scene: Scene, tmp_path: Path) -> None:
+    cluster = scene.node.cluster
+    config = yaml.safe_load(Path(cluster.env["KUBECONFIG"]).read_text())
+    token = cluster.kubectl("create", "token", "default", "--namespace", NAMESPACE).strip()
+    for user in config["users"]:
+        user["user"] = {"token": token}
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    pod = scene.pod(limits={GPU: 1})
+
+    _, error = explain(scene, pod, kubeconfig=kubeconfig, status=2)
+    assert "grant the verb 'get' on pods" in error

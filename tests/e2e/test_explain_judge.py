@@ -1,0 +1,118 @@
+"""`dra-driver explain` finds what the scheduler's own allocator finds: the same devices or none."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from testbed.commands import TestbedError
+
+import judge
+from allocation_cases import NODE, Case, case
+from cel_cases import DEVICE, DO_NOT, FAIL, SELECT
+from dra_driver.explain.demand import selectors_by_class
+from dra_driver.explain.nodes import Node
+from dra_driver.explain.offer import read_slice
+from dra_driver.explain.pools import Offer
+from dra_driver.explain.search import GivenUpError, Rules, Scene, picks
+from dra_driver.explain.taken import Taken
+from dra_driver.explain.wishes import read_claim
+from e2e.needs import cannot_run
+
+pytestmark = pytest.mark.e2e
+
+CASES = 4000
+FIRST = 20_000
+
+Answer = tuple[str, list[tuple[str, str, str]]]
+"""Whether claims fit, and the claim, request and device of each pick."""
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    try:
+        return judge.fetch()
+    except TestbedError as error:
+        cannot_run(f"the cluster's binaries could not be had: {error}")
+
+
+def ours(one: Case) -> Answer:
+    node = Node.of(NODE)
+    scene = Scene(
+        node=node,
+        pools=Offer(map(read_slice, one.slices)).pools_on(node),
+        classes=selectors_by_class(one.classes),
+        taken=Taken.by(one.taken),
+        rules=Rules(),
+    )
+    try:
+        found = picks(scene, list(map(read_claim, one.claims)))
+    except GivenUpError:
+        return "given up", []
+    if found is None:
+        return "does not fit", []
+    return "fits", [(pick.claim, pick.wish, str(pick.device)) for pick in found]
+
+
+def theirs(one: Case, said: dict[str, Any]) -> Answer:
+    error = said.get("error", "")
+    # That pools are invalid ends the search on this node alone.
+    if error and not error.startswith("invalid resource pools"):
+        return "given up", []
+    if not said["fits"]:
+        return "does not fit", []
+    return "fits", [
+        (
+            f"team/{claim['metadata']['name']}",
+            device["request"],
+            f"{device['driver']}/{device['pool']}/{device['device']}",
+        )
+        for claim, devices in zip(one.claims, said["devices"], strict=True)
+        for device in devices
+    ]
+
+
+def test_it_picks_what_the_scheduler_picks(program: Path) -> None:
+    cases = {seed: case(seed) for seed in range(FIRST, FIRST + CASES)}
+    said = judge.answers(program, (one.question() for one in cases.values()))
+    expected = {
+        seed: theirs(one, each) for (seed, one), each in zip(cases.items(), said, strict=True)
+    }
+    assert {
+        seed: (ours(one), expected[seed])
+        for seed, one in cases.items()
+        if ours(one) != expected[seed]
+    } == {}
+    kinds = [kind for kind, _ in expected.values()]
+    assert min(kinds.count(kind) for kind in ("fits", "does not fit", "given up")) > CASES / 10
+
+
+def selecting(expression: str) -> dict[str, Any]:
+    """A claim for the one device, if a selector holds for it."""
+    pool = {"name": "pool", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "node-1", "pool": pool, "devices": [DEVICE]}
+    exactly = {
+        "deviceClassName": "any",
+        "allocationMode": "ExactCount",
+        "count": 1,
+        "selectors": [{"cel": {"expression": expression}}],
+    }
+    wanted = {"metadata": {"namespace": "team", "name": "one"}}
+    return {
+        "slices": [{"metadata": {"name": "slice"}, "spec": spec}],
+        "classes": [{"metadata": {"name": "any"}, "spec": {}}],
+        "node": NODE,
+        "claims": [
+            {**wanted, "spec": {"devices": {"requests": [{"name": "one", "exactly": exactly}]}}}
+        ],
+        "taken": [],
+    }
+
+
+def test_selectors_are_worth_what_the_tests_say(program: Path) -> None:
+    expressions = (*SELECT, *DO_NOT, *FAIL)
+    found = dict(zip(expressions, judge.answers(program, map(selecting, expressions)), strict=True))
+    errors = {text: said.get("error", "") for text, said in found.items()}
+    assert [text for text, error in errors.items() if "compile error" in error] == []
+    assert [text for text in SELECT if not found[text]["fits"]] == []
+    assert [text for text in DO_NOT if found[text]["fits"] or errors[text]] == []
+    assert [text for text in FAIL if "CEL runtime error" not in errors[text]] == []

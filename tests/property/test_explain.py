@@ -1,0 +1,96 @@
+"""What is said of made-up claims hangs together: an answer has its reasons, a reason its answer."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allocation_cases import NODE, Case, case
+from dra_driver.explain.answers import Cluster, NodeAnswer, answer_on
+from dra_driver.explain.demand import Demand, selectors_by_class
+from dra_driver.explain.nodes import Node
+from dra_driver.explain.offer import read_slice
+from dra_driver.explain.pools import Offer
+from dra_driver.explain.search import Rules
+from dra_driver.explain.summary import findings
+from dra_driver.explain.taken import Taken
+from dra_driver.explain.view import Explanation, as_json, as_text
+from dra_driver.explain.wishes import ALL, Claim, read_claim
+
+cases = st.integers(min_value=0, max_value=10**9).map(case)
+
+
+def explanation(one: Case) -> Explanation:
+    """What is said of a case, as of a pod that has all its claims."""
+    node = Node.of(NODE)
+    cluster = Cluster(
+        nodes=[node],
+        offer=Offer(map(read_slice, one.slices)),
+        classes=selectors_by_class(one.classes),
+        taken=Taken.by(one.taken),
+    )
+    claims: tuple[Claim, ...] = tuple(map(read_claim, one.claims))
+    demand = Demand(name="pod team/one", claims=claims)
+    answers = (answer_on(cluster, node, claims, (), Rules()),)
+    return Explanation(demand=demand, answers=answers, findings=tuple(findings(demand, answers)))
+
+
+def answer(one: Case) -> NodeAnswer:
+    return explanation(one).answers[0]
+
+
+@given(cases)
+def test_what_does_not_fit_has_a_cause_and_what_fits_has_none(one: Case) -> None:
+    found = explanation(one)
+    assert found.fits is not None
+    assert bool(found.findings) != found.fits
+    assert (found.answers[0].picks is not None) == found.fits
+
+
+@given(cases)
+def test_every_answer_can_be_shown(one: Case) -> None:
+    found = explanation(one)
+    first, *_ = as_text(found, wide=True).splitlines()
+    assert first.startswith("pod team/one: fits on " if found.fits else "pod team/one: does not")
+    assert f'"fits": {str(found.fits).lower()}' in as_json(found)
+
+
+@given(cases)
+def test_a_device_is_refused_to_the_only_wish_for_one_if_and_only_if_it_has_a_reason(
+    one: Case,
+) -> None:
+    (claim, *_) = one.claims
+    requests = claim["spec"]["devices"]["requests"]
+    wish = requests[0].get("exactly", {})
+    if len(requests) > 1 or wish.get("allocationMode") == ALL or not wish:
+        return
+    wish["count"] = 1
+    claim["spec"]["devices"].pop("constraints", None)
+    found = answer(Case(one.slices, [claim], one.taken, one.classes))
+    if found.given_up:
+        return
+    if found.picks is None:
+        (of_wish,) = found.wishes
+        assert not of_wish.usable
+        assert all(each.reason is not None and each.reason.text for each in of_wish.devices)
+
+
+@given(cases)
+def test_nothing_is_given_out_that_a_claim_has_alone(one: Case) -> None:
+    found = answer(one)
+    taken = Taken.by(one.taken)
+    admin = {
+        request["name"]
+        for claim in one.claims
+        for request in claim["spec"]["devices"]["requests"]
+        if request.get("exactly", {}).get("adminAccess")
+    }
+    for pick in found.picks or ():
+        assert pick.device not in taken.whole or pick.wish in admin
+
+
+@given(cases)
+def test_with_less_taken_what_fits_fits_still(one: Case) -> None:
+    if answer(one).picks is None:
+        return
+    fewer = answer(Case(one.slices, one.claims, one.taken[1:], one.classes))
+    # Another device may come first then, and a selector fail on it.
+    assert fewer.picks is not None or fewer.given_up

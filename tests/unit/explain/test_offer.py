@@ -1,0 +1,110 @@
+"""What slices say, and which pools a node has."""
+
+from typing import Any
+
+import pytest
+
+from dra_driver.explain.nodes import Node, Taint
+from dra_driver.explain.offer import DeviceId, TaintRule, read_slice
+from dra_driver.explain.pools import Fault, Offer
+from published import SET, counter_set, device, slices
+
+NODE = Node(name="node-1")
+BAD = {"key": "example.com/bad", "value": "very", "effect": "NoSchedule"}
+
+
+def offer(things: list[dict[str, Any]]) -> Offer:
+    return Offer(map(read_slice, things))
+
+
+def rule(**selector: str) -> TaintRule:
+    found = TaintRule.of({"spec": {"deviceSelector": selector, "taint": BAD}})
+    assert found is not None
+    return found
+
+
+def test_devices_come_in_the_order_of_their_slices() -> None:
+    things = slices([device(f"gpu-{n}") for n in range(70)])
+    (pool,) = offer(list(reversed(things))).pools_on(NODE)
+    assert [one.id.device for one in pool.devices] == [f"gpu-{n}" for n in range(70)]
+
+
+def test_of_two_generations_the_newer_counts() -> None:
+    old, new = slices([device("old")]), slices([device("new")], generation=2)
+    new[0]["metadata"]["name"] = "new"
+    (pool,) = offer([*new, *old]).pools_on(NODE)
+    assert [one.id.device for one in pool.devices] == ["new"]
+
+
+def test_a_pool_of_which_slices_lack_is_incomplete() -> None:
+    things = slices([device(f"gpu-{n}") for n in range(70)])
+    (pool,) = offer(things[:1]).pools_on(NODE)
+    assert (pool.fault, pool.devices) == (Fault.INCOMPLETE, ())
+    assert pool.problem == (
+        "1 of 2 ResourceSlices of generation 1 of the pool are there: the driver gpu.nvidia.com "
+        "is writing them, or cannot"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"name": "gpu-0"}, "two of its devices are named gpu-0"),
+        (
+            device("gpu-1", {"nothing": 1}),
+            f"device gpu-1 consumes the counter nothing of {SET}, which is not published",
+        ),
+    ],
+)
+def test_a_pool_that_contradicts_itself_is_invalid(change: dict[str, Any], problem: str) -> None:
+    things = slices([device("gpu-0"), device("gpu-1")], [counter_set(slices=7)])
+    (devices,) = (one["spec"]["devices"] for one in things if "devices" in one["spec"])
+    devices[1].update(change)
+    (pool,) = offer(things).pools_on(NODE)
+    assert (pool.fault, pool.problem) == (Fault.INVALID, problem)
+
+
+def test_other_nodes_have_other_pools() -> None:
+    found = offer([*slices([device("gpu-0")]), *slices([device("gpu-0")], node="node-2")])
+    assert [one.name for one in found.pools_on(NODE)] == ["node-1"]
+    assert found.pools_on(Node(name="node-3")) == []
+    assert found.drivers == ("gpu.nvidia.com",)
+
+
+@pytest.mark.parametrize(
+    ("selector", "tainted"),
+    [
+        ({}, True),
+        ({"driver": "gpu.nvidia.com"}, True),
+        ({"driver": "gpu.nvidia.com", "pool": "node-1", "device": "gpu-0"}, True),
+        ({"pool": "node-2"}, False),
+        ({"device": "gpu-1"}, False),
+        ({"driver": "nic.example.com"}, False),
+    ],
+)
+def test_a_taint_rule_taints_the_devices_that_it_names(
+    selector: dict[str, str], *, tainted: bool
+) -> None:
+    (thing,) = slices([device("gpu-0")])
+    (found,) = read_slice(thing, [rule(**selector)]).devices
+    assert found.taints == ((Taint.of(BAD),) if tainted else ())
+
+
+def test_a_rule_without_a_selector_taints_nothing() -> None:
+    assert TaintRule.of({"spec": {"taint": BAD}}) is None
+
+
+def test_an_attribute_is_found_by_its_full_name() -> None:
+    (thing,) = slices([device("gpu-0", **{"example.com/rack": 7})])
+    (found,) = read_slice(thing).devices
+    assert found.attribute("gpu.nvidia.com/type") == "gpu"
+    assert found.attribute("example.com/rack") == 7
+    assert found.attribute("example.com/type") is None
+    assert str(found.id) == "gpu.nvidia.com/node-1/gpu-0"
+    assert found.id == DeviceId("gpu.nvidia.com", "node-1", "gpu-0")
+
+
+def test_a_quantity_that_cannot_be_read_is_an_error() -> None:
+    (thing,) = slices([{"name": "gpu-0", "attributes": {}, "capacity": {"memory": {"value": "x"}}}])
+    with pytest.raises(ValueError, match="not a valid quantity"):
+        read_slice(thing)
