@@ -133,6 +133,10 @@ SELECT = (
     "'aaa'.matches('^a{3}$') && !'aa'.matches('^a{3,}$') && 'aa'.matches('^a{1,2}$') && 'b'.matches('^a*b?$')",
     "'foo bar'.matches('\\\\bbar\\\\b') && !'foobar'.matches('\\\\bbar')",
     "'a|b'.matches('a\\\\|b') && 'ab'.matches('^(a|b)+$') && ''.matches('')",
+    "device.attributes['gpu.nvidia.com'].driverVersion != 1",
+    "device.capacity['gpu.nvidia.com'].memory in [quantity('80Gi')]",
+    "quantity('1500m').add(quantity('1500m')) == quantity('3')",
+    "device.capacity['gpu.nvidia.com'].memory == quantity('80.0Gi')",
 )
 """They hold."""
 
@@ -158,6 +162,7 @@ DO_NOT = (
     "device.allowMultipleAllocations",
     "device.attributes['gpu.nvidia.com'].productName == r'NVIDIA\\x'",
     "device.attributes['gpu.nvidia.com'].ok == 1",
+    "device.attributes['gpu.nvidia.com'].driverVersion in []",
 )
 """They are false."""
 
@@ -187,5 +192,8 @@ FAIL = (
     "device.attributes['gpu.nvidia.com'].type.foo == 'x'",
     "[1,2][5] == 1",
     "device.attributes['gpu.nvidia.com'].index.matches('a')",
+    "device.attributes['gpu.nvidia.com'].driverVersion in [1, 2]",
+    "device.attributes['gpu.nvidia.com'].driverVersion in [1, 2] || true",
+    "string(device.attributes['gpu.nvidia.com'].driverVersion) == '570.86.15'",
 )
 """CEL calls them errors: the scheduler gives up on the claim."""

@@ -7,19 +7,21 @@ steps, as the scheduler's does. Pure.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import assert_never, cast
 
 from dra_driver.cel import functions, syntax
 from dra_driver.cel.values import (
     NONE,
+    AbortError,
     Double,
     EvaluationError,
     NotUnderstoodError,
     Optional,
+    Semver,
     Uint,
     equal,
     is_number,
-    type_name,
 )
 from resource_nvidia_com.quantity import Quantity
 
@@ -78,6 +80,8 @@ class _Evaluation:
                 return _unary(node.operator, self.value(node.operand, names))
             case syntax.Binary():
                 left, right = self.value(node.left, names), self.value(node.right, names)
+                if isinstance(left, Semver) and _is_set(node):
+                    raise AbortError("hash of unhashable type")
                 return _binary(node.operator, left, right)
             case syntax.Logic():
                 return self._logic(node, names)
@@ -127,6 +131,8 @@ class _Evaluation:
                     return decisive
                 if not isinstance(value, bool):
                     raise functions.no_overload()
+            except AbortError:
+                raise
             except EvaluationError as fault:
                 error = error or fault
         if error is not None:
@@ -158,6 +164,8 @@ class _Evaluation:
             try:
                 if self._holds(node, scope) is decisive:
                     return decisive
+            except AbortError:
+                raise
             except EvaluationError as fault:
                 error = error or fault
         if error is not None:
@@ -196,6 +204,19 @@ def _selected(operand: object, key: object, optional: bool) -> object:
     raise EvaluationError(f"no such key: {key}")
 
 
+def _is_set(node: syntax.Binary) -> bool:
+    """Tell whether this is `in` a list of constants, which is a set of hashes to cel-go.
+
+    There is no hash of a version, and so not even `x in ['a']` has a value for one.
+    """
+    return (
+        node.operator == "in"
+        and isinstance(node.right, syntax.ListOf)
+        and bool(node.right.items)
+        and all(isinstance(item, syntax.Constant) for item in node.right.items)
+    )
+
+
 def _truth(value: object) -> bool:
     if not isinstance(value, bool):
         raise functions.no_overload()
@@ -215,11 +236,14 @@ def _binary(operator: str, left: object, right: object) -> object:
         case "==":
             return equal(left, right)
         case "!=":
-            return not equal(left, right)
+            # Also where the one cannot be compared with the other.
+            with suppress(EvaluationError):
+                return not equal(left, right)
+            return True
         case "in":
             return functions.contains(right, left)
         case "<" | "<=" | ">" | ">=":
-            if isinstance(left, Quantity) or type_name(left) == "kubernetes.Semver":
+            if isinstance(left, Quantity | Semver):
                 raise functions.no_overload()
             order = functions.compare(left, right)
             return {"<": order < 0, "<=": order <= 0, ">": order > 0, ">=": order >= 0}[operator]

@@ -7,6 +7,7 @@ known. Pure.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from dra_driver.cel.values import (
     Defaulting,
     Double,
     EvaluationError,
+    Fine,
     NotUnderstoodError,
     Optional,
     Semver,
@@ -31,6 +33,7 @@ from resource_nvidia_com.quantity import Quantity
 Function = Callable[..., object]
 
 _NANO = 10**9
+_FRACTION = re.compile(r"[.mun]|[eE]-")
 _LONGEST = 100_000
 """What a function returns has at most that many characters; CEL's own limit of costs is 10^6."""
 
@@ -74,8 +77,10 @@ def compare(left: Any, right: Any) -> int:
     Raises:
         EvaluationError: the two have no order.
     """
+    if isinstance(left, Quantity) and isinstance(right, Quantity):
+        left, right = left.nanos, right.nanos
     numbers = is_number(left) and is_number(right)
-    comparable = isinstance(left, str | bytes | bool | Semver | Quantity)
+    comparable = isinstance(left, str | bytes | bool | Semver)
     if not numbers and not (comparable and type(left) is type(right)):
         raise no_overload()
     return bool(left > right) - bool(left < right)
@@ -152,6 +157,8 @@ def _string(value: Any) -> str:
             return value
         case Uint() | int():
             return str(int(value))
+        case Semver() | Quantity():
+            raise EvaluationError(f"type conversion error from {type_name(value)!r} to 'string'")
         case _:
             raise NotUnderstoodError(f"string() of a {type_name(value)}")
 
@@ -171,7 +178,8 @@ def _bool(value: Any) -> bool:
 def _quantity(text: Any) -> Quantity:
     _need(text, str)
     try:
-        return Quantity.parse(str(text))
+        found = Quantity.parse(str(text))
+        return Fine(found.nanos, found.format) if _FRACTION.search(str(text)) else found
     except ValueError as error:
         raise EvaluationError(str(error)) from error
 
@@ -228,6 +236,8 @@ def _number_of(place: int) -> Function:
 def _as_integer(value: Any) -> int:
     _need(value, Quantity)
     whole, rest = divmod(value.nanos, _NANO)
+    if isinstance(value, Fine) and not rest:
+        raise NotUnderstoodError("a whole quantity with a fraction as an integer")
     if rest or not -(2**63) <= whole < 2**63:
         raise EvaluationError("cannot convert value to integer")
     return int(whole)
@@ -258,7 +268,9 @@ def _added(sign: int) -> Function:
         _need(left, Quantity)
         _need(right, Quantity, int)
         nanos = right.nanos if isinstance(right, Quantity) else int(right) * _NANO
-        return Quantity(left.nanos + sign * nanos, left.format)
+        is_fine = left.nanos % _NANO or nanos % _NANO or Fine in (type(left), type(right))
+        kind = Fine if is_fine else Quantity
+        return kind(left.nanos + sign * nanos, left.format)
 
     return result
 

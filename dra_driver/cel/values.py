@@ -18,6 +18,10 @@ class EvaluationError(Exception):
     """What CEL itself calls an error: the scheduler gives up on a claim because of it."""
 
 
+class AbortError(EvaluationError):
+    """An error that ends an evaluation even where `||` or `&&` would go on: one of cel-go's own."""
+
+
 class NotUnderstoodError(Exception):
     """This is more of CEL than is known here, so nobody knows what the scheduler finds."""
 
@@ -28,6 +32,13 @@ class Uint(int):
 
 class Double(float):
     """A floating point number."""
+
+
+class Fine(Quantity):
+    """A quantity with a fraction in it, as written or added up, although its value may be whole.
+
+    Whether apimachinery takes it for an integer depends on how it keeps it, not on the value.
+    """
 
 
 _SEMVER = re.compile(
@@ -122,6 +133,7 @@ def type_name(value: object) -> str:
         Defaulting: "map",
         Semver: "kubernetes.Semver",
         Quantity: "kubernetes.Quantity",
+        Fine: "kubernetes.Quantity",
         Optional: "optional_type",
         type(None): "null_type",
     }
@@ -139,6 +151,8 @@ def equal(left: object, right: object) -> bool:
     Raises:
         EvaluationError: CEL has no answer.
     """
+    if isinstance(left, Quantity) and isinstance(right, Quantity):
+        left, right = left.nanos, right.nanos
     if is_number(left) and is_number(right):
         return left == right
     if isinstance(left, Semver | Quantity) and type(left) is not type(right):

@@ -9,6 +9,9 @@ from testbed.commands import TestbedError
 import judge
 from allocation_cases import NODE, Case, case
 from cel_cases import DEVICE, DO_NOT, FAIL, SELECT
+from cel_expressions import expression
+from dra_driver.cel.selector import Selector
+from dra_driver.cel.values import EvaluationError, NotUnderstoodError
 from dra_driver.explain.demand import selectors_by_class
 from dra_driver.explain.nodes import Node
 from dra_driver.explain.offer import read_slice
@@ -21,6 +24,7 @@ from e2e.needs import cannot_run
 pytestmark = pytest.mark.e2e
 
 CASES = 4000
+EXPRESSIONS = 4000
 FIRST = 20_000
 
 Answer = tuple[str, list[tuple[str, str, str]]]
@@ -116,3 +120,32 @@ def test_selectors_are_worth_what_the_tests_say(program: Path) -> None:
     assert [text for text in SELECT if not found[text]["fits"]] == []
     assert [text for text in DO_NOT if found[text]["fits"] or errors[text]] == []
     assert [text for text in FAIL if "CEL runtime error" not in errors[text]] == []
+
+
+def worth(one: str) -> str:
+    """What a selector comes to here."""
+    (device,) = read_slice(selecting(one)["slices"][0]).devices
+    try:
+        return "holds" if Selector.of(one).selects(device.subject) else "is false"
+    except EvaluationError:
+        return "fails"
+    except NotUnderstoodError:
+        return "is not understood"
+
+
+def test_made_up_selectors_are_worth_what_the_scheduler_says(program: Path) -> None:
+    expressions = [expression(seed) for seed in range(EXPRESSIONS)]
+    expected = {}
+    for one, said in zip(
+        expressions, judge.answers(program, map(selecting, expressions)), strict=True
+    ):
+        error = said.get("error", "")
+        if "compile error" in error:
+            continue  # which the API server would not have stored
+        expected[one] = "fails" if error else "holds" if said["fits"] else "is false"
+    found = {one: worth(one) for one in expected}
+    unknown = [one for one, said in found.items() if said == "is not understood"]
+    assert len(unknown) < EXPRESSIONS / 100
+    assert found == expected | dict.fromkeys(unknown, "is not understood")
+    kinds = list(expected.values())
+    assert min(kinds.count(kind) for kind in ("holds", "is false", "fails")) > EXPRESSIONS / 10
