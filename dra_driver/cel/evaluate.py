@@ -22,6 +22,7 @@ from dra_driver.cel.values import (
     Uint,
     equal,
     is_number,
+    no_overload,
 )
 from resource_nvidia_com.quantity import Quantity
 
@@ -112,7 +113,7 @@ class _Evaluation:
         holder = self.value(target, names)
         if node.function in ("or", "orValue") and len(node.arguments) == 1:
             if not isinstance(holder, Optional):
-                raise functions.no_overload()
+                raise no_overload()
             if holder.is_there:
                 return holder if node.function == "or" else holder.value
             return self.value(node.arguments[0], names)
@@ -130,7 +131,7 @@ class _Evaluation:
                 if value is decisive:
                     return decisive
                 if not isinstance(value, bool):
-                    raise functions.no_overload()
+                    raise no_overload()
             except AbortError:
                 raise
             except EvaluationError as fault:
@@ -142,7 +143,7 @@ class _Evaluation:
     def _comprehension(self, node: syntax.Comprehension, names: Variables) -> object:
         over = self.value(node.over, names)
         if not isinstance(over, list | dict):
-            raise functions.no_overload()
+            raise no_overload()
         scopes = [{**names, node.variable: one} for one in over]
         match node.kind:
             case "all" | "exists":
@@ -178,14 +179,14 @@ class _Evaluation:
     def _optional_map(self, node: syntax.OptionalMap, names: Variables) -> Optional:
         target = self.value(node.target, names)
         if not isinstance(target, Optional):
-            raise functions.no_overload()
+            raise no_overload()
         if not target.is_there:
             return NONE
         result = self.value(node.result, {**names, node.variable: target.value})
         if not node.flat:
             return Optional(result, is_there=True)
         if not isinstance(result, Optional):
-            raise functions.no_overload()
+            raise no_overload()
         return result
 
 
@@ -219,7 +220,7 @@ def _is_set(node: syntax.Binary) -> bool:
 
 def _truth(value: object) -> bool:
     if not isinstance(value, bool):
-        raise functions.no_overload()
+        raise no_overload()
     return value
 
 
@@ -227,7 +228,7 @@ def _unary(operator: str, value: object) -> object:
     if operator == "!":
         return not _truth(value)
     if not is_number(value) or isinstance(value, Uint):
-        raise functions.no_overload()
+        raise no_overload()
     return Double(-value) if isinstance(value, float) else functions.checked(-value)  # type: ignore[operator]
 
 
@@ -244,7 +245,7 @@ def _binary(operator: str, left: object, right: object) -> object:
             return functions.contains(right, left)
         case "<" | "<=" | ">" | ">=":
             if isinstance(left, Quantity | Semver):
-                raise functions.no_overload()
+                raise no_overload()
             order = functions.compare(left, right)
             return {"<": order < 0, "<=": order <= 0, ">": order > 0, ">=": order >= 0}[operator]
         case _:
@@ -253,16 +254,16 @@ def _binary(operator: str, left: object, right: object) -> object:
 
 def _arithmetic(operator: str, left: object, right: object) -> object:
     if type(left) is not type(right):
-        raise functions.no_overload()
+        raise no_overload()
     if operator == "+" and isinstance(left, str | bytes | list):
         return left + right  # type: ignore[operator]
     if not is_number(left):
-        raise functions.no_overload()
+        raise no_overload()
     kind = type(left)
     a, b = cast("float", left), cast("float", right)
     if kind is Double:
         if operator == "%":
-            raise functions.no_overload()
+            raise no_overload()
         if operator == "/" and b == 0:
             raise NotUnderstoodError("a division of a double by zero")
         return Double({"+": a + b, "-": a - b, "*": a * b}[operator] if operator != "/" else a / b)

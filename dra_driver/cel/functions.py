@@ -13,7 +13,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from dra_driver.cel import pattern
+from dra_driver.cel import pattern, strings
 from dra_driver.cel.values import (
     NONE,
     Defaulting,
@@ -26,6 +26,8 @@ from dra_driver.cel.values import (
     Uint,
     equal,
     is_number,
+    need,
+    no_overload,
     type_name,
 )
 from resource_nvidia_com.quantity import Quantity
@@ -34,8 +36,6 @@ Function = Callable[..., object]
 
 _NANO = 10**9
 _FRACTION = re.compile(r"[.mun]|[eE]-")
-_LONGEST = 100_000
-"""What a function returns has at most that many characters; CEL's own limit of costs is 10^6."""
 
 
 def call(name: str, values: tuple[object, ...], *, is_member: bool) -> object:
@@ -52,11 +52,6 @@ def call(name: str, values: tuple[object, ...], *, is_member: bool) -> object:
         return function(*values)
     except TypeError:
         raise no_overload() from None
-
-
-def no_overload() -> EvaluationError:
-    """Return CEL's error for types that do not go together."""
-    return EvaluationError("no such overload")
 
 
 def checked(value: int) -> int:
@@ -113,13 +108,8 @@ def _is_key(value: Any) -> bool:
     return isinstance(value, str | bool | int)
 
 
-def _need(value: object, *kinds: type) -> None:
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise no_overload()
-
-
 def _size(value: Any) -> int:
-    _need(value, str, bytes, list, dict)
+    need(value, str, bytes, list, dict)
     return len(value)
 
 
@@ -176,7 +166,7 @@ def _bool(value: Any) -> bool:
 
 
 def _quantity(text: Any) -> Quantity:
-    _need(text, str)
+    need(text, str)
     try:
         found = Quantity.parse(str(text))
         return Fine(found.nanos, found.format) if _FRACTION.search(str(text)) else found
@@ -185,7 +175,7 @@ def _quantity(text: Any) -> Quantity:
 
 
 def _is_quantity(text: Any) -> bool:
-    _need(text, str)
+    need(text, str)
     try:
         Quantity.parse(str(text))
     except ValueError:
@@ -194,8 +184,8 @@ def _is_quantity(text: Any) -> bool:
 
 
 def _semver(text: Any, normalize: Any = False) -> Semver:
-    _need(text, str)
-    _need(normalize, bool)
+    need(text, str)
+    need(normalize, bool)
     try:
         return Semver.parse(str(text), normalize=bool(normalize))
     except ValueError as error:
@@ -203,8 +193,8 @@ def _semver(text: Any, normalize: Any = False) -> Semver:
 
 
 def _is_semver(text: Any, normalize: Any = False) -> bool:
-    _need(text, str)
-    _need(normalize, bool)
+    need(text, str)
+    need(normalize, bool)
     try:
         Semver.parse(str(text), normalize=bool(normalize))
     except ValueError:
@@ -213,7 +203,7 @@ def _is_semver(text: Any, normalize: Any = False) -> bool:
 
 
 def _compare_to(left: Any, right: Any) -> int:
-    _need(left, Semver, Quantity)
+    need(left, Semver, Quantity)
     return compare(left, right)
 
 
@@ -227,14 +217,14 @@ def _is_less(left: Any, right: Any) -> bool:
 
 def _number_of(place: int) -> Function:
     def part(version: Any) -> int:
-        _need(version, Semver)
+        need(version, Semver)
         return int(version.numbers[place])
 
     return part
 
 
 def _as_integer(value: Any) -> int:
-    _need(value, Quantity)
+    need(value, Quantity)
     whole, rest = divmod(value.nanos, _NANO)
     if isinstance(value, Fine) and not rest:
         raise NotUnderstoodError("a whole quantity with a fraction as an integer")
@@ -247,125 +237,32 @@ def _is_integer(value: Any) -> bool:
     try:
         _as_integer(value)
     except EvaluationError:
-        _need(value, Quantity)
+        need(value, Quantity)
         return False
     return True
 
 
 def _float_of(value: Any) -> float:
-    _need(value, Quantity)
+    need(value, Quantity)
     return Double(value.nanos / _NANO)
 
 
 def _sign(value: Any) -> int:
-    _need(value, Quantity)
+    need(value, Quantity)
     nanos = value.nanos
     return int(nanos > 0) - int(nanos < 0)
 
 
 def _added(sign: int) -> Function:
     def result(left: Any, right: Any) -> Quantity:
-        _need(left, Quantity)
-        _need(right, Quantity, int)
+        need(left, Quantity)
+        need(right, Quantity, int)
         nanos = right.nanos if isinstance(right, Quantity) else int(right) * _NANO
         is_fine = left.nanos % _NANO or nanos % _NANO or Fine in (type(left), type(right))
         kind = Fine if is_fine else Quantity
         return kind(left.nanos + sign * nanos, left.format)
 
     return result
-
-
-def _of_strings(function: Callable[..., object]) -> Function:
-    """Return a function of strings alone."""
-
-    def result(*values: object) -> object:
-        for value in values:
-            _need(value, str)
-        return function(*values)
-
-    return result
-
-
-def _in_string(text: Any, part: Any, offset: Any = 0) -> int:
-    """Return where a string, or a value in a list, is first."""
-    if isinstance(text, list):
-        return next((at for at, one in enumerate(text) if equal(one, part)), -1)
-    _need(text, str)
-    _need(part, str)
-    _need(offset, int)
-    if int(offset) < 0:
-        raise EvaluationError(f"index out of range: {offset}")
-    if part == "":
-        return min(int(offset), len(text))
-    return int(text.find(part, offset))
-
-
-def _last_in_string(text: Any, part: Any) -> int:
-    if isinstance(text, list):
-        return max((at for at, one in enumerate(text) if equal(one, part)), default=-1)
-    _need(text, str)
-    _need(part, str)
-    return int(text.rfind(part))
-
-
-def _char_at(text: Any, place: Any) -> str:
-    _need(text, str)
-    _need(place, int)
-    if not 0 <= place <= len(text):
-        raise EvaluationError(f"index out of range: {place}")
-    return str(text[place : place + 1])
-
-
-def _substring(text: Any, start: Any, end: Any = None) -> str:
-    _need(text, str)
-    _need(start, int)
-    stop = len(text) if end is None else end
-    _need(stop, int)
-    if start > stop and end is not None:
-        raise EvaluationError(f"invalid substring range. start: {start}, end: {end}")
-    for place in (start, stop):
-        if not 0 <= place <= len(text):
-            raise EvaluationError(f"index out of range: {place}")
-    return str(text[start:stop])
-
-
-def _split(text: Any, separator: Any, most: Any = -1) -> list[object]:
-    _need(text, str)
-    _need(separator, str)
-    _need(most, int)
-    if most == 0:
-        return []
-    parts: list[str] = text.split(separator) if separator else list(text)
-    if int(most) > 0 and len(parts) > int(most):
-        kept, rest = parts[: most - 1], parts[most - 1 :]
-        parts = [*kept, str(separator).join(rest)]
-    return list(parts)
-
-
-def _replace(text: Any, old: Any, new: Any, most: Any = -1) -> str:
-    for value in (text, old, new):
-        _need(value, str)
-    _need(most, int)
-    found = text.replace(old, new, most)
-    if len(found) > _LONGEST:
-        raise NotUnderstoodError("a string of that length")
-    return str(found)
-
-
-def _join(parts: Any, separator: Any = "") -> str:
-    _need(parts, list)
-    _need(separator, str)
-    for part in parts:
-        _need(part, str)
-    return str(separator).join(parts)
-
-
-def _trim(text: str) -> str:
-    return text.strip("\t\n\v\f\r \x85\xa0\u2000\u2028\u2029\u3000")
-
-
-def _ascii(change: Callable[[str], str]) -> Callable[[str], str]:
-    return lambda text: "".join(change(one) if one.isascii() else one for one in text)
 
 
 def _includes(holder: Any, value: Any) -> bool:
@@ -380,7 +277,7 @@ def _includes(holder: Any, value: Any) -> bool:
 
 def _best(sign: int) -> Function:
     def result(values: Any) -> object:
-        _need(values, list)
+        need(values, list)
         if not values:
             raise EvaluationError("min/max called on empty list")
         best = values[0]
@@ -393,7 +290,7 @@ def _best(sign: int) -> Function:
 
 
 def _sum(values: Any) -> object:
-    _need(values, list)
+    need(values, list)
     kinds = {type(value) for value in values}
     if kinds - {int, Uint, Double}:
         raise NotUnderstoodError("a sum of what are no numbers")
@@ -403,19 +300,19 @@ def _sum(values: Any) -> object:
 
 
 def _is_sorted(values: Any) -> bool:
-    _need(values, list)
+    need(values, list)
     return all(compare(one, two) <= 0 for one, two in pairwise(values))
 
 
 def _sets_contains(left: Any, right: Any) -> bool:
-    _need(left, list)
-    _need(right, list)
+    need(left, list)
+    need(right, list)
     return all(contains(left, one) for one in right)
 
 
 def _sets_intersects(left: Any, right: Any) -> bool:
-    _need(left, list)
-    _need(right, list)
+    need(left, list)
+    need(right, list)
     return any(contains(left, one) for one in right)
 
 
@@ -424,14 +321,14 @@ def _sets_equivalent(left: Any, right: Any) -> bool:
 
 
 def _value(optional: Any) -> object:
-    _need(optional, Optional)
+    need(optional, Optional)
     if not optional.is_there:
         raise EvaluationError("optional.none() dereference")
     return optional.value
 
 
 def _has_value(optional: Any) -> bool:
-    _need(optional, Optional)
+    need(optional, Optional)
     return bool(optional.is_there)
 
 
@@ -443,20 +340,20 @@ def _non_zero(value: Any) -> Optional:
 _MEMBERS: Mapping[str, Function] = MappingProxyType(
     {
         "size": _size,
-        "contains": _of_strings(lambda text, part: part in text),
-        "startsWith": _of_strings(lambda text, part: text.startswith(part)),
-        "endsWith": _of_strings(lambda text, part: text.endswith(part)),
-        "matches": _of_strings(lambda text, regex: pattern.found(regex, text)),
-        "lowerAscii": _of_strings(_ascii(str.lower)),
-        "upperAscii": _of_strings(_ascii(str.upper)),
-        "trim": _of_strings(_trim),
-        "indexOf": _in_string,
-        "lastIndexOf": _last_in_string,
-        "charAt": _char_at,
-        "substring": _substring,
-        "split": _split,
-        "replace": _replace,
-        "join": _join,
+        "contains": strings.of_strings(lambda text, part: part in text),
+        "startsWith": strings.of_strings(lambda text, part: text.startswith(part)),
+        "endsWith": strings.of_strings(lambda text, part: text.endswith(part)),
+        "matches": strings.of_strings(lambda text, regex: pattern.found(regex, text)),
+        "lowerAscii": strings.of_strings(strings.ascii_only(str.lower)),
+        "upperAscii": strings.of_strings(strings.ascii_only(str.upper)),
+        "trim": strings.of_strings(strings.trim),
+        "indexOf": strings.index_of,
+        "lastIndexOf": strings.last_index_of,
+        "charAt": strings.char_at,
+        "substring": strings.substring,
+        "split": strings.split,
+        "replace": strings.replace,
+        "join": strings.join,
         "includes": _includes,
         "min": _best(-1),
         "max": _best(1),
@@ -481,7 +378,7 @@ _MEMBERS: Mapping[str, Function] = MappingProxyType(
 _GLOBALS: Mapping[str, Function] = MappingProxyType(
     {
         "size": _size,
-        "matches": _of_strings(lambda text, regex: pattern.found(regex, text)),
+        "matches": strings.of_strings(lambda text, regex: pattern.found(regex, text)),
         "int": _int,
         "uint": _uint,
         "double": _double,

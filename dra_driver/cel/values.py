@@ -145,6 +145,21 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def no_overload() -> EvaluationError:
+    """Return CEL's error for types that do not go together."""
+    return EvaluationError("no such overload")
+
+
+def need(value: object, *kinds: type) -> None:
+    """Refuse a value that is of none of some types.
+
+    Raises:
+        EvaluationError: it is not.
+    """
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise no_overload()
+
+
 def equal(left: object, right: object) -> bool:
     """Tell whether two values are equal.
 
@@ -156,7 +171,7 @@ def equal(left: object, right: object) -> bool:
     if is_number(left) and is_number(right):
         return left == right
     if isinstance(left, Semver | Quantity) and type(left) is not type(right):
-        raise EvaluationError("no such overload")
+        raise no_overload()
     if isinstance(left, dict) and isinstance(right, dict):
         return len(left) == len(right) and all(
             key in right and equal(value, right[key]) for key, value in left.items()

@@ -37,6 +37,9 @@ _ADVICE: Mapping[Kind, str] = MappingProxyType(
         ),
     }
 )
+_LONGEST = 300
+"""So many characters of a selector are shown; it may have 10,000."""
+
 _NAMED = 4
 """So many devices or reasons of a kind are named."""
 
@@ -111,7 +114,7 @@ def _given_up(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
         if error is not None and error.where:
             details[0] += f", such as at device {error.where}"
         if error is not None and error.selector:
-            details.append(f"the selector is {' '.join(error.selector.split())}")
+            details.append(f"the selector is {_cut(error.selector)}")
         advice: tuple[str, ...] = ()
         if "no such key" in text:
             advice = ("guard the attribute in the selector: `.?name.orValue(...)`, or has()",)
@@ -232,12 +235,17 @@ def _unselected_lines(by_kind: _ByKind) -> Iterator[str]:
         ranked = sorted(faults.items(), key=lambda entry: -len(entry[1]))
         for text, found in ranked[:_NAMED]:
             state = "fails" if kind is Kind.FAILS else "false"
-            yield f"{state} for {devices_text(len(found))}: {text}"
+            yield f"{state} for {devices_text(len(found))}: {_cut(text)}"
             yield from (f"  {line}" for line in _read_lines(found))
     for one in by_kind.get(Kind.UNKNOWN, ())[:1]:
         yield f"{one.device.id.device} {one.reason.text if one.reason else ''}"
     if others := by_kind.get(Kind.NODE):
         yield f"{devices_text(len(others))}: for other nodes"
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def _read_lines(faults: list[Fault]) -> Iterator[str]:

@@ -78,7 +78,12 @@ def as_text(found: Explanation, *, wide: bool = False) -> str:
         lines += ["", *aligned([("NODE", "REQUEST", "DEVICE", "WHY"), *rows])]
     if found.fits and found.answers:
         lines += ["", _LOOKED_AT if demand.pod else _OF_CLAIM]
-    return "\n".join(lines) + "\n"
+    return "".join(f"{_shown(line)}\n" for line in lines)
+
+
+def _shown(line: str) -> str:
+    """Return a line for a terminal: of what tenants have written, no control character."""
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line)
 
 
 def _verdict(found: Explanation) -> str:

@@ -224,6 +224,14 @@ def test_a_selector_that_is_not_understood_is_no_answer(command: Command) -> Non
     assert "which is not understood here" in said
 
 
+def test_a_selector_cannot_write_to_the_terminal_of_who_asks(command: Command) -> None:
+    hidden = "device.driver == '\x1b[2J\x1b[1;1H" + "x" * 9000 + "'"
+    said = command.says(*CLUSTER, claim(request(selector=hidden)), pod("wanted"))
+    assert "\x1b" not in said
+    assert "false for 4 devices: device.driver == '\N{REPLACEMENT CHARACTER}[2J" in said
+    assert max(map(len, said.splitlines())) < 400
+
+
 def test_nodes_on_which_the_pod_cannot_be(command: Command) -> None:
     taint = {"key": GPU, "value": "present", "effect": "NoSchedule"}
     said = command.says(

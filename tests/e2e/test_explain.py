@@ -1,12 +1,15 @@
 """`dra-driver explain` says of pods of a real cluster what its scheduler does with them."""
 
 import json
+import re
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from testbed.commands import REPOSITORY
 from testbed.machine import DRIVER
 
 from dra_driver.doctor.cluster_facts import Feature
@@ -93,6 +96,41 @@ def test_who_may_not_list_is_told_what_to_grant(scene: Scene, tmp_path: Path) ->
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(config))
     pod = scene.pod(limits={GPU: 1})
+    scene.running(pod)
 
     _, error = explain(scene, pod, kubeconfig=kubeconfig, status=2)
     assert "grant the verb 'get' on pods" in error
+
+    role = documented_role()
+    subject = {"kind": "ServiceAccount", "name": "default", "namespace": NAMESPACE}
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": role["metadata"],
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": role["metadata"]["name"],
+        },
+        "subjects": [subject],
+    }
+    manifest = tmp_path / "role.yaml"
+    manifest.write_text(yaml.safe_dump_all([role, binding]))
+    cluster.kubectl("apply", "--filename", str(manifest))
+    try:
+        # RBAC follows what is applied within moments, and templates are asked for by such a pod.
+        time.sleep(2)
+        assert "is on node" in explain(scene, pod, kubeconfig=kubeconfig, status=0)[0]
+        waiting = scene.pod("waiting", templates=[scene.template(count=GPUS)])
+        scene.unschedulable(waiting)
+        assert "asks for 8 devices" in explain(scene, waiting, kubeconfig=kubeconfig)[0]
+    finally:
+        cluster.kubectl("delete", "--filename", str(manifest))
+
+
+def documented_role() -> dict[str, Any]:
+    """The ClusterRole that the page about the command has."""
+    text = (REPOSITORY / "docs" / "explain.md").read_text()
+    (found,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    role: dict[str, Any] = yaml.safe_load(found)
+    return role

@@ -1,0 +1,46 @@
+"""The search for devices where the scheduler itself cannot be asked: how long it goes on."""
+
+import time
+
+import pytest
+
+import explained
+from dra_driver.explain.answers import Cluster, answer_on
+from dra_driver.explain.demand import selectors_by_class
+from dra_driver.explain.nodes import Node
+from dra_driver.explain.offer import read_slice
+from dra_driver.explain.pools import Offer
+from dra_driver.explain.search import Rules
+from dra_driver.explain.taken import Taken
+from dra_driver.explain.wishes import read_claim
+from published import device, slices
+
+NODE = Node(name="node-1")
+
+
+def cluster(count: int) -> Cluster:
+    made = [device(f"gpu-{n}", **{"example.com/rack": n}) for n in range(count)]
+    return Cluster(
+        nodes=[NODE],
+        offer=Offer(map(read_slice, slices(made))),
+        classes=selectors_by_class(explained.classes()),
+        taken=Taken(),
+    )
+
+
+def test_a_search_that_has_no_end_is_given_up() -> None:
+    """Sixteen devices that differ in pairs, of which a constraint lets no two be together."""
+    requests = [explained.request(f"r{n}", count=4) for n in range(3)]
+    constraint = {"matchAttribute": "example.com/rack", "requests": ["r2"]}
+    claim = read_claim(explained.claim(*requests, constraints=[constraint]))
+    began = time.monotonic()
+    found = answer_on(cluster(30), NODE, [claim], (), Rules())
+    assert "takes too long" in found.unknown
+    assert (found.picks, found.fits) == (None, False)
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(("count", "fits"), [(3, True), (4, False)])
+def test_a_claim_for_all_it_can_have(count: int, *, fits: bool) -> None:
+    claim = read_claim(explained.claim(explained.request(count=count)))
+    assert answer_on(cluster(3), NODE, [claim], (), Rules()).fits is fits
