@@ -8,7 +8,7 @@ steps, as the scheduler's does. Pure.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import assert_never, cast
+from typing import TypeVar, assert_never, cast
 
 from dra_driver.cel import functions, syntax
 from dra_driver.cel.values import (
@@ -26,10 +26,16 @@ from dra_driver.cel.values import (
 )
 from resource_nvidia_com.quantity import Quantity
 
-_MOST_STEPS = 200_000
+_MOST_STEPS = 100_000
+"""Steps of an evaluation. To read or make a list or string takes as many as it has parts."""
+
+_MATCH = 20
+"""Steps for each character that is held against a regular expression."""
+
 _NAMESPACES = frozenset({"sets", "optional"})
 
 Variables = Mapping[str, object]
+T = TypeVar("T")
 
 
 def value_of(node: syntax.Node, variables: Variables) -> object:
@@ -72,17 +78,19 @@ class _Evaluation:
             case syntax.Call():
                 return self._call(node, names)
             case syntax.ListOf():
-                return [self.value(item, names) for item in node.items]
+                return self._counted([self.value(item, names) for item in node.items])
             case syntax.MapOf():
-                return {
-                    self.value(key, names): self.value(value, names) for key, value in node.entries
-                }
+                return self._counted(
+                    {self.value(key, names): self.value(item, names) for key, item in node.entries}
+                )
             case syntax.Unary():
                 return _unary(node.operator, self.value(node.operand, names))
             case syntax.Binary():
                 left, right = self.value(node.left, names), self.value(node.right, names)
                 if isinstance(left, Semver) and _is_set(node):
                     raise AbortError("hash of unhashable type")
+                self._counted(left)
+                self._counted(right)
                 return _binary(node.operator, left, right)
             case syntax.Logic():
                 return self._logic(node, names)
@@ -98,6 +106,22 @@ class _Evaluation:
                 return self._optional_map(node, names)
             case _:
                 raise AssertionError(node)
+
+    def _counted(self, value: T, *, times: int = 1) -> T:
+        """Return a value, after its parts were counted as steps."""
+        rest: list[object] = [value]
+        while rest:
+            one = rest.pop()
+            self._left -= times
+            if isinstance(one, str | bytes):
+                self._left -= len(one) * times
+            elif isinstance(one, list):
+                rest += one
+            elif isinstance(one, dict):
+                rest += one.values()
+            if self._left < 0:
+                raise NotUnderstoodError("an expression that takes so long")
+        return value
 
     def _has(self, node: syntax.Has, names: Variables) -> bool:
         found = _selected(self.value(node.operand, names), node.field, optional=True)
@@ -117,10 +141,12 @@ class _Evaluation:
             if holder.is_there:
                 return holder if node.function == "or" else holder.value
             return self.value(node.arguments[0], names)
-        return functions.call(node.function, (holder, *self._values(node, names)), is_member=True)
+        self._counted(holder, times=_MATCH if node.function == "matches" else 1)
+        found = functions.call(node.function, (holder, *self._values(node, names)), is_member=True)
+        return self._counted(found)
 
     def _values(self, node: syntax.Call, names: Variables) -> tuple[object, ...]:
-        return tuple(self.value(one, names) for one in node.arguments)
+        return tuple(self._counted(self.value(one, names)) for one in node.arguments)
 
     def _logic(self, node: syntax.Logic, names: Variables) -> bool:
         decisive = node.operator == "||"
@@ -154,7 +180,9 @@ class _Evaluation:
                 return [scope[node.variable] for scope in scopes if self._holds(node, scope)]
             case "map":
                 result = cast("syntax.Node", node.result)
-                return [self.value(result, one) for one in scopes if self._holds(node, one)]
+                return self._counted(
+                    [self.value(result, one) for one in scopes if self._holds(node, one)]
+                )
             case _:
                 assert_never(node.kind)
 

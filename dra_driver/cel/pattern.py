@@ -13,7 +13,7 @@ from functools import lru_cache
 from dra_driver.cel.values import EvaluationError, NotUnderstoodError
 
 _MOST_REPEATS = 1000
-_MOST_STATES = 20_000
+_MOST_STATES = 5_000
 
 Accepts = Callable[[str], bool]
 

@@ -89,10 +89,9 @@ def replace(text: Any, old: Any, new: Any, most: Any = -1) -> str:
     for value in (text, old, new):
         need(value, str)
     need(most, int)
-    found = text.replace(old, new, most)
-    if len(found) > _LONGEST:
+    if len(text) + (text.count(old) * len(new)) > _LONGEST:
         raise NotUnderstoodError("a string of that length")
-    return str(found)
+    return str(text.replace(old, new, most))
 
 
 def join(parts: Any, separator: Any = "") -> str:

@@ -15,6 +15,16 @@ SUBJECT = (
     .devices[0]
     .subject
 )
+
+
+def doubled(first: str, following: str, last: str, times: int = 60) -> str:
+    """An expression in which each of many values is made of two of the one before."""
+    opening = f"cel.bind(v0, {first.format()}, "
+    for number in range(1, times):
+        opening += f"cel.bind(v{number}, {following.format(f'v{number - 1}')}, "
+    return opening + last.format(f"v{times - 1}") + ")" * times
+
+
 OWN = "device.attributes['gpu.nvidia.com']"
 
 
@@ -66,6 +76,11 @@ def test_what_is_not_known_here_is_said_and_not_guessed(text: str) -> None:
         "(" * 4000 + "true" + ")" * 4000,
         "true" + ".a" * 4000,
         "[1,2,3,4,5,6,7,8,9].all(a, " * 8 + "true" + ")" * 8,
+        doubled("'aaaaaaaa'", "{0} + {0}", "'x' == {0}"),
+        doubled("[1]", "[{0}, {0}]", "{0} == [[{0}]]"),
+        doubled("[1]", "{0} + {0}", "{0} == [2]"),
+        doubled("'a'", "{0}.replace('', {0})", "{0} == ''"),
+        doubled("{{'a': 1}}", "{{'a': {0}, 'b': {0}}}", "{0} == {{}}"),
     ],
 )
 def test_nothing_that_a_tenant_writes_takes_long_or_ends_the_program(text: str) -> None:
