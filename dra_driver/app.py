@@ -46,7 +46,7 @@ from dra_driver.devices.refusals import Refusals
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import DriverError, StateError, UnavailableError
-from dra_driver.kube.client import KubeClient
+from dra_driver.kube.connect import of_driver
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kubelet.liveness import Liveness
 from dra_driver.kubelet.plugin import KubeletPlugin
@@ -54,6 +54,7 @@ from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.kubelet.sockets import SocketPaths, socket_paths
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
+from dra_driver.node_health import NodeHealth
 from dra_driver.node_memory import MemorySettings, node_memory
 from dra_driver.node_shares import NodeShares
 from dra_driver.ops.http import HttpEndpoint
@@ -116,7 +117,7 @@ class Driver:
         self._metrics = Metrics(
             driver=DRIVER_NAME, node=settings.node_name, version=version("dra-driver")
         )
-        self._kube = connect(settings, environment)
+        self._kube = of_driver(settings.kubeconfig, environment)
         roots = roots_of(settings)
         self._session = DriverSession(
             driver_root=roots.driver,
@@ -128,8 +129,16 @@ class Driver:
             calls=NvmlCalls(clock=clock, answer_seconds=settings.nvml_timeout),
         )
         self._metrics.watch_silence(self._session.silences)
+        self._health = NodeHealth(
+            settings,
+            self._session,
+            watcher=lambda: self._watcher,
+            directory=self.paths.data_directory,
+            boot_id=read_boot_id(roots.proc),
+            on_change=self._offer_anew,
+        )
         self._watcher = InventoryWatcher(
-            self._session.look,
+            self._health.look,
             rescan_seconds=settings.rescan_interval,
             on_change=self._on_inventory,
         )
@@ -188,7 +197,7 @@ class Driver:
         )
         self._shares = NodeShares(
             self._share_configs,
-            self._watcher,
+            self._health,
             memory=self._memory.shares,
             placement=SharePlacement(settings.share_placement),
             consumable=Consumable.of(
@@ -284,6 +293,7 @@ class Driver:
             timing=MemoryWatchTiming(period=self._settings.rescan_interval),
         )
         self._metrics.watch_memory_limits(self._memory_watch.not_in_force)
+        self._claim_events = events
         self._mps_events = MpsEvents(
             self._requests,
             self._claims.records,
@@ -334,6 +344,7 @@ class Driver:
         if self._settings.healthcheck_port >= 0:
             self._liveness.start()
         self._watcher.start()
+        self._health.start(self._metrics, self._claims.holdings, self._claim_events)
         self._take_over.run_first(self._watcher.wait_until_looked, FIRST_LOOK_SECONDS)
         self._plugin.start()
         self._publisher.start()
@@ -366,6 +377,7 @@ class Driver:
         self._own_node.stop(STOP_SECONDS)
         self._refusals.stop(STOP_SECONDS)
         self._publisher.stop(STOP_SECONDS)
+        self._health.stop(STOP_SECONDS)
         if self._watcher.stop(STOP_SECONDS):
             self._session.close()
         self._http.stop()
@@ -377,6 +389,7 @@ class Driver:
     ) -> Projection:
         if not self._share_configs.wait_until_looked(FIRST_LOOK_SECONDS):
             raise UnavailableError("the share config waits for the Node's labels")
+        inventory = self._health.published(inventory)
         share = self._shares.offer(inventory, self._claims.divisions, with_counters=with_counters)
         self._redivider.ring()
         if reason := self._device_plugin.why_withheld():
@@ -390,7 +403,7 @@ class Driver:
             share=share,
         )
         self._shares.published(found.devices)
-        return found
+        return self._health.tainted(found)
 
     def _offer_anew(self) -> None:
         self._publisher.publish_anew()
@@ -467,17 +480,3 @@ def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> i
             stream.flush()
         os._exit(reason.exit_status)
     return reason.exit_status
-
-
-def connect(settings: Settings, environment: Mapping[str, str]) -> KubeClient:
-    """Return a client of the API server; nothing is sent yet.
-
-    Raises:
-        SetupError: there are no usable credentials.
-    """
-    if settings.kubeconfig is not None:
-        # Not above: a driver in a pod needs nothing of it.
-        from dra_driver.kube.kubeconfig import from_kubeconfig  # noqa: PLC0415
-
-        return from_kubeconfig(settings.kubeconfig)
-    return KubeClient.in_cluster(environment)

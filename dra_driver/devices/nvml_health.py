@@ -168,6 +168,7 @@ class GpuEvents:
         }
         if not missing or self._clock() < self._not_before:
             return
+        before = len(self._gpus)
         if self._set is None:
             with nvml_errors():
                 self._set = self._calls.about(EVENTS, pynvml.nvmlEventSetCreate, ANSWER_SECONDS)
@@ -176,6 +177,8 @@ class GpuEvents:
             with contextlib.suppress(DeviceError, TransientError), nvml_errors():
                 self._calls.about(str(index), partial(self._register, uuid, index))
         self._not_before = self._clock() + AGAIN_SECONDS
+        if len(self._gpus) > before:
+            log.info("gpu events are heard", gpus=len(self._gpus))
 
     def _register(self, uuid: str, index: int) -> None:
         events = self._set

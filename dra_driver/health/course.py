@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from dra_driver.devices.vitals import InstanceId
-from dra_driver.health.findings import Cause, Finding
+from dra_driver.health.findings import Cause, Finding, Remedy
 from dra_driver.health.judge import Examination
 from dra_driver.health.tables import UNREACHED
 
@@ -154,7 +154,8 @@ def _seems_passed(one: Ailment, found: Examination) -> bool:
     if cause in UNREACHED:
         return found.answered or any(other.cause in UNREACHED for other in found.findings)
     if cause is Cause.XID:
-        return found.answered and (found.says_well or one.was_away)
+        by_itself = one.finding.remedy is Remedy.NONE
+        return found.answered and (by_itself or found.says_well or one.was_away)
     return cause not in found.unanswered
 
 

@@ -58,6 +58,7 @@ NAVIGATION = {
     "Demos": ["manifests/demos/*/README.md"],
     "Operate": [
         "docs/operations.md",
+        "docs/health.md",
         "docs/troubleshooting.md",
         "docs/security.md",
         "docs/performance.md",

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.app import connect
 from dra_driver.cdi.roots import roots_of
 from dra_driver.errors import SetupError
+from dra_driver.kube.connect import of_driver
 from dra_driver.settings import Settings
 
 
@@ -16,7 +16,7 @@ def settings(**given: object) -> Settings:
 
 def test_without_kubeconfig_outside_of_a_pod_the_error_says_what_to_give() -> None:
     with pytest.raises(SetupError, match="--kubeconfig"):
-        connect(settings(), {})
+        of_driver(None, {})
 
 
 def test_device_nodes_are_below_dev_of_the_dev_root(tmp_path: Path) -> None:

@@ -104,6 +104,12 @@ def test_an_xid_on_a_driver_without_that_word_stays_however_long_the_gpu_looks_w
     assert values(sick) == ["62"]
 
 
+def test_an_xid_that_passes_by_itself_does_so_on_every_driver() -> None:
+    sick = look(xid((), 92, 1000), OLD_AND_WELL, 1030)
+    assert values(sick) == ["92"]
+    assert values(look(sick, OLD_AND_WELL, 1090)) == []
+
+
 def test_a_gpu_that_was_away_and_answers_again_has_been_reset() -> None:
     sick = lose(xid((), 79, 1000), 1001)
     assert values(sick) == ["79", Cause.LOST]
