@@ -129,19 +129,7 @@ class Driver:
             calls=NvmlCalls(clock=clock, answer_seconds=settings.nvml_timeout),
         )
         self._metrics.watch_silence(self._session.silences)
-        self._health = NodeHealth(
-            settings,
-            self._session,
-            watcher=lambda: self._watcher,
-            directory=self.paths.data_directory,
-            boot_id=read_boot_id(roots.proc),
-            on_change=self._offer_anew,
-        )
-        self._watcher = InventoryWatcher(
-            self._health.look,
-            rescan_seconds=settings.rescan_interval,
-            on_change=self._on_inventory,
-        )
+        self._build_inventory(roots)
         self._build_offers(roots, clock)
         publication = Publication(
             self._kube,
@@ -162,6 +150,23 @@ class Driver:
         )
         self._http = HttpEndpoint(
             settings.http_endpoint, {settings.metrics_path: self._metrics.wsgi_app}
+        )
+
+    def _build_inventory(self, roots: Roots) -> None:
+        """Build what knows this node's GPUs, and how they are."""
+        settings = self._settings
+        self._health = NodeHealth(
+            settings,
+            self._session,
+            watcher=lambda: self._watcher,
+            directory=self.paths.data_directory,
+            boot_id=read_boot_id(roots.proc),
+            on_change=self._offer_anew,
+        )
+        self._watcher = InventoryWatcher(
+            self._health.look,
+            rescan_seconds=settings.rescan_interval,
+            on_change=self._on_inventory,
         )
 
     def _build_offers(self, roots: Roots, clock: Callable[[], float]) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 from testbed.api import Object
-from testbed.commands import DRIVER, run, wait_until
+from testbed.commands import run, wait_until
+from testbed.machine import DRIVER
 
 from e2e.scene import NAMESPACE, Scene, cel
 
