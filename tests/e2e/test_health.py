@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from testbed.api import Object
-from testbed.commands import run, wait_until
-from testbed.machine import DRIVER
+from testbed.commands import wait_until
 
 from e2e.scene import NAMESPACE, Scene, cel
 
@@ -27,11 +26,6 @@ def machine_as_before(scene: Scene) -> Iterator[None]:
     if scene.node.driver_settings != settings:
         scene.node.restart_driver(settings)
     scene.rewritten()
-
-
-def xid(scene: Scene, number: int) -> None:
-    root = scene.node.machine.root
-    run((DRIVER, "simulate", "event", "--gpu", GPU, "--xid", str(number), "--root", root))
 
 
 def device(scene: Scene) -> Object:
@@ -61,7 +55,7 @@ def test_a_pod_on_a_sick_gpu_goes_on_others_wait_and_run_once_it_is_well(scene: 
     scene.running(there)
     containers, gpus = scene.container_ids(there), scene.gpus(there)
 
-    xid(scene, 79)
+    scene.node.machine.xid(GPU, 79)
     wait_until(
         lambda: taints(scene) == {"gpu.nvidia.com/xid": "NoSchedule"}, "its taint", timeout=5
     )
@@ -85,8 +79,8 @@ def test_a_pod_on_a_sick_gpu_goes_on_others_wait_and_run_once_it_is_well(scene: 
 
 
 def test_a_restarted_driver_knows_and_what_programs_cause_is_nothing(scene: Scene) -> None:
-    xid(scene, 31)
-    xid(scene, 79)
+    scene.node.machine.xid(GPU, 31)
+    scene.node.machine.xid(GPU, 79)
     wait_until(lambda: taints(scene), "its taint", timeout=5)
     (before,) = device(scene)["taints"]
     assert before["value"] == "79"
@@ -105,7 +99,7 @@ def test_where_no_execute_is_set_the_pod_is_evicted(scene: Scene) -> None:
         there = scene.pod("there", templates=[wanting_it(scene)])
         other = scene.pod("other", templates=[scene.template("any")])
         scene.running(there, other)
-        xid(scene, 79)
+        scene.node.machine.xid(GPU, 79)
         wait_until(
             lambda: (
                 there not in {one["metadata"]["name"] for one in scene.api.all("Pod", NAMESPACE)}
