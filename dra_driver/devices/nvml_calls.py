@@ -33,7 +33,7 @@ OPEN_SECONDS = 60.0
 NVML = "nvml"
 """The subject of calls that are about no GPU; those about one have its index, or its UUID."""
 
-EVENTS = "events"
+HEARING = "events"
 """The subject of waiting for events, which goes on beside all other calls until NVML is closed."""
 
 log = structlog.get_logger()
@@ -172,7 +172,7 @@ class NvmlCalls:
 
 def _silence(subject: str, seconds: float) -> SilenceError:
     what = (
-        "the NVIDIA driver" if subject in (NVML, EVENTS) else f"GPU {subject.removeprefix('GPU-')}"
+        "the NVIDIA driver" if subject in (NVML, HEARING) else f"GPU {subject.removeprefix('GPU-')}"
     )
     since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
     return SilenceError(

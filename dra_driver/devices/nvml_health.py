@@ -18,7 +18,7 @@ from typing import Any
 import pynvml
 import structlog
 
-from dra_driver.devices.nvml_calls import ANSWER_SECONDS, EVENTS, NvmlCalls
+from dra_driver.devices.nvml_calls import ANSWER_SECONDS, HEARING, NvmlCalls
 from dra_driver.devices.nvml_errors import LOST_CODES, nvml_errors
 from dra_driver.devices.vitals import GpuEvent, InstanceId, Vitals
 from dra_driver.errors import DeviceError, TransientError
@@ -143,7 +143,7 @@ class GpuEvents:
                 "the NVIDIA driver is not open at this moment, for any GPU's events"
             )
         with nvml_errors():
-            return self._calls.about(EVENTS, lambda: self._next(seconds), seconds + ANSWER_SECONDS)
+            return self._calls.about(HEARING, lambda: self._next(seconds), seconds + ANSWER_SECONDS)
 
     def _next(self, seconds: float) -> GpuEvent | None:
         events = self._set
@@ -171,7 +171,7 @@ class GpuEvents:
         before = len(self._gpus)
         if self._set is None:
             with nvml_errors():
-                self._set = self._calls.about(EVENTS, pynvml.nvmlEventSetCreate, ANSWER_SECONDS)
+                self._set = self._calls.about(HEARING, pynvml.nvmlEventSetCreate, ANSWER_SECONDS)
         for uuid, index in missing.items():
             # In the GPU's own turn: if it hangs, the others are registered all the same.
             with contextlib.suppress(DeviceError, TransientError), nvml_errors():
