@@ -46,7 +46,7 @@ from dra_driver.devices.refusals import Refusals
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import DriverError, StateError, UnavailableError
-from dra_driver.kube.connect import of_driver
+from dra_driver.kube.connect import connect_pod
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kubelet.liveness import Liveness
 from dra_driver.kubelet.plugin import KubeletPlugin
@@ -117,7 +117,7 @@ class Driver:
         self._metrics = Metrics(
             driver=DRIVER_NAME, node=settings.node_name, version=version("dra-driver")
         )
-        self._kube = of_driver(settings.kubeconfig, environment)
+        self._kube = connect_pod(settings.kubeconfig, environment)
         roots = roots_of(settings)
         self._session = DriverSession(
             driver_root=roots.driver,

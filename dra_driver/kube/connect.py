@@ -1,7 +1,8 @@
-"""A client for a command that people run, wherever they run it; and for the driver.
+"""A client for a command that people run, wherever they run it, and one for the driver's pod.
 
 In: what the command line names, and the environment. Out: a `KubeClient`. Rule: kubectl's order:
 the kubeconfig that was named, those of KUBECONFIG, ~/.kube/config, and in a pod its ServiceAccount.
+The driver heeds what it was given alone: a named kubeconfig, else its ServiceAccount.
 """
 
 import os
@@ -41,6 +42,20 @@ def connect(kubeconfig: Path | None, context: str, *, environment: Mapping[str, 
     return KubeClient.in_cluster(environment)
 
 
+def connect_pod(kubeconfig: Path | None, environment: Mapping[str, str]) -> KubeClient:
+    """Return a client for the driver; nothing is sent yet.
+
+    Raises:
+        SetupError: there are no usable credentials.
+    """
+    if kubeconfig is not None:
+        # Not above: a driver in a pod needs nothing of it.
+        from dra_driver.kube.kubeconfig import from_kubeconfig  # noqa: PLC0415
+
+        return from_kubeconfig(kubeconfig)
+    return KubeClient.in_cluster(environment)
+
+
 def _files(named: Path | None, environment: Mapping[str, str]) -> tuple[Path, ...]:
     if named is not None:
         return (named,)
@@ -56,19 +71,3 @@ def _files(named: Path | None, environment: Mapping[str, str]) -> tuple[Path, ..
     home = environment.get("HOME")
     usual = Path(home) / ".kube" / "config" if home else None
     return (usual,) if usual and usual.is_file() else ()
-
-
-def of_driver(kubeconfig: Path | None, environment: Mapping[str, str]) -> KubeClient:
-    """Return the driver's client: by a kubeconfig if it is given one, else the pod's.
-
-    Nothing is sent yet.
-
-    Raises:
-        SetupError: there are no usable credentials.
-    """
-    if kubeconfig is not None:
-        # Not above: a driver in a pod needs nothing of it.
-        from dra_driver.kube.kubeconfig import from_kubeconfig  # noqa: PLC0415
-
-        return from_kubeconfig(kubeconfig)
-    return KubeClient.in_cluster(environment)

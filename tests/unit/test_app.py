@@ -2,21 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-
 from dra_driver.cdi.roots import roots_of
-from dra_driver.errors import SetupError
-from dra_driver.kube.connect import of_driver
 from dra_driver.settings import Settings
 
 
 def settings(**given: object) -> Settings:
     return Settings(node_name="n", **given)  # type: ignore[arg-type]
-
-
-def test_without_kubeconfig_outside_of_a_pod_the_error_says_what_to_give() -> None:
-    with pytest.raises(SetupError, match="--kubeconfig"):
-        of_driver(None, {})
 
 
 def test_device_nodes_are_below_dev_of_the_dev_root(tmp_path: Path) -> None:
