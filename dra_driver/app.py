@@ -52,6 +52,7 @@ from dra_driver.kubelet.sockets import SocketPaths, socket_paths
 from dra_driver.mps.files import MpsFiles
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
+from dra_driver.node_health import NodeHealth
 from dra_driver.node_memory import MemorySettings, node_memory
 from dra_driver.node_shares import NodeShares
 from dra_driver.ops.http import HttpEndpoint
@@ -115,11 +116,7 @@ class Driver:
             calls=NvmlCalls(clock=clock, answer_seconds=settings.nvml_timeout),
         )
         self._metrics.watch_silence(self._session.silences)
-        self._watcher = InventoryWatcher(
-            self._session.look,
-            rescan_seconds=settings.rescan_interval,
-            on_change=self._on_inventory,
-        )
+        self._build_inventory(roots)
         self._build_offers(roots, clock)
         publication = Publication(
             self._kube,
@@ -140,6 +137,23 @@ class Driver:
         )
         self._http = HttpEndpoint(
             settings.http_endpoint, {settings.metrics_path: self._metrics.wsgi_app}
+        )
+
+    def _build_inventory(self, roots: Roots) -> None:
+        """Build what knows this node's GPUs, and how they are."""
+        settings = self._settings
+        self._health = NodeHealth(
+            settings,
+            self._session,
+            watcher=lambda: self._watcher,
+            directory=self.paths.data_directory,
+            boot_id=read_boot_id(roots.proc),
+            on_change=self._offer_anew,
+        )
+        self._watcher = InventoryWatcher(
+            self._health.look,
+            rescan_seconds=settings.rescan_interval,
+            on_change=self._on_inventory,
         )
 
     def _build_offers(self, roots: Roots, clock: Callable[[], float]) -> None:
@@ -175,7 +189,7 @@ class Driver:
         )
         self._shares = NodeShares(
             self._share_configs,
-            self._watcher,
+            self._health,
             memory=self._memory.shares,
             placement=SharePlacement(settings.share_placement),
             consumable=Consumable.of(
@@ -271,6 +285,7 @@ class Driver:
             timing=MemoryWatchTiming(period=self._settings.rescan_interval),
         )
         self._metrics.watch_memory_limits(self._memory_watch.not_in_force)
+        self._claim_events = events
         self._mps_events = MpsEvents(
             self._requests,
             self._claims.records,
@@ -337,6 +352,7 @@ class Driver:
         if self._settings.healthcheck_port >= 0:
             self._liveness.start()
         self._watcher.start()
+        self._health.start(self._metrics, self._claims.holdings, self._claim_events)
         self._take_over.run_first(self._watcher.wait_until_looked, FIRST_LOOK_SECONDS)
         self._plugin.start()
         self._publisher.start()
@@ -376,6 +392,7 @@ class Driver:
         self._own_node.stop(STOP_SECONDS)
         self._refusals.stop(STOP_SECONDS)
         self._publisher.stop(STOP_SECONDS)
+        self._health.stop(STOP_SECONDS)
         if self._watcher.stop(STOP_SECONDS):
             self._session.close()
         self._http.stop()
@@ -387,6 +404,7 @@ class Driver:
     ) -> Projection:
         if not self._share_configs.wait_until_looked(FIRST_LOOK_SECONDS):
             raise UnavailableError("the share config waits for the Node's labels")
+        inventory = self._health.published(inventory)
         share = self._shares.offer(inventory, self._claims.divisions, with_counters=with_counters)
         self._redivider.ring()
         if reason := self._device_plugin.why_withheld():
@@ -400,7 +418,7 @@ class Driver:
             share=share,
         )
         self._shares.published(found.devices)
-        return found
+        return self._health.tainted(found)
 
     def _offer_anew(self) -> None:
         self._publisher.publish_anew()

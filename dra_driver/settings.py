@@ -23,6 +23,7 @@ GATES_ALWAYS_ON = MappingProxyType(
     {
         "TimeSlicingSettings": "time-slicing is always on here: a claim gets it by its config",
         "MPSSupport": "MPS is always on here: a claim gets it by its config",
+        "NVMLDeviceHealthCheck": "health is always watched here: --taint-fault off sets no taints",
     }
 )
 """The peer's feature gates of what this driver always does, and what to say of `=false`."""
@@ -30,7 +31,6 @@ GATES_ALWAYS_ON = MappingProxyType(
 GATES_OF_NOTHING_HERE = MappingProxyType(
     {
         "PassthroughSupport": f"{_NOT_HERE}: no VFIO devices are published",
-        "NVMLDeviceHealthCheck": f"{_NOT_HERE}: XID events are not watched and set no taints",
         "DeviceMetadata": f"{_NOT_HERE}: containers get no files with metadata of devices",
         "DRAListTypeAttributes": f"{_NOT_HERE}: numaNode is published as a number",
         "FabricManagerPartitioning": f"{_NOT_HERE}: Fabric Manager is not asked for partitions",
@@ -70,7 +70,6 @@ IGNORED = MappingProxyType(
         "service_account_name": "no pods are made for MPS",
         "kube_api_qps": "calls to the API server are few and are not held back",
         "kube_api_burst": "calls to the API server are few and are not held back",
-        "additional_xids_to_ignore": "XID events are not watched",
         "vmodule": "--log-level holds for all modules",
         "log_flush_frequency": "each line is written at once",
         "log_text_split_stream": "all lines go to standard error",
@@ -207,6 +206,7 @@ ConsumableShares = Annotated[
         "none in particular; or a number: such a claim has one of so many shares.",
     ),
 ]
+TaintEffect = Literal["off", "None", "NoSchedule", "NoExecute"]
 HttpAddress = Annotated[
     str, Field("", description="Address for metrics and /healthz, such as :8080; unset: off.")
 ]
@@ -280,6 +280,28 @@ class Settings(CommandSettings):
         10.0,
         description="Seconds that a GPU gets to answer NVML before it is taken for sick; more for "
         "GPUs that are slow to initialise.",
+    )
+
+    health_settle: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
+        60.0,
+        description="Seconds for which a GPU has to look well before its taint is lifted, longer "
+        "if it keeps coming back, and for which a slowdown has to last.",
+    )
+    taint_warning: TaintEffect = Field(
+        "off",
+        description="Taint of a GPU that works and should be looked after: off, None, NoSchedule "
+        "or NoExecute.",
+    )
+    taint_fault: TaintEffect = Field(
+        "NoSchedule", description="Taint of a GPU on which new work fails or may be wrong."
+    )
+    taint_loss: TaintEffect = Field(
+        "NoSchedule", description="Taint of a GPU on which all work has failed."
+    )
+    additional_xids_to_ignore: str = Field(
+        "",
+        pattern=r"^[0-9, ]*$",
+        description="XIDs that say nothing of this node's GPUs, beside those of programs: 92,119.",
     )
 
     mig: MigSetting
@@ -375,7 +397,6 @@ class Settings(CommandSettings):
     service_account_name: CliSuppress[str] = ""
     kube_api_qps: CliSuppress[float] = 5.0
     kube_api_burst: CliSuppress[int] = 10
-    additional_xids_to_ignore: CliSuppress[str] = ""
     vmodule: CliSuppress[str] = ""
     log_flush_frequency: CliSuppress[str] = ""
     log_text_split_stream: CliSuppress[str] = ""

@@ -17,7 +17,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from dra_driver import status_shares
+from dra_driver import status_health, status_shares
 from dra_driver.boot import read_boot_id
 from dra_driver.claims.checkpoint import StoredRecords, stored_records
 from dra_driver.claims.descriptions import description_of, strategy_of
@@ -127,6 +127,7 @@ class NodeStatus:
         domain_claims: UIDs of the claims that a domain is for, by its id.
         supervisor_runs: whether an MPS supervisor runs.
         shares: what the driver noted of its shares.
+        health: what is wrong with its GPUs.
     """
 
     boot_id: str
@@ -135,6 +136,7 @@ class NodeStatus:
     domain_claims: Mapping[str, frozenset[str]]
     supervisor_runs: bool
     shares: ShareNotes = field(default_factory=ShareNotes)
+    health: status_health.HealthNotes = field(default_factory=status_health.HealthNotes)
 
     @property
     def claims(self) -> list[ClaimRecord]:
@@ -175,6 +177,7 @@ def look(directory: Path, boot_id: str) -> NodeStatus:
         domain_claims={str(domain): requests.claims_of(domain) for domain in domains},
         supervisor_runs=requests.supervisor_runs(),
         shares=read_notes(directory),
+        health=status_health.read_notes(directory, boot_id),
     )
 
 
@@ -182,6 +185,7 @@ def table(node: NodeStatus) -> str:
     """Return it for people."""
     rows = [_row(node, record, device) for record in node.claims for device in record.devices]
     lines = aligned([_COLUMNS, *rows]) if rows else ["no claim is prepared on this node"]
+    lines += status_health.lines(node.health)
     lines += status_shares.lines(node.shares, node.claims)
     sections = {
         "not taken back yet": _cleanups(node),
@@ -218,6 +222,7 @@ def report(node: NodeStatus) -> str:
             "supervisorRuns": node.supervisor_runs,
             "domainsWithoutClaim": node.strays,
         },
+        "health": status_health.as_json(node.health),
         "shares": status_shares.as_json(node.shares, node.claims),
         "damagedRecords": dict(node.stored.damaged),
     }

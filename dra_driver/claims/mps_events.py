@@ -152,6 +152,17 @@ class ClaimEvents:
         for regarding in _claim_and_pods(claim):
             self._create(regarding, what)
 
+    def tell(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
+        """Say something of a claim and of each pod that has it; a claim that is gone has none.
+
+        Raises:
+            UnavailableError: the API server cannot be reached.
+        """
+        claim = self._find(ref)
+        what = Happening(reason=reason, action=action, note=note, time=self._now())
+        for regarding in _claim_and_pods(claim) if claim else ():
+            self._create(regarding, what)
+
     def post_on_pod(self, namespace: str, pod: ConsumerPod, reason: str, note: str) -> None:
         """Say something of one pod.
 

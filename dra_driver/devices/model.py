@@ -9,9 +9,11 @@ RTX PRO 6000. A profile's id is the card's own number for it, which create calls
 number of NVML's enumeration (nvml.h, NVML_GPU_INSTANCE_PROFILE_*).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
+
+from dra_driver.devices.vitals import Vitals
 
 GpuUuid = NewType("GpuUuid", str)
 """`GPU-xxxxxxxx-…`, as nvmlDeviceGetUUID gives it."""
@@ -185,6 +187,7 @@ class Gpu:
     is N of /dev/nvidiaN and need not equal `index`, NVML's position.
     `mig` is None for a card without MIG; `mig_mode` is the mode it is in now. `is_persistent`:
     whether it stays initialised while nobody has it open; None for a card that does not say.
+    `vitals` are how it was doing, which makes it no other GPU.
     """
 
     index: int
@@ -203,6 +206,7 @@ class Gpu:
     addressing_mode: str | None = None
     is_persistent: bool | None = None
     mig: Mig | None = None
+    vitals: Vitals = field(default_factory=Vitals, compare=False)
 
     @property
     def was_put_in_mig_mode(self) -> bool:

@@ -1,4 +1,4 @@
-"""NVML: the only door to pynvml, with nvml_mig.py, nvml_memory_limits.py and nvml_errors.py.
+"""NVML: the only door to pynvml, with the other modules of that name (nvml_mig.py, …).
 
 In: the path of a libnvidia-ml.so.1. Out: the driver's versions and, per GPU, what NVML says of it.
 NVML's answers for facts a card does not have become None; every other refusal becomes a
@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -27,6 +27,7 @@ from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.devices.model import GpuUuid, Mig, MigMode, PciAddress
 from dra_driver.devices.nvml_calls import NVML, OPEN_SECONDS, NvmlCalls
 from dra_driver.devices.nvml_errors import nvml_errors, optional
+from dra_driver.devices.nvml_health import GpuEvents, read_vitals
 from dra_driver.devices.nvml_memory_limits import (
     FIRST_DRIVER,
     MemoryLimits,
@@ -35,6 +36,7 @@ from dra_driver.devices.nvml_memory_limits import (
     write_limit,
 )
 from dra_driver.devices.nvml_mig import MigCalls
+from dra_driver.devices.vitals import Vitals
 from dra_driver.errors import DeviceError, SilenceError
 
 T = TypeVar("T")
@@ -102,6 +104,7 @@ class NvmlFacts:
     is_persistent: bool | None = None
     memory_reserved_bytes: int = 0
     mig: Mig | None = None
+    vitals: Vitals = field(default_factory=Vitals)
 
 
 def find_library(driver_root: Path, running: str | None = None) -> Path:
@@ -148,6 +151,7 @@ class NvmlLibrary:
         self._calls = calls or NvmlCalls(clock=time.monotonic)
         self._is_open = False
         self._index_of: dict[str, int] = {}
+        self.events = GpuEvents(self._calls, lambda: dict(self._index_of))
         self._limitable: set[tuple[str, Path]] = set()
 
     def open(self) -> None:
@@ -176,6 +180,7 @@ class NvmlLibrary:
         self.mig.forget()
         self._index_of.clear()
         self._limitable.clear()
+        self.events.forget()
         self._is_open = True
 
     def close(self) -> bool:
@@ -195,6 +200,7 @@ class NvmlLibrary:
     def _close(self) -> None:
         if self._is_open:
             self._is_open = False
+            self.events.forget()
             # If it fails the driver has gone already; there is nothing left to release.
             with suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
@@ -249,6 +255,7 @@ class NvmlLibrary:
             addressing_mode=_addressing_mode(handle),
             is_persistent=None if persistence is None else bool(persistence),
             mig=self._mig(handle, uuid),
+            vitals=read_vitals(handle),
         )
 
     def _mig(self, handle: object, uuid: GpuUuid) -> Mig | None:

@@ -33,6 +33,9 @@ OPEN_SECONDS = 60.0
 NVML = "nvml"
 """The subject of calls that are about no GPU; those about one have its index, or its UUID."""
 
+HEARING = "events"
+"""The subject of waiting for events, which goes on beside all other calls until NVML is closed."""
+
 log = structlog.get_logger()
 
 
@@ -168,7 +171,9 @@ class NvmlCalls:
 
 
 def _silence(subject: str, seconds: float) -> SilenceError:
-    what = "the NVIDIA driver" if subject == NVML else f"GPU {subject.removeprefix('GPU-')}"
+    what = (
+        "the NVIDIA driver" if subject in (NVML, HEARING) else f"GPU {subject.removeprefix('GPU-')}"
+    )
     since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
     return SilenceError(
         f"{what} does not answer since {since} UTC (NVML was given {seconds:.0f} s); look for NVRM "

@@ -62,7 +62,7 @@ _ADVICE = MappingProxyType(
 _OTHER_ADVICE = "look for NVRM lines in dmesg, and check that nvidia-smi works on the node"
 
 # What a person has to do something about.
-_LOST = frozenset(
+LOST_CODES = frozenset(
     {
         pynvml.NVML_ERROR_GPU_IS_LOST,
         pynvml.NVML_ERROR_RESET_REQUIRED,
@@ -112,7 +112,7 @@ def nvml_errors(doing: str = "") -> Iterator[None]:
             raise TransientError(f"{doing}: {_passing_cause(error)} (NVML: {error})") from error
         cause, advice = _ADVICE.get(error.value, ("NVML refused", _OTHER_ADVICE))
         prefix = f"{doing}: " if doing else ""
-        kind = LostError if error.value in _LOST else DeviceError
+        kind = LostError if error.value in LOST_CODES else DeviceError
         raise kind(f"{prefix}{cause} (NVML: {error}); {advice}") from error
     except ValueError as error:
         prefix = f"{doing}: " if doing else ""

@@ -28,6 +28,7 @@ from dra_driver.devices.nvml_mig import MigCalls
 from dra_driver.devices.partitions import awaits_reset
 from dra_driver.devices.pci import PciBus
 from dra_driver.devices.versions import running_driver
+from dra_driver.devices.vitals import GpuEvent
 from dra_driver.errors import DeviceError, SilenceError, TransientError
 
 T = TypeVar("T")
@@ -188,6 +189,21 @@ class DriverSession:
             TransientError: NVML is not open at this moment.
         """
         return self._ask(lambda library: library.can_limit_memory(uuid, cgroup))
+
+    def next_event(self, seconds: float) -> GpuEvent | None:
+        """Return the next event of a GPU; None if there is none for so many seconds.
+
+        NVML is not opened for it. For one thread.
+
+        Raises:
+            LostError: a GPU is lost, and NVML does not say which.
+            DeviceError: NVML refuses, or does not answer.
+            TransientError: NVML is not open at this moment, or no GPU reports events.
+        """
+        library = self._library
+        if library is None:
+            raise TransientError("the NVIDIA driver is not open at this moment")
+        return library.events.wait(seconds)
 
     def close(self) -> bool:
         """Close NVML; the next look opens it again. False if it is lent or hangs for too long."""

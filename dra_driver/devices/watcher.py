@@ -52,6 +52,7 @@ class InventoryWatcher:
         self._on_change = on_change
         self._current = _NOTHING_YET
         self._stopping = threading.Event()
+        self._wake = threading.Event()
         self._looked = threading.Event()
         # Not waited for at exit: a call into NVML may hang with its GPU.
         self._thread = threading.Thread(target=self._run, name="inventory", daemon=True)
@@ -68,9 +69,14 @@ class InventoryWatcher:
         """Begin to look. A watcher is started once."""
         self._thread.start()
 
+    def look_soon(self) -> None:
+        """Look once more, without waiting for the time. Never blocks."""
+        self._wake.set()
+
     def stop(self, timeout: float) -> bool:
         """End the thread, waiting at most `timeout` seconds; return whether it has ended."""
         self._stopping.set()
+        self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -78,6 +84,7 @@ class InventoryWatcher:
     def _run(self) -> None:
         retry_seconds = _FIRST_RETRY_SECONDS
         while not self._stopping.is_set():
+            self._wake.clear()
             inventory = self._look_once()
             if self._stopping.is_set():
                 return
@@ -86,9 +93,9 @@ class InventoryWatcher:
                 retry_seconds = _FIRST_RETRY_SECONDS
                 is_silent = any(gpu.is_silent for gpu in inventory.sick)
                 soon = min(_SILENT_SECONDS, self._rescan_seconds)
-                self._stopping.wait(soon if is_silent else self._rescan_seconds)
+                self._wake.wait(soon if is_silent else self._rescan_seconds)
             else:
-                self._stopping.wait(min(retry_seconds, self._rescan_seconds))
+                self._wake.wait(min(retry_seconds, self._rescan_seconds))
                 retry_seconds = min(2 * retry_seconds, self._rescan_seconds)
 
     def _look_once(self) -> Inventory:

@@ -64,6 +64,7 @@ class Metrics:
         self._declare_requests()
         self._declare_node()
         self._declare_sharing()
+        self._declare_health()
         build = self._gauge("nvidia_dra_build_info", "Version of the driver.", "version")
         build.labels(driver, version).set(1)
 
@@ -172,6 +173,21 @@ class Metrics:
         )
         self._limits_lost.labels(self._driver)
 
+    def _declare_health(self) -> None:
+        self._ailments = self._gauge(
+            "nvidia_dra_gpu_ailments",
+            "What is wrong with GPUs and MIG devices now.",
+            "cause",
+            "severity",
+        )
+        self._xids = Counter(
+            "nvidia_dra_xids",
+            "XIDs that GPUs reported, those of programs too.",
+            ("driver",),
+            registry=self._registry,
+        )
+        self._xids.labels(self._driver)
+
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(name, text, ("driver", *labels), registry=self._registry)
 
@@ -232,6 +248,22 @@ class Metrics:
     def watch_memory_limits(self, not_in_force: Callable[[], int]) -> None:
         """Ask `not_in_force` at each scrape of how many claims memory limits are not in force."""
         self._limits_lost.labels(self._driver).set_function(not_in_force)
+
+    def xid_heard(self) -> None:
+        """Count one XID that a GPU reported."""
+        self._xids.labels(self._driver).inc()
+
+    def watch_ailments(
+        self,
+        causes: Iterable[str],
+        severities: Sequence[str],
+        count: Callable[[], Mapping[tuple[str, str], int]],
+    ) -> None:
+        """Ask `count` at each scrape how much is wrong with GPUs, by cause and severity."""
+        for cause in causes:
+            for severity in severities:
+                gauge = self._ailments.labels(self._driver, cause, severity)
+                gauge.set_function(partial(_ailments_of, count, (str(cause), str(severity))))
 
     def undo_failed(self, strategy: str) -> None:
         """Count one failed attempt to take back what a sharing strategy had set."""
@@ -297,6 +329,10 @@ class MpsMetrics:
     def wsgi_app(self) -> "WSGIApplication":
         """Answers each request with all metrics, in the format that it asks for."""
         return make_wsgi_app(self._registry)
+
+
+def _ailments_of(count: Callable[[], Mapping[tuple[str, str], int]], key: tuple[str, str]) -> float:
+    return count().get(key, 0)
 
 
 def _count_of(count: Callable[[], Mapping[str, int]], state: str) -> float:

@@ -24,6 +24,7 @@ from dra_driver.simulator import driver_root, state
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.driver_root import Options, UserspaceChoice
+from dra_driver.simulator.health_cli import Event, Health
 from dra_driver.simulator.layout import Kill
 from dra_driver.simulator.machine import GpuStatus, Machine
 from dra_driver.simulator.memory_cli import Memory
@@ -191,21 +192,6 @@ class Fault(pydantic.BaseModel):
         change[self.kind](uuid)
 
 
-class Event(pydantic.BaseModel):
-    """Raise an XID event on a GPU."""
-
-    root: Path = _ROOT
-    gpu: str = pydantic.Field(description="index, UUID, PCI address or minor:N")
-    xid: int = pydantic.Field(ge=0, description="the XID, for instance 79")
-
-    def cli_cmd(self) -> None:
-        """Run the command."""
-        machine = Machine(self.root)
-        gpu = machine.find(self.gpu)
-        machine.emit_xid(gpu.uuid, self.xid)
-        _print(f"XID {self.xid} on {gpu.uuid}")
-
-
 class Boot(pydantic.BaseModel):
     """Restart the machine: a new boot id; what a reboot forgets is forgotten."""
 
@@ -234,6 +220,7 @@ class Simulate(BaseSettings):
     profiles: CliSubCommand[Profiles]
     fault: CliSubCommand[Fault]
     event: CliSubCommand[Event]
+    health: CliSubCommand[Health]
     boot: CliSubCommand[Boot]
     mig: CliSubCommand[Mig]
     memory: CliSubCommand[Memory]

@@ -23,6 +23,7 @@ _FABRIC_COMPLETED = 3
 _EVENTS_ECC = 0x1 | 0x2
 _EVENTS = 0x4 | 0x8 | 0x10
 _EVENT_MIG = 0x100
+_EVENT_RECOVERY = 0x8000
 _BANKS_PER_GIB = 8
 _GRAPHICS = 2
 
@@ -92,6 +93,9 @@ def facts_of(gpu: SimulatedGpu, profile: Profile, driver_version: str) -> GpuFac
     facts = _address_facts(gpu, profile) | _memory_facts(card) | _mode_facts(card)
     facts |= _sensor_facts(card) | _power_facts(card) | _clock_facts(card)
     facts[Fact.MEMORY_USED] = sum(resident.memory for resident in gpu.residents)
+    if profiles.knows_recovery_action(driver_version):
+        facts[Fact.RECOVERY_ACTION] = 0
+        facts[Fact.EVENT_TYPES] |= _EVENT_RECOVERY
     fabric = profile.nvswitch is not None and profile.nvswitch.fabric and card.nvlink is not None
     if fabric:
         facts |= {
@@ -155,6 +159,7 @@ def _memory_facts(card: Card) -> dict[Fact, int]:
     if card.ecc is not None:
         facts |= {Fact.ECC_CURRENT: int(card.ecc), Fact.ECC_PENDING: int(card.ecc)}
         facts |= {Fact.ECC_CORRECTED: 0, Fact.ECC_UNCORRECTED: 0}
+        facts[Fact.ECC_UNCORRECTED_VOLATILE] = 0
     if card.row_remapping:
         facts |= {
             Fact.ROWS_CORRECTABLE: 0,
@@ -184,7 +189,7 @@ def _mode_facts(card: Card) -> dict[Fact, int]:
         Fact.EVENT_TYPES: _EVENTS
         | (_EVENTS_ECC if card.ecc is not None else 0)
         | (_EVENT_MIG if card.mig else 0),
-        Fact.RECOVERY_ACTION: 0,
+        Fact.SLOWDOWN: 0,
     }
     if card.time_slicing:
         facts[Fact.TIME_SLICE] = 0

@@ -61,6 +61,7 @@ _MOST_MIG_DEVICES = 15
 _MOST_UNITS = 32
 _GPU_INSTANCE_PROFILES = 18
 _FIRST_WITH_MEMORY_LIMITS = 615
+_FIRST_WITH_RECOVERY_ACTION = 565
 
 
 class _Part(pydantic.BaseModel):
@@ -346,6 +347,11 @@ class Profile(_Part):
 def limits_memory(driver_version: str) -> bool:
     """Tell whether a driver knows memory limits of control groups."""
     return int(driver_version.partition(".")[0]) >= _FIRST_WITH_MEMORY_LIMITS
+
+
+def knows_recovery_action(driver_version: str) -> bool:
+    """Tell whether a driver says what has to be done about a GPU that is not well."""
+    return int(driver_version.partition(".")[0]) >= _FIRST_WITH_RECOVERY_ACTION
 
 
 def _check_links(gpu: Gpu, gpus: Iterable[Gpu]) -> None:

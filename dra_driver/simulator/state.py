@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from dra_driver.errors import SetupError, StateError
-from dra_driver.simulator import elf, layout
+from dra_driver.simulator import elf, health, layout
 from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, Engine, Fact, Kill, MemoryBackend, Text
 from dra_driver.simulator.residents import Resident, occupy, vacate
 
@@ -426,6 +426,7 @@ class State:
         with self.locked() as record:
             gpu = record.gpus[slot]
             gpu.lost = 0
+            health.reset(gpu)
             for fact in (Fact.COMPUTE_MODE, Fact.TIME_SLICE):
                 if gpu.facts[fact] != layout.ABSENT:
                     gpu.facts[fact] = 0
@@ -436,8 +437,7 @@ class State:
         """Forget the MIG instances and modes that a reload of the driver forgets."""
         with self.locked() as record:
             for slot in range(record.gpu_count):
-                _forget_mode(record.gpus[slot])
-                _clear_mig(record, slot)
+                _clear_mig(record, slot, is_reload=True)
 
     def reset_volatile(self) -> None:
         """Forget what a reboot forgets: modes that are not kept, losses, faults and events."""
@@ -445,11 +445,11 @@ class State:
             for slot in range(record.gpu_count):
                 gpu = record.gpus[slot]
                 gpu.lost = 0
+                health.boot(gpu)
                 for fact in (Fact.COMPUTE_MODE, Fact.TIME_SLICE, Fact.PERSISTENCE_MODE):
                     if gpu.facts[fact] != layout.ABSENT:
                         gpu.facts[fact] = 0
-                _forget_mode(gpu)
-                _clear_mig(record, slot)
+                _clear_mig(record, slot, is_reload=True)
                 gpu.facts[Fact.ECC_CURRENT] = gpu.facts[Fact.ECC_PENDING]
             for place in record.faults:
                 place.active = 0
@@ -468,21 +468,15 @@ class State:
         )  # fmt: skip
 
 
-def _forget_mode(gpu: layout.GpuRecord) -> None:
-    """Lose the MIG mode with the driver, unless the card keeps it in its InfoROM.
-
-    Those are the cards that need a reset to change it.
-    """
-    if gpu.facts[Fact.MIG_RESET_TO_SWITCH] == 0:
-        gpu.facts[Fact.MIG_PENDING] = 0
-
-
-def _clear_mig(record: layout.StateRecord, slot: int) -> None:
+def _clear_mig(record: layout.StateRecord, slot: int, *, is_reload: bool = False) -> None:
     """End a GPU's instances and the processes on it, and make a pending MIG mode the current one.
 
-    Instances survive neither a reset nor a reload of the driver.
+    Instances survive neither a reset nor a reload of the driver. With the driver the MIG mode is
+    lost too, except by the cards that need a reset to change it: they have it in their InfoROM.
     """
     gpu = record.gpus[slot]
+    if is_reload and gpu.facts[Fact.MIG_RESET_TO_SWITCH] == 0:
+        gpu.facts[Fact.MIG_PENDING] = 0
     vacate(record, slot)
     for instance in gpu.instances:
         instance.present = 0

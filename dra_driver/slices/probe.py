@@ -61,6 +61,22 @@ def stores_counters(
         return False
 
 
+def stores_taints(
+    api: DryRun, device: Object, *, driver: str, node_name: str, timeout: float
+) -> bool:
+    """Tell whether the API server keeps the taints of a device; arguments as of `stores`.
+
+    Raises:
+        DriverError: the API server is away, or does not let us create slices.
+    """
+    alone = {key: value for key, value in device.items() if key != CONSUMES_COUNTERS}
+    try:
+        return stores(api, alone, "taints", driver=driver, node_name=node_name, timeout=timeout)
+    except InvalidError as error:
+        log.warning("api server refuses a device's taints", error=str(error))
+        return False
+
+
 def stores(
     api: DryRun, device: Object, field: str, *, driver: str, node_name: str, timeout: float
 ) -> bool:

@@ -24,8 +24,9 @@ from dra_driver.slices.attributes import Omitted
 from dra_driver.slices.consumable import GATED_FIELDS
 from dra_driver.slices.difference import Difference, Kind, differences
 from dra_driver.slices.pool import DesiredPool, Object, build_slices, objects
-from dra_driver.slices.probe import CONSUMES_COUNTERS, stores_counters
+from dra_driver.slices.probe import CONSUMES_COUNTERS, stores_counters, stores_taints
 from dra_driver.slices.project import Note, Projection, WireDevice, Withheld, projection
+from dra_driver.slices.taints import TAINTS, without_taints
 from dra_driver.slices.writes import Create, Delete, Owner, Settled, Update, Write, writes_for
 
 log = structlog.get_logger()
@@ -151,6 +152,7 @@ class Publication:
         self._settled: dict[str, Settled] = {}
         self._left_out: frozenset[_LeftOut] = frozenset()
         self._are_counters_known = False
+        self._effects_known: frozenset[str] = frozenset()
         self._is_first = True
 
     @property
@@ -176,7 +178,7 @@ class Publication:
         """
         writes = 0
         for _ in range(_MOST_ROUNDS):
-            found = self._projected(inventory)
+            found = self._as_stored(self._projected(inventory))
             self._tell_left_out(found)
             unsupported = self._unsupported
             devices = tuple(
@@ -210,6 +212,31 @@ class Publication:
             if not found.counter_sets or self._has_counters(found):
                 return found
         return self._find(inventory, with_counters=False)
+
+    def _as_stored(self, found: Projection) -> Projection:
+        """Return what to publish; if the API server stores no taints, without what is not well.
+
+        It is asked once for each effect: not all versions know all of them.
+        """
+        device = next((one for one in found.devices if _effects(one) - self._effects_known), None)
+        if device is not None and TAINTS not in self._unsupported:
+            if not stores_taints(
+                self.api,
+                device,
+                driver=self._driver,
+                node_name=self._node_name,
+                timeout=_REQUEST_SECONDS,
+            ):
+                self._unsupported |= {TAINTS}
+                self.observer.fields_dropped(1)
+                log.warning(
+                    "gpus that are not well are left out",
+                    reason="the API server does not store taints",
+                    advice="enable DRADeviceTaints on the API server and the scheduler, then "
+                    "restart this driver",
+                )
+            self._effects_known |= _effects(device)
+        return without_taints(found) if TAINTS in self._unsupported else found
 
     def _find(self, inventory: Inventory, *, with_counters: bool) -> Projection:
         can_be_shared = self._unsupported.isdisjoint(GATED_FIELDS)
@@ -357,6 +384,10 @@ def _tell(left_out: _LeftOut) -> None:
             )
         case _:
             assert_never(left_out)
+
+
+def _effects(device: WireDevice) -> frozenset[str]:
+    return frozenset(str(taint.get("effect")) for taint in objects(device.get(TAINTS)))
 
 
 def features(device: WireDevice) -> frozenset[str]:

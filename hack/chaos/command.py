@@ -99,6 +99,7 @@ def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]
             folder,
             driver_env={
                 "RESCAN_INTERVAL": "1",
+                "HEALTH_SETTLE": "1",
                 "NVML_TIMEOUT": str(_SHORT),
                 "SHARE_CONFIG": str(configs),
                 "SHARE_PLACEMENT": "pack",

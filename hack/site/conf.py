@@ -60,6 +60,7 @@ NAVIGATION = {
     "Operate": [
         "docs/operations.md",
         "docs/explain.md",
+        "docs/health.md",
         "docs/troubleshooting.md",
         "docs/security.md",
         "docs/performance.md",

@@ -60,6 +60,14 @@ class SimulatedMachine:
         """Do to a GPU what `dra-driver simulate fault` offers: lose, restore, remove, add."""
         run((DRIVER, "simulate", "fault", kind, "--gpu", gpu, "--root", self.root))
 
+    def xid(self, gpu: str, number: int) -> None:
+        """Let a GPU report an XID."""
+        self._do("event", "--gpu", gpu, "--xid", str(number))
+
+    def health(self, gpu: str, *words: str) -> None:
+        """Let a GPU report what `dra-driver simulate health` offers."""
+        self._do("health", "--gpu", gpu, *words)
+
     def settings(self) -> dict[str, GpuSettings]:
         """How each GPU is set, by UUID."""
         return {

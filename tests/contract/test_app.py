@@ -190,7 +190,7 @@ def test_gpus_are_published_once_their_kernel_driver_is_loaded(node: ProcessNode
     assert node.wait_devices(4) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
 
 
-def test_a_gpu_that_hangs_leaves_alone_and_comes_back_when_it_answers(node: ProcessNode) -> None:
+def test_a_gpu_that_hangs_is_tainted_alone_until_it_answers(node: ProcessNode) -> None:
     machine = node.install_gpus("t4x4")
     node.driver.env["NVML_TIMEOUT"] = "1"
     node.driver.start("--http-endpoint=127.0.0.1:0")
@@ -199,8 +199,8 @@ def test_a_gpu_that_hangs_leaves_alone_and_comes_back_when_it_answers(node: Proc
     hung = next(one for one in machine.status() if one.gpu.minor == 2).gpu
     machine.slow_call("nvmlDeviceGetName", 20_000, uuid=hung.uuid, times=1)
     # Seconds, not the twenty that the call takes.
-    wait_until(lambda: len(node.devices()) == 3, "slices without it", timeout=15, interval=0.05)
-    assert "gpu-2" not in node.devices()
+    keys = {"gpu-2": ["gpu.nvidia.com/unresponsive"]}
+    wait_until(lambda: node.taints() == keys, "its taint", timeout=15, interval=0.05)
     said = node.driver.wait_log("gpu cannot be described")
     assert f"GPU {said['index']} does not answer since 20" in said["cause"]
     silent = f'nvidia_dra_nvml_silent_seconds{{driver="gpu.nvidia.com",gpu="{said["index"]}"}} '
@@ -215,8 +215,8 @@ def test_a_gpu_that_hangs_leaves_alone_and_comes_back_when_it_answers(node: Proc
         sick = kubelet.prepare(node.allocate("ill", "gpu-2"), timeout=3)["uid-ill"].error
         assert "does not answer since" in sick
         assert kubelet.unprepare(healthy, timeout=10)["uid-well"].error == ""
-    node.wait_devices(4)
     assert node.driver.wait_log("nvml answers again")["seconds"] >= 19
+    eventually(lambda: node.taints() == {}, "the taint to be lifted")
     assert f"{silent}0.0" in _metrics(port)
 
 

@@ -78,7 +78,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
         cluster_of(os.environ.get("E2E_CLUSTER", "e2e")),
         tmp_path_factory.mktemp("node"),
         token_life=600,
-        driver_env={"RESCAN_INTERVAL": "1"},
+        driver_env={"RESCAN_INTERVAL": "1", "HEALTH_SETTLE": "3"},
         mps=True,
     )
     node.clear()
@@ -101,7 +101,7 @@ def node_of(profile: str, folder: Path) -> Iterator[GpuNode]:
         cluster_of(name),
         folder,
         profile=profile,
-        driver_env={"RESCAN_INTERVAL": "1"},
+        driver_env={"RESCAN_INTERVAL": "1", "HEALTH_SETTLE": "3"},
         mps=True,
     )
     node.clear()

@@ -79,7 +79,6 @@ def test_flags_of_nvidias_driver_without_meaning_here_are_accepted_and_named() -
         "--log-json-split-stream=true",
     )
     assert sorted(settings.without_effect()) == [
-        "additional_xids_to_ignore",
         "host_root",
         "image_name",
         "kube_api_burst",
@@ -131,6 +130,7 @@ def test_all_of_nvidias_daemonset_is_taken_and_what_is_in_vain_is_named(
     settings = parsed("-v", "4")
     assert sorted(settings.without_effect()) == [
         "alt_proc_devices_path",
+        "feature gate NVMLDeviceHealthCheck",
         "image_name",
         "image_pull_policy",
         "image_pull_secrets",
@@ -172,7 +172,7 @@ def test_of_feature_gates_only_what_is_otherwise_than_asked_is_said() -> None:
     agreed = "TimeSlicingSettings=true,MPSSupport=1,DynamicMIG=false,PassthroughSupport=false"
     assert said(agreed) == {}
     assert list(said("MPSSupport=false")) == ["feature gate MPSSupport"]
-    missing = ("PassthroughSupport", "NVMLDeviceHealthCheck", "DeviceMetadata")
+    missing = ("PassthroughSupport", "DeviceMetadata")
     for gate in missing:
         assert said(f"{gate}=true")[f"feature gate {gate}"].startswith(
             "this driver does not have that feature: "

@@ -53,7 +53,12 @@ class ProcessNode:
         """One more driver for the node, with a log of its own; the first is there already."""
         log = self.root / f"driver{env.get('POD_UID', '')}.log"
         # A kubelet of these tests does not look once a second: it sees a socket go at once.
-        settings = {"RESCAN_INTERVAL": "0.5", "LOG_LEVEL": "debug", "SHUTDOWN_DELAY": "0"}
+        settings = {
+            "RESCAN_INTERVAL": "0.5",
+            "HEALTH_SETTLE": "2",
+            "LOG_LEVEL": "debug",
+            "SHUTDOWN_DELAY": "0",
+        }
         return DriverProcess(self.place, log, settings | env)
 
     def install_gpus(self, profile: str, options: Options | None = None) -> Machine:
@@ -70,6 +75,15 @@ class ProcessNode:
             for device in one["spec"].get("devices", ())
             if "-mig-" not in device["name"]
         )
+
+    def taints(self) -> dict[str, list[str]]:
+        """The keys of the taints of each published device that has some."""
+        return {
+            device["name"]: [taint["key"] for taint in device["taints"]]
+            for one in self.api.objects(SLICES)
+            for device in one["spec"].get("devices", ())
+            if device.get("taints")
+        }
 
     def wait_devices(self, count: int) -> list[str]:
         eventually(lambda: self.api.objects(SLICES) and len(self.devices()) == count, "devices")

@@ -43,4 +43,13 @@ static inline nvmlReturn_t sim_read_fact(const char *function, nvmlDevice_t devi
         return sim_copy_text(gpu->texts[(which)], text, length);                              \
     }
 
+/* Whether GPU instances are on a GPU: some facts are then no longer told of the whole. */
+static inline bool sim_has_instances(const struct sim_gpu *gpu)
+{
+    for (unsigned int i = 0; i < SIM_MAX_GPU_INSTANCES; i++)
+        if (__atomic_load_n(&gpu->instances[i].present, __ATOMIC_ACQUIRE))
+            return true;
+    return false;
+}
+
 #endif

@@ -10,8 +10,12 @@
 enum { VALUE_UNSIGNED = 1, VALUE_UNSIGNED_LONG_LONG = 3 };
 
 enum {
+    FIELD_ECC_FIRST = 4,
+    FIELD_ECC_LAST = 6,
     FIELD_LINK_SPEED_COMMON = 90,
     FIELD_LINK_COUNT = 91,
+    FIELD_ROWS_FIRST = 142,
+    FIELD_ROWS_LAST = 145,
     FIELD_LINKS_TO_SWITCHES = 147,
     FIELD_LINK_SPEED = 164,
     FIELD_LINK_STATE = 165,
@@ -29,7 +33,14 @@ static const struct {
     unsigned int id;
     enum sim_fact fact;
 } plain_fields[] = {
+    {4, FACT_ECC_UNCORRECTED_VOLATILE},
+    {6, FACT_ECC_UNCORRECTED},
+    {31, FACT_RETIRED_PAGES}, /* pages that wait for being retired */
     {82, FACT_TEMPERATURE_MEMORY},
+    {142, FACT_ROWS_CORRECTABLE},
+    {143, FACT_ROWS_UNCORRECTABLE},
+    {144, FACT_ROWS_PENDING},
+    {145, FACT_ROWS_FAILED},
     {185, FACT_POWER_USAGE}, /* averaged */
     {186, FACT_POWER_USAGE}, /* now */
     {187, FACT_POWER_MIN},
@@ -98,8 +109,12 @@ static nvmlReturn_t read_plain(const struct sim_gpu *gpu, nvmlFieldValue_t *fiel
             continue;
         /* Scope 1 is the module around the GPU, which only some boards measure. */
         bool power = field->fieldId >= FIELD_POWER_FIRST && field->fieldId <= FIELD_POWER_LAST;
+        bool ecc = field->fieldId >= FIELD_ECC_FIRST && field->fieldId <= FIELD_ECC_LAST;
+        bool rows = field->fieldId >= FIELD_ROWS_FIRST && field->fieldId <= FIELD_ROWS_LAST;
         int64_t value = gpu->facts[plain_fields[i].fact];
         if ((power && field->scopeId != 0) || value == SIM_ABSENT)
+            return NVML_ERROR_NOT_SUPPORTED;
+        if ((ecc && gpu->facts[FACT_ECC_CURRENT] != 1) || (rows && sim_has_instances(gpu)))
             return NVML_ERROR_NOT_SUPPORTED;
         return answer(field, (unsigned int)value);
     }
@@ -118,8 +133,12 @@ static nvmlReturn_t read_field(const struct sim_gpu *gpu, nvmlFieldValue_t *fiel
     case FIELD_LINK_VERSION:
         return read_link(gpu, field);
     case FIELD_RESET_NEEDED:
+        if (gpu->facts[FACT_RECOVERY_ACTION] == SIM_ABSENT)
+            return NVML_ERROR_NOT_SUPPORTED;
         return answer(field, gpu->facts[FACT_RECOVERY_ACTION] == RECOVERY_RESET);
     case FIELD_DRAIN_AND_RESET:
+        if (gpu->facts[FACT_RECOVERY_ACTION] == SIM_ABSENT)
+            return NVML_ERROR_NOT_SUPPORTED;
         return answer(field, gpu->facts[FACT_RECOVERY_ACTION] == RECOVERY_DRAIN_AND_RESET);
     default:
         return read_plain(gpu, field);

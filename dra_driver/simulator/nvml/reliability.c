@@ -51,7 +51,10 @@ static nvmlReturn_t ecc_count(const char *function, nvmlDevice_t device, unsigne
     SIM_REQUIRE(count != NULL && kind <= 1 && period <= 1);
     if (gpu->facts[FACT_ECC_CURRENT] != 1)
         return NVML_ERROR_NOT_SUPPORTED;
-    SIM_FACT(*count, kind == 0 ? FACT_ECC_CORRECTED : FACT_ECC_UNCORRECTED);
+    if (kind == 0)
+        SIM_FACT(*count, FACT_ECC_CORRECTED);
+    else
+        SIM_FACT(*count, period == 0 ? FACT_ECC_UNCORRECTED_VOLATILE : FACT_ECC_UNCORRECTED);
     return NVML_SUCCESS;
 }
 
@@ -96,6 +99,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned
 {
     SIM_ENTER(device);
     SIM_REQUIRE(correctable != NULL && uncorrectable != NULL && pending != NULL && failed != NULL);
+    if (sim_has_instances(gpu))
+        return NVML_ERROR_NOT_SUPPORTED;
     SIM_FACT(*correctable, FACT_ROWS_CORRECTABLE);
     SIM_FACT(*uncorrectable, FACT_ROWS_UNCORRECTABLE);
     SIM_FACT(*pending, FACT_ROWS_PENDING);

@@ -171,13 +171,15 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, unsigned int do
     return NVML_SUCCESS;
 }
 
-/* Why clocks are as they are: 0x1, the GPU is idle. */
+/* Why clocks are as they are: 0x1, the GPU is idle, and what slows it down. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device,
                                                                    unsigned long long *reasons)
 {
     SIM_ENTER(device);
     SIM_REQUIRE(reasons != NULL);
-    *reasons = 0x1;
+    SIM_FACT(*reasons, FACT_SLOWDOWN);
+    if (*reasons == 0)
+        *reasons = 0x1;
     return NVML_SUCCESS;
 }
 

@@ -197,13 +197,27 @@ class TestInterference:
 
 
 class TestDroppedFields:
-    def test_a_device_that_lost_its_taint_is_withdrawn(self, bench: Any) -> None:
+    def test_a_device_whose_taint_would_be_dropped_is_never_published(self, bench: Any) -> None:
         bench.server.store.rules.insert(0, without_device_fields("taints"))
         publisher = bench.start(make.inventory(), project=with_taints)
         assert bench.devices() == ["gpu-1"]
         assert bench.count.dropped == 1
         bench.look_again(publisher, make.inventory())
-        assert bench.writes() == 2
+        assert len(bench.count.writes) == 1
+
+    def test_a_device_whose_effect_the_server_does_not_know_is_not_published(
+        self, bench: Any
+    ) -> None:
+        def of_old(new: Any, _old: Any) -> None:
+            for device in new.get("spec", {}).get("devices") or ():
+                if any(taint["effect"] == "NoSchedule" for taint in device.get("taints", ())):
+                    raise Refusal(422, "Invalid", "Unsupported value: NoSchedule")
+
+        bench.server.store.rules.insert(0, of_old)
+        publisher = bench.start(make.inventory(), project=with_taints)
+        assert bench.devices() == ["gpu-1"]
+        bench.look_again(publisher, make.inventory())
+        assert (len(bench.count.writes), bench.count.failures) == (1, 0)
 
     def test_a_field_that_the_server_changes_is_not_written_again_and_again(
         self, bench: Any

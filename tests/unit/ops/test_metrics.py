@@ -26,6 +26,7 @@ def text(metrics: Metrics) -> str:
         ("node_unprepare_errors_total", 'error_type="unprepare_devices"'),
         ("kubelet_registered", ""),
         ("gpus", 'state="sick"'),
+        ("xids_total", ""),
         ("publish_errors_total", ""),
         ("memory_limits_not_in_force", ""),
         ("slice_writes_total", 'operation="create"'),
@@ -40,6 +41,20 @@ def test_every_series_exists_before_anything_happened(name: str, labels: str) ->
 def test_durations_have_the_buckets_that_dashboards_of_nvidias_driver_use(bound: float) -> None:
     bucket = f'_bucket{{driver="gpu.nvidia.com",le="{bound}",operation="prepare"}}'
     assert f"nvidia_dra_request_duration_seconds{bucket} 0.0" in text(new()).splitlines()
+
+
+def test_what_is_wrong_with_gpus_is_asked_at_each_scrape_by_cause_and_severity() -> None:
+    metrics = new()
+    wrong: dict[tuple[str, str], int] = {}
+    metrics.watch_ailments(("xid", "ecc"), ("fault", "loss"), lambda: wrong)
+    series = 'nvidia_dra_gpu_ailments{{cause="{}",driver="gpu.nvidia.com",severity="{}"}} {}'
+    for cause in ("xid", "ecc"):
+        for severity in ("fault", "loss"):
+            assert series.format(cause, severity, 0.0) in text(metrics)
+    wrong["xid", "fault"] = 2
+    assert series.format("xid", "fault", 2.0) in text(metrics)
+    metrics.xid_heard()
+    assert 'nvidia_dra_xids_total{driver="gpu.nvidia.com"} 1.0' in text(metrics)
 
 
 def test_requests_are_in_flight_only_while_they_run() -> None:

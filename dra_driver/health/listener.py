@@ -1,0 +1,102 @@
+"""The thread that waits for NVML's events, and has GPUs looked at when there was one.
+
+In: a way to wait (devices/session.py). Out: events to the ward, and a look soon after what is no
+fault of a program: the looks' own rhythm would be too slow for a GPU that is lost. A program can
+cause events as fast as it likes, and each of them costs no more than being passed over.
+"""
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from dra_driver.devices.vitals import GpuEvent
+from dra_driver.errors import DriverError, LostError, TransientError
+
+log = structlog.get_logger()
+
+WAIT_SECONDS = 1.0
+"""One wait: NVML is closed only between two."""
+
+CLOSED_SECONDS = 0.5
+"""Until the next try while NVML is closed."""
+
+REFUSED_SECONDS = 5.0
+"""Until the next try after NVML refused."""
+
+LEAST_BETWEEN_LOOKS = 5.0
+"""The least time from one look for an event to the next: an event may come again and again."""
+
+
+class Listener:
+    """Waits for events until it is stopped."""
+
+    def __init__(
+        self,
+        wait: Callable[[float], GpuEvent | None],
+        hear: Callable[[GpuEvent], bool],
+        *,
+        look: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Take where events come from and go to.
+
+        Args:
+            wait: returns the next one, or None after so many seconds.
+            hear: takes one, and says whether it is time to look.
+            look: has GPUs looked at soon.
+            clock: monotonic seconds.
+        """
+        self._wait = wait
+        self._hear = hear
+        self._look = look
+        self._clock = clock
+        self._looked_at = float("-inf")
+        self._owes_look = False
+        self._said = ""
+        self._stop = threading.Event()
+        # Not waited for at exit: a call into NVML may hang.
+        self._thread = threading.Thread(target=self._run, name="gpu-events", daemon=True)
+
+    def start(self) -> None:
+        """Begin to wait. A listener is started once."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """End the thread, waiting at most so many seconds."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            pause = self._once()
+            self._look_if_due()
+            if pause:
+                self._stop.wait(pause)
+
+    def _once(self) -> float:
+        """Wait once; return for how long not to wait again."""
+        try:
+            event = self._wait(WAIT_SECONDS)
+        except TransientError:
+            return CLOSED_SECONDS
+        except LostError:
+            self._owes_look = True
+            return CLOSED_SECONDS  # NVML may say so again and again
+        except DriverError as error:
+            if str(error) != self._said:
+                self._said = str(error)
+                log.warning("gpu events not heard", reason=self._said)
+            return REFUSED_SECONDS
+        self._said = ""
+        if event is not None:
+            self._owes_look |= self._hear(event)
+        return 0.0
+
+    def _look_if_due(self) -> None:
+        now = self._clock()
+        if self._owes_look and now - self._looked_at >= LEAST_BETWEEN_LOOKS:
+            self._owes_look = False
+            self._looked_at = now
+            self._look()

@@ -1,0 +1,251 @@
+"""The health of this node's GPUs, put together: what is heard and looked at, kept, and told.
+
+In: NVML's events and each look, through the session. Out: the inventory as it is published, the
+taints of its devices, metrics, and Kubernetes Events on the claims and pods that have a GPU which
+has become sick. For who follows: `device_ailments` says of any devices, by name, what is wrong with
+them, why and since when.
+"""
+
+import queue
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from dra_driver.claims.background import Background
+from dra_driver.claims.devices import RecordedDevice, RecordedMig, RecordedShare
+from dra_driver.claims.model import ClaimRef
+from dra_driver.claims.record import ClaimRecord
+from dra_driver.devices.kinds import NodeDevice, name_of
+from dra_driver.devices.model import GpuUuid, Inventory
+from dra_driver.devices.names import DeviceName
+from dra_driver.devices.vitals import GpuEvent
+from dra_driver.errors import DriverError, UnavailableError
+from dra_driver.health import judge
+from dra_driver.health.course import Ailment, Ailments, HealthTiming
+from dra_driver.health.findings import Cause, Severity
+from dra_driver.health.listener import Listener
+from dra_driver.health.record import GpuHealth, HealthFile
+from dra_driver.health.ward import Ward, WardSettings
+from dra_driver.ops.metrics import Metrics
+from dra_driver.settings import Settings
+from dra_driver.slices.project import Projection
+from dra_driver.slices.taints import Effect, Health, ailments_of, tainted
+
+log = structlog.get_logger()
+
+REASON = "GPUNotWell"
+"""Of the Kubernetes Events."""
+
+_MOST_WAITING = 256
+_RETRY_SECONDS = 15.0
+
+
+class Session(Protocol):
+    """Looks at the machine, and waits for events (devices/session.py)."""
+
+    def look(self) -> Inventory:
+        """Look at all GPUs. Raises DeviceError."""
+        ...
+
+    def next_event(self, seconds: float) -> GpuEvent | None:
+        """Return the next event; None if there is none. Raises DeviceError, TransientError."""
+        ...
+
+
+class Watcher(Protocol):
+    """Looks again and again (devices/watcher.py)."""
+
+    def current(self) -> Inventory:
+        """Return the latest inventory."""
+        ...
+
+    def look_soon(self) -> None:
+        """Look once more, at once."""
+        ...
+
+
+class Holders(Protocol):
+    """Knows which claims hold something of a GPU (claims/holdings.py)."""
+
+    def users_of(self, gpu: GpuUuid) -> Iterable[ClaimRecord]:
+        """Return their records. Raises StateError."""
+        ...
+
+
+class Events(Protocol):
+    """Posts Kubernetes Events on a claim and its pods (claims/mps_events.py)."""
+
+    def tell(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
+        """Post them. Raises UnavailableError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _News:
+    uuid: str
+    gpu: GpuHealth
+    ailment: Ailment
+
+
+class NodeHealth:
+    """The health of this node's GPUs. Methods may be called from any thread."""
+
+    def __init__(  # noqa: PLR0913 (all that it is put together from)
+        self,
+        settings: Settings,
+        session: Session,
+        *,
+        watcher: Callable[[], Watcher],
+        directory: Path,
+        boot_id: str,
+        on_change: Callable[[], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take what it is put together from; nothing is read or heard yet.
+
+        Args:
+            settings: the driver's.
+            session: its way to NVML.
+            watcher: what looks by `look`.
+            directory: the driver's own.
+            boot_id: of the present boot.
+            on_change: called when other things are wrong than before.
+            clock: seconds since 1970.
+
+        Raises:
+            ConfigError: the list of XIDs to ignore holds something else.
+        """
+        self._session = session
+        self._watcher = watcher
+        self._effects = {
+            Severity.WARNING: Effect(settings.taint_warning),
+            Severity.FAULT: Effect(settings.taint_fault),
+            Severity.LOSS: Effect(settings.taint_loss),
+        }
+        self._ward = Ward(
+            HealthFile(directory, boot_id),
+            WardSettings(
+                timing=HealthTiming(settle=round(settings.health_settle)),
+                ignored_xids=judge.parse_xids(settings.additional_xids_to_ignore),
+            ),
+            clock=clock,
+            on_change=on_change,
+            on_begin=self._begun,
+        )
+        self._listener: Listener | None = None
+        self._news: queue.Queue[_News] = queue.Queue(_MOST_WAITING)
+        self._teller: HealthEvents | None = None
+        self._metrics: Metrics | None = None
+
+    def look(self) -> Inventory:
+        """Look at all GPUs, for the watcher. Raises DeviceError."""
+        inventory = self._session.look()
+        self._ward.look(inventory)
+        return inventory
+
+    def start(self, metrics: Metrics, holders: Holders, events: Events) -> None:
+        """Begin to listen and to tell. It is started once."""
+        self._metrics = metrics
+        metrics.watch_ailments(tuple(Cause), tuple(Severity), self._count)
+        self._listener = Listener(
+            self._session.next_event,
+            self._hear,
+            look=self._watcher().look_soon,
+            clock=time.monotonic,
+        )
+        self._teller = HealthEvents(self._news, holders, events)
+        self._listener.start()
+        self._teller.start()
+
+    def stop(self, timeout: float) -> None:
+        """End the threads, waiting at most so many seconds for each."""
+        if self._listener is not None:
+            self._listener.stop(timeout)
+        if self._teller is not None:
+            self._teller.stop(timeout)
+
+    def current(self) -> Inventory:
+        """Return the latest inventory as it is published: with GPUs out of reach as they were."""
+        return self._ward.published(self._watcher().current())
+
+    def published(self, inventory: Inventory) -> Inventory:
+        """Return an inventory as it is published."""
+        return self._ward.published(inventory)
+
+    def tainted(self, found: Projection) -> Projection:
+        """Return what is published with the taints of what is not well."""
+        return tainted(found, Health(ailments=self._ward.in_force(), effects=self._effects))
+
+    def device_ailments(self, devices: Iterable[NodeDevice]) -> Mapping[DeviceName, Ailments]:
+        """Return what is wrong with devices, by name, the gravest first; the well are not in it."""
+        ailments = self._ward.in_force()
+        found = {
+            name_of(one.gpu, one.device): ailments_of(one, ailments.get(one.gpu.uuid, ()))
+            for one in devices
+        }
+        return {name: wrong for name, wrong in found.items() if wrong}
+
+    def _hear(self, event: GpuEvent) -> bool:
+        if self._metrics is not None and event.xid is not None:
+            self._metrics.xid_heard()
+        return self._ward.hear(event)
+
+    def _begun(self, uuid: str, gpu: GpuHealth, one: Ailment) -> None:
+        if one.finding.severity is Severity.WARNING:
+            return
+        try:
+            self._news.put_nowait(_News(uuid=uuid, gpu=gpu, ailment=one))
+        except queue.Full:
+            log.warning("event not created", regarding=gpu.name, reason="too many are waiting")
+
+    def _count(self) -> Mapping[tuple[str, str], int]:
+        counts: dict[tuple[str, str], int] = {}
+        for ailments in self._ward.in_force().values():
+            for one in ailments:
+                key = (str(one.finding.cause), str(one.finding.severity))
+                counts[key] = counts.get(key, 0) + 1
+        return counts
+
+
+class HealthEvents(Background):
+    """A thread that tells the claims and pods that have a GPU that it has become sick."""
+
+    def __init__(self, news: "queue.Queue[_News]", holders: Holders, events: Events) -> None:
+        super().__init__("health-events")
+        self._news = news
+        self._holders = holders
+        self._events = events
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                one = self._news.get(timeout=1.0)
+            except queue.Empty:
+                continue
+            while not self._stop.is_set():
+                try:
+                    self._tell(one)
+                except UnavailableError as error:
+                    self._stop.wait(max(_RETRY_SECONDS, error.retry_after or 0.0))
+                    continue
+                except DriverError as error:
+                    log.warning("event not created", regarding=one.gpu.name, reason=str(error))
+                break
+
+    def _tell(self, one: _News) -> None:
+        note = f"{one.gpu.name}: {one.ailment.finding.text}"
+        for record in self._holders.users_of(GpuUuid(one.uuid)):
+            if any(_concerns(one.ailment, entry.device) for entry in record.devices):
+                self._events.tell(record.ref, reason=REASON, action="TaintingDevice", note=note)
+
+
+def _concerns(one: Ailment, device: RecordedDevice) -> bool:
+    """Tell whether a claim's device has what was noticed: of a MIG device only that one does."""
+    if one.instance is None:
+        return True
+    base = device.of if isinstance(device, RecordedShare) else device
+    return isinstance(base, RecordedMig) and base.gpu_instance == one.instance.gpu_instance

@@ -1,0 +1,97 @@
+"""How simulated GPUs are doing: what a card reports when it is not well, and what heals it.
+
+In: a GPU's record, and what is to be wrong with it. Out: the changed record. As on real cards: a
+reset does what the driver wanted a reset for, and replaces bad memory by spare memory; a reboot
+does that for all GPUs and whatever the driver wanted; memory that could not be replaced stays bad;
+heat and power go their own way.
+"""
+
+import enum
+
+from dra_driver.errors import SetupError
+from dra_driver.simulator import layout
+from dra_driver.simulator.layout import ABSENT, Fact
+
+RecoveryAction = enum.IntEnum(
+    "RecoveryAction",
+    "NONE GPU_RESET NODE_REBOOT DRAIN_P2P DRAIN_AND_RESET RECOVER_IMEX_DOMAIN BUS_RESET "
+    "SYSTEM_REBOOT",
+    start=0,
+)
+"""What the driver wants done about a GPU."""
+
+Rows = enum.Enum("Rows", "WELL PENDING FAILED")
+"""How it stands with bad rows of memory."""
+
+Slowdown = enum.IntFlag("Slowdown", [("NONE", 0), ("THERMAL", 0x48), ("POWER_BRAKE", 0x88)])
+"""What the hardware is slowed down by, as it is told: with the bit that says that it is."""
+
+FabricState = enum.IntEnum("FabricState", "NOT_STARTED IN_PROGRESS COMPLETED", start=1)
+"""How far a GPU has come in joining its fabric."""
+
+_BY_RESET = frozenset(
+    {RecoveryAction.GPU_RESET, RecoveryAction.DRAIN_P2P, RecoveryAction.DRAIN_AND_RESET}
+)
+
+
+def reset(gpu: layout.GpuRecord) -> None:
+    """Do to a GPU's health what a reset does."""
+    if gpu.facts[Fact.RECOVERY_ACTION] in _BY_RESET:
+        gpu.facts[Fact.RECOVERY_ACTION] = RecoveryAction.NONE
+    if gpu.facts[Fact.ROWS_PENDING] == 1:
+        gpu.facts[Fact.ROWS_PENDING] = 0
+        gpu.facts[Fact.ROWS_UNCORRECTABLE] += 1
+    for fact in (Fact.ECC_UNCORRECTED_VOLATILE, Fact.RETIRED_PAGES):
+        _clear(gpu, fact)
+
+
+def boot(gpu: layout.GpuRecord) -> None:
+    """Do to a GPU's health what a reboot does."""
+    reset(gpu)
+    for fact in (Fact.RECOVERY_ACTION, Fact.SLOWDOWN):
+        _clear(gpu, fact)
+
+
+def set_rows(gpu: layout.GpuRecord, rows: Rows) -> None:
+    """Let bad memory wait for the next reset, or let it be bad for good.
+
+    Raises:
+        SetupError: the card keeps no account of it.
+    """
+    if gpu.facts[Fact.ROWS_PENDING] != ABSENT:
+        gpu.facts[Fact.ROWS_PENDING] = int(rows is Rows.PENDING)
+        gpu.facts[Fact.ROWS_FAILED] = int(rows is Rows.FAILED)
+    elif gpu.facts[Fact.RETIRED_PAGES] != ABSENT and rows is not Rows.FAILED:
+        gpu.facts[Fact.RETIRED_PAGES] = int(rows is Rows.PENDING)
+    else:
+        raise SetupError("this card does not report that of its memory")
+
+
+def set_uncorrected(gpu: layout.GpuRecord, count: int) -> None:
+    """Let a GPU have met so many uncorrectable errors since the driver was loaded.
+
+    Raises:
+        SetupError: the card has no ECC, or it is off.
+    """
+    if gpu.facts[Fact.ECC_CURRENT] != 1:
+        raise SetupError("this card has no ECC, or it is off")
+    gpu.facts[Fact.ECC_UNCORRECTED] += max(count - gpu.facts[Fact.ECC_UNCORRECTED_VOLATILE], 0)
+    gpu.facts[Fact.ECC_UNCORRECTED_VOLATILE] = count
+
+
+def set_fact(gpu: layout.GpuRecord, fact: Fact, value: int) -> None:
+    """Let a GPU report something that its driver knows.
+
+    Raises:
+        SetupError: the card, or this version of the driver, does not report it.
+    """
+    if gpu.facts[fact] == ABSENT:
+        raise SetupError(
+            f"this card, or its driver, reports no {fact.name.lower().replace('_', ' ')}"
+        )
+    gpu.facts[fact] = value
+
+
+def _clear(gpu: layout.GpuRecord, fact: Fact) -> None:
+    if gpu.facts[fact] != ABSENT:
+        gpu.facts[fact] = 0

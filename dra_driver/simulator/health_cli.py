@@ -1,0 +1,135 @@
+"""`dra-driver simulate event` and `health`: what cards report of how they are.
+
+In: the command line. Out: a changed state, and a line on stdout. Errors are raised and shown by the
+caller as one line.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+import pydantic
+
+from dra_driver.errors import SetupError
+from dra_driver.simulator import health, mig
+from dra_driver.simulator.health import FabricState, RecoveryAction, Rows, Slowdown
+from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, Fact
+from dra_driver.simulator.machine import Machine
+from dra_driver.simulator.mig_cli import DEFAULT_ROOT
+from dra_driver.simulator.state import EVENT_XID, State
+
+_ROOT = pydantic.Field(DEFAULT_ROOT, description="the driver root, a folder")
+_EVENT_RECOVERY_ACTION = 0x8000
+
+Action = Literal[
+    "none",
+    "gpu-reset",
+    "node-reboot",
+    "drain-p2p",
+    "drain-and-reset",
+    "recover-imex-domain",
+    "bus-reset",
+    "system-reboot",
+]
+
+
+class Event(pydantic.BaseModel):
+    """Raise an XID event on a GPU, or on a MIG device of it."""
+
+    root: Path = _ROOT
+    gpu: str = pydantic.Field("", description="index, UUID, PCI address or minor:N")
+    device: str = pydantic.Field("", description="UUID of a MIG device, instead of a GPU")
+    xid: int = pydantic.Field(ge=0, description="the XID, for instance 79")
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        if bool(self.gpu) == bool(self.device):
+            raise SetupError("event needs --gpu or --device, and not both")
+        machine = Machine(self.root)
+        if self.device:
+            raise_xid_on_device(machine, self.device, self.xid)
+        else:
+            machine.emit_xid(machine.find(self.gpu).uuid, self.xid)
+        _print(f"XID {self.xid} on {self.device or machine.find(self.gpu).uuid}")
+
+
+class Health(pydantic.BaseModel):
+    """Let a GPU report that something is wrong with it, or that it is well again.
+
+    What a real card reports together is not put together here: an XID is an event of its own, and
+    a GPU that fell off the bus is `fault lose`.
+    """
+
+    root: Path = _ROOT
+    gpu: str = pydantic.Field(description="index, UUID, PCI address or minor:N")
+    recovery_action: Action | None = pydantic.Field(
+        None, description="what the driver wants done (R565 or newer)"
+    )
+    rows: Literal["well", "pending", "failed"] | None = pydantic.Field(
+        None, description="bad memory: none, replaced at the next reset, or for good"
+    )
+    uncorrected: int | None = pydantic.Field(
+        None, ge=0, description="errors of memory since the driver was loaded"
+    )
+    slowdown: Literal["none", "thermal", "power-brake"] | None = pydantic.Field(
+        None, description="what the hardware slows the GPU down for"
+    )
+    fabric: Literal["not-started", "in-progress", "completed"] | None = pydantic.Field(
+        None, description="how far it has come in joining its NVLink fabric"
+    )
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        machine = Machine(self.root)
+        uuid = machine.find(self.gpu).uuid
+        report(machine, uuid, self)
+        _print(f"health of {uuid}: done")
+
+
+def report(machine: Machine, uuid: str, wanted: Health) -> None:
+    """Let a GPU report what is wanted; what is not named stays as it is.
+
+    Raises:
+        SetupError: the card, or its driver, does not report it.
+    """
+    with State(machine.state_file) as now:
+        slot = now.slot_of(uuid)
+        with now.locked() as record:
+            gpu = record.gpus[slot]
+            if wanted.recovery_action is not None:
+                action = RecoveryAction[wanted.recovery_action.upper().replace("-", "_")]
+                health.set_fact(gpu, Fact.RECOVERY_ACTION, action)
+            if wanted.rows is not None:
+                health.set_rows(gpu, Rows[wanted.rows.upper()])
+            if wanted.uncorrected is not None:
+                health.set_uncorrected(gpu, wanted.uncorrected)
+            if wanted.slowdown is not None:
+                slowdown = Slowdown[wanted.slowdown.upper().replace("-", "_")]
+                health.set_fact(gpu, Fact.SLOWDOWN, slowdown)
+            if wanted.fabric is not None:
+                fabric = FabricState[wanted.fabric.upper().replace("-", "_")]
+                health.set_fact(gpu, Fact.FABRIC_STATE, fabric)
+        if wanted.recovery_action is not None:
+            now.emit_event(slot, event_type=_EVENT_RECOVERY_ACTION, data=0)
+
+
+def raise_xid_on_device(machine: Machine, uuid: str, xid: int) -> None:
+    """Raise an XID event that is about one MIG device.
+
+    Raises:
+        SetupError: there is no such device.
+    """
+    with State(machine.state_file) as now:
+        slot, device = mig.find(now, uuid)
+        now.emit_event(
+            slot,
+            event_type=EVENT_XID,
+            data=xid,
+            gpu_instance=device.gpu_instance if device else NOT_A_MIG_INSTANCE,
+            compute_instance=device.compute_instance if device else NOT_A_MIG_INSTANCE,
+        )
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + os.linesep)

@@ -1,0 +1,168 @@
+"""What is wrong with GPUs as taints of the devices concerned. Pure.
+
+In: a projection, and what is wrong by GPU. Out: the same projection with taints on exactly these
+devices: the GPU with its partitions and shares, or the MIG device alone that has it. Rules: one
+taint for each cause, keyed by it in the driver's domain, with the gravest of that cause as value;
+at most 16 on a device; `timeAdded` is when it began, so that a restart changes nothing. An API
+server without DRADeviceTaints drops them: then a device that would keep pods away is left out.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from types import MappingProxyType
+
+from dra_driver.devices.kinds import Device, NodeDevice
+from dra_driver.devices.model import Gpu, Instance, MigDevice, MigSlot, Partition
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.devices.shares import ConsumableShare, Share
+from dra_driver.health.course import Ailment, Ailments
+from dra_driver.health.findings import Cause, Severity
+from dra_driver.slices.counters import counter_set_name
+from dra_driver.slices.project import Projection, WireDevice, Withheld
+
+TAINTS = "taints"
+"""The field of a device."""
+
+MOST_TAINTS = 16
+
+
+class Effect(StrEnum):
+    """What a taint does; OFF is none at all."""
+
+    OFF = "off"
+    NONE = "None"
+    NO_SCHEDULE = "NoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+    @property
+    def keeps_away(self) -> bool:
+        """Whether pods that do not tolerate it are kept away."""
+        return self in (Effect.NO_SCHEDULE, Effect.NO_EXECUTE)
+
+
+Effects = Mapping[Severity, Effect]
+
+DEFAULT_EFFECTS: Effects = MappingProxyType(
+    {
+        Severity.WARNING: Effect.OFF,
+        Severity.FAULT: Effect.NO_SCHEDULE,
+        Severity.LOSS: Effect.NO_SCHEDULE,
+    }
+)
+"""Nobody's work is ended, and a warning changes nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What is wrong with GPUs, by UUID, and what follows from that."""
+
+    ailments: Mapping[str, Ailments] = field(default_factory=dict)
+    effects: Effects = field(default_factory=lambda: DEFAULT_EFFECTS)
+
+
+def ailments_of(source: NodeDevice, ailments: Ailments) -> Ailments:
+    """Return what is wrong with one device, of all that is wrong with its GPU.
+
+    What a MIG instance has, that alone has.
+    """
+    return tuple(one for one in ailments if one.instance is None or _has(source, one))
+
+
+def tainted(found: Projection, health: Health) -> Projection:
+    """Return what is published with the taints that the devices have now."""
+    if not health.ailments:
+        return found
+    devices = tuple(
+        _tainted(device, ailments_of(source, health.ailments.get(source.gpu.uuid, ())), health)
+        for device, source in zip(found.devices, found.sources, strict=True)
+    )
+    return replace(found, devices=devices)
+
+
+def without_taints(found: Projection) -> Projection:
+    """Return what is published where taints are not stored: nothing of a GPU that is not well.
+
+    Nothing at all of it: a partition uses its GPU's counters only as long as it is published.
+    """
+    bad: dict[int, set[str]] = {}
+    for device, source in zip(found.devices, found.sources, strict=True):
+        keys = {str(one["key"]) for one in _taints(device) if Effect(str(one["effect"])).keeps_away}
+        if keys:
+            bad.setdefault(source.gpu.index, set()).update(keys)
+    kept = [
+        ({key: value for key, value in device.items() if key != TAINTS}, source)
+        for device, source in zip(found.devices, found.sources, strict=True)
+        if source.gpu.index not in bad
+    ]
+    gone = {counter_set_name(one.gpu) for one in found.sources if one.gpu.index in bad}
+    withheld = [
+        Withheld(index=index, reason=_WITHHELD.format(", ".join(sorted(keys))))
+        for index, keys in sorted(bad.items())
+    ]
+    return replace(
+        found,
+        devices=tuple(device for device, _ in kept),
+        sources=tuple(source for _, source in kept),
+        counter_sets=tuple(one for one in found.counter_sets if one["name"] not in gone),
+        withheld=(*found.withheld, *withheld),
+    )
+
+
+_WITHHELD = (
+    "it is not well ({}), and the API server stores no taints to say so; enable the feature gate"
+    " DRADeviceTaints on the API server and the scheduler, then restart this driver"
+)
+
+
+def _tainted(device: WireDevice, ailments: Ailments, health: Health) -> WireDevice:
+    taints = list(_taints_of(ailments, health.effects))
+    return {**device, TAINTS: taints[:MOST_TAINTS]} if taints else device
+
+
+def _taints_of(ailments: Sequence[Ailment], effects: Effects) -> Iterator[dict[str, object]]:
+    """Yield a taint for each cause, of what is the gravest of it: they come in that order."""
+    told: set[Cause] = set()
+    for one in ailments:
+        cause, effect = one.finding.cause, effects[one.finding.severity]
+        if cause in told or effect is Effect.OFF:
+            continue
+        told.add(cause)
+        taint: dict[str, object] = {"key": f"{DRIVER_NAME}/{cause}"}
+        if one.finding.value:
+            taint["value"] = one.finding.value
+        began = datetime.fromtimestamp(one.since, tz=UTC)
+        yield {
+            **taint,
+            "effect": str(effect),
+            "timeAdded": began.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+
+
+def _has(source: NodeDevice, one: Ailment) -> bool:
+    slot = _slot(source.device)
+    instances: Sequence[Instance] = source.gpu.mig.instances if source.gpu.mig else ()
+    return slot is not None and any(
+        instance.slot == slot and instance.gpu_instance == one.instance.gpu_instance
+        for instance in instances
+        if one.instance is not None
+    )
+
+
+def _slot(device: Device) -> MigSlot | None:
+    match device:
+        case MigDevice() | Partition():
+            return device.slot
+        case Share() | ConsumableShare():
+            return _slot(device.of)
+        case Gpu():
+            return None
+
+
+def _taints(device: WireDevice) -> Sequence[Mapping[str, object]]:
+    return _objects(device.get(TAINTS))
+
+
+def _objects(value: object) -> Sequence[Mapping[str, object]]:
+    return value if isinstance(value, list) else ()

@@ -1,0 +1,264 @@
+"""The whole driver as a process, on GPUs that are not well."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from testbed.commands import wait_until
+from testbed.kubelet import KubeletClient
+
+from apiserver.rules import without_device_fields
+from apiserver.server import ApiServer
+from dra_driver.health.record import DAMAGED, FILE
+from dra_driver.simulator import profile as profiles
+from dra_driver.simulator.driver_root import Options
+from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
+from dra_driver.simulator.machine import Machine
+from worlds.process import SLICES, ProcessNode, eventually
+
+XID = ["gpu.nvidia.com/xid"]
+SOON = 2.0
+
+
+@pytest.fixture
+def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
+    node = ProcessNode(tmp_path, api)
+    yield node
+    node.driver.kill()
+
+
+def machine_of(node: ProcessNode, profile: str, version: str = "580.9.1") -> Machine:
+    """A machine, by default with a driver that knows of recovery actions."""
+    changed = profiles.changed(profiles.load(profile), {"driver_version": version})
+    machine = Machine.create(node.place.driver_root, changed, Options(userspace="stand-in"))
+    node.driver.env |= {"SYS_ROOT": str(machine.sys_root), "PROC_ROOT": str(machine.proc_root)}
+    return machine
+
+
+def start(node: ProcessNode, gpus: int) -> None:
+    node.driver.start()
+    node.driver.wait_log("driver started")
+    node.wait_devices(gpus)
+    node.driver.wait_log("gpu events are heard")
+
+
+def uuid_of(machine: Machine, minor: int) -> str:
+    return next(gpu.uuid for gpu in machine.gpus if gpu.minor == minor)
+
+
+def specs(node: ProcessNode) -> list[Any]:
+    return [one["spec"] for one in node.api.objects(SLICES)]
+
+
+def versions(node: ProcessNode) -> list[str]:
+    return [one["metadata"]["resourceVersion"] for one in node.api.objects(SLICES)]
+
+
+def contents(node: ProcessNode) -> list[Any]:
+    """What the slices say of devices, without the pool's generation."""
+    return [{**spec, "pool": spec["pool"]["name"]} for spec in specs(node)]
+
+
+def tainted_within(node: ProcessNode, wanted: Mapping[str, list[str]], seconds: float) -> None:
+    wait_until(lambda: node.taints() == wanted, f"taints {wanted}", timeout=seconds, interval=0.02)
+
+
+def untainted(node: ProcessNode) -> None:
+    eventually(lambda: node.taints() == {}, "taints to be lifted")
+
+
+def test_xid_79_taints_its_gpu_at_once_and_is_lifted_when_the_gpu_is_back(
+    node: ProcessNode,
+) -> None:
+    machine = machine_of(node, "t4x4", "535.1.1")
+    start(node, 4)
+    before = contents(node)
+    gpu = uuid_of(machine, 2)
+    machine.emit_xid(gpu, 79)
+    tainted_within(node, {"gpu-2": XID}, SOON)
+    machine.lose_gpu(gpu)
+    tainted_within(node, {"gpu-2": [*XID, "gpu.nvidia.com/gpu-lost"]}, 30)
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
+        error = kubelet.prepare(node.allocate("ill", "gpu-2"))["uid-ill"].error
+        assert "is lost" in error
+        assert kubelet.prepare(node.allocate("well", "gpu-1"))["uid-well"].error == ""
+    machine.restore_gpu(gpu)
+    untainted(node)
+    assert contents(node) == before
+
+
+def test_what_programs_cause_changes_nothing(node: ProcessNode) -> None:
+    machine = machine_of(node, "t4x4")
+    start(node, 4)
+    before = versions(node)
+    for xid in (13, 31, 43, 45, 68, 109, 94):
+        machine.emit_xid(uuid_of(machine, 2), xid)
+    wait_until(lambda: len(node.driver.events("xid passed over")) == 7, "xids", timeout=20)
+    time.sleep(1)
+    assert (versions(node), node.taints()) == (before, {})
+    assert not (node.place.data / FILE).exists()
+
+
+def test_steady_sickness_writes_nothing(node: ProcessNode) -> None:
+    machine = machine_of(node, "t4x4")
+    start(node, 4)
+    report(machine, uuid_of(machine, 1), Health(gpu="1", recovery_action="node-reboot"))
+    tainted_within(node, {"gpu-1": ["gpu.nvidia.com/recovery-action"]}, 30)
+    before = versions(node)
+    time.sleep(3)  # several looks
+    assert versions(node) == before
+
+
+def test_a_killed_driver_forgets_nothing_and_its_successor_lifts(node: ProcessNode) -> None:
+    machine = machine_of(node, "t4x4")
+    start(node, 4)
+    before, gpu = contents(node), uuid_of(machine, 3)
+    machine.emit_xid(gpu, 62)
+    tainted_within(node, {"gpu-3": XID}, SOON)
+    report(machine, gpu, Health(gpu="3", recovery_action="gpu-reset"))
+    both = {"gpu-3": [*XID, "gpu.nvidia.com/recovery-action"]}
+    tainted_within(node, both, 30)
+    sick, written = specs(node), versions(node)
+    node.driver.kill()
+    machine.reset_gpu(gpu)
+    report(machine, gpu, Health(gpu="3", recovery_action="gpu-reset"))
+    node.driver.start()
+    node.driver.wait_log("slices published")
+    assert (specs(node), versions(node)) == (sick, written)
+    report(machine, gpu, Health(gpu="3", recovery_action="none"))
+    untainted(node)
+    assert contents(node) == before
+    assert len(node.driver.events("gpu healed")) == 2
+
+
+def test_a_reboot_lifts(node: ProcessNode) -> None:
+    machine = machine_of(node, "t4x4", "535.1.1")
+    start(node, 4)
+    machine.emit_xid(uuid_of(machine, 3), 62)
+    tainted_within(node, {"gpu-3": XID}, SOON)
+    node.driver.kill()
+    machine.reboot()
+    node.driver.start()
+    untainted(node)
+    assert node.driver.events("gpus healed by the reboot")
+
+
+def test_a_damaged_record_is_put_aside_and_what_nvml_still_says_is_found_anew(
+    node: ProcessNode,
+) -> None:
+    machine = machine_of(node, "t4x4")
+    start(node, 4)
+    report(machine, uuid_of(machine, 1), Health(gpu="1", recovery_action="gpu-reset"))
+    tainted_within(node, {"gpu-1": ["gpu.nvidia.com/recovery-action"]}, 30)
+    node.driver.kill()
+    (node.place.data / FILE).write_bytes(b"half a fi")
+    node.driver.start()
+    node.driver.wait_log("health record damaged")
+    tainted_within(node, {"gpu-1": ["gpu.nvidia.com/recovery-action"]}, 30)
+    assert (node.place.data / DAMAGED).read_bytes() == b"half a fi"
+
+
+def test_what_a_mig_device_has_taints_it_alone_until_it_is_gone(node: ProcessNode) -> None:
+    machine = machine_of(node, "h100x8", "535.1.1")
+    gpu = uuid_of(machine, 0)
+    machine.set_mig_mode(gpu, enabled=True)
+    mine = machine.create_mig(gpu, "2g.20gb", 0)
+    machine.create_mig(gpu, "1g.10gb", 4)
+    node.driver.start()
+    node.driver.wait_log("driver started")
+    eventually(lambda: node.api.objects(SLICES), "slices")
+    node.driver.wait_log("gpu events are heard")
+    node.driver.wait_log("slices published")  # 195 devices, which takes a while
+    raise_xid_on_device(machine, mine, 62)
+    tainted_within(node, {"gpu-0-mig-2g20gb-14-0": XID}, SOON)
+    time.sleep(4)  # longer than what heals
+    assert node.taints() == {"gpu-0-mig-2g20gb-14-0": XID}
+    machine.destroy_mig(mine)
+    untainted(node)
+
+
+def test_shares_of_a_sick_gpu_are_tainted_with_it(node: ProcessNode) -> None:
+    machine = machine_of(node, "t4x4")
+    config = node.root / "shares.yaml"
+    config.write_text(
+        "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
+    )
+    node.driver.env["SHARE_CONFIG"] = str(config)
+    node.driver.start()
+    node.driver.wait_log("driver started")
+    eventually(lambda: len(node.devices()) == 12, "shares")
+    node.driver.wait_log("gpu events are heard")
+    before = contents(node)
+    machine.emit_xid(uuid_of(machine, 2), 62)
+    names = ["gpu-2", "gpu-2-share-0-of-2", "gpu-2-share-1-of-2"]
+    tainted_within(node, dict.fromkeys(names, XID), SOON)
+    machine.lose_gpu(uuid_of(machine, 2))
+    lost = [*XID, "gpu.nvidia.com/gpu-lost"]
+    eventually(lambda: node.taints() and sorted(node.taints()["gpu-2"]) == sorted(lost), "loss")
+    assert sorted(node.devices()) == sorted(d["name"] for s in before for d in s.get("devices", ()))
+    machine.restore_gpu(uuid_of(machine, 2))
+    untainted(node)
+    assert contents(node) == before
+
+
+def test_without_taints_a_sick_gpu_is_left_out_until_it_is_well(
+    tmp_path: Path, api: ApiServer
+) -> None:
+    api.store.rules.append(without_device_fields("taints"))
+    node = ProcessNode(tmp_path, api)
+    machine = machine_of(node, "t4x4")
+    start(node, 4)
+    try:
+        before = contents(node)
+        report(machine, uuid_of(machine, 1), Health(gpu="1", recovery_action="gpu-reset"))
+        node.wait_devices(3)
+        assert "gpu-1" not in node.devices()
+        withheld = node.driver.wait_log("gpu withheld")
+        assert "DRADeviceTaints" in withheld["reason"]
+        report(machine, uuid_of(machine, 1), Health(gpu="1", recovery_action="none"))
+        node.wait_devices(4)
+        assert contents(node) == before
+    finally:
+        node.driver.kill()
+
+
+def test_who_has_a_sick_gpu_is_told_and_nobody_else(node: ProcessNode) -> None:
+    machine = machine_of(node, "t4x4")
+    start(node, 4)
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
+        for name, device in (("ill", "gpu-2"), ("well", "gpu-1")):
+            assert kubelet.prepare(node.allocate(name, device))[f"uid-{name}"].error == ""
+    machine.emit_xid(uuid_of(machine, 2), 62)
+    eventually(lambda: node.api.objects("events"), "an event")
+    (event,) = node.api.objects("events")
+    assert (event["regarding"]["name"], event["reason"]) == ("ill", "GPUNotWell")
+    assert event["note"].startswith("gpu-2: XID 62: ")
+    assert "a reset of the GPU" in event["note"]
+
+
+def test_effects_are_as_they_are_set(node: ProcessNode) -> None:
+    machine = machine_of(node, "t4x4", "535.1.1")
+    node.driver.env |= {
+        "TAINT_WARNING": "None",
+        "TAINT_FAULT": "NoExecute",
+        "TAINT_LOSS": "off",
+        "ADDITIONAL_XIDS_TO_IGNORE": "119",
+    }
+    start(node, 4)
+    for minor, xid in ((0, 92), (1, 62), (2, 79), (3, 119)):
+        machine.emit_xid(uuid_of(machine, minor), xid)
+    tainted_within(node, {"gpu-0": XID, "gpu-1": XID}, 10)
+    effects = {
+        device["name"]: device["taints"][0]["effect"]
+        for spec in specs(node)
+        for device in spec["devices"]
+        if device.get("taints")
+    }
+    assert effects == {"gpu-0": "None", "gpu-1": "NoExecute"}
+    record = json.loads((node.place.data / FILE).read_text())
+    assert len(record["payload"]["gpus"]) == 3

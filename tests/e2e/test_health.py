@@ -1,0 +1,112 @@
+"""GPUs that become sick under pods: new pods go elsewhere, and come back once the GPU is well."""
+
+from collections.abc import Iterator
+
+import pytest
+from testbed.api import Object
+from testbed.commands import wait_until
+
+from e2e.scene import NAMESPACE, Scene, cel
+
+pytestmark = [pytest.mark.e2e, pytest.mark.feature("DRADeviceTaints")]
+
+GPU = "minor:6"
+DEVICE = "gpu-6"
+
+
+@pytest.fixture(autouse=True)
+def machine_as_before(scene: Scene) -> Iterator[None]:
+    """Mend the machine after a test, whether it went well or not, and wait until that is seen."""
+    settings = scene.node.driver_settings
+    yield
+    scene.node.machine.fault("lose", GPU)
+    wait_until(lambda: "gpu.nvidia.com/gpu-lost" in taints(scene), "the loss", timeout=30)
+    scene.node.machine.fault("restore", GPU)
+    wait_until(lambda: not taints(scene), "the taints to be lifted", timeout=60)
+    if scene.node.driver_settings != settings:
+        scene.node.restart_driver(settings)
+    scene.rewritten()
+
+
+def device(scene: Scene) -> Object:
+    (found,) = (
+        one
+        for spec in scene.node.slices()
+        for one in spec.get("devices", [])
+        if one["name"] == DEVICE
+    )
+    return dict(found)
+
+
+def taints(scene: Scene) -> dict[str, str]:
+    """The taints of the GPU that this file does things to: effects by key."""
+    return {one["key"]: one["effect"] for one in device(scene).get("taints", [])}
+
+
+def wanting_it(scene: Scene) -> str:
+    """A template of claims for that GPU and no other."""
+    uuid = device(scene)["attributes"]["uuid"]["string"]
+    return scene.template(selectors=cel(f'device.attributes["gpu.nvidia.com"].uuid == "{uuid}"'))
+
+
+def test_a_pod_on_a_sick_gpu_goes_on_others_wait_and_run_once_it_is_well(scene: Scene) -> None:
+    template = wanting_it(scene)
+    there = scene.pod("there", templates=[template])
+    scene.running(there)
+    containers, gpus = scene.container_ids(there), scene.gpus(there)
+
+    scene.node.machine.xid(GPU, 79)
+    wait_until(
+        lambda: taints(scene) == {"gpu.nvidia.com/xid": "NoSchedule"}, "its taint", timeout=5
+    )
+    assert "XID 79" in scene.warning(there, "GPUNotWell")
+    assert scene.container_ids(there) == containers
+    assert scene.gpus(there) == gpus
+    elsewhere = scene.pod("elsewhere", templates=[scene.template("any")])
+    scene.running(elsewhere)
+    assert scene.gpus(elsewhere) != gpus
+    scene.delete(there)
+    waiting = scene.pod("waiting", templates=[template])
+    assert "cannot allocate all claims" in scene.unschedulable(waiting)
+
+    scene.node.machine.fault("lose", GPU)
+    wait_until(lambda: "gpu.nvidia.com/gpu-lost" in taints(scene), "the loss", timeout=30)
+    assert "cannot allocate all claims" in scene.unschedulable(waiting)
+    scene.node.machine.fault("restore", GPU)
+    scene.running(waiting)
+    assert taints(scene) == {}
+    assert scene.gpus(waiting) == gpus
+
+
+def test_a_restarted_driver_knows_and_what_programs_cause_is_nothing(scene: Scene) -> None:
+    scene.node.machine.xid(GPU, 31)
+    scene.node.machine.xid(GPU, 79)
+    wait_until(lambda: taints(scene), "its taint", timeout=5)
+    (before,) = device(scene)["taints"]
+    assert before["value"] == "79"
+    scene.node.driver.kill()
+    scene.node.driver.start()
+    scene.node.driver.wait_log("slices published")
+    (after,) = device(scene)["taints"]
+    assert after == before
+
+
+def test_where_no_execute_is_set_the_pod_is_evicted(scene: Scene) -> None:
+    settings = scene.node.driver_settings
+    scene.node.restart_driver(settings | {"TAINT_LOSS": "NoExecute"})
+    scene.node.driver.wait_log("gpu events are heard")
+    try:
+        there = scene.pod("there", templates=[wanting_it(scene)])
+        other = scene.pod("other", templates=[scene.template("any")])
+        scene.running(there, other)
+        scene.node.machine.xid(GPU, 79)
+        wait_until(
+            lambda: (
+                there not in {one["metadata"]["name"] for one in scene.api.all("Pod", NAMESPACE)}
+            ),
+            "the pod to be evicted",
+            timeout=60,
+        )
+        scene.running(other)
+    finally:
+        scene.node.restart_driver(settings)

@@ -1,0 +1,214 @@
+"""When something that is wrong with a GPU begins to count, passes, and comes back."""
+
+from dra_driver.devices.model import SickGpu
+from dra_driver.devices.vitals import InstanceId, Vitals
+from dra_driver.health import tables
+from dra_driver.health.course import (
+    Ailments,
+    HealthTiming,
+    after_absence,
+    after_event,
+    after_look,
+    in_force,
+)
+from dra_driver.health.findings import Cause
+from dra_driver.health.judge import examined, of_xid, out_of_reach
+
+TIMING = HealthTiming(settle=60, settle_most=3600)
+WELL = Vitals(recovery_action=0, rows_pending=False, rows_failed=False, uncorrected=0, slowdown=0)
+OLD_AND_WELL = Vitals(rows_pending=False, rows_failed=False, uncorrected=0, slowdown=0)
+"""What a driver says that knows of no recovery action."""
+LOST = SickGpu(index=0, reason="lost", is_lost=True)
+
+
+def look(
+    ailments: Ailments, vitals: Vitals, now: int, instances: set[int] | None = None
+) -> Ailments:
+    return after_look(ailments, examined(vitals), instances, now, TIMING)
+
+
+def lose(ailments: Ailments, now: int) -> Ailments:
+    return after_look(ailments, out_of_reach(LOST), None, now, TIMING)
+
+
+def xid(ailments: Ailments, number: int, now: int, instance: InstanceId | None = None) -> Ailments:
+    finding = of_xid(number)
+    assert finding is not None
+    return after_event(ailments, finding, instance, now, TIMING)
+
+
+def values(ailments: Ailments) -> list[str]:
+    return [one.finding.value or one.finding.cause for one in in_force(ailments)]
+
+
+def test_what_a_look_reads_counts_at_once_and_passes_after_a_minute_of_good_looks() -> None:
+    sick = look((), Vitals(recovery_action=1), 1000)
+    assert values(sick) == ["gpu-reset"]
+    assert in_force(sick)[0].since == 1000
+    for now in (1030, 1060):
+        sick = look(sick, WELL, now)
+        assert values(sick) == ["gpu-reset"]
+    assert values(look(sick, WELL, 1090)) == []
+
+
+def test_a_bad_look_in_between_starts_the_minute_anew_and_not_the_ailment() -> None:
+    sick = look((), Vitals(recovery_action=1), 1000)
+    sick = look(sick, WELL, 1030)
+    sick = look(sick, Vitals(recovery_action=1), 1060)
+    sick = look(look(sick, WELL, 1090), WELL, 1120)
+    assert values(sick) == ["gpu-reset"]
+    assert in_force(sick)[0].since == 1000
+    assert values(look(sick, WELL, 1150)) == []
+
+
+def test_a_look_that_says_nothing_of_a_cause_changes_nothing_of_it() -> None:
+    sick = look((), Vitals(rows_pending=True, rows_failed=False), 1000)
+    for now in range(1030, 2000, 30):
+        sick = look(sick, Vitals(recovery_action=0), now)  # as on a GPU with MIG devices
+    assert values(sick) == ["pending"]
+
+
+def test_steady_sickness_is_the_same_value_look_after_look() -> None:
+    sick = look((), Vitals(rows_failed=True), 1000)
+    assert look(look(sick, Vitals(rows_failed=True), 1030), Vitals(rows_failed=True), 1060) == sick
+
+
+def test_a_slowdown_counts_only_once_it_has_lasted() -> None:
+    hot = Vitals(slowdown=0x40)
+    slow = look((), hot, 1000)
+    assert values(slow) == []
+    slow = look(slow, hot, 1030)
+    assert values(slow) == []
+    slow = look(slow, hot, 1060)
+    assert values(slow) == ["thermal"]
+    assert in_force(slow)[0].since == 1000
+
+
+def test_a_short_slowdown_leaves_no_trace() -> None:
+    assert look(look((), Vitals(slowdown=0x40), 1000), WELL, 1030) == ()
+
+
+def test_an_xid_passes_when_the_card_itself_says_that_nothing_is_to_be_done() -> None:
+    sick = xid((), 62, 1000)
+    sick = look(sick, Vitals(recovery_action=1), 1001)
+    assert values(sick) == ["62", "gpu-reset"]
+    sick = look(sick, WELL, 1500)
+    assert values(sick) == ["62", "gpu-reset"]
+    assert values(look(sick, WELL, 1560)) == []
+
+
+def test_an_xid_on_a_driver_without_that_word_stays_however_long_the_gpu_looks_well() -> None:
+    sick = xid((), 62, 1000)
+    for now in range(1030, 100_000, 30):
+        sick = look(sick, OLD_AND_WELL, now)
+    assert values(sick) == ["62"]
+
+
+def test_an_xid_that_passes_by_itself_does_so_on_every_driver() -> None:
+    sick = look(xid((), 92, 1000), OLD_AND_WELL, 1030)
+    assert values(sick) == ["92"]
+    assert values(look(sick, OLD_AND_WELL, 1090)) == []
+
+
+def test_a_gpu_that_was_away_and_answers_again_has_been_reset() -> None:
+    sick = lose(xid((), 79, 1000), 1001)
+    assert values(sick) == ["79", Cause.LOST]
+    sick = look(sick, OLD_AND_WELL, 1030)
+    assert values(sick) == ["79", Cause.LOST]
+    assert values(look(sick, OLD_AND_WELL, 1090)) == []
+
+
+def test_a_gpu_that_was_taken_out_and_put_back_has_been_reset() -> None:
+    sick = after_absence(xid((), 62, 1000))
+    sick = look(sick, OLD_AND_WELL, 1030)
+    assert values(look(sick, OLD_AND_WELL, 1090)) == []
+
+
+def test_the_same_xid_after_the_gpu_is_back_is_a_new_one() -> None:
+    sick = xid(lose(xid((), 62, 1000), 1001), 62, 1020)
+    for now in range(1030, 5000, 30):
+        sick = look(sick, OLD_AND_WELL, now)
+    assert "62" in values(sick)
+
+
+def test_a_storm_of_one_xid_is_one_ailment() -> None:
+    once = xid((), 62, 1000)
+    assert xid(xid(once, 62, 1001), 62, 1002) == once
+
+
+def test_the_gravest_comes_first_then_the_oldest() -> None:
+    sick = xid(xid(xid((), 92, 1), 48, 2), 62, 3)
+    assert values(xid(sick, 79, 4)) == ["79", "48", "62", "92"]
+
+
+def test_what_comes_back_has_to_be_away_longer_each_time() -> None:
+    bad, now, sick = Vitals(recovery_action=1), 0, ()
+    taken = []
+    for _ in range(8):
+        sick = look(sick, bad, now)
+        began = now
+        while values(sick):
+            now += 30
+            sick = look(sick, WELL, now)
+        taken.append(now - began - 30)
+        now += 30
+    assert taken == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+
+
+def test_what_was_long_ago_is_forgotten() -> None:
+    sick = look((), Vitals(recovery_action=1), 0)
+    sick = look(look(sick, WELL, 30), WELL, 90)
+    assert sick != ()
+    assert look(sick, WELL, 90 + 3600) == ()
+
+
+def test_of_two_ways_to_be_out_of_reach_the_one_that_holds_stays() -> None:
+    silent = after_look(
+        (), out_of_reach(SickGpu(index=0, reason="", is_silent=True)), None, 0, TIMING
+    )
+    sick = silent
+    for now in range(30, 200, 30):
+        sick = lose(sick, now)
+    assert values(sick) == [Cause.LOST]
+
+
+def test_what_one_instance_has_goes_with_the_instance() -> None:
+    mine = InstanceId(gpu_instance=3, compute_instance=0)
+    sick = xid((), 62, 1000, mine)
+    sick = look(sick, OLD_AND_WELL, 1030, {3, 4})
+    assert [one.instance for one in in_force(sick)] == [mine]
+    assert look(sick, OLD_AND_WELL, 1060, {4}) == ()
+
+
+def test_a_look_that_cannot_list_instances_ends_none() -> None:
+    sick = xid((), 62, 1000, InstanceId(gpu_instance=3))
+    assert values(look(sick, OLD_AND_WELL, 1030, None)) == ["62"]
+
+
+def test_the_same_xid_on_two_instances_is_two_ailments() -> None:
+    sick = xid(xid((), 62, 1, InstanceId(gpu_instance=3)), 62, 2, InstanceId(gpu_instance=4))
+    assert values(sick) == ["62", "62"]
+
+
+def test_a_clock_that_was_set_back_ends_nothing_early() -> None:
+    sick = look(look((), Vitals(recovery_action=1), 1000), WELL, 1030)
+    assert values(look(sick, WELL, 500)) == ["gpu-reset"]
+
+
+def test_every_finding_of_a_look_can_pass() -> None:
+    for finding in tables.known():
+        if finding.cause in tables.POLLED:
+            assert (
+                finding.cause
+                not in examined(
+                    Vitals(
+                        recovery_action=0,
+                        rows_pending=False,
+                        rows_failed=False,
+                        uncorrected=0,
+                        slowdown=0,
+                        fabric_state=3,
+                        fabric_status=0,
+                    )
+                ).unanswered
+            )

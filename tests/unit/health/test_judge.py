@@ -1,0 +1,164 @@
+"""What NVML says of a GPU, and what that means."""
+
+import pytest
+
+from dra_driver.devices.model import SickGpu
+from dra_driver.devices.vitals import Vitals
+from dra_driver.errors import ConfigError
+from dra_driver.health import tables
+from dra_driver.health.findings import Cause, Finding, Remedy, Severity
+from dra_driver.health.judge import (
+    Examination,
+    asks_for_look,
+    examined,
+    of_xid,
+    out_of_reach,
+    parse_xids,
+)
+
+WELL = Vitals(
+    recovery_action=0,
+    rows_pending=False,
+    rows_failed=False,
+    uncorrected=0,
+    slowdown=1,
+    fabric_state=3,
+    fabric_status=0,
+)
+LACKS_ALL = Vitals()
+
+
+def keys(found: Examination) -> list[tuple[str, str]]:
+    return [finding.key for finding in found.findings]
+
+
+def test_a_gpu_that_is_well_has_nothing_and_says_so() -> None:
+    assert examined(WELL) == Examination(says_well=True)
+
+
+def test_a_card_that_tells_nothing_has_nothing_and_is_not_known_to_be_well() -> None:
+    found = examined(LACKS_ALL)
+    assert found.findings == ()
+    assert not found.says_well
+    assert found.unanswered == tables.POLLED
+
+
+@pytest.mark.parametrize(
+    ("vitals", "value", "severity", "remedy"),
+    [
+        (Vitals(recovery_action=1), "gpu-reset", Severity.FAULT, Remedy.RESET),
+        (Vitals(recovery_action=2), "node-reboot", Severity.FAULT, Remedy.REBOOT),
+        (Vitals(recovery_action=3), "drain-p2p", Severity.FAULT, Remedy.DRAIN),
+        (Vitals(recovery_action=4), "drain-and-reset", Severity.FAULT, Remedy.RESET),
+        (Vitals(recovery_action=5), "recover-imex-domain", Severity.WARNING, Remedy.NONE),
+        (Vitals(recovery_action=6), "bus-reset", Severity.FAULT, Remedy.REBOOT),
+        (Vitals(recovery_action=7), "system-reboot", Severity.FAULT, Remedy.REBOOT),
+        (Vitals(recovery_action=99), "unknown", Severity.FAULT, Remedy.REBOOT),
+        (Vitals(rows_failed=True), "failed", Severity.FAULT, Remedy.REPLACE),
+        (Vitals(rows_pending=True), "pending", Severity.WARNING, Remedy.RESET),
+        (Vitals(uncorrected=1), "uncorrected", Severity.WARNING, Remedy.RESET),
+        (Vitals(slowdown=0x40 | 0x8), "thermal", Severity.WARNING, Remedy.NONE),
+        (Vitals(slowdown=0x80), "power-brake", Severity.WARNING, Remedy.NONE),
+        (Vitals(fabric_state=1), "not-started", Severity.FAULT, Remedy.NONE),
+        (Vitals(fabric_state=2), "in-progress", Severity.FAULT, Remedy.NONE),
+        (Vitals(fabric_state=3, fabric_status=999), "failed", Severity.FAULT, Remedy.RESET),
+    ],
+)
+def test_each_fact_that_is_read_has_its_finding(
+    vitals: Vitals, value: str, severity: Severity, remedy: Remedy
+) -> None:
+    (finding,) = examined(vitals).findings
+    assert (finding.value, finding.severity, finding.remedy) == (value, severity, remedy)
+    assert not examined(vitals).says_well
+
+
+@pytest.mark.parametrize("bits", [0x1, 0x2, 0x4, 0x8, 0x20, 0x100])
+def test_what_a_gpu_does_to_its_clocks_in_daily_work_is_nothing(bits: int) -> None:
+    assert examined(Vitals(slowdown=bits)).findings == ()
+
+
+def test_several_facts_are_several_findings() -> None:
+    assert keys(examined(Vitals(rows_failed=True, rows_pending=True, recovery_action=1))) == [
+        (Cause.RECOVERY, "gpu-reset"),
+        (Cause.ROW_REMAP, "failed"),
+        (Cause.ROW_REMAP, "pending"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sick", "cause"),
+    [
+        (SickGpu(index=3, reason="no bus", is_lost=True), Cause.LOST),
+        (SickGpu(index=3, reason="no word", is_silent=True), Cause.SILENT),
+        (SickGpu(index=3, reason="no way"), Cause.REFUSED),
+    ],
+)
+def test_a_gpu_out_of_reach_has_nvmls_reason_and_nothing_else_is_known(
+    sick: SickGpu, cause: Cause
+) -> None:
+    found = out_of_reach(sick)
+    (finding,) = found.findings
+    assert finding.cause is cause
+    assert sick.reason in finding.reason
+    assert found.unanswered == tables.POLLED
+    assert not found.answered
+
+
+@pytest.mark.parametrize("number", sorted(tables.APPLICATION_XIDS | tables.INFORMATIVE_XIDS))
+def test_what_a_program_can_cause_or_only_accompanies_says_nothing(number: int) -> None:
+    assert of_xid(number) is None
+
+
+@pytest.mark.parametrize("number", [13, 31, 43, 45, 68, 109])
+def test_the_xids_that_nvidias_driver_ignores_are_of_applications(number: int) -> None:
+    assert of_xid(number) is None
+    assert not asks_for_look(number)
+
+
+@pytest.mark.parametrize("number", sorted(tables.XIDS))
+def test_each_xid_of_the_table_is_a_finding_with_its_number(number: int) -> None:
+    finding = of_xid(number)
+    assert finding is not None
+    assert finding.key == (Cause.XID, str(number))
+    assert finding.reason.startswith(f"XID {number}: ")
+    assert asks_for_look(number)
+    assert of_xid(number, frozenset({number})) is None
+
+
+def test_no_xid_is_in_two_tables() -> None:
+    assert not tables.XIDS.keys() & (tables.APPLICATION_XIDS | tables.INFORMATIVE_XIDS)
+    assert not tables.APPLICATION_XIDS & tables.INFORMATIVE_XIDS
+
+
+def test_an_xid_that_nobody_knows_is_a_fault() -> None:
+    finding = of_xid(999)
+    assert finding is not None
+    assert (finding.severity, finding.remedy) == (Severity.FAULT, Remedy.RESET)
+
+
+def test_the_change_of_the_recovery_action_is_a_reason_to_look_and_no_finding() -> None:
+    assert of_xid(154) is None
+    assert asks_for_look(154)
+
+
+@pytest.mark.parametrize("finding", tables.known(), ids=lambda one: f"{one.cause}-{one.value}")
+def test_each_finding_is_found_again_by_what_a_record_has_of_it(finding: Finding) -> None:
+    assert tables.finding_of(finding.cause, finding.value) == finding
+
+
+def test_a_record_of_nothing_known_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no finding"):
+        tables.finding_of(Cause.FABRIC, "torn")
+
+
+@pytest.mark.parametrize(
+    ("text", "xids"), [("", set()), ("94", {94}), (" 94, 119 ,", {94, 119}), ("0", {0})]
+)
+def test_a_list_of_xids_is_read(text: str, xids: set[int]) -> None:
+    assert parse_xids(text) == xids
+
+
+@pytest.mark.parametrize("text", ["ninety", "94;95", "-1", "9.5", "\u0663"])
+def test_a_list_with_something_else_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no XID"):
+        parse_xids(text)

@@ -1,0 +1,95 @@
+"""The thread that waits for events: what it does with them, and how often it has GPUs looked at."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dra_driver.devices.vitals import GpuEvent
+from dra_driver.errors import DeviceError, LostError, TransientError
+from dra_driver.health.listener import Listener
+
+Outcome = GpuEvent | Exception | None
+
+
+class World:
+    """What happens at each wait, and what came of it."""
+
+    def __init__(self, *outcomes: Outcome, is_reason: bool = True) -> None:
+        self._outcomes = list(outcomes)
+        self._is_reason = is_reason
+        self.heard: list[GpuEvent] = []
+        self.looks = 0
+        self.now = 0.0
+        self.done = threading.Event()
+
+    def wait(self, _seconds: float) -> GpuEvent | None:
+        if not self._outcomes:
+            self.done.set()
+            time.sleep(0.01)
+            return None
+        outcome = self._outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def hear(self, event: GpuEvent) -> bool:
+        self.heard.append(event)
+        return self._is_reason
+
+    def look(self) -> None:
+        self.looks += 1
+
+    @contextmanager
+    def heard_out(self) -> Iterator[None]:
+        listener = Listener(self.wait, self.hear, look=self.look, clock=lambda: self.now)
+        listener.start()
+        assert self.done.wait(20)
+        yield
+        listener.stop(10)
+
+
+XID = GpuEvent(gpu="GPU-1", xid=79)
+
+
+def test_an_event_is_heard_and_gpus_are_looked_at() -> None:
+    world = World(None, XID)
+    with world.heard_out():
+        assert (world.heard, world.looks) == ([XID], 1)
+
+
+def test_a_storm_of_events_is_one_look_and_one_more_when_its_time_has_come() -> None:
+    world = World(*[XID] * 500)
+    with world.heard_out():
+        assert (len(world.heard), world.looks) == (500, 1)
+        world.now = 6.0
+        end = time.monotonic() + 10
+        while world.looks < 2 and time.monotonic() < end:
+            time.sleep(0.01)
+        world.now = 60.0
+        time.sleep(0.1)
+        assert world.looks == 2
+
+
+def test_what_programs_cause_is_heard_and_no_reason_to_look() -> None:
+    world = World(*[XID] * 500, is_reason=False)
+    with world.heard_out():
+        assert (len(world.heard), world.looks) == (500, 0)
+
+
+def test_a_loss_without_a_name_is_a_reason_to_look() -> None:
+    world = World(LostError("lost"))
+    with world.heard_out():
+        assert (world.heard, world.looks) == ([], 1)
+
+
+def test_it_goes_on_after_a_closed_nvml() -> None:
+    world = World(TransientError("closed"), XID)
+    with world.heard_out():
+        assert world.heard == [XID]
+
+
+def test_it_goes_on_after_a_refusal() -> None:
+    world = World(DeviceError("no"), XID)
+    with world.heard_out():
+        assert world.heard == [XID]

@@ -1,0 +1,115 @@
+"""What is wrong with GPUs outlives the driver's process, and no half a file is believed."""
+
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from dra_driver.devices.vitals import InstanceId
+from dra_driver.envelope import seal
+from dra_driver.errors import StateError
+from dra_driver.health import tables
+from dra_driver.health.course import Ailment
+from dra_driver.health.record import DAMAGED, FILE, GpuHealth, HealthFile, read_health
+
+SICK = GpuHealth(
+    name="gpu-3",
+    index=2,
+    pci_address="0000:3b:00.0",
+    ailments=(
+        Ailment(finding=tables.XIDS[79], since=1000, was_away=True),
+        Ailment(
+            finding=tables.XIDS[62],
+            instance=InstanceId(gpu_instance=3, compute_instance=0),
+            since=1001,
+            absent_since=1010,
+            relapses=2,
+        ),
+        Ailment(finding=tables.SLOWDOWNS[0x40], since=1002, counts=False),
+        Ailment(finding=tables.LOST, since=1003, passed_at=1100),
+    ),
+)
+
+
+def test_the_successor_reads_all_of_it(tmp_path: Path) -> None:
+    assert HealthFile(tmp_path / "data", "boot-1").write({"GPU-a": SICK})
+    assert HealthFile(tmp_path / "data", "boot-1").read() == {"GPU-a": SICK}
+
+
+@pytest.mark.parametrize("finding", tables.known(), ids=lambda one: f"{one.cause}-{one.value}")
+def test_every_finding_is_kept(tmp_path: Path, finding: object) -> None:
+    ailments = (Ailment(finding=finding, since=1),)  # type: ignore[arg-type]
+    gpus = {"GPU-a": GpuHealth(name="gpu-0", index=0, pci_address="", ailments=ailments)}
+    HealthFile(tmp_path, "boot-1").write(gpus)
+    assert HealthFile(tmp_path, "boot-1").read() == gpus
+
+
+def test_a_reboot_heals(tmp_path: Path) -> None:
+    HealthFile(tmp_path, "boot-1").write({"GPU-a": SICK})
+    assert HealthFile(tmp_path, "boot-2").read() == {}
+
+
+def test_a_node_that_is_well_has_no_file(tmp_path: Path) -> None:
+    healthy = GpuHealth(name="gpu-0", index=0, pci_address="")
+    assert HealthFile(tmp_path, "boot-1").write({"GPU-a": healthy})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
+    file = HealthFile(tmp_path, "boot-1")
+    file.write({"GPU-a": SICK})
+    before = (tmp_path / FILE).stat()
+    file.write({"GPU-a": SICK})
+    assert (tmp_path / FILE).stat().st_ino == before.st_ino
+
+
+def test_once_all_is_well_the_file_says_so(tmp_path: Path) -> None:
+    file = HealthFile(tmp_path, "boot-1")
+    file.write({"GPU-a": SICK})
+    file.write({})
+    assert HealthFile(tmp_path, "boot-1").read() == {}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        seal({"bootID": "boot-1"}),
+        seal({"bootID": "boot-1", "gpus": {"GPU-a": {"name": "gpu-0"}}}),
+        seal({"bootID": "boot-1", "gpus": []}),
+    ],
+)
+def test_a_damaged_file_is_kept_for_people_and_said_once(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / FILE).write_bytes(data)
+    with pytest.raises(StateError, match="cannot be read"):
+        read_health(tmp_path)
+    with capture_logs() as lines:
+        file = HealthFile(tmp_path, "boot-1")
+        assert file.read() == {}
+        assert file.read() == {}
+    assert [line["event"] for line in lines] == ["health record damaged"]
+    assert (tmp_path / DAMAGED).read_bytes() == data
+    assert file.write({"GPU-a": SICK})
+    assert file.read() == {"GPU-a": SICK}
+
+
+def test_a_newer_versions_file_is_left_as_it_is(tmp_path: Path) -> None:
+    data = b'{"version":9,"what":"ever"}\n'
+    (tmp_path / FILE).write_bytes(data)
+    file = HealthFile(tmp_path, "boot-1")
+    assert file.read() == {}
+    assert file.write({"GPU-a": SICK})
+    assert (tmp_path / FILE).read_bytes() == data
+
+
+def test_a_disk_that_cannot_be_written_is_said_once_and_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("in the way")
+    file = HealthFile(tmp_path / "data", "boot-1")
+    with capture_logs() as lines:
+        assert not file.write({"GPU-a": SICK})
+        assert not file.write({"GPU-a": SICK})
+    assert [line["event"] for line in lines] == ["health record not written"]
+    (tmp_path / "data").unlink()
+    assert file.write({"GPU-a": SICK})
+    assert HealthFile(tmp_path / "data", "boot-1").read() == {"GPU-a": SICK}

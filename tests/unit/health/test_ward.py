@@ -1,0 +1,220 @@
+"""What is wrong with the GPUs of a node, kept from looks and events, over restarts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+import make
+from dra_driver.devices.model import Gpu, Inventory, MigMode, SickGpu
+from dra_driver.devices.vitals import GpuEvent, InstanceId, Vitals
+from dra_driver.health.course import Ailment, HealthTiming
+from dra_driver.health.record import GpuHealth, HealthFile
+from dra_driver.health.ward import Ward, WardSettings, at_their_places
+
+WELL = Vitals(recovery_action=0)
+GPUS = tuple(make.gpu(minor, vitals=WELL) for minor in range(4))
+
+
+class Driver:
+    """One life of a driver, as far as health goes; another goes on with its folder."""
+
+    def __init__(self, folder: Path, *, boot_id: str = "boot-1", now: float = 1000.0) -> None:
+        self.folder = folder
+        self.now = now
+        self.changes = 0
+        self.begun: list[tuple[str, str]] = []
+        self.ward = Ward(
+            HealthFile(folder, boot_id),
+            WardSettings(timing=HealthTiming(settle=60), ignored_xids=frozenset({119})),
+            clock=lambda: self.now,
+            on_change=self._change,
+            on_begin=self._begin,
+        )
+
+    def _change(self) -> None:
+        self.changes += 1
+
+    def _begin(self, _uuid: str, gpu: GpuHealth, one: Ailment) -> None:
+        self.begun.append((gpu.name, one.finding.value or str(one.finding.cause)))
+
+    def look(self, *gpus: Gpu, sick: tuple[SickGpu, ...] = (), later: float = 30.0) -> Inventory:
+        self.now += later
+        seen = make.inventory(*(gpus or GPUS), sick=sick)
+        self.ward.look(seen)
+        return seen
+
+    def hear(self, gpu: Gpu, xid: int | None, instance: InstanceId | None = None) -> bool:
+        return self.ward.hear(GpuEvent(gpu=gpu.uuid, xid=xid, instance=instance))
+
+    def wrong(self) -> dict[str, list[str]]:
+        return {
+            uuid: [one.finding.value or str(one.finding.cause) for one in ailments]
+            for uuid, ailments in self.ward.in_force().items()
+        }
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Driver:
+    driver = Driver(tmp_path)
+    driver.look()
+    return driver
+
+
+def lost(gpu: Gpu) -> SickGpu:
+    return SickGpu(index=gpu.index, reason="it is lost", is_lost=True)
+
+
+def test_steady_health_changes_nothing_and_writes_nothing(driver: Driver) -> None:
+    for _ in range(5):
+        driver.look()
+    assert (driver.wrong(), driver.changes, list(driver.folder.iterdir())) == ({}, 0, [])
+
+
+def test_an_xid_is_one_gpus_and_the_look_after_it_leaves_it(driver: Driver) -> None:
+    assert driver.hear(GPUS[2], 62)
+    assert driver.wrong() == {GPUS[2].uuid: ["62"]}
+    driver.look()
+    assert driver.wrong() == {GPUS[2].uuid: ["62"]}
+    assert (driver.changes, driver.begun) == (1, [("gpu-2", "62")])
+
+
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109, 119])
+def test_an_xid_of_a_program_or_one_that_the_admin_ignores_changes_nothing(
+    driver: Driver, xid: int
+) -> None:
+    for _ in range(100):
+        assert not driver.hear(GPUS[2], xid)
+    assert (driver.wrong(), driver.changes, list(driver.folder.iterdir())) == ({}, 0, [])
+
+
+def test_other_events_and_154_are_reasons_to_look(driver: Driver) -> None:
+    assert driver.hear(GPUS[2], None)
+    assert driver.hear(GPUS[2], 154)
+    assert driver.wrong() == {}
+
+
+def test_a_storm_is_one_change_and_one_line(driver: Driver) -> None:
+    with capture_logs() as lines:
+        for _ in range(100):
+            driver.hear(GPUS[2], 62)
+    assert driver.changes == 1
+    assert [line["event"] for line in lines] == ["gpu sick"]
+
+
+def test_the_line_says_what_and_what_to_do(driver: Driver) -> None:
+    with capture_logs() as lines:
+        driver.hear(GPUS[2], 79)
+    (line,) = lines
+    assert (line["device"], line["cause"], line["value"]) == ("gpu-2", "xid", "79")
+    assert line["reason"] == "XID 79: the GPU has fallen off the bus"
+    assert line["remedy"] == "a reboot of the node"
+
+
+def test_the_successor_knows_and_lifts(driver: Driver) -> None:
+    driver.hear(GPUS[2], 62)
+    driver.look(*(replace(gpu, vitals=Vitals(recovery_action=1)) for gpu in GPUS[2:3]), *GPUS[:2])
+    since = driver.ward.in_force()[GPUS[2].uuid][0].since
+    successor = Driver(driver.folder, now=driver.now)
+    assert successor.wrong() == driver.wrong() == {GPUS[2].uuid: ["62", "gpu-reset"]}
+    assert successor.ward.in_force()[GPUS[2].uuid][0].since == since
+    successor.look()
+    successor.look()
+    assert successor.wrong() != {}
+    successor.look()
+    assert (successor.wrong(), successor.changes) == ({}, 1)
+
+
+def test_a_reboot_heals(driver: Driver) -> None:
+    driver.hear(GPUS[2], 62)
+    rebooted = Driver(driver.folder, boot_id="boot-2")
+    rebooted.look()
+    assert rebooted.wrong() == {}
+
+
+def test_a_lost_gpu_is_published_as_it_was_and_the_same_slices_come_of_it(
+    driver: Driver,
+) -> None:
+    before = driver.look()
+    seen = driver.look(*GPUS[:1], *GPUS[2:], sick=(lost(GPUS[1]),))
+    assert driver.wrong() == {GPUS[1].uuid: ["gpu-lost"]}
+    published = driver.ward.published(seen)
+    assert published == before
+    assert driver.ward.published(seen) is published
+    for _ in range(3):
+        again = driver.look()
+    assert driver.wrong() == {}
+    assert driver.ward.published(again) == before
+
+
+def test_two_gpus_that_are_lost_at_once_are_told_apart(driver: Driver) -> None:
+    driver.look(GPUS[0], GPUS[3], sick=(lost(GPUS[1]), lost(GPUS[2])))
+    assert set(driver.wrong()) == {GPUS[1].uuid, GPUS[2].uuid}
+
+
+def test_a_gpu_that_is_taken_out_is_not_published_and_not_sick(driver: Driver) -> None:
+    seen = driver.look(*GPUS[:3])
+    assert driver.ward.published(seen) == seen
+    assert driver.wrong() == {}
+
+
+def test_a_gpu_that_was_never_described_is_known_by_nobody(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    seen = driver.look(*GPUS[1:], sick=(lost(GPUS[0]),))
+    assert driver.ward.published(seen) == seen
+    assert driver.wrong() == {}
+
+
+def test_a_lost_gpu_is_known_again_by_the_successor(driver: Driver) -> None:
+    driver.look(*GPUS[1:], sick=(lost(GPUS[0]),))
+    successor = Driver(driver.folder, now=driver.now)
+    seen = successor.look(*GPUS[1:], sick=(lost(GPUS[0]),))
+    assert successor.wrong() == {GPUS[0].uuid: ["gpu-lost"]}
+    assert successor.ward.published(seen) == seen  # its facts went with the other process
+
+
+def test_a_look_without_a_driver_says_nothing_of_gpus(driver: Driver) -> None:
+    driver.hear(GPUS[2], 62)
+    nothing = Inventory(driver_version=None, cuda_version=None, problem="no driver")
+    for _ in range(10):
+        driver.now += 60
+        driver.ward.look(nothing)
+    assert driver.wrong() == {GPUS[2].uuid: ["62"]}
+    assert driver.ward.published(nothing) is nothing
+
+
+def test_an_event_of_an_instance_is_over_with_the_instance(driver: Driver) -> None:
+    device = make.mig_device(0)
+    divided = make.gpu(0, mig_mode=MigMode.ENABLED, mig=make.mig(device), vitals=Vitals())
+    driver.look(divided, *GPUS[1:])
+    driver.hear(divided, 62, InstanceId(gpu_instance=device.gpu_instance))
+    driver.look(divided, *GPUS[1:])
+    assert driver.wrong() == {divided.uuid: ["62"]}
+    driver.look(replace(divided, mig=make.mig()), *GPUS[1:])
+    assert driver.wrong() == {}
+
+
+def test_an_event_before_the_first_look_is_of_the_gpu_that_the_look_finds(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    driver.hear(GPUS[1], 62)
+    driver.look()
+    assert driver.wrong() == {GPUS[1].uuid: ["62"]}
+    assert driver.ward.current()[GPUS[1].uuid].name == "gpu-1"
+
+
+def test_of_more_missing_than_sick_the_index_tells() -> None:
+    away = {
+        gpu.uuid: GpuHealth(name="", index=gpu.index, pci_address=gpu.pci_address)
+        for gpu in GPUS[1:]
+    }
+    assert at_their_places([lost(GPUS[2])], away) == {GPUS[2].uuid: lost(GPUS[2])}
+    assert at_their_places([lost(make.gpu(9))], away) == {}
+
+
+def test_a_gpu_of_which_only_events_were_heard_is_at_no_place(driver: Driver) -> None:
+    driver.look(*GPUS[1:], sick=(lost(GPUS[0]),))
+    successor = Driver(driver.folder, now=driver.now)
+    successor.hear(GPUS[1], 62)
+    successor.look(*GPUS[2:], sick=(lost(GPUS[0]), lost(GPUS[1])))
+    assert successor.wrong() == {GPUS[0].uuid: ["gpu-lost"], GPUS[1].uuid: ["62"]}

@@ -1,0 +1,192 @@
+"""What is wrong with GPUs, as taints of the devices concerned and of no other."""
+
+import pytest
+
+import make
+from dra_driver.devices.kinds import GpuPart, NodeDevice
+from dra_driver.devices.model import Gpu, MigMode
+from dra_driver.devices.shares import Division, ShareStrategy
+from dra_driver.devices.vitals import InstanceId
+from dra_driver.health import tables
+from dra_driver.health.course import Ailment, Ailments
+from dra_driver.health.findings import Finding, Severity
+from dra_driver.slices.pool import build_slices
+from dra_driver.slices.project import Projection, projection
+from dra_driver.slices.share_offer import ShareOffer
+from dra_driver.slices.taints import (
+    DEFAULT_EFFECTS,
+    MOST_TAINTS,
+    Effect,
+    Health,
+    ailments_of,
+    tainted,
+    without_taints,
+)
+
+SICK, FINE = make.gpu(0), make.gpu(1)
+LOST = Ailment(finding=tables.XIDS[79], since=1_770_000_000)
+HOT = Ailment(finding=tables.SLOWDOWNS[0x40], since=1_770_000_000)
+
+
+def health(*ailments: Ailment, gpu: Gpu = SICK, **effects: Effect) -> Health:
+    changed = {Severity(name): effect for name, effect in effects.items()}
+    return Health(ailments={gpu.uuid: ailments}, effects={**DEFAULT_EFFECTS, **changed})
+
+
+def taints(found: Projection) -> dict[str, list[dict[str, object]]]:
+    return {
+        str(device["name"]): device["taints"]  # type: ignore[misc]
+        for device in found.devices
+        if "taints" in device
+    }
+
+
+def divided_gpu(minor: int = 0) -> Gpu:
+    """A GPU in MIG mode with two MIG devices that others made."""
+    devices = (make.mig_device(minor), make.mig_device(minor, "2g.20gb", 2))
+    return make.gpu(minor, mig_mode=MigMode.ENABLED, mig=make.mig(*devices))
+
+
+def test_a_sick_gpu_has_a_taint_that_says_what_and_since_when() -> None:
+    found = tainted(projection(make.inventory(SICK, FINE)), health(LOST))
+    assert taints(found) == {
+        "gpu-0": [
+            {
+                "key": "gpu.nvidia.com/xid",
+                "value": "79",
+                "effect": "NoSchedule",
+                "timeAdded": "2026-02-02T02:40:00Z",
+            }
+        ]
+    }
+
+
+def test_the_others_are_published_to_the_byte_as_before() -> None:
+    before = projection(make.inventory(SICK, FINE))
+    after = tainted(before, health(LOST))
+    assert [one for one in after.devices if one["name"] != "gpu-0"] == [
+        one for one in before.devices if one["name"] != "gpu-0"
+    ]
+    assert tainted(before, Health()) is before
+
+
+def test_a_value_that_says_nothing_more_is_left_out() -> None:
+    lost = Ailment(finding=tables.LOST, since=0)
+    (taint,) = taints(tainted(projection(make.inventory(SICK)), health(lost)))["gpu-0"]
+    assert set(taint) == {"key", "effect", "timeAdded"}
+    assert taint["key"] == "gpu.nvidia.com/gpu-lost"
+
+
+@pytest.mark.parametrize("finding", tables.known(), ids=lambda one: f"{one.cause}-{one.value}")
+def test_by_default_what_needs_somebody_keeps_pods_away_and_a_warning_changes_nothing(
+    finding: Finding,
+) -> None:
+    found = tainted(projection(make.inventory(SICK)), health(Ailment(finding=finding, since=0)))
+    if finding.severity is Severity.WARNING:
+        assert taints(found) == {}
+    else:
+        assert [one["effect"] for one in taints(found)["gpu-0"]] == ["NoSchedule"]
+
+
+@pytest.mark.parametrize("effect", Effect)
+def test_each_severity_has_the_effect_that_is_set_for_it(effect: Effect) -> None:
+    found = tainted(projection(make.inventory(SICK)), health(LOST, HOT, warning=effect))
+    effects = [one["effect"] for one in taints(found)["gpu-0"]]
+    assert effects == ["NoSchedule", *([] if effect is Effect.OFF else [str(effect)])]
+
+
+def test_of_one_cause_the_gravest_is_told_and_it_comes_first() -> None:
+    ailments = (LOST, Ailment(finding=tables.XIDS[62], since=1))
+    (taint,) = taints(tainted(projection(make.inventory(SICK)), health(*ailments)))["gpu-0"]
+    assert taint["value"] == "79"
+
+
+def test_all_causes_at_once_are_no_more_than_the_api_allows() -> None:
+    each = [Ailment(finding=one, since=0) for one in tables.known()]
+    everything = dict.fromkeys(("warning", "fault", "loss"), Effect.NO_EXECUTE)
+    found = tainted(projection(make.inventory(SICK)), health(*each, **everything))
+    keys = [one["key"] for one in taints(found)["gpu-0"]]
+    assert len(keys) == len(set(keys)) <= MOST_TAINTS
+
+
+def test_a_gpu_is_sick_with_all_its_partitions_and_shares() -> None:
+    gpu = divided_gpu()
+    division = Division(
+        strategy=ShareStrategy.TIME_SLICING,
+        count=2,
+        served_as="nvidia.com/gpu.shared",
+        combines=False,
+    )
+    for share in (ShareOffer(), ShareOffer(divisions={GpuPart(gpu=FINE.uuid): division})):
+        found = projection(make.inventory(gpu, FINE), share=share)
+        for one in (gpu, FINE):
+            names = {
+                str(device["name"])
+                for device, source in zip(found.devices, found.sources, strict=True)
+                if source.gpu.uuid == one.uuid
+            }
+            assert len(names) >= 1
+            assert set(taints(tainted(found, health(LOST, gpu=one)))) == names
+
+
+def test_what_one_mig_device_has_taints_it_alone() -> None:
+    gpu = divided_gpu()
+    assert gpu.mig is not None
+    mine, *others = gpu.mig.devices
+    assert others
+    ailment = Ailment(
+        finding=tables.XIDS[62], since=0, instance=InstanceId(gpu_instance=mine.gpu_instance)
+    )
+    found = projection(make.inventory(gpu, FINE))
+    assert len(found.devices) > 2
+    tainted_names = set(taints(tainted(found, health(ailment, gpu=gpu))))
+    assert tainted_names == {
+        str(device["name"])
+        for device, source in zip(found.devices, found.sources, strict=True)
+        if getattr(source.device, "slot", None) == mine.slot
+    }
+    assert len(tainted_names) == 1
+
+
+def test_without_taints_nothing_of_a_sick_gpu_is_published_and_nothing_hangs_in_the_air() -> None:
+    gpu = divided_gpu()
+    found = tainted(projection(make.inventory(gpu, FINE)), health(LOST, gpu=gpu))
+    left = without_taints(found)
+    assert [device["name"] for device in left.devices] == ["gpu-1"]
+    assert len(left.sources) == 1
+    (withheld,) = left.withheld
+    assert "gpu.nvidia.com/xid" in withheld.reason
+    build_slices(left.devices, driver="d", node_name="n", counter_sets=left.counter_sets)
+    assert left.counter_sets == ()
+
+
+def test_a_gpu_of_which_one_mig_device_is_sick_is_left_out_as_a_whole() -> None:
+    gpu = divided_gpu()
+    assert gpu.mig is not None
+    ailment = Ailment(
+        finding=tables.XIDS[62],
+        since=0,
+        instance=InstanceId(gpu_instance=gpu.mig.devices[0].gpu_instance),
+    )
+    found = tainted(projection(make.inventory(gpu, FINE)), health(ailment, gpu=gpu))
+    assert [device["name"] for device in without_taints(found).devices] == ["gpu-1"]
+
+
+def test_without_taints_a_mere_remark_is_dropped_and_the_device_stays() -> None:
+    found = tainted(projection(make.inventory(SICK)), health(HOT, warning=Effect.NONE))
+    assert taints(found)
+    assert without_taints(found).devices == projection(make.inventory(SICK)).devices
+
+
+def test_who_asks_for_devices_gets_their_ailments() -> None:
+    gpu = divided_gpu()
+    assert gpu.mig is not None
+    mine, other = gpu.mig.devices[:2]
+    of_one = Ailment(
+        finding=tables.XIDS[62], since=0, instance=InstanceId(gpu_instance=mine.gpu_instance)
+    )
+    both: Ailments = (LOST, of_one)
+    assert ailments_of(NodeDevice(gpu=gpu, device=mine), both) == both
+    assert ailments_of(NodeDevice(gpu=gpu, device=other), both) == (LOST,)
+    assert ailments_of(NodeDevice(gpu=gpu, device=gpu), both) == (LOST,)
+    assert gpu.mig_mode is MigMode.ENABLED

@@ -1,0 +1,141 @@
+"""Health put together: who asks by device name, and who is told."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import make
+from dra_driver.claims.devices import recorded
+from dra_driver.claims.model import ClaimRef, ClaimUid
+from dra_driver.claims.record import ClaimRecord
+from dra_driver.devices.kinds import NodeDevice
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode
+from dra_driver.devices.vitals import GpuEvent, InstanceId, Vitals
+from dra_driver.errors import StateError, UnavailableError
+from dra_driver.node_health import REASON, NodeHealth
+from dra_driver.ops.metrics import Metrics
+from dra_driver.settings import Settings
+
+WELL = Vitals(recovery_action=0)
+DEVICES = (make.mig_device(0), make.mig_device(0, "2g.20gb", 2))
+DIVIDED = make.gpu(0, mig_mode=MigMode.ENABLED, mig=make.mig(*DEVICES), vitals=WELL)
+WHOLE = make.gpu(1, vitals=WELL)
+
+
+class World:
+    """A machine, its watcher, its claims and its API server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.inventory = make.inventory(DIVIDED, WHOLE)
+        self.events: list[GpuEvent] = []
+        self.told: list[tuple[str, str]] = []
+        self.outages = 0
+        self.records: dict[str, list[ClaimRecord]] = {}
+        self.looks = 0
+        self.health = NodeHealth(
+            Settings(node_name="n"),
+            self,
+            watcher=lambda: self,
+            directory=folder,
+            boot_id="boot-1",
+            on_change=lambda: None,
+        )
+
+    def look(self) -> Inventory:
+        return self.inventory
+
+    def next_event(self, seconds: float) -> GpuEvent | None:
+        if self.events:
+            return self.events.pop(0)
+        time.sleep(min(seconds, 0.01))
+        return None
+
+    def current(self) -> Inventory:
+        return self.inventory
+
+    def look_soon(self) -> None:
+        self.looks += 1
+
+    def users_of(self, gpu: GpuUuid) -> Iterable[ClaimRecord]:
+        if gpu not in self.records:
+            raise StateError("no records")
+        return self.records[gpu]
+
+    def tell(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
+        if self.outages:
+            self.outages -= 1
+            raise UnavailableError("away", retry_after=0.0)
+        assert (reason, action) == (REASON, "TaintingDevice")
+        self.told.append((ref.name, note))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    world.health.look()
+    metrics = Metrics(driver="gpu.nvidia.com", node="n", version="1")
+    world.health.start(metrics, world, world)
+    yield world
+    world.health.stop(10)
+
+
+def record(name: str, device: Gpu | object, gpu: Gpu) -> ClaimRecord:
+    made = make.record(gpu)
+    ref = ClaimRef(uid=ClaimUid(f"uid-{name}"), namespace="default", name=name)
+    entry = replace(made.devices[0], device=recorded(device))  # type: ignore[attr-defined]
+    return replace(made, ref=ref, devices=(entry,))
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_who_asks_for_devices_learns_what_is_wrong_why_and_since_when(world: World) -> None:
+    mine, other = (NodeDevice(gpu=DIVIDED, device=one) for one in DEVICES)
+    whole = NodeDevice(gpu=WHOLE, device=WHOLE)
+    assert world.health.device_ailments([mine, other, whole]) == {}
+    instance = InstanceId(gpu_instance=DEVICES[0].gpu_instance)
+    world.events.append(GpuEvent(gpu=DIVIDED.uuid, xid=62, instance=instance))
+    world.events.append(GpuEvent(gpu=WHOLE.uuid, xid=79))
+    eventually(lambda: len(world.health.device_ailments([mine, other, whole])) == 2)
+    found = world.health.device_ailments([mine, other, whole])
+    assert [one.finding.value for one in found.pop("gpu-1")] == ["79"]  # type: ignore[call-overload]
+    ((name, (ailment,)),) = found.items()
+    assert name.startswith("gpu-0-mig-1g10gb")
+    assert "XID 62" in ailment.finding.reason
+    assert abs(ailment.since - time.time()) < 60
+    eventually(lambda: world.looks == 1)
+
+
+def test_claims_on_the_gpu_are_told_and_of_a_mig_device_only_its_own(world: World) -> None:
+    claims = [record(f"on-{one.gpu_instance}", one, DIVIDED) for one in DEVICES]
+    world.records = {DIVIDED.uuid: claims, WHOLE.uuid: [record("whole", WHOLE, WHOLE)]}
+    mine = DEVICES[0].gpu_instance
+    world.events.append(GpuEvent(gpu=DIVIDED.uuid, xid=62, instance=InstanceId(gpu_instance=mine)))
+    eventually(lambda: world.told)
+    world.events.append(GpuEvent(gpu=DIVIDED.uuid, xid=48))
+    eventually(lambda: len(world.told) == 3)
+    assert [name for name, _ in world.told] == [f"on-{mine}", *(one.ref.name for one in claims)]
+    assert world.told[0][1].startswith("gpu-0: XID 62: ")
+
+
+def test_a_warning_is_no_event(world: World) -> None:
+    world.records = {WHOLE.uuid: [record("whole", WHOLE, WHOLE)]}
+    world.events += [GpuEvent(gpu=WHOLE.uuid, xid=92), GpuEvent(gpu=WHOLE.uuid, xid=62)]
+    eventually(lambda: world.told)
+    time.sleep(0.05)
+    assert len(world.told) == 1
+
+
+def test_records_that_cannot_be_read_end_nothing(world: World) -> None:
+    world.events.append(GpuEvent(gpu=WHOLE.uuid, xid=62))
+    time.sleep(0.1)
+    world.records = {DIVIDED.uuid: [record("one", DEVICES[0], DIVIDED)]}
+    world.events.append(GpuEvent(gpu=DIVIDED.uuid, xid=62))
+    eventually(lambda: [name for name, _ in world.told] == ["one"])

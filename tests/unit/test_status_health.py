@@ -1,0 +1,109 @@
+"""The part of `dra-driver status` on GPUs that are not well."""
+
+import json
+from pathlib import Path
+
+from dra_driver import cli, status_health
+from dra_driver.devices.vitals import InstanceId
+from dra_driver.health import tables
+from dra_driver.health.course import Ailment
+from dra_driver.health.record import FILE, GpuHealth, HealthFile
+from dra_driver.status_health import HealthNotes, read_notes
+
+SICK = {
+    "GPU-b": GpuHealth(
+        name="gpu-3",
+        index=3,
+        pci_address="0000:13:00.0",
+        ailments=(
+            Ailment(finding=tables.ROWS_PENDING, since=1_770_000_000),
+            Ailment(finding=tables.XIDS[79], since=1_770_000_060),
+            Ailment(finding=tables.SLOWDOWNS[0x40], since=1, counts=False),
+            Ailment(finding=tables.LOST, since=1, passed_at=2),
+        ),
+    ),
+    "GPU-a": GpuHealth(
+        name="gpu-0",
+        index=0,
+        pci_address="0000:10:00.0",
+        ailments=(
+            Ailment(
+                finding=tables.XIDS[62],
+                since=1_770_000_000,
+                instance=InstanceId(gpu_instance=5),
+            ),
+        ),
+    ),
+}
+
+
+def test_each_gpu_that_is_not_well_has_a_line_that_says_why_and_what_to_do(
+    tmp_path: Path,
+) -> None:
+    HealthFile(tmp_path, "boot-1").write(SICK)
+    assert status_health.lines(read_notes(tmp_path, "boot-1")) == [
+        "",
+        "GPUs that are not well:",
+        (
+            "  gpu-0, GPU instance 5  fault    since 2026-02-02 02:40:00 UTC  XID 62: its power "
+            "management unit halted; what makes it pass: a reset of the GPU"
+        ),
+        (
+            "  gpu-3                  loss     since 2026-02-02 02:41:00 UTC  XID 79: the GPU has "
+            "fallen off the bus; what makes it pass: a reboot of the node"
+        ),
+        (
+            "  gpu-3                  warning  since 2026-02-02 02:40:00 UTC  bad memory of the "
+            "GPU is put out of use, and is replaced at its next reset; what makes it pass: a reset "
+            "of the GPU"
+        ),
+    ]
+
+
+def test_programs_get_the_same(tmp_path: Path) -> None:
+    HealthFile(tmp_path, "boot-1").write(SICK)
+    told = status_health.as_json(read_notes(tmp_path, "boot-1"))
+    assert told["problem"] is None
+    ailments = told["ailments"]
+    assert isinstance(ailments, list)
+    assert [one["device"] for one in ailments] == ["gpu-0", "gpu-3", "gpu-3"]
+    assert ailments[1] == {
+        "gpu": "GPU-b",
+        "device": "gpu-3",
+        "gpuInstance": None,
+        "cause": "xid",
+        "value": "79",
+        "severity": "loss",
+        "since": "2026-02-02T02:41:00Z",
+        "reason": "XID 79: the GPU has fallen off the bus",
+        "remedy": "a reboot of the node",
+    }
+
+
+def test_a_node_that_is_well_has_no_lines(tmp_path: Path) -> None:
+    assert status_health.lines(read_notes(tmp_path, "boot-1")) == []
+
+
+def test_what_was_before_the_reboot_is_not_shown(tmp_path: Path) -> None:
+    HealthFile(tmp_path, "boot-1").write(SICK)
+    assert read_notes(tmp_path, "boot-2") == HealthNotes()
+
+
+def test_a_damaged_record_is_said_and_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("half a fi")
+    first, second, third = status_health.lines(read_notes(tmp_path, "boot-1"))
+    assert (first, second) == ("", "GPUs that are not well:")
+    assert "cannot be read" in third
+
+
+def test_the_command_shows_it(tmp_path: Path, capsys: object) -> None:
+    plugins, proc = tmp_path / "plugins", tmp_path / "proc"
+    (proc / "sys/kernel/random").mkdir(parents=True)
+    (proc / "sys/kernel/random/boot_id").write_text("boot-1\n")
+    HealthFile(plugins / "gpu.nvidia.com", "boot-1").write(SICK)
+    words = [f"--kubelet-plugins-directory-path={plugins}", f"--proc-root={proc}"]
+    assert cli.main(["status", *words]) == 0
+    assert "GPUs that are not well:" in capsys.readouterr().out  # type: ignore[attr-defined]
+    assert cli.main(["status", "--output=json", *words]) == 0
+    told = json.loads(capsys.readouterr().out)  # type: ignore[attr-defined]
+    assert len(told["health"]["ailments"]) == 3
