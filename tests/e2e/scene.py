@@ -221,5 +221,5 @@ def devices(slices: Sequence[Object]) -> list[str]:
     return sorted(
         json.dumps(device, sort_keys=True)
         for one in slices
-        for device in one["spec"].get("devices", [])
+        for device in one["spec"].get("devices") or ()
     )

@@ -164,6 +164,7 @@ GENERATIONS = {
 
 
 @cards("generations")
+@needs(Feature.COUNTERS)
 def test_every_generation_is_published_with_what_it_can_do(scene: Scene) -> None:
     found = published(scene)
     assert set(GENERATIONS.values()) < set(found)
