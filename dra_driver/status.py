@@ -3,7 +3,7 @@
 In: the files of the driver and of the MPS supervisor below the kubelet's plugins directory; they
 need not run. Out: on stdout a table for people or JSON for programs. Nothing is changed, and no
 GPU, API server or driver is asked. With `--cluster` none of these files is read: the API server is
-asked for what all nodes offer (cluster/).
+asked for what all nodes offer (cluster/). With `--usage` NVML is asked too (status_usage.py).
 """
 
 import json
@@ -19,6 +19,7 @@ from pydantic_settings import SettingsConfigDict
 
 from dra_driver import status_health, status_shares
 from dra_driver.boot import read_boot_id
+from dra_driver.cdi.roots import roots_of
 from dra_driver.claims.checkpoint import StoredRecords, stored_records
 from dra_driver.claims.descriptions import description_of, strategy_of
 from dra_driver.claims.devices import DeviceRecord, recorded_kind
@@ -27,7 +28,17 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.mps.domain import DomainId, Status, is_shared
 from dra_driver.mps.requests import DomainRequests
-from dra_driver.settings import CommandSettings, KubeletPluginsDirectory, ProcRoot
+from dra_driver.settings import (
+    CommandSettings,
+    ContainerDevRoot,
+    ContainerDriverRoot,
+    KubeletPluginsDirectory,
+    NvidiaDevRoot,
+    NvidiaDriverRoot,
+    ProcRoot,
+    Seconds,
+    SysRoot,
+)
 from dra_driver.shares.notes import ShareNotes, read_notes
 from dra_driver.table import aligned
 
@@ -62,9 +73,29 @@ class ShowStatus(CommandSettings):
         pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$",
         description="With --cluster: this node only.",
     )
+    usage: bool = Field(
+        False,
+        description="Show who uses the GPUs of this node: memory, how busy, processes by container;"
+        " on a terminal again and again. NVML is asked, from the host's PID namespace.",
+    )
+    gpu: str = Field(
+        "",
+        max_length=64,
+        description="The same of one GPU: its index, UUID or name, or the UUID of a MIG device.",
+    )
+    pid: int | None = Field(
+        None, ge=1, description="The same of the GPUs that a process of the host is on."
+    )
+    interval: Seconds = Field(2.0, description="With --usage: seconds between two looks.")
+    once: bool = Field(False, description="With --usage: look once, on a terminal too.")
     kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
         description="Where the driver keeps its records, below gpu.nvidia.com.",
     )
+    nvidia_driver_root: NvidiaDriverRoot
+    container_driver_root: ContainerDriverRoot
+    nvidia_dev_root: NvidiaDevRoot
+    container_dev_root: ContainerDevRoot
+    sys_root: SysRoot
     proc_root: ProcRoot
 
     @field_validator("kubeconfig", "context", "node", "output")
@@ -85,17 +116,45 @@ class ShowStatus(CommandSettings):
             raise ValueError("has no meaning with --cluster, which reads no files of this node")
         return value
 
+    @field_validator("usage", "gpu", "pid", "once")
+    @classmethod
+    def _is_seen_on_the_node(cls, value: object, info: ValidationInfo) -> object:
+        if info.data.get("cluster") and value not in (None, "", False):
+            raise ValueError("has no meaning with --cluster, which asks no GPU")
+        return value
+
     def cli_cmd(self) -> None:
         """Look and print.
 
         Raises:
             SetupError: no driver has ever run here, or procfs is not where it should be; with
-                --cluster no cluster is known, or no driver has published anything there.
+                --cluster no cluster is known, or no driver has published anything there; with
+                --gpu and --pid there is no such GPU, or the process is on none.
             StateError: the files cannot be read.
+            DeviceError: with --usage, there is no NVIDIA driver, or it does not answer.
             UnavailableError: with --cluster, the API server cannot be reached.
             ApiError: with --cluster, the API server refuses.
         """
+        if self.usage or self.gpu or self.pid is not None:
+            self._show_usage()
+            return
         sys.stdout.write(self._of_the_cluster() if self.cluster else self._of_this_node())
+
+    def _show_usage(self) -> None:
+        # Not above: who looks at claims needs no NVML.
+        from dra_driver import status_usage  # noqa: PLC0415
+
+        status_usage.show(
+            status_usage.Question(
+                gpu=self.gpu,
+                pid=self.pid,
+                as_json=self.output == "json",
+                interval=None if self.once else self.interval,
+            ),
+            roots_of(self),
+            self.kubelet_plugins_directory_path / DRIVER_NAME,
+            sys.stdout,
+        )
 
     def _of_this_node(self) -> str:
         node = look(self.kubelet_plugins_directory_path / DRIVER_NAME, read_boot_id(self.proc_root))

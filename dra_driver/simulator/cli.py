@@ -27,7 +27,7 @@ from dra_driver.simulator.driver_root import Options, UserspaceChoice
 from dra_driver.simulator.health_cli import Event, Health
 from dra_driver.simulator.layout import Kill
 from dra_driver.simulator.machine import GpuStatus, Machine
-from dra_driver.simulator.memory_cli import Memory
+from dra_driver.simulator.memory_cli import Busy, Memory
 from dra_driver.simulator.mig_cli import DEFAULT_ROOT, Mig, Reset
 from dra_driver.simulator.state import FOR_EVER
 
@@ -224,6 +224,7 @@ class Simulate(BaseSettings):
     boot: CliSubCommand[Boot]
     mig: CliSubCommand[Mig]
     memory: CliSubCommand[Memory]
+    busy: CliSubCommand[Busy]
     reset: CliSubCommand[Reset]
 
     def cli_cmd(self) -> None:

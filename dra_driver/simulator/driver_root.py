@@ -30,8 +30,9 @@ from dra_driver.simulator.userspace import Userspace
 
 MARKER = ".simulated-machine.json"
 _MARKER_FORMAT = 1
-# What a library before R615 does not export.
+# What a library before R615, or before R550, does not export.
 _MEMORY_LIMIT_FUNCTIONS = ("nvmlDeviceGetMemoryLimits_v1", "nvmlDeviceSetMemoryLimits_v1")
+_FUNCTIONS_OF_R550 = ("nvmlDeviceGetProcessesUtilizationInfo",)
 # What the GSP firmware files are called for the two families of cards.
 _FIRMWARE = ("gsp_ga10x.bin", "gsp_tu10x.bin")
 
@@ -310,6 +311,8 @@ def _install_library(root: Path, profile: Profile, version: str, options: Option
     without = [*profile.missing_functions]
     if not profiles.limits_memory(version):
         without += _MEMORY_LIMIT_FUNCTIONS
+    if int(version.partition(".")[0]) < 550:
+        without += _FUNCTIONS_OF_R550
     built = build.compile_library(cache, options.environment, without=without)
     folder = root / userspace.library_folder()
     folder.mkdir(parents=True, exist_ok=True)

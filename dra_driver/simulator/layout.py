@@ -12,13 +12,13 @@ import enum
 from typing import ClassVar
 
 MAGIC = b"NVMLSIM"
-LAYOUT_VERSION = 5
+LAYOUT_VERSION = 6
 STATE_OFFSET = 4096
 MAX_GPUS = 32
 MAX_FAULTS = 64
 MAX_EVENTS = 256
 MAX_LINKS = 36
-MAX_PROCESSES = 64
+MAX_PROCESSES = 512
 MAX_MEMORY_LIMITS = 256
 MAX_ALLOCATIONS = 128
 MAX_GROUP_DEPTH = 16
@@ -82,6 +82,9 @@ Engine = enum.IntEnum(
 
 # Who keeps the memory limits of control groups: nobody, the driver, or the kernel.
 MemoryBackend = enum.IntEnum("MemoryBackend", "OFF MISC DMEM", start=0)
+
+# Which of NVML's lists a process is in.
+ProcessKind = enum.IntEnum("ProcessKind", "COMPUTES DRAWS BY_MPS", start=0)
 
 # What a fault does to the calling process.
 Kill = enum.IntEnum("Kill", "NEVER BEFORE AFTER", start=0)
@@ -152,7 +155,7 @@ class GpuInstanceRecord(ctypes.Structure):
 
 
 class ProcessRecord(ctypes.Structure):
-    """One process on a GPU, or on one of its instances."""
+    """One process on a GPU, or on one of its instances. How busy it is, is in percent."""
 
     _fields_: ClassVar = [
         ("active", ctypes.c_uint32),
@@ -160,8 +163,15 @@ class ProcessRecord(ctypes.Structure):
         ("gpu_instance", ctypes.c_uint32),
         ("compute_instance", ctypes.c_uint32),
         ("pid", ctypes.c_uint32),
-        ("graphics", ctypes.c_uint32),
+        ("kind", ctypes.c_uint32),
         ("memory", ctypes.c_uint64),
+        ("memory_hidden", ctypes.c_uint32),
+        ("sm", ctypes.c_uint32),
+        ("memory_access", ctypes.c_uint32),
+        ("encoder", ctypes.c_uint32),
+        ("decoder", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("sampled_us", ctypes.c_uint64),
     ]
 
 
@@ -261,6 +271,7 @@ class StateRecord(ctypes.Structure):
         ("late_files_ms", ctypes.c_uint32),
         ("memory_backend", ctypes.c_uint32),
         ("next_event", ctypes.c_uint64),
+        ("pid_namespace", ctypes.c_uint64),
         ("driver_version", ctypes.c_char * VERSION_SIZE),
         ("nvml_version", ctypes.c_char * VERSION_SIZE),
         ("library_folder", ctypes.c_char * PATH_SIZE),
@@ -289,6 +300,11 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "sim_gpu_instance": GpuInstanceRecord,
     "sim_compute_instance": ComputeInstanceRecord,
 }
+
+
+def clear(place: ctypes.Structure) -> None:
+    """Make a place what it was before anybody had it."""
+    ctypes.memset(ctypes.addressof(place), 0, ctypes.sizeof(place))
 
 
 def describe() -> dict[str, tuple[int, ...]]:

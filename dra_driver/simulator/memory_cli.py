@@ -1,4 +1,4 @@
-"""`dra-driver simulate memory`: processes that take memory of simulated GPUs.
+"""`dra-driver simulate memory` and `busy`: processes that take memory of simulated GPUs, and work.
 
 In: the command line. Out: a changed machine, and on stdout what processes have. A process that is
 refused by a memory limit of its control group is an error, so that scripts see it.
@@ -13,10 +13,17 @@ import pydantic
 from pydantic_settings import CliPositionalArg
 
 from dra_driver.errors import SetupError
+from dra_driver.simulator.layout import ProcessKind
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.mig_cli import DEFAULT_ROOT
+from dra_driver.simulator.processes import Activity, let_do
 
 _MIB = 1024**2
+_KINDS = {
+    "compute": ProcessKind.COMPUTES,
+    "graphics": ProcessKind.DRAWS,
+    "mps": ProcessKind.BY_MPS,
+}
 
 
 class Memory(pydantic.BaseModel):
@@ -59,6 +66,30 @@ class Memory(pydantic.BaseModel):
                 f" limit of {group} or of a group above it"
             )
         _print(f"process {pid} has {self.mib} MiB more of {uuid}")
+
+
+class Busy(pydantic.BaseModel):
+    """Let a process that has memory of GPUs or MIG devices do something there, or be idle again."""
+
+    root: Path = pydantic.Field(DEFAULT_ROOT, description="the driver root, a folder")
+    pid: int | None = pydantic.Field(None, description="the process; by default the caller's")
+    sm: int = pydantic.Field(0, ge=0, le=100, description="percent of the time its kernels run")
+    kind: Literal["compute", "graphics", "mps"] = pydantic.Field(
+        "compute", description="in which of NVML's lists it is"
+    )
+    hides_memory: bool = pydantic.Field(
+        False, description="NVML does not know how much memory it has"
+    )
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        pid = os.getppid() if self.pid is None else self.pid
+        let_do(
+            Machine(self.root),
+            pid,
+            Activity(kind=_KINDS[self.kind], sm=self.sm, hides_memory=self.hides_memory),
+        )
+        _print(f"process {pid} is {f'{self.sm} % busy' if self.sm else 'idle'}")
 
 
 def _print(text: str) -> None:

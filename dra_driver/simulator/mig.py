@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dra_driver.errors import SetupError
 from dra_driver.simulator import layout
-from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE
+from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, ProcessKind
 from dra_driver.simulator.profile import Card, MigProfile
 from dra_driver.simulator.state import State
 
@@ -204,11 +204,12 @@ def hold(state: State, slot: int, device: SimulatedMig | None, pid: int, memory:
     with state.locked() as record:
         for place in record.processes:
             if not place.active:
+                layout.clear(place)
                 place.slot = slot
                 place.gpu_instance = device.gpu_instance if device else NOT_A_MIG_INSTANCE
                 place.compute_instance = device.compute_instance if device else NOT_A_MIG_INSTANCE
                 place.pid = pid
-                place.graphics = 0
+                place.kind = ProcessKind.COMPUTES
                 place.memory = memory
                 place.active = 1
                 return
@@ -241,7 +242,7 @@ def holders(state: State) -> list[Holder]:
                 gpu_instance=_or_none(place.gpu_instance),
                 compute_instance=_or_none(place.compute_instance),
                 memory=place.memory,
-                graphics=bool(place.graphics),
+                graphics=place.kind == ProcessKind.DRAWS,
             )
             for place in record.processes
             if place.active

@@ -7,6 +7,7 @@ nvidia-smi does most of this too; a reset it cannot do, and nobody holds an inst
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -45,7 +46,8 @@ class Mig(pydantic.BaseModel):
         machine = Machine(self.root)
         match self.kind:
             case "list":
-                _list(machine)
+                for line in listed(machine):
+                    _print(line)
             case "on" | "off":
                 self._switch(machine)
             case "create":
@@ -100,7 +102,8 @@ class Reset(pydantic.BaseModel):
         _print(f"reset {uuid}")
 
 
-def _list(machine: Machine) -> None:
+def listed(machine: Machine) -> Iterator[str]:
+    """Yield a line for each MIG device that is there."""
     holders = machine.holders()
     for gpu in machine.gpus:
         for device in machine.mig_devices(gpu.uuid):
@@ -110,7 +113,7 @@ def _list(machine: Machine) -> None:
                 if (holder.slot, holder.gpu_instance, holder.compute_instance)
                 == (gpu.slot, device.gpu_instance, device.compute_instance)
             ]
-            _print(
+            yield (
                 f"{device.uuid}  minor:{gpu.minor}  {device.profile:<14} {device.profile_id:<3}"
                 f"at {device.start}:{device.size}  gi {device.gpu_instance} "
                 f"ci {device.compute_instance}{'  held by ' + ', '.join(pids) if pids else ''}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dra_driver.errors import SetupError
 from dra_driver.simulator import layout
+from dra_driver.simulator.layout import ProcessKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +32,11 @@ def occupy(record: layout.StateRecord, slot: int, residents: Sequence[Resident])
         place = next(free, None)
         if place is None:
             raise SetupError(f"the simulator holds at most {layout.MAX_PROCESSES} processes")
+        layout.clear(place)
         place.slot = slot
         place.gpu_instance = place.compute_instance = layout.NOT_A_MIG_INSTANCE
         place.pid = resident.pid
-        place.graphics = int(resident.graphics)
+        place.kind = ProcessKind.DRAWS if resident.graphics else ProcessKind.COMPUTES
         place.memory = resident.memory
         place.active = 1
 

@@ -141,6 +141,7 @@ def create(path: Path, driver: Driver, gpus: Sequence[GpuFacts]) -> None:
     record.device_nodes = int(driver.device_nodes)
     record.memory_backend = driver.memory_backend
     record.cgroup_root = _field(driver.cgroup_root, layout.PATH_SIZE)
+    record.pid_namespace = Path("/proc/self/ns/pid").stat().st_ino
     for slot, gpu in enumerate(gpus):
         _fill(record.gpus[slot], gpu)
         occupy(record, slot, gpu.residents)

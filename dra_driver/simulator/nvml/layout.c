@@ -31,6 +31,7 @@ static size_t describe_machine(char *text, size_t size, size_t used)
     FIELD(sim_state, late_files_ms);
     FIELD(sim_state, memory_backend);
     FIELD(sim_state, next_event);
+    FIELD(sim_state, pid_namespace);
     FIELD(sim_state, driver_version);
     FIELD(sim_state, nvml_version);
     FIELD(sim_state, library_folder);
@@ -63,8 +64,14 @@ static size_t describe_machine(char *text, size_t size, size_t used)
     FIELD(sim_process, gpu_instance);
     FIELD(sim_process, compute_instance);
     FIELD(sim_process, pid);
-    FIELD(sim_process, graphics);
+    FIELD(sim_process, kind);
     FIELD(sim_process, memory);
+    FIELD(sim_process, memory_hidden);
+    FIELD(sim_process, sm);
+    FIELD(sim_process, memory_access);
+    FIELD(sim_process, encoder);
+    FIELD(sim_process, decoder);
+    FIELD(sim_process, sampled_us);
     return used;
 }
 

@@ -16,14 +16,14 @@
 #include <stdint.h>
 
 #define SIM_MAGIC "NVMLSIM"
-#define SIM_LAYOUT_VERSION 5u
+#define SIM_LAYOUT_VERSION 6u
 #define SIM_STATE_OFFSET 4096
 
 #define SIM_MAX_GPUS 32
 #define SIM_MAX_FAULTS 64
 #define SIM_MAX_EVENTS 256
 #define SIM_MAX_LINKS 36
-#define SIM_MAX_PROCESSES 64
+#define SIM_MAX_PROCESSES 512
 #define SIM_MAX_MEMORY_LIMITS 256
 #define SIM_MAX_ALLOCATIONS 128
 #define SIM_MAX_GROUP_DEPTH 16
@@ -123,15 +123,30 @@ struct sim_gpu_instance {
     struct sim_compute_instance compute[SIM_MAX_COMPUTE_INSTANCES];
 };
 
-/* A process on a GPU, or on one of its instances; both instances are 0xffffffff on a whole GPU. */
+/* Which list a process is in. */
+enum sim_process_kind { PROCESS_COMPUTES, PROCESS_DRAWS, PROCESS_BY_MPS };
+
+/*
+ * A process on a GPU, or on one of its instances; both instances are 0xffffffff on a whole GPU.
+ * `pid` is the host's. `memory_hidden`: NVML does not know how much memory it has. The four words
+ * behind it are how busy it is, in percent; all 0: idle. `sampled_us`: when its latest sample was
+ * taken, by the time of day; 0: it goes on, and there is one each second.
+ */
 struct sim_process {
     uint32_t active;
     uint32_t slot;
     uint32_t gpu_instance;
     uint32_t compute_instance;
     uint32_t pid;
-    uint32_t graphics;
+    uint32_t kind; /* enum sim_process_kind */
     uint64_t memory;
+    uint32_t memory_hidden;
+    uint32_t sm;
+    uint32_t memory_access;
+    uint32_t encoder;
+    uint32_t decoder;
+    uint32_t reserved;
+    uint64_t sampled_us;
 };
 
 /* A control group, by its directory. A later directory can have the identity of one that is gone. */
@@ -224,6 +239,7 @@ struct sim_state {
     uint32_t late_files_ms;       /* so long after an instance its /proc file and node come */
     uint32_t memory_backend;      /* enum sim_memory_backend */
     uint64_t next_event;
+    uint64_t pid_namespace; /* the host's, by its number; 0: whoever asks sees all processes */
     char driver_version[80];
     char nvml_version[80];
     char library_folder[SIM_PATH_SIZE]; /* folder of the library, relative to the driver root */

@@ -192,6 +192,11 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetSupportedClocksThrottleReasons(nvmlDevice_
     return NVML_SUCCESS;
 }
 
+static unsigned int busier(unsigned int percent, uint32_t more)
+{
+    return more > 100 || percent + more > 100 ? 100 : percent + more;
+}
+
 /* In MIG mode there is no such thing as the load of the whole. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device,
                                                        nvmlUtilization_t *utilization)
@@ -202,6 +207,13 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device,
         return NVML_ERROR_NOT_SUPPORTED;
     SIM_FACT(utilization->gpu, FACT_UTILIZATION_GPU);
     SIM_FACT(utilization->memory, FACT_UTILIZATION_MEMORY);
+    for (unsigned int i = 0; i < SIM_MAX_PROCESSES; i++) {
+        const struct sim_process *process = &sim_state()->processes[i];
+        if (!process->active || process->slot != device->slot || process->sampled_us != 0)
+            continue;
+        utilization->gpu = busier(utilization->gpu, process->sm);
+        utilization->memory = busier(utilization->memory, process->memory_access);
+    }
     return NVML_SUCCESS;
 }
 

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from testbed.commands import TestbedError
+from testbed.machine import SimulatedMachine
 
 from dra_driver import cli
 from dra_driver.simulator import memory
@@ -44,6 +46,28 @@ def test_a_machine_is_made_shown_and_removed(
     assert not root.exists()
     assert simulate(root, "status") == 1
     assert "holds no simulated machine" in capsys.readouterr().err
+
+
+def test_testbeds_read_of_a_machine_what_the_command_shows(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    testbed = SimulatedMachine(root, "mixed")
+    assert testbed.mig_devices() == testbed.mig_parents() == ()
+    assert simulate(root, "mig", "on", "--gpu", "0") == 0
+    assert simulate(root, "reset", "--gpu", "0") == 0
+    for start in ("0", "1"):
+        words = ("--gpu", "0", "--profile", "1g.5gb", "--start", start)
+        assert simulate(root, "mig", "create", *words) == 0
+    found = status(root, capsys)
+    modes = {uuid: one.mig_mode for uuid, one in testbed.settings().items()}
+    assert modes == {gpu["uuid"]: {1: "Enabled", None: "-"}[gpu["migMode"]] for gpu in found}
+    assert list(modes) == [gpu["uuid"] for gpu in found]
+    assert testbed.mig_parents() == (found[0]["uuid"],) * 2
+    assert simulate(root, "mig", "list") == 0
+    assert testbed.mig_devices() == tuple(capsys.readouterr().out.splitlines())
+    assert len(testbed.mig_devices()) == 2
+    with pytest.raises(TestbedError, match="holds no simulated machine"):
+        SimulatedMachine(root.parent / "none", "mixed").settings()
 
 
 def test_faults_come_and_go(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

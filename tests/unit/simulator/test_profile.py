@@ -104,3 +104,14 @@ def test_the_root_of_a_gpu_without_bridges_is_its_own_bus() -> None:
     gpus = hardware.gpus_of(profile.load("l4x2"), "seed")
     assert {gpu.root_bus for gpu in gpus} == {"0000:00"}
     assert hardware.gpus_of(profile.load("a100x8"), "seed")[2].root_bus == "0000:40"
+
+
+def test_what_was_read_is_changed_by_no_later_reading() -> None:
+    shipped = profile.load("l4x2")
+    named = profile.parse(profile.dump(shipped), origin="one").name
+    with pytest.raises(ConfigError, match="lacking"):
+        parse(machine(more="cards: {lacking: {name: A card without the rest}}"))
+    assert set(parse(machine()).cards) == {"l4"}
+    assert profile.load("l4x2") == shipped
+    assert [parse(machine()).name, profile.parse(machine(), origin="b.yaml").name] == ["test", "b"]
+    assert named == shipped.name

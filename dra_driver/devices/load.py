@@ -1,0 +1,69 @@
+"""What NVML says of who uses a GPU, as frozen values: processes, memory, how busy it is.
+
+In: nothing. Out: `GpuLoad` and its parts, filled by nvml_load.py. Memory is in bytes, shares of
+time are 0 to 1, and what NVML does not know is None: in MIG mode how busy a GPU is, of some
+processes how much memory they have.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ProcessKind(StrEnum):
+    """How a process uses a GPU. One that is in several of NVML's lists has the last of these."""
+
+    GRAPHICS = "graphics"
+    COMPUTE = "compute"
+    MPS = "mps"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    """A process on a GPU, by its PID as this process counts them.
+
+    The instances are None on a GPU that is not divided. `sm` is for how much of the last seconds
+    its kernels ran, as a share of the whole GPU; None where NVML does not say, 0 if it was idle.
+    """
+
+    pid: int
+    kind: ProcessKind
+    memory_bytes: int | None
+    sm: float | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Memory of a GPU or MIG device; what the driver reserves for itself is part of neither."""
+
+    total_bytes: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigLoad:
+    """A MIG device: its numbers, its UUID, and its memory, which all of a GPU instance share."""
+
+    uuid: str
+    gpu_instance: int
+    compute_instance: int
+    memory: Memory | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLoad:
+    """A GPU as it is used now. `index` is NVML's, `minor` that of /dev/nvidiaN.
+
+    `knows_sm` says whether NVML tells for this GPU which process is how busy.
+    """
+
+    index: int
+    minor: int
+    uuid: str
+    product_name: str
+    memory: Memory | None
+    busy: float | None
+    knows_sm: bool
+    processes: tuple[GpuProcess, ...]
+    migs: tuple[MigLoad, ...] = ()

@@ -1,0 +1,62 @@
+"""What processes on simulated GPUs do, as NVML tells it: how busy they are, and in which list.
+
+In: a machine, and the id of a process that is on a GPU or MIG device already, since it has memory
+there (memory.py, mig.py). Out: its entries in the shared state. A process that does nothing has no
+sample, as on a card; one that has ended keeps its last one, if it is let to.
+"""
+
+from dataclasses import dataclass
+
+from dra_driver.errors import SetupError
+from dra_driver.simulator.layout import ProcessKind
+from dra_driver.simulator.machine import Machine
+from dra_driver.simulator.state import State
+
+UNKNOWN_PERCENT = 0xFFFFFFFF
+"""What drivers have been seen to say in the place of a percentage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What a process does. Percentages are of the whole GPU; all 0: it is idle.
+
+    Attributes:
+        kind: in which of NVML's lists it is.
+        sm: how much of the time its kernels run.
+        memory_access: how much of the time memory is read or written.
+        encoder: how busy it keeps the encoders.
+        decoder: how busy it keeps the decoders.
+        hides_memory: NVML does not know how much memory it has.
+        sampled_us: the time of day of its last sample, in microseconds; 0: it goes on.
+    """
+
+    kind: ProcessKind = ProcessKind.COMPUTES
+    sm: int = 0
+    memory_access: int = 0
+    encoder: int = 0
+    decoder: int = 0
+    hides_memory: bool = False
+    sampled_us: int = 0
+
+
+def let_do(machine: Machine, pid: int, activity: Activity) -> None:
+    """Let a process do something on all GPUs and MIG devices that it is on.
+
+    Raises:
+        SetupError: it is on none.
+    """
+    with State(machine.state_file) as now, now.locked() as record:
+        places = [one for one in record.processes if one.active and one.pid == pid]
+        for place in places:
+            place.kind = activity.kind
+            place.sm = activity.sm
+            place.memory_access = activity.memory_access
+            place.encoder = activity.encoder
+            place.decoder = activity.decoder
+            place.memory_hidden = int(activity.hides_memory)
+            place.sampled_us = activity.sampled_us
+    if not places:
+        raise SetupError(
+            f"process {pid} is on no simulated GPU; let it take memory first (simulate memory take,"
+            " or simulate mig hold)"
+        )

@@ -1,0 +1,44 @@
+"""What this node's files say of who may use GPUs: records of claims, names of containers, daemons.
+
+In: the driver's directory, and the roots below which the kubelet notes containers. Out: `Known`.
+Nothing is changed, and no damaged record stands in the way of the others.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dra_driver.claims.checkpoint import stored_records
+from dra_driver.claims.record import ClaimRecord
+from dra_driver.mps.requests import DomainRequests
+from dra_driver.usage.containers import FOLDER, container_names
+from dra_driver.usage.model import Daemon, Known
+
+
+def known_below(
+    directory: Path,
+    roots: Sequence[Path],
+    records: Callable[[], Sequence[ClaimRecord]] | None = None,
+) -> Known:
+    """Return what is known.
+
+    Args:
+        directory: of the driver's own files.
+        roots: where the host's root may be mounted; the first with the kubelet's notes is taken.
+        records: returns the records of claims; without it they are read below the directory.
+
+    Raises:
+        StateError: the records cannot be read.
+    """
+    found = stored_records(directory).records if records is None else records()
+    requests = DomainRequests(directory / "mps", lambda: 0.0)
+    daemons = []
+    for domain in requests.list():
+        status = requests.status(domain)
+        if status is not None and status.daemon is not None:
+            at = status.daemon
+            daemons.append(Daemon(pid=at.pid, start_ticks=at.start_ticks, domain=str(domain)))
+    return Known(
+        records=tuple(found),
+        names=container_names(*(root / FOLDER for root in roots)),
+        daemons=tuple(daemons),
+    )

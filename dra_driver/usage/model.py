@@ -1,0 +1,314 @@
+"""Who uses which GPU: GPUs as NVML sees them, processes, and claims, put together. Pure.
+
+In: `GpuLoad`, `SeenProcess` by PID, the records of claims, the names of containers. Out: `GpuUse`.
+A process belongs to the pod of its control group. A pod's process on a device belongs to the claims
+by which the pod has the device: those that were prepared for it, or the only one of its namespace
+where the pod came later, of which the kubelet does not tell. A share is not seen in hardware, so
+claims of one pod with several shares of a device are told of together.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dra_driver.claims.descriptions import description_of
+from dra_driver.claims.devices import (
+    DeviceRecord,
+    RecordedDevice,
+    RecordedGpu,
+    RecordedMig,
+    RecordedShare,
+)
+from dra_driver.claims.record import ClaimRecord, RecordState
+from dra_driver.devices.kinds import DeviceKind
+from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad
+from dra_driver.devices.names import gpu_name
+from dra_driver.errors import StateError
+from dra_driver.usage.containers import ContainerName
+from dra_driver.usage.processes import SeenProcess
+
+_MIB = 1024**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """An MPS daemon, by the supervisor's word, and the MPS domain that it serves."""
+
+    pid: int
+    start_ticks: int
+    domain: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process on a device. `name` is what it calls itself, made harmless."""
+
+    pid: int
+    name: str
+    kind: str
+    memory_bytes: int | None
+    sm: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """A container that uses a device, or a pod or claim that has it and no process there.
+
+    Attributes:
+        claims: namespaces and names; none where the pod has the device by no claim.
+        devices: names of the claims' devices, such as shares of this one.
+        namespace: of the pod; empty if it is not known.
+        pod: its name; empty if it is not known.
+        pod_uid: empty where a claim has no pod that is known.
+        container: its name; empty if it is not known, or there is none.
+        container_id: empty where there is no process, or it is in no container.
+        limit_bytes: how much memory it may have, where that is less than the device has.
+        processes: those it has on the device.
+    """
+
+    claims: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    namespace: str = ""
+    pod: str = ""
+    pod_uid: str = ""
+    container: str = ""
+    container_id: str = ""
+    limit_bytes: int | None = None
+    processes: tuple[Process, ...] = ()
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What its processes have; None if that is not known of one."""
+        return added([one.memory_bytes for one in self.processes])
+
+    @property
+    def sm(self) -> float | None:
+        """How busy its processes are together; None if that is not known of one."""
+        shares = [one.sm for one in self.processes]
+        known = [one for one in shares if one is not None]
+        return min(sum(known), 1.0) if len(known) == len(shares) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUse:
+    """A whole GPU or a MIG device, and who uses it.
+
+    `servers` are the MPS servers, which have what their clients do not account for. `others` are
+    processes of no pod.
+    """
+
+    name: str
+    uuid: str
+    kind: DeviceKind
+    memory: Memory | None
+    users: tuple[User, ...] = ()
+    servers: tuple[Process, ...] = ()
+    others: tuple[Process, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """A GPU: the whole, and its MIG devices."""
+
+    load: GpuLoad
+    devices: tuple[DeviceUse, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the whole GPU as a device."""
+        return gpu_name(self.load.minor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of a node beside NVML's word."""
+
+    records: Sequence[ClaimRecord] = ()
+    names: Mapping[str, ContainerName] = field(default_factory=dict)
+    daemons: Sequence[Daemon] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A device of a claim."""
+
+    record: ClaimRecord
+    entry: DeviceRecord
+
+
+def used(load: GpuLoad, seen: Mapping[int, SeenProcess], known: Known) -> GpuUse:
+    """Return who uses a GPU. Processes that are not among the seen have ended."""
+    devices = tuple(_device(load, mig, seen, known) for mig in (None, *load.migs))
+    return GpuUse(load=load, devices=tuple(one for one in devices if _is_told(one, load)))
+
+
+def added(amounts: Iterable[int | None]) -> int | None:
+    """Return a sum, None if a part of it is not known."""
+    total = 0
+    for amount in amounts:
+        if amount is None:
+            return None
+        total += amount
+    return total
+
+
+def _is_told(device: DeviceUse, load: GpuLoad) -> bool:
+    """Leave the whole out where there are MIG devices, unless somebody is on it."""
+    is_used = device.users or device.servers or device.others
+    return device.kind is DeviceKind.MIG or not load.migs or bool(is_used)
+
+
+def _device(
+    load: GpuLoad, mig: MigLoad | None, seen: Mapping[int, SeenProcess], known: Known
+) -> DeviceUse:
+    held = [
+        _Held(record=record, entry=entry)
+        for record in known.records
+        if record.state is not RecordState.RELEASED
+        for entry in record.devices
+        if _is_of(entry.device, load, mig)
+    ]
+    mine = [(one, seen[one.pid]) for one in load.processes if one.pid in seen and _on(one, mig)]
+    kind = DeviceKind.GPU if mig is None else DeviceKind.MIG
+    by_daemon = {(one.pid, one.start_ticks) for one in known.daemons}
+    daemons = {pid for pid, start in by_daemon}
+    servers = [
+        (one, who)
+        for one, who in mine
+        if (who.pid, who.start_ticks) in by_daemon or who.parent in daemons
+    ]
+    of_pods = [(one, who) for one, who in mine if who.pod is not None and (one, who) not in servers]
+    others = [pair for pair in mine if pair not in servers and pair not in of_pods]
+    return DeviceUse(
+        name=_name(load, mig, held),
+        uuid=load.uuid if mig is None else mig.uuid,
+        kind=kind,
+        memory=load.memory if mig is None else mig.memory,
+        users=tuple(_users(of_pods, held, known)),
+        servers=tuple(_process(one, who) for one, who in servers),
+        others=tuple(_process(one, who) for one, who in others),
+    )
+
+
+def _name(load: GpuLoad, mig: MigLoad | None, held: Sequence[_Held]) -> str:
+    if mig is None:
+        return gpu_name(load.minor)
+    for one in held:
+        if isinstance(one.entry.device, RecordedMig):
+            return one.entry.name
+    number = mig.compute_instance and f".{mig.compute_instance}"
+    return f"{gpu_name(load.minor)} MIG {mig.gpu_instance}{number or ''}"
+
+
+def _on(process: GpuProcess, mig: MigLoad | None) -> bool:
+    if mig is None:
+        return process.gpu_instance is None
+    here = (mig.gpu_instance, mig.compute_instance)
+    return (process.gpu_instance, process.compute_instance) == here
+
+
+def _is_of(device: RecordedDevice, load: GpuLoad, mig: MigLoad | None) -> bool:
+    base = device.of if isinstance(device, RecordedShare) else device
+    if mig is None:
+        return isinstance(base, RecordedGpu) and base.gpu == load.uuid
+    return base.device_uuid == mig.uuid
+
+
+def _users(
+    of_pods: Sequence[tuple[GpuProcess, SeenProcess]], held: Sequence[_Held], known: Known
+) -> Iterator[User]:
+    groups: dict[tuple[str, str], list[Process]] = {}
+    for one, who in of_pods:
+        if who.pod is not None:
+            key = (who.pod.pod_uid, who.pod.container_id or "")
+            groups.setdefault(key, []).append(_process(one, who))
+    users = [
+        _user(uid, container, tuple(found), held, known)
+        for (uid, container), found in groups.items()
+    ]
+    yield from sorted(users, key=_order)
+    told = {(claim, user.pod_uid) for user in users for claim in user.claims}
+    busy = {claim for claim, _ in told}
+    idle: dict[tuple[tuple[str, ...], str], User] = {}
+    for mine in held:
+        for user in () if mine.entry.admin_access else _idle(mine, told, busy):
+            place = (user.claims, user.pod_uid)
+            idle[place] = _with(idle[place], user) if place in idle else user
+    yield from sorted(idle.values(), key=_order)
+
+
+def _with(one: User, other: User) -> User:
+    """Return a pod with two devices of a claim as one."""
+    return replace(
+        one,
+        devices=tuple(sorted({*one.devices, *other.devices})),
+        limit_bytes=added((one.limit_bytes, other.limit_bytes)),
+    )
+
+
+def _user(
+    uid: str, container: str, processes: tuple[Process, ...], held: Sequence[_Held], known: Known
+) -> User:
+    name = known.names.get(container)
+    by = _claims_of(uid, name.namespace if name else "", held)
+    pod = next((pod.name for one in by for pod in one.record.pods if pod.uid == uid), "")
+    namespace = by[0].record.ref.namespace if by else ""
+    return User(
+        claims=tuple(sorted({str(one.record.ref) for one in by})),
+        devices=tuple(sorted({one.entry.name for one in by})),
+        namespace=name.namespace if name else namespace,
+        pod=name.pod if name else pod,
+        pod_uid=uid,
+        container=name.name if name else "",
+        container_id=container,
+        limit_bytes=added(_limit(one) for one in by) if by else None,
+        processes=processes,
+    )
+
+
+def _claims_of(uid: str, namespace: str, held: Sequence[_Held]) -> list[_Held]:
+    """Return the devices that a pod has here."""
+    own = [one for one in held if any(pod.uid == uid for pod in one.record.pods)]
+    if own:
+        return own
+    near = [
+        one for one in held if one.record.ref.namespace == namespace and not one.entry.admin_access
+    ]
+    return near if len({one.record.ref.uid for one in near}) == 1 else []
+
+
+def _idle(one: _Held, told: set[tuple[str, str]], busy: set[str]) -> Iterator[User]:
+    """Return the pods of a claim that have no process there; the claim itself if it has none."""
+    claim = str(one.record.ref)
+    pods = [(pod.uid, pod.name) for pod in one.record.pods if (claim, pod.uid) not in told]
+    if not one.record.pods and claim not in busy:
+        pods = [("", "")]
+    for uid, name in pods:
+        yield User(
+            claims=(claim,),
+            devices=(one.entry.name,),
+            namespace=one.record.ref.namespace,
+            pod=name,
+            pod_uid=uid,
+            limit_bytes=_limit(one),
+        )
+
+
+def _limit(one: _Held) -> int | None:
+    try:
+        settings = description_of(one.record, one.entry).settings
+    except StateError:
+        return None
+    for name in ("memoryMiB", "pinnedMemoryMiB"):
+        if isinstance(amount := settings.get(name), int):
+            return amount * _MIB
+    return None
+
+
+def _process(one: GpuProcess, who: SeenProcess) -> Process:
+    return Process(
+        pid=one.pid, name=who.name, kind=str(one.kind), memory_bytes=one.memory_bytes, sm=one.sm
+    )
+
+
+def _order(user: User) -> tuple[str, ...]:
+    return (*user.claims, user.namespace, user.pod, user.container, user.container_id)

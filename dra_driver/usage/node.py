@@ -1,0 +1,113 @@
+"""Looks at who uses the GPUs of this node: NVML is asked, then procfs for each process it names.
+
+In: what answers for NVML, where procfs is, and what is known of claims. Out: `NodeUse`. The time is
+taken before NVML is asked, so that a PID that was given anew meanwhile is not believed. GPUs are
+asked side by side, and one that does not answer hides no other.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from dra_driver.devices.load import GpuLoad
+from dra_driver.errors import DeviceError, TransientError
+from dra_driver.usage import model
+from dra_driver.usage.model import GpuUse, Known
+from dra_driver.usage.processes import Processes, SeenProcess, now_ticks
+
+ANSWER_SECONDS = 3.0
+"""What all GPUs get to answer; the one that is busy, as while it is divided, is left out."""
+
+
+class Loads(Protocol):
+    """Asks NVML (devices/nvml.py, devices/session.py)."""
+
+    def gpu_count(self) -> int:
+        """Return how many GPUs there are. Raises DeviceError, TransientError."""
+        ...
+
+    def gpu_load(self, index: int) -> GpuLoad:
+        """Return who uses a GPU. Raises DeviceError, TransientError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeUse:
+    """Who uses which GPU. `silent` are the GPUs that did not answer, by index, with the reason.
+
+    `sees_processes`: whether processes of other containers can be seen from here.
+    """
+
+    gpus: tuple[GpuUse, ...]
+    silent: Mapping[int, str]
+    sees_processes: bool
+
+
+class NodeLook:
+    """Looks once at a time, whoever asks. For one thread."""
+
+    def __init__(
+        self,
+        loads: Loads,
+        processes: Processes,
+        known: Callable[[], Known],
+        *,
+        host_proc: Path | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        """Take what answers; `host_proc` is where the host's procfs may be mounted."""
+        self._answer_seconds = answer_seconds
+        self._loads = loads
+        self._processes = processes
+        self._known = known
+        self._host_proc = host_proc
+
+    def look(self) -> NodeUse:
+        """Return who uses the GPUs now.
+
+        Raises:
+            DeviceError: NVML refuses, or does not answer.
+            TransientError: NVML is not open at this moment.
+            StateError: the records of claims cannot be read.
+        """
+        before = now_ticks()
+        loads, silent = self._ask_all(self._loads.gpu_count())
+        seen = self._see(loads, before)
+        known = self._known()
+        return NodeUse(
+            gpus=tuple(model.used(one, seen, known) for one in loads),
+            silent=silent,
+            sees_processes=self._processes.has_those_of_the_host(self._host_proc),
+        )
+
+    def _ask_all(self, count: int) -> tuple[Sequence[GpuLoad], Mapping[int, str]]:
+        """Return what GPUs answer, and the reasons of those that do not, by index."""
+        answers: dict[int, GpuLoad | str] = {}
+
+        def ask(index: int) -> None:
+            try:
+                answers[index] = self._loads.gpu_load(index)
+            except (DeviceError, TransientError) as error:
+                answers[index] = str(error)
+
+        threads = [
+            threading.Thread(target=ask, args=(index,), name=f"usage-{index}", daemon=True)
+            for index in range(count)
+        ]
+        end = time.monotonic() + self._answer_seconds
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        late = f"it has not answered in {self._answer_seconds:g} s"
+        found = {index: answers.get(index, late) for index in range(count)}
+        loads = [one for one in found.values() if isinstance(one, GpuLoad)]
+        return loads, {index: one for index, one in found.items() if isinstance(one, str)}
+
+    def _see(self, loads: Sequence[GpuLoad], before: int) -> Mapping[int, SeenProcess]:
+        pids = {one.pid for load in loads for one in load.processes}
+        found = {pid: self._processes.see(pid, before=before) for pid in sorted(pids)}
+        return {pid: who for pid, who in found.items() if who is not None}

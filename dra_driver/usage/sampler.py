@@ -1,0 +1,86 @@
+"""Who uses the GPUs, for whoever asks often: one look serves all, and nobody waits for long.
+
+In: what looks (usage/node.py). Out: the latest look, if it is a few seconds old at most. Nothing is
+looked at while nobody asks. A look is made on a thread of its own, one at a time; who asks waits
+for it, but not for longer than the deadline, after which there is no answer. A look that hangs goes
+on hanging by itself, and the next who asks waits for the same one.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from dra_driver.errors import DriverError
+from dra_driver.usage.node import NodeUse
+
+FRESH_SECONDS = 5.0
+"""How old a look may be."""
+
+DEADLINE_SECONDS = 5.0
+"""How long who asks waits for a look; Prometheus gives a scrape ten seconds."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    at: float
+    use: NodeUse
+
+
+class Sampler:
+    """Keeps the latest look. For any thread."""
+
+    def __init__(
+        self,
+        look: Callable[[], NodeUse],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        fresh_seconds: float = FRESH_SECONDS,
+        deadline_seconds: float = DEADLINE_SECONDS,
+    ) -> None:
+        """Take what looks, and the clock, which counts monotonic seconds."""
+        self._look = look
+        self._clock = clock
+        self._fresh_seconds = fresh_seconds
+        self._deadline_seconds = deadline_seconds
+        self._changed = threading.Condition()
+        self._latest: _Look | None = None
+        self._is_looking = False
+        self._said = ""
+
+    def current(self) -> NodeUse | None:
+        """Return who uses the GPUs, as of a few seconds ago at most; None: not known in time."""
+        with self._changed:
+            if (found := self._fresh()) is not None:
+                return found
+            if not self._is_looking:
+                self._is_looking = True
+                threading.Thread(target=self._run, name="usage", daemon=True).start()
+            self._changed.wait_for(lambda: not self._is_looking, self._deadline_seconds)
+            return self._fresh()
+
+    def _fresh(self) -> NodeUse | None:
+        latest = self._latest
+        if latest is None or self._clock() - latest.at > self._fresh_seconds:
+            return None
+        return latest.use
+
+    def _run(self) -> None:
+        found, reason = None, ""
+        try:
+            found = self._look()
+        except DriverError as error:
+            reason = str(error)
+        finally:
+            with self._changed:
+                self._is_looking = False
+                if found is not None:
+                    self._latest = _Look(at=self._clock(), use=found)
+                self._changed.notify_all()
+        if reason and reason != self._said:
+            log.warning("usage of gpus not known", reason=reason)
+        self._said = reason

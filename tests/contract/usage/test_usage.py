@@ -1,0 +1,300 @@
+"""Who uses simulated GPUs, by the real pynvml: looks, the command, and the driver's metrics."""
+
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import make
+from apiserver.server import ApiServer
+from dra_driver import cli, status_usage
+from dra_driver.cdi.roots import Roots
+from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
+from dra_driver.claims.record import ClaimRecord
+from dra_driver.devices.load import ProcessKind
+from dra_driver.devices.nvml_calls import NvmlCalls
+from dra_driver.errors import SetupError
+from dra_driver.node_usage import NodeUsage, node_look
+from dra_driver.ops.usage_metrics import UsageMetric
+from dra_driver.simulator import layout
+from dra_driver.simulator.machine import Machine
+from dra_driver.simulator.processes import UNKNOWN_PERCENT, Activity, let_do
+from dra_driver.usage.node import NodeLook
+from worlds.process import ProcessNode
+from worlds.session import session_on
+
+MIB = 1 << 20
+UID = "0b9c4c6e-0d2a-4c55-8f3c-7f2b0a1d9e11"
+ID = "ab" * 32
+
+
+def put_process(machine: Machine, pid: int, group: str = "/", start: int = 1) -> None:
+    """Let procfs have a process, of a pod or of none."""
+    proc = machine.proc_root
+    if not (proc / "self").is_symlink():
+        (proc / "self").symlink_to("1")
+    (proc / str(pid)).mkdir()
+    fields = ["S", "1", *["0"] * 17, str(start), *["0"] * 30]
+    (proc / f"{pid}/stat").write_text(f"{pid} (python3) {' '.join(fields)}\n")
+    (proc / f"{pid}/cgroup").write_text(f"0::{group}\n")
+
+
+def container(uid: str = UID, name: str = ID) -> str:
+    return f"/kubepods/burstable/pod{uid}/{name}"
+
+
+def note_container(machine: Machine, pod: str, namespace: str, ctr: str, name: str = ID) -> None:
+    folder = machine.driver_root / "var/log/containers"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{pod}_{namespace}_{ctr}-{name}.log").symlink_to("/nowhere")
+
+
+def roots(machine: Machine) -> Roots:
+    return Roots(
+        driver=machine.driver_root,
+        driver_on_host=str(machine.driver_root),
+        dev=machine.dev_root / "dev",
+        dev_on_host="/dev",
+        proc=machine.proc_root,
+        sys=machine.sys_root,
+    )
+
+
+class Node:
+    """Two GPUs, a session of the driver on them, and records of claims."""
+
+    def __init__(self, machine: Machine, calls: NvmlCalls | None = None) -> None:
+        self.machine = machine
+        self.session = session_on(machine, calls=calls)
+        self.gpus = self.session.look().gpus
+        self.records: list[ClaimRecord] = []
+
+    def look(self) -> NodeLook:
+        folder = self.machine.driver_root / "nothing"
+        return node_look(self.session, roots(self.machine), folder, lambda: self.records)
+
+    def claim(self, gpu: int) -> None:
+        ref = ClaimRef(uid=ClaimUid("uid-one"), namespace="team-a", name="one")
+        pods = (ConsumerPod(name="train-0", uid=UID),)
+        self.records.append(replace(make.record(self.gpus[gpu]), ref=ref, pods=pods))
+
+    def run(self, pid: int, mib: int = 1, *, gpu: int = 0, group: str = "/", **does: int) -> None:
+        self.machine.take_memory(self.gpus[gpu].uuid, mib * MIB, pid=pid)
+        let_do(self.machine, pid, Activity(**does))  # type: ignore[arg-type]
+        put_process(self.machine, pid, group)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(Machine.create(tmp_path / "machine", "l4x2"))
+    yield node
+    node.session.close()
+
+
+def test_a_containers_process_is_told_with_its_claim_memory_and_how_busy_it_is(node: Node) -> None:
+    node.claim(0)
+    note_container(node.machine, "train-0", "team-a", "trainer")
+    node.run(101, 300, group=container(), sm=40)
+    node.run(102, 50)
+    first, second = node.look().look().gpus
+    (device,) = first.devices
+    (user,) = device.users
+    assert (user.claims, user.pod, user.container) == (("team-a/one",), "train-0", "trainer")
+    assert (user.memory_bytes, user.sm) == (300 * MIB, 0.4)
+    assert [(one.pid, one.memory_bytes) for one in device.others] == [(102, 50 * MIB)]
+    assert first.load.memory is not None
+    assert first.load.memory.used_bytes == 350 * MIB
+    assert (first.load.busy, second.load.busy) == (0.4, 0.0)
+    assert second.devices[0].users == ()
+
+
+def test_clients_of_mps_are_told_by_themselves_and_once(node: Node) -> None:
+    node.claim(0)
+    node.run(101, 300, group=container(), kind=layout.ProcessKind.BY_MPS, sm=20)
+    # A driver may have a client in both lists; its memory is there once.
+    node.machine.hold_instance(node.gpus[0].uuid, pid=101, memory=100 * MIB)
+    (user,) = node.look().look().gpus[0].devices[0].users
+    assert [(one.kind, one.memory_bytes) for one in user.processes] == [
+        (str(ProcessKind.MPS), 300 * MIB)
+    ]
+
+
+def test_what_nvml_does_not_know_is_not_made_up(node: Node) -> None:
+    node.run(101, 300, group=container(), sm=UNKNOWN_PERCENT, hides_memory=True)
+    old = int((time.time() - 60) * 1e6)
+    node.run(102, 5, group=container(name="cd" * 32), sm=90, sampled_us=old)
+    hidden, stale = node.look().look().gpus[0].devices[0].users
+    assert (hidden.memory_bytes, hidden.sm) == (None, 0.0)
+    assert (stale.memory_bytes, stale.sm) == (5 * MIB, 0.0)
+
+
+def test_a_process_that_ended_or_came_later_is_nobodys(node: Node) -> None:
+    node.run(101, group=container())
+    node.machine.take_memory(node.gpus[0].uuid, MIB, pid=102)  # not in procfs any more
+    node.machine.take_memory(node.gpus[0].uuid, MIB, pid=103)
+    put_process(node.machine, 103, container(name="cd" * 32), start=10**12)
+    (device,) = node.look().look().gpus[0].devices
+    assert [one.pid for user in device.users for one in user.processes] == [101]
+    assert device.others == ()
+
+
+def test_without_samples_who_computes_is_idle(node: Node) -> None:
+    node.run(101, group=container())
+    (user,) = node.look().look().gpus[0].devices[0].users
+    assert user.sm == 0.0
+
+
+def test_a_mig_device_has_its_own_memory_and_processes(tmp_path: Path) -> None:
+    machine = Machine.create(tmp_path / "machine", "h100x8")
+    gpu = machine.find("0").uuid
+    machine.set_mig_mode(gpu, enabled=True)
+    mine, other = (machine.create_mig(gpu, "1g.10gb") for _ in range(2))
+    node = Node(machine)
+    machine.hold_instance(mine, pid=101, memory=200 * MIB)
+    let_do(machine, 101, Activity(sm=50))
+    put_process(machine, 101, container())
+    first = node.look().look().gpus[0]
+    assert first.load.busy is None
+    by_uuid = {one.uuid: one for one in first.devices}
+    assert set(by_uuid) == {mine, other}
+    (user,) = by_uuid[mine].users
+    assert (user.memory_bytes, user.sm) == (200 * MIB, None)
+    memory = by_uuid[mine].memory
+    assert memory is not None
+    assert memory.used_bytes == 200 * MIB
+    assert by_uuid[other].users == ()
+    node.session.close()
+
+
+def test_a_gpu_that_hangs_is_told_of_and_the_scrape_is_in_time(node: Node) -> None:
+    node.claim(0)
+    node.run(101, group=container())
+    node.machine.slow_call(
+        "nvmlDeviceGetComputeRunningProcesses_v3", 6000, uuid=node.gpus[1].uuid, times=1
+    )
+    usage = NodeUsage(node.look().look)
+    start = time.monotonic()
+    found = {(one.metric, tuple(one.labels)): one.value for one in usage.series()}
+    seconds = time.monotonic() - start
+    assert seconds < 6
+    assert found[UsageMetric.UP, ("0",)] == 1
+    assert found[UsageMetric.UP, ("1",)] == 0
+    assert any(metric is UsageMetric.CONTAINER_MEMORY for metric, _ in found)
+    time.sleep(max(0.0, 6.5 - seconds))
+
+
+def test_while_nobody_asks_nvml_is_not_asked(node: Node) -> None:
+    node.machine.fail_call("nvmlDeviceGetComputeRunningProcesses_v3", code=999, times=1)
+    NodeUsage(node.look().look)
+    time.sleep(0.2)
+    assert [one.times for one in node.machine.faults()] == [1]
+
+
+def words_of(machine: Machine, *words: str) -> list[str]:
+    return [
+        "status",
+        "--nvidia-driver-root",
+        str(machine.driver_root),
+        "--sys-root",
+        str(machine.sys_root),
+        "--proc-root",
+        str(machine.proc_root),
+        *words,
+    ]
+
+
+def test_by_command(node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    note_container(node.machine, "train-0", "team-a", "trainer")
+    node.run(101, 300, group=container(), sm=40)
+    node.session.close()
+    words = words_of(node.machine, "--kubelet-plugins-directory-path", str(tmp_path))
+    assert cli.main([*words, "--usage"]) == 0
+    out = capsys.readouterr().out
+    assert "train-0" in out
+    assert "300 MiB" in out
+    assert "101 python3" in out
+    assert out.count("GPU ") == 2
+    assert cli.main([*words, "--gpu", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "train-0" not in out
+    assert "nobody has it" in out
+    assert cli.main([*words, "--pid", "101", "--output", "json"]) == 0
+    (gpu,) = json.loads(capsys.readouterr().out)["gpus"]
+    assert gpu["index"] == 0
+    (user,) = gpu["devices"][0]["users"]
+    assert (user["namespace"], user["pod"], user["container"]) == ("team-a", "train-0", "trainer")
+    assert (user["memoryBytes"], user["smUtilization"]) == (300 * MIB, 0.4)
+    assert cli.main([*words, "--pid", "7777"]) == 1
+    assert "process 7777 is on no GPU of this node" in capsys.readouterr().err
+    assert cli.main([*words, "--gpu", "9"]) == 1
+    assert "no GPU of this node is '9'" in capsys.readouterr().err
+
+
+def test_in_the_cluster_no_gpu_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", "--cluster", "--usage"]) != 0
+    assert "has no meaning with --cluster" in capsys.readouterr().err
+
+
+def test_a_gpus_name_its_uuid_and_its_index_mean_the_same(node: Node) -> None:
+    use = node.look().look()
+    uuid = node.gpus[1].uuid
+    for name in ("1", uuid, uuid.upper(), f"gpu-{node.gpus[1].minor}"):
+        found = status_usage.selected(status_usage.Question(gpu=name), use)
+        assert found.indices == frozenset({1})
+    with pytest.raises(SetupError, match="name one by index"):
+        status_usage.selected(status_usage.Question(gpu="GPU-x"), use)
+
+
+def test_the_driver_serves_it_when_told_to(tmp_path: Path, api: ApiServer) -> None:
+    node = ProcessNode(tmp_path, api)
+    machine = node.install_gpus("l4x2")
+    machine.take_memory(machine.find("0").uuid, 300 * MIB, pid=101)
+    put_process(machine, 101, container())
+    note_container(machine, "train-0", "team-a", "trainer")
+    node.driver.env |= {"HTTP_ENDPOINT": "127.0.0.1:0", "USAGE_METRICS": "true"}
+    node.driver.start()
+    try:
+        port = node.driver.wait_log("http endpoint opened")["port"]
+        node.driver.wait_log("driver started")
+        texts: list[str] = []
+
+        def scrape() -> None:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+                texts.append(answer.read().decode())
+
+        threads = [threading.Thread(target=scrape) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (text,) = {
+            "\n".join(line for line in one.splitlines() if "container_gpu" in line) for one in texts
+        }
+        labels = (
+            'claim="",container="trainer",device="gpu-0",driver="gpu.nvidia.com",gpu="0",'
+            f'namespace="team-a",pod="train-0",uuid="{machine.find("0").uuid}"'
+        )
+        assert f"nvidia_dra_container_gpu_memory_used_bytes{{{labels}}} 3.145728e+08" in text
+        assert f"nvidia_dra_container_gpu_processes{{{labels}}} 1.0" in text
+        assert 'nvidia_dra_gpu_usage_up{driver="gpu.nvidia.com",gpu="1"} 1.0' in texts[0]
+    finally:
+        node.driver.kill()
+
+
+def test_by_default_it_does_not(tmp_path: Path, api: ApiServer) -> None:
+    node = ProcessNode(tmp_path, api)
+    node.install_gpus("l4x2")
+    node.driver.env |= {"HTTP_ENDPOINT": "127.0.0.1:0"}
+    node.driver.start()
+    try:
+        port = node.driver.wait_log("http endpoint opened")["port"]
+        node.driver.wait_log("driver started")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+            assert b"container_gpu" not in answer.read()
+    finally:
+        node.driver.kill()

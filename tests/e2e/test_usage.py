@@ -1,0 +1,240 @@
+"""Who uses which GPU, on a real node: containers of a real runtime, in groups of a real kubelet.
+
+One pod has a whole GPU, two have a share of one GPU each, one is a client of MPS, one has a MIG
+device. That their processes have memory of GPUs is played, as there is no GPU to have it of.
+"""
+
+import json
+import os
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from testbed.commands import run, wait_until
+from testbed.machine import DRIVER
+from testbed.pods import migs_seen
+
+from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.simulator.layout import ProcessKind
+from dra_driver.simulator.machine import Machine
+from dra_driver.simulator.processes import Activity, let_do
+from e2e.kubernetes import needs
+from e2e.scene import NAMESPACE, Scene
+from e2e.shares import GPU, Shares, config, shares_of, unshared_scene
+from e2e.sharing import claim_spec, mps_limits
+from e2e.test_mig import SMALL, migs, template
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.own_cluster,
+    needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
+]
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def shares(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
+    cluster = f"{os.environ.get('E2E_CLUSTER', 'e2e')}-usage"
+    with shares_of("h100x8", tmp_path_factory.mktemp("usage"), cluster) as found:
+        # What the kubelet notes of containers lies below the node's root, as the GPU driver does.
+        log = found.node.place.driver_root / "var/log"
+        log.mkdir(parents=True, exist_ok=True)
+        kubelets = found.node.cluster.plugins.parents[1] / "host/var/log/containers"
+        (log / "containers").symlink_to(kubelets)
+        settings = {"USAGE_METRICS": "true", "HTTP_ENDPOINT": "127.0.0.1:0"}
+        found.node.restart_driver(found.node.driver_settings | settings)
+        yield found
+
+
+@pytest.fixture
+def scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    yield from unshared_scene(shares, request)
+
+
+class Jobs:
+    """Processes of containers that have memory of GPUs; at the end they have none."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene, self._machine = scene, Machine(scene.node.place.driver_root)
+        self._started: list[tuple[str, int]] = []
+
+    def start(self, pod: str, device: str, mib: int, kind: ProcessKind, sm: int) -> int:
+        """Let the first process of a container compute on a GPU or a MIG device."""
+        pid = self._pid(pod)
+        if device.startswith("MIG"):
+            self._machine.hold_instance(device, pid=pid, memory=mib * MIB)
+        else:
+            assert self._machine.take_memory(device, mib * MIB, pid=pid)
+        let_do(self._machine, pid, Activity(kind=kind, sm=sm))
+        self._started.append((device, pid))
+        return pid
+
+    def end(self) -> None:
+        for device, pid in self._started:
+            if device.startswith("MIG"):
+                self._machine.release_instance(device, pid=pid)
+            else:
+                self._machine.release_memory(device, pid=pid)
+
+    def _pid(self, pod: str) -> int:
+        found = self._scene.api.get("Pod", pod, NAMESPACE)["status"]["containerStatuses"]
+        name = found[0]["containerID"].rpartition("/")[2]
+        return min(int(one.name) for one in Path("/proc").glob("[0-9]*") if name in _groups(one))
+
+
+def _groups(process: Path) -> str:
+    try:
+        return (process / "cgroup").read_text()
+    except OSError:  # it has ended
+        return ""
+
+
+@pytest.fixture
+def jobs(scene: Scene) -> Iterator[Jobs]:
+    jobs = Jobs(scene)
+    yield jobs
+    jobs.end()
+
+
+def usage(scene: Scene, *words: str) -> str:
+    """What the command says on the node."""
+    place = scene.node.place
+    root = place.driver_root
+    paths = ("--kubelet-plugins-directory-path", place.plugins, "--nvidia-driver-root", root)
+    paths += ("--proc-root", root / "proc", "--sys-root", root / "sys")
+    return run((DRIVER, "status", "--usage", *paths, *words))
+
+
+def users(scene: Scene) -> dict[str, dict[str, Any]]:
+    """Who uses a device, by pod, with the device's name and UUID."""
+    gpus = json.loads(usage(scene, "--output", "json"))["gpus"]
+    return {
+        user["pod"]: user | {"device": device["name"], "uuid": device["uuid"]}
+        for gpu in gpus
+        for device in gpu["devices"]
+        for user in device["users"]
+    }
+
+
+def metric(text: str, name: str, pod: str) -> tuple[str, float]:
+    """The UUID and the value of the one series of a pod."""
+    (line,) = [
+        one
+        for one in text.splitlines()
+        if one.startswith(f"nvidia_dra_{name}{{") and f'pod="{pod}"' in one
+    ]
+    found = re.search(r'uuid="([^"]+)"', line)
+    assert found is not None
+    return found[1], float(line.rpartition(" ")[2])
+
+
+def metrics_of(scene: Scene, *pods: str) -> str:
+    """The driver's metrics, once all of these pods are in them."""
+    port = scene.node.driver.wait_log("http endpoint opened")["port"]
+
+    def told() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+            text: str = answer.read().decode()
+        return text if all(f'pod="{pod}"' in text for pod in pods) else ""
+
+    return str(wait_until(told, "all pods in the metrics", timeout=30))
+
+
+def claims_of(scene: Scene, pod: str) -> list[str]:
+    return [
+        f"{NAMESPACE}/{claim['metadata']['name']}"
+        for claim in scene.api.all("ResourceClaim", NAMESPACE)
+        if any(by["name"] == pod for by in claim["status"].get("reservedFor", ()))
+    ]
+
+
+def test_each_container_is_told_of_with_its_pod_its_claim_and_its_device(
+    shares: Shares, scene: Scene, jobs: Jobs
+) -> None:
+    shares.set(config("timeSlicing", 4), 32)
+    one, two = scene.pod("one", limits={GPU: 1}), scene.pod("two", limits={GPU: 1})
+    whole = scene.pod("whole", claims=[scene.claim("whole")])
+    cut = scene.pod("cut", templates=[template(scene, migs(mig=SMALL))])
+    spec = claim_spec({"gpu": mps_limits(50, "10Gi")})
+    pods = [one, two, whole, cut]
+    if scene.node.can_run_mps:
+        served = scene.pod("served", claims=[scene.make("ResourceClaim", "served", {"spec": spec})])
+        pods.append(served)
+    scene.running(*pods)
+    (mig,) = migs_seen(scene.node.cluster, cut, "ctr", NAMESPACE)
+    devices = {pod: scene.gpus(pod)[0] for pod in pods if pod != cut} | {cut: mig}
+    wanted = {
+        pod: (device, 100 * number, jobs.start(pod, device, 100 * number, kind, number))
+        for number, (pod, device, kind) in enumerate(
+            (
+                (pod, devices[pod], ProcessKind.BY_MPS if "served" in pod else ProcessKind.COMPUTES)
+                for pod in pods
+            ),
+            start=1,
+        )
+    }
+    found = users(scene)
+    for pod, (device, mib, pid) in wanted.items():
+        user = found[pod]
+        assert (user["namespace"], user["container"], user["uuid"]) == (NAMESPACE, "ctr", device)
+        assert user["memoryBytes"] == mib * MIB
+        assert [process["pid"] for process in user["processes"]] == [pid]
+        assert user["claims"] == claims_of(scene, pod)
+    assert found[whole]["smUtilization"] == 0.03
+    assert found[cut]["smUtilization"] is None
+    assert re.fullmatch(r"gpu-\d-share-\d-of-4", found[one]["devices"][0])
+    assert found[one]["devices"] != found[two]["devices"]
+    assert re.fullmatch(r"gpu-\d-mig-1g10gb-\d+-\d+", found[cut]["device"])
+
+    text = metrics_of(scene, *pods)
+    for pod, (device, mib, _) in wanted.items():
+        assert metric(text, "container_gpu_memory_used_bytes", pod) == (device, mib * MIB)
+        assert metric(text, "container_gpu_processes", pod) == (device, 1)
+    if scene.node.can_run_mps:
+        assert found[served]["limitBytes"] == 10240 * MIB
+        assert metric(text, "container_gpu_memory_limit_bytes", served)[1] == 10240 * MIB
+
+    _, _, pid = wanted[whole]
+    page = usage(scene, "--pid", str(pid))
+    assert page.count("GPU-") == 1
+    assert whole in page
+    assert one not in page
+    print(usage(scene))  # noqa: T201 (for who reads the log of a run)
+
+
+def test_a_container_cannot_pass_for_another_pod(shares: Shares, scene: Scene, jobs: Jobs) -> None:
+    """By its name, and by a group that it would make: only a privileged one could make one."""
+    shares.set(config("timeSlicing", 4), 32)
+    victim, liar = scene.pod("victim", limits={GPU: 1}), scene.pod("liar", limits={GPU: 1})
+    scene.running(victim, liar)
+    uid = scene.api.get("Pod", victim, NAMESPACE)["metadata"]["uid"]
+    device = scene.gpus(liar)[0]
+    pid = jobs.start(liar, device, 100, ProcessKind.COMPUTES, 1)
+    lines = _groups(Path(f"/proc/{pid}")).splitlines()
+    made = []
+    for line in lines:
+        _, kinds, path = line.split(":", 2)
+        base = Path("/sys/fs/cgroup") / kinds.split(",")[0].removeprefix("name=") / path[1:]
+        if (base / "cgroup.procs").exists() and "kubepods" in path:
+            below = base / f"kubepods/pod{uid}/{'ab' * 32}"
+            below.mkdir(parents=True)
+            made.append(below)
+            try:
+                (below / "cgroup.procs").write_text(str(pid))
+            except OSError:  # a controller that is not ready for it, as cpuset
+                continue
+    try:
+        assert any(uid in line for line in _groups(Path(f"/proc/{pid}")).splitlines())
+        found = users(scene)
+        assert [one["pid"] for one in found[liar]["processes"]] == [pid]
+        assert found[victim]["processes"] == []
+    finally:
+        for below in made:
+            top = below.parent.parent.parent
+            (top / "cgroup.procs").write_text(str(pid))
+            for folder in (below, below.parent, below.parent.parent):
+                folder.rmdir()

@@ -1,0 +1,284 @@
+"""Processes on GPUs, put together with pods and claims."""
+
+from dataclasses import replace
+
+import make
+from dra_driver.claims.devices import RecordedMig, RecordedPartition
+from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
+from dra_driver.claims.record import ClaimRecord, RecordState
+from dra_driver.devices.kinds import DeviceKind
+from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad, ProcessKind
+from dra_driver.devices.model import GpuUuid
+from dra_driver.ops.usage_metrics import UsageMetric
+from dra_driver.usage.containers import ContainerName
+from dra_driver.usage.groups import PodProcess
+from dra_driver.usage.model import Daemon, DeviceUse, GpuUse, Known, Process, User, used
+from dra_driver.usage.node import NodeUse
+from dra_driver.usage.processes import SeenProcess
+from dra_driver.usage.series import series
+from dra_driver.usage.view import Selected, document, lines
+
+GIB = 1 << 30
+GPU = make.gpu(0)
+POD_A, POD_B = ConsumerPod(name="train-0", uid="uid-a"), ConsumerPod(name="infer-0", uid="uid-b")
+ID_A, ID_B = "aa" * 32, "bb" * 32
+NAMES = {
+    ID_A: ContainerName(namespace="team-a", pod="train-0", name="trainer"),
+    ID_B: ContainerName(namespace="team-b", pod="infer-0", name="server"),
+}
+
+
+def claim(name: str, *pods: ConsumerPod, namespace: str = "team-a", **facts: object) -> ClaimRecord:
+    ref = ClaimRef(uid=ClaimUid(f"uid-{name}"), namespace=namespace, name=name)
+    return replace(make.record(GPU), ref=ref, pods=pods, **facts)  # type: ignore[arg-type]
+
+
+def load(*processes: GpuProcess, **facts: object) -> GpuLoad:
+    base = GpuLoad(
+        index=0,
+        minor=0,
+        uuid=GPU.uuid,
+        product_name="NVIDIA H100 80GB HBM3",
+        memory=Memory(total_bytes=80 * GIB, used_bytes=20 * GIB),
+        busy=0.4,
+        knows_sm=True,
+        processes=processes,
+    )
+    return replace(base, **facts)  # type: ignore[arg-type]
+
+
+def on_gpu(pid: int, gib: int | None = 1, sm: float | None = 0.1, **facts: object) -> GpuProcess:
+    memory = None if gib is None else gib * GIB
+    base = GpuProcess(pid=pid, kind=ProcessKind.COMPUTE, memory_bytes=memory, sm=sm)
+    return replace(base, **facts)  # type: ignore[arg-type]
+
+
+def seen(pid: int, pod: str = "", container: str | None = None, parent: int = 1) -> SeenProcess:
+    where = PodProcess(pod_uid=pod, container_id=container) if pod else None
+    return SeenProcess(pid=pid, parent=parent, name="python3", start_ticks=100 + pid, pod=where)
+
+
+def users(*, load: GpuLoad, seen: list[SeenProcess], known: Known) -> tuple[User, ...]:
+    (device,) = used(load, {one.pid: one for one in seen}, known).devices
+    return device.users
+
+
+def test_a_process_is_its_pods_and_the_pods_claims() -> None:
+    (user,) = users(
+        load=load(on_gpu(7, 3), on_gpu(8, 2, 0.2)),
+        seen=[seen(7, "uid-a", ID_A), seen(8, "uid-a", ID_A)],
+        known=Known(records=[claim("one", POD_A)], names=NAMES),
+    )
+    assert (user.claims, user.namespace, user.pod) == (("team-a/one",), "team-a", "train-0")
+    assert (user.container, user.container_id, user.devices) == ("trainer", ID_A, ("gpu-0",))
+    assert (user.memory_bytes, user.limit_bytes) == (5 * GIB, None)
+    assert user.sm is not None
+    assert round(user.sm, 3) == 0.3
+    assert [one.pid for one in user.processes] == [7, 8]
+
+
+def test_containers_and_pods_are_told_apart() -> None:
+    found = users(
+        load=load(on_gpu(7), on_gpu(8), on_gpu(9)),
+        seen=[seen(7, "uid-a", ID_A), seen(8, "uid-a", ID_B), seen(9, "uid-b", ID_B)],
+        known=Known(records=[claim("one", POD_A), claim("two", POD_B, namespace="team-b")]),
+    )
+    assert [(one.claims, one.pod_uid, one.container_id) for one in found] == [
+        (("team-a/one",), "uid-a", ID_A),
+        (("team-a/one",), "uid-a", ID_B),
+        (("team-b/two",), "uid-b", ID_B),
+    ]
+
+
+def test_what_is_not_known_of_one_process_is_not_known_of_the_sum() -> None:
+    (user,) = users(
+        load=load(on_gpu(7, None), on_gpu(8, 2, None)),
+        seen=[seen(7, "uid-a", ID_A), seen(8, "uid-a", ID_A)],
+        known=Known(),
+    )
+    assert (user.memory_bytes, user.sm) == (None, None)
+
+
+def test_who_ended_meanwhile_is_left_out_and_the_nodes_own_are_others() -> None:
+    (device,) = used(
+        load(on_gpu(7), on_gpu(8)), {8: seen(8)}, Known(records=[claim("one", POD_A)])
+    ).devices
+    assert [one.pid for one in device.others] == [8]
+    (idle,) = device.users
+    assert (idle.pod, idle.processes, idle.claims) == ("train-0", (), ("team-a/one",))
+
+
+def test_a_pod_without_a_claim_is_told_without_one() -> None:
+    (user, idle) = users(
+        load=load(on_gpu(7)),
+        seen=[seen(7, "uid-b", ID_B)],
+        known=Known(records=[claim("one", POD_A)], names=NAMES),
+    )
+    assert (user.claims, user.namespace, user.pod) == ((), "team-b", "infer-0")
+    assert idle.pod == "train-0"
+
+
+def test_a_pod_that_came_later_has_the_only_claim_of_its_namespace() -> None:
+    later = ContainerName(namespace="team-a", pod="train-1", name="trainer")
+    known = Known(records=[claim("one", POD_A)], names={ID_A: later})
+    (user, _) = users(load=load(on_gpu(7)), seen=[seen(7, "uid-new", ID_A)], known=known)
+    assert (user.claims, user.pod) == (("team-a/one",), "train-1")
+    two = replace(known, records=[claim("one", POD_A), claim("two", POD_B)])
+    (user, *_) = users(load=load(on_gpu(7)), seen=[seen(7, "uid-new", ID_A)], known=two)
+    assert user.claims == ()
+
+
+def test_the_server_of_mps_is_told_apart_by_its_daemon() -> None:
+    known = Known(daemons=[Daemon(pid=50, start_ticks=150, domain="d")])
+    (device,) = used(
+        load(on_gpu(60), on_gpu(7, kind=ProcessKind.MPS)),
+        {60: seen(60, parent=50), 7: seen(7, "uid-a", ID_A)},
+        known,
+    ).devices
+    assert [one.pid for one in device.servers] == [60]
+    assert [one.processes[0].kind for one in device.users] == ["mps"]
+
+
+def test_claims_that_are_released_have_nothing() -> None:
+    known = Known(records=[claim("one", POD_A, state=RecordState.RELEASED)])
+    assert users(load=load(), seen=[], known=known) == ()
+
+
+MIG_LOAD = MigLoad(
+    uuid="MIG-1",
+    gpu_instance=11,
+    compute_instance=0,
+    memory=Memory(total_bytes=10 * GIB, used_bytes=GIB),
+)
+
+
+def mig_claim() -> ClaimRecord:
+    one = make.record(GPU)
+    place = RecordedPartition(
+        gpu=GpuUuid(GPU.uuid),
+        profile="1g.10gb",
+        profile_id=19,
+        placement=make.mig_device().placement,
+    )
+    device = RecordedMig(
+        place=place,
+        gpu_instance=11,
+        compute_instance=0,
+        uuid="MIG-1",
+        made_here=True,  # type: ignore[arg-type]
+    )
+    (entry,) = one.devices
+    entry = replace(entry, device=device, name="gpu-0-mig-1g10gb-19-4")
+    return replace(claim("cut", POD_A), devices=(entry,))
+
+
+def test_a_process_on_a_mig_device_is_told_of_there() -> None:
+    found = used(
+        load(
+            on_gpu(7, sm=None, gpu_instance=11, compute_instance=0),
+            migs=(MIG_LOAD, replace(MIG_LOAD, uuid="MIG-2", gpu_instance=12)),
+            busy=None,
+            knows_sm=False,
+        ),
+        {7: seen(7, "uid-a", ID_A)},
+        Known(records=[mig_claim()], names=NAMES),
+    )
+    first, second = found.devices
+    assert (first.kind, first.name, first.uuid) == (
+        DeviceKind.MIG,
+        "gpu-0-mig-1g10gb-19-4",
+        "MIG-1",
+    )
+    assert [(one.claims, one.pod) for one in first.users] == [(("team-a/cut",), "train-0")]
+    assert (second.name, second.users) == ("gpu-0 MIG 12", ())
+
+
+def node_use() -> NodeUse:
+    records = [claim("one", POD_A), claim("two", POD_B, namespace="team-b")]
+    gpu = used(
+        load(on_gpu(7, 12, 0.38), on_gpu(8, 1, 0.0), on_gpu(9, None, 0.0)),
+        {7: seen(7, "uid-a", ID_A), 8: seen(8), 9: seen(9, "uid-b", ID_B)},
+        Known(records=records, names=NAMES),
+    )
+    return NodeUse(gpus=(gpu,), silent={1: "it hangs"}, sees_processes=True)
+
+
+def test_for_people() -> None:
+    assert lines(node_use(), width=120) == [
+        f"GPU 0  NVIDIA H100 80GB HBM3  gpu-0  {GPU.uuid}",
+        "  [#####...............]  20.0 of 80.0 GiB, busy 40%",
+        "  POD             CONTAINER  DEVICE  MEMORY    LIMIT  SM   PROCESSES  CLAIM",
+        "  team-a/train-0  trainer    whole   12.0 GiB  -      38%  7 python3  team-a/one",
+        "  team-b/infer-0  server     whole   ?         -      0%   9 python3  team-b/two",
+        "  (no pod)        -          whole   1.0 GiB   -      0%   8 python3  -",
+        "",
+        "GPU 1  not known: it hangs",
+    ]
+    only = lines(node_use(), width=120, of=Selected(indices=frozenset({1})))
+    assert only == ["GPU 1  not known: it hangs"]
+
+
+def test_no_line_is_wider_than_the_terminal() -> None:
+    use = node_use()
+    (gpu,) = use.gpus
+    (device,) = gpu.devices
+    long = tuple(
+        replace(one, claims=(f"a-long-namespace/{'claim-' * 20}",), pod="pod-" * 30)
+        for one in device.users
+    )
+    use = replace(use, gpus=(GpuUse(load=gpu.load, devices=(replace(device, users=long),)),))
+    for width in (40, 80, 100, 120):
+        found = lines(use, width=width)
+        assert max(map(len, found)) <= max(width, 80)
+        assert any("/pod-pod-" in line and "…" in line for line in found)
+        assert not any("CLAIM" in line for line in found)
+
+
+def test_for_programs() -> None:
+    (gpu,) = document(node_use())["gpus"]  # type: ignore[misc]
+    (device,) = gpu["devices"]
+    assert device["memory"] == {"totalBytes": 80 * GIB, "usedBytes": 20 * GIB}
+    assert [(one["pod"], one["memoryBytes"]) for one in device["users"]] == [
+        ("train-0", 12 * GIB),
+        ("infer-0", None),
+    ]
+    assert [one["pid"] for one in device["others"]] == [8]
+
+
+def test_for_scrapers() -> None:
+    found = {(one.metric, tuple(one.labels)): one.value for one in series(node_use())}
+    place = ("0", "gpu-0", str(GPU.uuid))
+    trainer = ("team-a", "train-0", "trainer", "team-a/one", *place)
+    server = ("team-b", "infer-0", "server", "team-b/two", *place)
+    assert found == {
+        (UsageMetric.UP, ("1",)): 0,
+        (UsageMetric.UP, ("0",)): 1,
+        (UsageMetric.MEMORY, place): 20 * GIB,
+        (UsageMetric.MEMORY_TOTAL, place): 80 * GIB,
+        (UsageMetric.BUSY, place): 0.4,
+        (UsageMetric.OTHER_MEMORY, (*place, "host")): GIB,
+        (UsageMetric.CONTAINER_MEMORY, trainer): 12 * GIB,
+        (UsageMetric.CONTAINER_SM, trainer): 0.38,
+        (UsageMetric.CONTAINER_PROCESSES, trainer): 1,
+        (UsageMetric.CONTAINER_SM, server): 0.0,
+        (UsageMetric.CONTAINER_PROCESSES, server): 1,
+        (UsageMetric.LEFT_OUT, ()): 0,
+    }
+
+
+def test_there_are_never_more_containers_than_a_bound_and_no_label_set_twice() -> None:
+    one = User(
+        pod_uid="p",
+        container_id=ID_A,
+        processes=(Process(pid=1, name="a", kind="compute", memory_bytes=GIB, sm=0.1),),
+    )
+    twins = (one, replace(one, pod="p"), replace(one, pod_uid="q"))
+    device = DeviceUse(name="gpu-0", uuid=GPU.uuid, kind=DeviceKind.GPU, memory=None, users=twins)
+    use = NodeUse(gpus=(GpuUse(load=load(), devices=(device,)),), silent={}, sees_processes=True)
+    keys = [(each.metric, tuple(each.labels)) for each in series(use)]
+    assert len(keys) == len(set(keys))
+    bounded = list(series(use, most=1))
+    (left,) = [each.value for each in bounded if each.metric is UsageMetric.LEFT_OUT]
+    assert left == 2
+    pods = [each for each in bounded if each.metric is UsageMetric.CONTAINER_PROCESSES]
+    assert len(pods) == 1

@@ -1,0 +1,110 @@
+"""One look for all who ask, and nobody waits for one that hangs."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from dra_driver.devices.load import GpuLoad
+from dra_driver.errors import TransientError
+from dra_driver.usage.model import Known
+from dra_driver.usage.node import NodeLook, NodeUse
+from dra_driver.usage.processes import Processes
+from dra_driver.usage.sampler import Sampler
+
+USE = NodeUse(gpus=(), silent={}, sees_processes=True)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_nothing_is_looked_at_before_somebody_asks_and_one_look_serves_many() -> None:
+    looks: list[None] = []
+
+    def look() -> NodeUse:
+        looks.append(None)
+        time.sleep(0.1)
+        return USE
+
+    clock = Clock()
+    sampler = Sampler(look, clock=clock)
+    assert looks == []
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda _: sampler.current(), range(8))) == [USE] * 8
+    assert len(looks) == 1
+    clock.now += 4.9
+    assert sampler.current() is USE
+    assert len(looks) == 1
+    clock.now += 0.2
+    assert sampler.current() is USE
+    assert len(looks) == 2
+
+
+def test_a_look_that_hangs_is_waited_for_until_the_deadline_and_made_once() -> None:
+    goes_on = threading.Event()
+    looks: list[None] = []
+
+    def look() -> NodeUse:
+        looks.append(None)
+        goes_on.wait(60)
+        return USE
+
+    sampler = Sampler(look, deadline_seconds=0.1)
+    start = time.monotonic()
+    assert sampler.current() is None
+    assert sampler.current() is None
+    assert time.monotonic() - start < 30
+    assert len(looks) == 1
+    goes_on.set()
+    end = time.monotonic() + 30
+    while sampler.current() is not USE:
+        assert time.monotonic() < end
+
+
+def test_a_look_that_fails_is_made_again() -> None:
+    answers: list[NodeUse | None] = [None, USE]
+
+    def look() -> NodeUse:
+        if (found := answers.pop(0)) is None:
+            raise TransientError("the NVIDIA driver is not open at this moment")
+        return found
+
+    sampler = Sampler(look)
+    assert sampler.current() is None
+    assert sampler.current() is USE
+
+
+class TwoGpus:
+    """The second answers when it is let to."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+
+    def gpu_count(self) -> int:
+        return 2
+
+    def gpu_load(self, index: int) -> GpuLoad:
+        if index == 1:
+            self.goes_on.wait(60)
+            raise TransientError("too late")
+        return GpuLoad(
+            index=0,
+            minor=0,
+            uuid="GPU-0",
+            product_name="x",
+            memory=None,
+            busy=None,
+            knows_sm=False,
+            processes=(),
+        )
+
+
+def test_a_gpu_that_hangs_hides_no_other() -> None:
+    gpus = TwoGpus()
+    found = NodeLook(gpus, Processes(), Known, answer_seconds=0.2).look()
+    gpus.goes_on.set()
+    assert [one.load.index for one in found.gpus] == [0]
+    assert found.silent == {1: "it has not answered in 0.2 s"}
