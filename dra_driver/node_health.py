@@ -2,8 +2,8 @@
 
 In: NVML's events and each look, through the session. Out: the inventory as it is published, the
 taints of its devices, metrics, and Kubernetes Events on the claims and pods that have a GPU which
-has become sick. For who follows: `device_ailments` says of any devices, by name, what is wrong with
-them, why and since when.
+has become sick. `of_device` says how any device of a claim is doing, for the kubelet and for the
+status of claims.
 """
 
 import queue
@@ -16,16 +16,15 @@ from typing import Protocol
 import structlog
 
 from dra_driver.claims.background import Background
-from dra_driver.claims.devices import RecordedDevice, RecordedMig, RecordedShare
+from dra_driver.claims.device_health import DeviceHealth, concerns, health_of
+from dra_driver.claims.devices import RecordedDevice
 from dra_driver.claims.model import ClaimRef
 from dra_driver.claims.record import ClaimRecord
-from dra_driver.devices.kinds import NodeDevice, name_of
 from dra_driver.devices.model import GpuUuid, Inventory
-from dra_driver.devices.names import DeviceName
 from dra_driver.devices.vitals import GpuEvent
 from dra_driver.errors import DriverError, UnavailableError
 from dra_driver.health import judge
-from dra_driver.health.course import Ailment, Ailments, HealthTiming
+from dra_driver.health.course import Ailment, HealthTiming
 from dra_driver.health.findings import Cause, Severity
 from dra_driver.health.listener import Listener
 from dra_driver.health.record import GpuHealth, HealthFile
@@ -33,7 +32,7 @@ from dra_driver.health.ward import Ward, WardSettings
 from dra_driver.ops.metrics import Metrics
 from dra_driver.settings import Settings
 from dra_driver.slices.project import Projection
-from dra_driver.slices.taints import Effect, Health, ailments_of, tainted
+from dra_driver.slices.taints import Effect, Health, tainted
 
 log = structlog.get_logger()
 
@@ -180,14 +179,9 @@ class NodeHealth:
         """Return what is published with the taints of what is not well."""
         return tainted(found, Health(ailments=self._ward.in_force(), effects=self._effects))
 
-    def device_ailments(self, devices: Iterable[NodeDevice]) -> Mapping[DeviceName, Ailments]:
-        """Return what is wrong with devices, by name, the gravest first; the well are not in it."""
-        ailments = self._ward.in_force()
-        found = {
-            name_of(one.gpu, one.device): ailments_of(one, ailments.get(one.gpu.uuid, ()))
-            for one in devices
-        }
-        return {name: wrong for name, wrong in found.items() if wrong}
+    def of_device(self, device: RecordedDevice) -> DeviceHealth:
+        """Return how a device of a claim is doing now."""
+        return health_of(device, self._watcher().current(), self._ward.in_force())
 
     def _hear(self, event: GpuEvent) -> bool:
         if self._metrics is not None and event.xid is not None:
@@ -239,13 +233,5 @@ class HealthEvents(Background):
     def _tell(self, one: _News) -> None:
         note = f"{one.gpu.name}: {one.ailment.finding.text}"
         for record in self._holders.users_of(GpuUuid(one.uuid)):
-            if any(_concerns(one.ailment, entry.device) for entry in record.devices):
+            if any(concerns(one.ailment, entry.device) for entry in record.devices):
                 self._events.tell(record.ref, reason=REASON, action="TaintingDevice", note=note)
-
-
-def _concerns(one: Ailment, device: RecordedDevice) -> bool:
-    """Tell whether a claim's device has what was noticed: of a MIG device only that one does."""
-    if one.instance is None:
-        return True
-    base = device.of if isinstance(device, RecordedShare) else device
-    return isinstance(base, RecordedMig) and base.gpu_instance == one.instance.gpu_instance

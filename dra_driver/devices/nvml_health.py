@@ -120,6 +120,7 @@ class GpuEvents:
         self._set: Any = None
         self._gpus: dict[int | None, str] = {}
         self._settled: set[str] = set()
+        self._refused: set[str] = set()
         self._not_before = 0.0
 
     def forget(self) -> None:
@@ -127,6 +128,7 @@ class GpuEvents:
         self._set = None
         self._gpus = {}
         self._settled = set()
+        self._refused = set()
         self._not_before = 0.0
 
     def wait(self, seconds: float) -> GpuEvent | None:
@@ -162,11 +164,16 @@ class GpuEvents:
         return GpuEvent(gpu=gpu, xid=xid, instance=_instance(data))
 
     def _register_all(self) -> None:
-        """Register the GPUs that are not yet; those that NVML refuses are tried again later."""
-        missing = {
-            uuid: index for uuid, index in self._indices().items() if uuid not in self._settled
-        }
-        if not missing or self._clock() < self._not_before:
+        """Register the GPUs that are not yet; those that NVML refuses are tried again later.
+
+        One that has become known since is registered at once: what it tells before that is lost.
+        """
+        known = self._indices()
+        if self._clock() >= self._not_before:
+            self._refused.clear()
+        done = self._settled | self._refused
+        missing = {uuid: index for uuid, index in known.items() if uuid not in done}
+        if not missing:
             return
         before = len(self._gpus)
         if self._set is None:
@@ -176,6 +183,7 @@ class GpuEvents:
             # In the GPU's own turn: if it hangs, the others are registered all the same.
             with contextlib.suppress(DeviceError, TransientError), nvml_errors():
                 self._calls.about(str(index), partial(self._register, uuid, index))
+        self._refused = known.keys() - self._settled
         self._not_before = self._clock() + AGAIN_SECONDS
         if len(self._gpus) > before:
             log.info("gpu events are heard", gpus=len(self._gpus))

@@ -20,6 +20,7 @@ import structlog
 
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import DriverError, SetupError, TransientError
+from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.liveness import SocketHealth
 from dra_driver.kubelet.registration import RegistrationService
 from dra_driver.kubelet.service import V1, V1BETA1, CallThreads, ClaimCalls, DraPlugin
@@ -33,6 +34,9 @@ OTHER_WORKERS = 2
 
 OLD_CALLS_SECONDS = 45.0
 """What running calls get when their socket is made anew: as long as a kubelet waits."""
+
+HEALTH_SECONDS = 2.0
+"""What the health stream gets to end, in which nothing is under way that has to end well."""
 
 QUIET_LOOK_SECONDS = 0.02
 """Between looks whether calls are still running."""
@@ -52,13 +56,15 @@ class KubeletPlugin:
         self,
         calls: ClaimCalls,
         paths: SocketPaths,
+        health: HealthStream,
         *,
         on_status: Callable[[bool], None],
         check_seconds: float = 2.0,
     ) -> None:
-        """Take the calls, where to serve, and whom to tell what the kubelet said of us."""
+        """Take what is served, where, and whom to tell what the kubelet said of us."""
         self._paths = paths
         self._calls = calls
+        self._health = health
         self._on_status = on_status
         self._check_seconds = check_seconds
         # Both versions, and a socket that is made anew, share them: no more run at once.
@@ -68,6 +74,7 @@ class KubeletPlugin:
             (
                 DraPlugin(calls, V1, self._threads).attach,
                 DraPlugin(calls, V1BETA1, self._threads).attach,
+                health.attach,
                 SocketHealth().attach,
             ),
             name="service",
@@ -148,6 +155,7 @@ class KubeletPlugin:
         if self.is_registered:
             time.sleep(delay)
             end += delay
+        self._health.stop(HEALTH_SECONDS)
         left = max(end - time.monotonic(), 0.0)
         self._service.stop(left).wait(timeout=left + 1)
         self._threads.end()

@@ -14,12 +14,14 @@ import grpc
 import structlog
 
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.kubelet.health_stream import HEALTH_SERVICES
 from dra_driver.kubelet.protos import pluginregistration_v1_pb2 as messages
 from dra_driver.kubelet.protos import pluginregistration_v1_pb2_grpc as rpc
 
 PLUGIN_TYPE = "DRAPlugin"
-SUPPORTED_VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
-"""The newest first: the kubelet takes the first it knows. These are no gRPC service names."""
+SUPPORTED_VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", *HEALTH_SERVICES)
+"""The newest first: the kubelet takes the first DRAPlugin it knows, and looks for the services of
+health by itself. What it does not know it passes over. These are no gRPC service names."""
 
 log = structlog.get_logger()
 

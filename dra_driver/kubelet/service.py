@@ -263,8 +263,8 @@ class DraPlugin:
     def attach(self, server: grpc.Server) -> None:
         """Add this service to a server that has not started."""
         methods = _Methods(
-            _on_threads(self._threads.prepare, self._prepare),
-            _on_threads(self._threads.unprepare, self._unprepare),
+            on_threads(self._threads.prepare, self._prepare),
+            on_threads(self._threads.unprepare, self._unprepare),
         )
         self._version.add_to_server(methods, server)
 
@@ -284,7 +284,7 @@ class DraPlugin:
         return response
 
 
-def _on_threads(threads: futures.ThreadPoolExecutor, method: Callable[_P, _R]) -> Callable[_P, _R]:
+def on_threads(threads: futures.ThreadPoolExecutor, method: Callable[_P, _R]) -> Callable[_P, _R]:
     """Have a server call a method on these threads instead of its own.
 
     gRPC looks for this attribute (grpc/_server.py, _select_thread_pool_for_behavior).

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from demos import Demo, Found, Seen, complaints
 from prepared import prepared
 from screen import Screen
+from sick_half import play
 from testbed import mps
 from testbed.commands import TestbedError, run, wait_until
 from testbed.machine import DRIVER
@@ -68,6 +69,7 @@ def _run_prepared(screen: Screen, node: GpuNode, demo: Demo, *, keep: bool) -> l
             screen.step("`dra-driver status` on the node:")
             screen.text(_status(node))
         problems += complaints(demo, found)
+        problems += play(screen, node, demo, names, found)
     finally:
         if not keep:
             _remove(node, demo)

@@ -24,6 +24,15 @@ Seen = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sick:
+    """What happens to the GPU of a container: an XID; and the Deployment that grows meanwhile."""
+
+    container: str
+    xid: int
+    grows: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
     """One folder of manifests/demos/. All expectations are by `pod/container`.
 
@@ -43,6 +52,7 @@ class Demo:
             but those of a group in `same_mig`, which all do.
         node: how the GPUs it sees are set on the node, in nvidia-smi's words.
         mps: commands and what the MPS daemon that serves it answers.
+        sick: a GPU that becomes sick once all this was seen, and well again.
     """
 
     name: str
@@ -61,6 +71,7 @@ class Demo:
     same_mig: tuple[tuple[str, ...], ...] = ()
     node: Mapping[str, GpuSettings] = field(default_factory=dict)
     mps: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    sick: Sick | None = None
 
     def pods(self) -> tuple[str, ...]:
         """The names of the pods whose containers are looked into."""
@@ -133,6 +144,7 @@ def load(name: str, machine: Profile) -> Demo:
             for ctr, one in expect.get("node", {}).items()
         },
         mps=expect.get("mps", {}),
+        sick=Sick(**expect["sick"]) if "sick" in expect else None,
     )
 
 

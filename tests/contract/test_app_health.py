@@ -13,11 +13,9 @@ from testbed.kubelet import KubeletClient
 from apiserver.rules import without_device_fields
 from apiserver.server import ApiServer
 from dra_driver.health.record import DAMAGED, FILE
-from dra_driver.simulator import profile as profiles
-from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
-from dra_driver.simulator.machine import Machine
 from worlds.process import SLICES, ProcessNode, eventually
+from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of
 
 XID = ["gpu.nvidia.com/xid"]
 SOON = 2.0
@@ -30,23 +28,11 @@ def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
     node.driver.kill()
 
 
-def machine_of(node: ProcessNode, profile: str, version: str = "580.9.1") -> Machine:
-    """A machine, by default with a driver that knows of recovery actions."""
-    changed = profiles.changed(profiles.load(profile), {"driver_version": version})
-    machine = Machine.create(node.place.driver_root, changed, Options(userspace="stand-in"))
-    node.driver.env |= {"SYS_ROOT": str(machine.sys_root), "PROC_ROOT": str(machine.proc_root)}
-    return machine
-
-
 def start(node: ProcessNode, gpus: int) -> None:
     node.driver.start()
     node.driver.wait_log("driver started")
     node.wait_devices(gpus)
     node.driver.wait_log("gpu events are heard")
-
-
-def uuid_of(machine: Machine, minor: int) -> str:
-    return next(gpu.uuid for gpu in machine.gpus if gpu.minor == minor)
 
 
 def specs(node: ProcessNode) -> list[Any]:
@@ -73,7 +59,7 @@ def untainted(node: ProcessNode) -> None:
 def test_xid_79_taints_its_gpu_at_once_and_is_lifted_when_the_gpu_is_back(
     node: ProcessNode,
 ) -> None:
-    machine = machine_of(node, "t4x4", "535.1.1")
+    machine = machine_of(node, "t4x4", KNOWS_NO_RECOVERY)
     start(node, 4)
     before = contents(node)
     gpu = uuid_of(machine, 2)
@@ -136,7 +122,7 @@ def test_a_killed_driver_forgets_nothing_and_its_successor_lifts(node: ProcessNo
 
 
 def test_a_reboot_lifts(node: ProcessNode) -> None:
-    machine = machine_of(node, "t4x4", "535.1.1")
+    machine = machine_of(node, "t4x4", KNOWS_NO_RECOVERY)
     start(node, 4)
     machine.emit_xid(uuid_of(machine, 3), 62)
     tainted_within(node, {"gpu-3": XID}, SOON)
@@ -163,7 +149,7 @@ def test_a_damaged_record_is_put_aside_and_what_nvml_still_says_is_found_anew(
 
 
 def test_what_a_mig_device_has_taints_it_alone_until_it_is_gone(node: ProcessNode) -> None:
-    machine = machine_of(node, "h100x8", "535.1.1")
+    machine = machine_of(node, "h100x8", KNOWS_NO_RECOVERY)
     gpu = uuid_of(machine, 0)
     machine.set_mig_mode(gpu, enabled=True)
     mine = machine.create_mig(gpu, "2g.20gb", 0)
@@ -242,7 +228,7 @@ def test_who_has_a_sick_gpu_is_told_and_nobody_else(node: ProcessNode) -> None:
 
 
 def test_effects_are_as_they_are_set(node: ProcessNode) -> None:
-    machine = machine_of(node, "t4x4", "535.1.1")
+    machine = machine_of(node, "t4x4", KNOWS_NO_RECOVERY)
     node.driver.env |= {
         "TAINT_WARNING": "None",
         "TAINT_FAULT": "NoExecute",

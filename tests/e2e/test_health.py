@@ -3,50 +3,20 @@
 from collections.abc import Iterator
 
 import pytest
-from testbed.api import Object
 from testbed.commands import wait_until
 
-from e2e.scene import NAMESPACE, Scene, cel
+from e2e.scene import NAMESPACE, Scene
+from e2e.sickness import GPU, device, forget, tainted_soon, taints, wanting_it
 
 pytestmark = [pytest.mark.e2e, pytest.mark.feature("DRADeviceTaints")]
-
-GPU = "minor:6"
-DEVICE = "gpu-6"
 
 
 @pytest.fixture(autouse=True)
 def machine_as_before(scene: Scene) -> Iterator[None]:
-    """Mend the machine after a test, whether it went well or not, and wait until that is seen."""
+    """Mend the machine after a test, whether it went well or not; let the driver forget."""
     settings = scene.node.driver_settings
     yield
-    scene.node.machine.fault("lose", GPU)
-    wait_until(lambda: "gpu.nvidia.com/gpu-lost" in taints(scene), "the loss", timeout=30)
-    scene.node.machine.fault("restore", GPU)
-    wait_until(lambda: not taints(scene), "the taints to be lifted", timeout=60)
-    if scene.node.driver_settings != settings:
-        scene.node.restart_driver(settings)
-    scene.rewritten()
-
-
-def device(scene: Scene) -> Object:
-    (found,) = (
-        one
-        for spec in scene.node.slices()
-        for one in spec.get("devices", [])
-        if one["name"] == DEVICE
-    )
-    return dict(found)
-
-
-def taints(scene: Scene) -> dict[str, str]:
-    """The taints of the GPU that this file does things to: effects by key."""
-    return {one["key"]: one["effect"] for one in device(scene).get("taints", [])}
-
-
-def wanting_it(scene: Scene) -> str:
-    """A template of claims for that GPU and no other."""
-    uuid = device(scene)["attributes"]["uuid"]["string"]
-    return scene.template(selectors=cel(f'device.attributes["gpu.nvidia.com"].uuid == "{uuid}"'))
+    forget(scene, settings)
 
 
 def test_a_pod_on_a_sick_gpu_goes_on_others_wait_and_run_once_it_is_well(scene: Scene) -> None:
@@ -56,9 +26,7 @@ def test_a_pod_on_a_sick_gpu_goes_on_others_wait_and_run_once_it_is_well(scene: 
     containers, gpus = scene.container_ids(there), scene.gpus(there)
 
     scene.node.machine.xid(GPU, 79)
-    wait_until(
-        lambda: taints(scene) == {"gpu.nvidia.com/xid": "NoSchedule"}, "its taint", timeout=5
-    )
+    tainted_soon(scene)
     assert "XID 79" in scene.warning(there, "GPUNotWell")
     assert scene.container_ids(there) == containers
     assert scene.gpus(there) == gpus

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import make
+from dra_driver.claims.device_health import WELL as WELL_DEVICE
+from dra_driver.claims.device_health import Wellness
 from dra_driver.claims.devices import recorded
 from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.record import ClaimRecord
-from dra_driver.devices.kinds import NodeDevice
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode
 from dra_driver.devices.vitals import GpuEvent, InstanceId, Vitals
 from dra_driver.errors import StateError, UnavailableError
@@ -96,20 +97,16 @@ def eventually(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_who_asks_for_devices_learns_what_is_wrong_why_and_since_when(world: World) -> None:
-    mine, other = (NodeDevice(gpu=DIVIDED, device=one) for one in DEVICES)
-    whole = NodeDevice(gpu=WHOLE, device=WHOLE)
-    assert world.health.device_ailments([mine, other, whole]) == {}
+def test_who_asks_for_devices_learns_how_each_is_doing(world: World) -> None:
+    mine, other, whole = (recorded(one) for one in (*DEVICES, WHOLE))
+    assert {world.health.of_device(one) for one in (mine, other, whole)} == {WELL_DEVICE}
     instance = InstanceId(gpu_instance=DEVICES[0].gpu_instance)
     world.events.append(GpuEvent(gpu=DIVIDED.uuid, xid=62, instance=instance))
     world.events.append(GpuEvent(gpu=WHOLE.uuid, xid=79))
-    eventually(lambda: len(world.health.device_ailments([mine, other, whole])) == 2)
-    found = world.health.device_ailments([mine, other, whole])
-    assert [one.finding.value for one in found.pop("gpu-1")] == ["79"]  # type: ignore[call-overload]
-    ((name, (ailment,)),) = found.items()
-    assert name.startswith("gpu-0-mig-1g10gb")
-    assert "XID 62" in ailment.finding.reason
-    assert abs(ailment.since - time.time()) < 60
+    eventually(lambda: world.health.of_device(whole).wellness is Wellness.SICK)
+    assert "XID 79" in world.health.of_device(whole).message
+    assert "XID 62" in world.health.of_device(mine).message
+    assert world.health.of_device(other) == WELL_DEVICE
     eventually(lambda: world.looks == 1)
 
 

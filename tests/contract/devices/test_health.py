@@ -1,5 +1,6 @@
 """What the driver's session hears of how simulated GPUs are, through the real pynvml."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -188,6 +189,22 @@ def test_a_card_that_hangs_while_it_is_registered_hides_no_other(tmp_path: Path)
     while calls.silent:
         time.sleep(0.05)
     assert session.close()
+
+
+def test_gpus_that_a_look_finds_later_are_heard_at_once(tmp_path: Path) -> None:
+    machine = machine_of(tmp_path, "l4x2")
+    session = session_on(machine)
+    machine.slow_call("nvmlDeviceGetUUID", 2000, uuid=machine.gpus[1].uuid, times=1)
+    look = threading.Thread(target=session.look)
+    look.start()
+    while look.is_alive():  # by then the first is known, and registered
+        with contextlib.suppress(TransientError):
+            session.next_event(0.0)
+        time.sleep(0.02)
+    assert session.next_event(0.0) is None
+    machine.emit_xid(machine.gpus[1].uuid, 79)
+    assert session.next_event(5.0) == GpuEvent(gpu=machine.gpus[1].uuid, xid=79)
+    session.close()
 
 
 def test_nvml_is_never_opened_to_wait_for_events(machine: Machine) -> None:

@@ -10,6 +10,7 @@ from testbed.kubelet import KubeletClient
 
 from dra_driver.claims.model import ClaimRef, PreparedDevice
 from dra_driver.errors import SetupError
+from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.liveness import Liveness
 from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.service import ClaimCalls
@@ -36,7 +37,9 @@ def paths(tmp_path: Path) -> SocketPaths:
 @pytest.fixture
 def plugin(paths: SocketPaths) -> Iterator[KubeletPlugin]:
     calls = ClaimCalls(NoClaims(), Metrics(driver="d", node="n", version="1"), clock=lambda: 0.0)
-    plugin = KubeletPlugin(calls, paths, on_status=lambda _: None, check_seconds=60)
+    plugin = KubeletPlugin(
+        calls, paths, HealthStream(tuple), on_status=lambda _: None, check_seconds=60
+    )
     plugin.start()
     yield plugin
     plugin.stop(0)

@@ -16,6 +16,7 @@ from testbed.kubelet import ClaimName, KubeletClient
 
 from dra_driver.claims.model import ClaimRef, PreparedDevice
 from dra_driver.errors import SetupError, TransientError
+from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.liveness import Liveness
 from dra_driver.kubelet.plugin import CLAIM_WORKERS, KubeletPlugin
 from dra_driver.kubelet.service import ClaimCalls
@@ -63,7 +64,11 @@ class Running:
             self.claims, Metrics(driver="d", node="n", version="1"), clock=lambda: 0.0
         )
         self.plugin = KubeletPlugin(
-            self.calls, self.paths, on_status=self.statuses.append, check_seconds=0.05
+            self.calls,
+            self.paths,
+            HealthStream(tuple),
+            on_status=self.statuses.append,
+            check_seconds=0.05,
         )
 
 
@@ -95,7 +100,12 @@ def test_a_kubelet_learns_name_endpoint_and_versions(
     info = kubelet.register()
     assert (info.type, info.name) == ("DRAPlugin", "gpu.nvidia.com")
     assert info.endpoint == str(running.paths.service)
-    assert list(info.supported_versions) == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+    assert list(info.supported_versions) == [
+        "v1.DRAPlugin",
+        "v1beta1.DRAPlugin",
+        "v1.DRAResourceHealth",
+        "v1alpha1.DRAResourceHealth",
+    ]
     assert running.statuses == [True]
 
 

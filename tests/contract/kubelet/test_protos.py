@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from dra_driver.kubelet.protos import (
+    dra_health_v1_pb2,
+    dra_health_v1alpha1_pb2,
     dra_v1_pb2,
     dra_v1beta1_pb2,
     pluginregistration_v1_pb2,
@@ -53,6 +55,8 @@ def fields(message: Any) -> dict[str, int]:
                 "/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodeUnprepareResources",
             ],
         ),
+        (dra_health_v1_pb2, ["/v1.DRAResourceHealth/NodeWatchResources"]),
+        (dra_health_v1alpha1_pb2, ["/v1alpha1.DRAResourceHealth/NodeWatchResources"]),
     ],
 )
 def test_methods_have_the_kubelets_names(file: Any, expected: list[str]) -> None:
@@ -73,6 +77,20 @@ def test_fields_have_the_kubelets_numbers() -> None:
         "endpoint": 3,
         "supported_versions": 4,
     }
+
+
+@pytest.mark.parametrize("version", [dra_health_v1_pb2, dra_health_v1alpha1_pb2])
+def test_health_has_the_kubelets_numbers(version: Any) -> None:
+    assert fields(version.NodeWatchResourcesResponse) == {"devices": 1}
+    assert fields(version.DeviceIdentifier) == {"pool_name": 1, "device_name": 2}
+    assert fields(version.DeviceHealth) == {
+        "device": 1,
+        "health": 2,
+        "last_updated_time": 3,
+        "health_check_timeout_seconds": 4,
+        "message": 5,
+    }
+    assert dict(version.HealthStatus.items()) == {"UNKNOWN": 0, "HEALTHY": 1, "UNHEALTHY": 2}
 
 
 def test_a_device_without_share_id_says_so() -> None:

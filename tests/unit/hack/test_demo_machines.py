@@ -18,7 +18,7 @@ from dra_driver.shares.config import read_node_config  # noqa: E402
 
 MIG = {"mig", "mig-extended-resource", "mig-four-on-one", "mig-mps", "shares-mig"}
 WHOLE = {
-    *("mps", "shared-gpu", "time-slicing", "time-slicing-and-mps", "whole-gpu"),
+    *("mps", "shared-gpu", "sick-gpu", "time-slicing", "time-slicing-and-mps", "whole-gpu"),
     *("shares-eighty-twenty", "shares-memory", "shares-replicas"),
 }
 OF_A_PRODUCT = {"one-claim-four-pods"}
@@ -36,17 +36,17 @@ OF_A_PRODUCT = {"one-claim-four-pods"}
         ("rtxpro6000x8", WHOLE | {"mig-mps", "shares-mig"}),
         ("t4x4", WHOLE),
         ("v100x8", WHOLE),
-        ("l4x2", WHOLE - {"whole-gpu"}),
+        ("l4x2", WHOLE - {"sick-gpu", "whole-gpu"}),
         ("laptop", {"shares-replicas"}),
         (
             "mixed",
-            {"shared-gpu", "shares-replicas", "whole-gpu"}
+            {"shared-gpu", "shares-replicas", "sick-gpu", "whole-gpu"}
             | (MIG - {"mig-four-on-one"})
             | OF_A_PRODUCT,
         ),
         (
             "generations",
-            {"shared-gpu", "shares-replicas", "time-slicing", "whole-gpu"}
+            {"shared-gpu", "shares-replicas", "sick-gpu", "time-slicing", "whole-gpu"}
             | (MIG - {"mig-four-on-one"})
             | OF_A_PRODUCT,
         ),

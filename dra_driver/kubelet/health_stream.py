@@ -1,0 +1,262 @@
+"""The health stream: tells kubelets how the devices of claims are doing, for the status of pods.
+
+In: what is reported (claims/device_health.py), and a call when that may have changed. Out: service
+DRAResourceHealth in versions v1 and v1alpha1, one stream for each kubelet that asks. Each message
+is of all devices, sent at once when one changes, and again every ten seconds: a kubelet takes what
+it has not heard of for 30 s as unknown, and forgets all when any stream of the driver ends, as that
+of an older instance does in a rolling update. (k8s.io/kubernetes pkg/kubelet/cm/dra/manager.go,
+healthinfo.go; KEP-4680.)
+
+What is sent is what holds at that moment: a kubelet that reads slowly misses what lay in between. A
+stream has a thread, so there are few, the newest ones; one that takes no message for a while ends.
+If what is reported is not found out any more nothing is sent, and the kubelet says so in time.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import structlog
+
+from dra_driver.claims.background import Background
+from dra_driver.claims.device_health import Reported, Wellness
+from dra_driver.errors import DriverError
+from dra_driver.kubelet.protos import dra_health_v1_pb2 as v1
+from dra_driver.kubelet.protos import dra_health_v1_pb2_grpc as v1_rpc
+from dra_driver.kubelet.protos import dra_health_v1alpha1_pb2 as v1alpha1
+from dra_driver.kubelet.protos import dra_health_v1alpha1_pb2_grpc as v1alpha1_rpc
+from dra_driver.kubelet.service import on_threads
+
+HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
+"""As the kubelet wants them named at registration; one of 1.37 or newer asks for no others."""
+
+TIMEOUT_SECONDS = 30
+"""After which a device that is not named counts as unknown: what kubelets of 1.34 go by anyway."""
+
+MOST_STREAMS = 4
+"""Open at once; a kubelet has one for each registration."""
+
+log = structlog.get_logger()
+
+Response = v1.NodeWatchResourcesResponse | v1alpha1.NodeWatchResourcesResponse
+Request = v1.NodeWatchResourcesRequest | v1alpha1.NodeWatchResourcesRequest
+
+_STATUS = {
+    Wellness.WELL: v1.HealthStatus.HEALTHY,
+    Wellness.SICK: v1.HealthStatus.UNHEALTHY,
+    Wellness.UNKNOWN: v1.HealthStatus.UNKNOWN,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTiming:
+    """How often to do what. All in seconds."""
+
+    resend: float = 10.0
+    """From one message to the next while nothing changes."""
+
+    least: float = 0.1
+    """From one report to the next, however often something may have changed."""
+
+    stuck: float = 30.0
+    """For how long a kubelet may leave a message untaken."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Methods:
+    """The service as generated code wants it."""
+
+    NodeWatchResources: Callable[[Request, grpc.ServicerContext], Iterator[Response]]
+
+
+class _Stream:
+    """One kubelet that listens. What changes does so under the lock of all streams."""
+
+    def __init__(self, context: grpc.ServicerContext) -> None:
+        self.context = context
+        self.sent = 0
+        """The number of the report that was sent last."""
+        self.handed_at: float | None = None
+        """Since when a message is under way; None while none is."""
+        self.is_over = False
+
+
+class HealthStream(Background):
+    """Both versions of the service, and the thread that finds out what to report."""
+
+    def __init__(
+        self,
+        report: Callable[[], Sequence[Reported]],
+        *,
+        may_begin: Callable[[float], bool] = lambda _seconds: True,
+        clock: Callable[[], float] = time.monotonic,
+        timing: StreamTiming = StreamTiming(),
+    ) -> None:
+        """Take what is reported; nothing runs yet.
+
+        Args:
+            report: returns how the devices of claims are doing. Raises DriverError.
+            may_begin: waits so many seconds for what a first report needs, and says whether it is
+                there.
+            clock: monotonic seconds.
+            timing: how often to do what.
+        """
+        super().__init__("health-report")
+        self._report = report
+        self._may_begin = may_begin
+        self._clock = clock
+        self._timing = timing
+        self._bell = threading.Event()
+        self._changed = threading.Condition()
+        self._streams: list[_Stream] = []
+        self._reported: tuple[Reported, ...] = ()
+        self._number = 0
+        self._said = ""
+        # Two more, so that one that is to end the oldest stream never waits for its thread.
+        self._threads = futures.ThreadPoolExecutor(
+            MOST_STREAMS + 2, thread_name_prefix="health-stream"
+        )
+
+    def attach(self, server: grpc.Server) -> None:
+        """Add both versions of the service to a server that has not started."""
+        for version, add in (
+            (v1, v1_rpc.add_DRAResourceHealthServicer_to_server),
+            (v1alpha1, v1alpha1_rpc.add_DRAResourceHealthServicer_to_server),
+        ):
+            # Generated code has no types.
+            methods: Any = _Methods(on_threads(self._threads, self._method(version)))
+            add(methods, server)  # type: ignore[no-untyped-call]
+
+    def ring(self) -> None:
+        """Say that claims, or how their devices are doing, may have changed. Costs nothing."""
+        self._bell.set()
+
+    def stop(self, timeout: float) -> None:
+        """End all streams, and the thread, waiting at most so many seconds."""
+        self._stop.set()
+        self._bell.set()
+        with self._changed:
+            for stream in self._streams:
+                self._end(stream)
+        super().stop(timeout)
+        self._threads.shutdown(wait=False)
+
+    def open_streams(self) -> int:
+        """Return how many kubelets listen."""
+        with self._changed:
+            return len(self._streams)
+
+    def _run(self) -> None:
+        while not self._stop.is_set() and not self._may_begin(1.0):
+            pass
+        last = float("-inf")
+        while not self._stop.is_set():
+            self._bell.clear()
+            found = self._found()
+            is_due = self._clock() - last >= self._timing.resend
+            with self._changed:
+                if found is not None and (is_due or found != self._reported):
+                    last = self._clock()
+                    self._reported = found
+                    self._number += 1
+                    self._changed.notify_all()
+                self._end_stuck()
+            self._stop.wait(self._timing.least)
+            self._bell.wait(max(0.0, last + self._timing.resend - self._clock()))
+
+    def _found(self) -> tuple[Reported, ...] | None:
+        """Return what there is to report; None if that cannot be found out."""
+        try:
+            found = tuple(self._report())
+        except DriverError as error:
+            if str(error) != self._said:
+                log.warning("device health not reported", reason=str(error))
+            self._said = str(error)
+            self._stop.wait(1.0)
+            return None
+        self._said = ""
+        return found
+
+    def _end_stuck(self) -> None:
+        """End the streams whose kubelet takes no message; the caller holds the lock."""
+        for stream in self._streams:
+            since = stream.handed_at
+            if since is not None and self._clock() - since >= self._timing.stuck:
+                log.warning("health stream ended", reason="the kubelet takes no message")
+                self._end(stream)
+
+    def _end(self, stream: _Stream) -> None:
+        """Let a stream end; the caller holds the lock."""
+        stream.is_over = True
+        if stream.handed_at is not None:
+            # Its thread waits until the message is taken.
+            stream.context.cancel()  # type: ignore[no-untyped-call]
+        self._changed.notify_all()
+
+    def _method(self, version: Any) -> Callable[[Request, grpc.ServicerContext], Iterator[Any]]:
+        def watch(request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
+            del request
+            stream = _Stream(context)
+            if self._open(stream):
+                try:
+                    while (found := self._next(stream)) is not None:
+                        yield _message(version, found)
+                finally:
+                    self._close(stream)
+
+        return watch
+
+    def _open(self, stream: _Stream) -> bool:
+        """Take in a kubelet, in the place of the one that has listened longest if need be."""
+        if not stream.context.add_callback(lambda: self._gone(stream)):
+            return False  # it has gone already
+        with self._changed:
+            self._streams.append(stream)
+            for old in self._streams[:-MOST_STREAMS]:
+                self._end(old)
+            listening = len(self._streams)
+        log.debug("health stream opened", listening=listening)
+        return True
+
+    def _next(self, stream: _Stream) -> tuple[Reported, ...] | None:
+        """Wait until there is something to send; return None once there is nothing any more."""
+        with self._changed:
+            stream.handed_at = None
+            self._changed.wait_for(
+                lambda: stream.is_over or self._stop.is_set() or stream.sent < self._number
+            )
+            if stream.is_over or self._stop.is_set():
+                return None
+            stream.sent = self._number
+            stream.handed_at = self._clock()
+            return self._reported
+
+    def _gone(self, stream: _Stream) -> None:
+        with self._changed:
+            stream.is_over = True
+            self._changed.notify_all()
+
+    def _close(self, stream: _Stream) -> None:
+        with self._changed:
+            self._streams.remove(stream)
+        log.debug("health stream closed")
+
+
+def _message(version: Any, found: Sequence[Reported]) -> Any:
+    now = int(time.time())
+    return version.NodeWatchResourcesResponse(
+        devices=[
+            version.DeviceHealth(
+                device=version.DeviceIdentifier(pool_name=one.pool, device_name=one.device),
+                health=_STATUS[one.health.wellness],
+                last_updated_time=now,
+                health_check_timeout_seconds=TIMEOUT_SECONDS,
+                message=one.health.message,
+            )
+            for one in found
+        ]
+    )

@@ -1,0 +1,284 @@
+"""The health stream as kubelets meet it: many, slow, gone, and come back."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from structlog.testing import capture_logs
+from testbed.commands import wait_until
+from testbed.kubelet import KubeletClient
+
+from dra_driver.claims.device_health import WELL, DeviceHealth, Reported, Wellness
+from dra_driver.errors import StateError
+from dra_driver.kubelet.health_stream import MOST_STREAMS, HealthStream, StreamTiming
+from dra_driver.kubelet.plugin import KubeletPlugin
+from dra_driver.kubelet.service import ClaimCalls
+from dra_driver.kubelet.sockets import SocketPaths, socket_paths
+from dra_driver.ops.metrics import Metrics
+
+SICK = DeviceHealth(wellness=Wellness.SICK, reason="Xid79", message="XID 79: it is lost.")
+UNKNOWN = DeviceHealth(wellness=Wellness.UNKNOWN, reason="DriverUnavailable", message="Who knows.")
+QUICK = StreamTiming(resend=0.3, least=0.01, stuck=1.0)
+
+
+class NoClaims:
+    def prepare(self, *_: object, **__: object) -> Any:
+        raise AssertionError
+
+    unprepare = prepare
+
+
+def one(device: str, health: DeviceHealth = WELL) -> Reported:
+    return Reported(pool="node-1", device=device, health=health)
+
+
+class Node:
+    """A plugin on sockets, what it has to report, and a kubelet."""
+
+    def __init__(self, root: Path, timing: StreamTiming) -> None:
+        self.found: list[Reported] = [one("gpu-0")]
+        self.error: StateError | None = None
+        self.looked = threading.Event()
+        self.looked.set()
+        self.paths: SocketPaths = socket_paths(plugins=root / "p", registrar=root / "r")
+        self.stream = HealthStream(
+            self.report, may_begin=lambda s: self.looked.wait(min(s, 0.05)), timing=timing
+        )
+        metrics = Metrics(driver="d", node="n", version="1")
+        self.plugin = KubeletPlugin(
+            ClaimCalls(NoClaims(), metrics, clock=lambda: 0.0),
+            self.paths,
+            self.stream,
+            on_status=lambda _: None,
+            check_seconds=0.05,
+        )
+
+    def report(self) -> list[Reported]:
+        if self.error is not None:
+            raise self.error
+        return self.found
+
+    def say(self, *found: Reported) -> None:
+        self.found = list(found)
+        self.stream.ring()
+
+    def start(self) -> None:
+        self.plugin.start()
+        self.stream.start()
+
+
+def world(root: Path, timing: StreamTiming) -> Iterator[tuple[Node, KubeletClient]]:
+    node = Node(root, timing)
+    node.start()
+    with KubeletClient(node.paths.registration.parent) as kubelet:
+        kubelet.register()
+        yield node, kubelet
+    node.plugin.stop(0)
+
+
+@pytest.fixture
+def steady(tmp_path: Path) -> Iterator[tuple[Node, KubeletClient]]:
+    """A node as in production, on which nothing is sent twice within a test."""
+    yield from world(tmp_path, StreamTiming())
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Iterator[tuple[Node, KubeletClient]]:
+    """A node whose clocks go fast."""
+    yield from world(tmp_path, QUICK)
+
+
+def told(message: Any) -> dict[str, tuple[int, str]]:
+    return {one.device.device_name: (one.health, one.message) for one in message.devices}
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    wait_until(condition, "the condition", timeout=30, interval=0.02)
+
+
+def threads() -> int:
+    return sum(thread.name.startswith("health-stream") for thread in threading.enumerate())
+
+
+def ends(messages: Iterator[Any]) -> bool:
+    """Whether a stream ends after what was sent on it already."""
+    with suppress(grpc.RpcError):
+        return sum(1 for _ in zip(messages, range(20), strict=False)) < 20
+    return True
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha1"])
+def test_all_devices_are_told_in_both_versions(
+    steady: tuple[Node, KubeletClient], version: str
+) -> None:
+    node, kubelet = steady
+    node.say(one("gpu-0"), one("gpu-1", SICK), one("gpu-2", UNKNOWN))
+    messages = kubelet.watch_health(version)
+    message = next(messages)
+    while len(message.devices) < 3:  # what was found before it was changed
+        message = next(messages)
+    assert told(message) == {
+        "gpu-0": (1, ""),
+        "gpu-1": (2, "XID 79: it is lost."),
+        "gpu-2": (0, "Who knows."),
+    }
+    for device in message.devices:
+        assert device.device.pool_name == "node-1"
+        assert abs(device.last_updated_time - time.time()) < 30
+        assert device.health_check_timeout_seconds == 30
+
+
+def test_a_change_is_told_at_once_and_a_ring_without_one_is_not(
+    steady: tuple[Node, KubeletClient],
+) -> None:
+    node, kubelet = steady
+    messages = kubelet.watch_health()
+    assert told(next(messages)) == {"gpu-0": (1, "")}
+    for _ in range(20):
+        node.stream.ring()
+        time.sleep(0.02)
+    began = time.monotonic()
+    node.say(one("gpu-0", SICK))
+    assert told(next(messages)) == {"gpu-0": (2, "XID 79: it is lost.")}
+    assert time.monotonic() - began < 1.0
+    node.say()
+    assert told(next(messages)) == {}
+
+
+def test_what_is_steady_is_told_again_well_within_the_kubelets_patience(
+    quick: tuple[Node, KubeletClient],
+) -> None:
+    _, kubelet = quick
+    messages = kubelet.watch_health()
+    assert [told(next(messages)) for _ in range(4)] == [{"gpu-0": (1, "")}] * 4
+    assert StreamTiming().resend * 2 < next(messages).devices[0].health_check_timeout_seconds
+
+
+def test_nothing_is_told_before_the_gpus_were_looked_at(tmp_path: Path) -> None:
+    node = Node(tmp_path, QUICK)
+    node.looked.clear()
+    node.start()
+    with KubeletClient(node.paths.registration.parent) as kubelet:
+        kubelet.register()
+        messages = kubelet.watch_health()
+        node.say(one("gpu-0", UNKNOWN))
+        time.sleep(0.3)
+        node.say(one("gpu-0"))
+        node.looked.set()
+        assert told(next(messages)) == {"gpu-0": (1, "")}
+    node.plugin.stop(0)
+
+
+def test_what_cannot_be_found_out_is_not_told_again_as_if_it_were_new(
+    quick: tuple[Node, KubeletClient],
+) -> None:
+    node, kubelet = quick
+    got: list[Any] = []
+
+    def read() -> None:
+        with suppress(grpc.RpcError):
+            got.extend(kubelet.watch_health())
+
+    threading.Thread(target=read, daemon=True).start()
+    eventually(lambda: bool(got))
+    with capture_logs() as logs:
+        node.error = StateError("the disk is gone")
+        eventually(lambda: bool(logs))
+        before = len(got)
+        time.sleep(2.5)  # many times the time after which it is told again
+        assert len(got) <= before + 1  # one may have been under way
+        assert [one["event"] for one in logs] == ["device health not reported"]
+        before = len(got)
+        node.error = None
+        eventually(lambda: len(got) > before)
+
+
+def test_several_kubelets_are_told_and_one_that_goes_takes_no_thread_with_it(
+    quick: tuple[Node, KubeletClient],
+) -> None:
+    node, kubelet = quick
+    streams = [kubelet.watch_health(version) for version in ("v1", "v1alpha1", "v1")]
+    for messages in streams:
+        assert told(next(messages)) == {"gpu-0": (1, "")}
+    eventually(lambda: node.stream.open_streams() == 3)
+    streams[0].cancel()
+    eventually(lambda: node.stream.open_streams() == 2)
+    for messages in streams[1:]:
+        next(messages)
+    for messages in streams[1:]:
+        messages.cancel()
+    eventually(lambda: node.stream.open_streams() == 0)
+
+
+def test_a_kubelet_that_comes_back_again_and_again_is_told_each_time(
+    steady: tuple[Node, KubeletClient],
+) -> None:
+    node, _ = steady
+    for _ in range(30):
+        with KubeletClient(node.paths.registration.parent) as kubelet:
+            kubelet.register()
+            assert told(next(kubelet.watch_health())) == {"gpu-0": (1, "")}
+    eventually(lambda: node.stream.open_streams() == 0)
+    assert threads() <= MOST_STREAMS + 2
+
+
+def test_the_newest_streams_push_out_the_oldest(quick: tuple[Node, KubeletClient]) -> None:
+    node, kubelet = quick
+    streams = []
+    for _ in range(3 * MOST_STREAMS):
+        streams.append(kubelet.watch_health())
+        next(streams[-1])
+    eventually(lambda: node.stream.open_streams() == MOST_STREAMS)
+    assert ends(streams[0])
+    for messages in streams[-MOST_STREAMS:]:
+        next(messages)
+    assert threads() <= MOST_STREAMS + 2
+
+
+def test_a_kubelet_that_does_not_read_holds_up_nobody_and_no_thread_for_long(
+    quick: tuple[Node, KubeletClient],
+) -> None:
+    node, kubelet = quick
+    text = "x" * 1000
+    long = DeviceHealth(wellness=Wellness.SICK, reason="Xid79", message=text)
+    node.say(*(one(f"gpu-{number}", long) for number in range(2000)))
+    slow = kubelet.watch_health()  # gRPC keeps what it takes, and takes no more than that
+    with KubeletClient(node.paths.registration.parent) as other, capture_logs() as logs:
+        other.register()
+        messages = other.watch_health()
+        for _ in range(3):
+            next(messages)
+        eventually(lambda: any(one["event"] == "health stream ended" for one in logs))
+        for _ in range(3):
+            next(messages)
+        eventually(lambda: node.stream.open_streams() == 1)
+    assert ends(slow)
+
+
+def test_a_driver_that_stops_ends_its_streams_at_once(tmp_path: Path) -> None:
+    node = Node(tmp_path, StreamTiming())
+    node.start()
+    with KubeletClient(node.paths.registration.parent) as kubelet:
+        kubelet.register()
+        messages = kubelet.watch_health()
+        next(messages)
+        began = time.monotonic()
+        node.plugin.stop(20)
+        assert time.monotonic() - began < 5
+        assert ends(messages)
+    eventually(lambda: threads() == 0)
+
+
+def test_a_socket_that_is_made_anew_tells_again(steady: tuple[Node, KubeletClient]) -> None:
+    node, kubelet = steady
+    next(kubelet.watch_health())
+    node.paths.service.unlink()
+    eventually(node.paths.service.is_socket)
+    with KubeletClient(node.paths.registration.parent) as after:
+        after.register()
+        assert told(next(after.watch_health())) == {"gpu-0": (1, "")}

@@ -1,0 +1,163 @@
+"""The whole driver as a process, as it says in claims' own status how their devices are doing."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from testbed.commands import wait_until
+from testbed.kubelet import KubeletClient
+
+from apiserver.server import ApiServer
+from dra_driver.simulator.health_cli import raise_xid_on_device
+from worlds.process import SLICES, ProcessNode, eventually
+from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of
+
+SOON = 2.0
+
+
+@pytest.fixture
+def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
+    node = ProcessNode(tmp_path, api)
+    yield node
+    node.driver.kill()
+
+
+def start(node: ProcessNode, kubelet: KubeletClient) -> None:
+    node.driver.start()
+    node.driver.wait_log("driver started")
+    eventually(lambda: node.api.objects(SLICES), "slices")
+    node.driver.wait_log("gpu events are heard")
+    kubelet.register(driver=node.driver)
+
+
+def prepared(node: ProcessNode, kubelet: KubeletClient, **devices: str) -> None:
+    for name, device in devices.items():
+        assert kubelet.prepare(node.allocate(name, device))[f"uid-{name}"].error == ""
+    eventually(lambda: all(conditions(node, name) for name in devices), "conditions")
+
+
+def conditions(node: ProcessNode, name: str) -> dict[str, dict[str, Any]]:
+    """The conditions of the one device of a claim, by type."""
+    for claim in node.api.objects("resourceclaims"):
+        if claim["metadata"]["name"] == name:
+            for device in claim["status"].get("devices", ()):
+                return {one["type"]: one for one in device["conditions"]}
+    return {}
+
+
+def healthy(node: ProcessNode, name: str) -> str:
+    return str(conditions(node, name)["Healthy"]["status"])
+
+
+def test_a_change_is_written_at_once_to_the_claims_concerned_and_no_other(
+    node: ProcessNode,
+) -> None:
+    machine = machine_of(node, "t4x4", KNOWS_NO_RECOVERY)
+    with KubeletClient(node.place.registry) as kubelet:
+        start(node, kubelet)
+        prepared(node, kubelet, one="gpu-1", two="gpu-2")
+        well = conditions(node, "two")
+        assert {type_: one["status"] for type_, one in well.items()} == {
+            "Ready": "True",
+            "Healthy": "True",
+        }
+        before = len(node.api.seen("patch", "resourceclaims"))
+        time.sleep(1.1)  # times are in seconds
+        machine.emit_xid(uuid_of(machine, 2), 79)
+        wait_until(lambda: healthy(node, "two") == "False", "sick", timeout=SOON, interval=0.02)
+        found = conditions(node, "two")
+        assert found["Ready"] == well["Ready"]
+        assert found["Healthy"]["reason"] == "Xid79"
+        assert "fallen off the bus; what makes it pass" in found["Healthy"]["message"]
+        assert found["Healthy"]["lastTransitionTime"] > well["Healthy"]["lastTransitionTime"]
+        assert healthy(node, "one") == "True"
+        assert len(node.api.seen("patch", "resourceclaims")) == before + 1
+
+        machine.lose_gpu(uuid_of(machine, 2))
+        eventually(lambda: "out of reach" in conditions(node, "two")["Healthy"]["message"], "loss")
+        machine.restore_gpu(uuid_of(machine, 2))
+        eventually(lambda: healthy(node, "two") == "True", "it to be well")
+        assert conditions(node, "two")["Healthy"]["message"] == ""
+
+
+@pytest.mark.parametrize("xid", [None, 62], ids=["well", "sick"])
+def test_steady_health_asks_and_writes_nothing_also_after_a_restart(
+    node: ProcessNode, xid: int | None
+) -> None:
+    machine = machine_of(node, "t4x4", KNOWS_NO_RECOVERY)
+    with KubeletClient(node.place.registry) as kubelet:
+        start(node, kubelet)
+        prepared(node, kubelet, one="gpu-1", two="gpu-2")
+        if xid is not None:
+            machine.emit_xid(uuid_of(machine, 2), xid)
+            eventually(lambda: healthy(node, "two") == "False", "sick")
+            eventually(lambda: node.api.objects("events"), "an event")
+        eventually(lambda: bool(node.taints()) == bool(xid), "its taint")
+        time.sleep(1)
+        before = written(node), len(node.api.seen("get", "resourceclaims"))
+        time.sleep(4)  # eight looks
+        assert (written(node), len(node.api.seen("get", "resourceclaims"))) == before
+    node.driver.kill()
+    with KubeletClient(node.place.registry) as kubelet:
+        looks = len(node.api.seen("get", "resourceclaims"))
+        start(node, kubelet)
+        node.driver.wait_log("slices published")
+        eventually(lambda: len(node.api.seen("get", "resourceclaims")) >= looks + 2, "its looks")
+        time.sleep(1)
+        assert written(node) == before[0]
+
+
+def written(node: ProcessNode) -> list[tuple[str, str]]:
+    """What was changed in the cluster, but for what is only tried out."""
+    return [
+        (one.verb, one.plural)
+        for one in node.api.seen()
+        if one.verb not in {"get", "list", "watch"} and "dryRun" not in one.query
+    ]
+
+
+def test_a_slow_first_look_takes_nothing_back(node: ProcessNode) -> None:
+    machine = machine_of(node, "t4x4", KNOWS_NO_RECOVERY)
+    with KubeletClient(node.place.registry) as kubelet:
+        start(node, kubelet)
+        prepared(node, kubelet, one="gpu-1")
+    node.driver.kill()
+    before = len(node.api.seen("patch", "resourceclaims"))
+    machine.slow_call("nvmlDeviceGetMemoryInfo", 8000, uuid=uuid_of(machine, 3), times=1)
+    node.driver.start()
+    found = node.driver.wait_log("gpus found")
+    assert found["gpus"] == 4
+    time.sleep(1)
+    assert len(node.api.seen("patch", "resourceclaims")) == before
+    assert healthy(node, "one") == "True"
+
+
+def test_of_a_mig_device_only_its_own_claim_is_told(node: ProcessNode) -> None:
+    machine = machine_of(node, "h100x8", KNOWS_NO_RECOVERY)
+    gpu = uuid_of(machine, 0)
+    machine.set_mig_mode(gpu, enabled=True)
+    mine = machine.create_mig(gpu, "2g.20gb", 0)
+    machine.create_mig(gpu, "1g.10gb", 4)
+    with KubeletClient(node.place.registry) as kubelet:
+        start(node, kubelet)
+        prepared(node, kubelet, mine="gpu-0-mig-2g20gb-14-0", other="gpu-0-mig-1g10gb-19-4")
+        raise_xid_on_device(machine, mine, 62)
+        eventually(lambda: healthy(node, "mine") == "False", "sick")
+        time.sleep(1)
+        assert healthy(node, "other") == "True"
+
+
+def test_without_the_nvidia_driver_it_is_unknown(node: ProcessNode) -> None:
+    machine = machine_of(node, "t4x4", KNOWS_NO_RECOVERY)
+    with KubeletClient(node.place.registry) as kubelet:
+        start(node, kubelet)
+        prepared(node, kubelet, one="gpu-1")
+        node.driver.kill()  # as it has NVML open
+        machine.unload_driver()
+        node.driver.start()
+        eventually(lambda: healthy(node, "one") == "Unknown", "unknown")
+        assert "is not known" in conditions(node, "one")["Healthy"]["message"]
+        machine.load_driver()
+        eventually(lambda: healthy(node, "one") == "True", "well")

@@ -1,0 +1,157 @@
+"""The whole driver as a process, as it tells a kubelet how the devices of claims are doing."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from testbed.commands import wait_until
+from testbed.kubelet import ClaimName, KubeletClient
+
+from apiserver.server import ApiServer
+from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
+from worlds.process import SLICES, ProcessNode, eventually
+from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of
+
+UNKNOWN, HEALTHY, UNHEALTHY = range(3)
+SOON = 2.0
+
+
+@pytest.fixture
+def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
+    node = ProcessNode(tmp_path, api)
+    yield node
+    node.driver.kill()
+
+
+class Told:
+    """What a kubelet has been told last, by device; it keeps to one stream."""
+
+    def __init__(self, kubelet: KubeletClient, version: str = "v1") -> None:
+        self.health: dict[str, int] = {}
+        self.messages: dict[str, str] = {}
+        self.sent = 0
+        self._stream = kubelet.watch_health(version)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with suppress(grpc.RpcError):
+            for message in self._stream:
+                self._take(message)
+
+    def _take(self, message: Any) -> None:
+        self.messages = {one.device.device_name: one.message for one in message.devices}
+        self.health = {one.device.device_name: one.health for one in message.devices}
+        self.sent += 1
+
+    def wait(self, wanted: dict[str, int], seconds: float = 30) -> None:
+        wait_until(lambda: self.health == wanted, f"{wanted}", timeout=seconds, interval=0.02)
+
+
+def prepared(node: ProcessNode, kubelet: KubeletClient, **devices: str) -> None:
+    for name, device in devices.items():
+        assert kubelet.prepare(node.allocate(name, device))[f"uid-{name}"].error == ""
+
+
+def start(node: ProcessNode, kubelet: KubeletClient) -> Told:
+    node.driver.start()
+    node.driver.wait_log("driver started")
+    eventually(lambda: node.api.objects(SLICES), "slices")
+    node.driver.wait_log("gpu events are heard")
+    kubelet.register(driver=node.driver)
+    return Told(kubelet)
+
+
+def test_what_claims_have_is_told_from_prepare_to_unprepare_and_each_change_at_once(
+    node: ProcessNode,
+) -> None:
+    machine = machine_of(node, "t4x4", KNOWS_NO_RECOVERY)
+    with KubeletClient(node.place.registry) as kubelet:
+        told = start(node, kubelet)
+        eventually(lambda: told.sent, "a first message")
+        assert told.health == {}
+        prepared(node, kubelet, one="gpu-1", two="gpu-2")
+        told.wait({"gpu-1": HEALTHY, "gpu-2": HEALTHY}, SOON)
+        machine.emit_xid(uuid_of(machine, 2), 31)
+        machine.emit_xid(uuid_of(machine, 3), 79)
+        machine.emit_xid(uuid_of(machine, 2), 79)
+        told.wait({"gpu-1": HEALTHY, "gpu-2": UNHEALTHY}, SOON)
+        assert told.messages == {
+            "gpu-1": "",
+            "gpu-2": "XID 79: the GPU has fallen off the bus; what makes it pass: "
+            "a reboot of the node",
+        }
+        machine.lose_gpu(uuid_of(machine, 2))
+        eventually(lambda: "out of reach" in told.messages["gpu-2"], "the loss")
+        machine.restore_gpu(uuid_of(machine, 2))
+        told.wait({"gpu-1": HEALTHY, "gpu-2": HEALTHY})
+        two = ClaimName(namespace="default", name="two", uid="uid-two")
+        assert kubelet.unprepare(two)["uid-two"].error == ""
+        told.wait({"gpu-1": HEALTHY}, SOON)
+
+
+def test_a_successor_tells_what_was_wrong_before_it_and_a_restarted_kubelet_hears_it(
+    node: ProcessNode,
+) -> None:
+    machine = machine_of(node, "t4x4", KNOWS_NO_RECOVERY)
+    with KubeletClient(node.place.registry) as kubelet:
+        told = start(node, kubelet)
+        prepared(node, kubelet, one="gpu-1", two="gpu-2")
+        machine.emit_xid(uuid_of(machine, 2), 62)
+        told.wait({"gpu-1": HEALTHY, "gpu-2": UNHEALTHY}, 5)
+    node.driver.kill()
+    with KubeletClient(node.place.registry) as kubelet:
+        start(node, kubelet).wait({"gpu-1": HEALTHY, "gpu-2": UNHEALTHY})
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
+        Told(kubelet, "v1alpha1").wait({"gpu-1": HEALTHY, "gpu-2": UNHEALTHY}, SOON)
+
+
+def test_a_mig_device_alone_and_its_neighbour_stays_well(node: ProcessNode) -> None:
+    machine = machine_of(node, "h100x8", KNOWS_NO_RECOVERY)
+    gpu = uuid_of(machine, 0)
+    machine.set_mig_mode(gpu, enabled=True)
+    mine = machine.create_mig(gpu, "2g.20gb", 0)
+    machine.create_mig(gpu, "1g.10gb", 4)
+    with KubeletClient(node.place.registry) as kubelet:
+        told = start(node, kubelet)
+        names = {"mine": "gpu-0-mig-2g20gb-14-0", "other": "gpu-0-mig-1g10gb-19-4"}
+        prepared(node, kubelet, **names)
+        raise_xid_on_device(machine, mine, 62)
+        told.wait({names["mine"]: UNHEALTHY, names["other"]: HEALTHY})
+        machine.emit_xid(gpu, 48)
+        told.wait(dict.fromkeys(names.values(), UNHEALTHY))
+        assert told.messages[names["mine"]].count("XID") == 2
+        assert told.messages[names["other"]].count("XID") == 1
+
+
+def test_shares_of_one_gpu_and_no_other(node: ProcessNode) -> None:
+    machine = machine_of(node, "t4x4")
+    config = node.root / "shares.yaml"
+    config.write_text(
+        "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
+    )
+    node.driver.env["SHARE_CONFIG"] = str(config)
+    with KubeletClient(node.place.registry) as kubelet:
+        told = start(node, kubelet)
+        names = [f"gpu-2-share-{index}-of-2" for index in range(2)]
+        node.wait_device(names[0])
+        prepared(node, kubelet, a=names[0], b=names[1], c="gpu-1-share-0-of-2")
+        report(machine, uuid_of(machine, 2), Health(gpu="2", recovery_action="gpu-reset"))
+        told.wait({**dict.fromkeys(names, UNHEALTHY), "gpu-1-share-0-of-2": HEALTHY})
+        assert "wants the GPU to be reset" in told.messages[names[0]]
+        report(machine, uuid_of(machine, 2), Health(gpu="2", recovery_action="none"))
+        told.wait({**dict.fromkeys(names, HEALTHY), "gpu-1-share-0-of-2": HEALTHY})
+
+
+def test_a_warning_leaves_it_healthy_with_words(node: ProcessNode) -> None:
+    machine = machine_of(node, "t4x4")
+    with KubeletClient(node.place.registry) as kubelet:
+        told = start(node, kubelet)
+        prepared(node, kubelet, one="gpu-1")
+        report(machine, uuid_of(machine, 1), Health(gpu="1", uncorrected=3))
+        eventually(lambda: told.messages.get("gpu-1"), "a message")
+        assert told.health == {"gpu-1": HEALTHY}

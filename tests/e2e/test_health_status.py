@@ -1,0 +1,193 @@
+"""How a sick device shows in the status of its pods and claims, through what restarts."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from testbed.claims import mig_profile
+from testbed.commands import wait_until
+from testbed.pods import migs_seen
+
+from e2e.kubernetes import needs
+from e2e.scene import NAMESPACE, Scene, cel, slice_facts
+from e2e.sickness import (
+    DEVICE,
+    GPU,
+    all_taints,
+    device,
+    forget,
+    in_claim,
+    in_pod,
+    mend,
+    tainted_soon,
+    uuid,
+    wait_told,
+    wanting_it,
+)
+
+pytestmark = [pytest.mark.e2e, needs("DRADeviceTaints", "ResourceHealthStatus")]
+
+XID_79 = "XID 79: the GPU has fallen off the bus"
+
+
+@pytest.fixture(autouse=True)
+def machine_as_before(scene: Scene) -> Iterator[None]:
+    """Mend the machine after a test, whether it went well or not; let the driver forget."""
+    settings = scene.node.driver_settings
+    yield
+    forget(scene, settings)
+
+
+def said(scene: Scene, pod: str) -> object:
+    """All that is said of a pod's device, and the versions of the claims that say it."""
+    claims = scene.api.all("ResourceClaim", NAMESPACE)
+    versions = {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in claims}
+    mine = {name: version for name, version in versions.items() if name.startswith(pod)}
+    return in_pod(scene, pod), in_claim(scene, pod), mine
+
+
+def test_a_pod_and_its_claim_say_that_the_gpu_is_sick_and_that_it_is_well_again(
+    scene: Scene,
+) -> None:
+    there = scene.pod("there", templates=[wanting_it(scene)])
+    other = scene.pod("other", templates=[scene.template("any")])
+    scene.running(there, other)
+    containers = scene.container_ids(there, other)
+    wait_told(scene, there, "Healthy")
+    wait_told(scene, other, "Healthy")
+    scene.node.machine.xid(GPU, 79)
+    tainted_soon(scene)
+    wait_told(scene, there, "Unhealthy", XID_79)
+    assert {one.health for one in (*in_pod(scene, other), *in_claim(scene, other))} == {"Healthy"}
+    mend(scene)
+    wait_told(scene, there, "Healthy")
+    assert scene.container_ids(there, other) == containers
+
+
+def test_what_programs_cause_changes_nothing(scene: Scene) -> None:
+    there = scene.pod("there", templates=[wanting_it(scene)])
+    scene.running(there)
+    wait_told(scene, there, "Healthy")
+    before = slice_facts(scene.api)
+    before_that = said(scene, there)
+    passed = len(scene.node.driver.events("xid passed over"))
+    for number in (13, 31, 43, 45):
+        scene.node.machine.xid(GPU, number)
+    if "debug" in scene.node.driver_settings.get("LOG_LEVEL", ""):
+        wait_until(
+            lambda: len(scene.node.driver.events("xid passed over")) == passed + 4,
+            "the XIDs to be heard",
+            timeout=10,
+        )
+    time.sleep(12)  # longer than from one message to the kubelet to the next
+    assert slice_facts(scene.api) == before
+    assert said(scene, there) == before_that
+
+
+def test_a_steady_device_is_never_unknown(scene: Scene) -> None:
+    there = scene.pod("there", templates=[wanting_it(scene)])
+    scene.running(there)
+    scene.node.machine.xid(GPU, 79)
+    wait_told(scene, there, "Unhealthy", XID_79)
+    before_that = said(scene, there)
+    time.sleep(45)  # the kubelet takes what it has not heard of for 30 s as unknown
+    touched = scene.pod("touched", templates=[scene.template("any")])
+    scene.running(touched)  # while the kubelet is at work
+    assert [one.health for one in in_pod(scene, there)] == ["Unhealthy"]
+    assert said(scene, there) == before_that
+
+
+def test_a_killed_drivers_successor_tells_the_same_and_lifts_it(scene: Scene) -> None:
+    there = scene.pod("there", templates=[wanting_it(scene)])
+    scene.running(there)
+    scene.node.machine.xid(GPU, 79)
+    tainted_soon(scene)
+    wait_told(scene, there, "Unhealthy", XID_79)
+    before, claimed = device(scene)["taints"], in_claim(scene, there)
+    scene.node.driver.kill()
+    wait_until(
+        lambda: [one.health for one in in_pod(scene, there)] == ["Unknown"],
+        "the kubelet to know no more",
+        timeout=90,
+    )
+    assert in_claim(scene, there) == claimed
+    scene.node.driver.start()
+    scene.node.driver.wait_registered()
+    wait_told(scene, there, "Unhealthy", XID_79)
+    assert device(scene)["taints"] == before
+    mend(scene)
+    wait_told(scene, there, "Healthy")
+
+
+def test_a_restarted_kubelet_is_told_anew_and_the_taint_comes_back_with_the_slices(
+    scene: Scene,
+) -> None:
+    there = scene.pod("there", templates=[wanting_it(scene)])
+    scene.running(there)
+    scene.node.machine.xid(GPU, 79)
+    tainted_soon(scene)
+    wait_told(scene, there, "Unhealthy", XID_79)
+    before = device(scene)["taints"]
+    scene.node.cluster.stop("kubelet")
+    scene.node.cluster.start("kubelet")
+    # A starting kubelet deletes all ResourceSlices of its node.
+    new = scene.pod("new", templates=[scene.template("any")])
+    scene.running(new, timeout=90)
+    wait_told(scene, there, "Unhealthy", XID_79)
+    assert device(scene)["taints"] == before
+    mend(scene)
+    wait_told(scene, there, "Healthy")
+
+
+@needs("DRAPartitionableDevices")
+def test_what_a_mig_device_has_its_neighbour_has_not(scene: Scene) -> None:
+    selectors = mig_profile("1g.10gb")
+    selectors += cel(f'device.attributes["gpu.nvidia.com"].parentUUID == "{uuid(scene)}"')
+    template = scene.template(deviceClassName="mig.nvidia.com", selectors=selectors)
+    mine, other = (scene.pod(name, templates=[template]) for name in ("mine", "other"))
+    scene.running(mine, other)
+    wait_told(scene, mine, "Healthy")
+    (mig,) = migs_seen(scene.node.cluster, mine, "ctr", NAMESPACE)
+    scene.node.machine.xid_on(mig, 62)
+    wait_told(scene, mine, "Unhealthy", "XID 62")
+    wait_until(lambda: all_taints(scene), "its taint", timeout=10)
+    ((name, keys),) = all_taints(scene).items()
+    assert (name.startswith(f"{DEVICE}-mig-1g10gb"), keys) == (True, ["gpu.nvidia.com/xid"])
+    wait_told(scene, other, "Healthy")
+    scene.delete(mine)  # and its device, which the driver made for it
+    wait_until(lambda: not all_taints(scene), "the taint to go with it", timeout=30)
+    scene.delete(other)
+    wait_until(lambda: not scene.node.machine.mig_devices(), "no MIG device", timeout=30)
+
+
+@needs("DRAPartitionableDevices")
+def test_shares_of_a_sick_gpu_are_sick_with_it(scene: Scene) -> None:
+    settings = scene.node.driver_settings
+    scene.node.share(
+        "version: v1\nsharing: {timeSlicing: {resources: "
+        "[{name: nvidia.com/gpu, replicas: 2, devices: all}]}}\n"
+    )
+    folder = str(scene.node.share_configs)
+    scene.node.restart_driver(settings | {"SHARE_CONFIG": folder})
+    try:
+        wait_until(lambda: f"{DEVICE}-share-0-of-2" in scene.node.devices(), "shares", timeout=30)
+        scene.node.driver.wait_log("gpu events are heard")
+        expression = f'device.attributes["gpu.nvidia.com"].uuid == "{uuid(scene)}"'
+        template = scene.template(
+            deviceClassName="gpu.resource.nvidia.com", selectors=cel(expression)
+        )
+        one, two = (scene.pod(name, templates=[template]) for name in ("one", "two"))
+        scene.running(one, two)
+        scene.node.machine.xid(GPU, 79)
+        for pod in (one, two):
+            wait_told(scene, pod, "Unhealthy", XID_79)
+        wait_until(lambda: all_taints(scene), "the taints", timeout=10)
+        names = {DEVICE, f"{DEVICE}-share-0-of-2", f"{DEVICE}-share-1-of-2"}
+        assert {name for name in all_taints(scene) if "-mig-" not in name} == names
+        mend(scene)
+        for pod in (one, two):
+            wait_told(scene, pod, "Healthy")
+        scene.delete(one, two)
+    finally:
+        scene.node.restart_driver(settings)
+        scene.published()

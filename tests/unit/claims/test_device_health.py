@@ -1,0 +1,155 @@
+"""How a device of a claim is doing, and in which words."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+import make
+from dra_driver.claims.claim_status import Condition
+from dra_driver.claims.device_health import (
+    WELL,
+    DeviceHealth,
+    Wellness,
+    condition,
+    health_of,
+    reported,
+)
+from dra_driver.claims.devices import RecordedDevice, recorded
+from dra_driver.claims.record import ClaimRecord
+from dra_driver.devices.kinds import Device
+from dra_driver.devices.model import SickGpu
+from dra_driver.devices.shares import ConsumableShare, ConsumableSlot, ShareStrategy
+from dra_driver.devices.vitals import InstanceId
+from dra_driver.health import tables
+from dra_driver.health.course import Ailment, Ailments
+from dra_driver.health.findings import Finding
+
+MIG = make.mig_device(0, "1g.10gb", 2)
+OTHER = make.mig_device(0, "2g.20gb", 4)
+DIVIDED = make.gpu(0, mig=make.mig(MIG, OTHER))
+WHOLE = make.gpu(1)
+NODE = make.inventory(DIVIDED, WHOLE)
+SHARE = ConsumableShare(
+    of=MIG,
+    slot=ConsumableSlot(
+        strategy=ShareStrategy.TIME_SLICING, memory_mib=1024, cores=0, share_id="s"
+    ),
+)
+
+
+def ailing(*findings: Finding, of: InstanceId | None = None) -> Ailments:
+    return tuple(Ailment(finding=one, instance=of, since=7) for one in findings)
+
+
+def health(device: Device, wrong: Mapping[str, Ailments], **facts: object) -> DeviceHealth:
+    return health_of(recorded(device), replace(NODE, **facts), wrong)
+
+
+def test_a_well_device_has_nothing_to_say() -> None:
+    for device in (WHOLE, MIG, SHARE):
+        assert health(device, {}) == WELL
+    assert WELL.message == ""
+
+
+def test_what_is_wrong_is_a_sentence_with_what_makes_it_pass() -> None:
+    found = health(WHOLE, {WHOLE.uuid: ailing(tables.XIDS[79])})
+    assert found == DeviceHealth(
+        wellness=Wellness.SICK,
+        reason="Xid79",
+        message="XID 79: the GPU has fallen off the bus; what makes it pass: a reboot of the node",
+    )
+
+
+def test_all_that_is_wrong_is_told_the_gravest_first() -> None:
+    wrong = ailing(tables.XIDS[79], tables.LOST, tables.ROWS_PENDING)
+    found = health(WHOLE, {WHOLE.uuid: wrong})
+    first, second, third = found.message.split(". ")
+    assert (first[:6], second[:3], third[:3]) == ("XID 79", "The", "Bad")
+    assert found.reason == "Xid79"
+
+
+@pytest.mark.parametrize(
+    ("finding", "reason"),
+    [
+        (tables.LOST, "GpuLost"),
+        (tables.ROWS_FAILED, "RowRemapFailed"),
+        (tables.UNKNOWN_ACTION, "RecoveryActionUnknown"),
+        (tables.SILENT, "Unresponsive"),
+    ],
+)
+def test_the_reason_is_a_word_as_conditions_have_it(finding: Finding, reason: str) -> None:
+    assert health(WHOLE, {WHOLE.uuid: ailing(finding)}).reason == reason
+
+
+def test_a_warning_leaves_a_device_well_and_says_so() -> None:
+    found = health(WHOLE, {WHOLE.uuid: ailing(tables.ROWS_PENDING)})
+    assert (found.wellness, found.reason) == (Wellness.WELL, "RowRemapPending")
+    assert found.message.startswith("Bad memory of the GPU")
+
+
+def test_what_one_mig_instance_has_its_neighbour_and_the_gpu_have_not() -> None:
+    mine = InstanceId(gpu_instance=MIG.gpu_instance)
+    wrong = {DIVIDED.uuid: ailing(tables.XIDS[62], of=mine)}
+    assert health(MIG, wrong).reason == "Xid62"
+    assert health(SHARE, wrong).reason == "Xid62"
+    assert health(OTHER, wrong) == WELL
+    assert health(WHOLE, wrong) == WELL
+
+
+def test_what_the_gpu_has_all_its_parts_have() -> None:
+    wrong = {DIVIDED.uuid: ailing(tables.XIDS[62])}
+    assert {health(one, wrong).reason for one in (MIG, OTHER, SHARE, DIVIDED)} == {"Xid62"}
+
+
+def test_without_the_nvidia_driver_nothing_is_known_but_what_was_wrong() -> None:
+    wrong = {DIVIDED.uuid: ailing(tables.XIDS[62])}
+    found = health(WHOLE, wrong, gpus=(), problem="libnvidia-ml.so.1 is missing")
+    assert (found.wellness, found.reason) == (Wellness.UNKNOWN, "DriverUnavailable")
+    assert "libnvidia-ml.so.1 is missing" in found.message
+    assert health(DIVIDED, wrong, gpus=(), problem="gone").reason == "Xid62"
+
+
+def test_a_gpu_that_is_not_there_is_not_well() -> None:
+    gone = health(WHOLE, {}, gpus=(DIVIDED,))
+    assert (gone.wellness, gone.reason) == (Wellness.SICK, "GpuMissing")
+    assert "taken out" in gone.message
+    sick = (SickGpu(index=1, reason="it is lost"),)
+    assert "at index 1: it is lost" in health(WHOLE, {}, gpus=(DIVIDED,), sick=sick).message
+
+
+def test_a_long_message_is_cut_between_characters() -> None:
+    found = health(WHOLE, {}, gpus=(), problem="é" * 2000)
+    assert 1020 <= len(found.message.encode()) <= 1024
+    assert found.message.endswith("é...")
+
+
+def claim(*devices: tuple[str, Device]) -> ClaimRecord:
+    (entry,) = make.record(WHOLE).devices
+    return make.record(
+        devices=tuple(replace(entry, name=name, device=recorded(one)) for name, one in devices)
+    )
+
+
+def test_each_device_is_reported_once_with_the_worst_of_it() -> None:
+    def judge(device: RecordedDevice) -> DeviceHealth:
+        return health_of(device, NODE, {WHOLE.uuid: ailing(tables.XIDS[79])})
+
+    records = [claim(("gpu-9", MIG), ("gpu-1", WHOLE)), claim(("gpu-9", WHOLE), ("gpu-0", MIG))]
+    found = [(one.pool, one.device, one.health.reason) for one in reported(records, judge)]
+    assert found == [
+        ("node-1", "gpu-0", "Well"),
+        ("node-1", "gpu-1", "Xid79"),
+        ("node-1", "gpu-9", "Xid79"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wellness", "status"),
+    [(Wellness.WELL, True), (Wellness.SICK, False), (Wellness.UNKNOWN, None)],
+)
+def test_it_is_a_condition_of_the_claims_device(wellness: Wellness, status: bool | None) -> None:
+    one = DeviceHealth(wellness=wellness, reason="Why", message="Because.")
+    assert condition(one) == Condition(
+        type="Healthy", status=status, reason="Why", message="Because."
+    )

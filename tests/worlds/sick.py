@@ -1,0 +1,24 @@
+"""Machines on which a driver's own process meets GPUs that become sick."""
+
+from dra_driver.simulator import profile as profiles
+from dra_driver.simulator.driver_root import Options
+from dra_driver.simulator.machine import Machine
+from worlds.process import ProcessNode
+
+KNOWS_RECOVERY = "580.9.1"
+"""A driver that says which recovery action a GPU needs."""
+
+KNOWS_NO_RECOVERY = "535.1.1"
+
+
+def machine_of(node: ProcessNode, profile: str, version: str = KNOWS_RECOVERY) -> Machine:
+    """Make the node's machine, with a version of the NVIDIA driver."""
+    changed = profiles.changed(profiles.load(profile), {"driver_version": version})
+    machine = Machine.create(node.place.driver_root, changed, Options(userspace="stand-in"))
+    node.driver.env |= {"SYS_ROOT": str(machine.sys_root), "PROC_ROOT": str(machine.proc_root)}
+    return machine
+
+
+def uuid_of(machine: Machine, minor: int) -> str:
+    """The UUID of one of a machine's GPUs."""
+    return next(gpu.uuid for gpu in machine.gpus if gpu.minor == minor)
