@@ -5,6 +5,7 @@ to this driver; results and configs of other drivers are left out (a claim may m
 Rules: KEP-4381 and the API reference of resource.k8s.io/v1.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,6 +15,9 @@ from dra_driver.errors import ConfigError
 from resource_nvidia_com.quantity import Quantity
 
 ClaimUid = NewType("ClaimUid", str)
+
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,11 @@ class Result:
         """The request's name without a sub-request, as a pod's containers refer to it."""
         return self.request.partition("/")[0]
 
+    @property
+    def subrequest(self) -> str | None:
+        """Which sub-request of the request was chosen; None of a request that has none."""
+        return self.request.partition("/")[2] or None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerPod:
@@ -87,12 +96,18 @@ class ConsumerPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """An allocated claim, reduced to what belongs to this driver."""
+    """An allocated claim, reduced to what belongs to this driver.
+
+    `pod_claim_name` is what the claim's pod calls it, if it was made from a template; else empty.
+    It is said by an annotation, which a tenant can write: it names nothing but a path within the
+    containers of the claim.
+    """
 
     ref: ClaimRef
     results: tuple[Result, ...]
     configs: tuple[OpaqueConfig, ...]
     pods: tuple[ConsumerPod, ...] = ()
+    pod_claim_name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +123,11 @@ class PreparedDevice:
     device_name: str
     cdi_device_ids: tuple[str, ...]
     share_id: str | None = None
+
+
+def is_label(text: str) -> bool:
+    """Tell whether a text is a DNS label: at most 63 lower-case letters, digits and `-`."""
+    return _LABEL.fullmatch(text) is not None
 
 
 def uid_of(claim: Mapping[str, Any]) -> str | None:
@@ -151,12 +171,19 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
                 for pod in status.get("reservedFor") or ()
                 if pod["resource"] == "pods"
             ),
+            pod_claim_name=_pod_claim_name(metadata.get("annotations") or {}),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"what the API server sent is not a valid resource.k8s.io/v1 ResourceClaim: {error!r}; "
             "this driver needs Kubernetes 1.34 or newer"
         ) from error
+
+
+def _pod_claim_name(annotations: Mapping[str, object]) -> str:
+    """Return what a pod calls its claim; nothing for what can be no such name."""
+    found = annotations.get(_POD_CLAIM_NAME)
+    return found if isinstance(found, str) and is_label(found) else ""
 
 
 def _result(entry: Mapping[str, Any]) -> Result:

@@ -141,6 +141,8 @@ class ClaimRecord:
         pending: what could not be undone of an earlier preparation.
         pods: the pods it was reserved for when it was prepared.
         taken_over: NVIDIA's own driver prepared it, and wrote its CDI spec (claims/takeover.py).
+        pod_claim_name: what its pod calls it, empty for a claim that is no pod's own; None in
+            records of former versions and of what was taken over, where that is not known.
     """
 
     ref: ClaimRef
@@ -152,6 +154,7 @@ class ClaimRecord:
     pending: tuple[PendingCleanup, ...] = ()
     pods: tuple[ConsumerPod, ...] = ()
     taken_over: bool = False
+    pod_claim_name: str | None = None
 
     @property
     def held_gpus(self) -> tuple[GpuUuid, ...]:
@@ -245,6 +248,7 @@ def encode(record: ClaimRecord, writer: str = "") -> bytes:
             "pendingCleanups": [_cleanup_json(cleanup) for cleanup in record.pending],
             "pods": [{"name": pod.name, "uid": pod.uid} for pod in record.pods],
             **({"takenOver": True} if record.taken_over else {}),
+            **({} if record.pod_claim_name is None else {"podClaimName": record.pod_claim_name}),
         }
     )
 
@@ -275,9 +279,11 @@ def _check_types(record: ClaimRecord) -> None:
     """Raise TypeError for what JSON carries as well in the place of a text, or of an object."""
     plans = [*record.plans, *(one.of for one in record.pending if isinstance(one.of, SharingPlan))]
     texts: list[object] = [record.ref.uid, record.ref.namespace, record.ref.name, record.boot_id]
+    texts += [] if record.pod_claim_name is None else [record.pod_claim_name]
     for entry in record.devices:
         texts += [entry.name, entry.pool, *entry.request_names, *entry.cdi_device_ids]
         texts += [entry.device.gpu, entry.device.device_uuid or "", entry.share_id or ""]
+        texts += [] if entry.subrequest is None else [entry.subrequest]
     for realisation in record.realisations:
         texts += [part.gpu for part in realisation.parts]
     for cleanup in record.pending:
@@ -373,4 +379,5 @@ def _record(payload: Mapping[str, Any]) -> ClaimRecord:
         pending=tuple(_cleanup(cleanup) for cleanup in payload["pendingCleanups"]),
         pods=tuple(ConsumerPod(name=pod["name"], uid=pod["uid"]) for pod in payload["pods"]),
         taken_over=bool(payload.get("takenOver", False)),
+        pod_claim_name=payload.get("podClaimName"),
     )

@@ -1,16 +1,19 @@
 """The CDI spec of each claim: derived from its record, and written again whenever it is missing.
 
 In: a record. Out: a spec with one CDI device for each device of the claim (cdi/spec.py), kept as a
-file (cdi/store.py).
+file (cdi/store.py); and the files with device metadata that it mounts (claims/metadata_files.py),
+which are there before it and go after it.
 """
 
 from typing import Protocol
 
 import structlog
 
-from dra_driver.cdi.model import Edits, Spec, SpecDevice
+from dra_driver.cdi.model import Edits, Mount, Spec, SpecDevice
 from dra_driver.cdi.spec import KIND, claim_device_name
+from dra_driver.claims.device_metadata import container_paths, documents
 from dra_driver.claims.devices import DeviceRecord, InventorySource, recorded_gpus, restored
+from dra_driver.claims.metadata_files import MetadataFiles
 from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.record import ClaimRecord
 from dra_driver.claims.strategies import Strategies
@@ -18,6 +21,8 @@ from dra_driver.devices.kinds import NodeDevice
 from dra_driver.errors import DriverError
 
 log = structlog.get_logger()
+
+_MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "noexec", "bind")
 
 
 class NodeEdits(Protocol):
@@ -75,11 +80,13 @@ class ClaimSpecs:
     def __init__(
         self,
         files: SpecFiles,
+        metadata: MetadataFiles,
         edits: EditsSource,
         inventory: InventorySource,
         strategies: Strategies,
     ) -> None:
         self.files = files
+        self._metadata = metadata
         self._edits = edits
         self._inventory = inventory
         self._strategies = strategies
@@ -101,16 +108,45 @@ class ClaimSpecs:
 
         # The same device can stand in a claim twice, with admin access and without.
         devices = {_device_name(record.ref.uid, entry): entry for entry in record.devices}
+        mounts = self._mounts(record)
         return Spec(
             kind=KIND,
             devices=tuple(
-                SpecDevice(name=name, edits=edits(entry)) for name, entry in devices.items()
+                SpecDevice(name=name, edits=edits(entry) + Edits(mounts=mounts.get(name, ())))
+                for name, entry in devices.items()
             ),
             edits=node.common,
         )
 
+    def _mounts(self, record: ClaimRecord) -> dict[str, tuple[Mount, ...]]:
+        """Return what is mounted of device metadata, by CDI device.
+
+        Whoever gets a request gets all of its devices: its file comes with the first of them.
+        """
+        found: dict[str, tuple[Mount, ...]] = {}
+        paths = container_paths(record) if self._metadata.is_on else {}
+        for request, path in paths.items():
+            first = next(one for one in record.devices if request in one.request_names)
+            name = _device_name(record.ref.uid, first)
+            source = str(self._metadata.path(record.ref.uid, request))
+            mount = Mount(host_path=source, container_path=path, options=_MOUNT_OPTIONS)
+            found[name] = (*found.get(name, ()), mount)
+        return found
+
+    def describe(self, record: ClaimRecord) -> None:
+        """Write the device metadata of a claim, all of whose devices exist, for its spec to mount.
+
+        Raises:
+            DeviceError, TransientError: a device is not there.
+            StateError: the disk refused.
+        """
+        if self._metadata.is_on:
+            inventory = self._inventory.current()
+            gpus = recorded_gpus(record.devices, inventory)
+            self._metadata.write(record.ref.uid, documents(record, gpus, inventory))
+
     def write(self, record: ClaimRecord) -> None:
-        """Write the spec of a claim, unless it stands there as it should.
+        """Write the spec of a claim and what it mounts, unless both are there as they should be.
 
         One that NVIDIA's driver wrote for a claim that was taken over stays until the claim ends.
 
@@ -120,12 +156,27 @@ class ClaimSpecs:
         """
         if record.taken_over and self.files.is_peers(record.ref.uid):
             return
-        self.files.write(record.ref.uid, self.of(record))
+        spec = self.of(record)
+        self.describe(record)
+        self.files.write(record.ref.uid, spec)
+
+    def complete(self) -> set[ClaimUid]:
+        """Return the claims of which everything is there that containers need."""
+        found = set(map(ClaimUid, self.files.uids()))
+        return found & self._metadata.complete() if self._metadata.is_on else found
+
+    def traced(self) -> set[str]:
+        """Return the claims of which any file is there."""
+        return self.files.uids() | self._metadata.uids()
 
     def delete(self, uid: ClaimUid) -> None:
-        """Delete a claim's spec; one that cannot be deleted is left to a later reconcile."""
+        """Delete a claim's spec and what it mounts.
+
+        What cannot be deleted is left to a later reconcile.
+        """
         try:
             self.files.delete(uid)
+            self._metadata.delete(uid)
         except DriverError as error:
             log.warning("spec not deleted", claim_uid=uid, reason=str(error))
 

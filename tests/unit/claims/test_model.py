@@ -44,7 +44,23 @@ def test_admin_access_share_and_sub_request_are_read() -> None:
     (result,) = parse_claim(claim, DRIVER).results
     assert result.admin_access
     assert result.share_id == "a671734a-e8e5-11e4-8fde-42010af09327"
-    assert result.base_request == "gpu"
+    assert (result.base_request, result.subrequest) == ("gpu", "large")
+
+
+def test_what_a_pod_calls_its_claim_is_read_from_the_annotation() -> None:
+    claim = make.claim_object("gpu-0")
+    assert parse_claim(claim, DRIVER).pod_claim_name == ""
+    claim["metadata"]["annotations"] = {"resource.kubernetes.io/pod-claim-name": "gpus", "x": "y"}
+    assert parse_claim(claim, DRIVER).pod_claim_name == "gpus"
+
+
+@pytest.mark.parametrize(
+    "said", ["", ".", "..", "../../etc", "a/b", "a.b", "A", "-a", "a-", "a\n", "a\0", "ä", "a" * 64]
+)
+def test_an_annotation_that_can_be_no_pods_is_not_believed(said: str) -> None:
+    claim = make.claim_object("gpu-0")
+    claim["metadata"]["annotations"] = {"resource.kubernetes.io/pod-claim-name": said}
+    assert parse_claim(claim, DRIVER).pod_claim_name == ""
 
 
 def test_class_configs_come_before_claim_configs() -> None:

@@ -61,6 +61,11 @@ DIVIDED = replace(
         ),
     ),
 )
+DESCRIBED = replace(
+    make.record(),
+    devices=(replace(make.record().devices[0], subrequest="large"),),
+    pod_claim_name="gpus",
+)
 
 DAEMON = f"{RECORD.ref.uid}-1a2b3"
 TAKEN_OVER = replace(
@@ -115,6 +120,21 @@ def test_a_record_that_was_taken_over_is_read_and_written_as_ever() -> None:
     assert decode(golden) == TAKEN_OVER
     assert encode(TAKEN_OVER) == golden
     assert str(TAKEN_OVER.ref) == f"of UID {TAKEN_OVER.ref.uid}"
+
+
+def test_a_record_of_a_pods_own_claim_is_read_and_written_as_ever() -> None:
+    golden = (GOLDEN / "v1-pod-claim.json").read_bytes()
+    assert decode(golden) == DESCRIBED
+    assert encode(DESCRIBED) == golden
+
+
+@pytest.mark.parametrize("field", ["podClaimName", "subRequest"])
+@pytest.mark.parametrize("value", [7, 0, True, False, ["a"], {}])
+def test_a_name_that_is_no_text_damages_a_record(field: str, value: object) -> None:
+    payload = json.loads(encode(DESCRIBED))["payload"]
+    (payload if field == "podClaimName" else payload["devices"][0])[field] = value
+    with pytest.raises(StateError, match="is not a text"):
+        decode(sealed(json.dumps(payload).encode()))
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.stem)

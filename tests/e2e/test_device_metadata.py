@@ -1,0 +1,359 @@
+"""Files with device metadata in containers of a real cluster, for each kind of device.
+
+What a container reads is compared with the claim's allocation, with the ResourceSlices and with
+what the container's own nvidia-smi sees. Beside it is what monitoring makes of the same pod.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from shutil import rmtree
+
+import pytest
+from testbed.api import Object
+from testbed.claims import mig_profile
+from testbed.commands import TestbedError, wait_until
+from testbed.driver import DRIVER_NAME
+from testbed.pods import container, migs_seen
+
+import device_metadata as reader
+from dra_driver.doctor.cluster_facts import Feature
+from e2e.kubernetes import needs
+from e2e.monitoring import Mapped, mapped, told
+from e2e.scene import NAMESPACE, Scene, cel, claim_spec
+from e2e.shares import config
+from e2e.test_mig import MIG_CLASS, set_mig_mode
+
+pytestmark = pytest.mark.e2e
+
+OF_TEMPLATE = "gpus-0"
+"""What pods of a scene call their first claim."""
+
+ADMIN = "resource.kubernetes.io/admin-access"
+
+
+def read(scene: Scene, pod: str, path: str, ctr: str = "ctr") -> Object:
+    """What a container reads in a file."""
+    return reader.read(scene.run_in(pod, "cat", path, ctr=ctr))
+
+
+def claim_of(scene: Scene, name: str = "") -> Object:
+    """The claim of that name, or the only one."""
+    found = scene.api.all("ResourceClaim", NAMESPACE)
+    (claim,) = (one for one in found if name in {"", one["metadata"]["name"]})
+    return claim
+
+
+def agrees(scene: Scene, found: Object, claim: Object) -> list[Object]:
+    """Check a file against its claim and the slices; return its devices."""
+    metadata = claim["metadata"]
+    assert found["metadata"] == {
+        **{name: metadata[name] for name in ("name", "namespace", "uid")},
+        "generation": 1,
+    }
+    (request,) = found["requests"]
+    results = [
+        one
+        for one in claim["status"]["allocation"]["devices"]["results"]
+        if one["request"] == request["name"]
+    ]
+    devices: list[Object] = request["devices"]
+    assert [(one["driver"], one["pool"], one["name"]) for one in devices] == [
+        (one["driver"], one["pool"], one["device"]) for one in results
+    ]
+    published = {
+        device["name"]: device["attributes"]
+        for one in scene.node.slices()
+        for device in one.get("devices", [])
+    }
+    for one in devices:
+        offered = published[one["name"]]
+        assert {name: one["attributes"].get(name) for name in offered} == offered
+        assert one["attributes"].keys() - offered.keys() <= {"uuid"}
+    return devices
+
+
+def uuid(device: Object) -> str:
+    found: str = device["attributes"]["uuid"]["string"]
+    return found
+
+
+@contextmanager
+def settings(scene: Scene, **changes: str) -> Iterator[None]:
+    """The driver with other settings, until the pods that the scene made meanwhile are gone."""
+    node, before = scene.node, scene.node.driver_settings
+    node.restart_driver(before | changes)
+    try:
+        yield
+        scene.clear()
+    finally:
+        node.restart_driver(before)
+    scene.rewritten()
+
+
+def test_whole_gpus_of_a_template_are_told_where_the_pods_spec_says(scene: Scene) -> None:
+    pod = scene.pod(templates=[scene.template(count=2)])
+    scene.running(pod)
+    found = read(scene, pod, reader.by_template(OF_TEMPLATE, "gpu"))
+    assert found["podClaimName"] == OF_TEMPLATE
+    devices = agrees(scene, found, claim_of(scene))
+    assert sorted(map(uuid, devices)) == sorted(scene.gpus(pod))
+    assert mapped(scene, pod) == {Mapped(device=one["name"], gpu=uuid(one)) for one in devices}
+    assert scene.node.place.metadata_files() != []
+    scene.delete(pod)
+    wait_until(lambda: scene.node.place.metadata_files() == [], "the files to be gone", timeout=30)
+
+
+def test_two_pods_of_a_claim_read_the_same_by_the_claims_name(scene: Scene) -> None:
+    name = scene.claim()
+    pods = [scene.pod(one, claims=[name]) for one in ("one", "two")]
+    scene.running(*pods)
+    one, two = (read(scene, pod, reader.by_claim(name, "gpu")) for pod in pods)
+    assert one == two
+    assert "podClaimName" not in one
+    (device,) = agrees(scene, one, claim_of(scene))
+    assert scene.gpus(pods[0]) == (uuid(device),)
+
+
+def test_a_container_reads_of_the_requests_that_it_has_and_whoever_it_runs_as(scene: Scene) -> None:
+    exactly = {"deviceClassName": DRIVER_NAME}
+    impossible = {**exactly, "name": "huge", "selectors": cel("false")}
+    requests = [
+        {"name": "one", "exactly": exactly},
+        {"name": "two", "firstAvailable": [impossible, {**exactly, "name": "any"}]},
+    ]
+    name = scene.make("ResourceClaim", "claim", {"spec": {"devices": {"requests": requests}}})
+    nobody = {"runAsUser": 65534, "runAsGroup": 65534, "readOnlyRootFilesystem": True}
+    spec = {
+        "terminationGracePeriodSeconds": 1,
+        "resourceClaims": [{"name": "mine", "resourceClaimName": name}],
+        "containers": [
+            container("one", {"claims": [{"name": "mine", "request": "one"}]}),
+            container("two", {"claims": [{"name": "mine", "request": "two"}]})
+            | {"securityContext": nobody},
+            container("all", {"claims": [{"name": "mine"}]}),
+        ],
+    }
+    pod = scene.make("Pod", "pod", {"spec": spec})
+    scene.running(pod)
+    paths = {one: reader.by_claim(name, one) for one in ("one", "two")}
+    claim = claim_of(scene)
+    for request, full in (("one", "one"), ("two", "two/any")):
+        for ctr in (request, "all"):
+            found = read(scene, pod, paths[request], ctr)
+            assert found["requests"][0]["name"] == full
+            (device,) = agrees(scene, found, claim)
+            assert uuid(device) in scene.gpus(pod, ctr)
+    for ctr, other in (("one", "two"), ("two", "one")):
+        with pytest.raises(TestbedError, match="No such file"):
+            scene.run_in(pod, "cat", paths[other], ctr=ctr)
+
+
+def test_no_container_changes_its_file_not_even_as_root(scene: Scene) -> None:
+    name = scene.claim()
+    pod = scene.pod(claims=[name])
+    scene.running(pod)
+    path = reader.by_claim(name, "gpu")
+    for attempt in (f"echo x > {path}", f"rm {path}", f"mv {path} /tmp", f"chmod 777 {path}"):
+        with pytest.raises(TestbedError, match=r"Read-only|busy|not permitted|cannot"):
+            scene.run_in(pod, "bash", "-c", attempt)
+    agrees(scene, read(scene, pod, path), claim_of(scene))
+
+
+def test_what_a_tenant_annotates_leads_nowhere_else(scene: Scene) -> None:
+    found: dict[str, str] = {}
+    for number, said in enumerate(("../../../../etc", "other")):
+        name = scene.name(f"claim-{number}")
+        claim = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {
+                "name": name,
+                "annotations": {"resource.kubernetes.io/pod-claim-name": said},
+            },
+            "spec": claim_spec(),
+        }
+        scene.api.create(claim, NAMESPACE)
+        try:
+            pod = scene.pod(f"pod-{number}", claims=[name])
+            scene.running(pod)
+            listed = scene.run_in(pod, "find", reader.FOLDER, "-type", "f")
+            found[said] = listed.strip().replace(name, "NAME")
+            scene.delete(pod)
+        finally:
+            scene.api.delete("ResourceClaim", name, NAMESPACE)
+    assert found == {
+        "../../../../etc": reader.by_claim("NAME", "gpu"),
+        "other": reader.by_template("other", "gpu"),
+    }
+
+
+@needs(Feature.COUNTERS)
+def test_a_mig_device_made_on_demand_is_told_with_the_uuid_that_no_slice_has(scene: Scene) -> None:
+    template = scene.template(deviceClassName=MIG_CLASS, selectors=mig_profile("1g.10gb"))
+    pod = scene.pod(templates=[template])
+    scene.running(pod)
+    found = read(scene, pod, reader.by_template(OF_TEMPLATE, "gpu"))
+    (device,) = agrees(scene, found, claim_of(scene))
+    seen = migs_seen(scene.node.cluster, pod, "ctr", NAMESPACE)
+    assert seen == {uuid(device): device["attributes"]["profile"]["string"]}
+    (gpu,) = scene.gpus(pod)
+    assert device["attributes"]["parentUUID"]["string"] == gpu
+    # The kubelet names the device; its slice has no UUID by which to find metrics.
+    assert [one.device for one in told(scene, pod)] == [device["name"]]
+    assert mapped(scene, pod) == set()
+
+
+@needs(Feature.COUNTERS)
+def test_a_mig_device_made_by_hand_is_told_and_found_by_monitoring(scene: Scene) -> None:
+    machine = scene.node.machine
+    set_mig_mode(scene, "on")
+    made = machine.mig("create", "--gpu", "7", "--profile", "2g.20gb")
+    try:
+        mine = cel(f"device.attributes['{DRIVER_NAME}'].?uuid.orValue('') == '{made}'")
+        name = scene.claim(deviceClassName=MIG_CLASS, selectors=mine)
+        pod = scene.pod(claims=[name])
+        scene.running(pod)
+        found = read(scene, pod, reader.by_claim(name, "gpu"))
+        (device,) = agrees(scene, found, claim_of(scene))
+        assert uuid(device) == made
+        (gpu,) = scene.gpus(pod)
+        expected = Mapped(device=device["name"], gpu=gpu, mig=made, profile="2g.20gb")
+        assert mapped(scene, pod) == {expected}
+        scene.clear()
+    finally:
+        machine.mig("destroy", "--device", made)
+        set_mig_mode(scene, "off")
+        scene.node.driver.wait_log("slices published")  # those of the former life are there already
+    scene.rewritten()
+
+
+@needs(Feature.COUNTERS)
+def test_two_shares_of_a_gpu_are_told_apart_and_monitored_as_their_gpu(scene: Scene) -> None:
+    scene.node.share(config("timeSlicing", 4))
+    with settings(scene, SHARE_CONFIG=str(scene.node.share_configs)):
+        (gpu, *_) = scene.node.machine.settings()
+        selectors = cel(
+            f"device.attributes['{DRIVER_NAME}'].?replicas.orValue(0) == 4 &&"
+            f" device.attributes['{DRIVER_NAME}'].?uuid.orValue('') == '{gpu}'"
+        )
+        template = scene.template(deviceClassName="gpu.resource.nvidia.com", selectors=selectors)
+        pods = [scene.pod(one, templates=[template]) for one in ("one", "two")]
+        scene.running(*pods)
+        names = set()
+        for pod in pods:
+            found = read(scene, pod, reader.by_template(OF_TEMPLATE, "gpu"))
+            (device,) = agrees(scene, found, claim_of(scene, found["metadata"]["name"]))
+            assert scene.gpus(pod) == (uuid(device),) == (gpu,)
+            assert device["attributes"]["resourceName"] == {"string": "nvidia.com/gpu"}
+            assert mapped(scene, pod) == {Mapped(device=device["name"], gpu=gpu)}
+            names.add(device["name"])
+        assert len(names) == len(pods)
+
+
+@needs(Feature.COUNTERS, Feature.CONSUMABLE)
+def test_two_parts_of_a_gpu_are_told_as_their_gpu(scene: Scene) -> None:
+    with settings(scene, CONSUMABLE_SHARES="4"):
+        (gpu, *_) = scene.node.machine.settings()
+        selectors = cel(f"device.attributes['{DRIVER_NAME}'].?uuid.orValue('') == '{gpu}'")
+        asked = {"requests": {"memory": "10Gi"}}
+        names = [scene.claim(one, capacity=asked, selectors=selectors) for one in "ab"]
+        pods = [scene.pod(f"pod-{one}", claims=[one]) for one in names]
+        scene.running(*pods)
+        shares = set()
+        for name, pod in zip(names, pods, strict=True):
+            found = read(scene, pod, reader.by_claim(name, "gpu"))
+            (device,) = agrees(scene, found, claim_of(scene, name))
+            assert scene.gpus(pod) == (uuid(device),) == (gpu,)
+            assert mapped(scene, pod) == {Mapped(device=device["name"], gpu=gpu)}
+            (one,) = told(scene, pod)
+            shares.add(one.share_id)
+        assert len(shares) == len(pods)
+
+
+def test_a_monitoring_pod_with_admin_access_is_told_of_all_gpus(scene: Scene) -> None:
+    kubectl = scene.node.cluster.kubectl
+    kubectl("label", "--overwrite", "namespace", NAMESPACE, f"{ADMIN}=true")
+    try:
+        # Where partitions are offered, the scheduler counts a GPU for admin access as taken, too.
+        with settings(scene, MIG="existing"):
+            name = scene.claim("mine")
+            user = scene.pod("user", claims=[name])
+            scene.running(user)
+            every = scene.claim("every", allocationMode="All", adminAccess=True)
+            pod = scene.pod("monitor", claims=[every])
+            scene.running(pod)
+            found = read(scene, pod, reader.by_claim(every, "gpu"))
+            devices = agrees(scene, found, claim_of(scene, every))
+            assert sorted(map(uuid, devices)) == sorted(scene.gpus(pod))
+            expected = {Mapped(device=one["name"], gpu=uuid(one)) for one in devices}
+            assert len(expected) == len(scene.node.machine.settings())
+            assert mapped(scene, pod) == expected, "its labels are on the metrics of all GPUs"
+            assert mapped(scene, user) < expected
+    finally:
+        kubectl("label", "namespace", NAMESPACE, f"{ADMIN}-")
+
+
+@needs(Feature.EXTENDED_RESOURCE)
+def test_a_gpu_by_its_resource_name_is_told_below_names_that_the_scheduler_made(
+    scene: Scene,
+) -> None:
+    pod = scene.pod(limits={"nvidia.com/gpu": 1})
+    scene.running(pod)
+    path = scene.run_in(pod, "find", reader.FOLDER, "-name", reader.FILE).strip()
+    claim = claim_of(scene)
+    ((request,),) = (
+        [one["request"] for one in claim["status"]["allocation"]["devices"]["results"]],
+    )
+    assert path == reader.by_claim(claim["metadata"]["name"], request)
+    (device,) = agrees(scene, read(scene, pod, path), claim)
+    assert scene.gpus(pod) == (uuid(device),)
+    assert mapped(scene, pod) == {Mapped(device=device["name"], gpu=uuid(device))}
+
+
+@pytest.mark.parametrize(
+    "off", [{"DEVICE_METADATA": "false"}, {"FEATURE_GATES": "DeviceMetadata=false"}], ids=str
+)
+def test_switched_off_there_is_no_file(scene: Scene, off: Mapping[str, str]) -> None:
+    with settings(scene, **off):
+        pod = scene.pod(claims=[scene.claim()])
+        scene.running(pod)
+        assert len(scene.gpus(pod)) == 1
+        with pytest.raises(TestbedError, match="No such file"):
+            scene.run_in(pod, "ls", reader.FOLDER)
+        assert scene.node.place.metadata_files() == []
+
+
+def test_containers_restart_with_the_file_that_somebody_deleted(scene: Scene) -> None:
+    name = scene.claim()
+    pod = scene.pod(claims=[name])
+    scene.running(pod)
+    before = scene.container_ids(pod)
+    place = scene.node.place
+    (folder,) = (place.data / "device-metadata").iterdir()
+    (file,) = folder.iterdir()
+    file.unlink()
+    wait_until(file.exists, "the file to be back", timeout=30)
+    folder.rename(place.data / "lost")  # at once: the driver writes there again by itself
+    rmtree(place.data / "lost")
+    wait_until(file.exists, "the file to be back with its folder", timeout=30)
+    scene.run_in(pod, "bash", "-c", "kill 1")
+    wait_until(lambda: scene.container_ids(pod) != before, "the container to restart", timeout=60)
+    scene.running(pod)
+    agrees(scene, read(scene, pod, reader.by_claim(name, "gpu")), claim_of(scene))
+
+
+def test_with_a_read_only_volume_in_the_way_the_pods_event_says_so(scene: Scene) -> None:
+    ctr = container("ctr", {"claims": [{"name": OF_TEMPLATE}]})
+    spec = {
+        "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": False,
+        "resourceClaims": [{"name": OF_TEMPLATE, "resourceClaimName": scene.claim()}],
+        "volumes": [{"name": "run", "emptyDir": {}}],
+        "containers": [
+            ctr | {"volumeMounts": [{"name": "run", "mountPath": "/var/run", "readOnly": True}]}
+        ],
+    }
+    pod = scene.make("Pod", "pod", {"spec": spec})
+    said = scene.warning(pod, "Failed", timeout=60)
+    assert reader.FILE in said
+    assert "read-only file system" in said
