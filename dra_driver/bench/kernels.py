@@ -1,0 +1,92 @@
+"""The kernels of the works, in CUDA C++, and what one launch of each comes to. Pure.
+
+In: sizes. Out: source text for NVRTC, grids, and units of work. Rule: what a step does depends on
+the work's settings alone, never on the card or on the SMs that a tenant may use, so that steps of
+all tenants and strategies are the same work. Each kernel's outcome is known beforehand; a tenant
+checks it, since a GPU that did not compute would be very fast.
+"""
+
+from dataclasses import dataclass
+
+SOURCE = """
+extern "C" __global__ void fill(float *to, float value, unsigned long long count)
+{
+    unsigned long long at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;
+    for (; at < count; at += (unsigned long long)gridDim.x * blockDim.x)
+        to[at] = value;
+}
+
+/* Four independent chains a thread, so that no SM waits for one multiply-add to end. From 0 each
+   comes to 1 and stays there. */
+extern "C" __global__ void multiply_add(float *out, float factor, float term, unsigned rounds)
+{
+    float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
+    for (unsigned round = 0; round < rounds; ++round) {
+        a = fmaf(a, factor, term);
+        b = fmaf(b, factor, term);
+        c = fmaf(c, factor, term);
+        d = fmaf(d, factor, term);
+    }
+    out[blockIdx.x * blockDim.x + threadIdx.x] = a + b + c + d;
+}
+
+extern "C" __global__ void triad(float *to, const float *one, const float *other, float factor,
+                                 unsigned long long count)
+{
+    unsigned long long at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;
+    for (; at < count; at += (unsigned long long)gridDim.x * blockDim.x)
+        to[at] = one[at] + factor * other[at];
+}
+
+/* A square product by tiles of 16 x 16, divided by the width so that ones stay ones. */
+extern "C" __global__ void product(float *to, const float *one, const float *other, unsigned width)
+{
+    __shared__ float left[16][16], right[16][16];
+    unsigned row = blockIdx.y * 16 + threadIdx.y, column = blockIdx.x * 16 + threadIdx.x;
+    float sum = 0.0f;
+    for (unsigned tile = 0; tile < width; tile += 16) {
+        left[threadIdx.y][threadIdx.x] = one[row * width + tile + threadIdx.x];
+        right[threadIdx.y][threadIdx.x] = other[(tile + threadIdx.y) * width + column];
+        __syncthreads();
+        for (unsigned at = 0; at < 16; ++at)
+            sum += left[threadIdx.y][at] * right[at][threadIdx.x];
+        __syncthreads();
+    }
+    to[row * width + column] = sum / width;
+}
+"""
+
+FLOAT = 4
+TILE = 16
+THREADS = 256
+COMPUTE_BLOCKS = 4096
+CHAINS = 4
+_MOST_BLOCKS = 65535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """How many blocks and threads a launch has."""
+
+    blocks: tuple[int, int] = (1, 1)
+    threads: tuple[int, int] = (THREADS, 1)
+
+
+def over(count: int) -> Grid:
+    """Return the grid of a kernel that walks over so many elements."""
+    return Grid(blocks=(min(_MOST_BLOCKS, max(1, -(-count // THREADS))), 1))
+
+
+def of_product(width: int) -> Grid:
+    """Return the grid of a matrix product."""
+    return Grid(blocks=(width // TILE, width // TILE), threads=(TILE, TILE))
+
+
+def compute_gflop(intensity: int) -> float:
+    """Return the 10⁹ floating-point operations of one launch of `multiply_add`."""
+    return 2 * CHAINS * intensity * COMPUTE_BLOCKS * THREADS / 1e9
+
+
+def triad_gigabytes(count: int) -> float:
+    """Return the 10⁹ bytes that one launch of `triad` reads and writes."""
+    return 3 * FLOAT * count / 1e9

@@ -1,0 +1,281 @@
+"""Cases as processes: tenants begin together, are judged, and have ended, whatever happens.
+
+The tenants of most tests are a script that says what tenants say, so that the runner is tested
+where no GPU does any work. The MPS daemon is NVIDIA's own, on a simulated machine.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from dra_driver.bench.card import CardDoor, summarised
+from dra_driver.bench.model import Card
+from dra_driver.bench.mps_daemon import mps_daemon
+from dra_driver.bench.processes import ProcessRunner
+from dra_driver.bench.session import run_all
+from dra_driver.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.bench.works import Work, WorkKind
+from dra_driver.devices.nvml_usage import Busy
+from dra_driver.simulator.driver_root import Options
+from dra_driver.simulator.layout import Fact
+from dra_driver.simulator.machine import Machine
+
+WORK = Work(kind=WorkKind.COMPUTE, seconds=0.2, warm_up=0.0)
+TWO = Strategy(sharing=Sharing.TIME_SLICING, tenants=2)
+LIMITED = Strategy(sharing=Sharing.MPS_LIMITS, tenants=2, thread_percentage=40, memory_mib=3072)
+
+SCRIPT = """
+import json, os, sys, time
+spec = json.loads(sys.argv[1])
+def say(**facts):
+    print(json.dumps({"bench": 1, **facts}, separators=(",", ":")), flush=True)
+print("a library's own line", flush=True)
+mode = os.environ.get("MODE", "")
+if mode == "refused" and spec["number"] == 1:
+    say(event="failed", reason="out of memory", refused=True)
+    sys.exit(1)
+if mode == "crash":
+    sys.exit("segmentation fault, say")
+if mode == "odd":
+    say(event="ready", at="soon")
+    sys.exit(0)
+say(event="ready", at=time.time(), context_seconds=0.1, memory_mib=64,
+    mps=os.environ["CUDA_MPS_PIPE_DIRECTORY"])
+while not os.path.exists(spec["start"]):
+    time.sleep(0.01)
+moment = float(open(spec["start"]).read())
+if mode == "stuck":
+    time.sleep(1000)
+time.sleep(max(0, moment - time.time()))
+began = time.time()
+units = 10.0 * (1 + spec["number"])
+late = max(0, began - moment)
+say(event="done", began=began, seconds=2.0, steps=10, units=units, unit="x", late_seconds=late)
+"""
+
+
+class PlayedDoor:
+    """A card that nobody asks NVML about."""
+
+    uuid = "GPU-played"
+    is_divided = False
+    library_folder = Path("/nowhere")
+
+    def __init__(self, **facts: object) -> None:
+        known = {"name": "A card", "uuid": self.uuid, "driver_version": "1", "memory_mib": 8192}
+        self._card = Card.model_validate({**known, **facts})
+
+    def card(self) -> Card:
+        return self._card
+
+    def busy(self) -> Busy:
+        return Busy(sm_percent=50, energy_millijoules=int(time.monotonic() * 1000))
+
+
+def runner(
+    folder: Path, environment: Mapping[str, str] | None = None, **facts: object
+) -> ProcessRunner:
+    script = folder / "tenant.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    return ProcessRunner(
+        PlayedDoor(**facts),  # type: ignore[arg-type]
+        Path("/"),
+        patience=20,
+        tenant=(sys.executable, str(script)),
+        environment={**os.environ, **(environment or {})},
+    )
+
+
+def test_tenants_begin_at_the_same_moment_and_each_has_its_result(tmp_path: Path) -> None:
+    case = runner(tmp_path).run(TWO, WORK)
+    assert case.state == "measured", case.reason
+    found = [one.result for one in case.tenants]
+    assert [one.throughput for one in found if one] == [5.0, 10.0]
+    assert all(one is not None and one.late_seconds < 0.3 for one in found)
+    assert all(one is not None and one.launch_seconds for one in found)
+
+
+def test_a_tenant_that_is_refused_is_one_without_a_result(tmp_path: Path) -> None:
+    case = runner(tmp_path, {"MODE": "refused"}).run(TWO, WORK)
+    assert case.state == "measured"
+    assert [one.failure for one in case.tenants] == ["", "out of memory"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [
+        ("crash", "segmentation fault, say"),
+        ("odd", "a tenant said what this version does not understand"),
+    ],
+)
+def test_a_case_whose_tenants_fail_says_why(tmp_path: Path, mode: str, reason: str) -> None:
+    case = runner(tmp_path, {"MODE": mode}).run(TWO, WORK)
+    assert case.state == "failed"
+    assert reason in case.reason
+
+
+def test_of_a_simulated_card_no_result_is_taken(tmp_path: Path) -> None:
+    case = runner(tmp_path, is_simulated=True).run(TWO, WORK)
+    assert (case.state, case.tenants) == ("passed", ())
+
+
+def test_no_tenant_is_a_client_of_the_machines_own_mps(tmp_path: Path) -> None:
+    outside = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps", "CUDA_VISIBLE_DEVICES": "3"}
+    own = runner(tmp_path, outside)
+    with own._shared(TWO, tmp_path) as (environment, _):
+        assert environment["CUDA_MPS_PIPE_DIRECTORY"] == str(tmp_path / "no-mps")
+        assert list((tmp_path / "no-mps").iterdir()) == []
+        assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-played"
+
+
+def test_strategies_that_would_change_a_setting_are_not_run(tmp_path: Path) -> None:
+    own = runner(tmp_path)
+    mig = Strategy(sharing=Sharing.MIG, tenants=2, profile="1g.10gb")
+    assert own.obstacle(mig).startswith("only on a cluster")
+    assert own.obstacle(TWO) == ""
+    alone = runner(tmp_path, compute_mode="Exclusive_Process")
+    assert "lets one process in" in alone.obstacle(TWO)
+    assert alone.obstacle(ALONE) == ""
+    assert "Prohibited" in runner(tmp_path, compute_mode="Prohibited").obstacle(ALONE)
+
+
+def test_a_command_is_timed_and_its_failure_is_one(tmp_path: Path) -> None:
+    good = Work(kind=WorkKind.COMMAND, seconds=20.0, command=("sleep", "0.3"))
+    case = runner(tmp_path).run(TWO, good)
+    assert case.state == "measured"
+    assert all(one.result and 0.3 <= one.result.seconds < 10 for one in case.tenants)
+    assert case.usage is not None
+    assert case.usage.sm_percent == 50
+    bad = Work(kind=WorkKind.COMMAND, seconds=20.0, command=("false",))
+    assert "its exit status was 1" in runner(tmp_path).run(ALONE, bad).reason
+    absent = Work(kind=WorkKind.COMMAND, seconds=20.0, command=("no-such-program",))
+    assert "its exit status was 127" in runner(tmp_path).run(ALONE, absent).reason
+
+
+def test_an_interrupt_ends_all_tenants_and_keeps_what_was_measured(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Interrupting:
+        """Runs the first case, and is interrupted amid the second, whose tenants do not end."""
+
+        def __init__(self) -> None:
+            self.usual, self.stuck = runner(tmp_path), runner(tmp_path, {"MODE": "stuck"})
+
+        def obstacle(self, strategy: Strategy) -> str:
+            return ""
+
+        def run(self, strategy: Strategy, work: Work):  # noqa: ANN202
+            if strategy == ALONE:
+                return self.usual.run(strategy, work)
+            later = threading.Timer(4, os.kill, (os.getpid(), signal.SIGINT))
+            later.start()
+            try:
+                return self.stuck.run(strategy, work)
+            finally:
+                later.join()
+
+    cases, interrupted = run_all(Interrupting(), (ALONE, TWO, TWO), WORK, said.append)
+    assert interrupted
+    assert [case.state for case in cases] == ["measured"]
+    assert any(text.startswith("SIGINT: ending") for text in said)
+    assert _children_with(str(tmp_path / "tenant.py")) == []
+
+
+def _children_with(word: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if word.encode() in entry.read_bytes():
+                found.append(int(entry.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_what_was_sampled_is_summed_up() -> None:
+    samples = (
+        Busy(sm_percent=10, memory_used_bytes=5 << 20, energy_millijoules=1000),
+        Busy(sm_percent=30, memory_used_bytes=9 << 20, energy_millijoules=4500),
+    )
+    usage = summarised(samples)
+    assert (usage.sm_percent, usage.memory_percent) == (20, None)
+    assert (usage.memory_used_mib, usage.energy_joules, usage.samples) == (9, 3.5, 2)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, real_userspace: None) -> Iterator[Machine]:
+    """A simulated machine with NVIDIA's own programs."""
+    machine = Machine.create(tmp_path / "driver", "h100x8", Options(userspace="real"))
+    yield machine
+    machine.destroy()
+
+
+class TestOnASimulatedMachine:
+    """With NVML and NVIDIA's MPS daemon."""
+
+    def test_a_daemon_of_ones_own_has_the_limits_and_is_gone_afterwards(
+        self, machine: Machine, tmp_path: Path
+    ) -> None:
+        door = CardDoor(tmp_path / "driver")
+        before = machine.status
+        try:
+            path = {"LD_LIBRARY_PATH": str(door.library_folder)}
+            with mps_daemon(tmp_path / "driver", door.uuid, path) as daemon:
+                seen = daemon.limit(LIMITED)
+                folder = daemon.pipe.parent
+                pids = _children_with("nvidia-cuda-mps-control")
+                assert pids
+            assert seen == (
+                "get_default_active_thread_percentage: 40.0",
+                "get_default_device_pinned_mem_limit 0: 3G",
+            )
+            assert not folder.exists()
+            assert not set(pids) & set(_children_with("nvidia-cuda-mps-control"))
+            assert machine.status == before
+        finally:
+            door.close()
+
+    def test_a_run_goes_through_all_and_has_no_results(
+        self, machine: Machine, tmp_path: Path
+    ) -> None:
+        out = tmp_path / "out"
+        words = ("--nvidia-driver-root", tmp_path / "driver", "--gpu", "1", "--tenants", "2")
+        more = ("--seconds", "0.2", "--warm-up", "0", "--output", out)
+        done = subprocess.run(
+            [sys.executable, "-m", "dra_driver", "bench", "processes", *words, *more],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=110,
+        )
+        assert done.returncode == 0, done.stderr
+        report = json.loads(out.with_suffix(".json").read_text())
+        assert report["card"]["is_simulated"]
+        assert report["card"]["uuid"] == machine.gpus[1].uuid
+        states = {case["state"] for case in report["cases"]}
+        assert (len(report["cases"]), states) == (4, {"passed"})
+        assert "These GPUs are simulated" in done.stdout
+        assert "<svg" not in out.with_suffix(".html").read_text()
+        assert not out.with_suffix(".png").exists()
+
+    def test_the_card_is_told_as_nvml_has_it(self, machine: Machine, tmp_path: Path) -> None:
+        gpu = machine.gpus[2]
+        machine.set_fact(gpu.uuid, Fact.COMPUTE_MODE, 2)
+        door = CardDoor(tmp_path / "driver", gpu.uuid)
+        try:
+            card = door.card()
+        finally:
+            door.close()
+        assert card.uuid == gpu.uuid
+        assert card.compute_mode == "Prohibited"
+        assert card.memory_mib == 81559
+        assert card.is_simulated

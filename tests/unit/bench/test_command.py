@@ -1,0 +1,48 @@
+"""The command line: reports are drawn from files; what cannot be is said before anything runs."""
+
+from pathlib import Path
+
+import pytest
+
+from bench_reports import report, sweep
+from dra_driver import cli
+from dra_driver.bench.model import write_report
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_reports_are_drawn_below_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    write_report(report(), one)
+    write_report(report(where="processes", sweep=sweep()), other)
+    files = ["--reports", str(one), "--reports", str(other)]
+    assert cli.main(["bench", "report", *files, "--output", str(tmp_path / "both")]) == 0
+    text = (tmp_path / "both.html").read_text()
+    assert text.count("<svg") == 2
+    assert "pods with claims" in text
+    assert "processes of this machine" in text
+    assert (tmp_path / "both.png").read_bytes().startswith(PNG)
+    out = capsys.readouterr().out
+    assert out.count("7 by MIG 1g.10gb") == 2
+    assert "20 %: 5 by MPS with 20 %: 41 ms, holds" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["report"], 2, "name what is to be drawn"),
+        (["report", "--reports", "/absent.json"], 1, "/absent.json cannot be read"),
+        (["pods"], 2, "name an image"),
+        (["processes", "--work", "command"], 2, "name your command"),
+        (["processes", "--sweep", "mig"], 2, "a sweep over MIG devices needs a cluster"),
+        (["processes", "--work", "comput"], 2, "comput"),
+        (["processes", "--nvidia-driver-root", "/absent"], 1, "libnvidia-ml.so.1 not found"),
+    ],
+)
+def test_what_cannot_be_is_said(
+    words: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", *words]) == status
+    assert said in capsys.readouterr().err

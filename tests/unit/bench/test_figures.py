@@ -1,0 +1,161 @@
+"""What was measured, compared; and the times at which requests are served."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench_reports import CARD, SIMULATED, case, cases, report, result
+from dra_driver.bench import course
+from dra_driver.bench.figures import alone, compared, fairness, percentile
+from dra_driver.bench.model import Case, Report, Tenant, read_report, write_report
+from dra_driver.bench.strategies import ALONE, Sharing, Strategy, equal_shares, usual
+from dra_driver.errors import StateError
+
+
+class Time:
+    """A clock that moves when something takes time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def takes(self, seconds: float) -> Callable[[], None]:
+        def step() -> None:
+            self.now += seconds
+
+        return step
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    assert percentile([3, 1, 2], 0.5) == 2
+    assert percentile(range(1, 101), 0.99) == 99
+    assert percentile([7], 0.99) == 7
+
+
+def test_fairness_is_one_where_all_have_the_same_and_a_part_where_one_has_all() -> None:
+    assert fairness([5, 5, 5]) == pytest.approx(1)
+    assert fairness([9, 0, 0]) == pytest.approx(1 / 3)
+    assert fairness([0, 0]) is None
+
+
+def test_a_request_that_waits_counts_from_its_arrival() -> None:
+    time = Time()
+    done = course.as_they_arrive(time.takes(1.0), iter([0.0, 0.1, 0.2]), 10.0, time, time.sleep)
+    assert done.steps == 3
+    assert done.latencies == pytest.approx([1.0, 1.9, 2.8])
+
+
+def test_a_request_is_not_served_before_it_arrives() -> None:
+    time = Time()
+    done = course.as_they_arrive(time.takes(0.1), iter([1.0, 5.0]), 10.0, time, time.sleep)
+    assert done.latencies == pytest.approx([0.1, 0.1])
+    assert done.seconds == 10.0
+
+
+def test_requests_that_had_no_end_count_with_the_time_they_waited() -> None:
+    time = Time()
+    done = course.as_they_arrive(time.takes(6.0), iter([0.0, 1.0, 2.0]), 10.0, time, time.sleep)
+    assert done.steps == 2
+    assert done.unfinished == pytest.approx([10.0])
+    latency = done.latency()
+    assert latency is not None
+    assert (latency.count, latency.unfinished) == (3, 1)
+    assert latency.p50_ms == pytest.approx(10000)
+    assert latency.p99_ms == pytest.approx(11000)
+
+
+def test_arrivals_are_the_same_for_the_same_seed_and_as_many_as_the_rate() -> None:
+    def first(seed: int) -> list[float]:
+        arrivals = course.random_arrivals(50.0, seed)
+        return [next(arrivals) for _ in range(5000)]
+
+    assert first(1) == first(1) != first(2)
+    assert first(1)[-1] == pytest.approx(100, rel=0.1)
+
+
+def test_all_is_compared_with_the_work_alone() -> None:
+    measure = alone(cases())
+    four = Strategy(sharing=Sharing.TIME_SLICING, tenants=4)
+    told = compared(case(four, [10.0, 10.0, 5.0, 15.0], 44.0, 50.0), measure)
+    assert told.total_throughput == pytest.approx(2.0)
+    assert told.least_throughput == pytest.approx(0.25)
+    assert told.run_time == pytest.approx(4.0)
+    assert told.p99 == pytest.approx(4.0)
+    assert told.fairness == pytest.approx(40**2 / (4 * 450))
+    assert told.memory_fairness == pytest.approx(1.0)
+    assert told.energy_per_work == pytest.approx((7000 / 800) / (4840 / 400))
+
+
+def test_a_tenant_without_a_result_got_nothing() -> None:
+    two = Strategy(sharing=Sharing.MPS, tenants=2)
+    tenants = (
+        Tenant(number=0, result=result(20.0, 11.0)),
+        Tenant(number=1, failure="refused"),
+    )
+    told = compared(Case(strategy=two, state="measured", tenants=tenants), alone(cases()))
+    assert told.fairness == pytest.approx(0.5)
+    assert told.least_throughput == 0
+    assert told.run_time is None
+
+
+def test_simulated_gpus_can_have_no_results() -> None:
+    with pytest.raises(ValueError, match="simulated GPUs do no work"):
+        report(card=SIMULATED)
+    passed = Case(strategy=ALONE, state="passed")
+    assert report(card=SIMULATED, cases=(passed,)).card.is_simulated
+    with pytest.raises(ValueError, match="a case that is passed has results"):
+        Case(strategy=ALONE, state="passed", tenants=cases()[0].tenants)
+
+
+def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    write_report(report(), path)
+    assert read_report(path) == report()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"version": 1', '"version": 2', "is no report of version 1: version: "),
+        ('"p99_ms": 11.0', '"p99_ms": NaN', "is no report"),
+        ('"p99_ms": 11.0', '"p99_ms": "11"', "is no report of version 1: cases.0.tenants.0"),
+        ('"cases"', '"more": 1, "cases"', "more: Extra inputs are not permitted"),
+    ],
+)
+def test_a_file_that_is_no_report_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+    text = report().model_dump_json(indent=2)
+    assert old in text
+    path = tmp_path / "bench.json"
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(StateError) as caught:
+        read_report(path)
+    assert said in str(caught.value)
+
+
+def test_names_of_strategies_are_unique_and_limits_divide_the_gpu() -> None:
+    found = usual((2, 4, 8), 81559)
+    assert len({one.name for one in found}) == len(found) == 10
+    assert found[0] == ALONE
+    third = equal_shares(3, 81559)
+    assert (third.thread_percentage, third.memory_mib) == (33, 27186)
+    assert third.label == "3 by MPS with 33 %, 26.5 GiB"
+
+
+def test_settings_that_do_not_fit_a_strategy_are_refused() -> None:
+    with pytest.raises(ValueError, match="limits belong to mps-limits"):
+        Strategy(sharing=Sharing.MPS, thread_percentage=50)
+    with pytest.raises(ValueError, match="a MIG profile belongs"):
+        Strategy(sharing=Sharing.MIG)
+    with pytest.raises(ValueError, match="alone is one tenant"):
+        Strategy(sharing=Sharing.ALONE, tenants=2)
+
+
+def test_a_card_is_told_with_its_clocks() -> None:
+    assert isinstance(report(), Report)
+    assert CARD.most_sm_clock_mhz == 1980

@@ -1,0 +1,111 @@
+"""What people look at: the page, the picture, the table."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from bench_reports import CARD, SIMULATED, cases, report, sweep
+from dra_driver.bench import plot
+from dra_driver.bench.gathering import failed, skipped
+from dra_driver.bench.model import Case
+from dra_driver.bench.page import page
+from dra_driver.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.bench.view import SIMULATED as NO_RESULTS
+from dra_driver.bench.view import as_text, rows
+
+PNG = b"\x89PNG\r\n\x1a\n"
+TWO = Strategy(sharing=Sharing.MPS, tenants=2)
+
+
+class Seen(HTMLParser):
+    """The tags of a page, what they refer to, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.references: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.references += [value or "" for name, value in attrs if name.endswith(("href", "src"))]
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> str:
+    return page([report(sweep=sweep())], plot.svg)
+
+
+def test_the_page_needs_nothing_from_elsewhere(drawn: str) -> None:
+    seen = Seen(drawn)
+    assert not {"script", "link", "img", "iframe", "image"} & set(seen.tags)
+    assert all(one.startswith("#") for one in seen.references), seen.references
+    assert "@import" not in drawn
+    assert not re.search(r"url\((?!#)", drawn)
+
+
+def test_the_page_has_the_picture_with_its_text_and_the_table(drawn: str) -> None:
+    seen = Seen(drawn)
+    assert seen.tags.count("svg") == 1
+    words = " ".join(seen.words)
+    for title in ("Throughput of all tenants together", "What each tenant got", "goal 50 ms"):
+        assert title in words
+    assert seen.tags.count("tr") == 1 + len(cases())
+    assert "driver" in seen.words
+    assert CARD.driver_version in words
+
+
+def test_what_comes_from_machines_is_escaped() -> None:
+    odd = CARD.model_copy(update={"name": "<script>alert(1)</script>"})
+    reason = "<b>no</b> & so on"
+    text = page([report(card=odd, cases=(failed(ALONE, reason),))], plot.svg)
+    assert "script" not in Seen(text).tags
+    assert "&lt;b&gt;no&lt;/b&gt; &amp; so on" in text
+
+
+def test_of_simulated_gpus_the_page_shows_no_figure() -> None:
+    simulated = report(card=SIMULATED, cases=(Case(strategy=ALONE, state="passed"),))
+    text = page([simulated], plot.svg)
+    assert NO_RESULTS in text
+    assert "svg" not in Seen(text).tags
+    assert "table" not in Seen(text).tags
+    assert NO_RESULTS in as_text(simulated)
+    assert "alone: ran, without results" in as_text(simulated)
+
+
+def test_a_picture_is_drawn_and_the_same_again() -> None:
+    first = plot.png(report())
+    assert first.startswith(PNG)
+    assert plot.svg(report()) == plot.svg(report())
+
+
+def test_a_picture_is_drawn_of_little_too() -> None:
+    only = report(cases=cases()[:1])
+    without = report(cases=cases()[1:])
+    assert plot.png(only).startswith(PNG)
+    assert plot.png(without).startswith(PNG)
+
+
+def test_the_table_has_ratios_and_a_dash_where_there_is_no_figure() -> None:
+    table = rows(report())
+    assert table[0][:5] == ("strategy", "all", "least", "time", "p50")
+    by_name = {row[0]: dict(zip(table[0], row, strict=True)) for row in table[1:]}
+    assert by_name["alone"]["all"] == "1.00"
+    assert by_name["7 by MIG 1g.10gb"]["all"] == "6.72"
+    assert by_name["7 by MIG 1g.10gb"]["SM %"] == "–"  # noqa: RUF001
+
+
+def test_what_was_not_run_is_said_with_the_reason() -> None:
+    text = as_text(report(cases=(*cases(), skipped(TWO, "no MPS here")), interrupted=True))
+    assert "2 by MPS: skipped: no MPS here" in text
+    assert "the run was interrupted" in text
+
+
+def test_the_json_says_its_version_first() -> None:
+    assert next(iter(json.loads(report().model_dump_json()))) == "version"

@@ -1,0 +1,149 @@
+"""How small a share may be, what is asked of the API for a case, and what a cluster offers."""
+
+import pytest
+import yaml
+
+from bench_reports import case
+from dra_driver.bench.gathering import failed
+from dra_driver.bench.manifests import Place, claim, pod
+from dra_driver.bench.offer import offered
+from dra_driver.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.bench.sweep import OVER, as_claim, as_share_config, judged, steps
+from dra_driver.bench.works import Work, WorkKind
+from dra_driver.errors import SetupError
+from dra_driver.validation.findings import check_manifest
+
+MEMORY = 81920
+PROFILES = {"1g.10gb": 7, "2g.20gb": 3, "3g.40gb": 2, "7g.80gb": 1}
+PLACE = Place(image="bench:1", shares="nvidia.com/gpu")
+WORK = Work(kind=WorkKind.INFERENCE)
+
+
+@pytest.mark.parametrize("over", OVER)
+def test_every_step_is_a_larger_share_and_a_valid_config(over: str) -> None:
+    found = steps(over, memory_mib=MEMORY, most=16, profiles=PROFILES)
+    cases = [case(one, [20.0] * one.tenants, 10.0, 50.0) for one in found]
+    told = judged(over, cases, 50.0, memory_mib=MEMORY, profiles=PROFILES)
+    shares = [step.share_percent for step in told.steps]
+    assert shares == sorted(set(shares))
+    assert shares[-1] == 100
+    assert all(step.holds for step in told.steps)
+    assert told.chosen == found[0]
+    for one in found:
+        for text in (as_claim(one), as_share_config(one)):
+            seen = check_manifest(text)
+            assert seen.findings == ()
+    assert check_manifest(told.share_config).configs == 1
+
+
+def judged_of(*p99: float) -> tuple[str, str]:
+    found = steps("threads", memory_mib=MEMORY, most=16, profiles={})[-len(p99) :]
+    cases = [
+        case(one, [20.0] * one.tenants, worst, 50.0) for one, worst in zip(found, p99, strict=True)
+    ]
+    told = judged("threads", cases, 50.0, memory_mib=MEMORY, profiles={})
+    return (told.chosen.name if told.chosen else "", told.note)
+
+
+def test_the_smallest_share_that_holds_with_all_larger_ones_is_chosen() -> None:
+    assert judged_of(90.0, 49.0, 20.0) == ("mps-limits-75pct-x1", "")
+    name, note = judged_of(40.0, 90.0, 20.0)
+    assert name == "mps-limits-100pct-x1"
+    assert note.startswith("A smaller share held it by chance")
+    name, note = judged_of(90.0, 90.0, 90.0)
+    assert name == ""
+    assert note.startswith("No share holds the goal")
+
+
+def test_a_share_with_a_tenant_that_failed_does_not_hold() -> None:
+    (step,) = judged(
+        "threads", [failed(Strategy(sharing=Sharing.MPS_LIMITS, thread_percentage=10), "x")],
+        50.0, memory_mib=MEMORY, profiles={},
+    ).steps  # fmt: skip
+    assert (step.holds, step.worst_ms) == (False, None)
+
+
+def test_the_chosen_share_is_a_claim_and_a_share_config() -> None:
+    quarter = Strategy(sharing=Sharing.MPS_LIMITS, tenants=4, thread_percentage=25)
+    spec = yaml.safe_load(as_claim(quarter))["spec"]["devices"]
+    parameters = spec["config"][0]["opaque"]["parameters"]
+    assert parameters["sharing"]["mpsConfig"] == {"defaultActiveThreadPercentage": 25}
+    assert yaml.safe_load(as_share_config(quarter))["sharing"] == {
+        "mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}
+    }
+    memory = Strategy(sharing=Sharing.MPS_LIMITS, tenants=8, memory_mib=10240)
+    assert yaml.safe_load(as_share_config(memory))["sharing"]["mps"]["compute"] == "free"
+
+
+def test_a_sweep_that_cannot_be_is_refused_with_the_reason() -> None:
+    with pytest.raises(SetupError, match="publishes MIG devices"):
+        steps("mig", memory_mib=MEMORY, most=8, profiles={})
+    with pytest.raises(SetupError, match="how much memory"):
+        steps("memory", memory_mib=None, most=8, profiles={})
+
+
+def test_tenants_of_one_gpu_name_one_claim_and_have_no_rights() -> None:
+    four = Strategy(sharing=Sharing.MPS, tenants=4)
+    made = pod(four, WORK, 3, PLACE)
+    spec = made["spec"]
+    assert isinstance(spec, dict)
+    assert spec["resourceClaims"] == [{"name": "work", "resourceClaimName": "work"}]
+    assert spec["automountServiceAccountToken"] is False
+    (container,) = spec["containers"]
+    assert container["resources"] == {"claims": [{"name": "work"}]}
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    (path,) = container["env"]
+    assert path["value"].split(":")[-1] == "/usr/local/nvidia/lib64"
+    assert container["command"][:3] == ["python3", "-m", "dra_driver.bench.tenant"]
+
+
+def test_mig_devices_are_of_one_gpu_and_a_pod_has_one_each() -> None:
+    three = Strategy(sharing=Sharing.MIG, tenants=3, profile="1g.10gb")
+    made = claim(three)
+    assert made is not None
+    devices = made["spec"]["devices"]  # type: ignore[index]
+    names = [one["name"] for one in devices["requests"]]
+    assert names == ["gpu-0", "gpu-1", "gpu-2"]
+    assert devices["constraints"] == [
+        {"requests": names, "matchAttribute": "gpu.nvidia.com/parentUUID"}
+    ]
+    container = pod(three, WORK, 2, PLACE)["spec"]["containers"][0]  # type: ignore[index]
+    assert container["resources"] == {"claims": [{"name": "work", "request": "gpu-2"}]}
+
+
+def test_shares_are_asked_for_by_their_resource_name() -> None:
+    shares = Strategy(sharing=Sharing.SHARES, tenants=2)
+    assert claim(shares) is None
+    spec = pod(shares, WORK, 0, PLACE)["spec"]
+    assert spec["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": "1"}}  # type: ignore[index]
+
+
+def test_a_command_of_the_users_is_the_containers() -> None:
+    work = Work(kind=WorkKind.COMMAND, command=("python3", "work.py"))
+    container = pod(ALONE, work, 0, PLACE)["spec"]["containers"][0]  # type: ignore[index]
+    assert container["command"] == ["python3", "work.py"]
+
+
+def test_what_a_cluster_offers_is_counted_by_gpu() -> None:
+    def device(**attributes: object) -> dict[str, object]:
+        return {"attributes": attributes}
+
+    def text(value: str) -> dict[str, str]:
+        return {"string": value}
+
+    mig = [
+        device(type=text("mig"), parentUUID=text(gpu), profile=text("1g.10gb"))
+        for gpu in ("GPU-a", "GPU-a", "GPU-b")
+    ]
+    share = device(type=text("gpu"), replicas={"int": 4}, resourceName=text("nvidia.com/gpu"))
+    whole = device(type=text("gpu"))
+    slices = [
+        {"spec": {"driver": "gpu.nvidia.com", "nodeName": "n", "devices": [*mig, share]}},
+        {"spec": {"driver": "gpu.nvidia.com", "nodeName": "m", "devices": [whole]}},
+        {"spec": {"driver": "other", "nodeName": "n", "devices": [whole]}},
+    ]
+    everywhere = offered(slices)
+    assert (everywhere.gpus, everywhere.profiles) == (1, {"1g.10gb": 2})
+    assert everywhere.shares == {"nvidia.com/gpu": 4}
+    assert offered(slices, "m").profiles == {}
+    assert offered(slices, "m").usual_profiles() == ()

@@ -1,0 +1,136 @@
+"""One tenant: every work on a libcuda of the tests, with NVIDIA's own bindings and NVRTC."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import libcuda
+from dra_driver.bench import lines
+from dra_driver.bench.cuda import compiled
+from dra_driver.bench.kernels import SOURCE, compute_gflop, triad_gigabytes
+from dra_driver.bench.works import Work, WorkKind
+from dra_driver.errors import DeviceError
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return libcuda.build(tmp_path_factory.mktemp("libcuda"))
+
+
+def tenant(
+    folder: Path, library: Path | None, work: Work, environment: Mapping[str, str] | None = None
+) -> list[lines.Said]:
+    """Let a tenant live that may begin at once; return what it said."""
+    start = folder / "start"
+    start.write_text(str(time.time()))
+    root = folder / "root"  # no NVML here
+    root.mkdir(exist_ok=True)
+    spec = lines.Spec(number=0, work=work, start=str(start), patience=20, driver_root=str(root))
+    path = {"LD_LIBRARY_PATH": str(library)} if library else {}
+    done = subprocess.run(
+        [sys.executable, "-m", "dra_driver.bench.tenant", spec.model_dump_json()],
+        env={**os.environ, **path, **(environment or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return list(_said(done.stdout))
+
+
+def _said(text: str) -> Iterator[lines.Said]:
+    for line in text.splitlines():
+        if said := lines.heard(line):
+            yield said
+
+
+def work(kind: WorkKind, **fields: object) -> Work:
+    return Work.model_validate({"kind": kind, "seconds": 0.3, "warm_up": 0.05, **fields})
+
+
+@pytest.mark.parametrize("kind", ["compute", "bandwidth", "inference", "memory"])
+def test_every_work_is_done_and_its_outcome_checked(
+    kind: str, tmp_path: Path, library: Path
+) -> None:
+    asked = work(WorkKind(kind), memory_mib=12, rate=100.0, width=64)
+    ready, *_, done = tenant(tmp_path, library, asked)
+    assert isinstance(ready, lines.Ready)
+    assert ready.multiprocessors == 132
+    assert ready.seen_memory_mib == 16384
+    assert ready.context_seconds is not None
+    assert isinstance(done, lines.Done)
+    assert done.steps
+    assert done.seconds >= 0.3
+    step = {
+        "compute": compute_gflop(asked.intensity),
+        "bandwidth": triad_gigabytes(1 << 20),
+        "inference": 1.0,
+        "memory": 12 * (1 << 20) * 2 / 1e9,
+    }[kind]
+    assert done.units == pytest.approx(done.steps * step)
+    assert done.latency is not None
+    assert done.latency.p99_ms >= done.latency.p50_ms > 0
+
+
+def test_a_gpu_that_computes_nothing_is_not_measured(tmp_path: Path, library: Path) -> None:
+    (failed,) = tenant(tmp_path, library, work(WorkKind.COMPUTE), {"TEST_CUDA_WRONG": "1"})
+    assert isinstance(failed, lines.Failed)
+    assert failed.reason.startswith("the GPU's outcome is 0 where 4 is right")
+
+
+def test_memory_is_taken_until_it_is_refused(tmp_path: Path, library: Path) -> None:
+    asked = work(WorkKind.MEMORY, memory_mib=0)
+    ready, *_ = tenant(tmp_path, library, asked, {"TEST_CUDA_MEMORY_MIB": "1000"})
+    assert isinstance(ready, lines.Ready)
+    assert ready.memory_mib == 1000
+    assert ready.refused_mib == 2
+
+
+def test_what_a_tenant_wanted_and_did_not_get_is_said(tmp_path: Path, library: Path) -> None:
+    asked = work(WorkKind.MEMORY, memory_mib=1500)
+    ready, *_ = tenant(tmp_path, library, asked, {"TEST_CUDA_MEMORY_MIB": "1000"})
+    assert isinstance(ready, lines.Ready)
+    assert (ready.memory_mib, ready.refused_mib) == (1000, 500)
+
+
+def test_a_work_that_gets_no_memory_is_refused(tmp_path: Path, library: Path) -> None:
+    asked = work(WorkKind.BANDWIDTH, memory_mib=300)
+    (failed,) = tenant(tmp_path, library, asked, {"TEST_CUDA_MEMORY_MIB": "100"})
+    assert failed == lines.Failed(
+        reason="cuMemAlloc of 100 MiB: CUDA says CUDA_ERROR_OUT_OF_MEMORY (2)", refused=True
+    )
+
+
+def test_without_a_driver_a_tenant_says_what_is_missing(tmp_path: Path) -> None:
+    (failed,) = tenant(tmp_path, None, work(WorkKind.COMPUTE))
+    assert isinstance(failed, lines.Failed)
+    assert failed.reason.startswith("libcuda.so.1 cannot be used")
+    assert "in a container with a claim for a GPU" in failed.reason
+
+
+def test_nvrtc_makes_code_for_cards_it_knows_and_ptx_for_newer_ones() -> None:
+    assert compiled(SOURCE, (7, 0)).startswith(b"\x7fELF")
+    assert b".target sm_121" in compiled(SOURCE, (13, 0))
+    with pytest.raises(DeviceError, match=r"no code for compute capability 3\.5"):
+        compiled(SOURCE, (3, 5))
+    with pytest.raises(DeviceError, match=r"NVRTC cannot compile the kernels for sm_90.*nonsense"):
+        compiled("nonsense", (9, 0))
+
+
+def test_a_spec_of_another_version_is_refused() -> None:
+    spec = json.dumps({"number": 0, "work": {"kind": "compute"}, "start": "x", "new": 1})
+    done = subprocess.run(
+        [sys.executable, "-m", "dra_driver.bench.tenant", spec],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "not the spec of a tenant" in done.stderr
