@@ -1,0 +1,149 @@
+"""The chart's dashboard: Grafana can load it, and each query is about metrics that there are."""
+
+import json
+import re
+from collections import Counter
+from itertools import combinations
+from typing import Any
+
+import pytest
+from dashboard import board
+from dashboard.command import PICTURES
+
+from exported import exported
+from promql import mistakes, result_labels
+
+BOARD = board.load()
+PANELS = list(board.panels(BOARD))
+DRAWN = [panel for panel in PANELS if panel.kind != "row"]
+ASKING = [panel for panel in DRAWN if panel.kind != "text"]
+EXPORTED = exported()
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+UNITS = {"none", "s", "bytes", "percentunit", "cpm"}
+
+# What it does not show: alerts and `dra-driver status` tell of these.
+NOT_SHOWN = {"nvidia_dra_last_publish_timestamp_seconds", "nvidia_dra_sharing_undo_errors_total"}
+
+
+def variables() -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in BOARD["templating"]["list"]}
+
+
+@pytest.mark.parametrize("panel", ASKING, ids=lambda panel: panel.title)
+def test_a_panel_asks_for_metrics_and_labels_that_there_are(panel: board.Panel) -> None:
+    assert panel.queries
+    for query in panel.queries:
+        assert list(mistakes(query.expr, EXPORTED)) == []
+        asked = set(re.findall(r"\{\{(\w+)\}\}", query.legend))
+        assert asked <= result_labels(query.expr, EXPORTED)
+
+
+def test_a_wrong_name_label_or_value_would_be_found() -> None:
+    for wrong in (
+        "nvidia_dra_gpu_count",
+        'nvidia_dra_gpus{status="ok"}',
+        'nvidia_dra_gpus{state="okay"}',
+        'nvidia_dra_gpu_ailments{cause!~"unresponsive|refuse"}',
+        "sum by (severity) (nvidia_dra_gpus)",
+        "sum(rate(nvidia_dra_requests[5m]))",
+    ):
+        assert len(list(mistakes(wrong, EXPORTED))) == 1, wrong
+    assert list(mistakes('sum by (node) (nvidia_dra_gpus{state="ok"})', EXPORTED)) == []
+    with pytest.raises(ValueError, match="unclosed left parenthesis"):
+        list(mistakes("sum by (node (nvidia_dra_gpus)", EXPORTED))
+
+
+def test_it_shows_what_is_exported() -> None:
+    text = " ".join(query.expr for panel in ASKING for query in panel.queries)
+    parts = ("_sum", "_count")
+    names = {
+        name
+        for name in EXPORTED.labels
+        if name.startswith("nvidia_dra_") and not name.endswith(parts)
+    }
+    assert {name for name in names if name not in text} == NOT_SHOWN
+
+
+@pytest.mark.parametrize("panel", DRAWN, ids=lambda panel: panel.title)
+def test_a_panel_has_all_that_grafana_needs(panel: board.Panel) -> None:
+    source = panel.source
+    assert source["title"]
+    assert source["description"] or panel.kind == "text"
+    assert source["datasource"] == SOURCE
+    assert panel.unit in UNITS
+    targets = source["targets"]
+    assert [one["refId"] for one in targets] == [chr(65 + n) for n in range(len(targets))]
+    for one in targets:
+        assert one["datasource"] == SOURCE
+        assert one["range"] is not one["instant"]
+        # A bar or cell counts what happened since the one before, and nothing twice.
+        assert ("$__interval" in one["expr"]) is ("interval" in source)
+    shown_once = {"stat", "bargauge", "table"}
+    assert {one["instant"] for one in targets} <= {panel.kind in shown_once}
+
+
+def test_ids_are_unique_and_panels_do_not_overlap() -> None:
+    assert max(Counter(one["id"] for one in BOARD["panels"]).values()) == 1
+    cells: dict[int, set[tuple[int, int]]] = {
+        panel.source["id"]: {
+            (x, y)
+            for x in range(panel.x, panel.x + panel.width)
+            for y in range(panel.y, panel.y + panel.height)
+        }
+        for panel in PANELS
+    }
+    for first, second in combinations(cells, 2):
+        assert not cells[first] & cells[second], (first, second)
+    assert {x for one in cells.values() for x, _ in one} == set(range(24))
+    lines = [y for one in cells.values() for _, y in one]
+    assert set(lines) == set(range(max(lines) + 1))
+    assert {panel.width for panel in PANELS if panel.kind == "row"} == {24}
+
+
+def test_variables_are_there_and_used() -> None:
+    text = json.dumps(BOARD["panels"])
+    assert list(variables()) == ["datasource", "cluster", "node", "namespace"]
+    assert variables()["datasource"]["type"] == "datasource"
+    for name, one in variables().items():
+        assert re.search(rf"\$\{{?{name}\b", text)
+        if name == "datasource":
+            continue
+        assert one["datasource"] == SOURCE
+        assert (one["allValue"], one["multi"], one["includeAll"]) == (".*", True, True)
+        metric, label = re.fullmatch(r"label_values\((.*), (\w+)\)", one["definition"]).groups()  # type: ignore[union-attr]
+        assert one["query"]["query"] == one["definition"]
+        assert list(mistakes(board.shown(metric), EXPORTED)) == []
+        assert label in result_labels(board.shown(metric), EXPORTED)
+    filled = [query.expr for panel in ASKING for query in panel.queries]
+    assert not [query for query in filled if "$" in query]
+    for panel in ASKING:
+        for one in panel.source["targets"]:
+            # Each selector heeds the choice of clusters and nodes.
+            assert one["expr"].count("{") == one["expr"].count('cluster=~"$cluster", node=~"$node"')
+
+
+def test_it_can_be_imported_and_provided_by_files() -> None:
+    # The files that a sidecar writes get no inputs: whoever opens it chooses the data source.
+    assert "__inputs" not in BOARD
+    assert BOARD["id"] is None
+    assert re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", BOARD["uid"])
+    assert BOARD["schemaVersion"] >= 39
+    kinds = {one["id"] for one in BOARD["__requires"] if one["type"] == "panel"}
+    assert kinds == {panel.kind for panel in DRAWN}
+
+
+def test_the_row_of_usage_says_what_it_needs() -> None:
+    titles = [panel.title for panel in PANELS]
+    text = PANELS[titles.index("Who uses the GPUs") + 1]
+    assert text.kind == "text"
+    assert "usage.enabled=true" in text.source["options"]["content"]
+
+
+def test_pictures_show_all_of_it() -> None:
+    rows = [panel.title for panel in PANELS if panel.kind == "row"]
+    assert [title for titles in PICTURES.values() for title in titles] == rows
+    folder = board.REPOSITORY / "docs" / "pictures"
+    drawn = " ".join((folder / name).read_text() for name in PICTURES)
+    missing = [panel.title for panel in PANELS if f">{panel.title}</text>" not in drawn]
+    assert missing == [], "run .venv/bin/python hack/dashboard"
+    assert "No data" not in drawn
