@@ -8,7 +8,7 @@ import platform
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +20,7 @@ from dra_driver.boot import read_boot_id
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.device_health import Reported, conditions, reported
 from dra_driver.claims.devices import recorded_kind
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.memory_watch import MemoryWatch, MemoryWatchTiming
@@ -31,6 +32,8 @@ from dra_driver.claims.record import MIG
 from dra_driver.claims.redivide import Redivider
 from dra_driver.claims.status_writer import status_writer
 from dra_driver.claims.takeover import TakeOver
+from dra_driver.claims.telling import ringing
+from dra_driver.claims.unlimited_memory import UnlimitedMemory
 from dra_driver.devices.holders import Holders
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.mig import MigInstances
@@ -45,6 +48,7 @@ from dra_driver.errors import StateError, UnavailableError
 from dra_driver.kube.connect import connect_pod
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kubelet.eviction import Eviction
+from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.liveness import Liveness
 from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.service import ClaimCalls
@@ -55,6 +59,7 @@ from dra_driver.mps.requests import DomainRequests
 from dra_driver.node_health import NodeHealth
 from dra_driver.node_memory import MemorySettings, node_memory
 from dra_driver.node_shares import NodeShares
+from dra_driver.node_usage import NodeUsage, node_look
 from dra_driver.ops.http import HttpEndpoint
 from dra_driver.ops.metrics import DeviceType, Metrics
 from dra_driver.settings import CONSUMABLE_SHARES, DYNAMIC_MIG, Settings
@@ -127,7 +132,9 @@ class Driver:
         )
         self._publisher = SlicePublisher(publication, clock=clock, random=random.random)
         self._build_claims(roots, clock)
-        self._plugin = KubeletPlugin(self._calls, self.paths, on_status=self._metrics.registered)
+        self._plugin = KubeletPlugin(
+            self._calls, self.paths, self._health_stream, on_status=self._metrics.registered
+        )
         self._liveness = Liveness(
             self.paths,
             address=settings.healthcheck_address,
@@ -148,7 +155,7 @@ class Driver:
             watcher=lambda: self._watcher,
             directory=self.paths.data_directory,
             boot_id=read_boot_id(roots.proc),
-            on_change=self._offer_anew,
+            on_change=self._on_health,
         )
         self._watcher = InventoryWatcher(
             self._health.look,
@@ -222,6 +229,7 @@ class Driver:
             switches=self._refusals,
             on_failed_undo=self._metrics.undo_failed,
             tidy=self._shared_domains.tidy,
+            device_metadata=self._settings.gives_device_metadata,
             divisions=self._shares.wanted,
             why_no_divisions=self._shares.why_unknown,
             offered=self._shares.redivision,
@@ -236,6 +244,10 @@ class Driver:
         )
         self._build_workers(clock)
         self._metrics.watch_prepared(self._count_prepared)
+        if self._settings.usage_metrics:
+            records = self._claims.records
+            look = node_look(self._session, roots, directory, lambda: tuple(records.readable()))
+            self._metrics.watch_usage(NodeUsage(look.look).series)
         self._metrics.watch_quarantined(lambda: self._claims.records.quarantined)
         self._metrics.watch_sharing(
             (*SharingStrategy, nvidia_mps.NAME, shares.NAME, MIG),
@@ -299,9 +311,19 @@ class Driver:
     def _build_calls(self, clock: Callable[[], float]) -> None:
         """Build what the kubelet calls, and what tells how calls went."""
         self._claim_status = status_writer(
-            self._settings.claim_status, self._kube, self._claims, self._watcher
+            self._settings.claim_status,
+            self._kube,
+            self._claims,
+            self._watcher,
+            conditions=conditions(self._health.of_device),
+            may_begin=self._watcher.wait_until_looked,
         )
-        calls = self._claim_status.beside(self._preparer)
+        self._health_stream = HealthStream(
+            self._device_health, may_begin=self._watcher.wait_until_looked
+        )
+        self._unlimited = UnlimitedMemory(self._claims.records, self._claim_events)
+        told = self._unlimited.beside(self._claim_status.beside(self._preparer))
+        calls = ringing(told, self._health_stream.ring)
         self._calls = ClaimCalls(calls, self._metrics, clock=clock)
         self._eviction = Eviction(
             self._kube,
@@ -355,6 +377,7 @@ class Driver:
         self._health.start(self._metrics, self._claims.holdings, self._claim_events)
         self._take_over.run_first(self._watcher.wait_until_looked, FIRST_LOOK_SECONDS)
         self._plugin.start()
+        self._health_stream.start()
         self._publisher.start()
         self._own_node.start()
         self._share_configs.start()
@@ -367,6 +390,7 @@ class Driver:
         self._memory_watch.start()
         self._mps_events.start()
         self._claim_status.start()
+        self._unlimited.start()
 
     def let_claims_end(self, pause: Callable[[float], bool]) -> None:
         """Wait for claims if the GPU driver is to be replaced, and let go of it (Eviction)."""
@@ -388,6 +412,7 @@ class Driver:
         self._memory_watch.stop(STOP_SECONDS)
         self._mps_events.stop(STOP_SECONDS)
         self._claim_status.stop(STOP_SECONDS)
+        self._unlimited.stop(STOP_SECONDS)
         self._share_configs.stop(STOP_SECONDS)
         self._own_node.stop(STOP_SECONDS)
         self._refusals.stop(STOP_SECONDS)
@@ -423,6 +448,15 @@ class Driver:
     def _offer_anew(self) -> None:
         self._publisher.publish_anew()
 
+    def _on_health(self) -> None:
+        self._publisher.publish_anew()
+        self._health_stream.ring()
+        self._claim_status.ring()
+
+    def _device_health(self) -> Sequence[Reported]:
+        records = filter(self._claims.holdings.is_prepared, self._claims.records.readable())
+        return reported(records, self._health.of_device)
+
     def _on_refusals(self) -> None:
         self._publisher.publish_anew()
         self._note_refusals()
@@ -438,6 +472,8 @@ class Driver:
         self._metrics.gpus(ok=len(inventory.gpus), sick=len(inventory.sick))
         self._refusals.look_at(inventory)
         self._publisher.update(inventory)
+        self._health_stream.ring()
+        self._claim_status.ring()
 
     def _count_prepared(self) -> Mapping[DeviceType, int]:
         return Counter(

@@ -33,26 +33,33 @@ _SHORT = re.compile(r"^--(\w)(=|$)")
 class Command:
     """Where a sub-command lives, and what it does in one line.
 
-    `missing` is for one that a distribution of its own brings: what to say where it is not there.
+    `missing` is for one that a distribution of its own brings, or that needs an extra: what to say
+    where it is not there. `needs` are the packages of that extra.
     """
 
     module: str
     model: str
     summary: str
     missing: str = ""
+    needs: tuple[str, ...] = ()
 
     def is_installed(self) -> bool:
-        """Whether there is such a module; imports no more than its package."""
+        """Whether there is all that it needs; imports no more than its package."""
         if not self.missing:
             return True
-        package = self.module.rpartition(".")[0]
-        return importlib.util.find_spec(package) is not None
+        packages = (self.module.rpartition(".")[0], *self.needs)
+        return all(importlib.util.find_spec(package) is not None for package in packages)
 
 
 _NO_SIMULATOR = (
     "the simulator is not installed: production installs are without it; in a checkout of this "
     "project `make setup` brings it, and `pip install ./dra_driver/simulator` adds it to this "
     "install"
+)
+
+_NO_BENCH = (
+    "what benchmarks need is not installed: NVIDIA's Python bindings and matplotlib come with the "
+    "extra `bench`: pip install 'dra-driver[bench]'; the driver's image is without it"
 )
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
@@ -91,6 +98,13 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             module="dra_driver.explain.command",
             model="Explain",
             summary="say why a pod or claim does not fit, and what to change",
+        ),
+        "bench": Command(
+            module="dra_driver.bench.command",
+            model="Bench",
+            summary="measure which sharing strategy serves which work best",
+            missing=_NO_BENCH,
+            needs=("cuda", "matplotlib"),
         ),
         "cleanup": Command(
             module="dra_driver.uninstall",
@@ -176,7 +190,7 @@ def run(command: Command, words: list[str]) -> int:
         raise SetupError(command.missing)
     # structlog would load rich, for coloured tracebacks, wherever some other package brought it
     # along: 5 MiB and 30 ms that a node agent has no use for. None makes the import fail.
-    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # Python allows None here
     from pydantic import ValidationError
     from pydantic_settings import CliApp, SettingsError
 

@@ -31,7 +31,6 @@ GATES_ALWAYS_ON = MappingProxyType(
 GATES_OF_NOTHING_HERE = MappingProxyType(
     {
         "PassthroughSupport": f"{_NOT_HERE}: no VFIO devices are published",
-        "DeviceMetadata": f"{_NOT_HERE}: containers get no files with metadata of devices",
         "DRAListTypeAttributes": f"{_NOT_HERE}: numaNode is published as a number",
         "FabricManagerPartitioning": f"{_NOT_HERE}: Fabric Manager is not asked for partitions",
         "HostManagedIMEXDaemon": _COMPUTE_DOMAINS,
@@ -53,9 +52,13 @@ DYNAMIC_MIG = "DynamicMIG"
 CONSUMABLE_SHARES = "ConsumableShares"
 """The peer's feature gate of `--consumable-shares`: false means disabled, true means nothing."""
 
-KNOWN_FEATURE_GATES = (
-    {DYNAMIC_MIG, CONSUMABLE_SHARES} | GATES_ALWAYS_ON.keys() | GATES_OF_NOTHING_HERE.keys()
-)
+DEVICE_METADATA = "DeviceMetadata"
+"""The peer's feature gate of `--device-metadata`: false means false, true means nothing."""
+
+GATES_OF_SETTINGS = frozenset({DYNAMIC_MIG, CONSUMABLE_SHARES, DEVICE_METADATA})
+"""The peer's feature gates of what a setting of this driver is about."""
+
+KNOWN_FEATURE_GATES = GATES_OF_SETTINGS | GATES_ALWAYS_ON.keys() | GATES_OF_NOTHING_HERE.keys()
 
 _TRUE = frozenset({"true", "1", "t"})
 _FALSE = frozenset({"false", "0", "f"})
@@ -343,6 +346,16 @@ class Settings(CommandSettings):
         True,
         description="Write into each claim's own status which GPUs, MIG devices and shares it has.",
     )
+    device_metadata: bool = Field(
+        True,
+        description="Have files in containers that say which devices they were given, as KEP-5304 "
+        "has it.",
+    )
+    usage_metrics: bool = Field(
+        False,
+        description="Serve metrics of who uses the GPUs: memory, how busy, processes by container. "
+        "Processes of containers are seen from the host's PID namespace only (hostPID).",
+    )
     mps_ready_timeout: Seconds = Field(
         35.0, description="Seconds to wait for a claim's MPS daemon, within the kubelet's patience."
     )
@@ -451,11 +464,19 @@ class Settings(CommandSettings):
         given = [value for name, value in _split_gates(self.feature_gates) if name == gate]
         return given[-1].lower() in _TRUE if given else None
 
+    @property
+    def gives_device_metadata(self) -> bool:
+        """Whether containers get files with device metadata: unless setting or gate is false."""
+        return self.device_metadata and self.gate_of(DEVICE_METADATA) is not False
+
     def without_effect(self) -> dict[str, str]:
         """Return what was asked for in vain, each with the reason."""
         given = {name: IGNORED[name] for name in sorted(self.model_fields_set & IGNORED.keys())}
         if self.consumable_shares != "disabled" and self.gate_of(CONSUMABLE_SHARES) is False:
             given["consumable_shares"] = f"feature gate {CONSUMABLE_SHARES} is false"
+        asked = self.device_metadata and "device_metadata" in self.model_fields_set
+        if asked and not self.gives_device_metadata:
+            given["device_metadata"] = f"feature gate {DEVICE_METADATA} is false"
         for name, value in _split_gates(self.feature_gates):
             in_vain = GATES_OF_NOTHING_HERE if value.lower() in _TRUE else GATES_ALWAYS_ON
             if name in in_vain:

@@ -114,6 +114,8 @@ def gates() -> str:
         settings.DYNAMIC_MIG: "`true` is `--mig on-demand`, `false` is `--mig existing`, unless "
         "that flag is given",
         settings.CONSUMABLE_SHARES: "`false` disables `--consumable-shares`, `true` does nothing",
+        settings.DEVICE_METADATA: "`false` is `--no-device-metadata`, `true` does nothing: "
+        "containers get these files of every kind of device, unless that is switched off",
         **settings.GATES_ALWAYS_ON,
         **{name: f"no effect: {why}" for name, why in settings.GATES_OF_NOTHING_HERE.items()},
     }
@@ -129,7 +131,7 @@ def page() -> str:
     """The whole page."""
     parts = [_HEAD]
     for name, command in cli.COMMANDS.items():
-        if not command.missing:
+        if command.needs or not command.missing:
             parts.append(section(name, command))
         if name == "kubelet-plugin":
             parts[-1] += without_effect() + gates()

@@ -4,10 +4,13 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from image.archive import read
 
 PYC = b"mcpy" + (1).to_bytes(4, "little") + b"12345678"
 """The head of byte code that is never compared with its source."""
@@ -17,6 +20,8 @@ CONFIG = {
     "Env": ["PATH=/usr/bin", "NVIDIA_VISIBLE_DEVICES=void"],
     "Labels": {"org.opencontainers.image.version": "1.2.3"},
 }
+
+_OWN_METADATA = re.compile(r"usr/local/lib/python3[^/]*/dist-packages/dra_driver-[^/]*/METADATA")
 
 
 def file(path: str, content: bytes = b"", mode: int = 0o644) -> tuple[tarfile.TarInfo, bytes]:
@@ -97,6 +102,50 @@ def archive(
     files |= {f"blobs/sha256/{digest}": content for digest, content in blobs.items()}
     path.write_bytes(_tar([file(name, content) for name, content in files.items()]))
     return path
+
+
+def another_build(of: Path, path: Path, *, version: str, name: str) -> Path:
+    """Write an archive of one image as a build of another version, under another name.
+
+    It has one thin layer more, in which the driver's distribution says that version: other bytes
+    under another digest, at the cost of no build.
+    """
+    (image,) = read(of)
+    files = _files(of)
+    (metadata,) = filter(_OWN_METADATA.fullmatch, image.members)
+    said = image.members[metadata].content
+    layer = _tar(
+        [file(metadata, re.sub(rb"(?m)^Version: .*$", b"Version: " + version.encode(), said))]
+    )
+
+    def blob(content: bytes, like: Mapping[str, Any]) -> dict[str, Any]:
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        files[f"blobs/{digest.replace(':', '/')}"] = content
+        return {**like, "digest": digest, "size": len(content)}
+
+    def taken(reference: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(json.loads(files.pop(f"blobs/{reference['digest'].replace(':', '/')}")))
+
+    index = json.loads(files["index.json"])
+    (reference,) = index["manifests"]
+    manifest = taken(reference)
+    config = taken(manifest["config"])
+    config["config"]["Labels"]["org.opencontainers.image.version"] = version
+    config["rootfs"]["diff_ids"].append(f"sha256:{hashlib.sha256(layer).hexdigest()}")
+    config["history"].append({"created_by": f"version {version}"})
+    manifest["config"] = blob(_json(config), manifest["config"])
+    manifest["layers"].append(blob(gzip.compress(layer, mtime=0), manifest["layers"][-1]))
+    names = dict.fromkeys(("io.containerd.image.name", "org.opencontainers.image.ref.name"), name)
+    index["manifests"] = [blob(_json(manifest), reference) | {"annotations": names}]
+    files["index.json"] = _json(index)
+    path.write_bytes(_tar([file(one, content) for one, content in files.items()]))
+    return path
+
+
+def _files(archive: Path) -> dict[str, bytes]:
+    with tarfile.open(archive) as tar:
+        opened = {one.name: tar.extractfile(one) for one in tar}
+        return {name: content.read() for name, content in opened.items() if content}
 
 
 def _tar(entries: Layer) -> bytes:

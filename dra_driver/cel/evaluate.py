@@ -6,8 +6,9 @@ it takes; a field of an optional value is optional itself. An evaluation takes a
 steps, as the scheduler's does. Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar, assert_never, cast
 
 from dra_driver.cel import functions, syntax
@@ -149,22 +150,8 @@ class _Evaluation:
         return tuple(self._counted(self.value(one, names)) for one in node.arguments)
 
     def _logic(self, node: syntax.Logic, names: Variables) -> bool:
-        decisive = node.operator == "||"
-        error: EvaluationError | None = None
-        for term in node.terms:
-            try:
-                value = self.value(term, names)
-                if value is decisive:
-                    return decisive
-                if not isinstance(value, bool):
-                    raise no_overload()
-            except AbortError:
-                raise
-            except EvaluationError as fault:
-                error = error or fault
-        if error is not None:
-            raise error
-        return not decisive
+        terms = (partial(self._truth_of, term, names) for term in node.terms)
+        return _first_decisive(terms, decisive=node.operator == "||")
 
     def _comprehension(self, node: syntax.Comprehension, names: Variables) -> object:
         over = self.value(node.over, names)
@@ -187,22 +174,14 @@ class _Evaluation:
                 assert_never(node.kind)
 
     def _quantified(self, node: syntax.Comprehension, scopes: list[dict[str, object]]) -> bool:
-        decisive = node.kind == "exists"
-        error: EvaluationError | None = None
-        for scope in scopes:
-            try:
-                if self._holds(node, scope) is decisive:
-                    return decisive
-            except AbortError:
-                raise
-            except EvaluationError as fault:
-                error = error or fault
-        if error is not None:
-            raise error
-        return not decisive
+        terms = (partial(self._holds, node, scope) for scope in scopes)
+        return _first_decisive(terms, decisive=node.kind == "exists")
 
     def _holds(self, node: syntax.Comprehension, names: Variables) -> bool:
-        return node.predicate is None or _truth(self.value(node.predicate, names))
+        return node.predicate is None or self._truth_of(node.predicate, names)
+
+    def _truth_of(self, node: syntax.Node, names: Variables) -> bool:
+        return _truth(self.value(node, names))
 
     def _optional_map(self, node: syntax.OptionalMap, names: Variables) -> Optional:
         target = self.value(node.target, names)
@@ -246,6 +225,22 @@ def _is_set(node: syntax.Binary) -> bool:
     )
 
 
+def _first_decisive(terms: Iterable[Callable[[], bool]], *, decisive: bool) -> bool:
+    """Return whether a term decides; errors count only where none does, as CEL has it."""
+    error: EvaluationError | None = None
+    for term in terms:
+        try:
+            if term() is decisive:
+                return decisive
+        except AbortError:
+            raise
+        except EvaluationError as fault:
+            error = error or fault
+    if error is not None:
+        raise error
+    return not decisive
+
+
 def _truth(value: object) -> bool:
     if not isinstance(value, bool):
         raise no_overload()
@@ -257,7 +252,9 @@ def _unary(operator: str, value: object) -> object:
         return not _truth(value)
     if not is_number(value) or isinstance(value, Uint):
         raise no_overload()
-    return Double(-value) if isinstance(value, float) else functions.checked(-value)  # type: ignore[operator]
+    if isinstance(value, float):
+        return Double(-value)
+    return functions.checked(-value)  # type: ignore[operator]  # a whole number, as seen above
 
 
 def _binary(operator: str, left: object, right: object) -> object:
@@ -284,7 +281,7 @@ def _arithmetic(operator: str, left: object, right: object) -> object:
     if type(left) is not type(right):
         raise no_overload()
     if operator == "+" and isinstance(left, str | bytes | list):
-        return left + right  # type: ignore[operator]
+        return left + right  # type: ignore[operator]  # of one type, as seen above
     if not is_number(left):
         raise no_overload()
     kind = type(left)

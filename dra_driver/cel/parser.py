@@ -215,7 +215,7 @@ class _Parser:
         raise self.unexpected()
 
     def _string(self, text: str) -> object:
-        prefix = text[: re.search("['\"]", text).start()].lower()  # type: ignore[union-attr]
+        prefix = re.split("['\"]", text, maxsplit=1)[0].lower()
         return bytes_of(text) if "b" in prefix else string_of(text)
 
     def _number(self, sign: str, start: int) -> syntax.Node:

@@ -31,6 +31,7 @@ def record_json(entry: DeviceRecord) -> dict[str, object]:
         "cdiDeviceIDs": entry.cdi_device_ids,
         "adminAccess": entry.admin_access,
         "shareID": entry.share_id,
+        **({"subRequest": entry.subrequest} if entry.subrequest else {}),
     }
 
 
@@ -49,6 +50,7 @@ def record_of(value: Mapping[str, Any]) -> DeviceRecord:
         cdi_device_ids=tuple(value["cdiDeviceIDs"]),
         admin_access=value["adminAccess"],
         share_id=value["shareID"],
+        subrequest=value.get("subRequest"),
     )
 
 

@@ -329,7 +329,10 @@ RecordedDevice = RecordedGpu | RecordedMig | RecordedPartition | RecordedShare
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRecord:
-    """One device of a claim. The name can come to mean another card; a UUID cannot."""
+    """One device of a claim. The name can come to mean another card; a UUID cannot.
+
+    `subrequest` is what was chosen of a request with several; records of former versions lack it.
+    """
 
     name: str
     device: RecordedDevice
@@ -338,6 +341,7 @@ class DeviceRecord:
     cdi_device_ids: tuple[str, ...]
     admin_access: bool = False
     share_id: str | None = None
+    subrequest: str | None = None
 
     @property
     def allocation_id(self) -> str:

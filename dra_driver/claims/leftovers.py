@@ -48,8 +48,8 @@ class Leftovers:
         self._on_failed = on_failed
 
     def traced(self) -> set[ClaimUid]:
-        """Return the claims of which anything is there: a record, a spec, a mark, or a daemon."""
-        others = self._specs.files.uids() | self._strategies.claims()
+        """Return the claims of which anything is there: a record, a file, a mark, or a daemon."""
+        others = self._specs.traced() | self._strategies.claims()
         return (
             self._records.uids()
             | self._ownership.marked()

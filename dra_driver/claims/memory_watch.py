@@ -12,6 +12,7 @@ Takes the claim's lock and those of its GPUs, as the kubelet's calls do, and giv
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -123,9 +124,9 @@ class MemoryWatch(Background):
         self._told = {uid: told for uid, told in self._told.items() if uid in limited}
         self._not_in_force.intersection_update(limited)
         for uid in limited:
-            self._try(uid, lambda uid=uid: self._look_at(uid))  # type: ignore[misc]
+            self._try(uid, partial(self._look_at, uid))
         for gpu in self._inventory.current().gpus:
-            self._try(gpu.uuid, lambda gpu=gpu: self._admit(gpu.uuid))  # type: ignore[misc]
+            self._try(gpu.uuid, partial(self._admit, gpu.uuid))
 
     def _run(self) -> None:
         pause = 0.0

@@ -163,6 +163,15 @@ class ClaimEvents:
         for regarding in _claim_and_pods(claim) if claim else ():
             self._create(regarding, what)
 
+    def post_on_claim(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
+        """Say something of a claim alone, which need not be asked for.
+
+        Raises:
+            UnavailableError: the API server cannot be reached.
+        """
+        what = Happening(reason=reason, action=action, note=note, time=self._now())
+        self._create(_about_claim(ref), what)
+
     def post_on_pod(self, namespace: str, pod: ConsumerPod, reason: str, note: str) -> None:
         """Say something of one pod.
 
@@ -330,17 +339,20 @@ def _note(ref: ClaimRef, status: Status) -> str:
 
 
 def _claim_and_pods(claim: Claim) -> list[Regarding]:
-    namespace = claim.ref.namespace
     return [
-        Regarding(
-            api_version=RESOURCE_CLAIMS.api_version,
-            kind="ResourceClaim",
-            namespace=namespace,
-            name=claim.ref.name,
-            uid=claim.ref.uid,
-        ),
-        *(_about(namespace, pod) for pod in claim.pods),
+        _about_claim(claim.ref),
+        *(_about(claim.ref.namespace, pod) for pod in claim.pods),
     ]
+
+
+def _about_claim(ref: ClaimRef) -> Regarding:
+    return Regarding(
+        api_version=RESOURCE_CLAIMS.api_version,
+        kind="ResourceClaim",
+        namespace=ref.namespace,
+        name=ref.name,
+        uid=ref.uid,
+    )
 
 
 def _about(namespace: str, pod: ConsumerPod) -> Regarding:

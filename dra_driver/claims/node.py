@@ -15,6 +15,7 @@ from dra_driver.claims.devices import InventorySource
 from dra_driver.claims.divisions import Divisions, NothingOffered, Offered
 from dra_driver.claims.holdings import Holdings
 from dra_driver.claims.leftovers import Leftovers
+from dra_driver.claims.metadata_files import MetadataFiles
 from dra_driver.claims.mig import MigDevices, MigHardware, SwitchObserver
 from dra_driver.claims.ownership import Ownership
 from dra_driver.claims.realise import Realisers, WholeGpus
@@ -34,7 +35,8 @@ class NodeParts:
     `why_no_divisions` why that is not known, if it is not; `offered` is by which shares were
     offered. `tidy` ends what claims share and none
     of them uses any more; it is called now and then, after mending. Deadlines are values of
-    `clock`; `wall_clock` is in seconds since the epoch.
+    `clock`; `wall_clock` is in seconds since the epoch. `device_metadata` says whether containers
+    get files with metadata of their devices.
     """
 
     inventory: InventorySource
@@ -48,6 +50,7 @@ class NodeParts:
     offered: Offered = field(default_factory=NothingOffered)
     on_failed_undo: Callable[[str], None] = lambda _: None
     tidy: Callable[[], object] = lambda: None
+    device_metadata: bool = True
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
 
@@ -106,7 +109,8 @@ def open_claims(
     mig = MigDevices(parts.mig, ownership, parts.inventory, parts.switches)
     realisers = Realisers(WholeGpus(parts.mig, ownership), mig)
     strategies = Strategies(parts.strategies)
-    specs = ClaimSpecs(parts.specs, parts.edits, parts.inventory, strategies)
+    metadata = MetadataFiles(directory, is_on=parts.device_metadata)
+    specs = ClaimSpecs(parts.specs, metadata, parts.edits, parts.inventory, strategies)
     on_failed = parts.on_failed_undo
     undoers = Undoers(strategies=strategies, realisers=realisers, on_failed=on_failed)
     cleanup = Cleanup(

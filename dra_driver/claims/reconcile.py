@@ -116,16 +116,17 @@ class Reconciler(Background):
         """Mend the claims that have a record and no CDI spec, and MIG modes; return what is left.
 
         They have ended, and something of them could not be taken back; or somebody has emptied the
-        CDI folder, and tells nobody: the kubelet takes the claims for prepared, and the container
-        runtime refuses their containers. A MIG mode stays on whose GPU somebody had open.
+        CDI folder, or that of device metadata, and tells nobody: the kubelet takes the claims for
+        prepared, and the container runtime refuses their containers. A MIG mode stays on whose GPU
+        somebody had open.
 
         Raises:
             StateError: the driver's directory or the CDI folder cannot be read.
         """
         self._tidy_modes()
-        files = self._claims.specs.files
-        unfinished = self._claims.records.uids() - files.uids()
-        unfinished = {uid for uid in unfinished if not files.is_peers(uid)}
+        specs = self._claims.specs
+        unfinished = self._claims.records.uids() - specs.complete()
+        unfinished = {uid for uid in unfinished if not specs.files.is_peers(uid)}
         return self.mend(unfinished if only is None else unfinished.intersection(only))
 
     def compare(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:

@@ -41,12 +41,12 @@ from dra_driver.claims.model import (
     Claim,
     ClaimRef,
     ClaimUid,
-    PreparedDevice,
     parse_claim,
     uid_of,
 )
 from dra_driver.claims.node import NodeClaims
 from dra_driver.claims.record import ClaimRecord, RecordState
+from dra_driver.claims.telling import Claims, Telling, ringing
 from dra_driver.claims.validity import has_devices_of
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import (
@@ -128,18 +128,6 @@ class ApiServer(Protocol):
         ...
 
 
-class Claims(Protocol):
-    """Prepares and unprepares claims (claims/prepare.py)."""
-
-    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[PreparedDevice, ...]:
-        """Prepare a claim. Raises DriverError."""
-        ...
-
-    def unprepare(self, ref: ClaimRef, *, deadline: float) -> None:
-        """Unprepare a claim. Raises DriverError."""
-        ...
-
-
 @dataclass(slots=True, kw_only=True)
 class _Told:
     """What is known of the status of one claim.
@@ -162,8 +150,10 @@ class _Told:
 class StatusWriter(Background):
     """A thread that keeps the status of this node's claims. `clock` is monotonic, in seconds.
 
-    `conditions` says how a device is; whoever knows of a change rings. `now` is the time of day.
-    If it is not `on`, nothing is asked or written.
+    `conditions` says how a device is; whoever knows of a change rings. `may_begin` waits so many
+    seconds for what they need, and says whether it is there: a writer that did not would take back
+    what its predecessor has written. `now` is the time of day. If it is not `on`, nothing is asked
+    or written.
     """
 
     def __init__(  # noqa: PLR0913 (all that a status is made of)
@@ -177,6 +167,7 @@ class StatusWriter(Background):
         now: Callable[[], datetime],
         jitter: Callable[[], float],
         conditions: Conditions = prepared,
+        may_begin: Callable[[float], bool] = lambda _seconds: True,
         timing: StatusTiming = StatusTiming(),
     ) -> None:
         super().__init__("claim-status")
@@ -187,6 +178,7 @@ class StatusWriter(Background):
         self._clock = clock
         self._now = now
         self._conditions = conditions
+        self._may_begin = may_begin
         self._timing = timing
         self._bell = threading.Event()
         self._backoff = Backoff(first=timing.first_retry, most=timing.longest_retry, random=jitter)
@@ -201,9 +193,9 @@ class StatusWriter(Background):
         """Say that claims, or the conditions of their devices, may have changed. Costs nothing."""
         self._bell.set()
 
-    def beside(self, claims: Claims) -> "Rung":
+    def beside(self, claims: Claims) -> Telling:
         """Return what prepares and unprepares claims, and rings here when something was done."""
-        return Rung(claims, self.ring)
+        return ringing(claims, self.ring)
 
     def start(self) -> None:
         """Start the thread; it looks at once."""
@@ -245,6 +237,8 @@ class StatusWriter(Background):
             self._attempt(told, partial(self._withdraw, uid, told))
 
     def _run(self) -> None:
+        while not self._stop.is_set() and not self._may_begin(1.0):
+            pass
         while not self._stop.is_set():
             self._bell.clear()
             try:
@@ -373,25 +367,6 @@ def _parsed(found: Mapping[str, Any]) -> Claim | None:
         return None  # not allocated any more
 
 
-class Rung:
-    """Prepares and unprepares claims as another does, and rings when something was done."""
-
-    def __init__(self, claims: Claims, ring: Callable[[], None]) -> None:
-        self._claims = claims
-        self._ring = ring
-
-    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[PreparedDevice, ...]:
-        """Prepare a claim. Raises DriverError."""
-        found = self._claims.prepare(ref, deadline=deadline)
-        self._ring()
-        return found
-
-    def unprepare(self, ref: ClaimRef, *, deadline: float) -> None:
-        """Unprepare a claim. Raises DriverError."""
-        self._claims.unprepare(ref, deadline=deadline)
-        self._ring()
-
-
 def status_writer(
     on: bool,
     api: ApiServer,
@@ -399,6 +374,7 @@ def status_writer(
     inventory: InventorySource,
     *,
     conditions: Conditions = prepared,
+    may_begin: Callable[[float], bool] = lambda _seconds: True,
 ) -> StatusWriter:
     """Return the writer of a driver's process, with the clocks of this machine."""
     return StatusWriter(
@@ -410,4 +386,5 @@ def status_writer(
         now=lambda: datetime.now(UTC),
         jitter=random.random,
         conditions=conditions,
+        may_begin=may_begin,
     )

@@ -3,7 +3,7 @@
 In: a claim with its configs, or its record. Out: marks on GPUs, a record, devices that exist and
 are shared as the configs say, and a CDI spec.
 
-    mark -> intend -> realise -> share -> record -> specify
+    mark -> intend -> realise -> share -> record -> describe -> specify
     released -> unshare -> unmake -> unspecify -> forget -> unmark
 
 Hardware is changed only under a record that says what will be changed, and a kill at any point is
@@ -110,10 +110,12 @@ class Transaction:
                     ),
                     admin_access=result.admin_access,
                     share_id=result.share_id,
+                    subrequest=result.subrequest,
                 )
                 for result in claim.results
             ),
             pods=claim.pods,
+            pod_claim_name=claim.pod_claim_name,
         )
 
     def prepare(self, wanted: Wanted, *, deadline: float) -> ClaimRecord:
@@ -145,6 +147,7 @@ class Transaction:
                 self.release(record, deadline=end)
                 raise
         self._record(record)
+        self._describe(record)
         self._specify(record, spec or self._specs.of(record))
         return record
 
@@ -254,6 +257,11 @@ class Transaction:
     def _record(self, record: ClaimRecord) -> None:
         self._records.write(record)
         self._step("recorded")
+
+    def _describe(self, record: ClaimRecord) -> None:
+        # Before the spec, which has what is described mounted.
+        self._specs.describe(record)
+        self._step("described")
 
     def _specify(self, record: ClaimRecord, spec: Spec) -> None:
         self._specs.files.write(record.ref.uid, spec)

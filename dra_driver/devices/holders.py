@@ -113,6 +113,11 @@ def _name(process: Path) -> str:
         name = (process / "comm").read_bytes().decode(errors="replace").strip()
     except OSError:
         name = ""
+    return harmless(name)
+
+
+def harmless(name: str) -> str:
+    """Return the name that a process gave itself, fit to be read by people: short, no odd signs."""
     return _UNUSUAL.sub("?", name)[:_LONGEST_NAME] or "a process without a name"
 
 

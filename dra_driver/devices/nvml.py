@@ -24,10 +24,12 @@ import pynvml
 
 from dra_driver.devices import libraries, rooted
 from dra_driver.devices.kinds import DeviceKind, is_uuid_of
+from dra_driver.devices.load import GpuLoad
 from dra_driver.devices.model import GpuUuid, Mig, MigMode, PciAddress
 from dra_driver.devices.nvml_calls import NVML, OPEN_SECONDS, NvmlCalls
 from dra_driver.devices.nvml_errors import nvml_errors, optional
 from dra_driver.devices.nvml_health import GpuEvents, read_vitals
+from dra_driver.devices.nvml_load import read_load
 from dra_driver.devices.nvml_memory_limits import (
     FIRST_DRIVER,
     MemoryLimits,
@@ -36,6 +38,7 @@ from dra_driver.devices.nvml_memory_limits import (
     write_limit,
 )
 from dra_driver.devices.nvml_mig import MigCalls
+from dra_driver.devices.nvml_usage import Busy, Clocks, read_busy, read_clocks
 from dra_driver.devices.vitals import Vitals
 from dra_driver.errors import DeviceError, SilenceError
 
@@ -227,6 +230,17 @@ class NvmlLibrary:
         """
         return self._ask(str(index), lambda: self._facts(index))
 
+    def gpu_load(self, index: int) -> GpuLoad:
+        """Return who uses the GPU at a position, and how much.
+
+        Raises:
+            DeviceError: NVML refuses.
+            SilenceError: the GPU does not answer.
+        """
+        return self._ask(
+            str(index), lambda: read_load(pynvml.nvmlDeviceGetHandleByIndex(index), index)
+        )
+
     def _ask(self, subject: str, question: Callable[[], T]) -> T:
         def ask() -> T:
             with nvml_errors():
@@ -301,6 +315,14 @@ class NvmlLibrary:
             self._subject(uuid),
             lambda: pynvml.nvmlDeviceSetComputeMode(self.handle(uuid), mode),
         )
+
+    def clocks(self, uuid: str) -> Clocks:
+        """Return a GPU's clocks; raises DeviceError if there is no such GPU or it is silent."""
+        return self._ask(self._subject(uuid), lambda: read_clocks(self.handle(uuid)))
+
+    def busy(self, uuid: str) -> Busy:
+        """Return how busy a GPU is; raises DeviceError if there is no such GPU or it is silent."""
+        return self._ask(self._subject(uuid), lambda: read_busy(self.handle(uuid)))
 
     def memory_limits(self, uuid: str, group: Path) -> MemoryLimits | None:
         """Return the memory limits that hold for a control group on a GPU, None if there are none.

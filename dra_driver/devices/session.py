@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dra_driver.devices.discovery import discover, with_ownership
+from dra_driver.devices.load import GpuLoad
 from dra_driver.devices.model import GpuUuid, Inventory, MigSlot
 from dra_driver.devices.nvml import NvmlLibrary, find_library
 from dra_driver.devices.nvml_calls import NvmlCalls
@@ -200,10 +201,31 @@ class DriverSession:
             DeviceError: NVML refuses, or does not answer.
             TransientError: NVML is not open at this moment, or no GPU reports events.
         """
+        return self._if_open().events.wait(seconds)
+
+    def gpu_count(self) -> int:
+        """Return how many GPUs NVML counts. It is not opened for it. For any thread.
+
+        Raises:
+            DeviceError: NVML refuses, or does not answer.
+            TransientError: NVML is not open at this moment.
+        """
+        return self._if_open().gpu_count()
+
+    def gpu_load(self, index: int) -> GpuLoad:
+        """Return who uses the GPU at a position. NVML is not opened for it. For any thread.
+
+        Raises:
+            DeviceError: NVML refuses, or the GPU does not answer.
+            TransientError: NVML is not open at this moment.
+        """
+        return self._if_open().gpu_load(index)
+
+    def _if_open(self) -> NvmlLibrary:
         library = self._library
         if library is None:
             raise TransientError("the NVIDIA driver is not open at this moment")
-        return library.events.wait(seconds)
+        return library
 
     def close(self) -> bool:
         """Close NVML; the next look opens it again. False if it is lent or hangs for too long."""

@@ -145,8 +145,16 @@ def shares(device: Divisible, division: Division) -> tuple[Share, ...]:
 
 
 def memory_of(device: Divisible) -> int | None:
-    """Return the memory of a device in bytes; None for a card that does not say."""
-    return device.memory_bytes if isinstance(device, Gpu) else device.profile.memory_bytes
+    """Return the memory that tenants of a device can have together, in bytes.
+
+    None for a card that does not say. What the NVIDIA driver reserves of a GPU for itself is left
+    out, so that the last tenant gets what it was promised; a MIG device has what its profile says.
+    """
+    if not isinstance(device, Gpu):
+        return device.profile.memory_bytes
+    if device.memory_bytes is None:
+        return None
+    return device.memory_bytes - device.memory_reserved_bytes
 
 
 def memory_mib(total: int, taken: int, count: int) -> int:

@@ -101,7 +101,7 @@ def read_runtime_configs(
                     files=tuple(reader.files),
                     problems=tuple(reader.problems),
                     sees_environment=_sees_environment(host),
-                    **facts,  # type: ignore[arg-type]
+                    **facts,  # type: ignore[arg-type]  # by field, of its type
                 )
             )
     return found

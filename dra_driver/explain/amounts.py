@@ -75,8 +75,8 @@ def shortage(
 def _amount(capacity: Capacity, asked: int | None) -> int:
     policy = capacity.policy
     if asked is None:
-        has_default = policy is not None and policy.default is not None
-        return policy.default if has_default else capacity.total  # type: ignore[union-attr, return-value]
+        default = None if policy is None else policy.default
+        return capacity.total if default is None else default
     if policy is None:
         return asked
     if policy.least is not None:

@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 import urllib3
 
 from dra_driver.errors import AccessError, SetupError, UnavailableError
-from dra_driver.kube.resource import NODES, RESOURCE_CLAIMS, Call, Resource
+from dra_driver.kube.resource import NODES, PODS, RESOURCE_CLAIMS, Call, Resource
 from dra_driver.kube.responses import error_in, object_in
 from dra_driver.kube.stream import WatchStream
 from dra_driver.kube.token import TokenFile
@@ -171,15 +171,22 @@ class KubeClient:
         response = self._send("GET", call, timeout=timeout)
         return Answer(body=object_in(call, response.data), date=response.headers.get("Date"))
 
+    def log(self, namespace: str, pod: str, *, query: Mapping[str, str], timeout: float) -> str:
+        """Return what a container of a pod has written; `query` holds container and limits."""
+        call = Call(verb="get", resource=PODS, name=pod, namespace=namespace, subresource="log")
+        data = self._send("GET", call, query=query, timeout=timeout).data
+        return data.decode(errors="replace")
+
     def list(
         self,
         resource: Resource,
         *,
+        namespace: str | None = None,
         query: Mapping[str, str] | None = None,
         timeout: float,
     ) -> JsonObject:
         """Return a collection as the List object it comes in, with `items` and its metadata."""
-        call = Call(verb="list", resource=resource)
+        call = Call(verb="list", resource=resource, namespace=namespace)
         return self._ask("GET", call, query=query, timeout=timeout)
 
     def create(
@@ -235,6 +242,19 @@ class KubeClient:
         )
         query = {"fieldManager": manager, "force": "true"}
         return self._ask("PATCH", call, body=body, form=_APPLY, query=query, timeout=timeout)
+
+    def merge(
+        self,
+        resource: Resource,
+        name: str,
+        body: Mapping[str, object],
+        *,
+        namespace: str,
+        timeout: float,
+    ) -> JsonObject:
+        """Merge fields into an object, lists as a whole; return what the server stored."""
+        call = Call(verb="patch", resource=resource, name=name, namespace=namespace)
+        return self._ask("PATCH", call, body=body, form=_MERGE, timeout=timeout)
 
     def merge_status(
         self,

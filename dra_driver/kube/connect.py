@@ -26,10 +26,7 @@ def connect(kubeconfig: Path | None, context: str, *, environment: Mapping[str, 
     """
     files = _files(kubeconfig, environment)
     if files:
-        # Not above: in a pod nothing of it is needed.
-        from dra_driver.kube.kubeconfig import from_kubeconfig  # noqa: PLC0415
-
-        return from_kubeconfig(*files, context=context)
+        return _from_kubeconfig(*files, context=context)
     if "KUBERNETES_SERVICE_HOST" not in environment:
         raise SetupError(
             "no way to a cluster is known: there is no ~/.kube/config, KUBECONFIG is not set, and "
@@ -49,11 +46,15 @@ def connect_pod(kubeconfig: Path | None, environment: Mapping[str, str]) -> Kube
         SetupError: there are no usable credentials.
     """
     if kubeconfig is not None:
-        # Not above: a driver in a pod needs nothing of it.
-        from dra_driver.kube.kubeconfig import from_kubeconfig  # noqa: PLC0415
-
-        return from_kubeconfig(kubeconfig)
+        return _from_kubeconfig(kubeconfig)
     return KubeClient.in_cluster(environment)
+
+
+def _from_kubeconfig(*files: Path, context: str = "") -> KubeClient:
+    # Not above: in a pod nothing of it is needed, and it takes memory.
+    from dra_driver.kube.kubeconfig import from_kubeconfig  # noqa: PLC0415
+
+    return from_kubeconfig(*files, context=context)
 
 
 def _files(named: Path | None, environment: Mapping[str, str]) -> tuple[Path, ...]:

@@ -57,6 +57,7 @@ DAEMON_SETS = Resource(group="apps", version="v1", plural="daemonsets", namespac
 DEVICE_CLASSES = Resource(group="resource.k8s.io", version="v1", plural="deviceclasses")
 DEVICE_TAINT_RULES = Resource(group="resource.k8s.io", version="v1", plural="devicetaintrules")
 EVENTS = Resource(group="events.k8s.io", version="v1", plural="events", namespaced=True)
+NAMESPACES = Resource(group="", version="v1", plural="namespaces")
 NODES = Resource(group="", version="v1", plural="nodes")
 PODS = Resource(group="", version="v1", plural="pods", namespaced=True)
 POLICIES = Resource(

@@ -1,4 +1,4 @@
-"""Every metric of the driver, declared in one place; the only door to prometheus_client.
+"""Every metric of the driver, declared in one place; the door to prometheus_client.
 
 In: what happened, told by the parts that did it, and functions that are asked at each scrape. Out:
 a WSGI application for scrapers, which ops/http.py serves. Names, labels and buckets of NVIDIA's own
@@ -17,6 +17,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
+
+from dra_driver.ops.usage_metrics import UsageCollector, UsageSeries
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
@@ -240,6 +242,10 @@ class Metrics:
     def watch_silence(self, seconds: Callable[[], Mapping[str, float]]) -> None:
         """Ask `seconds` at each scrape for how long each GPU has not answered NVML."""
         self._registry.register(_Silence(self._driver, seconds))
+
+    def watch_usage(self, series: Callable[[], Iterable[UsageSeries]]) -> None:
+        """Ask `series` at each scrape who uses the GPUs."""
+        self._registry.register(UsageCollector(self._driver, series))
 
     def watch_quarantined(self, count: Callable[[], int]) -> None:
         """Ask `count` at each scrape how many records are in quarantine."""

@@ -354,7 +354,7 @@ def limits_in(plan: SharingPlan) -> dict[DeviceKey, ShareLimits]:
         StateError: the plan was not made by this strategy.
     """
     try:
-        shares: Mapping[str, Any] = plan.changes["shares"]  # type: ignore[assignment]
+        shares: Mapping[str, Any] = plan.changes["shares"]  # type: ignore[assignment]  # what is wrong raises below
         return {
             DeviceKey(key): ShareLimits(
                 taken=int(value["taken"]),

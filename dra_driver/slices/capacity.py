@@ -32,14 +32,11 @@ def gpu_capacity(gpu: Gpu, *, in_parts: bool) -> dict[str, object]:
 def shareable_memory(device: Gpu | MigDevice, *, in_parts: bool) -> int | None:
     """Return the memory that claims can use of a device together, in bytes; None if not known.
 
-    That is without what the driver reserves of a GPU for itself. No more than is published of the
-    device for one claim.
+    No more than is published of the device for one claim.
     """
-    if isinstance(device, MigDevice):
-        return device.profile.memory_bytes
-    if device.memory_bytes is None:
-        return None
-    usable = device.memory_bytes - device.memory_reserved_bytes
+    usable = memory_of(device)
+    if usable is None or isinstance(device, MigDevice):
+        return usable
     if in_parts and device.mig is not None:
         return min(usable, counters.most_engines(device.mig.profiles)[counters.MEMORY])
     return usable

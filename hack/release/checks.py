@@ -10,6 +10,15 @@ from pathlib import Path
 from release import changelog, versions
 
 CHANGELOG = "CHANGELOG.md"
+KEPT = "tests/data/kept"
+"""A folder for each version, with what it keeps on disk."""
+
+UNRELEASED = {
+    "README.md": "There is no published image yet",
+    "docs/compatibility.md": "none yet: an image that you build",
+    CHANGELOG: "Nothing has been released yet",
+}
+"""What pages say that stops being true with the first release."""
 
 
 def complaints(repository: Path, tag: str) -> list[str]:
@@ -18,6 +27,8 @@ def complaints(repository: Path, tag: str) -> list[str]:
     return [
         *_of_version(repository, version),
         *_of_changelog(repository, version),
+        *_of_pages(repository),
+        *_of_kept_files(repository, version),
         *_of_tag(repository, version, tag),
         *_of_tree(repository),
         *_of_generated(repository),
@@ -43,6 +54,24 @@ def _of_changelog(repository: Path, version: str) -> list[str]:
     except (OSError, changelog.ChangelogError) as error:
         return [f"{CHANGELOG}: {error}"]
     return []
+
+
+def _of_pages(repository: Path) -> list[str]:
+    return [
+        f"{page}:{number} still says {words!r}: say what a release brings"
+        for page, words in UNRELEASED.items()
+        if (repository / page).is_file()
+        for number, line in enumerate((repository / page).read_text().splitlines(), 1)
+        if words in line
+    ]
+
+
+def _of_kept_files(repository: Path, version: str) -> list[str]:
+    """Those that come after have to read what this one keeps on disk."""
+    folder = f"{KEPT}/{version}"
+    if _git(repository, "ls-files", folder):
+        return []
+    return [f"{folder} is not there: .venv/bin/python tests/kept_files.py writes it; commit it"]
 
 
 def _of_tag(repository: Path, version: str, tag: str) -> list[str]:

@@ -81,12 +81,18 @@ class Place:
 
     def left_over(self) -> list[str]:
         """Everything on disk that belongs to a claim; nothing is left when no claim is prepared."""
-        return [*self.records(), *self.marks(), *self.cdi_files(), *self.mps_files()]
+        files = (*self.cdi_files(), *self.mps_files(), *self.metadata_files())
+        return [*self.records(), *self.marks(), *files]
 
     def mps_files(self) -> list[str]:
         """What there is of MPS domains: wishes, answers and folders, as `desired/UID.json`."""
         found = self.mps.glob("[!.]*/[!.]*")
         return sorted(str(path.relative_to(self.mps)) for path in found)
+
+    def metadata_files(self) -> list[str]:
+        """What there is of device metadata: folders and files, as `claim UID/gpu.json`."""
+        root = self.data / "device-metadata"
+        return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
 
     def cdi_files(self) -> list[str]:
         """The names of the driver's CDI specs."""

@@ -184,6 +184,8 @@ class InstalledNode(GpuNode):
     def values(self) -> Object:
         """The chart's values for this node."""
         env = self.pod_environment() | self._settings
+        # The chart sets this one itself, from a value of its own.
+        settle = env.pop("HEALTH_SETTLE", None)
         gpus = {"env": _listed(env)}
         # The boot by which the cleanup knows the supervisor's daemons is the machine's for both.
         machines = {name: value for name, value in env.items() if name == "PROC_ROOT"}
@@ -192,6 +194,7 @@ class InstalledNode(GpuNode):
             "nvidiaDriverRoot": str(self.machine.root),
             "cdiRoot": str(self.place.cdi_root),
             "cleanup": self._cleanup,
+            "health": {} if settle is None else {"settleSeconds": float(settle)},
             "config": {"map": {"default": self._share_config} if self._share_config else {}},
             "kubeletPlugin": {
                 "kubeletRegistrarDirectoryPath": str(self.place.registry),

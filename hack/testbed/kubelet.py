@@ -14,7 +14,15 @@ from typing import Any, Self
 
 import grpc
 
-from dra_driver.kubelet.protos import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2
+from dra_driver.kubelet.protos import (
+    dra_health_v1_pb2,
+    dra_health_v1_pb2_grpc,
+    dra_health_v1alpha1_pb2,
+    dra_health_v1alpha1_pb2_grpc,
+    dra_v1_pb2,
+    dra_v1_pb2_grpc,
+    dra_v1beta1_pb2,
+)
 from dra_driver.kubelet.protos import dra_v1beta1_pb2_grpc as dra_v1beta1_rpc
 from dra_driver.kubelet.protos import pluginregistration_v1_pb2 as registration
 from dra_driver.kubelet.protos import pluginregistration_v1_pb2_grpc as registration_rpc
@@ -25,6 +33,10 @@ CALL_SECONDS = 45.0
 """The kubelet's own limit for a call (pkg/kubelet/cm/dra/plugin)."""
 MESSAGES: Mapping[str, Any] = {"v1": dra_v1_pb2, "v1beta1": dra_v1beta1_pb2}
 STUBS: Mapping[str, Any] = {"v1": dra_v1_pb2_grpc, "v1beta1": dra_v1beta1_rpc}
+HEALTH: Mapping[str, tuple[Any, Any]] = {
+    "v1": (dra_health_v1_pb2, dra_health_v1_pb2_grpc),
+    "v1alpha1": (dra_health_v1alpha1_pb2, dra_health_v1alpha1_pb2_grpc),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +110,12 @@ class KubeletClient:
         request = MESSAGES[version].NodeUnprepareResourcesRequest(claims=_messages(version, claims))
         call.setdefault("timeout", CALL_SECONDS)
         return self._plugin(version).NodeUnprepareResources(request, **call).claims
+
+    def watch_health(self, version: str = "v1") -> Any:
+        """Have the driver tell how the devices of claims are doing; returns its messages."""
+        messages, stubs = HEALTH[version]
+        stub = stubs.DRAResourceHealthStub(self._dial(Path(self.info.endpoint), "localhost"))
+        return stub.NodeWatchResources(messages.NodeWatchResourcesRequest(), wait_for_ready=True)
 
     def must_prepare(self, *claims: ClaimName) -> Any:
         """Ask for claims to be prepared; returns the answers by UID.

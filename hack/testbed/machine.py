@@ -1,10 +1,17 @@
-"""Simulated GPUs in a folder of the host, through the command `dra-driver simulate`."""
+"""Simulated GPUs in a folder of the host, changed through the command `dra-driver simulate`.
 
-import json
-from collections.abc import Sequence
+What they are set to is read here: tests ask before and after each of them, and a command's start
+takes longer than many a test.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.errors import DriverError
+from dra_driver.simulator.machine import Machine
+from dra_driver.simulator.mig_cli import listed
 from dra_driver.simulator.state import FILE_PREFIX
 from testbed.commands import REPOSITORY, TestbedError, run
 from testbed.mounts import unmount_all
@@ -64,29 +71,36 @@ class SimulatedMachine:
         """Let a GPU report an XID."""
         self._do("event", "--gpu", gpu, "--xid", str(number))
 
+    def xid_on(self, device: str, number: int) -> None:
+        """Let a GPU report an XID of one of its MIG devices, named by UUID."""
+        self._do("event", "--device", device, "--xid", str(number))
+
     def health(self, gpu: str, *words: str) -> None:
         """Let a GPU report what `dra-driver simulate health` offers."""
         self._do("health", "--gpu", gpu, *words)
 
     def settings(self) -> dict[str, GpuSettings]:
         """How each GPU is set, by UUID."""
-        return {
-            gpu["uuid"]: GpuSettings(
-                compute_mode=COMPUTE_MODES.get(gpu["computeMode"], "-"),
-                time_slice=TIME_SLICES.get(gpu["timeSlice"], "-"),
-                mig_mode=MIG_MODES.get(gpu["migMode"], "-"),
-            )
-            for gpu in json.loads(self._do("status", "--output", "json"))["gpus"]
-        }
+        with self._read() as machine:
+            return {
+                one.gpu.uuid: GpuSettings(
+                    compute_mode=_word(COMPUTE_MODES, one.compute_mode),
+                    time_slice=_word(TIME_SLICES, one.time_slice),
+                    mig_mode=_word(MIG_MODES, one.mig_mode),
+                )
+                for one in sorted(machine.status(), key=lambda one: one.gpu.pci)
+            }
 
     def mig_devices(self) -> tuple[str, ...]:
         """The MIG devices that are there, a line for each: UUID, GPU, profile, place."""
-        return tuple(self.mig("list").splitlines())
+        with self._read() as machine:
+            return tuple(listed(machine))
 
     def mig_parents(self) -> tuple[str, ...]:
         """The UUIDs of the GPUs with MIG devices, once for each of those."""
-        gpus = json.loads(self._do("status", "--output", "json"))["gpus"]
-        return tuple(gpu["uuid"] for gpu in gpus for _ in gpu["migDevices"])
+        with self._read() as machine:
+            gpus = sorted(machine.gpus, key=lambda gpu: gpu.pci)
+            return tuple(gpu.uuid for gpu in gpus for _ in machine.mig_devices(gpu.uuid))
 
     def mig(self, verb: str, *words: str) -> str:
         """Do by hand what `dra-driver simulate mig` offers; return what it printed."""
@@ -118,5 +132,17 @@ class SimulatedMachine:
         """
         self._do("reset", "--gpu", gpu)
 
+    @contextmanager
+    def _read(self) -> Iterator[Machine]:
+        try:
+            yield Machine(self.root)
+        except DriverError as error:
+            raise TestbedError(str(error)) from error
+
     def _do(self, verb: str, *words: str, timeout: float = 60) -> str:
         return run((DRIVER, "simulate", verb, "--root", self.root, *words), timeout=timeout)
+
+
+def _word(words: Mapping[int, str], number: int | None) -> str:
+    """The word for a setting; a card that has none of a thing has `-`."""
+    return "-" if number is None else words.get(number, "-")

@@ -144,6 +144,19 @@ def test_a_bad_name_is_refused(name: str) -> None:
         state_folder(name, Path("/var/lib"))
 
 
+def test_the_end_of_a_log_comes_with_what_to_do_about_it(tmp_path: Path) -> None:
+    service = Service(name="kubelet", state=tmp_path)
+    service.log.parent.mkdir(parents=True, exist_ok=True)
+    service.log.write_text(
+        'first\n"Failed to start cAdvisor" err="inotify_init: too many open files"\n'
+    )
+    *said, advice = service.last_words(lines=1).splitlines()
+    assert len(said) == 1
+    assert "fs.inotify.max_user_instances" in advice
+    service.log.write_text("it is well\n")
+    assert service.last_words() == "it is well"
+
+
 @pytest.mark.parametrize("minor", sorted(GO_MOD_FILES))
 def test_a_minor_version_stands_for_its_pinned_patch_release(minor: str) -> None:
     versions = resolve(minor)

@@ -28,6 +28,16 @@ def helm() -> str:
     return f"{done.stdout.split()[1]}/helm"
 
 
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """Prometheus' own program, of this machine or of Debian's package."""
+    command = (sys.executable, REPOSITORY / "hack" / "dashboard", "fetch")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"promtool could not be had: {done.stderr}")
+    return Path(done.stdout.strip()) / "promtool"
+
+
 @pytest.fixture
 def render(helm: str) -> Render:
     """Render the chart with further words for helm; return the objects."""

@@ -1,7 +1,6 @@
 """The chart: what helm makes of it with the values that people give, and what it refuses."""
 
 import json
-import re
 import tomllib
 from collections.abc import Iterator
 from itertools import product
@@ -26,15 +25,21 @@ from charts import (
     run,
 )
 from dra_driver.mps.cli import MpsSupervisor
-from dra_driver.ops.metrics import Metrics, MpsMetrics
 from dra_driver.settings import KNOWN_FEATURE_GATES, Settings
 from dra_driver.uninstall import Cleanup
-from scrape import metrics_text
 
 VALUES = (FOLDER / "values.yaml").read_text()
 SCHEMA = json.loads((FOLDER / "values.schema.json").read_text())
 EVERYTHING = Path(__file__).with_name("chart_values.yaml")
 """Values that turn on all there is."""
+
+HEALTH_SETTINGS = (
+    "taint_warning",
+    "taint_fault",
+    "taint_loss",
+    "health_settle",
+    "additional_xids_to_ignore",
+)
 
 SCC = "SecurityContextConstraints"
 
@@ -118,6 +123,10 @@ def test_the_charts_version_is_the_projects() -> None:
         ("config.map.default.version=v1", "at '/config/map/default': got object, want string"),
         ("kubeletPlugin.containers.gpus.env[0].name=a b", "'a b' does not match pattern"),
         ("claimConfigsPolicy.validationActions={Allow}", "must be one of 'Deny', 'Warn', 'Audit'"),
+        ("health.taintFault=Sometimes", "must be one of 'off', 'None', 'NoSchedule', 'NoExecute'"),
+        ("health.settleSeconds=0", "at '/health/settleSeconds': minimum: got 0, want 1"),
+        ("health.ignoredXids={none}", "got string, want integer"),
+        ("health.taintWarnings=None", "at '/health': additional properties 'taintWarnings'"),
         ("config.map.a=x,config.name=b", "config.map and config.name are both set: give"),
         ("config.map.a=x,config.default=b", "config.default names b, which config.map does not"),
         ("serviceAccount.create=false", "serviceAccount.name is empty: name the account"),
@@ -142,6 +151,23 @@ def test_without_affinity_and_tolerations_all_nodes_are_meant(render: Render) ->
     things = render(*(part for one in words for part in ("--set", f"kubeletPlugin.{one}=null")))
     for one in of_kind(things, "DaemonSet"):
         assert not set(words) & set(one["spec"]["template"]["spec"])
+
+
+@pytest.mark.parametrize("component", ["kubelet-plugin", "mps-supervisor", "cleanup"])
+@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
+def test_by_default_pods_stay_on_nodes_that_only_pods_with_gpus_may_use(
+    render: Render, component: str, effect: str
+) -> None:
+    """Such nodes have the taint nvidia.com/gpu, with one value or another."""
+    things = render("--set", f"cleanup.enabled={str(component == 'cleanup').lower()}")
+    pod = daemon_set(things, component)["spec"]["template"]["spec"]
+    assert [
+        one
+        for one in pod["tolerations"]
+        if (one["key"], one["operator"]) == ("nvidia.com/gpu", "Exists")
+        and one.get("effect", effect) == effect
+        and "tolerationSeconds" not in one
+    ]
 
 
 def test_the_words_for_nvidias_chart_are_taken(render: Render) -> None:
@@ -289,6 +315,20 @@ def test_openshift_allows_what_the_pods_ask_for(render: Render) -> None:
     assert allowed == {}
 
 
+def test_only_to_tell_who_uses_gpus_the_driver_has_the_hosts_pids(render: Render) -> None:
+    for words, wanted in (
+        ((), False),
+        (("--set", "usage.enabled=true"), True),
+    ):
+        things = render("--set", "openshift.securityContextConstraints=true", *words)
+        pod = driver_pod(things)
+        assert pod.get("hostPID", False) is wanted
+        assert ("USAGE_METRICS" in environment(pod)) is wanted
+        allowed = {user: one for one in of_kind(things, SCC) for user in one["users"]}
+        scc = allowed[f"system:serviceaccount:gpus:{pod['serviceAccountName']}"]
+        assert scc["allowHostPID"] is wanted
+
+
 def test_cleanup_takes_the_place_of_all_else(render: Render) -> None:
     things = render("--values", EVERYTHING, "--set", "cleanup.enabled=true,cleanup.args={--force}")
     assert {one["kind"] for one in things} == {
@@ -308,20 +348,6 @@ def test_cleanup_takes_the_place_of_all_else(render: Render) -> None:
     wanted = {name: one for name, one in told if name.lower() in known_to(Cleanup)}
     assert given == wanted | {"CGROUP_ROOT": "/host/sys/fs/cgroup", "MIG": "existing"}
     Cleanup.model_validate({name.lower(): value for name, value in given.items()})
-
-
-def test_alerts_are_about_metrics_that_there_are(render: Render) -> None:
-    (rule,) = of_kind(render("--values", EVERYTHING), "PrometheusRule")
-    (group,) = rule["spec"]["groups"]
-    there = set()
-    for metrics in (
-        Metrics(driver="gpu.nvidia.com", node="n", version="0"),
-        MpsMetrics(driver="gpu.nvidia.com", version="0"),
-    ):
-        there |= set(re.findall(r"^# TYPE (\w+) ", metrics_text(metrics.wsgi_app), re.MULTILINE))
-    named = {name for one in group["rules"] for name in re.findall(r"nvidia_\w+", one["expr"])}
-    assert len(named) >= 6
-    assert named <= there
 
 
 def test_a_scrape_reaches_both_daemon_sets(render: Render) -> None:
@@ -368,6 +394,29 @@ def test_one_value_takes_claim_status_away_with_its_rights(render: Render, on: b
     }
     assert granted == (rights if on else set())
     assert environment(driver_pod(things)).get("CLAIM_STATUS") == (None if on else "false")
+
+
+def test_health_settings_reach_the_driver(render: Render) -> None:
+    found = environment(driver_pod(render("--values", EVERYTHING)))
+    settings = Settings.model_validate(
+        {name.lower(): value for name, value in found.items() if name.lower() in HEALTH_SETTINGS}
+        | {"node_name": "n"}
+    )
+    assert {name: getattr(settings, name) for name in HEALTH_SETTINGS} == {
+        "taint_warning": "None",
+        "taint_fault": "NoExecute",
+        "taint_loss": "off",
+        "health_settle": 90.0,
+        "additional_xids_to_ignore": "92,119",
+    }
+
+
+def test_the_charts_health_is_the_drivers_own_by_default(render: Render) -> None:
+    found = environment(driver_pod(render()))
+    usual = Settings(node_name="n")
+    for name in HEALTH_SETTINGS:
+        value = found.get(name.upper(), "")
+        assert type(getattr(usual, name))(value) == getattr(usual, name)
 
 
 def test_a_driver_without_ports_has_no_probes_and_no_metrics(render: Render) -> None:

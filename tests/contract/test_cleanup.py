@@ -16,6 +16,7 @@ from dra_driver.mps.cgroup import GROUP
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from worlds.configs import HALF, LONG
+from worlds.nvidia import checkpoint
 from worlds.process import SLICES, ProcessNode, eventually
 
 MIG = "gpu-0-mig-1g10gb-19-0"
@@ -157,6 +158,19 @@ def test_a_checkpoint_of_nvidias_driver_and_its_daemons_stay(
     assert sorted(path.name for path in node.place.data.iterdir()) == ["checkpoint.json", "mps"]
     assert theirs.is_dir()
     assert not list(node.place.registry.iterdir())
+
+
+def test_of_a_node_that_was_taken_over_nothing_stays(node: ProcessNode) -> None:
+    machine = node.install_gpus("h100x8")
+    node.place.data.mkdir(parents=True)
+    (node.place.data / "checkpoint.json").write_bytes(checkpoint({}, boot_id=machine.boot_id))
+    node.driver.start()
+    node.wait_devices(8)
+    assert (node.place.data / "checkpoint.json.taken-over").exists()
+    assert not (node.place.data / "checkpoint.json").exists()
+    assert node.driver.stop() == 0
+    assert main(command(node)) == 0
+    assert files(node) == []
 
 
 def test_a_socket_of_another_program_is_none_of_ours(node: ProcessNode) -> None:

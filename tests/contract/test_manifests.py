@@ -258,6 +258,7 @@ def test_a_demo_is_whole(folder: Path) -> None:
         "equal",
         "disjoint",
         "sameMig",
+        "sick",
         *by_container,
     }
     containers = {
@@ -269,6 +270,11 @@ def test_a_demo_is_whole(folder: Path) -> None:
     assert set(expect["gpus"]) == containers
     groups += [list(expect.get(part, {})) for part in by_container]
     assert {container for group in groups for container in group} <= containers
+    if sick := expect.get("sick"):
+        assert sick["container"] in expect["gpus"]
+        assert sick["grows"] in {
+            thing["metadata"]["name"] for thing in things if thing["kind"] == "Deployment"
+        }
     in_namespaces = [thing for thing in things if thing["kind"] != "DeviceClass"]
     names = {one["metadata"].get("namespace", one["metadata"]["name"]) for one in in_namespaces}
     assert names == {expect["namespace"]} == {folder.name}

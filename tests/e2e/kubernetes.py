@@ -27,23 +27,26 @@ def cluster_of(name: str, *, for_pods: bool = False) -> Cluster:
     )
 
 
-def lacking() -> frozenset[Feature]:
-    """Return the features that the API server of these tests does not have."""
+def is_on(gate: str) -> bool:
+    """Tell whether a feature that is on as of the first version with all of them is on here."""
     gates = dict(word.split("=") for word in FEATURE_GATES.split(",") if word)
     minor = tuple(map(int, KUBERNETES.split(".")[:2])) if KUBERNETES else ALL_FEATURES_ON
-    usual = str(minor >= ALL_FEATURES_ON).lower()
-    return frozenset(one for one in Feature if gates.get(one, usual) != "true")
+    return gates.get(gate, str(minor >= ALL_FEATURES_ON).lower()) == "true"
 
 
-def needs(*features: Feature) -> pytest.MarkDecorator:
+def lacking() -> frozenset[Feature]:
+    """Return the features that the API server of these tests does not have."""
+    return frozenset(one for one in Feature if not is_on(one))
+
+
+def needs(*features: Feature | str) -> pytest.MarkDecorator:
     """Mark a test, or a module's tests, with what it needs of Kubernetes."""
     return pytest.mark.feature(*features)
 
 
 def skip_if_lacking(item: pytest.Item) -> None:
     """Skip a test whose Kubernetes lacks what the test needs."""
-    without = lacking()
     for marker in item.iter_markers("feature"):
         for feature in marker.args:
-            if feature in without:
+            if not is_on(feature):
                 pytest.skip(f"Kubernetes {KUBERNETES or 'here'} has {feature} switched off")

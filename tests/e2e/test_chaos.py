@@ -14,7 +14,7 @@ from e2e.kubernetes import CONTAINERD, KUBERNETES, needs
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster,
+    pytest.mark.own_cluster(stream=2),
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
 ]
 

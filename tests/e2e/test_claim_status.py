@@ -15,12 +15,12 @@ from testbed.claims import mig_profile
 from testbed.commands import run, wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.machine import DRIVER
-from testbed.pod_resources import told_devices
 from testbed.pods import migs_seen
 
 from dra_driver.doctor.cluster_facts import Feature
 from e2e.conftest import OTHER
 from e2e.kubernetes import needs
+from e2e.monitoring import mapped
 from e2e.scene import NAMESPACE, Scene, cel
 from e2e.sharing import claim_spec, mps_limits, time_slicing
 
@@ -66,26 +66,8 @@ def enforced_by(scene: Scene, name: str) -> str:
 
 
 def monitored(scene: Scene, pod: str) -> set[tuple[str, str]]:
-    """Devices and UUIDs of a container's claims, as dcgm-exporter finds them.
-
-    It asks the kubelet for pool and device, and looks up type and UUID in the ResourceSlices.
-    """
-    socket = scene.node.cluster.plugins.parent / "pod-resources" / "kubelet.sock"
-    told = told_devices(socket, NAMESPACE, pod, "ctr")
-    published = {
-        (one["pool"]["name"], device["name"]): device["attributes"]
-        for one in scene.node.slices()
-        for device in one.get("devices", [])
-    }
-    assert {one.driver for one in told} == {DRIVER_NAME}
-    # With a second device of a claim, kubelets name the CDI ids of the first once more.
-    assert all(
-        one.cdi_ids[-1].endswith(f"-{one.device}{one.share_id and '-'}{one.share_id}")
-        for one in told
-    )
-    found = [(one.device, published[one.pool, one.device]) for one in told]
-    assert {each["type"]["string"] for _, each in found} == {"gpu"}
-    return {(device, each["uuid"]["string"]) for device, each in found}
+    """Devices and UUIDs of a container's GPUs, as dcgm-exporter finds them."""
+    return {(one.device, one.gpu) for one in mapped(scene, pod)}
 
 
 def path_of(name: str) -> str:
@@ -126,8 +108,8 @@ def test_whole_gpus_are_named_as_the_container_sees_them_until_they_are_given_ba
         assert data["productName"] == attributes["productName"]["string"]
         assert data["pciBusID"] == attributes["resource.kubernetes.io/pciBusID"]["string"]
         assert data["sharing"] == {"strategy": "Exclusive"}
-        (condition,) = one["conditions"]
-        assert (condition["type"], condition["status"]) == ("Ready", "True")
+        conditions = {each["type"]: each["status"] for each in one["conditions"]}
+        assert conditions == {"Ready": "True", "Healthy": "True"}
     assert monitored(scene, pod) == {(one["device"], one["data"]["uuid"]) for one in found}
     (claim,) = claims_of(scene)
     owners = [one["manager"] for one in claim["metadata"]["managedFields"]]

@@ -42,6 +42,7 @@ class Node:
         driver = self.node.driver
         if driver.running() and driver.env["CONSUMABLE_SHARES"] == mode:
             return
+        before = None if driver.env["CONSUMABLE_SHARES"] == mode else self.capacities()
         driver.stop()
         driver.env["CONSUMABLE_SHARES"] = mode
         driver.start()
@@ -49,10 +50,19 @@ class Node:
         wanted = {"disabled": set(), "memory": {"cores"}, "unlimited": {"cores"}}
         added = wanted.get(mode, {"cores", "shares"})
         wait_until(
-            lambda: set(self.gpu()["capacity"]) & {"cores", "shares"} == added,
+            # Two modes have the same capacities, with other policies.
+            lambda: (
+                self.capacities() != before
+                and set(self.gpu()["capacity"]) & {"cores", "shares"} == added
+            ),
             f"the GPU to be published in mode {mode}",
             timeout=30,
         )
+
+    def capacities(self) -> list[Object]:
+        """What is published of all devices."""
+        devices = (one for each in self.node.slices() for one in each.get("devices", []))
+        return [one["capacity"] for one in devices]
 
     def gpu(self) -> Object:
         """The whole GPU as it is published."""

@@ -12,7 +12,7 @@ from dra_driver.doctor.cluster_facts import Feature
 from e2e.conftest import missing
 from e2e.kubernetes import KUBERNETES, needs
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster, needs(Feature.COUNTERS)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2), needs(Feature.COUNTERS)]
 
 PODS = 8
 

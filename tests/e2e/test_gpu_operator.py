@@ -27,7 +27,7 @@ from e2e.scene import NAMESPACE as SCENES
 from e2e.scene import Scene
 from e2e.sharing import Shared, mps_limits
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
 
 PAUSED = "paused-for-driver-upgrade"
 OPERANDS = ("operator-validator", "container-toolkit", "dcgm-exporter")
@@ -195,7 +195,7 @@ def versions(node: InstalledNode) -> set[str]:
     return {
         str(device["attributes"]["driverVersion"]["version"])
         for one in node.slices()
-        for device in one.get("devices", [])
+        for device in one.get("devices") or []  # null in an older API server's empty lists
         if "driverVersion" in device.get("attributes", {})
     }
 

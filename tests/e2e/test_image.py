@@ -6,6 +6,7 @@ nothing else is said, without capabilities and as a user that the image does not
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,12 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from image import archive
+from image import archive, sbom
 from image.archive import Image
 from image.command import load
 from image.inspection import complaints
-from image.recipe import Recipe, own_architecture, version
+from image.recipe import NAME, REPOSITORY, Recipe, own_architecture, version
+from packageurl import PackageURL
 from testbed.machine import SimulatedMachine
 
 from containers import Containers, do
@@ -26,6 +28,7 @@ from e2e.scene import Scene
 pytestmark = pytest.mark.e2e
 
 ANYBODY = 12345
+LOCKS = REPOSITORY / "hack" / "image"
 UNREACHABLE = {
     "apiVersion": "v1",
     "kind": "Config",
@@ -121,6 +124,22 @@ def _config(
 def test_nothing_is_in_the_image_that_should_not_be(place: Place) -> None:
     assert complaints(place.image) == []
     sys.stdout.write(f"{place.image.download} bytes, {place.image.unpacked} unpacked\n")
+
+
+def test_the_image_is_quick_to_download(place: Place) -> None:
+    assert place.image.download < 45e6
+
+
+def test_the_bill_of_materials_names_every_package_and_no_other(place: Place) -> None:
+    bill = json.loads(sbom.document(place.image, NAME, version()))
+    named = [PackageURL.from_string(one["purl"]) for one in bill["components"]]
+    locked = re.findall(r"^(\S+)==(\S+)", (LOCKS / "runtime.lock").read_text(), re.MULTILINE)
+    python = {(one.name, one.version) for one in named if one.type == "pypi"}
+    assert python == {*locked, (NAME, version())}
+    lines = (LOCKS / "packages").read_text().splitlines()
+    wanted = {line for line in lines if not line.startswith("#")}
+    assert {one.name for one in named if one.type == "deb"} == wanted
+    assert all(one.version for one in named)
 
 
 def test_every_library_of_the_image_finds_those_that_it_needs(place: Place) -> None:

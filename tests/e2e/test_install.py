@@ -5,36 +5,44 @@ groups and set on its GPUs, and the objects of the cluster, are compared.
 """
 
 import hashlib
+import json
 import os
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
+from image.command import load
 from image.recipe import NAME as IMAGE
 from image.recipe import version
 from testbed import mps
-from testbed.commands import REPOSITORY, TestbedError, run, wait_until
-from testbed.installed_node import NAMESPACE, InstalledNode
+from testbed.commands import TestbedError, run, wait_until
+from testbed.installed_node import LABEL, NAMESPACE, InstalledNode
 from testbed.machine import DRIVER
 from testbed.mounts import mounts_below
 
+from dra_driver.doctor.cluster_facts import Feature
 from dra_driver.mps.cgroup import GROUP
 from e2e.conftest import missing
-from e2e.kubernetes import cluster_of
+from e2e.kubernetes import cluster_of, needs
 from e2e.needs import cannot_run
+from e2e.overlays import write_cleanup, write_overlay
+from e2e.pod_starts import Span, starting_pods, summary, too_long
 from e2e.scene import NAMESPACE as SCENES
 from e2e.scene import Scene
-from e2e.sharing import CGROUPS, PERCENTAGE, UNDER_MPS, USUAL, Shared, mps_limits
+from e2e.shares import SHARED, config, environment
+from e2e.sharing import CGROUPS, PERCENTAGE, PIPE, UNDER_MPS, USUAL, Shared, mps_limits
+from images import another_build
 
-pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
 
-SECOND = "second"
-"""Tag of the second build."""
+SECOND = "99.0.0"
+"""Version and tag of the second build."""
+
+COMPONENTS = ("kubelet-plugin", "mps-supervisor")
 
 KINDS = (
     "clusterroles,clusterrolebindings,deviceclasses,resourceslices,priorityclasses,"
@@ -64,8 +72,9 @@ def node(tmp_path_factory: pytest.TempPathFactory, image_archive: Path) -> Itera
         node.up_bare(print)
         if not node.can_run_mps:
             cannot_run("NVIDIA's MPS programs could not be had")
-        full = f"docker.io/library/{IMAGE}"
-        node.cluster.ctr("images", "tag", f"{full}:{version()}", f"{full}:{SECOND}")
+        name = f"docker.io/library/{IMAGE}:{SECOND}"
+        second = node.folder / "second.tar"
+        load(node.cluster, another_build(image_archive, second, version=SECOND, name=name))
         Scene.prepare(node)
         yield node
     finally:
@@ -94,11 +103,13 @@ def scene(installed: InstalledNode) -> Iterator[Scene]:
 
 
 @contextmanager
-def leaves_nothing(node: InstalledNode) -> Iterator[None]:
-    """Check that the driver, uninstalled, and `dra-driver cleanup` leave the node as it was."""
+def leaves_nothing(
+    node: InstalledNode, clean: Callable[[InstalledNode], None] | None = None
+) -> Iterator[None]:
+    """Check that the driver, uninstalled, and a cleanup leave the node as it was."""
     before = footprint(node)
     yield
-    cleanup(node)
+    (clean or cleanup)(node)
     wait_until_as(node, before)
 
 
@@ -126,7 +137,7 @@ def footprint(node: InstalledNode) -> Footprint:
     groups = (*CGROUPS.glob(GROUP), *CGROUPS.glob(f"*/{GROUP}"))
     return {
         "files": {
-            str(path)
+            look(path)
             for folder in (place.plugins, place.registry, place.cdi_root)
             for path in folder.rglob("*")
         },
@@ -141,6 +152,12 @@ def footprint(node: InstalledNode) -> Footprint:
         "GPUs": {f"{uuid} {settings}" for uuid, settings in node.machine.settings().items()}
         | {*node.machine.mig_devices()},
     }
+
+
+def look(path: Path) -> str:
+    """A path with what it is, by whom it may be used, and what it holds."""
+    content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    return f"{path} {path.lstat().st_mode:o} {content}"
 
 
 def cleanup(node: InstalledNode) -> None:
@@ -176,37 +193,37 @@ def images(node: InstalledNode) -> set[str]:
     }
 
 
-@contextmanager
-def starting_pods(scene: Scene) -> Iterator[Callable[[], int]]:
-    """Start pods with GPUs meanwhile, one after another; yields what says how many were started.
+def doctor_of_an_admin(node: InstalledNode) -> dict[str, set[str]]:
+    """How grave the findings are that an admin has from a laptop, by their checks."""
+    env = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    config = ("--kubeconfig", node.cluster.env["KUBECONFIG"])
+    return severities(run((DRIVER, "doctor", "--scope", "cluster", "-o", "json", *config), env=env))
 
-    A pod whose first preparation fails is an error at the end, though it runs a minute later.
-    """
-    template = scene.template("each")
-    stop, warnings = threading.Event(), list[str]()
-    started = list[str]()
 
-    def start() -> None:
-        while not stop.is_set():
-            pod = scene.pod(f"each-{len(started)}", templates=[template])
-            scene.running(pod, timeout=60)
-            events = scene.api.all("Event", SCENES, fieldSelector=f"involvedObject.name={pod}")
-            warnings.extend(
-                f"{pod}: {one['reason']}: {one['message']}"
-                for one in events
-                if one["type"] == "Warning" and one["reason"] != "FailedScheduling"
-            )
-            scene.delete(pod)
-            started.append(pod)
+def doctor_in_the_pod(node: InstalledNode) -> dict[str, set[str]]:
+    """The same of those that the driver's pod has, as it is: of its node and of the cluster."""
+    (pod,) = node.driver_pods(labelSelector="app.kubernetes.io/component=kubelet-plugin")
+    where = ("exec", "--namespace", NAMESPACE, pod["metadata"]["name"], "--")
+    return severities(node.cluster.kubectl(*where, "dra-driver", "doctor", "-o", "json"))
 
-    with ThreadPoolExecutor(1) as pool:
-        loop = pool.submit(start)
-        try:
-            yield lambda: -1 if loop.done() else len(started)
-        finally:
-            stop.set()
-            loop.result(timeout=180)
-    assert warnings == []
+
+def severities(document: str) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for one in json.loads(document)["findings"]:
+        found.setdefault(one["id"], set()).add(one["severity"])
+    return found
+
+
+def said_versions(node: InstalledNode) -> dict[str, str]:
+    """What `dra-driver --version` says in the pods of the DaemonSets, by component."""
+    said = {}
+    for pod in node.driver_pods():
+        metadata = pod["metadata"]
+        where = ("exec", "--namespace", NAMESPACE, metadata["name"])
+        said[metadata["labels"]["app.kubernetes.io/component"]] = node.cluster.kubectl(
+            *where, "--", "dra-driver", "--version"
+        ).strip()
+    return said
 
 
 def test_pods_get_whole_gpus_and_mps_from_an_installed_driver(
@@ -220,32 +237,82 @@ def test_pods_get_whole_gpus_and_mps_from_an_installed_driver(
     assert shared.ask(PERCENTAGE) == "50.0"
 
 
-def test_no_pod_start_fails_while_the_driver_is_upgraded_and_downgraded(
+def test_doctor_finds_nothing_wrong_from_a_laptop_and_from_the_drivers_pod(
+    installed: InstalledNode,
+) -> None:
+    far = doctor_of_an_admin(installed)
+    assert (far["daemonset"], far["permissions"]) == ({"ok"}, {"ok"})
+    assert "error" not in set().union(*far.values())
+    near = doctor_in_the_pod(installed)
+    assert "error" not in set().union(*near.values())
+    of_node = ["driver-library", "gpus", "device-nodes", "cdi-folder", "registration"]
+    of_cluster = ["api-server", "permissions", "slices"]
+    assert [one for one in of_node + of_cluster if near[one] == {"ok"}] == of_node + of_cluster
+
+
+@needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE)
+def test_a_share_config_reaches_the_running_driver_by_its_config_map(
+    installed: InstalledNode, scene: Scene
+) -> None:
+    before, divided = containers(installed), config("mps", 2, devices=1, renameByDefault=True)
+    installed.share(divided)
+    wait_until(lambda: shares_of(installed) == 2, "the shares to be published", timeout=180)
+    words = ("configmap", "share-configs", "--output", "jsonpath={.data.default}")
+    assert installed.cluster.kubectl("get", "--namespace", NAMESPACE, *words) == divided
+    pods = [scene.pod(name, limits={SHARED: 1}) for name in ("first", "second")]
+    scene.running(*pods, timeout=120)
+    (gpu,) = {uuid for pod in pods for uuid in scene.gpus(pod)}
+    assert mps.ask(installed.place, f"shared_{gpu}", PERCENTAGE) == "50.0"
+    assert [environment(scene, pod)[PIPE] for pod in pods] == ["/tmp/nvidia-mps"] * 2
+    scene.unschedulable(scene.pod("third", limits={SHARED: 1}))
+    assert containers(installed) == before
+
+
+def shares_of(node: InstalledNode) -> int:
+    """How many shares the node's slices have."""
+    return sum("-share-" in name for name in node.devices())
+
+
+def containers(node: InstalledNode) -> set[str]:
+    """The containers of the DaemonSets' pods; one that was restarted has another id."""
+    statuses = (pod["status"]["containerStatuses"] for pod in node.driver_pods())
+    return {one["containerID"] for each in statuses for one in each}
+
+
+def test_no_pod_start_fails_or_waits_while_the_driver_is_upgraded_and_downgraded(
     installed: InstalledNode, scene: Scene
 ) -> None:
     whole, part, shared = whole_and_shared(scene)
     before = scene.container_ids(whole, part)
     daemon, gpu = shared.daemon(), scene.gpus(whole)
-    with starting_pods(scene) as started:
+    changes: list[Span] = []
+    with starting_pods(scene) as starts:
+        starts.wait_for_more(6)
         for tag in (SECOND, ""):
-            wait_for_more(started)
+            began = time.monotonic()
             installed.upgrade(tag=tag)
-            assert images(installed) == {f"{IMAGE}:{tag or version()}"}
-            wait_for_more(started)
+            changes.append((began, time.monotonic()))
+            build = tag or version()
+            assert images(installed) == {f"{IMAGE}:{build}"}
+            assert said_versions(installed) == dict.fromkeys(COMPONENTS, f"dra-driver {build}")
+            starts.wait_for_more(2)
     assert scene.container_ids(whole, part) == before
     assert (shared.daemon(), scene.gpus(whole)) == (daemon, gpu)
+    usual, meanwhile = starts.outside(changes), starts.within(changes)
+    assert all(meanwhile)
+    for name, some in zip(("without", "upgrade", "downgrade"), (usual, *meanwhile), strict=True):
+        sys.stdout.write(f"{name}: {summary(some)}\n")
+        assert too_long(some, usual) == []
 
 
-def wait_for_more(started: Callable[[], int]) -> None:
-    """Wait until one more pod was started, or the loop has ended, which tells why."""
-    now = started()
-    wait_until(lambda: started() == -1 or started() > now, "one more pod start", timeout=120)
-
-
-def test_kubectl_installs_the_same_through_kustomize(node: InstalledNode, tmp_path: Path) -> None:
-    write_overlay(node, tmp_path)
-    with leaves_nothing(node):
-        node.cluster.kubectl("apply", "-k", tmp_path)
+def test_kubectl_installs_the_same_and_takes_it_away_through_kustomize(
+    node: InstalledNode, tmp_path: Path
+) -> None:
+    overlay, removal = tmp_path / "install", tmp_path / "cleanup"
+    write_overlay(node, overlay, SECOND)
+    write_cleanup(node, removal, SECOND)
+    with leaves_nothing(node, lambda node: clean_by_manifest(node, removal)):
+        node.cluster.kubectl("apply", "-k", overlay)
         try:
             node.start_driver()
             scene = Scene(node)
@@ -255,68 +322,21 @@ def test_kubectl_installs_the_same_through_kustomize(node: InstalledNode, tmp_pa
             scene.clear()
         finally:
             node.uninstall()
-            node.cluster.kubectl("delete", "-k", tmp_path, "--wait", timeout=120)
+            node.cluster.kubectl("delete", "-k", overlay, "--wait", timeout=120)
 
 
-def write_overlay(node: InstalledNode, folder: Path) -> None:
-    """Write a kustomization of this repository's manifests for a node of hack/cluster."""
-    driver = {
-        "KUBELET_REGISTRAR_DIRECTORY_PATH": str(node.place.registry),
-        "CDI_ROOT": str(node.place.cdi_root),
-        **node.pod_environment(),
-    }
-    base = os.path.relpath(REPOSITORY / "manifests", folder)
-    overlay = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": [base],
-        "images": [{"name": IMAGE, "newTag": SECOND}],
-        "patches": [
-            {"patch": patch(node, "dra-driver", "kubelet-plugin", driver)},
-            {"patch": patch(node, "dra-driver-mps-supervisor", "mps-supervisor", {})},
-        ],
-    }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-
-
-def patch(node: InstalledNode, name: str, container: str, env: Mapping[str, str]) -> str:
-    """A strategic merge patch that gives a DaemonSet the paths of this node."""
-    place, default = node.place, "/var/lib/kubelet"
-    paths = {"plugins": place.plugins, "driver-root": place.driver_root}
-    mounts = {f"{default}/plugins": ("plugins", place.plugins)}
-    if env:
-        paths |= {"plugins-registry": place.registry, "cdi": place.cdi_root}
-        mounts |= {
-            f"{default}/plugins_registry": ("plugins-registry", place.registry),
-            "/var/run/cdi": ("cdi", place.cdi_root),
-        }
-    propagation = "HostToContainer" if env else "Bidirectional"
-    env = env | {
-        "NVIDIA_DRIVER_ROOT": str(place.driver_root),
-        "KUBELET_PLUGINS_DIRECTORY_PATH": str(place.plugins),
-    }
-    spec = {
-        "containers": [
-            {
-                "name": container,
-                "env": [{"name": key, "value": value} for key, value in env.items()],
-                "volumeMounts": [
-                    *({"mountPath": old, "$patch": "delete"} for old in mounts),
-                    *(
-                        {"name": volume, "mountPath": str(path)}
-                        | ({"mountPropagation": propagation} if volume == "plugins" else {})
-                        for volume, path in mounts.values()
-                    ),
-                ],
-            }
-        ],
-        "volumes": [
-            {"name": volume, "hostPath": {"path": str(path)}} for volume, path in paths.items()
-        ],
-    }
-    metadata = {"name": name, "namespace": NAMESPACE}
-    head = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata}
-    return yaml.safe_dump(head | {"spec": {"template": {"spec": spec}}})
+def clean_by_manifest(node: InstalledNode, folder: Path) -> None:
+    """Take off the node what is left, by manifests/cleanup.yaml; there is something."""
+    kubectl = node.cluster.kubectl
+    assert [*node.place.data.iterdir()] != []
+    kubectl("label", "node", node.cluster.node, f"{LABEL}=true")
+    kubectl("apply", "-k", folder)
+    try:
+        node.wait_ready(timeout=240)
+        assert f"removed: {node.place.data}\n" in cleanups_log(node)
+    finally:
+        kubectl("delete", "-k", folder, "--wait", timeout=120)
+        node.uninstall()
 
 
 def test_pods_of_the_image_take_off_a_node_what_the_driver_has_left(node: InstalledNode) -> None:
@@ -327,6 +347,11 @@ def test_pods_of_the_image_take_off_a_node_what_the_driver_has_left(node: Instal
         node.start_driver()
         scene = Scene(node)
         _, _, shared = whole_and_shared(scene)
+        node.clean_up("--dry-run")
+        node.wait_ready(timeout=240)  # it is tried again at growing intervals
+        assert f"would remove: record of claim {SCENES}/{shared.claim}\n" in cleanups_log(node)
+        assert shared.ask(PERCENTAGE) == "50.0"
+
         node.clean_up()
         said = wait_until(lambda: refusal(node), "the cleanup's reason", timeout=120)
         assert "claims are prepared on this node: " in said
@@ -335,10 +360,8 @@ def test_pods_of_the_image_take_off_a_node_what_the_driver_has_left(node: Instal
         assert shared.ask(PERCENTAGE) == "50.0"
 
         node.clean_up("--force")
-        node.wait_ready(timeout=240)  # it is tried again at growing intervals
-        (pod,) = node.driver_pods()
-        log = node.cluster.api.log(pod["metadata"]["name"], "cleanup", NAMESPACE)
-        assert re.search(f"removed: /host/sys/fs/cgroup/.*{GROUP}", log)
+        node.wait_ready(timeout=240)
+        assert re.search(f"removed: /host/sys/fs/cgroup/.*{GROUP}", cleanups_log(node))
         assert mps.processes(node.place.plugins) == {}
         assert set(node.machine.settings().values()) == {USUAL}
         assert (node.place.left_over(), node.place.data.exists()) == ([], False)
@@ -351,6 +374,12 @@ def test_pods_of_the_image_take_off_a_node_what_the_driver_has_left(node: Instal
     finally:
         node.uninstall()
     wait_until_as(node, before)
+
+
+def cleanups_log(node: InstalledNode) -> str:
+    """What the cleanup's only pod has said."""
+    (pod,) = node.driver_pods()
+    return node.cluster.api.log(pod["metadata"]["name"], "cleanup", NAMESPACE)
 
 
 def refusal(node: InstalledNode) -> str:

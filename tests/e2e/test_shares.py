@@ -34,11 +34,12 @@ from e2e.sharing import MEMORY, PERCENTAGE, PIPE
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster,
+    pytest.mark.own_cluster(stream=2),
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
 ]
 
 LABEL = "nvidia.com/device-plugin.config"
+PRIORITY = "CUDA_MPS_CLIENT_PRIORITY"
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +97,15 @@ def running(scene: Scene, app: str, count: int) -> list[str]:
     return wait_until(look, f"{count} pods of {app} to run", timeout=90)
 
 
+def bounded(scene: Scene, name: str, limits: dict[str, str]) -> str:
+    """Make a pod that bounds itself by MPS's variables, and asks for priority below others."""
+    own = {THREADS: "5", PRIORITY: "1"}
+    env = {"env": [{"name": name, "value": value} for name, value in own.items()]}
+    ctr = container("ctr", {"limits": limits}, STAY) | env
+    spec = {"terminationGracePeriodSeconds": 1, "containers": [ctr]}
+    return scene.make("Pod", name, {"spec": spec})
+
+
 def test_the_deployment_of_a_device_plugin_user_runs_four_times_on_one_gpu(
     shares: Shares, scene: Scene
 ) -> None:
@@ -104,12 +114,20 @@ def test_the_deployment_of_a_device_plugin_user_runs_four_times_on_one_gpu(
     scene.node.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(runtime_class))
     app = deployment(scene, 4, {GPU: "1"})
     (first,) = running(scene, app, 1)
+    others = {pod["metadata"]["name"] for pod in scene.api.all("Pod", NAMESPACE)} - {first}
+    assert len(others) == 3
+    for pod in others:
+        scene.unschedulable(pod)
     shares.set(config("timeSlicing", 4), 4)
     # Whoever has all of the GPU keeps it; the next ones share it.
     scene.api.delete("Pod", first, NAMESPACE)
     pods = running(scene, app, 4)
     assert len({scene.gpus(pod) for pod in pods}) == 1
     assert "share-0-of-4" in shares.status()
+    for pod in pods:
+        made = scene.api.get("Pod", pod, NAMESPACE)["status"]["extendedResourceClaimStatus"]
+        said = scene.warning(made["resourceClaimName"], "GPUMemoryNotLimited")
+        assert "time-slicing divides no memory" in said
 
 
 def test_eight_and_two_of_ten_shares_are_limited_to_eighty_and_twenty_percent(
@@ -134,7 +152,11 @@ def test_eight_and_two_of_ten_shares_are_limited_to_eighty_and_twenty_percent(
     assert len(set(mps.processes(scene.node.place.plugins).values())) == 1
     scene.delete(large)
     scene.running(third)
-    scene.delete(small, third)
+    # Whoever asks for the whole GPU now has no place either: two others have shares of it.
+    late = scene.pod("late", claims=[scene.claim("late")])
+    scene.unschedulable(late)
+    scene.unschedulable(whole)
+    scene.delete(late, small, third)
     scene.running(whole)
     assert scene.gpus(whole) == (gpu,)
     assert PIPE not in environment(scene, whole)
@@ -153,6 +175,22 @@ def test_ten_pods_have_a_tenth_each_which_the_daemon_enforces(
     assert all(THREADS not in environment(scene, pod) for pod in pods)
     scene.delete(*pods)
     assert mps.processes(scene.node.place.plugins) == {}
+
+
+def test_a_pods_own_lower_limit_holds_with_single_shares_and_its_priority_always(
+    mps_shares: Shares, scene: Scene
+) -> None:
+    mps_shares.set(config("mps", 10), 10)
+    single = bounded(scene, "single", {GPU: "1"})
+    scene.running(single)
+    env = environment(scene, single)
+    assert (env[PIPE], env[THREADS], env[PRIORITY]) == ("/tmp/nvidia-mps", "5", "1")
+    scene.delete(single)
+    mps_shares.set(config("mps", 5, failRequestsGreaterThanOne=False), 5)
+    combined = bounded(scene, "combined", {GPU: "2"})
+    scene.running(combined)
+    env = environment(scene, combined)
+    assert (env[PIPE], env[THREADS], env[PRIORITY]) == ("/tmp/nvidia-mps", "40", "1")
 
 
 def test_a_request_for_two_is_refused_with_the_reason_where_the_file_says_so(
@@ -230,18 +268,30 @@ def test_a_broken_file_changes_nothing_and_status_says_where_it_is_wrong(
     scene.running(scene.pod("next", limits={GPU: 1}))
 
 
-def test_the_nodes_label_chooses_among_named_configs(shares: Shares, scene: Scene) -> None:
+def test_the_nodes_label_chooses_among_named_configs(mps_shares: Shares, scene: Scene) -> None:
+    shares = mps_shares
     shares.write(config("timeSlicing", 3), "tesla-t4")
-    shares.write(config("timeSlicing", 6), "a100-40gb")
+    shares.write(config("mps", 6, failRequestsGreaterThanOne=False), "a100-40gb")
     name = scene.node.cluster.node
+
+    def tenant(label: str, count: int) -> dict[str, str]:
+        """Start a pod with a share under a label; return what its container is told."""
+        scene.node.cluster.kubectl("label", "--overwrite", "node", name, f"{LABEL}={label}")
+        shares.wait(count)
+        pod = scene.pod(label, limits={GPU: 1})
+        scene.running(pod)
+        assert len(scene.gpus(pod)) == 1
+        assert f"gpu-0-share-0-of-{count}" in shares.status()
+        env = environment(scene, pod)
+        scene.delete(pod)
+        return env
+
     try:
-        scene.node.cluster.kubectl("label", "node", name, f"{LABEL}=tesla-t4")
-        shares.wait(3)
-        scene.node.cluster.kubectl("label", "--overwrite", "node", name, f"{LABEL}=a100-40gb")
-        shares.wait(6)
+        assert PIPE not in tenant("tesla-t4", 3)
+        assert tenant("a100-40gb", 6)[THREADS] == "16"
         scene.node.cluster.kubectl("label", "--overwrite", "node", name, f"{LABEL}=none-such")
         wait_until(lambda: "none-such" in shares.status(), "status to name the label", timeout=30)
-        shares.wait(6)
+        assert tenant("none-such", 6)[THREADS] == "16"
     finally:
         scene.node.cluster.kubectl("label", "node", name, f"{LABEL}-")
     shares.wait(0)
@@ -281,6 +331,41 @@ def test_gpus_that_a_device_plugin_advertises_are_not_offered_beside_it(
     other = scene.pod("other", limits={GPU: 1})
     scene.running(other)
     assert scene.gpus(other) == scene.gpus(pod)
+
+
+@pytest.fixture
+def beside(shares: Shares) -> Iterator[None]:
+    """A driver that publishes its GPUs though a device plugin advertises some."""
+    driver = shares.node.driver
+    driver.env["BESIDE_DEVICE_PLUGIN"] = "publish"
+    driver.stop()
+    driver.start()
+    driver.wait_registered()
+    yield
+    del driver.env["BESIDE_DEVICE_PLUGIN"]
+    driver.stop()
+    driver.start()
+    driver.wait_registered()
+
+
+@pytest.mark.usefixtures("beside")
+def test_shares_published_beside_a_device_plugin_serve_no_pod_until_it_offers_none(
+    shares: Shares, scene: Scene
+) -> None:
+    shares.set(config("timeSlicing", 4), 4)
+    try:
+        advertise(scene, "1")
+        counted = scene.pod("counted", limits={GPU: 1})
+        (pod,) = scene.running(counted)
+        assert "extendedResourceClaimStatus" not in pod["status"]
+        waits = scene.pod("waits", limits={GPU: 1})
+        assert f"Insufficient {GPU}" in scene.unschedulable(waits)
+        shares.wait(4)
+    finally:
+        advertise(scene, "0")
+    (pod,) = scene.running(waits)
+    assert "extendedResourceClaimStatus" in pod["status"]
+    assert len(scene.gpus(waits)) == 1
 
 
 def advertise(scene: Scene, count: str) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -40,7 +41,7 @@ from e2e.sharing import PIPE
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.own_cluster,
+    pytest.mark.own_cluster(stream=2),
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
 ]
 
@@ -69,19 +70,40 @@ def scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[Scene]:
     yield from unshared_scene(shares, request)
 
 
-@pytest.fixture
-def packed(shares: Shares) -> Iterator[None]:
-    """A driver that gives out all shares of a GPU before those of the next."""
+@contextmanager
+def driver_with(shares: Shares, name: str, value: str) -> Iterator[None]:
+    """A driver with one more setting."""
     driver = shares.node.driver
-    driver.env["SHARE_PLACEMENT"] = "pack"
+    driver.env[name] = value
     driver.stop()
     driver.start()
     driver.wait_registered()
     yield
-    del driver.env["SHARE_PLACEMENT"]
+    del driver.env[name]
     driver.stop()
     driver.start()
     driver.wait_registered()
+
+
+@pytest.fixture
+def packed(shares: Shares) -> Iterator[None]:
+    """A driver that gives out all shares of a GPU before those of the next."""
+    with driver_with(shares, "SHARE_PLACEMENT", "pack"):
+        yield
+
+
+@pytest.fixture
+def in_parts(shares: Shares) -> Iterator[None]:
+    """A driver of whose GPUs any number of claims can have parts."""
+
+    def offered() -> int:
+        devices = (one for each in shares.node.slices() for one in each.get("devices", []))
+        return sum(one.get("allowMultipleAllocations", False) for one in devices)
+
+    with driver_with(shares, "CONSUMABLE_SHARES", "unlimited"):
+        wait_until(lambda: offered() == GPUS, "all GPUs to be offered in parts", timeout=30)
+        yield
+    wait_until(lambda: offered() == 0, "no GPU to be offered in parts", timeout=30)
 
 
 def tenants(scene: Scene, count: int, limits: dict[str, int]) -> list[str]:
@@ -116,6 +138,17 @@ def test_packed_shares_leave_other_gpus_whole(shares: Shares, scene: Scene) -> N
     whole = scene.pod("whole", claims=[scene.claim("whole", count=GPUS - 2)])
     scene.running(whole)
     assert len(scene.gpus(whole)) == GPUS - 2
+
+
+@needs(Feature.CONSUMABLE)
+@pytest.mark.usefixtures("in_parts")
+def test_a_count_of_two_is_parts_of_two_gpus(scene: Scene) -> None:
+    asked = {"count": 2, "capacity": {"requests": {"memory": "60Gi"}}}
+    pods = [scene.pod(name, claims=[scene.claim(name, **asked)]) for name in ("one", "other")]
+    scene.running(*pods)
+    assert [len(set(scene.gpus(pod))) for pod in pods] == [2, 2]
+    # 120 GiB are more than any GPU has: nobody got two parts of one.
+    assert not set(scene.gpus(pods[0])) & set(scene.gpus(pods[1]))
 
 
 def test_a_container_with_shares_of_two_gpus_has_limits_on_each_and_one_daemon(

@@ -1,7 +1,8 @@
 """A node goes from NVIDIA's DRA driver to this one under running pods, whose containers restart.
 
-What that driver leaves is made of what this one has prepared: its checkpoint, and CDI specs under
-its names. Containers then start from these, through the kubelet and containerd.
+What that driver leaves is made of what this one has prepared: its checkpoint, whose newest part is
+`v2` or, of its first releases, `v1`; CDI specs in its shape and under its names, with the hook
+program to which they lead. Containers then start from these, through the kubelet and containerd.
 """
 
 import json
@@ -10,12 +11,12 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
-import yaml
 from testbed.api import Object
 from testbed.claims import gpu_config
 from testbed.commands import wait_until
 from testbed.node import GpuNode
 
+from containers import Containers
 from dra_driver.boot import read_boot_id
 from dra_driver.claims.checkpoint import stored_records
 from dra_driver.claims.devices import DeviceRecord, RecordedGpu, RecordedMig
@@ -23,6 +24,7 @@ from dra_driver.claims.record import ClaimRecord
 from dra_driver.doctor.cluster_facts import Feature
 from e2e.conftest import node_of
 from e2e.kubernetes import needs
+from e2e.nvidia_specs import NvidiaSpecs
 from e2e.scene import NAMESPACE, Scene
 from e2e.shares import environment, restarted
 from e2e.sharing import Shared
@@ -32,6 +34,7 @@ from worlds.nvidia import checkpoint
 pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster, needs(Feature.COUNTERS)]
 
 THEIRS = "PREPARED_BY=nvidia"
+"""Added to their specs, so that it is seen in containers by which spec they were made."""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
         yield node
 
 
-def prepared_by_nvidia(scene: Scene) -> None:
+def prepared_by_nvidia(scene: Scene, specs: NvidiaSpecs, newest: str) -> None:
     """Make it look as if NVIDIA's driver had prepared what is prepared; nothing runs meanwhile."""
     place = scene.node.place
     statuses = {
@@ -51,14 +54,13 @@ def prepared_by_nvidia(scene: Scene) -> None:
     boot_id = read_boot_id(place.driver_root / "proc")
     for name in ("claims", "gpus", "mig"):
         shutil.rmtree(place.data / name)
-    (place.data / "checkpoint.json").write_bytes(checkpoint(claims, boot_id=boot_id))
+    noted = checkpoint(claims, boot_id=boot_id, newest=newest)
+    (place.data / "checkpoint.json").write_bytes(noted)
     for record in records:
         ours = place.cdi_root / f"k8s.gpu.nvidia.com-claim_{record.ref.uid}.json"
-        spec = json.loads(ours.read_text())
-        for device in spec["devices"]:
-            device["containerEdits"].setdefault("env", []).append(THEIRS)
+        theirs = specs.of(record, json.loads(ours.read_text()), env=[THEIRS])
         ours.unlink()
-        ours.with_suffix(".yaml").write_text(yaml.safe_dump(spec))
+        ours.with_suffix(".yaml").write_text(theirs)
 
 
 def as_theirs(record: ClaimRecord, status: Object) -> Object:
@@ -105,8 +107,12 @@ def restart_container(scene: Scene, pod: str, times: int) -> None:
     )
 
 
-def test_pods_keep_their_devices_over_the_change_and_all_is_clean_after_them(scene: Scene) -> None:
+@pytest.mark.parametrize("newest", ["v2", "v1"])
+def test_pods_keep_their_devices_over_the_change_and_all_is_clean_after_them(
+    scene: Scene, containers: Containers, newest: str
+) -> None:
     node, place = scene.node, scene.node.place
+    specs = NvidiaSpecs(containers, place.driver_root, place.data)
     interval = {"interval": "Long"}
     sliced = Shared.make(
         scene, "sliced", gpu=gpu_config(strategy="TimeSlicing", timeSlicingConfig=interval)
@@ -118,8 +124,8 @@ def test_pods_keep_their_devices_over_the_change_and_all_is_clean_after_them(sce
     settings = node.machine.settings()
 
     node.driver.stop()
-    prepared_by_nvidia(scene)
-    specs = {path.name: path.read_text() for path in place.cdi_root.iterdir()}
+    prepared_by_nvidia(scene, specs, newest)
+    written = {path.name: path.read_text() for path in place.cdi_root.iterdir()}
     for pod in (whole, part):
         restart_container(scene, pod, 1)  # no driver is asked: the kubelet knows the ids
         assert environment(scene, pod)["PREPARED_BY"] == "nvidia"
@@ -136,9 +142,10 @@ def test_pods_keep_their_devices_over_the_change_and_all_is_clean_after_them(sce
     scene.running(new, timeout=90)
     scene.running(whole, part)
     assert (scene.gpus(whole), seen(scene, part)) == (gpus, parts)
+    assert "PREPARED_BY" not in environment(scene, new)
     assert scene.gpus(new) != gpus
     assert node.machine.settings() == settings
-    assert {name: (place.cdi_root / name).read_text() for name in specs} == specs
+    assert {name: (place.cdi_root / name).read_text() for name in written} == written
 
     scene.rewritten()
     scene.clear()

@@ -12,6 +12,7 @@ import fuzz
 from dra_driver.claims.checkpoint import check_uid
 from dra_driver.claims.model import ClaimRef, PreparedDevice
 from dra_driver.errors import ConfigError
+from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.protos import dra_v1_pb2 as v1
 from dra_driver.kubelet.protos import dra_v1beta1_pb2 as v1beta1
@@ -69,7 +70,9 @@ def kubelet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubelet]:
     claims = Claims()
     paths = socket_paths(plugins=root / "p", registrar=root / "r")
     calls = ClaimCalls(claims, Metrics(driver="d", node="n", version="1"), clock=lambda: 0.0)
-    plugin = KubeletPlugin(calls, paths, on_status=lambda _: None, check_seconds=60)
+    plugin = KubeletPlugin(
+        calls, paths, HealthStream(tuple), on_status=lambda _: None, check_seconds=60
+    )
     plugin.start()
     try:
         with grpc.insecure_channel(f"unix://{paths.service}") as channel:

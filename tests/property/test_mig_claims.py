@@ -33,6 +33,7 @@ STEPS = st.sampled_from(
         "made",
         "applied",
         "recorded",
+        "described",
         "specified",
         "undone",
         "unspecified",

@@ -90,6 +90,7 @@ devices = st.builds(
     cdi_device_ids=names,
     admin_access=st.booleans(),
     share_id=st.none() | text,
+    subrequest=st.none() | text.filter(bool),
 )
 plans = st.builds(
     SharingPlan,
@@ -110,6 +111,7 @@ records = st.builds(
         st.builds(PendingCleanup, of=plans | realisations, reason=text), max_size=2
     ).map(tuple),
     pods=st.lists(st.builds(ConsumerPod, name=text, uid=text), max_size=2).map(tuple),
+    pod_claim_name=st.none() | text,
 )
 
 

@@ -4,18 +4,24 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import make
 from dra_driver.claims.devices import recorded
-from dra_driver.devices.kinds import GpuPart, NodeDevice, name_of, overlap
-from dra_driver.devices.model import Gpu
-from dra_driver.devices.shares import Division, Share, ShareStrategy, memory_of
-from dra_driver.sharing.base import DeviceKey, Group, ShareUnit, key_uuid
-from dra_driver.sharing.share_limits import ShareLimits, limits_of
+from dra_driver.devices.kinds import NodeDevice, name_of, overlap
+from dra_driver.devices.model import Gpu, MigMode
+from dra_driver.devices.shares import Division, Share, ShareStrategy
+from dra_driver.mps.domain import domain_of
+from dra_driver.shares.divide import divide
+from dra_driver.sharing.base import DeviceKey, Group, ShareUnit
+from dra_driver.sharing.enforcement import MpsLimits, ShareMemory
+from dra_driver.sharing.share_limits import ShareLimits, key_of, limits_of, uuid_of
+from dra_driver.sharing.shares import Shares
 from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.share_offer import ShareOffer, SharePlacement
+from resource_nvidia_com.device_plugin import Compute, NodeConfig, SharedBy, SharedResource
+from resource_nvidia_com.share_devices import AllDevices, DeviceCount, DeviceList, GpuIndex
 
 MIB = 1024**2
 
@@ -67,53 +73,133 @@ def amount(text: str) -> int:
     return int(text[:-2]) * units[text[-2:]] if text[-2:] in units else int(text)
 
 
-cards = st.sampled_from([{"mig": make.mig()}, {}, {"memory_bytes": 15109 * MIB + 4096}])
+FACTS: list[dict[str, Any]] = [
+    {"mig": make.mig()},
+    {},
+    {"memory_bytes": 15109 * MIB + 4096, "memory_reserved_bytes": 450 * MIB + 1},
+    {"memory_bytes": 16 * 1024 * MIB, "cuda_compute_capability": (6, 0)},
+]
+LARGE, SMALL = "3g.40gb", "1g.10gb"
+
+
+def gpu(minor: int, kind: int) -> Gpu:
+    """A GPU of one of several kinds; the last one has MIG devices that an admin made."""
+    if kind < len(FACTS):
+        return make.gpu(minor, **FACTS[kind])
+    devices = (make.mig_device(minor, SMALL, 0), make.mig_device(minor, LARGE, 4))
+    return make.gpu(minor, mig=make.mig(*devices), mig_mode=MigMode.ENABLED)
+
+
+chosen = st.one_of(
+    st.just(AllDevices()),
+    st.integers(1, 3).map(lambda count: DeviceCount(count=count)),
+    st.lists(st.integers(0, 2), min_size=1, unique=True).map(
+        lambda indexes: DeviceList(references=tuple(GpuIndex(index=one) for one in indexes))
+    ),
+)
+
+
+@st.composite
+def node_configs(draw: st.DrawFn) -> NodeConfig:
+    """What an admin may write: GPUs and MIG devices divided, by their names or by that of GPUs."""
+    resources = [
+        SharedResource(
+            name="nvidia.com/gpu",
+            served_as=draw(st.sampled_from(["nvidia.com/gpu", "nvidia.com/gpu.shared"])),
+            devices=draw(chosen),
+            replicas=draw(st.integers(2, 60)),
+        )
+    ]
+    for profile in draw(st.lists(st.sampled_from([LARGE, SMALL]), unique=True)):
+        name = f"nvidia.com/mig-{profile}"
+        replicas = draw(st.integers(2, 20))
+        resources.append(
+            SharedResource(name=name, served_as=name, devices=AllDevices(), replicas=replicas)
+        )
+    return NodeConfig(
+        mig_strategy=draw(st.sampled_from([None, "single", "mixed"])),
+        shared_by=draw(st.sampled_from(SharedBy)),
+        fail_requests_greater_than_one=draw(st.booleans()),
+        compute=draw(st.sampled_from(Compute)),
+        resources=tuple(resources),
+    )
 
 
 @st.composite
 def nodes(draw: st.DrawFn) -> Projection:
-    gpus = [make.gpu(minor, **draw(cards)) for minor in range(draw(st.integers(1, 3)))]
-    combines = draw(st.booleans())
-    strategy = draw(st.sampled_from(ShareStrategy))
-    together: tuple[Any, ...] = ()
-    if combines and strategy is ShareStrategy.MPS and len(gpus) > 1:
-        together = tuple(sorted(gpu.uuid for gpu in gpus))
-    division = Division(
-        count=draw(st.integers(2, 48)),
-        strategy=strategy,
-        served_as="nvidia.com/gpu",
-        combines=combines,
-        together=together,
-    )
-    divided = gpus if together else draw(st.lists(st.sampled_from(gpus), unique=True))
+    """What is published of a node whose devices are divided as a config says."""
+    kinds = draw(st.lists(st.integers(0, len(FACTS)), min_size=1, max_size=3))
+    inventory = make.inventory(*(gpu(minor, kind) for minor, kind in enumerate(kinds)))
+    divided = divide(draw(node_configs()), inventory)
     share = ShareOffer(
-        divisions={GpuPart(gpu=gpu.uuid): division for gpu in divided},
+        divisions=divided.divisions,
+        refused=divided.refused,
+        serving=divided.serving,
         placement=draw(st.sampled_from(SharePlacement)),
     )
-    with_counters = draw(st.booleans())
-    return projection(make.inventory(*gpus), share=share, with_counters=with_counters)
+    return projection(inventory, share=share, with_counters=draw(st.booleans()))
 
 
-def limits(held: list[NodeDevice], requests: list[int]) -> dict[DeviceKey, ShareLimits]:
-    """The limits of tenants who have shares: of request n those with that number."""
-    units = [
-        ShareUnit(name=name_of(one.gpu, one.device), request=str(n), gpu=one.gpu, share=one.device)
-        for one, n in zip(held, requests, strict=True)
-        if isinstance(one.device, Share)
-    ]
-    config = make.gpu_config()
-    if not all(unit.share.division.combines for unit in units):
-        units = [
-            ShareUnit(name=one.name, request=one.name, gpu=one.gpu, share=one.share)
-            for one in units
-        ]
-    group = Group(claim="uid", config=config, shares=tuple(units))
+def units_of(held: list[NodeDevice], requests: list[int]) -> list[ShareUnit]:
+    """The shares that tenants have: several of one request where the node and MPS allow it."""
+    found = []
+    for one, number in zip(held, requests, strict=True):
+        share, name = one.device, name_of(one.gpu, one.device)
+        if not isinstance(share, Share):
+            continue
+        division, request = share.division, name
+        if division.combines:
+            is_mps = division.strategy is ShareStrategy.MPS
+            server = "" if division.together or not is_mps else str(share.of)
+            request = f"{number} {division.served_as} {server}"
+        found.append(ShareUnit(name=name, request=request, gpu=one.gpu, share=share))
+    return found
+
+
+def limits(units: list[ShareUnit]) -> dict[DeviceKey, ShareLimits]:
+    group = Group(claim="uid", config=make.gpu_config(), shares=tuple(units))
     return limits_of([group], lambda _: True)
+
+
+def division_of(unit: ShareUnit) -> Division:
+    assert isinstance(unit.share, Share)
+    return unit.share.division
+
+
+def total_mib(unit: ShareUnit) -> int:
+    """The memory of the device that tenants can have, in MiB."""
+    of = unit.share.of
+    if not isinstance(of, Gpu):
+        return of.profile.memory_bytes // MIB
+    return ((of.memory_bytes or 0) - of.memory_reserved_bytes) // MIB
+
+
+def percent_of(unit: ShareUnit, taken: int) -> int | None:
+    """The percentage of SMs that so many shares are; None where nothing limits them."""
+    division = division_of(unit)
+    is_mps = division.strategy is ShareStrategy.MPS
+    if not is_mps or division.free_compute or unit.gpu.cuda_compute_capability < (7, 0):
+        return None
+    return max(1, 100 * taken // division.count)
+
+
+def wanted(units: list[ShareUnit]) -> tuple[int | None, dict[str, int]]:
+    """What the process of a request is to be limited to that has these shares."""
+    taken = Counter(uuid_of(unit) for unit in units)
+    firsts = {uuid_of(unit): unit for unit in units}
+    percents = {percent_of(unit, taken[uuid]) for uuid, unit in firsts.items()}
+    least = None if None in percents else min(one for one in percents if one is not None)
+    memory = {
+        str(uuid): total_mib(unit) // division_of(unit).count * taken[uuid]
+        for uuid, unit in firsts.items()
+    }
+    return None if least == 100 else least, memory
 
 
 @settings(deadline=None)
 @given(st.data(), nodes())
 def test_no_device_is_promised_more_than_it_has(data: st.DataObject, found: Projection) -> None:
+    assume(found.devices)
     scheduler = Scheduler(found)
     held: list[int] = []
     for number in data.draw(
@@ -129,20 +215,46 @@ def test_no_device_is_promised_more_than_it_has(data: st.DataObject, found: Proj
     for position, part in enumerate(parts):
         assert not overlap([part], parts[:position])
     requests = [data.draw(st.integers(0, 2)) for _ in held]
-    check_limits(limits(sources, requests), {one.gpu.uuid: one.gpu for one in sources})
+    check_limits(units_of(sources, requests))
 
 
-def check_limits(found: dict[DeviceKey, ShareLimits], gpus: dict[Any, Gpu]) -> None:
-    """Tenants are told apart by what they were told: each request counts once for each GPU."""
-    tenants = {(key_uuid(key), id(one.memory_mib)): one for key, one in found.items()}
+def check_limits(units: list[ShareUnit]) -> None:
+    """Each request has what its shares are worth, and all together no more than there is."""
+    found = limits(units)
+    requests: dict[str, list[ShareUnit]] = {}
+    for unit in units:
+        requests.setdefault(unit.request, []).append(unit)
     percent: Counter[str] = Counter()
     memory: Counter[str] = Counter()
-    for (uuid, _), one in tenants.items():
-        percent[uuid] += one.active_thread_percentage or 0
-        memory[uuid] += one.memory_mib.get(uuid, 0)
-    for uuid, gpu in gpus.items():
-        assert percent[uuid] <= 100
-        assert memory[uuid] * MIB <= (memory_of(gpu) or 0)
+    for members in requests.values():
+        least, mib = wanted(members)
+        for unit in members:
+            limit = found[key_of(unit)]
+            assert (limit.active_thread_percentage, limit.memory_mib) == (least, mib)
+        percent.update(dict.fromkeys(mib, least or 0))
+        memory.update(mib)
+    for unit in units:
+        assert percent[uuid_of(unit)] <= 100
+        assert memory[uuid_of(unit)] <= total_mib(unit)
+
+
+@given(nodes())
+def test_a_daemon_for_single_shares_gives_each_client_one_nth(found: Projection) -> None:
+    never: Any = None
+    memory = ShareMemory([MpsLimits()], lambda _: ())
+    sharing = Shares(never, never, never, lambda: 0.0, memory=memory, ready_seconds=1.0)
+    for unit in units_of(list(found.sources), [0] * len(found.sources)):
+        division = division_of(unit)
+        if division.combines or division.strategy is not ShareStrategy.MPS:
+            continue
+        group = Group(claim="uid", config=make.gpu_config(), shares=(unit,))
+        (plan,) = sharing.plan([group], 0.0)
+        domain = domain_of(plan.changes["domain"])
+        (device,) = domain.devices
+        old = unit.gpu.cuda_compute_capability < (7, 0)
+        assert device.uuid == uuid_of(unit)
+        assert device.pinned_memory_mib == (None if old else total_mib(unit) // division.count)
+        assert domain.active_thread_percentage == percent_of(unit, 1)
 
 
 @given(nodes())

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -147,3 +148,16 @@ def test_asking_for_help_imports_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, check=False, timeout=60
     )
     assert done.returncode == 0
+
+
+def test_a_sub_command_whose_extra_is_not_there_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = cli.COMMANDS["bench"]
+    assert bench.is_installed()
+    without = replace(bench, needs=("cuda", "a_package_that_is_not_there"))
+    monkeypatch.setattr(cli, "COMMANDS", {**cli.COMMANDS, "bench": without})
+    assert cli.main(["bench", "processes"]) == 1
+    assert "pip install 'dra-driver[bench]'" in capsys.readouterr().err
+    assert cli.main(["--help"]) == 0
+    assert "bench" not in capsys.readouterr().out

@@ -172,11 +172,32 @@ def test_of_feature_gates_only_what_is_otherwise_than_asked_is_said() -> None:
     agreed = "TimeSlicingSettings=true,MPSSupport=1,DynamicMIG=false,PassthroughSupport=false"
     assert said(agreed) == {}
     assert list(said("MPSSupport=false")) == ["feature gate MPSSupport"]
-    missing = ("PassthroughSupport", "DeviceMetadata")
+    missing = ("PassthroughSupport", "FabricManagerPartitioning")
     for gate in missing:
         assert said(f"{gate}=true")[f"feature gate {gate}"].startswith(
             "this driver does not have that feature: "
         )
+
+
+@pytest.mark.parametrize(
+    ("words", "on"),
+    [
+        ((), True),
+        (("--feature-gates=DeviceMetadata=true",), True),
+        (("--feature-gates=DeviceMetadata=false",), False),
+        (("--no-device-metadata",), False),
+        (("--no-device-metadata", "--feature-gates=DeviceMetadata=true"), False),
+        (("--device-metadata", "--feature-gates=DeviceMetadata=false"), False),
+    ],
+)
+def test_device_metadata_is_given_unless_setting_or_gate_is_false(
+    words: tuple[str, ...], on: bool
+) -> None:
+    settings = parsed("--node-name=n", *words)
+    assert settings.gives_device_metadata is on
+    in_vain = "--device-metadata" in words
+    said = {"device_metadata": "feature gate DeviceMetadata is false"} if in_vain else {}
+    assert settings.without_effect() == said
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ class SharesMode:
     """How GPUs are shared, and what claims have of them.
 
     `devices` are those of the claim in question, `others` that of another one. They are divided as
-    `division` says, or where that is empty claims have parts of them under these `configs`.
+    `division` says, or where that is empty claims have parts of them under these `configs`. Each
+    device is of a request of its own, or all are of one, which one MPS daemon serves (`together`).
     """
 
     division: Mapping[str, Any] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class SharesMode:
     minors: tuple[int, ...] = (0,)
     configs: tuple[dict[str, Any], ...] = ()
     by_mps: bool = True
+    together: bool = False
 
 
 SHARES: Mapping[str, SharesMode] = {
@@ -61,6 +63,13 @@ SHARES: Mapping[str, SharesMode] = {
         devices=("gpu-0-share-0-of-10", "gpu-1-share-0-of-10"),
         others="gpu-1-share-9-of-10",
         minors=(0, 1),
+    ),
+    "mps combined": SharesMode(
+        division={"strategy": ShareStrategy.MPS, "combines": True},
+        devices=("gpu-0-share-0-of-10", "gpu-0-share-1-of-10", "gpu-1-share-0-of-10"),
+        others="gpu-1-share-9-of-10",
+        minors=(0, 1),
+        together=True,
     ),
     "parts by time-slicing": SharesMode(devices=("gpu-0",), others="gpu-0", by_mps=False),
     "parts by mps": SharesMode(devices=("gpu-0",), others="gpu-0", configs=(MPS,)),

@@ -12,6 +12,7 @@ from typing import Any
 
 import make
 from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.device_metadata import CONTAINER_FOLDER
 from dra_driver.claims.divisions import NothingOffered, Offered
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.mig import MigHardware
@@ -38,6 +39,11 @@ FAST = PrepareTiming(longest=10.0, margin=0.0, first_pause=0.001, longest_pause=
 VERSION = "1.2.3"
 
 
+def _refusals() -> Refusals:
+    timing = RefusalTiming(patience=0.0)
+    return Refusals(lambda _: (), time.monotonic, on_change=lambda: None, timing=timing)
+
+
 class Driver:
     """Two on one directory are two driver processes, or one before and after."""
 
@@ -55,6 +61,7 @@ class Driver:
         mig: MigHardware | None = None,
         tidy: Callable[[], object] = lambda: None,
         offered: Offered | None = None,
+        device_metadata: bool = True,
     ) -> None:
         self.root = root
         self.api = api or ClaimApi()
@@ -70,12 +77,7 @@ class Driver:
         self.strategies = strategies or played
         self.failed_undos: list[str] = []
         self.divisions: dict[GpuPart, Division] = {}
-        self.refusals = Refusals(
-            lambda _: (),
-            time.monotonic,
-            on_change=lambda: None,
-            timing=RefusalTiming(patience=0.0),
-        )
+        self.refusals = _refusals()
         parts = NodeParts(
             inventory=self.gpus,
             edits=self.gpus,
@@ -87,6 +89,7 @@ class Driver:
             offered=offered or NothingOffered(),
             tidy=tidy,
             on_failed_undo=self.failed_undos.append,
+            device_metadata=device_metadata,
         )
         self.plugin = root / "plugin"
         self.claims = open_claims(self.plugin, parts, boot_id=boot_id, version=VERSION, step=step)
@@ -142,9 +145,13 @@ class Driver:
         return dict(entry.split("=", 1) for entry in found)
 
     def mounts(self, ref: ClaimRef, device: str) -> dict[str, str]:
-        """Container path to host path of the mounts for this device."""
+        """Container path to host path of what lets this device work; not its metadata."""
         found = self._edits(ref, device).get("mounts", [])
-        return {mount["containerPath"]: mount["hostPath"] for mount in found}
+        return {
+            mount["containerPath"]: mount["hostPath"]
+            for mount in found
+            if not mount["containerPath"].startswith(CONTAINER_FOLDER)
+        }
 
     def _edits(self, ref: ClaimRef, device: str) -> dict[str, Any]:
         devices = self.spec(ref)["devices"]
@@ -162,7 +169,7 @@ class Driver:
 
     def left(self) -> list[str]:
         """What claims have left on disk."""
-        folders = [self.plugin / name for name in ("claims", "gpus", "mig")]
+        folders = [self.plugin / name for name in ("claims", "gpus", "mig", "device-metadata")]
         folders += [self.root / "cdi", self.root / "hardware"]
         files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
         return sorted(str(path.relative_to(self.root)) for path in files)

@@ -167,7 +167,7 @@ class LimitedNode(Node):
     @property
     def share_mib(self) -> int:
         """The memory of one of ten shares of GPU 0."""
-        return (self.gpu().memory_bytes or 0) // 1024**2 // 10
+        return ((self.gpu().memory_bytes or 0) - self.gpu().memory_reserved_bytes) // 1024**2 // 10
 
 
 def share(index: int, minor: int = 0, count: int = 10) -> str:

@@ -217,11 +217,13 @@ class Node:
         return self.claim(*(self.name("1g.10gb", start) for start in starts), configs=[config])
 
     def claim_shares(self, mode: SharesMode) -> ClaimRef:
-        """Have GPUs shared as the mode says, and allocate its claim: a request for each share."""
+        """Have GPUs shared as the mode says, and allocate its claim."""
         if not mode.division:
             return self.claim_parts("one", name="claim", memory="10Gi", configs=mode.configs)
-        self.divide(*mode.minors, **mode.division)
-        requests = tuple(f"share-{number}" for number in range(len(mode.devices)))
+        together = tuple(sorted(self.gpu(minor).uuid for minor in mode.minors))
+        self.divide(*mode.minors, **mode.division, together=together if mode.together else ())
+        numbers = (0 if mode.together else number for number in range(len(mode.devices)))
+        requests = tuple(f"share-{number}" for number in numbers)
         return self.driver.api.add(*mode.devices, uid="uid-claim", requests=requests)
 
     def claim_other_share(self, mode: SharesMode) -> ClaimRef:

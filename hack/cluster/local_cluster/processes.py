@@ -24,6 +24,13 @@ PROC = Path("/proc")
 # Set in the environment of every component to its cluster's state folder.
 MARK = "DRA_CLUSTER_STATE_OF_THIS_PROCESS"
 POLL_S = 0.05
+REMEDIES = {
+    "inotify_init: too many open files": (
+        "fs.inotify.max_user_instances of this machine is used up: take other clusters down, or "
+        "raise it (sysctl fs.inotify.max_user_instances=1024)."
+    ),
+}
+"""What to do about last words of components that do not say it."""
 KILL_S = 30.0
 
 
@@ -123,9 +130,11 @@ class Service:
         raise ClusterError(f"{self.name} (pid {current.pid}) cannot be killed; look at /proc")
 
     def last_words(self, lines: int = 8) -> str:
-        """The end of the log, for an error message."""
+        """The end of the log, and what to do about it if that is known, for an error message."""
         with suppress(OSError):
-            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+            said = self.log.read_text(errors="replace").splitlines()[-lines:]
+            advice = [do for words, do in REMEDIES.items() if any(words in line for line in said)]
+            return "\n".join((*said, *advice))
         return "(it wrote no log)"
 
 

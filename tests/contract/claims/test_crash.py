@@ -21,6 +21,7 @@ GPU = make.gpu(1).uuid
 PREPARE_STEPS = [
     ("exclusive", "marked"),
     ("exclusive", "recorded"),
+    ("exclusive", "described"),
     ("exclusive", "specified"),
     ("sharing", "marked"),
     ("sharing", "intended"),

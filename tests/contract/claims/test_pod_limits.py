@@ -213,7 +213,7 @@ def test_limits_end_with_the_last_session_on_the_gpu_and_are_set_again(misc: Nod
     assert misc.limits.holds(pod, {misc.one: GIB})
 
 
-def test_where_the_nodes_control_groups_are_not_mounted_the_reason_says_so(node: Node) -> None:
+def test_without_the_nodes_control_groups_the_reason_says_so(node: Node) -> None:
     reason = node.limits.why_not(node.one)
     assert reason is not None
     assert reason.endswith("mount the node's /sys/fs/cgroup there")

@@ -56,7 +56,7 @@ def test_a_claim_gets_its_gpus(driver: Driver) -> None:
 def test_after_unprepare_nothing_is_left(driver: Driver) -> None:
     ref = driver.api.add("gpu-1", "gpu-3")
     driver.prepare(ref)
-    assert len(driver.left()) == 4
+    assert len(driver.left()) == 5
     driver.unprepare(ref)
     assert driver.left() == []
 

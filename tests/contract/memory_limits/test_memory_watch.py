@@ -10,7 +10,7 @@ from dra_driver.claims.model import ClaimRef
 from dra_driver.claims.reconcile import ReconcileTiming
 from worlds.limited_node import LimitedNode, share
 
-PREPARE_STEPS = ["marked", "intended", "applied", "recorded", "specified"]
+PREPARE_STEPS = ["marked", "intended", "applied", "recorded", "described", "specified"]
 UNPREPARE_STEPS = ["undone", "unspecified", "forgotten"]
 
 

@@ -17,6 +17,7 @@ from dra_driver.mps.cgroup import GROUP, DaemonGroup
 from dra_driver.mps.files import MpsFiles
 from dra_driver.mps.lock import NamedLock
 from dra_driver.mps.requests import DomainRequests
+from exported import of_supervisor, same_as
 from worlds.configs import PATIENCE
 from worlds.mps import MpsDomains
 
@@ -59,12 +60,15 @@ def test_its_metrics_tell_of_domains_and_of_daemons_that_died(
     ready = 'nvidia_dra_mps_domains{driver="gpu.nvidia.com",state="ready"} 1.0'
     end = time.monotonic() + PATIENCE
     lines: list[str] = []
+    text = ""
     while ready not in lines and time.monotonic() < end:  # said to the driver a moment before
         with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
-            lines = answer.read().decode().splitlines()
+            text = answer.read().decode()
+        lines = text.splitlines()
     assert ready in lines
     assert 'nvidia_dra_mps_domains{driver="gpu.nvidia.com",state="failed"} 0.0' in lines
     assert 'nvidia_dra_mps_daemon_deaths_total{driver="gpu.nvidia.com"} 1.0' in lines
+    same_as(of_supervisor(), text)
 
 
 def test_told_to_stop_it_leaves_its_daemons_running(

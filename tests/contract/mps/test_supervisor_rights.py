@@ -30,6 +30,10 @@ exec {around} unshare --mount --propagation {propagation} \\
 """
 COVER = 'mount --make-slave "$(findmnt -no TARGET -T "$0")" && mount -t tmpfs -o ro tmpfs "$0"'
 OWN_PIDS = "unshare --pid --fork --kill-child --mount-proc --propagation unchanged"
+TWO_SHARES = """
+version: v1
+sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}
+"""
 BIDIRECTIONAL, HOST_TO_CONTAINER, NONE = "unchanged", "slave", "private"
 
 pytestmark = pytest.mark.usefixtures("needs_root", "real_userspace")
@@ -183,3 +187,31 @@ def test_only_with_propagation_programs_are_found_that_are_mounted_later(
     finally:
         node.end()
         unmount_all(root)
+
+
+@pytest.mark.parametrize(("propagation", "is_seen"), [("slave", True), ("private", False)])
+def test_only_with_propagation_the_driver_sees_a_daemon_whose_supervisor_is_gone(
+    node: Supervised, propagation: str, is_seen: bool
+) -> None:
+    """The driver's mounts are those of its container: `slave` is what HostToContainer asks for."""
+    config = node.root / "shares.yaml"
+    config.write_text(TWO_SHARES)
+    node.driver.env |= {"SHARE_CONFIG": str(config), "MPS_READY_TIMEOUT": "20"}
+    driver = node.root / "driver-in-mounts"
+    words = {"propagation": propagation, "before": "true", "path": "", "around": ""}
+    driver.write_text(IN_MOUNTS.format(**words, driver=DRIVER))
+    driver.chmod(0o755)
+    node.driver.program = driver
+    node.driver.start()
+    node.wait_device("gpu-0-share-1-of-2")
+    node.supervisor.start()
+    node.supervisor.wait_log("mps supervisor started")
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register()
+        first, second = (node.allocate(f"of-{n}", f"gpu-0-share-{n}-of-2") for n in range(2))
+        kubelet.must_prepare(first)
+        node.supervisor.kill()
+        assert mps.processes(node.place.plugins)
+        said = str(kubelet.prepare(second)[second.uid].error)
+    not_running = "the MPS supervisor is not running on this node"
+    assert (said == "", not_running in said) == (is_seen, not is_seen), said

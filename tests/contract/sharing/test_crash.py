@@ -15,7 +15,7 @@ from worlds import child
 from worlds.configs import HALF, PATIENCE, REQUESTS
 from worlds.node import Node
 
-PREPARE_STEPS = ["marked", "intended", "applied", "recorded", "specified"]
+PREPARE_STEPS = ["marked", "intended", "applied", "recorded", "described", "specified"]
 HALF_OF_ONE = {"a": HALF}
 MIG_PREPARE_STEPS = [
     "marked",
@@ -24,6 +24,7 @@ MIG_PREPARE_STEPS = [
     "intended:2",
     "applied",
     "recorded",
+    "described",
     "specified",
 ]
 UNPREPARE_STEPS = ["undone", "unspecified", "forgotten"]

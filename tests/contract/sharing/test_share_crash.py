@@ -8,14 +8,15 @@ import signal
 import pytest
 
 from dra_driver.claims.reconcile import ReconcileTiming
-from dra_driver.mps.domain import shared_domain
+from dra_driver.mps.domain import DomainId, shared_domain
 from worlds import child
 from worlds.configs import PATIENCE, SHARES
 from worlds.node import Node
 
+THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 STEPS = {
-    "prepare": ["marked", "intended", "applied", "recorded", "specified"],
+    "prepare": ["marked", "intended", "applied", "recorded", "described", "specified"],
     "unprepare": ["undone", "unspecified", "forgotten"],
 }
 DOMAIN_STEPS = {
@@ -58,7 +59,7 @@ class Tenants:
         assert node.driver.claims.records.uids() == prepared
         for minor in SHARES[self.mode].minors if SHARES[self.mode].by_mps else ():
             wanted = {uid for uid in prepared if self._is_on(uid, minor)}
-            domain = shared_domain(node.uuid(minor))
+            domain = self._domain(minor)
             assert node.mps.shared.members(domain) == wanted
             assert (node.mps.requests.desired(domain) is not None) == bool(wanted)
         assert self._seen() == self._before
@@ -68,8 +69,20 @@ class Tenants:
             for ref, share_id in ((self.claim, "one"), (self.other, "two")):
                 if ref and ref.uid in prepared:
                     assert node.part_env(ref, share_id)[LIMIT] == limits[ref.uid]
+        if self.mode == "mps combined" and self.claim.uid in prepared:
+            # Two shares of one GPU and one of the other: the smaller part is that of the process.
+            for device in SHARES[self.mode].devices:
+                assert node.driver.env(self.claim, device)[THREADS] == "10"
+
+    def _domain(self, minor: int) -> DomainId:
+        """The domain that serves a GPU."""
+        together = SHARES[self.mode].together
+        return shared_domain("nvidia.com.gpu" if together else self.node.uuid(minor))
 
     def _is_on(self, uid: str, minor: int) -> bool:
+        """Whether a claim has a share of what is served with a GPU."""
+        if SHARES[self.mode].together:
+            return True
         record = self.node.driver.claims.records.read(uid)
         return record is not None and self.node.gpu(minor).uuid in record.held_gpus
 
@@ -78,7 +91,7 @@ class Tenants:
         if self.other is None:
             return None
         minor = SHARES[self.mode].minors[-1]
-        domain = self.node.mps.requests.desired(shared_domain(self.node.uuid(minor)))
+        domain = self.node.mps.requests.desired(self._domain(minor))
         status = domain and self.node.mps.requests.status(domain.id)
         return self.node.driver.spec(self.other), domain, status and status.daemon
 
@@ -105,6 +118,8 @@ def cases(call: str) -> list[object]:
     found += [pytest.param("parts by time-slicing", False, step) for step in STEPS[call]]
     found += [pytest.param("parts by mps", True, step) for step in DOMAIN_STEPS[call]]
     found += [pytest.param("parts by mps", False, step) for step in STEPS[call]]
+    found += [pytest.param("mps combined", True, step) for step in DOMAIN_STEPS[call]]
+    found += [pytest.param("mps combined", False, step) for step in STEPS[call]]
     return found + [pytest.param("mps on two", False, step) for step in steps]
 
 

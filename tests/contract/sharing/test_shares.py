@@ -11,9 +11,13 @@ import make
 from dra_driver.claims.model import ClaimRef
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.model import MigDevice
+from dra_driver.devices.partitions import found_by_others
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import ConfigError, ConflictError, DeviceError, TransientError
-from dra_driver.mps.domain import DomainId, shared_domain
+from dra_driver.mps.domain import DeviceKind, DomainId, shared_domain
+from dra_driver.shares.config import read_node_config
+from dra_driver.shares.divide import divide
 from worlds.node import MakeNode, Node
 
 EXCLUSIVE_PROCESS = 3
@@ -41,7 +45,11 @@ def domain(node: Node, minor: int = 0) -> DomainId:
 
 
 def mib(node: Node, minor: int = 0) -> int:
-    return (node.gpu(minor).memory_bytes or 0) // 1024**2
+    """What tenants of a GPU can have together."""
+    gpu = node.gpu(minor)
+    assert gpu.memory_bytes is not None
+    assert gpu.memory_reserved_bytes > 0
+    return (gpu.memory_bytes - gpu.memory_reserved_bytes) // 1024**2
 
 
 def test_claims_with_a_share_each_are_clients_of_one_daemon_that_limits_them(node: Node) -> None:
@@ -104,6 +112,39 @@ def test_shares_of_two_gpus_in_one_request_are_clients_of_one_daemon_over_both(n
         assert {one.uuid for one in node.mps.requests.desired(wanted).devices} == set(together)  # type: ignore[union-attr]
         node.driver.unprepare(ref)
         assert node.left() == []
+
+
+def test_shares_of_a_mig_device_of_an_admin_are_limited_by_its_own_daemon(node: Node) -> None:
+    node.machine.set_mig_mode(node.uuid(0), enabled=True)
+    uuid = node.machine.create_mig(node.uuid(0), "3g.40gb", 4)
+    node.look()
+    text = (
+        "version: v1\nsharing:\n  mps:\n    resources:\n"
+        "    - {name: nvidia.com/mig-3g.40gb, replicas: 2}\n"
+    )
+    node.driver.divisions |= divide(read_node_config(text.encode(), "f"), node.inventory).divisions
+    names = [f"{node.name('3g.40gb', 4)}-share-{index}-of-2" for index in range(2)]
+    with node.mps.supervised():
+        refs = [claim(node, name, name=f"c{number}") for number, name in enumerate(names)]
+        for ref, name in zip(refs, names, strict=True):
+            node.driver.prepare(ref)
+            env = {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps"}
+            assert node.driver.env(ref, name) == env
+        serving = shared_domain(uuid)
+        assert node.mps.requests.list() == {serving}
+        desired = node.mps.requests.desired(serving)
+        assert desired is not None
+        (device,) = desired.devices
+        (found,) = found_by_others(node.gpu(0))
+        assert isinstance(found, MigDevice)
+        half = found.profile.memory_bytes // 1024**2 // 2
+        assert (device.uuid, device.kind) == (uuid, DeviceKind.MIG)
+        assert device.pinned_memory_mib == half
+        assert node.mps.ask(serving, PERCENTAGE) == ["50.0"]
+        assert node.mps.ask(serving, MEMORY) == [f"{half // 1024}G"]
+        for ref in refs:
+            node.driver.unprepare(ref)
+        assert node.left() == ["3g.40gb@4 on gpu-0", "MIG mode of gpu-0"]
 
 
 def test_a_whole_gpu_waits_until_its_shares_are_given_back(node: Node) -> None:

@@ -89,7 +89,8 @@ def test_a_label_that_is_there_at_the_start_is_known_before_anything_is_publishe
 ) -> None:
     label(bench, **{MIG_MANAGER_LABEL: "all-disabled"})
     start("auto", "")
-    assert bench.count.publications == [(1, 1)]
+    # However often it looked meanwhile.
+    assert set(bench.count.publications) == {(1, 1)}
 
 
 def test_a_setting_is_held_to_whatever_the_label_says(bench: Bench, start: Start) -> None:

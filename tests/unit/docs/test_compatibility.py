@@ -9,9 +9,9 @@ from dra_driver.devices.nvml_memory_limits import FIRST_DRIVER
 from dra_driver.doctor import cluster_checks, runtime_checks
 from dra_driver.doctor.cluster_facts import Feature
 from dra_driver.settings import (
-    DYNAMIC_MIG,
     GATES_ALWAYS_ON,
     GATES_OF_NOTHING_HERE,
+    GATES_OF_SETTINGS,
     KNOWN_FEATURE_GATES,
 )
 
@@ -105,6 +105,6 @@ def test_every_gate_of_nvidias_driver_has_a_row() -> None:
 @pytest.mark.parametrize("row", [row for row in table("its gate") if row[-1]])
 def test_the_page_says_of_a_gate_what_the_settings_say(row: list[str]) -> None:
     gates = set(re.findall(r"`(\w+)`", row[-1]))
-    has = gates <= GATES_ALWAYS_ON.keys() | {DYNAMIC_MIG, "ConsumableShares"}
+    has = gates <= GATES_ALWAYS_ON.keys() | GATES_OF_SETTINGS
     assert has or gates <= GATES_OF_NOTHING_HERE.keys()
     assert row[1].startswith("yes" if has else "**no**")

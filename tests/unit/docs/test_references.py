@@ -7,6 +7,7 @@ import make
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.ops.metrics import Metrics
+from dra_driver.ops.usage_metrics import UsageMetric
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.project import projection
 from dra_driver.slices.share_offer import ShareOffer
@@ -50,6 +51,12 @@ def test_every_metric_has_a_row() -> None:
     missing = {name for name in exported if name.startswith("nvidia_dra") and name not in page}
     # The page names it together with its sibling, by its end.
     assert missing - {"nvidia_dra_node_unprepare_errors_total"} == set()
+
+
+def test_every_metric_of_usage_has_a_row_of_its_own() -> None:
+    rows = " ".join(first_cells("usage.md"))
+    wanted = {f"nvidia_dra_{metric.value[0]}" for metric in UsageMetric}
+    assert {name for name in wanted if not re.search(rf"\b{name}\b", rows)} == set()
 
 
 def test_every_link_between_pages_leads_somewhere() -> None:

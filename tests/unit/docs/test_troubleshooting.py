@@ -11,9 +11,9 @@ from error_texts import GAP, LEAST_LETTERS, Site, letters, sites
 
 PAGE = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
 WHERE = (
-    *("claims", "sharing", "mps", "devices", "cdi", "kubelet", "kube", "shares", "slices"),
+    *("claims", "sharing", "mps", "devices", "cdi", "kubelet", "kube", "ops", "shares", "slices"),
     "health",
-    *("app.py", "boot.py", "envelope.py"),
+    *("app.py", "boot.py", "envelope.py", "files.py"),
 )
 """What runs in the driver and in the MPS supervisor; commands tell their errors themselves."""
 

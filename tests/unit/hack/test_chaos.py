@@ -86,6 +86,15 @@ def test_every_kind_of_workload_and_of_trouble_comes() -> None:
     }
 
 
+def test_shares_come_and_go_while_gpus_are_divided_in_every_way() -> None:
+    """In the rounds that the end-to-end tests run."""
+    events = [event for one in plan(1400)[:8] for event in one.events]
+    for verb in ("make", "delete"):
+        moved = Counter(event.what.rpartition("-")[0] for event in events if event.verb == verb)
+        assert min(moved["share"], moved["share-pair"]) > 0
+    assert {event.what for event in events if event.verb == "divide"} == set(DIVISIONS)
+
+
 def test_now_and_then_nothing_is_left() -> None:
     assert any(not one.workloads for one in plan(1))
 

@@ -1,5 +1,6 @@
 """A release is refused while something of it is missing, and prepared in one step."""
 
+import shutil
 import subprocess
 from datetime import date
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from release import changelog, versions
 from release.changelog import ChangelogError
-from release.checks import complaints
+from release.checks import UNRELEASED, complaints
 from release.command import main
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -37,6 +38,7 @@ FILES = {
     "README.md": "name the image `dra-driver:1.2.3`, which. See dra-driver:1.2.3.\n",
     "docs/image.md": "`dra-driver:1.2.3-simulator` is of @refs/tags/v1.2.3, too.\n",
     "CHANGELOG.md": CHANGELOG,
+    "tests/data/kept/1.2.3/health.json": "{}",
     "hack/generate": "#!/bin/sh\nexit 0\n",
 }
 
@@ -91,6 +93,29 @@ def test_a_place_with_another_version_is_named(
     assert complaints(repository, "v1.2.3") == [
         f"{name}{place} says 1.2.2, not 1.2.3: hack/release prepare writes it"
     ]
+
+
+def test_a_page_that_knows_of_no_release_is_named(repository: Path) -> None:
+    words = UNRELEASED["README.md"]
+    change(repository, "README.md", "name the image", f"\n{words}: name the image")
+    assert complaints(repository, "v1.2.3") == [
+        f"README.md:2 still says {words!r}: say what a release brings"
+    ]
+
+
+@pytest.mark.parametrize(("page", "words"), UNRELEASED.items())
+def test_what_pages_say_before_the_first_release_is_known(page: str, words: str) -> None:
+    version = versions.current(REPOSITORY)
+    is_released = f"## {version} - " in (REPOSITORY / "CHANGELOG.md").read_text()
+    assert (words in (REPOSITORY / page).read_text()) is not is_released
+
+
+def test_a_version_without_samples_of_what_it_keeps_on_disk_is_refused(repository: Path) -> None:
+    git(repository, "mv", "tests/data/kept/1.2.3", "tests/data/kept/1.2.2")
+    git(repository, "commit", "--quiet", "--message", "of another version")
+    git(repository, "tag", "--force", "--annotate", "--message", "1.2.3", "v1.2.3")
+    (found,) = complaints(repository, "v1.2.3")
+    assert found.startswith("tests/data/kept/1.2.3 is not there: .venv/bin/python tests/kept_files")
 
 
 @pytest.mark.parametrize("bad", ["1.2", "v1.2.3", "1.2.3+build", "01.2.3"])
@@ -164,7 +189,10 @@ def test_preparing_writes_the_version_everywhere_and_dates_the_changelog(
     assert titles[0] == "Unreleased"
     assert titles[1].startswith("1.3.0-rc.1 - 20")
     assert titles[2] == "1.2.3 - 2026-02-28"
-    git(repository, "commit", "--quiet", "--all", "--message", "1.3.0-rc.1")
+    kept = repository / "tests" / "data" / "kept"
+    shutil.copytree(kept / "1.2.3", kept / "1.3.0-rc.1")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "--message", "1.3.0-rc.1")
     git(repository, "tag", "--annotate", "--message", "rc", "v1.3.0-rc.1")
     assert main(["check", "--tag", "v1.3.0-rc.1"], repository) == 0
     assert capsys.readouterr().out == "v1.3.0-rc.1 can be released\n"

@@ -53,6 +53,12 @@ def key(index: int, gpu: Gpu = GPU) -> DeviceKey:
     return share_key(DeviceUuid(gpu.uuid), str(index))
 
 
+def test_ten_tenants_have_the_memory_that_the_nvidia_driver_does_not_reserve() -> None:
+    card = make.gpu(0, memory_bytes=81559 * 1024**2, memory_reserved_bytes=550 * 1024**2)
+    found = limits(*(unit(n, f"tenant-{n}", gpu=card) for n in range(10)))
+    assert [one.memory_mib[card.uuid] for one in found.values()] == [8100] * 10
+
+
 def test_eight_and_two_of_ten_shares_are_eighty_and_twenty_percent_of_sms_and_memory() -> None:
     found = limits(*(unit(n, "large") for n in range(8)), unit(8, "small"), unit(9, "small"))
     assert found[key(0)] == found[key(7)]

@@ -193,6 +193,12 @@ def test_eight_gpus_with_ten_shares_and_their_partitions_are_a_pool_that_the_api
             assert all(len(each["counters"]) <= 32 for each in one.get("consumesCounters", []))
 
 
+def test_what_the_nvidia_driver_reserves_is_not_divided() -> None:
+    card = make.gpu(0, memory_bytes=81559 * 1024**2, memory_reserved_bytes=550 * 1024**2)
+    tenth = device(project(card), "gpu-0-share-0-of-10")["capacity"]["memory"]["value"]
+    assert tenth == "8100Mi"  # ten of 8155 MiB would be 541 MiB more than there are
+
+
 def test_a_card_that_does_not_say_its_memory_has_shares_without_capacity() -> None:
     found = project(make.gpu(0, memory_bytes=None, uuid=GpuUuid(T4.uuid)))
     assert "capacity" not in device(found, "gpu-0-share-0-of-10")

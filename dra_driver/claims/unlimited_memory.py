@@ -1,0 +1,136 @@
+"""Tells a claim that has a share of a GPU that nothing limits how much memory it uses.
+
+In: the claims that have just been prepared, and their records. Out: an Event on the claim with the
+reason and what to do, once while it is prepared. A thread posts it after Prepare has answered: no
+pod waits for it, and what the API server refuses harms none. What waits is bounded; what was not
+told when the driver ends stays untold, as `dra-driver status` says it anyway.
+"""
+
+import queue
+from contextlib import suppress
+from typing import Protocol
+
+import structlog
+
+from dra_driver.claims.background import Background
+from dra_driver.claims.memory_parts import parts_of
+from dra_driver.claims.model import ClaimRef, ClaimUid
+from dra_driver.claims.record import ClaimRecord
+from dra_driver.claims.telling import Claims, Telling
+from dra_driver.errors import DriverError, UnavailableError
+from dra_driver.sharing.enforcement import Means
+
+log = structlog.get_logger()
+
+NOT_LIMITED = "GPUMemoryNotLimited"
+"""Reason of the Event."""
+
+_MOST_WAITING = 1000
+
+
+RETRY_SECONDS = 15.0
+"""After the API server could not be reached."""
+
+
+class Records(Protocol):
+    """The claims of this node (claims/checkpoint.py)."""
+
+    def peek(self, uid: ClaimUid) -> ClaimRecord | None:
+        """Return a claim's record, or None. Raises StateError, VersionError."""
+        ...
+
+
+class Events(Protocol):
+    """Posts Events on claims (claims/mps_events.py)."""
+
+    def post_on_claim(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
+        """Post one. Raises UnavailableError."""
+        ...
+
+
+class UnlimitedMemory(Background):
+    """A thread that posts the Event."""
+
+    def __init__(
+        self, records: Records, events: Events, *, retry_seconds: float = RETRY_SECONDS
+    ) -> None:
+        super().__init__("unlimited-memory")
+        self._records = records
+        self._events = events
+        self._retry_seconds = retry_seconds
+        self._waiting: queue.Queue[ClaimRef | None] = queue.Queue(_MOST_WAITING)
+        self._told: set[ClaimUid] = set()
+
+    def beside(self, claims: Claims) -> Telling:
+        """Return what prepares and unprepares claims as another does, and tells of them here."""
+        return Telling(claims, prepared=self.prepared, unprepared=self.unprepared)
+
+    def prepared(self, ref: ClaimRef) -> None:
+        """Say that a claim was prepared, for the first time or again. Never blocks."""
+        if ref.uid in self._told:
+            return
+        try:
+            self._waiting.put_nowait(ref)
+        except queue.Full:
+            log.debug("unlimited memory not told", claim=str(ref), reason="too many wait")
+
+    def unprepared(self, ref: ClaimRef) -> None:
+        """Say that a claim was unprepared. Never blocks."""
+        self._told.discard(ref.uid)
+
+    def stop(self, timeout: float) -> None:
+        """Tell the thread to end and wait for it, at most `timeout` seconds."""
+        self._stop.set()
+        with suppress(queue.Full):
+            self._waiting.put_nowait(None)
+        super().stop(timeout)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            ref = self._waiting.get()
+            if ref is not None:
+                self._try(ref)
+
+    def _try(self, ref: ClaimRef) -> None:
+        try:
+            self._tell(ref)
+        except UnavailableError as error:
+            log.debug("unlimited memory not told yet", claim=str(ref), reason=str(error))
+            self.prepared(ref)
+            self._stop.wait(max(self._retry_seconds, error.retry_after or 0.0))
+        except DriverError as error:
+            log.debug("unlimited memory not told", claim=str(ref), reason=str(error))
+
+    def _tell(self, ref: ClaimRef) -> None:
+        if ref.uid in self._told:
+            return
+        record = self._records.peek(ref.uid)
+        note = None if record is None else note_of(record)
+        if note is not None:
+            self._events.post_on_claim(
+                ref, reason=NOT_LIMITED, action="PreparingDevices", note=note
+            )
+            self._told.add(ref.uid)
+
+
+def note_of(record: ClaimRecord) -> str | None:
+    """Return what a claim is to be told; None if something limits the memory of all its shares.
+
+    Raises:
+        StateError: a plan in the record cannot be read.
+    """
+    found = {
+        place: part.why
+        for plan, part in parts_of(record)
+        if part.by is Means.NOTHING
+        for place in plan.places
+    }
+    names = [one.name for one in record.devices if one.device.part in found]
+    if not names:
+        return None
+    reasons = "; ".join(dict.fromkeys(found.values()))
+    return (
+        f"nothing limits how much GPU memory this claim uses with {', '.join(names)}: {reasons}. "
+        "Its tenants can fill the memory of all others. For a limit, share by MPS (Volta or newer),"
+        " or use an NVIDIA driver of R615 or newer and cgroup v2"
+    )
