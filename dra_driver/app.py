@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import structlog
 
@@ -54,11 +54,10 @@ from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.kubelet.sockets import SocketPaths, socket_paths
 from dra_driver.mps.files import MpsFiles
-from dra_driver.mps.members import SharedDomains
-from dra_driver.mps.requests import DomainRequests
 from dra_driver.node_health import NodeHealth
 from dra_driver.node_memory import MemorySettings, node_memory
 from dra_driver.node_shares import NodeShares
+from dra_driver.node_sharing import node_sharing
 from dra_driver.node_usage import NodeUsage, node_look
 from dra_driver.ops.http import HttpEndpoint
 from dra_driver.ops.metrics import DeviceType, Metrics
@@ -66,11 +65,6 @@ from dra_driver.settings import CONSUMABLE_SHARES, DYNAMIC_MIG, Settings
 from dra_driver.shares import last_good
 from dra_driver.shares.source import ShareConfigs
 from dra_driver.sharing import nvidia_mps, shares
-from dra_driver.sharing.base import EXCLUSIVE, Sharing
-from dra_driver.sharing.exclusive import Exclusive
-from dra_driver.sharing.mps import Mps
-from dra_driver.sharing.nvidia_smi import NvidiaSmi
-from dra_driver.sharing.time_slicing import TimeSlicing
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.device_plugin import DevicePlugin
 from dra_driver.slices.mig_offer import MigSettings
@@ -88,6 +82,13 @@ FIRST_LOOK_SECONDS = 5.0
 """How long the start waits for the first look at the GPUs; the kubelet is answered meanwhile."""
 
 log = structlog.get_logger()
+
+
+class _Worker(Protocol):
+    """What goes on by itself beside the kubelet's calls."""
+
+    def start(self) -> None: ...
+    def stop(self, timeout: float, /) -> object: ...
 
 
 class Driver:
@@ -220,15 +221,23 @@ class Driver:
             nvml_version=lambda: self._watcher.current().driver_version,
             make_uvm_nodes=NvidiaModprobe(roots.driver, clock).make_uvm_nodes,
         )
+        self._sharing = node_sharing(
+            self._session,
+            roots,
+            mps_folder=self._mps_folder,
+            mps_ready_seconds=self._settings.mps_ready_timeout,
+            memory=self._memory.shares,
+            clock=clock,
+        )
         parts = NodeParts(
             inventory=self._watcher,
             edits=content,
             specs=SpecStore(self._settings.cdi_root),
-            strategies=self._build_strategies(roots, clock),
+            strategies=self._sharing.strategies,
             mig=MigInstances(self._session.mig, holders.of),
             switches=self._refusals,
             on_failed_undo=self._metrics.undo_failed,
-            tidy=self._shared_domains.tidy,
+            tidy=self._sharing.shared_domains.tidy,
             device_metadata=self._settings.gives_device_metadata,
             divisions=self._shares.wanted,
             why_no_divisions=self._shares.why_unknown,
@@ -243,6 +252,15 @@ class Driver:
             self._claims.holdings, self._locks, self._watcher, self._mig_offer.makes, clock
         )
         self._build_workers(clock)
+        self._build_calls(clock)
+        self._workers: tuple[_Worker, ...] = (
+            self._reconciler,
+            self._redivider,
+            self._memory_watch,
+            self._mps_events,
+            self._claim_status,
+            self._unlimited,
+        )
         self._metrics.watch_prepared(self._count_prepared)
         if self._settings.usage_metrics:
             records = self._claims.records
@@ -299,14 +317,21 @@ class Driver:
         self._metrics.watch_memory_limits(self._memory_watch.not_in_force)
         self._claim_events = events
         self._mps_events = MpsEvents(
-            self._requests,
+            self._sharing.requests,
             self._claims.records,
             events,
             folder=self._mps_folder,
             clock=clock,
             timing=EventTiming(),
         )
-        self._build_calls(clock)
+        self._eviction = Eviction(
+            self._kube,
+            self._settings.node_name,
+            is_in_use=self._claims.holdings.are_there,
+            lock=MpsFiles(root=self._mps_folder).eviction,
+            longest=self._settings.eviction_wait,
+            clock=clock,
+        )
 
     def _build_calls(self, clock: Callable[[], float]) -> None:
         """Build what the kubelet calls, and what tells how calls went."""
@@ -325,36 +350,6 @@ class Driver:
         told = self._unlimited.beside(self._claim_status.beside(self._preparer))
         calls = ringing(told, self._health_stream.ring)
         self._calls = ClaimCalls(calls, self._metrics, clock=clock)
-        self._eviction = Eviction(
-            self._kube,
-            self._settings.node_name,
-            is_in_use=self._claims.holdings.are_there,
-            lock=MpsFiles(root=self._mps_folder).eviction,
-            longest=self._settings.eviction_wait,
-            clock=clock,
-        )
-
-    def _build_strategies(self, roots: Roots, clock: Callable[[], float]) -> Mapping[str, Sharing]:
-        self._requests = DomainRequests(self._mps_folder, clock)
-        self._shared_domains = SharedDomains(self._mps_folder, self._requests, clock)
-        return {
-            EXCLUSIVE: Exclusive(),
-            str(SharingStrategy.TIME_SLICING): TimeSlicing(
-                NvidiaSmi(roots.driver, roots.proc, clock), self._session
-            ),
-            str(SharingStrategy.MPS): Mps(
-                self._requests, clock, ready_seconds=self._settings.mps_ready_timeout
-            ),
-            nvidia_mps.NAME: nvidia_mps.NvidiaMps(self._session),
-            shares.NAME: shares.Shares(
-                self._requests,
-                self._shared_domains,
-                self._session,
-                clock,
-                memory=self._memory.shares,
-                ready_seconds=self._settings.mps_ready_timeout,
-            ),
-        }
 
     @property
     def _mps_folder(self) -> Path:
@@ -385,17 +380,13 @@ class Driver:
         self._refusals.start()
         # Without knowing the GPUs it could mend nothing, and would say so for each claim.
         self._watcher.wait_until_looked(FIRST_LOOK_SECONDS)
-        self._reconciler.start()
-        self._redivider.start()
-        self._memory_watch.start()
-        self._mps_events.start()
-        self._claim_status.start()
-        self._unlimited.start()
+        for worker in self._workers:
+            worker.start()
 
     def let_claims_end(self, pause: Callable[[float], bool]) -> None:
         """Wait for claims if the GPU driver is to be replaced, and let go of it (Eviction)."""
-        if self._eviction.wait_for_claims(pause) and self._watcher.stop(STOP_SECONDS):
-            self._session.close()
+        if self._eviction.wait_for_claims(pause):
+            self._let_go_of_gpus()
 
     def stop(self) -> tuple[str, ...]:
         """Stop every part, first what calls come from; what is prepared and published stays.
@@ -405,24 +396,21 @@ class Driver:
         self._liveness.stop()
         # Calls that only wait for something would use up the grace of those that work.
         self._preparer.stop()
-        self._requests.stop()
+        self._sharing.requests.stop()
         left = self._plugin.stop(self._settings.shutdown_grace, delay=self._settings.shutdown_delay)
-        self._reconciler.stop(STOP_SECONDS)
-        self._redivider.stop(STOP_SECONDS)
-        self._memory_watch.stop(STOP_SECONDS)
-        self._mps_events.stop(STOP_SECONDS)
-        self._claim_status.stop(STOP_SECONDS)
-        self._unlimited.stop(STOP_SECONDS)
-        self._share_configs.stop(STOP_SECONDS)
-        self._own_node.stop(STOP_SECONDS)
-        self._refusals.stop(STOP_SECONDS)
-        self._publisher.stop(STOP_SECONDS)
+        others = (self._share_configs, self._own_node, self._refusals, self._publisher)
+        for worker in (*self._workers, *others):
+            worker.stop(STOP_SECONDS)
         self._health.stop(STOP_SECONDS)
-        if self._watcher.stop(STOP_SECONDS):
-            self._session.close()
+        self._let_go_of_gpus()
         self._http.stop()
         self._kube.close()
         return left
+
+    def _let_go_of_gpus(self) -> None:
+        """Close NVML once nobody looks any more."""
+        if self._watcher.stop(STOP_SECONDS):
+            self._session.close()
 
     def _project(
         self, inventory: Inventory, *, with_counters: bool, with_consumables: bool

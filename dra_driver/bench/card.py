@@ -13,7 +13,7 @@ from pathlib import Path
 from dra_driver.bench.model import Card, Usage
 from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
 from dra_driver.devices.nvml import LIBRARY, NvmlFacts, NvmlLibrary, find_library
-from dra_driver.devices.nvml_usage import Busy
+from dra_driver.devices.nvml_busy import Busy
 from dra_driver.errors import DeviceError
 
 SAMPLE_SECONDS = 0.25

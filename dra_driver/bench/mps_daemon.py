@@ -14,57 +14,42 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dra_driver.bench.strategies import Strategy
 from dra_driver.devices.programs import MPS_CONTROL, MPS_SERVER, SEARCHED, find_program
 from dra_driver.errors import DeviceError, SetupError
+from dra_driver.mps.asking import ask_daemon
+from dra_driver.mps.domain import Domain, DomainDevice, DomainId
+from dra_driver.mps.limits import read_limits, set_limits
 
 _START_SECONDS = 20.0
-_ASK_SECONDS = 10.0
 _QUIT_SECONDS = 5
 _POLL_SECONDS = 0.05
-_ALL = 100
 
 
 class MpsDaemon:
     """A running daemon."""
 
-    def __init__(self, control: Path, folder: Path, environment: Mapping[str, str]) -> None:
-        """Take the program, the folder with its sockets, and what the program runs with."""
+    def __init__(
+        self, control: Path, gpu: str, folder: Path, environment: Mapping[str, str]
+    ) -> None:
+        """Take the program, its GPU's UUID, its folder, and what the program runs with."""
         self._control = control
+        self._gpu = gpu
         self._environment = environment
         self.pipe = folder / "pipe"
         self.log = folder / "log"
 
-    def ask(self, *commands: str) -> list[str]:
+    def ask(self, commands: Sequence[str]) -> list[str]:
         """Give commands to the daemon; return the lines of its reply.
 
         Raises:
             DeviceError: it does not answer.
         """
-        try:
-            done = subprocess.run(
-                [self._control],
-                input="".join(f"{command}\n" for command in commands),
-                env=dict(self._environment),
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_ASK_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise DeviceError(
-                f"the MPS control daemon did not answer in {_ASK_SECONDS:g} s; try again, and see"
-                " dmesg if that does not help"
-            ) from error
-        if done.returncode != 0:
-            said = " ".join((done.stderr or done.stdout).split())
-            raise DeviceError(f"the MPS control daemon does not answer: {said}")
-        return done.stdout.splitlines()
+        return ask_daemon(self._control, commands, environment=self._environment, log=self.log)
 
     def limit(self, strategy: Strategy) -> tuple[str, ...]:
         """Set the limits of a strategy for each client; return what the daemon says of them.
@@ -72,25 +57,16 @@ class MpsDaemon:
         Raises:
             DeviceError: it does not answer, or has other limits afterwards.
         """
-        percentage, memory = strategy.thread_percentage, strategy.memory_mib
-        commands = []
-        if percentage is not None:
-            commands.append(f"set_default_active_thread_percentage {percentage}")
-        if memory is not None:
-            commands.append(f"set_default_device_pinned_mem_limit 0 {memory}M")
-        if commands:
-            self.ask(*commands)
-        questions = ["get_default_active_thread_percentage"]
-        if memory is not None:
-            questions.append("get_default_device_pinned_mem_limit 0")
-        said = self.ask(*questions)
-        wanted = float(percentage or _ALL)
-        if len(said) != len(questions) or abs(float(said[0]) - wanted) > 1:
-            raise DeviceError(
-                f"the MPS control daemon did not take the limits of {strategy.label}: it says"
-                f" {', '.join(said) or 'nothing'}"
-            )
-        return tuple(f"{one}: {answer}" for one, answer in zip(questions, said, strict=True))
+        gpu = DomainDevice(uuid=self._gpu, pinned_memory_mib=strategy.memory_mib)
+        wanted = Domain(
+            id=DomainId("bench"),
+            devices=(gpu,),
+            active_thread_percentage=strategy.thread_percentage,
+        )
+        set_limits(self.ask, wanted)
+        found = read_limits(self.ask, wanted)
+        memory = [f"pinned memory: {mib} MiB" for _, mib in found.pinned_memory_mib]
+        return (f"active threads: {found.active_thread_percentage:g} %", *memory)
 
 
 @contextmanager
@@ -118,7 +94,7 @@ def mps_daemon(driver_root: Path, gpu: str, environment: Mapping[str, str]) -> I
             "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
             "CUDA_VISIBLE_DEVICES": gpu,
         }
-        daemon = MpsDaemon(control, folder, own)
+        daemon = MpsDaemon(control, gpu, folder, own)
         child = subprocess.Popen(
             [sys.executable, "-m", "dra_driver.bench.leash", control, "-f"],
             env=own,
@@ -142,15 +118,17 @@ def control_program(driver_root: Path) -> Path:
     Raises:
         SetupError: it is not there, or what it starts is not.
     """
-    for name in (MPS_CONTROL, MPS_SERVER):
-        if find_program(driver_root, name) is None:
-            raise SetupError(
-                f"{name} not found under {driver_root} (looked in {SEARCHED}); install the part of"
-                " the NVIDIA driver that holds it (nvidia-compute-utils, nvidia-cuda-mps)"
-            )
-    found = find_program(driver_root, MPS_CONTROL)
+    _program(driver_root, MPS_SERVER)
+    return _program(driver_root, MPS_CONTROL)
+
+
+def _program(driver_root: Path, name: str) -> Path:
+    found = find_program(driver_root, name)
     if found is None:
-        raise SetupError(f"{MPS_CONTROL} has gone while it was looked for; try again")
+        raise SetupError(
+            f"{name} not found under {driver_root} (looked in {SEARCHED}); install the part of the"
+            " NVIDIA driver that holds it (nvidia-compute-utils, nvidia-cuda-mps)"
+        )
     return found.path
 
 
@@ -164,7 +142,7 @@ def _wait_until_it_answers(daemon: MpsDaemon, child: subprocess.Popen[bytes]) ->
             )
         if (daemon.pipe / "control").exists():
             try:
-                daemon.ask("get_default_active_thread_percentage")
+                daemon.ask(["get_default_active_thread_percentage"])
             except DeviceError as error:
                 said = str(error)
             else:
@@ -184,7 +162,7 @@ def _last_words(log: Path) -> str:
 def _end(daemon: MpsDaemon, child: subprocess.Popen[bytes]) -> None:
     if child.poll() is None:
         with suppress(DeviceError, OSError):
-            daemon.ask(f"quit -t {_QUIT_SECONDS}")
+            daemon.ask([f"quit -t {_QUIT_SECONDS}"])
         with suppress(subprocess.TimeoutExpired):
             child.wait(_QUIT_SECONDS)
     # Servers are of the daemon's session, which it began.

@@ -26,6 +26,7 @@ from dra_driver.devices import libraries, rooted
 from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.devices.load import GpuLoad
 from dra_driver.devices.model import GpuUuid, Mig, MigMode, PciAddress
+from dra_driver.devices.nvml_busy import Busy, Clocks, read_busy, read_clocks
 from dra_driver.devices.nvml_calls import NVML, OPEN_SECONDS, NvmlCalls
 from dra_driver.devices.nvml_errors import nvml_errors, optional
 from dra_driver.devices.nvml_health import GpuEvents, read_vitals
@@ -38,7 +39,6 @@ from dra_driver.devices.nvml_memory_limits import (
     write_limit,
 )
 from dra_driver.devices.nvml_mig import MigCalls
-from dra_driver.devices.nvml_usage import Busy, Clocks, read_busy, read_clocks
 from dra_driver.devices.vitals import Vitals
 from dra_driver.errors import DeviceError, SilenceError
 

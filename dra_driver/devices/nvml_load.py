@@ -42,7 +42,7 @@ def read_load(handle: Any, index: int) -> GpuLoad:
         minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
         uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
         product_name=str(pynvml.nvmlDeviceGetName(handle)),
-        memory=_memory(handle),
+        memory=read_memory(handle),
         busy=None if rates is None else _share(int(rates.gpu)),
         knows_sm=samples is not None,
         processes=_processes(handle, samples),
@@ -101,11 +101,12 @@ def _migs(handle: Any) -> Iterator[MigLoad]:
                 uuid=str(pynvml.nvmlDeviceGetUUID(mig)),
                 gpu_instance=int(pynvml.nvmlDeviceGetGpuInstanceId(mig)),
                 compute_instance=int(pynvml.nvmlDeviceGetComputeInstanceId(mig)),
-                memory=_memory(mig),
+                memory=read_memory(mig),
             )
 
 
-def _memory(handle: Any) -> Memory | None:
+def read_memory(handle: Any) -> Memory | None:
+    """Return a GPU's or MIG device's memory; by version 1 of the call, what is reserved is used."""
     found = optional(
         lambda one: pynvml.nvmlDeviceGetMemoryInfo(one, version=pynvml.nvmlMemory_v2), handle
     ) or optional(pynvml.nvmlDeviceGetMemoryInfo, handle)

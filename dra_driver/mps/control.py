@@ -1,11 +1,9 @@
 """NVIDIA's nvidia-cuda-mps-control: starts it as a domain's daemon, and sends it commands.
 
 In: a driver root, a domain and its folders. Out: a running daemon; the daemon's replies. Commands
-reach the daemon through a second run of the same program, one command in each line, at the socket
-in the daemon's own folder, which no container has (mps/pipes.py). Its exit status
-says only whether it reached the daemon, so the caller reads back what was set. The daemon inherits
-nothing of this process's environment, so settings for another MPS, such as the host's, have no
-effect on it.
+reach the daemon at the socket in its own folder, which no container has (mps/pipes.py). The daemon
+inherits nothing of this process's environment, so settings for another MPS, such as the host's,
+have no effect on it.
 """
 
 import os
@@ -21,8 +19,9 @@ from dra_driver.cdi.driver_libraries import find_driver_libraries
 from dra_driver.devices import rooted
 from dra_driver.devices.programs import MPS_CONTROL, MPS_SERVER, SEARCHED, find_program
 from dra_driver.devices.versions import running_driver
-from dra_driver.errors import DeviceError, SilenceError
+from dra_driver.errors import DeviceError
 from dra_driver.mps import mounts, processes
+from dra_driver.mps.asking import ASK_SECONDS, ask_daemon
 from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
 from dra_driver.mps.domain import Daemon, Domain, is_shared
 from dra_driver.mps.files import DomainPaths, file_error
@@ -30,7 +29,6 @@ from dra_driver.mps.pipes import CONTROL_SOCKET
 
 log = structlog.get_logger()
 
-ASK_SECONDS = 5.0
 START_SECONDS = 20.0
 QUIT_SECONDS = 5
 QUIT_ANSWER_SECONDS = QUIT_SECONDS + 2.0
@@ -207,8 +205,6 @@ class Control:
     ) -> list[str]:
         """Send commands to the domain's daemon and return the lines of its reply.
 
-        The daemon answers one caller at a time, and turns others away.
-
         Raises:
             SilenceError: the daemon does not run, answers somebody else, or not in time.
             DeviceError: the program that asks cannot be run.
@@ -216,28 +212,14 @@ class Control:
         programs = self._find(self._views[-1])
         # Relative, because the path of a socket may have 107 bytes, and this one may have more.
         environment = {**_environment(programs), "CUDA_MPS_PIPE_DIRECTORY": "."}
-        try:
-            done = subprocess.run(
-                [str(programs.control)],
-                input="".join(f"{command}\n" for command in commands),
-                cwd=paths.own,
-                env=environment,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=seconds,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise SilenceError(
-                f"the MPS control daemon did not answer in {seconds:g} s; see {paths.log}"
-            ) from error
-        except OSError as error:
-            raise DeviceError(f"cannot run {programs.control}: {error.strerror}") from error
-        if done.returncode != 0:
-            said = " ".join((done.stderr or done.stdout).split()) or f"status {done.returncode}"
-            raise SilenceError(f"the MPS control daemon does not answer ({said}); see {paths.log}")
-        return done.stdout.splitlines()
+        return ask_daemon(
+            programs.control,
+            commands,
+            environment=environment,
+            log=paths.log,
+            folder=paths.own,
+            seconds=seconds,
+        )
 
     def quit(self, paths: DomainPaths, daemon: Daemon) -> None:
         """Ask the daemon to quit, which ends its servers too within seconds, whatever clients do.

@@ -13,6 +13,7 @@ from typing import Any
 import pynvml
 
 from dra_driver.devices.nvml_errors import optional
+from dra_driver.devices.nvml_load import read_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +50,11 @@ def read_clocks(handle: object) -> Clocks:
 def read_busy(handle: object) -> Busy:
     """Return how busy a GPU is."""
     rates = optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    memory = read_memory(handle)
     return Busy(
         sm_percent=None if rates is None else int(rates.gpu),
         memory_percent=None if rates is None else int(rates.memory),
-        memory_used_bytes=None if memory is None else int(memory.used),
+        memory_used_bytes=None if memory is None else memory.used_bytes,
         energy_millijoules=_number(optional(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle)),
         sm_clock=_clock(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
     )
