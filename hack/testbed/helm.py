@@ -17,7 +17,7 @@ class Helm:
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         words = run((sys.executable, COMMAND, "fetch", "helm"), timeout=1800).split()
-        self._program = Path(words[1], "helm")
+        self.program = Path(words[1], "helm")
         self._kubeconfig = cluster.env["KUBECONFIG"]
         self._namespace = namespace
 
@@ -28,7 +28,7 @@ class Helm:
             TestbedError: It failed, or took longer than `timeout` seconds.
         """
         return run(
-            (self._program, verb, *words, "--namespace", self._namespace),
+            (self.program, verb, *words, "--namespace", self._namespace),
             env={**os.environ, "KUBECONFIG": self._kubeconfig},
             timeout=timeout,
         )

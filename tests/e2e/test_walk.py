@@ -1,0 +1,98 @@
+"""An admin who follows README and the install page: their commands, as they stand there."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from testbed.commands import wait_until
+from testbed.installed_node import LABEL, NAMESPACE, InstalledNode
+from testbed.pods import wait_gone
+
+from dra_driver.doctor.cluster_facts import Feature
+from e2e.conftest import missing
+from e2e.kubernetes import cluster_of, needs
+from e2e.needs import cannot_run
+from e2e.scene import Scene
+from e2e.shares import config
+from e2e.walk import Reader, blocks
+
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+
+INSTALL = "docs/install.md"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, image_archive: Path) -> Iterator[InstalledNode]:
+    if reason := missing():
+        cannot_run(reason)
+    # With a pod's UID in it the driver's socket leaves nine bytes for the cluster's name.
+    name = "w" + hashlib.sha256(os.environ.get("E2E_CLUSTER", "e2e").encode()).hexdigest()[:7]
+    node = InstalledNode(
+        cluster_of(name, for_pods=True),
+        tmp_path_factory.mktemp("walk"),
+        image_archive,
+    )
+    node.clear()
+    try:
+        node.up_bare(print)
+        Scene.prepare(node)
+        yield node
+    finally:
+        node.down()
+
+
+@pytest.fixture
+def reader(node: InstalledNode, tmp_path: Path) -> Reader:
+    file = tmp_path / "shares.yaml"
+    file.write_text(config("timeSlicing", 10))
+    words = {"REGISTRY": "docker.io/library", "NODE": node.cluster.node, "FILE": str(file)}
+    return Reader(node, tmp_path, words)
+
+
+@needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE)
+def test_an_admin_installs_shares_and_uninstalls_by_the_pages_commands(
+    node: InstalledNode, reader: Reader
+) -> None:
+    two_commands, namespace = blocks(INSTALL, "With Helm")
+    assert two_commands == blocks("README.md", "Install it on a cluster")[1]
+    (label,) = blocks(INSTALL, "Which nodes get it")
+    (looks,) = blocks(INSTALL, "Whether it works")
+    (share,) = blocks(INSTALL, "Sharing GPUs")
+    take_away = blocks(INSTALL, "Taking it away")[0]
+
+    reader.types(namespace)
+    said = reader.types(two_commands)
+    assert "NO NODE GETS THE DRIVER" in said, said
+    assert label in said
+    reader.types(label)
+    reader.types(two_commands.splitlines()[-1])
+    node.wait_published()
+    found = reader.types(looks)
+    for word in ("dra-driver-", "driver-library", f"gpu.nvidia.com-{node.cluster.node}"):
+        assert word in found, found
+
+    scene = Scene(node)
+    (resources,) = blocks("README.md", "Install it on a cluster", "yaml")
+    limits = yaml.safe_load(resources)["resources"]["limits"]
+    pod = scene.pod(limits=limits)
+    scene.running(pod, timeout=120)
+    assert len(scene.gpus(pod)) == limits["nvidia.com/gpu"] == 2
+    scene.delete(pod)
+    reader.types(share)
+    wait_until(lambda: len(shares(node)) == 80, "ten shares of each GPU", timeout=180)
+    tenth = scene.pod("tenth", limits={"nvidia.com/gpu": 1})
+    scene.running(tenth, timeout=120)
+    scene.clear()
+
+    reader.types(take_away)
+    node.cluster.kubectl("label", "node", node.cluster.node, f"{LABEL}-")
+    wait_gone(node.cluster.api, NAMESPACE)
+    assert not node.place.data.exists()
+    wait_until(lambda: node.slices() == [], "the kubelet to delete the slices", timeout=60)
+
+
+def shares(node: InstalledNode) -> list[str]:
+    return [one for one in node.devices() if "-share-" in one]
