@@ -9,7 +9,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from dra_driver.doctor.finding import Finding, Severity, Skipped, count
+from dra_driver.doctor.finding import ADMIN, Finding, Severity, Skipped, count
 from dra_driver.doctor.runner import Outcome
 
 _WIDTH = 100
@@ -25,11 +25,19 @@ def status_of(outcomes: Iterable[Outcome]) -> int:
 
 
 def as_text(outcomes: Sequence[Outcome]) -> str:
-    """Return it for people: what is wrong with reason and advice, what is fine on a line."""
+    """Return it for people: what is wrong with reason and advice, what is fine on a line.
+
+    Checks that would need an admin's rights share a line below.
+    """
     findings = [one for one in outcomes if isinstance(one, Finding)]
     skipped = [one for one in outcomes if isinstance(one, Skipped)]
     width = max((len(one.id) for one in findings), default=0)
-    lines = [line for one in findings for line in _lines(one, width)]
+    forbidden = [one for one in findings if _is_forbidden(one)]
+    lines = [line for one in findings if one not in forbidden for line in _lines(one, width)]
+    if forbidden:
+        names = ", ".join(dict.fromkeys(one.id for one in forbidden))
+        lines += ["", "not learnt, for want of rights:"]
+        lines += _wrapped(f"{names}: {ADMIN}", "  ", "    ")
     if skipped:
         lines += ["", "not checked:"]
         for reason in dict.fromkeys(one.reason for one in skipped):
@@ -62,6 +70,10 @@ def as_json(outcomes: Sequence[Outcome], version: str) -> str:
         ],
     }
     return json.dumps(document, indent=2) + "\n"
+
+
+def _is_forbidden(finding: Finding) -> bool:
+    return finding.severity is Severity.UNKNOWN and finding.advice == ADMIN
 
 
 def _lines(finding: Finding, width: int) -> Iterable[str]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dra_driver.doctor.checks import CHECKS
-from dra_driver.doctor.finding import Finding, Severity, Skipped
+from dra_driver.doctor.finding import ADMIN, Finding, Severity, Skipped
 from dra_driver.doctor.report import as_json, as_text, status_of
 
 
@@ -45,6 +45,19 @@ def test_people_get_reason_and_advice_of_what_is_wrong() -> None:
         "",
         "1 error, 0 warnings, 0 unknown, 0 info, 1 ok",
     ]
+
+
+def test_what_only_an_admin_may_see_is_told_once() -> None:
+    forbidden = [
+        replace(finding(Severity.UNKNOWN, seen=f"cannot list {one}", advice=ADMIN), id=one)
+        for one in ("nodes", "nodes", "classes")
+    ]
+    text = as_text([finding(Severity.OK, advice=""), *forbidden])
+    assert "cannot list" not in text
+    assert f"not learnt, for want of rights: nodes, classes: {ADMIN}" in " ".join(text.split())
+    refused = finding(Severity.ERROR, seen="cannot list nodes", advice=ADMIN)
+    assert "cannot list nodes" in as_text([refused])
+    assert "cannot list nodes" in as_json(forbidden, "1")
 
 
 def test_no_text_of_others_acts_on_a_terminal() -> None:
