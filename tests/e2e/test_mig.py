@@ -12,7 +12,7 @@ from dra_driver.doctor.cluster_facts import Feature
 from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene
 
-pytestmark = [pytest.mark.e2e, needs(Feature.COUNTERS)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster, needs(Feature.COUNTERS)]
 
 MIG_CLASS = "mig.nvidia.com"
 SMALL, MEDIUM, LARGE = "1g.10gb", "2g.20gb", "3g.40gb"

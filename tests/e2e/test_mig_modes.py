@@ -11,7 +11,7 @@ from e2e.kubernetes import needs
 from e2e.scene import Scene
 from e2e.test_mig import MEDIUM, MIG_CLASS, SMALL, migs, parent, seen, set_mig_mode, template, there
 
-pytestmark = [pytest.mark.e2e, needs(Feature.COUNTERS)]
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster, needs(Feature.COUNTERS)]
 
 PARTS = 8 * 25
 FIRST_TO_BE_DIVIDED = 0

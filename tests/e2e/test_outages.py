@@ -12,7 +12,7 @@ from testbed.driver import DRIVER_NAME
 
 from e2e.scene import NAMESPACE, Scene
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
 
 
 @pytest.fixture(autouse=True)
