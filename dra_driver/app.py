@@ -165,7 +165,7 @@ class Driver:
         )
 
     def _build_offers(self, roots: Roots, clock: Callable[[], float]) -> None:
-        """Build what says how much of this node's GPUs is offered, and what limits shares."""
+        """Build what says how much of this node's GPUs is offered, and what carries out shares."""
         settings = self._settings
         self._own_node = OwnNode(self._kube, settings.node_name, clock=clock, random=random.random)
         self._mig_offer = NodeOffer(
@@ -195,6 +195,14 @@ class Driver:
             roots,
             lambda: self._claims.holdings,
         )
+        self._sharing = node_sharing(
+            self._session,
+            roots,
+            mps_folder=self._mps_folder,
+            mps_ready_seconds=settings.mps_ready_timeout,
+            memory=self._memory.shares,
+            clock=clock,
+        )
         self._shares = NodeShares(
             self._share_configs,
             self._health,
@@ -220,14 +228,6 @@ class Driver:
             clock=clock,
             nvml_version=lambda: self._watcher.current().driver_version,
             make_uvm_nodes=NvidiaModprobe(roots.driver, clock).make_uvm_nodes,
-        )
-        self._sharing = node_sharing(
-            self._session,
-            roots,
-            mps_folder=self._mps_folder,
-            mps_ready_seconds=self._settings.mps_ready_timeout,
-            memory=self._memory.shares,
-            clock=clock,
         )
         parts = NodeParts(
             inventory=self._watcher,
