@@ -170,6 +170,19 @@ static bool node_exists(const char *folder, const char *name, unsigned int major
     return S_ISREG(facts.st_mode);
 }
 
+/*
+ * Whether this process may open a node that is there: by its mode, and by the control group of its
+ * container, which access(2) asks too. Opened it is not: another driver may be behind it.
+ */
+static bool node_permitted(const char *folder, const char *name)
+{
+    char path[PATH_MAX + 64];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    struct stat facts;
+    return stat(path, &facts) != 0 || !S_ISCHR(facts.st_mode) ||
+           faccessat(AT_FDCWD, path, R_OK | W_OK, AT_EACCESS) == 0;
+}
+
 /* Writes the folder of the device nodes for this process; see the head of this file. */
 static void find_device_folder(char *folder)
 {
@@ -215,12 +228,15 @@ static nvmlReturn_t enumerate(void)
     find_device_folder(device_folder);
     if (!node_exists(device_folder, "nvidiactl", NVIDIA_MAJOR, NVIDIA_CONTROL_MINOR))
         return NVML_ERROR_DRIVER_NOT_LOADED;
+    if (!node_permitted(device_folder, "nvidiactl"))
+        return NVML_ERROR_NO_PERMISSION;
     visible_count = 0;
     for (unsigned int slot = 0; slot < mapped->gpu_count && slot < SIM_MAX_GPUS; slot++) {
         const struct sim_gpu *gpu = &mapped->gpus[slot];
         unsigned int minor_number = (unsigned int)gpu->facts[FACT_MINOR];
         snprintf(name, sizeof name, "nvidia%u", minor_number);
-        if (!gpu->present || !node_exists(device_folder, name, NVIDIA_MAJOR, minor_number))
+        if (!gpu->present || !node_exists(device_folder, name, NVIDIA_MAJOR, minor_number) ||
+            !node_permitted(device_folder, name))
             continue;
         unsigned int place = visible_count++;
         for (; place > 0 && bus_order(visible[place - 1]) > bus_order(slot); place--)

@@ -1,8 +1,11 @@
 """A process that has NVML open holds the GPUs that it sees, until it shuts down or dies."""
 
+import os
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from dra_driver.simulator.machine import Machine
 
 MakeMachine = Callable[..., Machine]
 Nvml = Callable[..., object]
-IN_USE, SUCCESS = 19, 0
+SUCCESS, UNINITIALIZED, NO_PERMISSION, IN_USE = 0, 1, 4, 19
 CLIENT = """
 import ctypes, sys
 library = ctypes.CDLL(sys.argv[1])
@@ -133,3 +136,38 @@ def test_a_session_has_the_nodes_open_as_fuser_would_see_it(client: Client) -> N
     assert nodes_open(client) == [*(f"nvidia{minor}" for minor in range(8)), "nvidiactl"]
     client.call("nvmlShutdown")
     assert nodes_open(client) == []
+
+
+AS_NOBODY = """
+import ctypes, os, sys
+library = ctypes.CDLL(sys.argv[1])
+os.setgid(65534); os.setuid(65534)
+count = ctypes.c_uint()
+print(library.nvmlInit_v2(), library.nvmlDeviceGetCount_v2(ctypes.byref(count)), count.value)
+"""
+
+
+@pytest.mark.usefixtures("needs_root")  # it makes device nodes and becomes someone else
+@pytest.mark.parametrize(
+    ("denied", "said"),
+    [("nvidia3", [0, 0, 7]), ("nvidiactl", [NO_PERMISSION, UNINITIALIZED, 0])],
+)
+def test_a_node_that_may_not_be_opened_shows_no_gpu(denied: str, said: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # the other user must get this far
+        machine = Machine.create(Path(folder) / "gpus", "h100x8")
+        nodes = Path(folder) / "nodes"
+        nodes.mkdir()
+        minors = {f"nvidia{gpu.minor}": gpu.minor for gpu in machine.gpus}
+        for name, minor in {"nvidiactl": 255, **minors}.items():
+            os.mknod(nodes / name, 0o666 | stat.S_IFCHR, os.makedev(195, minor))
+            (nodes / name).chmod(0o600 if name == denied else 0o666)
+        done = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, str(machine.library)],
+            env={"NVML_SIMULATOR_DEV": str(nodes)},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+    assert [int(word) for word in done.stdout.split()] == said
