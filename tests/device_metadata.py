@@ -2,7 +2,9 @@
 
 The reader (k8s.io/dynamic-resource-allocation/devicemetadata, 0.37.1) takes the first object of a
 file whose version it knows, and refuses the file for any other flaw. Rules are those that
-api/metadata/v1beta1 and api/resource/v1 declare.
+api/metadata/v1beta1 and api/resource/v1 declare; and, what only the API server checks yet, those of
+attributes in slices: how long values are, and what a version is. That both agree is tested by
+contract/claims/test_metadata_readers.py.
 """
 
 import json
@@ -41,11 +43,12 @@ def objects(data: str) -> Iterator[dict[str, Any]]:
 
 def read(data: str, *, known: Sequence[str] = ("v1beta1", "v1alpha1")) -> dict[str, Any]:
     """What a reader that knows these versions makes of a file."""
+    versions = {f"{GROUP}/{version}" for version in known}
     for found in objects(data):
-        assert found["kind"] == "DeviceMetadata"
-        group, _, version = found["apiVersion"].partition("/")
-        assert group == GROUP
-        if version in known:
+        assert isinstance(found, dict)
+        assert {"kind", "apiVersion"} <= found.keys()
+        if found["apiVersion"] in versions:
+            assert found["kind"] == "DeviceMetadata"
             check(found)
             return found
     raise AssertionError(f"no version that is known: {data}")
@@ -56,6 +59,7 @@ def check(found: Mapping[str, Any]) -> None:
     assert found.keys() <= {"kind", "apiVersion", "metadata", "podClaimName", "requests"}
     assert found["metadata"].keys() == {"name", "namespace", "uid", "generation"}
     assert found["metadata"]["generation"] >= 1
+    assert isinstance(found["requests"], list)
     assert "podClaimName" not in found or _LABEL.fullmatch(found["podClaimName"])
     for request in found["requests"]:
         assert request.keys() == {"name", "devices"}
@@ -82,6 +86,11 @@ def _check_attributes(attributes: Mapping[str, Mapping[str, Any]]) -> None:
             case _:
                 assert kind == "int"
                 assert isinstance(one, int)
+
+
+def content(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What an object says beside its version and kind."""
+    return {name: value for name, value in found.items() if name not in {"apiVersion", "kind"}}
 
 
 def devices(data: str) -> list[dict[str, Any]]:

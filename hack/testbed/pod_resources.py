@@ -1,8 +1,9 @@
 """What a kubelet tells monitoring of its pods: the PodResources API, as far as claims are in it.
 
-In: the kubelet's socket. Out: the devices of a container's claims. dcgm-exporter and others ask for
-the same. The few messages that are read are described here by field number
-(k8s.io/kubelet pkg/apis/podresources/v1); what else an answer has is skipped.
+In: the kubelet's socket. Out: the devices of a container's claims, as its list of all pods has them
+and as it tells them of one pod. dcgm-exporter and others ask for the same. The few messages that
+are needed are described here by field number (k8s.io/kubelet pkg/apis/podresources/v1); what else
+an answer has is skipped.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,10 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _MESSAGES: Mapping[str, Mapping[str, tuple[int, str]]] = {
+    "ListPodResourcesRequest": {},
     "ListPodResourcesResponse": {"pod_resources": (1, "PodResources*")},
+    "GetPodResourcesRequest": {"pod_name": (1, "text"), "pod_namespace": (2, "text")},
+    "GetPodResourcesResponse": {"pod_resources": (1, "PodResources")},
     "PodResources": {
         "name": (1, "text"),
         "namespace": (2, "text"),
@@ -35,7 +39,7 @@ _MESSAGES: Mapping[str, Mapping[str, tuple[int, str]]] = {
     },
     "CDIDevice": {"name": (1, "text")},
 }
-"""Fields by message: number, and `text`, or the message that it is a list of."""
+"""Fields by message: number, and `text`, or a message, with a star where there is a list of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +54,28 @@ class ToldDevice:
     cdi_ids: tuple[str, ...]
 
 
-def told_devices(socket: Path, namespace: str, pod: str, container: str) -> list[ToldDevice]:
-    """Return the devices that a kubelet tells of one container.
+def listed_devices(socket: Path, namespace: str, pod: str, container: str) -> list[ToldDevice]:
+    """Return the devices of one container in a kubelet's list of all pods; none for no such pod.
 
     Raises:
         grpc.RpcError: The kubelet does not answer.
     """
-    with grpc.insecure_channel(f"unix:{socket}") as channel:
-        ask = channel.unary_unary(
-            "/v1.PodResourcesLister/List",
-            request_serializer=lambda _: b"",
-            response_deserializer=_response().FromString,
-        )
-        answer: Any = ask(None, timeout=10)
+    answer = _ask(socket, "List")
+    named = (one for one in answer.pod_resources if (one.namespace, one.name) == (namespace, pod))
+    return [device for one in named for device in _devices(one, container)]
+
+
+def devices_of_pod(socket: Path, namespace: str, pod: str, container: str) -> list[ToldDevice]:
+    """Return the devices of one container as a kubelet that is asked for its pod alone tells them.
+
+    Raises:
+        grpc.RpcError: The kubelet does not answer, or has no such pod.
+    """
+    answer = _ask(socket, "Get", pod_name=pod, pod_namespace=namespace)
+    return _devices(answer.pod_resources, container)
+
+
+def _devices(pod: Any, container: str) -> list[ToldDevice]:
     return [
         ToldDevice(
             claim=claim.claim_name,
@@ -72,17 +85,27 @@ def told_devices(socket: Path, namespace: str, pod: str, container: str) -> list
             share_id=one.share_id,
             cdi_ids=tuple(each.name for each in one.cdi_devices),
         )
-        for found in answer.pod_resources
-        if (found.namespace, found.name) == (namespace, pod)
-        for each in found.containers
+        for each in pod.containers
         if each.name == container
         for claim in each.dynamic_resources
         for one in claim.claim_resources
     ]
 
 
-def _response() -> Any:
-    """Return the class of the answer."""
+def _ask(socket: Path, method: str, **facts: str) -> Any:
+    """Call a method of PodResourcesLister with a request of these fields; return its answer."""
+    request, response = _messages(f"{method}PodResourcesRequest", f"{method}PodResourcesResponse")
+    with grpc.insecure_channel(f"unix:{socket}") as channel:
+        ask = channel.unary_unary(
+            f"/v1.PodResourcesLister/{method}",
+            request_serializer=request.SerializeToString,
+            response_deserializer=response.FromString,
+        )
+        return ask(request(**facts), timeout=10)
+
+
+def _messages(*names: str) -> list[Any]:
+    """Return the classes of messages."""
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(
         name="testbed/podresources.proto", package="testbed.podresources", syntax="proto3"
@@ -95,9 +118,12 @@ def _response() -> Any:
             added.type = kinds.TYPE_STRING
             if kind.endswith("*"):
                 added.label = kinds.LABEL_REPEATED
+            if kind != "text":
                 added.type = kinds.TYPE_MESSAGE
-                added.type_name = f".{file.package}.{kind[:-1]}"
+                added.type_name = f".{file.package}.{kind.removesuffix('*')}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = pool.FindMessageTypeByName(f"{file.package}.ListPodResourcesResponse")
-    return message_factory.GetMessageClass(found)
+    return [
+        message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.{name}"))
+        for name in names
+    ]

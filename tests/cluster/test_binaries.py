@@ -19,7 +19,15 @@ from local_cluster.binaries import (
 )
 from local_cluster.errors import BinariesUnavailableError
 from local_cluster.progress import Progress
-from local_cluster.versions import resolve
+from local_cluster.versions import (
+    ALLOCATOR_GO_MOD,
+    DEFAULT_MINOR,
+    DRA_MODULE,
+    GO_MOD_FILES,
+    METADATA_GO_MODS,
+    pinned,
+    resolve,
+)
 
 from cluster.file_server import FileServer
 
@@ -130,6 +138,17 @@ def test_a_cached_folder_that_lacks_a_new_program_of_its_group_is_brought_again(
 def test_versions_do_not_share_a_folder(tmp_path: Path) -> None:
     folders = {store(tmp_path).cached_folder("kubernetes", resolve(v)) for v in ("1.36", "1.37")}
     assert len(folders) == 2
+
+
+@pytest.mark.parametrize(
+    ("minor", "go_mod"), [(DEFAULT_MINOR, ALLOCATOR_GO_MOD), *METADATA_GO_MODS.items()], ids=str
+)
+def test_kubernetes_libraries_are_of_the_release_that_clusters_run(
+    minor: str, go_mod: Path
+) -> None:
+    assert f"1.{pinned(go_mod, DRA_MODULE).removeprefix('0.')}" == pinned(
+        GO_MOD_FILES[minor], "k8s.io/kubernetes"
+    )
 
 
 def test_without_any_source_the_message_says_what_each_answered(

@@ -8,7 +8,7 @@ up in the ResourceSlices of driver gpu.nvidia.com: of type `gpu` by `uuid`, of t
 from dataclasses import dataclass
 
 from testbed.driver import DRIVER_NAME
-from testbed.pod_resources import ToldDevice, told_devices
+from testbed.pod_resources import ToldDevice, devices_of_pod, listed_devices
 
 from e2e.scene import NAMESPACE, Scene
 
@@ -24,10 +24,22 @@ class Mapped:
 
 
 def told(scene: Scene, pod: str, ctr: str = "ctr") -> list[ToldDevice]:
-    """What the kubelet tells of a container's claims."""
+    """What the kubelet tells of a container's claims, the same in its list and of the pod alone."""
     socket = scene.node.cluster.plugins.parent / "pod-resources" / "kubelet.sock"
-    found = told_devices(socket, NAMESPACE, pod, ctr)
+    found = listed_devices(socket, NAMESPACE, pod, ctr)
+    assert devices_of_pod(socket, NAMESPACE, pod, ctr) == found != []
     assert {one.driver for one in found} == {DRIVER_NAME}
+    statuses = {
+        claim: scene.api.get("ResourceClaim", claim, NAMESPACE)["status"]
+        for claim in {one.claim for one in found}
+    }
+    allocated = [
+        (claim, one["driver"], one["pool"], one["device"], one.get("shareID", ""))
+        for claim, status in statuses.items()
+        for one in status["allocation"]["devices"]["results"]
+    ]
+    said = [(one.claim, one.driver, one.pool, one.device, one.share_id) for one in found]
+    assert sorted(said) == sorted(allocated)
     # With a second device of a claim, kubelets name the CDI ids of the first once more.
     assert all(
         one.cdi_ids[-1].endswith(f"-{one.device}{one.share_id and '-'}{one.share_id}")

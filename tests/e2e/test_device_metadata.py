@@ -4,8 +4,10 @@ What a container reads is compared with the claim's allocation, with the Resourc
 what the container's own nvidia-smi sees. Beside it is what monitoring makes of the same pod.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from shutil import rmtree
 
 import pytest
@@ -16,9 +18,11 @@ from testbed.driver import DRIVER_NAME
 from testbed.pods import container, migs_seen
 
 import device_metadata as reader
+import metadata_readers
 from dra_driver.doctor.cluster_facts import Feature
 from e2e.kubernetes import needs
 from e2e.monitoring import Mapped, mapped, told
+from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene, cel, claim_spec
 from e2e.shares import config
 from e2e.test_mig import MIG_CLASS, set_mig_mode
@@ -27,6 +31,8 @@ pytestmark = pytest.mark.e2e
 
 OF_TEMPLATE = "gpus-0"
 """What pods of a scene call their first claim."""
+
+NOBODY = {"runAsUser": 65534, "runAsGroup": 65534, "readOnlyRootFilesystem": True}
 
 ADMIN = "resource.kubernetes.io/admin-access"
 
@@ -77,6 +83,26 @@ def uuid(device: Object) -> str:
     return found
 
 
+def one_and_any(scene: Scene) -> str:
+    """Make a claim of two GPUs, one of them by the second alternative of its request."""
+    exactly = {"deviceClassName": DRIVER_NAME}
+    impossible = {**exactly, "name": "huge", "selectors": cel("false")}
+    requests = [
+        {"name": "one", "exactly": exactly},
+        {"name": "two", "firstAvailable": [impossible, {**exactly, "name": "any"}]},
+    ]
+    return scene.make("ResourceClaim", "claim", {"spec": {"devices": {"requests": requests}}})
+
+
+@pytest.fixture(scope="module")
+def own_reader() -> Path:
+    """The program that reads files by the library of Kubernetes 1.37."""
+    try:
+        return metadata_readers.fetch()["1.37"]
+    except TestbedError as error:
+        cannot_run(f"Kubernetes' reader of device metadata could not be had: {error}")
+
+
 @contextmanager
 def settings(scene: Scene, **changes: str) -> Iterator[None]:
     """The driver with other settings, until the pods that the scene made meanwhile are gone."""
@@ -111,25 +137,20 @@ def test_two_pods_of_a_claim_read_the_same_by_the_claims_name(scene: Scene) -> N
     assert one == two
     assert "podClaimName" not in one
     (device,) = agrees(scene, one, claim_of(scene))
+    for pod in pods:
+        assert mapped(scene, pod) == {Mapped(device=device["name"], gpu=uuid(device))}
     assert scene.gpus(pods[0]) == (uuid(device),)
 
 
 def test_a_container_reads_of_the_requests_that_it_has_and_whoever_it_runs_as(scene: Scene) -> None:
-    exactly = {"deviceClassName": DRIVER_NAME}
-    impossible = {**exactly, "name": "huge", "selectors": cel("false")}
-    requests = [
-        {"name": "one", "exactly": exactly},
-        {"name": "two", "firstAvailable": [impossible, {**exactly, "name": "any"}]},
-    ]
-    name = scene.make("ResourceClaim", "claim", {"spec": {"devices": {"requests": requests}}})
-    nobody = {"runAsUser": 65534, "runAsGroup": 65534, "readOnlyRootFilesystem": True}
+    name = one_and_any(scene)
     spec = {
         "terminationGracePeriodSeconds": 1,
         "resourceClaims": [{"name": "mine", "resourceClaimName": name}],
         "containers": [
             container("one", {"claims": [{"name": "mine", "request": "one"}]}),
             container("two", {"claims": [{"name": "mine", "request": "two"}]})
-            | {"securityContext": nobody},
+            | {"securityContext": NOBODY},
             container("all", {"claims": [{"name": "mine"}]}),
         ],
     }
@@ -143,9 +164,43 @@ def test_a_container_reads_of_the_requests_that_it_has_and_whoever_it_runs_as(sc
             assert found["requests"][0]["name"] == full
             (device,) = agrees(scene, found, claim)
             assert uuid(device) in scene.gpus(pod, ctr)
+            # A kubelet tells all devices of a claim of each container that has a part of it.
+            assert {device["name"]} < {one.device for one in told(scene, pod, ctr)}
     for ctr, other in (("one", "two"), ("two", "one")):
         with pytest.raises(TestbedError, match="No such file"):
             scene.run_in(pod, "cat", paths[other], ctr=ctr)
+
+
+def test_kubernetes_own_reader_finds_the_files_in_a_container(
+    scene: Scene, own_reader: Path
+) -> None:
+    name = one_and_any(scene)
+    template = scene.template()
+    ctr = container("ctr", {"claims": [{"name": "mine"}, {"name": OF_TEMPLATE}]})
+    mount = {"name": "reader", "mountPath": "/read-metadata", "readOnly": True}
+    spec = {
+        "terminationGracePeriodSeconds": 1,
+        "resourceClaims": [
+            {"name": "mine", "resourceClaimName": name},
+            {"name": OF_TEMPLATE, "resourceClaimTemplateName": template},
+        ],
+        "volumes": [{"name": "reader", "hostPath": {"path": str(own_reader), "type": "File"}}],
+        "containers": [ctr | {"volumeMounts": [mount], "securityContext": NOBODY}],
+    }
+    pod = scene.make("Pod", "pod", {"spec": spec})
+    scene.running(pod)
+    for words, path, full in (
+        (("claim", name, "one"), reader.by_claim(name, "one"), "one"),
+        (("claim", name, "two"), reader.by_claim(name, "two"), "two/any"),
+        (("template", OF_TEMPLATE, "gpu"), reader.by_template(OF_TEMPLATE, "gpu"), "gpu"),
+    ):
+        said = json.loads(scene.run_in(pod, "/read-metadata", *words))
+        expected = reader.content(read(scene, pod, path))
+        assert expected["requests"][0]["name"] == full
+        assert said["found"] == expected
+        assert said["merged"] == expected | {"metadata": {}}  # which may be of several claims
+    with pytest.raises(TestbedError, match=r"no such file"):
+        scene.run_in(pod, "/read-metadata", "claim", name, "any")
 
 
 def test_no_container_changes_its_file_not_even_as_root(scene: Scene) -> None:

@@ -27,9 +27,11 @@ from local_cluster.toolchain import Go, find_go, required_go
 from local_cluster.versions import (
     ALLOCATOR_GO_MOD,
     CDI_GO_MOD,
+    DRA_MODULE,
     ETCD_GO_MOD,
     GO_MOD_FILES,
     HELM_GO_MOD,
+    METADATA_GO_MODS,
     Versions,
     pinned,
 )
@@ -52,6 +54,7 @@ OTHER_GROUPS: Mapping[str, tuple[str, ...]] = {
     "allocator": build.ALLOCATOR_PROGRAMS,
     "judge": build.JUDGE_PROGRAMS,
     "helm": build.HELM_PROGRAMS,
+    "metadata": build.METADATA_PROGRAMS,
 }
 """What is fetched by name alone."""
 
@@ -128,9 +131,10 @@ class Store:
             "kubernetes": versions.kubernetes,
             "containerd": versions.containerd,
             "cdi": versions.container_toolkit,
-            "allocator": pinned(ALLOCATOR_GO_MOD, "k8s.io/dynamic-resource-allocation"),
-            "judge": pinned(ALLOCATOR_GO_MOD, "k8s.io/dynamic-resource-allocation"),
+            "allocator": pinned(ALLOCATOR_GO_MOD, DRA_MODULE),
+            "judge": pinned(ALLOCATOR_GO_MOD, DRA_MODULE),
             "helm": pinned(HELM_GO_MOD, "helm.sh/helm/v4"),
+            "metadata": "-".join(pinned(path, DRA_MODULE) for path in METADATA_GO_MODS.values()),
             "etcd": versions.etcd,
             "runc": versions.runc,
             "cni": versions.cni_plugins,
@@ -254,6 +258,7 @@ def _recipes(versions: Versions) -> Mapping[str, tuple[Path, Compiler]]:
         "allocator": (ALLOCATOR_GO_MOD, build.compile_allocator),
         "judge": (ALLOCATOR_GO_MOD, build.compile_judge),
         "helm": (HELM_GO_MOD, build.compile_helm),
+        "metadata": (next(iter(METADATA_GO_MODS.values())), build.compile_metadata),
     }
 
 

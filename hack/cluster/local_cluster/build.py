@@ -28,6 +28,7 @@ from local_cluster.versions import (
     ETCD_GO_MOD,
     GO_MOD_FILES,
     HELM_GO_MOD,
+    METADATA_GO_MODS,
     MODULES,
     Versions,
     pinned,
@@ -51,6 +52,7 @@ CDI_PROGRAMS = ("cdi-inject", *TOOLKIT_PROGRAMS)
 ALLOCATOR_PROGRAMS = ("allocator-cost",)
 JUDGE_PROGRAMS = ("allocation-judge",)
 HELM_PROGRAMS = ("helm",)
+METADATA_PROGRAMS = tuple(f"read-metadata-{minor}" for minor in METADATA_GO_MODS)
 # CPU time that a package takes on average, and linking in the end: for the first estimate.
 PACKAGE_CPU_S = 0.35
 LINK_S = 15.0
@@ -150,6 +152,18 @@ def helm_job() -> Job:
     )
 
 
+def metadata_job(minor: str) -> Job:
+    """What reads device metadata with the library of a Kubernetes minor version."""
+    go_mod = METADATA_GO_MODS[minor]
+    return Job(
+        title=f"read-metadata-{minor}",
+        module=go_mod.parent,
+        go_mod=go_mod,
+        packages=(".",),
+        ldflags="-s -w",
+    )
+
+
 def cdi_job(versions: Versions) -> Job:
     """What a runtime does with a CDI spec, and programs of NVIDIA's container toolkit."""
     package = "github.com/NVIDIA/nvidia-container-toolkit"
@@ -195,6 +209,12 @@ def compile_judge(go: Go, _: Versions, folder: Path, progress: Progress) -> None
 def compile_helm(go: Go, _: Versions, folder: Path, progress: Progress) -> None:
     """Compile helm into a folder."""
     _build(go, helm_job(), folder / HELM_PROGRAMS[0], progress)
+
+
+def compile_metadata(go: Go, _: Versions, folder: Path, progress: Progress) -> None:
+    """Compile all readers of device metadata into a folder."""
+    for minor, program in zip(METADATA_GO_MODS, METADATA_PROGRAMS, strict=True):
+        _build(go, metadata_job(minor), folder / program, progress)
 
 
 def compile_cdi(go: Go, versions: Versions, folder: Path, progress: Progress) -> None:

