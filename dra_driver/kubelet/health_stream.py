@@ -76,8 +76,10 @@ class _Methods:
 class _Stream:
     """One kubelet that listens. What changes does so under the lock of all streams."""
 
-    def __init__(self, context: grpc.ServicerContext) -> None:
+    def __init__(self, context: grpc.ServicerContext, server: int) -> None:
         self.context = context
+        self.server = server
+        """The number of the server that it came to."""
         self.sent = 0
         """The number of the report that was sent last."""
         self.handed_at: float | None = None
@@ -113,6 +115,10 @@ class HealthStream(Background):
         self._bell = threading.Event()
         self._changed = threading.Condition()
         self._streams: list[_Stream] = []
+        self._servers = 0
+        """How many servers have this service."""
+        self._first_served = 0
+        """The number of the first of them whose streams do not end."""
         self._reported: tuple[Reported, ...] = ()
         self._number = 0
         self._said = ""
@@ -123,13 +129,28 @@ class HealthStream(Background):
 
     def attach(self, server: grpc.Server) -> None:
         """Add both versions of the service to a server that has not started."""
+        with self._changed:
+            self._servers += 1
+            number = self._servers
         for version, add in (
             (v1, v1_rpc.add_DRAResourceHealthServicer_to_server),
             (v1alpha1, v1alpha1_rpc.add_DRAResourceHealthServicer_to_server),
         ):
             # Generated code has no types.
-            methods: Any = _Methods(on_threads(self._threads, self._method(version)))
+            methods: Any = _Methods(on_threads(self._threads, self._method(version, number)))
             add(methods, server)  # type: ignore[no-untyped-call]
+
+    def end_former(self) -> None:
+        """End the streams of all servers but the newest, which is there in their place.
+
+        A kubelet begins a new stream within seconds. Were the old one to end later, the kubelet
+        would forget then what the new one has told.
+        """
+        with self._changed:
+            self._first_served = self._servers
+            for stream in self._streams:
+                if stream.server < self._first_served:
+                    self._end(stream)
 
     def ring(self) -> None:
         """Say that claims, or how their devices are doing, may have changed. Costs nothing."""
@@ -197,10 +218,12 @@ class HealthStream(Background):
             stream.context.cancel()  # type: ignore[no-untyped-call]
         self._changed.notify_all()
 
-    def _method(self, version: Any) -> Callable[[Request, grpc.ServicerContext], Iterator[Any]]:
+    def _method(
+        self, version: Any, server: int
+    ) -> Callable[[Request, grpc.ServicerContext], Iterator[Any]]:
         def watch(request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
             del request
-            stream = _Stream(context)
+            stream = _Stream(context, server)
             if self._open(stream):
                 try:
                     while (found := self._next(stream)) is not None:
@@ -215,6 +238,8 @@ class HealthStream(Background):
         if not stream.context.add_callback(lambda: self._gone(stream)):
             return False  # it has gone already
         with self._changed:
+            if stream.server < self._first_served:
+                return False  # it came while its server was replaced
             self._streams.append(stream)
             for old in self._streams[:-MOST_STREAMS]:
                 self._end(old)

@@ -6,9 +6,10 @@ first: the removal of the registration socket is what deregisters a driver, and 
 so drops the calls it has under way. It needs a moment to notice, and calls that it sends meanwhile
 are served; only then does the DRA socket close. Registration has a server of its
 own, and the liveness probe threads of its own: whatever the claims are doing, a kubelet waits only
-one second for GetInfo, and a driver that waits is no dead one. A socket whose file was
-wiped (a kubelet root that was cleaned) is made anew, and one for which the disk has no room, or
-lets nothing be changed, is made when it does.
+one second for GetInfo, and a driver that waits is no dead one. A socket whose file was wiped (a
+kubelet root that was cleaned) is made anew: calls on the old one go on to their end, health streams
+begin again on the new one. One for which the disk has no room, or lets nothing be changed, is made
+when it does.
 """
 
 import threading
@@ -192,4 +193,6 @@ class KubeletPlugin:
         for server in (self._service, self._registration):
             if server.is_missing():
                 server.renew(OLD_CALLS_SECONDS)
+                if server is self._service:
+                    self._health.end_former()
                 log.warning("socket made anew", socket=str(server.path), reason="file was removed")

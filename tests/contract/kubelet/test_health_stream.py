@@ -276,9 +276,14 @@ def test_a_driver_that_stops_ends_its_streams_at_once(tmp_path: Path) -> None:
 
 def test_a_socket_that_is_made_anew_tells_again(steady: tuple[Node, KubeletClient]) -> None:
     node, kubelet = steady
-    next(kubelet.watch_health())
+    before = kubelet.watch_health()
+    next(before)
     node.paths.service.unlink()
     eventually(node.paths.service.is_socket)
+    began = time.monotonic()
+    assert ends(before)
+    assert time.monotonic() - began < 5
+    eventually(lambda: node.stream.open_streams() == 0)
     with KubeletClient(node.paths.registration.parent) as after:
         after.register()
         assert told(next(after.watch_health())) == {"gpu-0": (1, "")}
