@@ -9,6 +9,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -368,6 +369,8 @@ class Driver:
             self._http.start()
         if self._settings.healthcheck_port >= 0:
             self._liveness.start()
+        with suppress(StateError):
+            self._device_health()  # so that the first look tells already what claims have lost
         self._watcher.start()
         self._health.start(self._metrics, self._claims.holdings, self._claim_events)
         self._take_over.run_first(self._watcher.wait_until_looked, FIRST_LOOK_SECONDS)

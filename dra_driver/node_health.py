@@ -17,7 +17,7 @@ import structlog
 
 from dra_driver.claims.background import Background
 from dra_driver.claims.device_health import DeviceHealth, concerns, health_of
-from dra_driver.claims.devices import RecordedDevice
+from dra_driver.claims.devices import RecordedDevice, RecordedMig
 from dra_driver.claims.model import ClaimRef
 from dra_driver.claims.record import ClaimRecord
 from dra_driver.devices.model import GpuUuid, Inventory
@@ -28,6 +28,7 @@ from dra_driver.health.course import Ailment, HealthTiming
 from dra_driver.health.findings import Cause, Severity
 from dra_driver.health.listener import Listener
 from dra_driver.health.record import GpuHealth, HealthFile
+from dra_driver.health.sightings import Sightings
 from dra_driver.health.ward import Ward, WardSettings
 from dra_driver.ops.metrics import Metrics
 from dra_driver.settings import Settings
@@ -135,6 +136,7 @@ class NodeHealth:
             on_change=on_change,
             on_begin=self._begun,
         )
+        self._sightings = Sightings()
         self._listener: Listener | None = None
         self._news: queue.Queue[_News] = queue.Queue(_MOST_WAITING)
         self._teller: HealthEvents | None = None
@@ -142,7 +144,9 @@ class NodeHealth:
 
     def look(self) -> Inventory:
         """Look at all GPUs, for the watcher. Raises DeviceError."""
+        number = self._sightings.begin()
         inventory = self._session.look()
+        self._sightings.end(number, inventory)
         self._ward.look(inventory)
         return inventory
 
@@ -180,8 +184,14 @@ class NodeHealth:
         return tainted(found, Health(ailments=self._ward.in_force(), effects=self._effects))
 
     def of_device(self, device: RecordedDevice) -> DeviceHealth:
-        """Return how a device of a claim is doing now."""
-        return health_of(device, self._watcher().current(), self._ward.in_force())
+        """Return how a device of a claim is doing now.
+
+        A MIG device that is asked for before the first look is missed by that one already.
+        """
+        return health_of(device, self._watcher().current(), self._ward.in_force(), self._is_gone)
+
+    def _is_gone(self, device: RecordedMig) -> bool:
+        return self._sightings.is_gone(device.uuid, device.gpu)
 
     def _hear(self, event: GpuEvent) -> bool:
         if self._metrics is not None and event.xid is not None:

@@ -3,8 +3,9 @@
 In: a device as a claim's record has it, the latest look, and what is wrong by GPU. Out: whether it
 is well, and what is wrong in a sentence; the same as entries for the kubelet, and as a condition of
 the claim's status. Rules: a MIG device has what is wrong with the whole GPU or with its own
-instance, and no more; a warning leaves a device well; what a look could not find out is unknown,
-unless it was known to be wrong before. How taints are set changes nothing here.
+instance, and no more, and may be gone from a GPU that is well; a warning leaves a device well; what
+a look could not find out is unknown, unless it was known to be wrong before. How taints are set
+changes nothing here.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from dra_driver.claims.claim_status import Condition, Conditions, prepared
-from dra_driver.claims.devices import DeviceRecord, RecordedDevice, RecordedMig, RecordedShare
+from dra_driver.claims.devices import DeviceRecord, RecordedDevice, RecordedMig, undivided
 from dra_driver.claims.record import ClaimRecord
 from dra_driver.devices.model import Inventory
 from dra_driver.health.course import Ailment, Ailments
@@ -65,7 +66,10 @@ class Reported:
 
 
 def health_of(
-    device: RecordedDevice, inventory: Inventory, ailments: Mapping[str, Ailments]
+    device: RecordedDevice,
+    inventory: Inventory,
+    ailments: Mapping[str, Ailments],
+    is_gone: Callable[[RecordedMig], bool] = lambda _device: False,
 ) -> DeviceHealth:
     """Return how a device is doing.
 
@@ -73,8 +77,12 @@ def health_of(
         device: as a claim's record has it.
         inventory: what the latest look found.
         ailments: what is wrong now, by UUID of the GPU, the gravest first.
+        is_gone: tells whether a MIG device is not there any more (health/sightings.py).
     """
     wrong = [one for one in ailments.get(device.gpu, ()) if concerns(one, device)]
+    base = undivided(device)
+    if isinstance(base, RecordedMig) and is_gone(base):
+        return _destroyed(base, wrong)
     if any(one.finding.severity is not Severity.WARNING for one in wrong):
         return _ailing(Wellness.SICK, wrong)
     if inventory.problem is not None:
@@ -91,7 +99,7 @@ def concerns(one: Ailment, device: RecordedDevice) -> bool:
     """Tell whether a claim's device has what was noticed: of a MIG device only that one does."""
     if one.instance is None:
         return True
-    base = device.of if isinstance(device, RecordedShare) else device
+    base = undivided(device)
     return isinstance(base, RecordedMig) and base.gpu_instance == one.instance.gpu_instance
 
 
@@ -128,6 +136,21 @@ def condition(health: DeviceHealth) -> Condition:
         status=is_well[health.wellness],
         reason=health.reason,
         message=health.message,
+    )
+
+
+def _destroyed(device: RecordedMig, wrong: Iterable[Ailment]) -> DeviceHealth:
+    """Return it of a MIG device that is gone; what is wrong with its GPU is told beside it."""
+    gone = (
+        f"{device.uuid} ({device.place.profile} of {device.gpu}) does not exist any more: its GPU "
+        "was reset, or somebody destroyed it; delete the pods that have it, so that they get a "
+        "new one"
+    )
+    others = dict.fromkeys(_capitalized(one.finding.text) for one in wrong)
+    return DeviceHealth(
+        wellness=Wellness.SICK,
+        reason="MigDeviceMissing",
+        message=_fitting(". ".join((gone, *others))),
     )
 
 

@@ -378,6 +378,11 @@ def _undivided_record(device: Divisible) -> RecordedGpu | RecordedMig | Recorded
             assert_never(device)
 
 
+def undivided(device: RecordedDevice) -> RecordedGpu | RecordedMig | RecordedPartition:
+    """Return the device that a share is of, and any other itself."""
+    return device.of if isinstance(device, RecordedShare) else device
+
+
 def recorded_kind(device: RecordedDevice) -> DeviceKind:
     """Return what kind a recorded device is to those who ask for it."""
     match device:

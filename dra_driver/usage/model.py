@@ -16,7 +16,7 @@ from dra_driver.claims.devices import (
     RecordedDevice,
     RecordedGpu,
     RecordedMig,
-    RecordedShare,
+    undivided,
 )
 from dra_driver.claims.record import ClaimRecord, RecordState
 from dra_driver.devices.kinds import DeviceKind
@@ -207,7 +207,7 @@ def _on(process: GpuProcess, mig: MigLoad | None) -> bool:
 
 
 def _is_of(device: RecordedDevice, load: GpuLoad, mig: MigLoad | None) -> bool:
-    base = device.of if isinstance(device, RecordedShare) else device
+    base = undivided(device)
     if mig is None:
         return isinstance(base, RecordedGpu) and base.gpu == load.uuid
     return base.device_uuid == mig.uuid

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from testbed.commands import wait_until
-from testbed.kubelet import KubeletClient
+from testbed.kubelet import ClaimName, KubeletClient
 
 from apiserver.server import ApiServer
 from dra_driver.simulator.health_cli import raise_xid_on_device
+from dra_driver.simulator.machine import Machine
 from worlds.process import SLICES, ProcessNode, eventually
 from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of
 
@@ -147,6 +148,86 @@ def test_of_a_mig_device_only_its_own_claim_is_told(node: ProcessNode) -> None:
         eventually(lambda: healthy(node, "mine") == "False", "sick")
         time.sleep(1)
         assert healthy(node, "other") == "True"
+
+
+def mig_claims(node: ProcessNode, kubelet: KubeletClient) -> tuple[Machine, str]:
+    """Have a claim `found` on a MIG device that was there, and `made` on one made for it."""
+    machine = machine_of(node, "h100x8", KNOWS_NO_RECOVERY)
+    gpu = uuid_of(machine, 0)
+    machine.set_mig_mode(gpu, enabled=True)
+    machine.create_mig(gpu, "2g.20gb", 0)
+    node.driver.env["MIG"] = "on-demand"
+    start(node, kubelet)
+    prepared(node, kubelet, found="gpu-0-mig-2g20gb-14-0", made="gpu-0-mig-1g10gb-19-4")
+    return machine, gpu
+
+
+def reasons(node: ProcessNode) -> dict[str, str]:
+    return {name: conditions(node, name)["Healthy"]["reason"] for name in ("found", "made")}
+
+
+def uuid_in(node: ProcessNode, name: str) -> str:
+    (claim,) = [
+        one for one in node.api.objects("resourceclaims") if one["metadata"]["name"] == name
+    ]
+    return str(claim["status"]["devices"][0]["data"]["uuid"])
+
+
+def test_a_mig_device_that_somebody_destroyed_is_not_healthy_until_it_is_made_again(
+    node: ProcessNode,
+) -> None:
+    with KubeletClient(node.place.registry) as kubelet:
+        machine, _ = mig_claims(node, kubelet)
+        time.sleep(3)  # several looks, of which none misses what was made after it began
+        assert reasons(node) == {"found": "Well", "made": "Well"}
+        gone = uuid_in(node, "made")
+        machine.destroy_mig(gone)
+        eventually(lambda: healthy(node, "made") == "False", "the loss")
+        condition = conditions(node, "made")["Healthy"]
+        assert condition["reason"] == "MigDeviceMissing"
+        assert condition["message"].startswith(f"{gone} (1g.10gb of GPU-")
+        assert "delete the pods that have it" in condition["message"]
+        assert reasons(node)["found"] == "Well"
+        assert len(node.driver.events("mig device of a claim is gone")) == 1
+        # As a kubelet does that was restarted.
+        made = ClaimName(namespace="default", name="made", uid="uid-made")
+        assert kubelet.prepare(made)["uid-made"].error == ""
+        eventually(lambda: healthy(node, "made") == "True", "it to be there again")
+
+
+def test_after_a_reset_of_the_gpu_a_new_driver_says_at_once_what_is_gone(
+    node: ProcessNode,
+) -> None:
+    with KubeletClient(node.place.registry) as kubelet:
+        machine, gpu = mig_claims(node, kubelet)
+    node.driver.kill()  # as it has the GPU open
+    machine.reset_gpu(gpu)
+    with KubeletClient(node.place.registry) as kubelet:
+        start(node, kubelet)
+        eventually(lambda: healthy(node, "made") == "False", "the loss")
+        assert reasons(node) == dict.fromkeys(("found", "made"), "MigDeviceMissing")
+        wrote = len(node.api.seen("patch", "resourceclaims"))
+        node.driver.kill()
+        node.driver.start()
+        node.driver.wait_log("slices published")
+        time.sleep(2)
+        assert len(node.api.seen("patch", "resourceclaims")) == wrote
+
+
+def test_a_gpu_that_was_taken_out_is_not_healthy(node: ProcessNode) -> None:
+    machine = machine_of(node, "t4x4", KNOWS_NO_RECOVERY)
+    with KubeletClient(node.place.registry) as kubelet:
+        start(node, kubelet)
+        prepared(node, kubelet, one="gpu-1", two="gpu-2")
+        gone = uuid_of(machine, 2)
+        machine.remove_gpu(gone)
+        eventually(lambda: healthy(node, "two") == "False", "the loss")
+        condition = conditions(node, "two")["Healthy"]
+        assert condition["reason"] == "GpuMissing"
+        assert condition["message"].startswith(f"{gone} is not found on this node any more")
+        assert healthy(node, "one") == "True"
+        machine.add_gpu(gone)
+        eventually(lambda: healthy(node, "two") == "True", "it to be back")
 
 
 def test_without_the_nvidia_driver_it_is_unknown(node: ProcessNode) -> None:

@@ -128,6 +128,26 @@ def test_a_mig_device_alone_and_its_neighbour_stays_well(node: ProcessNode) -> N
         assert told.messages[names["other"]].count("XID") == 1
 
 
+def test_a_mig_device_that_is_gone_and_a_gpu_that_is(node: ProcessNode) -> None:
+    machine = machine_of(node, "h100x8", KNOWS_NO_RECOVERY)
+    gpu = uuid_of(machine, 0)
+    machine.set_mig_mode(gpu, enabled=True)
+    mine = machine.create_mig(gpu, "2g.20gb", 0)
+    machine.create_mig(gpu, "1g.10gb", 4)
+    with KubeletClient(node.place.registry) as kubelet:
+        told = start(node, kubelet)
+        names = {"mine": "gpu-0-mig-2g20gb-14-0", "other": "gpu-0-mig-1g10gb-19-4"}
+        prepared(node, kubelet, whole="gpu-3", **names)
+        well = dict.fromkeys((*names.values(), "gpu-3"), HEALTHY)
+        told.wait(well)
+        machine.destroy_mig(mine)
+        told.wait(well | {names["mine"]: UNHEALTHY})
+        assert told.messages[names["mine"]].startswith(f"{mine} (2g.20gb of {gpu}) does not exist")
+        machine.remove_gpu(uuid_of(machine, 3))
+        told.wait(well | {names["mine"]: UNHEALTHY, "gpu-3": UNHEALTHY})
+        assert "not found on this node any more" in told.messages["gpu-3"]
+
+
 def test_shares_of_one_gpu_and_no_other(node: ProcessNode) -> None:
     machine = machine_of(node, "t4x4")
     config = node.root / "shares.yaml"

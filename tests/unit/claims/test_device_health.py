@@ -118,6 +118,23 @@ def test_a_gpu_that_is_not_there_is_not_well() -> None:
     assert "at index 1: it is lost" in health(WHOLE, {}, gpus=(DIVIDED,), sick=sick).message
 
 
+def test_a_mig_device_that_is_gone_is_not_well_nor_are_its_shares() -> None:
+    def gone(device: Device, wrong: Mapping[str, Ailments]) -> DeviceHealth:
+        return health_of(recorded(device), NODE, wrong, lambda one: one.uuid == MIG.uuid)
+
+    found = gone(MIG, {})
+    assert (found.wellness, found.reason) == (Wellness.SICK, "MigDeviceMissing")
+    assert found.message == (
+        f"{MIG.uuid} (1g.10gb of {DIVIDED.uuid}) does not exist any more: its GPU was reset, or "
+        "somebody destroyed it; delete the pods that have it, so that they get a new one"
+    )
+    assert gone(SHARE, {}) == found
+    assert {gone(one, {}) for one in (OTHER, WHOLE, DIVIDED)} == {WELL}
+    sick = gone(MIG, {DIVIDED.uuid: ailing(tables.XIDS[62])})
+    assert sick.reason == "MigDeviceMissing"
+    assert sick.message.startswith(f"{found.message}. XID 62: ")
+
+
 def test_a_long_message_is_cut_between_characters() -> None:
     found = health(WHOLE, {}, gpus=(), problem="é" * 2000)
     assert 1020 <= len(found.message.encode()) <= 1024

@@ -1,0 +1,93 @@
+"""Which MIG devices of claims are gone, look by look."""
+
+from dataclasses import replace
+
+from structlog.testing import capture_logs
+
+import make
+from dra_driver.devices.model import Inventory, MigDevice
+from dra_driver.health import sightings
+from dra_driver.health.sightings import Sightings
+
+ONE = make.mig_device(0, "1g.10gb", 2)
+TWO = make.mig_device(0, "2g.20gb", 4)
+
+
+def node(*devices: MigDevice, problem: str | None = None) -> Inventory:
+    mig = replace(make.mig(*devices), problem=problem)
+    return make.inventory(make.gpu(0, mig=mig))
+
+
+class Looks:
+    """Looks, one after the other, and who asks between them."""
+
+    def __init__(self) -> None:
+        self.seen = Sightings()
+
+    def find(self, inventory: Inventory) -> None:
+        self.seen.end(self.seen.begin(), inventory)
+
+    def gone(self, *devices: MigDevice) -> list[bool]:
+        return [self.seen.is_gone(one.uuid, one.parent) for one in devices]
+
+
+def test_what_a_look_does_not_find_is_gone_until_one_does() -> None:
+    looks = Looks()
+    assert looks.gone(ONE, TWO) == [False, False]
+    looks.find(node(ONE, TWO))
+    assert looks.gone(ONE, TWO) == [False, False]
+    with capture_logs() as logs:
+        looks.find(node(TWO))
+        looks.find(node(TWO))
+        assert looks.gone(ONE, TWO) == [True, False]
+        looks.find(node(ONE, TWO))
+    assert looks.gone(ONE, TWO) == [False, False]
+    assert [(one["event"], one["mig_device"]) for one in logs] == [
+        ("mig device of a claim is gone", ONE.uuid),
+        ("mig device of a claim is back", ONE.uuid),
+    ]
+
+
+def test_a_device_that_was_made_during_a_look_is_not_missed_by_it() -> None:
+    looks = Looks()
+    number = looks.seen.begin()
+    assert looks.gone(ONE) == [False]
+    looks.seen.end(number, node())
+    assert looks.gone(ONE) == [False]
+    looks.find(node())
+    assert looks.gone(ONE) == [True]
+
+
+def test_what_was_asked_for_before_the_first_look_is_missed_by_that_one() -> None:
+    looks = Looks()
+    looks.gone(ONE)
+    looks.find(node())
+    assert looks.gone(ONE) == [True]
+
+
+def test_a_look_that_cannot_tell_changes_nothing() -> None:
+    looks = Looks()
+    looks.gone(ONE, TWO)
+    looks.find(node(TWO))
+    looks.find(node(problem="its MIG instances keep changing"))
+    looks.find(replace(make.inventory(), gpus=()))
+    looks.find(replace(make.inventory(), gpus=(), problem="no NVIDIA driver"))
+    assert looks.gone(ONE, TWO) == [True, False]
+
+
+def test_a_gpu_whose_mig_mode_is_off_has_none() -> None:
+    looks = Looks()
+    looks.gone(ONE)
+    looks.find(make.inventory(make.gpu(0)))
+    assert looks.gone(ONE) == [True]
+
+
+def test_what_nobody_asks_for_any_more_is_forgotten_first() -> None:
+    looks = Looks()
+    looks.gone(ONE, TWO)
+    looks.find(node())
+    for number in range(sightings.MOST_DEVICES - 1):
+        looks.gone(replace(ONE, uuid=f"MIG-{number}"))  # type: ignore[arg-type]
+        looks.gone(TWO)
+    assert looks.gone(TWO) == [True]
+    assert looks.gone(ONE) == [False]  # as one that is asked for the first time
