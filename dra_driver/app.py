@@ -59,7 +59,7 @@ from dra_driver.node_health import NodeHealth
 from dra_driver.node_memory import MemorySettings, node_memory
 from dra_driver.node_shares import NodeShares
 from dra_driver.node_sharing import node_sharing
-from dra_driver.node_usage import NodeUsage, node_look
+from dra_driver.node_usage import NodeUsage, node_look, pods_of_claims
 from dra_driver.ops.http import HttpEndpoint
 from dra_driver.ops.metrics import DeviceType, Metrics
 from dra_driver.settings import CONSUMABLE_SHARES, DYNAMIC_MIG, Settings
@@ -264,8 +264,8 @@ class Driver:
         )
         self._metrics.watch_prepared(self._count_prepared)
         if self._settings.usage_metrics:
-            records = self._claims.records
-            look = node_look(self._session, roots, directory, lambda: tuple(records.readable()))
+            records, pods = self._claims.records.readable, pods_of_claims(self._kube)
+            look = node_look(self._session, roots, directory, records, pods)
             self._metrics.watch_usage(NodeUsage(look.look).series)
         self._metrics.watch_quarantined(lambda: self._claims.records.quarantined)
         self._metrics.watch_sharing(

@@ -4,7 +4,7 @@ In: NVML as the driver or a command has it open, and where things are. Out: look
 that makes them for scrapers.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import structlog
@@ -15,6 +15,7 @@ from dra_driver.ops.usage_metrics import UsageSeries
 from dra_driver.usage.known import known_below
 from dra_driver.usage.node import Loads, NodeLook, NodeUse
 from dra_driver.usage.processes import Processes
+from dra_driver.usage.reserved import ApiServer, ReservedPods
 from dra_driver.usage.sampler import Sampler
 from dra_driver.usage.series import series
 
@@ -32,7 +33,8 @@ def node_look(
     loads: Loads,
     roots: Roots,
     directory: Path,
-    records: Callable[[], Sequence[ClaimRecord]] | None = None,
+    records: Callable[[], Iterable[ClaimRecord]] | None = None,
+    reserved: ReservedPods | None = None,
 ) -> NodeLook:
     """Return what looks at this node.
 
@@ -41,13 +43,21 @@ def node_look(
         roots: where the GPU driver is, and procfs; the host's own may be below the driver root.
         directory: of the driver's own files.
         records: returns the records of claims; without it they are read below the directory.
+        reserved: knows the later pods of claims, where an API server can be asked.
     """
     host = roots.driver / "proc"
     return NodeLook(
         loads,
         Processes(roots.proc, Path("/proc")),
-        lambda: known_below(directory, (roots.driver, Path("/")), records),
+        lambda: known_below(directory, (roots.driver, Path("/")), records, reserved),
         host_proc=host if (host / "self").is_symlink() else None,
+    )
+
+
+def pods_of_claims(api: ApiServer) -> ReservedPods:
+    """Return what asks the API server for the later pods of claims, and logs why it does not."""
+    return ReservedPods(
+        api, on_problem=lambda why: log.warning("pods of shared claims not asked for", reason=why)
     )
 
 

@@ -3,16 +3,18 @@
 In: the files of the driver and of the MPS supervisor below the kubelet's plugins directory; they
 need not run. Out: on stdout a table for people or JSON for programs. Nothing is changed, and no
 GPU, API server or driver is asked. With `--cluster` none of these files is read: the API server is
-asked for what all nodes offer (cluster/). With `--usage` NVML is asked too (status_usage.py).
+asked for what all nodes offer (cluster/). With `--usage` NVML is asked too, and for names of pods
+the API server, where it can be (status_usage.py).
 """
 
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
@@ -42,6 +44,9 @@ from dra_driver.settings import (
 from dra_driver.shares.notes import ShareNotes, read_notes
 from dra_driver.table import aligned
 
+if TYPE_CHECKING:
+    from dra_driver.kube.client import KubeClient
+
 _COLUMNS = ("CLAIM", "PODS", "DEVICE", "STRATEGY", "SETTINGS", "STATE")
 
 
@@ -62,11 +67,6 @@ class ShowStatus(CommandSettings):
         "table",
         description="Form of what is printed; wide, with --cluster, adds claims and pods.",
     )
-    kubeconfig: Path | None = Field(
-        None,
-        description="With --cluster: kubeconfig file; without one, those of KUBECONFIG, "
-        "~/.kube/config, or the pod's service account.",
-    )
     context: str = Field("", description="With --cluster: context of the kubeconfig.")
     node: str = Field(
         "",
@@ -86,6 +86,12 @@ class ShowStatus(CommandSettings):
     pid: int | None = Field(
         None, ge=1, description="The same of the GPUs that a process of the host is on."
     )
+    kubeconfig: Path | None = Field(
+        None,
+        description="Kubeconfig file. With --cluster: without one, those of KUBECONFIG, "
+        "~/.kube/config, or the pod's service account. With --usage: asked for the names of later "
+        "pods of a claim; without one, the pod's service account is used, where there is one.",
+    )
     interval: Seconds = Field(2.0, description="With --usage: seconds between two looks.")
     once: bool = Field(False, description="With --usage: look once, on a terminal too.")
     kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
@@ -98,7 +104,17 @@ class ShowStatus(CommandSettings):
     sys_root: SysRoot
     proc_root: ProcRoot
 
-    @field_validator("kubeconfig", "context", "node", "output")
+    @field_validator("kubeconfig")
+    @classmethod
+    def _is_of_an_api_server(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        asks = any(info.data.get(name) for name in ("cluster", "usage", "gpu", "pid"))
+        if value is not None and not asks:
+            raise ValueError(
+                "has a meaning only with --cluster or --usage: add one, or leave it out"
+            )
+        return value
+
+    @field_validator("context", "node", "output")
     @classmethod
     def _is_of_the_cluster(cls, value: object, info: ValidationInfo) -> object:
         if not info.data.get("cluster") and value not in (None, "", "table", "json"):
@@ -144,17 +160,37 @@ class ShowStatus(CommandSettings):
         # Not above: who looks at claims needs no NVML.
         from dra_driver import status_usage  # noqa: PLC0415
 
-        status_usage.show(
-            status_usage.Question(
-                gpu=self.gpu,
-                pid=self.pid,
-                as_json=self.output == "json",
-                interval=None if self.once else self.interval,
-            ),
-            roots_of(self),
-            self.kubelet_plugins_directory_path / DRIVER_NAME,
-            sys.stdout,
-        )
+        with self._own_api() as api:
+            status_usage.show(
+                status_usage.Question(
+                    gpu=self.gpu,
+                    pid=self.pid,
+                    as_json=self.output == "json",
+                    interval=None if self.once else self.interval,
+                ),
+                roots_of(self),
+                self.kubelet_plugins_directory_path / DRIVER_NAME,
+                sys.stdout,
+                api,
+            )
+
+    @contextmanager
+    def _own_api(self) -> Iterator["KubeClient | None"]:
+        """Yield a client with the kubeconfig that is named, else that of the driver's own pod."""
+        # Not above: who looks at claims needs no client of the API server.
+        from dra_driver.kube.connect import connect_pod  # noqa: PLC0415
+
+        try:
+            client = connect_pod(self.kubeconfig, os.environ)
+        except SetupError:
+            if self.kubeconfig is not None:
+                raise
+            yield None
+            return
+        try:
+            yield client
+        finally:
+            client.close()
 
     def _of_this_node(self) -> str:
         node = look(self.kubelet_plugins_directory_path / DRIVER_NAME, read_boot_id(self.proc_root))

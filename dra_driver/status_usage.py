@@ -7,6 +7,7 @@ containers are seen from the host's PID namespace alone: without it the output s
 
 import json
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from dra_driver.devices.versions import running_driver
 from dra_driver.errors import SetupError
 from dra_driver.node_usage import NOT_SEEN, node_look
 from dra_driver.usage.node import NodeUse
+from dra_driver.usage.reserved import ApiServer, ReservedPods
 from dra_driver.usage.view import EVERYTHING, Selected, document, lines
 
 _NEW_PAGE = "\x1b[H\x1b[2J"
@@ -34,8 +36,21 @@ class Question:
     interval: float | None = None
 
 
-def show(question: Question, roots: Roots, directory: Path, out: TextIO) -> None:
+def show(
+    question: Question,
+    roots: Roots,
+    directory: Path,
+    out: TextIO,
+    api: ApiServer | None = None,
+) -> None:
     """Look and print, on a terminal until somebody presses Ctrl-C.
+
+    Args:
+        question: what is asked.
+        roots: where the GPU driver is.
+        directory: of the driver's own files.
+        out: where to print.
+        api: asked for the later pods of claims; they have no names without it.
 
     Raises:
         SetupError: there is no such GPU, or the process is on none.
@@ -45,13 +60,18 @@ def show(question: Question, roots: Roots, directory: Path, out: TextIO) -> None
     library = NvmlLibrary(find_library(roots.driver, running_driver(roots.proc)))
     library.open()
     try:
-        look = node_look(library, roots, directory).look
+        reserved = None if api is None else ReservedPods(api, on_problem=_tell)
+        look = node_look(library, roots, directory, reserved=reserved).look
         if question.as_json or question.interval is None or not out.isatty():
             out.write(text_of(question, look(), shutil.get_terminal_size().columns))
             return
         _renew(question, look, out)
     finally:
         library.close()
+
+
+def _tell(reason: str) -> None:
+    sys.stderr.write(f"names of later pods of a claim are not asked for: {reason}\n")
 
 
 def text_of(question: Question, use: NodeUse, width: int) -> str:

@@ -2,9 +2,9 @@
 
 In: `GpuLoad`, `SeenProcess` by PID, the records of claims, the names of containers. Out: `GpuUse`.
 A process belongs to the pod of its control group. A pod's process on a device belongs to the claims
-by which the pod has the device: those that were prepared for it, or the only one of its namespace
-where the pod came later, of which the kubelet does not tell. A share is not seen in hardware, so
-claims of one pod with several shares of a device are told of together.
+by which the pod has the device: those that are its own by their records or the API server's word,
+or else the only one of its namespace: of pods that come later the kubelet does not tell. A share is
+not seen in hardware, so claims of one pod with several shares of a device are told of together.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +18,7 @@ from dra_driver.claims.devices import (
     RecordedMig,
     undivided,
 )
+from dra_driver.claims.model import ClaimUid, ConsumerPod
 from dra_driver.claims.record import ClaimRecord, RecordState
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad
@@ -120,19 +121,38 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known of a node beside NVML's word."""
+    """What is known of a node beside NVML's word.
+
+    Attributes:
+        records: of the claims that are prepared.
+        reserved: all pods of a claim, by the API server's word; a record has the first alone.
+        names: those of containers, by id.
+        daemons: of MPS.
+    """
 
     records: Sequence[ClaimRecord] = ()
+    reserved: Mapping[ClaimUid, Sequence[ConsumerPod]] = field(default_factory=dict)
     names: Mapping[str, ContainerName] = field(default_factory=dict)
     daemons: Sequence[Daemon] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """A device of a claim."""
+    """A device of a claim, and the claim's pods by the API server's word, if it has been asked."""
 
     record: ClaimRecord
     entry: DeviceRecord
+    reserved: Sequence[ConsumerPod]
+
+    @property
+    def present(self) -> Sequence[ConsumerPod]:
+        """The claim's pods now; without the API server's word the one it was prepared for."""
+        return self.reserved or self.record.pods
+
+    def name_of(self, uid: str) -> str | None:
+        """Return the name of a pod that has or had the claim, None for other pods."""
+        pods = (*self.reserved, *self.record.pods)
+        return next((pod.name for pod in pods if pod.uid == uid), None)
 
 
 def used(load: GpuLoad, seen: Mapping[int, SeenProcess], known: Known) -> GpuUse:
@@ -161,7 +181,7 @@ def _device(
     load: GpuLoad, mig: MigLoad | None, seen: Mapping[int, SeenProcess], known: Known
 ) -> DeviceUse:
     held = [
-        _Held(record=record, entry=entry)
+        _Held(record=record, entry=entry, reserved=known.reserved.get(record.ref.uid, ()))
         for record in known.records
         if record.state is not RecordState.RELEASED
         for entry in record.devices
@@ -250,7 +270,7 @@ def _user(
 ) -> User:
     name = known.names.get(container)
     by = _claims_of(uid, name.namespace if name else "", held)
-    pod = next((pod.name for one in by for pod in one.record.pods if pod.uid == uid), "")
+    pod = next((found for one in by if (found := one.name_of(uid))), "")
     namespace = by[0].record.ref.namespace if by else ""
     return User(
         claims=tuple(sorted({str(one.record.ref) for one in by})),
@@ -267,7 +287,7 @@ def _user(
 
 def _claims_of(uid: str, namespace: str, held: Sequence[_Held]) -> list[_Held]:
     """Return the devices that a pod has here."""
-    own = [one for one in held if any(pod.uid == uid for pod in one.record.pods)]
+    own = [one for one in held if one.name_of(uid) is not None]
     if own:
         return own
     near = [
@@ -279,8 +299,8 @@ def _claims_of(uid: str, namespace: str, held: Sequence[_Held]) -> list[_Held]:
 def _idle(one: _Held, told: set[tuple[str, str]], busy: set[str]) -> Iterator[User]:
     """Return the pods of a claim that have no process there; the claim itself if it has none."""
     claim = str(one.record.ref)
-    pods = [(pod.uid, pod.name) for pod in one.record.pods if (claim, pod.uid) not in told]
-    if not one.record.pods and claim not in busy:
+    pods = [(pod.uid, pod.name) for pod in one.present if (claim, pod.uid) not in told]
+    if not one.present and claim not in busy:
         pods = [("", "")]
     for uid, name in pods:
         yield User(

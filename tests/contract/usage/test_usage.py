@@ -1,14 +1,17 @@
 """Who uses simulated GPUs, by the real pynvml: looks, the command, and the driver's metrics."""
 
 import json
+import re
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from testbed.kubelet import KubeletClient
 
 import make
 from apiserver.server import ApiServer
@@ -284,6 +287,91 @@ def test_the_driver_serves_it_when_told_to(tmp_path: Path, api: ApiServer) -> No
         assert 'nvidia_dra_gpu_usage_up{driver="gpu.nvidia.com",gpu="1"} 1.0' in texts[0]
     finally:
         node.driver.kill()
+
+
+def metrics_at(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def test_later_pods_of_a_claim_have_their_names_and_nobody_is_asked_before_somebody_asks(
+    tmp_path: Path, api: ApiServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    node = ProcessNode(tmp_path, api)
+    machine = node.install_gpus("l4x2")
+    gpu = machine.find("0")
+    machine.take_memory(gpu.uuid, 300 * MIB, pid=101)
+    put_process(machine, 101, container())  # of the second pod, whose containers have no names
+    node.driver.env |= {"HTTP_ENDPOINT": "127.0.0.1:0", "USAGE_METRICS": "true"}
+    node.driver.env |= {"CLAIM_STATUS": "false"}
+    node.driver.start()
+    try:
+        node.driver.wait_log("driver started")
+        node.wait_devices(2)
+        claim = node.allocate("shared", f"gpu-{gpu.minor}")
+        with KubeletClient(node.place.registry) as kubelet:
+            kubelet.register(driver=node.driver)
+            reserve(api, "train-0")
+            assert kubelet.prepare(claim)["uid-shared"].error == ""
+        reserve(api, "train-0", "train-1", "train-2")
+        port = node.driver.wait_log("http endpoint opened")["port"]
+        asked = len(api.seen("get", "resourceclaims"))
+        time.sleep(1)
+        assert len(api.seen("get", "resourceclaims")) == asked
+        for _ in range(2):
+            text = metrics_at(port)
+            found = {pod: labels_of(text, pod) for pod in ("train-0", "train-1", "train-2")}
+            assert [one["value"] for one in found.values()] == ["0.0", "1.0", "0.0"]
+            assert {one["claim"] for one in found.values()} == {"default/shared"}
+            assert {one["namespace"] for one in found.values()} == {"default"}
+        assert len(api.seen("get", "resourceclaims")) == asked + 1
+        words = words_of(machine, "--kubelet-plugins-directory-path", str(node.place.plugins))
+        assert cli.main([*words, "--usage", "--output", "json"]) == 0
+        assert [one["pod"] for one in users_in(capfd.readouterr().out)] == ["", "train-0"]
+        kubeconfig = f"--kubeconfig={api.write_kubeconfig(tmp_path / 'kubeconfig')}"
+        assert cli.main([*words, "--usage", "--output", "json", kubeconfig]) == 0
+        told = users_in(capfd.readouterr().out)
+        assert [one["pod"] for one in told] == ["train-1", "train-0", "train-2"]
+        api.stop()
+        assert cli.main([*words, "--pid", "101", kubeconfig]) == 0
+        shown = capfd.readouterr()
+        assert "300 MiB" in shown.out
+        assert "names of later pods of a claim are not asked for: cannot get" in shown.err
+    finally:
+        node.driver.kill()
+
+
+def reserve(api: ApiServer, *pods: str) -> None:
+    """Have the claim reserved for pods, of which the second has the process."""
+    (claim,) = api.objects("resourceclaims")
+    api.delete_all("resourceclaims")
+    del claim["metadata"]["resourceVersion"]
+    claim["status"]["reservedFor"] = [
+        {"resource": "pods", "name": pod, "uid": UID if pod == "train-1" else f"uid-{pod}"}
+        for pod in pods
+    ]
+    api.put(claim)
+
+
+def labels_of(text: str, pod: str) -> dict[str, str]:
+    """The labels and the value of what is told of a pod's processes."""
+    (line,) = [
+        one
+        for one in text.splitlines()
+        if one.startswith("nvidia_dra_container_gpu_processes{") and f'pod="{pod}"' in one
+    ]
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+    return labels | {"value": line.rpartition(" ")[2]}
+
+
+def users_in(text: str) -> list[dict[str, Any]]:
+    return [
+        user
+        for gpu in json.loads(text)["gpus"]
+        for device in gpu["devices"]
+        for user in device["users"]
+    ]
 
 
 def test_by_default_it_does_not(tmp_path: Path, api: ApiServer) -> None:

@@ -128,6 +128,27 @@ def test_a_pod_that_came_later_has_the_only_claim_of_its_namespace() -> None:
     assert user.claims == ()
 
 
+def test_later_pods_have_the_claim_and_the_name_that_the_api_server_says() -> None:
+    later, idle = ConsumerPod(name="train-1", uid="uid-c"), ConsumerPod(name="train-2", uid="uid-d")
+    records = [claim("one", POD_A), claim("two", POD_B)]
+    known = Known(records=records, reserved={ClaimUid("uid-one"): (POD_A, later, idle)})
+    found = users(load=load(on_gpu(7)), seen=[seen(7, "uid-c", ID_A)], known=known)
+    assert [(one.claims, one.namespace, one.pod, len(one.processes)) for one in found] == [
+        (("team-a/one",), "team-a", "train-1", 1),
+        (("team-a/one",), "team-a", "train-0", 0),
+        (("team-a/one",), "team-a", "train-2", 0),
+        (("team-a/two",), "team-a", "infer-0", 0),
+    ]
+
+
+def test_a_pod_that_has_ended_is_idle_no_more_but_its_last_process_is_still_its_own() -> None:
+    later = ConsumerPod(name="train-1", uid="uid-c")
+    known = Known(records=[claim("one", POD_A)], reserved={ClaimUid("uid-one"): (later,)})
+    assert [one.pod for one in users(load=load(), seen=[], known=known)] == ["train-1"]
+    (user, _) = users(load=load(on_gpu(7)), seen=[seen(7, "uid-a", ID_A)], known=known)
+    assert (user.claims, user.pod) == (("team-a/one",), "train-0")
+
+
 def test_the_server_of_mps_is_told_apart_by_its_daemon() -> None:
     known = Known(daemons=[Daemon(pid=50, start_ticks=150, domain="d")])
     (device,) = used(
