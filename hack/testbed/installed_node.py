@@ -5,6 +5,7 @@ a node of hack/cluster, whose paths are the chart's values; nothing else differs
 installation. The label that says whether a node gets the driver starts and stops it.
 """
 
+import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +31,8 @@ LABEL = "nvidia.com/dra-driver"
 _OTHER_LABEL = "nvidia.com/gpu.present"
 _ROOT_IN_POD = "/driver-root"
 _DRIVER = "app.kubernetes.io/component=kubelet-plugin"
+_METRICS_PORT = 8080
+"""As the chart has it by default."""
 
 
 class InstalledNode(GpuNode):
@@ -57,6 +60,7 @@ class InstalledNode(GpuNode):
         self._settings = dict(driver_env or {})
         self._share_config = ""
         self._cleanup: Object = {"enabled": False}
+        self._shows_usage = False
         self._helm: Helm | None = None
 
     def up(self, tell: Callable[[str], None], *, detached: bool = False) -> None:
@@ -94,6 +98,7 @@ class InstalledNode(GpuNode):
             self._helm("uninstall", RELEASE, "--wait", "--ignore-not-found")
             self._helm = None
         self._cleanup = {"enabled": False}
+        self._shows_usage = False
         wait_gone(self.cluster.api, NAMESPACE)
         mps_daemons.end_all(self.place.plugins)
 
@@ -126,6 +131,25 @@ class InstalledNode(GpuNode):
         self._cleanup = {"enabled": False}
         self.upgrade(tag=self._tag)
         self.wait_published()
+
+    def show_usage(self) -> None:
+        """Have the driver serve metrics of who uses the GPUs, by the chart's value."""
+        self._shows_usage = True
+        self.upgrade(tag=self._tag)
+
+    def metrics(self) -> str:
+        """What the driver's pod serves at its metrics address."""
+        (pod,) = self.driver_pods(labelSelector=_DRIVER)
+        address = f"http://{pod['status']['podIP']}:{_METRICS_PORT}/metrics"
+        with urllib.request.urlopen(address, timeout=20) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def in_driver_pod(self, *words: str) -> str:
+        """Run a command of the driver in its pod; return what it printed."""
+        (pod,) = self.driver_pods(labelSelector=_DRIVER)
+        where = ("exec", "--namespace", NAMESPACE, pod["metadata"]["name"], "--")
+        return self.cluster.kubectl(*where, "dra-driver", *words)
 
     @property
     def driver_settings(self) -> dict[str, str]:
@@ -194,6 +218,7 @@ class InstalledNode(GpuNode):
             "nvidiaDriverRoot": str(self.machine.root),
             "cdiRoot": str(self.place.cdi_root),
             "cleanup": self._cleanup,
+            "usage": {"enabled": self._shows_usage},
             "health": {} if settle is None else {"settleSeconds": float(settle)},
             "config": {"map": {"default": self._share_config} if self._share_config else {}},
             "kubeletPlugin": {

@@ -1,11 +1,14 @@
 """How a sick device shows in the status of its pods and claims, through what restarts."""
 
+import re
+import shlex
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from testbed.claims import mig_profile
-from testbed.commands import wait_until
+from testbed.commands import REPOSITORY, TestbedError, wait_until
 from testbed.pods import migs_seen
 
 from e2e.kubernetes import needs
@@ -158,6 +161,58 @@ def test_what_a_mig_device_has_its_neighbour_has_not(scene: Scene) -> None:
     wait_until(lambda: not all_taints(scene), "the taint to go with it", timeout=30)
     scene.delete(other)
     wait_until(lambda: not scene.node.machine.mig_devices(), "no MIG device", timeout=30)
+
+
+@needs("DRAPartitionableDevices")
+def test_a_pod_whose_mig_device_was_destroyed_says_so_and_a_new_one_gets_another(
+    scene: Scene,
+) -> None:
+    template = scene.template(deviceClassName="mig.nvidia.com", selectors=mig_profile("1g.10gb"))
+    mine, other = (scene.pod(name, templates=[template]) for name in ("mine", "other"))
+    scene.running(mine, other)
+    wait_told(scene, mine, "Healthy")
+    (mig,) = migs_seen(scene.node.cluster, mine, "ctr", NAMESPACE)
+    scene.node.machine.mig("destroy", "--device", mig)
+    wait_told(scene, mine, "Unhealthy", f"{mig} (1g.10gb of GPU-")
+    (told,) = in_claim(scene, mine)
+    assert "delete the pods that have it" in told.message
+    wait_told(scene, other, "Healthy")
+    scene.delete(mine)
+    new = scene.pod("new", templates=[template])
+    scene.running(new)
+    wait_told(scene, new, "Healthy")
+    assert migs_seen(scene.node.cluster, new, "ctr", NAMESPACE)
+    scene.delete(new, other)
+    wait_until(lambda: not scene.node.machine.mig_devices(), "no MIG device", timeout=30)
+
+
+def test_the_pages_command_waits_for_a_claim_to_be_sick(scene: Scene) -> None:
+    claim = scene.claim(
+        "wanted", selectors=cel(f'device.attributes["gpu.nvidia.com"].uuid == "{uuid(scene)}"')
+    )
+    there = scene.pod("there", claims=[claim])
+    scene.running(there)
+    wait_told(scene, there, "Healthy")
+    with pytest.raises(TestbedError, match="timed out"):
+        wait_as_on_the_page(scene, claim, seconds=2)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(wait_as_on_the_page, scene, claim, seconds=60)
+        time.sleep(2)
+        assert not waiting.done()
+        scene.node.machine.xid(GPU, 79)
+        tainted_soon(scene)
+        assert f"{claim} condition met" in waiting.result(timeout=30)
+    assert f"{claim} condition met" in wait_as_on_the_page(scene, claim, seconds=5)
+
+
+def wait_as_on_the_page(scene: Scene, claim: str, *, seconds: int) -> str:
+    """Run the command of docs/claim-status.md with a claim's name; return what it printed."""
+    page = (REPOSITORY / "docs/claim-status.md").read_text()
+    (line,) = re.findall(r"^\$ kubectl (wait .*)$", page, re.MULTILINE)
+    assert line.count("CLAIM") == 1
+    words = shlex.split(line.replace("CLAIM", claim))
+    limits = ("--namespace", NAMESPACE, f"--timeout={seconds}s")
+    return scene.node.cluster.kubectl(*words, *limits, timeout=seconds + 30)
 
 
 @needs("DRAPartitionableDevices")

@@ -26,7 +26,9 @@ from testbed.mounts import mounts_below
 
 from dra_driver.doctor.cluster_facts import Feature
 from dra_driver.mps.cgroup import GROUP
+from dra_driver.simulator.layout import ProcessKind
 from e2e.conftest import missing
+from e2e.jobs import MIB, Jobs
 from e2e.kubernetes import cluster_of, needs
 from e2e.needs import cannot_run
 from e2e.overlays import write_cleanup, write_overlay
@@ -202,9 +204,7 @@ def doctor_of_an_admin(node: InstalledNode) -> dict[str, set[str]]:
 
 def doctor_in_the_pod(node: InstalledNode) -> dict[str, set[str]]:
     """The same of those that the driver's pod has, as it is: of its node and of the cluster."""
-    (pod,) = node.driver_pods(labelSelector="app.kubernetes.io/component=kubelet-plugin")
-    where = ("exec", "--namespace", NAMESPACE, pod["metadata"]["name"], "--")
-    return severities(node.cluster.kubectl(*where, "dra-driver", "doctor", "-o", "json"))
+    return severities(node.in_driver_pod("doctor", "-o", "json"))
 
 
 def severities(document: str) -> dict[str, set[str]]:
@@ -248,6 +248,62 @@ def test_doctor_finds_nothing_wrong_from_a_laptop_and_from_the_drivers_pod(
     of_node = ["driver-library", "gpus", "device-nodes", "cdi-folder", "registration"]
     of_cluster = ["api-server", "permissions", "slices"]
     assert [one for one in of_node + of_cluster if near[one] == {"ok"}] == of_node + of_cluster
+
+
+def test_usage_names_the_pods_of_an_mps_claim_with_their_memory_and_the_server(
+    installed: InstalledNode, scene: Scene
+) -> None:
+    """By the API server's word for the later pod: the record names the first alone."""
+    installed.show_usage()
+    shared = Shared.make(scene, gpu=mps_limits())
+    first = shared.pod("first")
+    scene.running(first, timeout=120)
+    later = shared.pod("later")
+    scene.running(later)
+    gpu = shared.gpu(first)
+    daemons = mps.processes(installed.place.plugins)
+    (daemon,) = (pid for pid, claim in daemons.items() if claim == shared.uid)
+    jobs = Jobs(scene)
+    jobs.put(daemon, gpu, 30, ProcessKind.COMPUTES, 0)
+    pids = {
+        pod: jobs.start(pod, gpu, mib, ProcessKind.BY_MPS, 20)
+        for pod, mib in ((first, 300), (later, 500))
+    }
+    try:
+        by_pod = {
+            labels["pod"]: (labels["namespace"], labels["claim"], labels["uuid"], value / MIB)
+            for labels, value in usage_series(installed, "container_gpu_memory_used_bytes")
+        }
+        claim = f"{SCENES}/{shared.claim}"
+        assert by_pod == {
+            first: (SCENES, claim, gpu, 300),
+            later: (SCENES, claim, gpu, 500),
+        }
+        limits = dict.fromkeys((first, later), 10240 * MIB)
+        limited = usage_series(installed, "container_gpu_memory_limit_bytes")
+        assert {labels["pod"]: value for labels, value in limited} == limits
+        of_servers = [
+            value / MIB
+            for labels, value in usage_series(installed, "gpu_other_memory_used_bytes")
+            if (labels["owner"], labels["uuid"]) == ("mps", gpu)
+        ]
+        assert of_servers == [30]
+        said = json.loads(installed.in_driver_pod("status", "--gpu", gpu, "--output", "json"))
+        ((device,),) = (one["devices"] for one in said["gpus"])
+        assert {one["pod"]: [p["pid"] for p in one["processes"]] for one in device["users"]} == {
+            pod: [pid] for pod, pid in pids.items()
+        }
+    finally:
+        jobs.end()
+
+
+def usage_series(node: InstalledNode, name: str) -> list[tuple[dict[str, str], float]]:
+    """Labels and values of a metric of usage, as the driver's pod serves it."""
+    return [
+        (dict(re.findall(r'(\w+)="([^"]*)"', line)), float(line.rpartition(" ")[2]))
+        for line in node.metrics().splitlines()
+        if line.startswith(f"nvidia_dra_{name}{{")
+    ]
 
 
 @needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE)

@@ -19,8 +19,7 @@ from testbed.pods import migs_seen
 
 from dra_driver.doctor.cluster_facts import Feature
 from dra_driver.simulator.layout import ProcessKind
-from dra_driver.simulator.machine import Machine
-from dra_driver.simulator.processes import Activity, let_do
+from e2e.jobs import MIB, Jobs, groups_of
 from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene
 from e2e.shares import GPU, Shares, config, shares_of, unshared_scene
@@ -32,8 +31,6 @@ pytestmark = [
     pytest.mark.own_cluster,
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
 ]
-
-MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
@@ -53,44 +50,6 @@ def shares(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
 @pytest.fixture
 def scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[Scene]:
     yield from unshared_scene(shares, request)
-
-
-class Jobs:
-    """Processes of containers that have memory of GPUs; at the end they have none."""
-
-    def __init__(self, scene: Scene) -> None:
-        self._scene, self._machine = scene, Machine(scene.node.place.driver_root)
-        self._started: list[tuple[str, int]] = []
-
-    def start(self, pod: str, device: str, mib: int, kind: ProcessKind, sm: int) -> int:
-        """Let the first process of a container compute on a GPU or a MIG device."""
-        pid = self._pid(pod)
-        if device.startswith("MIG"):
-            self._machine.hold_instance(device, pid=pid, memory=mib * MIB)
-        else:
-            assert self._machine.take_memory(device, mib * MIB, pid=pid)
-        let_do(self._machine, pid, Activity(kind=kind, sm=sm))
-        self._started.append((device, pid))
-        return pid
-
-    def end(self) -> None:
-        for device, pid in self._started:
-            if device.startswith("MIG"):
-                self._machine.release_instance(device, pid=pid)
-            else:
-                self._machine.release_memory(device, pid=pid)
-
-    def _pid(self, pod: str) -> int:
-        found = self._scene.api.get("Pod", pod, NAMESPACE)["status"]["containerStatuses"]
-        name = found[0]["containerID"].rpartition("/")[2]
-        return min(int(one.name) for one in Path("/proc").glob("[0-9]*") if name in _groups(one))
-
-
-def _groups(process: Path) -> str:
-    try:
-        return (process / "cgroup").read_text()
-    except OSError:  # it has ended
-        return ""
 
 
 @pytest.fixture
@@ -214,7 +173,7 @@ def test_a_container_cannot_pass_for_another_pod(shares: Shares, scene: Scene, j
     uid = scene.api.get("Pod", victim, NAMESPACE)["metadata"]["uid"]
     device = scene.gpus(liar)[0]
     pid = jobs.start(liar, device, 100, ProcessKind.COMPUTES, 1)
-    lines = _groups(Path(f"/proc/{pid}")).splitlines()
+    lines = groups_of(pid).splitlines()
     made = []
     for line in lines:
         _, kinds, path = line.split(":", 2)
@@ -228,7 +187,7 @@ def test_a_container_cannot_pass_for_another_pod(shares: Shares, scene: Scene, j
             except OSError:  # a controller that is not ready for it, as cpuset
                 continue
     try:
-        assert any(uid in line for line in _groups(Path(f"/proc/{pid}")).splitlines())
+        assert any(uid in line for line in groups_of(pid).splitlines())
         found = users(scene)
         assert [one["pid"] for one in found[liar]["processes"]] == [pid]
         assert found[victim]["processes"] == []
