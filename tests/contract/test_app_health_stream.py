@@ -145,7 +145,9 @@ def test_a_mig_device_that_is_gone_and_a_gpu_that_is(node: ProcessNode) -> None:
         assert told.messages[names["mine"]].startswith(f"{mine} (2g.20gb of {gpu}) does not exist")
         machine.remove_gpu(uuid_of(machine, 3))
         told.wait(well | {names["mine"]: UNHEALTHY, "gpu-3": UNHEALTHY})
-        assert "not found on this node any more" in told.messages["gpu-3"]
+        # A look that it went away under has still counted it.
+        words = ("not found on this node any more", "out of reach")
+        assert any(one in told.messages["gpu-3"] for one in words)
 
 
 def test_shares_of_one_gpu_and_no_other(node: ProcessNode) -> None:
