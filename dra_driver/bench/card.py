@@ -132,15 +132,16 @@ class Watch:
         return summarised(tuple(self._samples))
 
     def _look(self) -> None:
-        # A card that does not answer is not measured, and its tenants go on.
+        # A card that does not answer is not measured, and its tenants go on. The last sample is of
+        # the end, as the first is of the beginning: energy is what lies between the two.
         due = time.monotonic()
-        while True:
+        is_over = False
+        while not is_over:
+            due += self._every
+            is_over = self._over.wait(max(0.0, due - time.monotonic())) if self._samples else False
             try:
                 self._samples.append(self._busy())
             except DeviceError:
-                return
-            due += self._every
-            if self._over.wait(max(0.0, due - time.monotonic())):
                 return
 
 
@@ -155,10 +156,17 @@ def summarised(samples: tuple[Busy, ...]) -> Usage:
         sm_percent=_mean([one.sm_percent for one in samples]),
         memory_percent=_mean([one.memory_percent for one in samples]),
         memory_used_mib=max(memory) >> 20 if memory else None,
-        energy_joules=(energies[-1] - energies[0]) / 1000 if len(energies) > 1 else None,
+        energy_joules=_energy_joules(energies),
         sm_clock_mhz=None if clock is None else round(clock),
         samples=len(samples),
     )
+
+
+def _energy_joules(counted: list[int]) -> float | None:
+    """Return what was used between the ends; None where the counter began anew meanwhile."""
+    if len(counted) < 2 or counted[-1] < counted[0]:
+        return None
+    return (counted[-1] - counted[0]) / 1000
 
 
 def _mean(values: list[int | None]) -> float | None:

@@ -9,14 +9,14 @@ no failure.
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import CliPositionalArg, SettingsConfigDict
 
 from dra_driver.bench import page, plot
@@ -27,20 +27,16 @@ from dra_driver.bench.offer import Offer
 from dra_driver.bench.pods import PodRunner
 from dra_driver.bench.processes import ProcessRunner
 from dra_driver.bench.session import Runner, run_all
-from dra_driver.bench.strategies import (
-    ALONE,
-    OF_MIG,
-    Sharing,
-    Strategy,
-    of_mig,
-    usual,
-)
+from dra_driver.bench.stopping import Stop, stoppable
+from dra_driver.bench.strategies import ALONE, PROFILE, Sharing, Strategy, of_mig, usual
 from dra_driver.bench.sweep import judged, steps
-from dra_driver.bench.view import as_text
+from dra_driver.bench.view import as_text, containers_as_text
 from dra_driver.bench.works import Work, WorkKind
 from dra_driver.errors import SetupError, StateError
 from dra_driver.kube.connect import connect
 from dra_driver.settings import CommandSettings
+
+_INTERRUPTED = 130
 
 Tenants = Annotated[int, Field(ge=1, le=64)]
 Shared = Literal[
@@ -96,7 +92,7 @@ class Bench(CommandSettings):
     strategies: list[Shared] = Field(
         [], description="Only these, and `alone`; empty for all that there are."
     )
-    mig_profiles: list[str] = Field(
+    mig_profiles: list[Annotated[str, Field(pattern=f"^{PROFILE}$")]] = Field(
         [],
         description="MIG profiles; empty for the smallest, and the largest that fits twice.",
     )
@@ -139,75 +135,105 @@ class Bench(CommandSettings):
             )
         if self.work == "command" and not self.command:
             raise ValueError("name your command: --command 'python3 work.py'")
+        if self.sweep and self.strategies:
+            raise ValueError("a sweep has strategies of its own: leave out --strategies")
+        if not self.tenants:
+            raise ValueError("name at least one number of --tenants")
+        try:
+            self._work()
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+        except ValueError as error:
+            raise ValueError(f"the command cannot be read: {error}") from error
         if self.sweep == "mig" and self.where != "pods":
             raise ValueError("a sweep over MIG devices needs a cluster: use `bench pods`")
         return self
 
     def cli_cmd(self) -> None:
         """Do it. Ends the process with a status of its own where that is not 0."""
+        _check_place(self.output)
         if self.where == "report":
             _draw([read_report(path) for path in self.reports], self.output)
             return
-        report = self._pods() if self.where == "pods" else self._processes()
-        write_report(report, self.output.with_name(f"{self.output.name}.json"))
+        with stoppable(_say) as stop:
+            report = self._pods(stop) if self.where == "pods" else self._processes(stop)
+        if report is None:
+            _say("interrupted before anything was measured: there is no report")
+            raise SystemExit(_INTERRUPTED)
         _draw([report], self.output)
         if status := _status(report):
             raise SystemExit(status)
 
-    def _processes(self) -> Report:
+    def _processes(self, stop: Stop) -> Report | None:
         root = self.nvidia_driver_root
         door = CardDoor(root, self.gpu)
         try:
-            runner = ProcessRunner(door, root, patience=self.patience)
-            return self._run(runner, door.card(), {}, {})
+            runner = ProcessRunner(door, root, patience=self.patience, stop=stop)
+            return self._run(runner, door.card(), Offer(), stop)
         finally:
             door.close()
 
-    def _pods(self) -> Report:
+    def _pods(self, stop: Stop) -> Report | None:
         place = Place(
             image=self.image, node=self.node, shares=self.shares, patience=2 * self.patience
         )
         with ExitStack() as stack:
             client = connect(self.kubeconfig, self.context, environment=os.environ)
             stack.callback(client.close)
-            runner = stack.enter_context(
-                PodRunner(
-                    client,
-                    place,
-                    _say,
-                    command_image=self.command_image,
-                    patience=self.patience,
-                )
+            runner = PodRunner(
+                client,
+                place,
+                _say,
+                command_image=self.command_image,
+                patience=self.patience,
+                stop=stop,
             )
-            _say(f"namespace {runner.namespace}; looking at the card")
-            card = runner.probe()
-            return self._run(runner, card, runner.offer.profiles, runner.offer.shares)
+            try:
+                stack.enter_context(runner)
+                _say(f"namespace {runner.namespace}; looking at the card")
+                card = runner.probe()
+            except KeyboardInterrupt:
+                return None
+            return self._run(runner, card, runner.offer, stop)
 
-    def _run(
-        self, runner: Runner, card: Card, profiles: Mapping[str, int], shares: Mapping[str, int]
-    ) -> Report:
+    def _run(self, runner: Runner, card: Card, offer: Offer, stop: Stop) -> Report | None:
         work = self._work()
         if self.sweep:
-            wanted = steps(
-                self.sweep, memory_mib=card.memory_mib, most=max(self.tenants), profiles=profiles
+            most = max(self.tenants)
+            swept = steps(
+                self.sweep, memory_mib=card.memory_mib, most=most, profiles=offer.profiles
             )
-            cases, interrupted = run_all(runner, (ALONE, *wanted), work, _say)
+            wanted = (ALONE, *swept)
         else:
-            wanted = self._strategies(card, profiles, shares)
-            cases, interrupted = run_all(runner, wanted, work, _say)
-        return Report(
-            made_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            where="pods" if self.where == "pods" else "processes",
-            dra_driver=version("dra-driver"),
-            work=work,
-            card=card,
-            cases=cases,
-            sweep=self._judged(cases, card, profiles),
-            interrupted=interrupted,
-        )
+            wanted = self._strategies(card, offer)
+
+        def report(cases: Sequence[Case], *, interrupted: bool) -> Report:
+            return Report(
+                made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                where="pods" if self.where == "pods" else "processes",
+                dra_driver=version("dra-driver"),
+                work=work,
+                card=card,
+                cases=tuple(cases),
+                sweep=self._judged(cases, card, offer, interrupted=interrupted),
+                interrupted=interrupted,
+            )
+
+        def keep(cases: Sequence[Case], *, interrupted: bool = True) -> None:
+            path = _beside(self.output, "json")
+            try:
+                write_report(report(cases, interrupted=interrupted), path)
+            except StateError as error:  # what was measured is shown all the same
+                _say(str(error))
+
+        cases, interrupted = run_all(runner, wanted, work, say=_say, stop=stop, keep=keep)
+        if interrupted and not cases:
+            return None
+        keep(cases, interrupted=interrupted)
+        return report(cases, interrupted=interrupted)
 
     def _judged(
-        self, cases: tuple[Case, ...], card: Card, profiles: Mapping[str, int]
+        self, cases: Sequence[Case], card: Card, offer: Offer, *, interrupted: bool
     ) -> Sweep | None:
         if not self.sweep or card.is_simulated:
             return None
@@ -217,7 +243,12 @@ class Bench(CommandSettings):
             if case.strategy != ALONE and case.state in ("measured", "failed")
         ]
         return judged(
-            self.sweep, stepped, self.goal_ms, memory_mib=card.memory_mib, profiles=profiles
+            self.sweep,
+            stepped,
+            self.goal_ms,
+            memory_mib=card.memory_mib,
+            profiles=offer.profiles,
+            interrupted=interrupted,
         )
 
     def _work(self) -> Work:
@@ -236,45 +267,69 @@ class Bench(CommandSettings):
             command=tuple(shlex.split(self.command)),
         )
 
-    def _strategies(
-        self, card: Card, profiles: Mapping[str, int], shares: Mapping[str, int]
-    ) -> tuple[Strategy, ...]:
+    def _strategies(self, card: Card, offer: Offer) -> tuple[Strategy, ...]:
         found = list(usual(self.tenants, card.memory_mib))
         if self.where == "pods":
             found += [
                 Strategy(sharing=Sharing.SHARES, tenants=number)
-                for number in self.tenants
-                if shares or "shares" in self.strategies
+                for number in dict.fromkeys(self.tenants)
+                if offer.shares or "shares" in self.strategies
             ]
-            for profile in self.mig_profiles or Offer(profiles=profiles).usual_profiles():
-                fit = profiles.get(profile, 1)
+            for profile in self.mig_profiles or offer.usual_profiles():
+                fit = offer.profiles.get(profile, 1)
                 found += of_mig(profile, fit=fit, tenants=self.tenants[:1], with_layers=True)
         wanted = {Sharing(one) for one in self.strategies}
         chosen = [one for one in found if not wanted or one.sharing in {ALONE.sharing, *wanted}]
         if missing := wanted - {one.sharing for one in chosen}:
             what = ", ".join(sorted(missing))
-            why = "no MIG devices are published" if missing <= OF_MIG else "only pods have these"
+            why = "only pods have these: use `bench pods`"
+            if self.where == "pods":
+                why = "no MIG devices are published"
             raise SetupError(f"there is no strategy {what} here: {why}")
         return tuple(chosen)
 
 
+def _beside(output: Path, suffix: str) -> Path:
+    return output.with_name(f"{output.name}.{suffix}")
+
+
+def _check_place(output: Path) -> None:
+    """See that files can be written there, before hours are spent on what is in them.
+
+    Raises:
+        SetupError: they cannot.
+    """
+    folder = output.parent
+    if not output.name:
+        raise SetupError(f"{output} is a folder; name the files too: --output {output / 'bench'}")
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise SetupError(f"nothing can be written to {folder}: name another place by --output")
+
+
 def _draw(reports: list[Report], output: Path) -> None:
-    """Write the page and the picture, and print the tables."""
-    html = output.with_name(f"{output.name}.html")
-    picture = output.with_name(f"{output.name}.png")
-    try:
-        html.write_text(page.page(reports, plot.svg), encoding="utf-8")
-        if not reports[0].card.is_simulated:
-            picture.write_bytes(plot.png(reports[0]))
-    except OSError as error:
-        raise StateError(f"{error.filename} cannot be written: {error.strerror}") from error
-    sys.stdout.write("\n".join(as_text(report) for report in reports))
-    _say(f"written: {html}")
+    """Print the tables, and write the page and the pictures: of the first NAME.png, then NAME-2.
+
+    Raises:
+        StateError: a file cannot be written.
+    """
+    sys.stdout.write("\n".join(as_text(report) for report in reports) + containers_as_text(reports))
+    sys.stdout.flush()
+    files = {_beside(output, "html"): page.page(reports, plot.svg).encode()}
+    for number, report in enumerate(reports, start=1):
+        if not report.card.is_simulated:
+            name = output.name if number == 1 else f"{output.name}-{number}"
+            files[output.with_name(f"{name}.png")] = plot.png(report)
+    for path, content in files.items():
+        try:
+            path.write_bytes(content)
+        except OSError as error:
+            raise StateError(f"{path} cannot be written: {error.strerror}") from error
+    _say(f"written: {', '.join(map(str, files))}")
 
 
 def _status(report: Report) -> int:
     if report.interrupted:
-        return 130
+        return _INTERRUPTED
     states = {case.state for case in report.cases}
     if "failed" in states:
         return 1

@@ -8,8 +8,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dra_driver.bench.model import Case, Result
-from dra_driver.bench.strategies import Sharing
+from dra_driver.bench.model import Case, Report, Result
+from dra_driver.bench.strategies import Sharing, Strategy
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -33,6 +33,27 @@ def fairness(amounts: Sequence[float]) -> float | None:
     if squares == 0:
         return None
     return sum(amounts) ** 2 / (len(amounts) * squares)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InContainers:
+    """A strategy as pods against the same as processes; None where one has no such figure.
+
+    Attributes:
+        strategy: which.
+        throughput: of all tenants together, as ratio.
+        p50: the largest median latency of a tenant, as ratio.
+        p99: likewise the 99th percentile.
+        context: the longest making of a CUDA context, as ratio.
+        launch_seconds: how much longer until the last tenant was ready to work.
+    """
+
+    strategy: Strategy
+    throughput: float | None
+    p50: float | None
+    p99: float | None
+    context: float | None
+    launch_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +120,45 @@ def compared(case: Case, measure: Case | None) -> Comparison:
         energy_per_work=_ratio(energy_per_work(case), energy_per_work(measure)),
         fairness=just_own.fairness,
         memory_fairness=just_own.memory_fairness,
+    )
+
+
+def in_containers(pods: Report, processes: Report) -> tuple[InContainers, ...]:
+    """Return what containers cost: for each strategy that both reports have results of.
+
+    Nothing for two works, or for cards of two kinds: what differs is not the container then.
+    """
+    if pods.work != processes.work or pods.card.name != processes.card.name:
+        return ()
+    bare = {case.strategy: results(case) for case in processes.cases if results(case)}
+    found = []
+    for case in pods.cases:
+        own, other = results(case), bare.get(case.strategy, ())
+        if not own or not other:
+            continue
+        launches = (_slowest_launch(own), _slowest_launch(other))
+        found.append(
+            InContainers(
+                strategy=case.strategy,
+                throughput=_ratio(_throughput(own), _throughput(other)),
+                p50=_ratio(_worst_latency(own, "p50_ms"), _worst_latency(other, "p50_ms")),
+                p99=_ratio(_worst_latency(own, "p99_ms"), _worst_latency(other, "p99_ms")),
+                context=_ratio(_worst_context(own), _worst_context(other)),
+                launch_seconds=None
+                if launches[0] is None or launches[1] is None
+                else launches[0] - launches[1],
+            )
+        )
+    return tuple(found)
+
+
+def _throughput(found: Sequence[Result]) -> float:
+    return sum(one.throughput for one in found)
+
+
+def _slowest_launch(found: Sequence[Result]) -> float | None:
+    return max(
+        (one.launch_seconds for one in found if one.launch_seconds is not None), default=None
     )
 
 

@@ -5,26 +5,33 @@ here, so a process and a pod are judged by the same rules. A tenant that says it
 that is simulated is not believed.
 """
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from dra_driver.bench import lines
 from dra_driver.bench.listening import Listener
-from dra_driver.bench.model import Case, Result, Tenant
+from dra_driver.bench.model import Case, Result, Tenant, Usage
 from dra_driver.bench.strategies import Strategy
 
-_SILENT = "it said nothing in time"
+_LATE = "it was not ready in time"
+_ENDLESS = "it was ready, and had not ended long after its time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """What one tenant said; `words` are the last that it wrote elsewhere."""
+    """What one tenant said.
+
+    `exit_status` is None while it runs, or where nobody knows; negative for a signal. `words` are
+    the last that it wrote elsewhere.
+    """
 
     ready: lines.Ready | None = None
     done: lines.Done | None = None
     failed: lines.Failed | None = None
     launch_seconds: float | None = None
+    exit_status: int | None = None
     words: str = ""
 
     @classmethod
@@ -35,6 +42,7 @@ class Gathered:
             done=one.done,
             failed=one.failed,
             launch_seconds=one.ready_after,
+            exit_status=one.exit_status,
             words=one.last_words,
         )
 
@@ -62,6 +70,25 @@ def case_of(
             tenants=tenants,
             seen=seen,
         )
+    return Case(strategy=strategy, state="measured", tenants=tenants, usage=usage, seen=seen)
+
+
+def case_of_commands(
+    strategy: Strategy,
+    tenants: tuple[Tenant, ...],
+    *,
+    usage: Usage | None = None,
+    seen: tuple[str, ...] = (),
+    is_simulated: bool,
+) -> Case:
+    """Return the case of a command of the user's own."""
+    failures = [one.failure for one in tenants if one.result is None]
+    if failures and (is_simulated or len(failures) == len(tenants)):
+        reason = f"the command did not end well: {failures[0]}"
+        kept = () if is_simulated else tenants
+        return Case(strategy=strategy, state="failed", reason=reason, tenants=kept, seen=seen)
+    if is_simulated:
+        return Case(strategy=strategy, state="passed", seen=seen)
     return Case(strategy=strategy, state="measured", tenants=tenants, usage=usage, seen=seen)
 
 
@@ -95,7 +122,25 @@ def _tenant(number: int, one: Gathered) -> Tenant:
     )
 
 
+def how_it_ended(status: int, words: str = "") -> str:
+    """Say with which exit status a process ended, or by which signal, and its last words."""
+    how = f"its exit status was {status}"
+    if status < 0:
+        how = f"it was killed by {_signal_name(-status)}"
+    return f"{how}: {words}" if words else how
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
 def _why(one: Gathered) -> str:
     if one.failed is not None:
         return one.failed.reason
-    return one.words or _SILENT
+    if one.exit_status is not None:
+        return how_it_ended(one.exit_status, one.words)
+    state = _LATE if one.ready is None else _ENDLESS
+    return f"{state}: {one.words}" if one.words else state

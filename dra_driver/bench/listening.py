@@ -1,26 +1,33 @@
 """Hears what a tenant's process says, line by line, from a thread of its own.
 
 In: a process with its pipes. Out: what was said last of each kind, the end of stderr, and when the
-process ended. A full pipe would make the tenant wait, so all of it is read.
+process ended. A full pipe would make the tenant wait, so all of it is read; little of it is kept. A
+process that has ended is not reaped before `close`, so that its id is nobody else's as long as
+signals are sent to it.
 """
 
+import os
+import signal
 import subprocess
 import threading
 import time
-from collections import deque
-from collections.abc import Iterable
+from contextlib import suppress
+from typing import IO
 
 from dra_driver.bench import lines
 from dra_driver.errors import DeviceError
 
-_KEPT_LINES = 20
+_KEPT_BYTES = 4096
+_CHUNK = 1 << 16
+_LONGEST_LINE = 1 << 20
 _JOIN_SECONDS = 5.0
+_KILLED = (os.CLD_KILLED, os.CLD_DUMPED)
 
 
 class Listener:
-    """One process of a case."""
+    """One process of a case. It leads a session of its own."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         """Begin to listen, and to wait for its end."""
         self.process = process
         self.ready: lines.Ready | None = None
@@ -29,21 +36,22 @@ class Listener:
         self.ready_after: float | None = None
         self._started = time.monotonic()
         self._ended: float | None = None
-        self._complaints: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._threads = [threading.Thread(target=self._await_end, name="tenant-end", daemon=True)]
-        for pipe, hear in ((process.stdout, self._hear), (process.stderr, self._keep)):
-            if pipe is not None:
-                thread = threading.Thread(
-                    target=hear, args=(pipe,), name="tenant-lines", daemon=True
-                )
-                self._threads.append(thread)
-        for thread in self._threads:
+        self._status: int | None = None
+        self._tail = b""
+        self._readers = [
+            (threading.Thread(target=read, args=(pipe,), name="tenant-lines", daemon=True), pipe)
+            for pipe, read in ((process.stdout, self._hear), (process.stderr, self._keep))
+            if pipe is not None
+        ]
+        for thread, _ in self._readers:
             thread.start()
+        self._end = threading.Thread(target=self._await_end, name="tenant-end", daemon=True)
+        self._end.start()
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process is over."""
-        return self._ended is not None
+        """Whether the process is over, and what it said was heard."""
+        return self._status is not None
 
     @property
     def is_settled(self) -> bool:
@@ -57,8 +65,8 @@ class Listener:
 
     @property
     def exit_status(self) -> int | None:
-        """Its exit status; negative for a signal."""
-        return self.process.returncode if self.has_ended else None
+        """Its exit status; negative for a signal. None while it runs."""
+        return self._status
 
     @property
     def lived_seconds(self) -> float:
@@ -68,20 +76,28 @@ class Listener:
     @property
     def last_words(self) -> str:
         """The last line that it wrote to stderr."""
-        return self._complaints[-1] if self._complaints else ""
+        text = self._tail.decode(errors="replace")
+        said = [stripped for line in text.splitlines() if (stripped := line.strip())]
+        return said[-1] if said else ""
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all processes of its session that have not begun one of their own."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
 
     def close(self) -> None:
-        """Listen no more; the process has ended."""
-        for thread in self._threads:
+        """Listen no more. The process has ended, or cannot be ended."""
+        if self.has_ended:
+            self.process.wait()
+        for thread, pipe in self._readers:
             thread.join(_JOIN_SECONDS)
-        for pipe in (self.process.stdout, self.process.stderr):
-            if pipe is not None:
+            if not thread.is_alive():  # else a process that has left the session holds the pipe
                 pipe.close()
 
-    def _hear(self, pipe: Iterable[str]) -> None:
-        for text in pipe:
+    def _hear(self, pipe: IO[bytes]) -> None:
+        while text := pipe.readline(_LONGEST_LINE):
             try:
-                said = lines.heard(text.rstrip("\n"))
+                said = lines.heard(text.decode(errors="replace").rstrip("\n"))
             except DeviceError as error:
                 said = lines.Failed(reason=str(error))
             match said:
@@ -95,9 +111,14 @@ class Listener:
                 case _:
                     pass
 
-    def _keep(self, pipe: Iterable[str]) -> None:
-        self._complaints.extend(stripped for text in pipe if (stripped := text.strip()))
+    def _keep(self, pipe: IO[bytes]) -> None:
+        while chunk := os.read(pipe.fileno(), _CHUNK):
+            self._tail = (self._tail + chunk)[-_KEPT_BYTES:]
 
     def _await_end(self) -> None:
-        self.process.wait()
+        end = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
         self._ended = time.monotonic()
+        for thread, _ in self._readers:
+            thread.join(_JOIN_SECONDS)
+        if end is not None:
+            self._status = -end.si_status if end.si_code in _KILLED else end.si_status

@@ -7,6 +7,7 @@ which the kubelet shows it as a file: it needs no token, no network and no right
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,9 @@ TENANT = "tenant"
 _FOLDER = "/bench"
 _LIBRARIES = f"/usr/local/nvidia/lib:{HOOKLESS_LIBRARIES}"
 """Where images of CUDA look too: a plain one would not find libcuda on a node without CDI hooks."""
+
+_TOLERATIONS = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+"""Of the taint that keeps pods without GPUs off many clusters' GPU nodes."""
 
 _API = "resource.nvidia.com/v1beta1"
 _MIG_CLASS = "mig.nvidia.com"
@@ -112,19 +116,22 @@ def pod(strategy: Strategy, work: Work, number: int, place: Place) -> JsonObject
             "capabilities": {"drop": ["ALL"]},
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "volumeMounts": [{"name": "bench", "mountPath": _FOLDER, "readOnly": True}],
     }
-    path = f"metadata.annotations['{START}']"
-    shown = {"path": "start", "fieldRef": {"fieldPath": path}}
-    if work.kind is not WorkKind.COMMAND:
-        container["env"] = [{"name": "LD_LIBRARY_PATH", "value": _LIBRARIES}]
     spec: JsonObject = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 1,
-        "volumes": [{"name": "bench", "downwardAPI": {"items": [shown]}}],
+        # What a killed run leaves ends by itself, and its GPU is free.
+        "activeDeadlineSeconds": math.ceil(place.patience + work.warm_up + work.seconds) + 60,
+        "tolerations": _TOLERATIONS,
     }
+    if work.kind is not WorkKind.COMMAND:
+        shown = {"fieldPath": f"metadata.annotations['{START}']"}
+        start = {"items": [{"path": "start", "fieldRef": shown}]}
+        spec["volumes"] = [{"name": "bench", "downwardAPI": start}]
+        container["volumeMounts"] = [{"name": "bench", "mountPath": _FOLDER, "readOnly": True}]
+        container["env"] = [{"name": "LD_LIBRARY_PATH", "value": _LIBRARIES}]
     if strategy.sharing is Sharing.SHARES:
         container["resources"] = {"limits": {place.shares: "1"}}
     else:
@@ -133,10 +140,18 @@ def pod(strategy: Strategy, work: Work, number: int, place: Place) -> JsonObject
         request = {"request": names[number]} if len(names) > 1 else {}
         container["resources"] = {"claims": [{"name": CLAIM, **request}]}
     if place.node:
-        spec["nodeSelector"] = {"kubernetes.io/hostname": place.node}
+        spec["affinity"] = _only_on(place.node)
     spec["containers"] = [container]
     name = pod_name(number)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def _only_on(node: str) -> JsonObject:
+    """Return the affinity to one node, by its name: its label of the host name may differ."""
+    named = {"key": "metadata.name", "operator": "In", "values": [node]}
+    terms = [{"matchFields": [named]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"nodeAffinity": required}
 
 
 def pod_name(number: int) -> str:

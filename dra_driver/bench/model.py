@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from dra_driver.bench.strategies import Strategy
 from dra_driver.bench.works import Work
 from dra_driver.errors import StateError
+from dra_driver.files import temporary_of
 
 VERSION: Literal[1] = 1
 _MOST_BYTES = 64 << 20
@@ -77,7 +78,7 @@ class Result(Strict):
     Attributes:
         throughput: units of work in a second.
         seconds: from its beginning to its end.
-        late_seconds: how long after the others it began.
+        late_seconds: how long after the moment at which all were to begin it did.
         context_seconds: what the making of its CUDA context took.
         launch_seconds: from its start, as a process or pod, until it was ready to work.
         memory_mib: GPU memory that it had.
@@ -125,6 +126,11 @@ class Case(Strict):
         has_results = any(one.result for one in self.tenants)
         if has_results != (self.state == "measured"):
             raise ValueError(f"a case that is {self.state} has results: {has_results}")
+        if has_results and len(self.tenants) != self.strategy.tenants:
+            raise ValueError(
+                f"{len(self.tenants)} tenants are told of, and the strategy has"
+                f" {self.strategy.tenants}"
+            )
         if self.state in ("skipped", "failed") and not self.reason:
             raise ValueError(f"a case that is {self.state} says no reason")
         return self
@@ -173,13 +179,15 @@ class Report(Strict):
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Write a report as JSON.
+    """Write a report as JSON; it is there whole, or what was there before stays.
 
     Raises:
         StateError: the file cannot be written.
     """
     try:
-        path.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        new = temporary_of(path)
+        new.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        new.replace(path)
     except OSError as error:
         raise StateError(f"{path} cannot be written: {error.strerror}") from error
 

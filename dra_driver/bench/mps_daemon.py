@@ -8,16 +8,15 @@ it does not; killed with this process if that is killed.
 """
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dra_driver.bench.scratch import scratch
 from dra_driver.bench.strategies import Strategy
 from dra_driver.devices.programs import MPS_CONTROL, MPS_SERVER, SEARCHED, find_program
 from dra_driver.errors import DeviceError, SetupError
@@ -84,8 +83,7 @@ def mps_daemon(driver_root: Path, gpu: str, environment: Mapping[str, str]) -> I
     """
     control = control_program(driver_root)
     # A socket's path has 107 bytes at most, so this is no folder of the user's.
-    folder = Path(tempfile.mkdtemp(prefix="dra-bench-"))
-    try:
+    with scratch() as folder:
         for name in ("pipe", "log"):
             (folder / name).mkdir(mode=0o755)
         own = {
@@ -108,8 +106,6 @@ def mps_daemon(driver_root: Path, gpu: str, environment: Mapping[str, str]) -> I
             yield daemon
         finally:
             _end(daemon, child)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def control_program(driver_root: Path) -> Path:

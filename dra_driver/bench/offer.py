@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from dra_driver.bench.strategies import is_plain, profile_size
 from dra_driver.devices.names import DRIVER_NAME
 
 JsonObject = Mapping[str, object]
@@ -29,12 +30,13 @@ class Offer:
 
     def usual_profiles(self) -> tuple[str, ...]:
         """Return the smallest profile, and the largest of which one GPU has room for two."""
-        plain = {name: fit for name, fit in self.profiles.items() if "+" not in name}
+        plain = {name: fit for name, fit in self.profiles.items() if is_plain(name)}
         if not plain:
             return ()
-        smallest = max(plain, key=lambda name: (plain[name], -_memory(name)))
+        memory = {name: profile_size(name)[1] for name in plain}
+        smallest = max(plain, key=lambda name: (plain[name], -memory[name]))
         several = [name for name, fit in plain.items() if fit > 1]
-        largest = max(several, key=lambda name: (-plain[name], _memory(name)), default=smallest)
+        largest = max(several, key=lambda name: (-plain[name], memory[name]), default=smallest)
         return tuple(dict.fromkeys((smallest, largest)))
 
 
@@ -80,8 +82,3 @@ def _attributes(device: JsonObject) -> dict[str, object]:
         for name, value in found.items()
         if isinstance(value, dict)
     }
-
-
-def _memory(profile: str) -> int:
-    text = profile.partition(".")[2].partition("gb")[0]
-    return int(text) if text.isdecimal() else 0

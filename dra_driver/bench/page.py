@@ -8,7 +8,16 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from dra_driver.bench.model import Report, Sweep
-from dra_driver.bench.view import COLUMNS, SIMULATED, facts, remarks, rows
+from dra_driver.bench.view import (
+    COLUMNS,
+    IN_CONTAINERS,
+    SIMULATED,
+    container_rows,
+    facts,
+    pairs,
+    remarks,
+    rows,
+)
 
 _HEAD = """<!DOCTYPE html>
 <html lang="en">
@@ -45,7 +54,8 @@ _FOOT = "</body>\n</html>\n"
 
 def page(reports: Sequence[Report], draw: Callable[[Report], str]) -> str:
     """Return the page; `draw` returns the `svg` element of a report with results."""
-    return _HEAD + "".join(_section(report, draw) for report in reports) + _FOOT
+    compared = "".join(_containers(*pair) for pair in pairs(reports))
+    return _HEAD + "".join(_section(report, draw) for report in reports) + compared + _FOOT
 
 
 def _section(report: Report, draw: Callable[[Report], str]) -> str:
@@ -67,20 +77,35 @@ def _section(report: Report, draw: Callable[[Report], str]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _table(table: Sequence[Sequence[str]]) -> str:
-    means = ("", *(column.means for column in COLUMNS))
+def _containers(pods: Report, processes: Report) -> str:
+    return (
+        f"<h2>{escape(IN_CONTAINERS)}</h2>\n"
+        f"<p>{escape(pods.work.described())}, on {escape(pods.card.name)}: pods of"
+        f" {escape(pods.made_at)}, processes of {escape(processes.made_at)}. 1.00 is alike.</p>\n"
+        f'<div class="wide">{_rows(container_rows(pods, processes))}</div>\n'
+    )
+
+
+def _rows(table: Sequence[Sequence[str]], means: Sequence[str] = ()) -> str:
+    """Return a table with its head; `means` are what the columns after the first mean."""
+    titles = [f' title="{escape(mean)}"' for mean in means] or [""] * (len(table[0]) - 1)
     head = "".join(
-        f'<th title="{escape(mean)}">{escape(cell)}</th>'
-        for mean, cell in zip(means, table[0], strict=True)
+        f"<th{title}>{escape(cell)}</th>"
+        for title, cell in zip(["", *titles], table[0], strict=True)
     )
     body = "\n".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table[1:]
     )
+    return f"<table>\n<tr>{head}</tr>\n{body}\n</table>"
+
+
+def _table(table: Sequence[Sequence[str]]) -> str:
+    drawn = _rows(table, [column.means for column in COLUMNS])
     said = "".join(
         f"<li><b>{escape(column.head)}</b>: {escape(column.means)}</li>" for column in COLUMNS
     )
     return (
-        f'<div class="wide"><table>\n<tr>{head}</tr>\n{body}\n</table></div>\n'
+        f'<div class="wide">{drawn}</div>\n'
         f"<details><summary>What the columns mean</summary><ul>{said}</ul></details>"
     )
 

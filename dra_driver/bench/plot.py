@@ -211,8 +211,12 @@ def _busy(axes: Axes, told: list[tuple[Case, Comparison]]) -> None:
 def _sweep(axes: Axes, sweep: Sweep) -> None:
     known = [(step.share_percent, step.worst_ms) for step in sweep.steps if step.worst_ms]
     axes.plot(
-        *zip(*known, strict=True), color="#555555", linewidth=1.5, zorder=1
-    ) if known else None
+        [share for share, _ in known],
+        [worst for _, worst in known],
+        color="#555555",
+        linewidth=1.5,
+        zorder=1,
+    )
     for step in sweep.steps:
         if step.worst_ms:
             colour = "#009e73" if step.holds else "#d55e00"

@@ -29,6 +29,14 @@ def why_not_running(pod: JsonObject, events: JsonObject) -> str:
     return f"it is {status.get('phase', 'not known')}"
 
 
+def has_begun(pod: JsonObject) -> bool:
+    """Whether its container runs or has ended, or the pod never will run it."""
+    status = pod.get("status", {})
+    states = [one.get("state", {}) for one in status.get("containerStatuses") or []]
+    is_over = status.get("phase") in ("Succeeded", "Failed")
+    return is_over or any("running" in one or "terminated" in one for one in states)
+
+
 def ended_seconds(number: int, pod: JsonObject) -> Tenant:
     """Return a tenant whose work was a command of the user's own."""
     for one in pod.get("status", {}).get("containerStatuses") or []:
@@ -37,13 +45,19 @@ def ended_seconds(number: int, pod: JsonObject) -> Tenant:
             continue
         code = int(ended.get("exitCode", 1))
         if code != 0:
-            return Tenant(number=number, failure=f"its exit status was {code}")
+            reason = str(ended.get("reason", ""))
+            said = f" ({reason})" if reason not in ("", "Error") else ""
+            return Tenant(number=number, failure=f"its exit status was {code}{said}")
         took = (_moment(ended["finishedAt"]) - _moment(ended["startedAt"])).total_seconds()
         took = max(took, 1.0)
         return Tenant(
             number=number,
             result=Result(throughput=1 / took, unit="runs", seconds=took, exit_status=code),
         )
+    status = pod.get("status", {})
+    if status.get("phase") == "Failed":  # by the kubelet: evicted, or its time was over
+        said = status.get("message") or status.get("reason") or "nobody says why"
+        return Tenant(number=number, failure=f"its pod failed: {said}")
     return Tenant(number=number, failure="it had not ended in time: give it more by --seconds")
 
 

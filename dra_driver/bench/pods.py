@@ -10,13 +10,15 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Self
 
 from dra_driver.bench import lines, manifests
-from dra_driver.bench.gathering import Gathered, case_of, failed
-from dra_driver.bench.model import Card, Case
+from dra_driver.bench.gathering import Gathered, case_of, case_of_commands, failed
+from dra_driver.bench.model import Card, Case, Tenant
 from dra_driver.bench.offer import Offer, offered
-from dra_driver.bench.pod_word import ended_seconds, why_not_running
+from dra_driver.bench.pod_word import ended_seconds, has_begun, why_not_running
+from dra_driver.bench.stopping import Say, Stop
 from dra_driver.bench.strategies import ALONE, OF_MIG, UNDER_MPS, Sharing, Strategy
 from dra_driver.bench.works import Work, WorkKind
 from dra_driver.errors import (
@@ -48,6 +50,7 @@ _LEAD_SECONDS = 5.0
 
 _GONE_SECONDS = 120.0
 _LOG = {"container": manifests.TENANT, "limitBytes": str(1 << 20)}
+_TAIL = {"container": manifests.TENANT, "tailLines": "5", "limitBytes": str(1 << 16)}
 _PROBE = Work(kind=WorkKind.COMPUTE, seconds=0.5, warm_up=0.0, intensity=64)
 
 
@@ -60,10 +63,11 @@ class PodRunner:
         self,
         client: KubeClient,
         place: manifests.Place,
-        say: Callable[[str], None],
+        say: Say,
         *,
         command_image: str = "",
         patience: float = 300.0,
+        stop: Stop | None = None,
     ) -> None:
         """Take the cluster; nothing is made yet.
 
@@ -73,12 +77,14 @@ class PodRunner:
             say: told what a person should know meanwhile.
             command_image: the image of a command of the user's own.
             patience: seconds for pods to be ready, and to end after their time.
+            stop: ends what is waited for; nothing does without it.
         """
         self._client = client
         self._place = place
         self._say = say
         self._command_image = command_image
         self._patience = patience
+        self._stop = stop or Stop()
         self._run_id = secrets.token_hex(4)
         self.namespace = f"dra-bench-{self._run_id}"
         self.offer = Offer()
@@ -98,15 +104,20 @@ class PodRunner:
                 f"no GPU is published{where}: is the driver installed? `dra-driver doctor` looks"
             )
         self._name_leftovers()
+        self._stop.check()
         body = manifests.namespace(self.namespace, self._run_id)
-        self._client.create(NAMESPACES, body, timeout=_TIMEOUT)
+        try:
+            self._client.create(NAMESPACES, body, timeout=_TIMEOUT)
+        except UnavailableError:  # it may have been made all the same
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         """Delete the namespace with all that is in it, and wait until it is gone."""
         try:
             self._delete(NAMESPACES, self.namespace, namespace=None)
-            gone = _until(lambda: self._is_gone(NAMESPACES, self.namespace), _GONE_SECONDS)
+            gone = _undisturbed(lambda: self._is_gone(NAMESPACES, self.namespace), _GONE_SECONDS)
         except DriverError as error:
             self._say(f"{error}; delete it by hand: kubectl delete namespace {self.namespace}")
             return
@@ -117,17 +128,29 @@ class PodRunner:
             )
 
     def probe(self) -> Card:
-        """Run a pod with a whole GPU for a moment; return what it says of the card.
+        """Run a pod with a GPU, or a part of one, for a moment; return what it says of the card.
 
         Raises:
             DriverError: it did not run, or has no word of the card.
+            KeyboardInterrupt: the run is to end.
         """
-        case = self.run(ALONE, _PROBE)
+        strategy = self._probing()
+        if reason := self.obstacle(strategy):
+            raise SetupError(reason)
+        case = self.run(strategy, _PROBE)
         if self.card is None:
             raise SetupError(
-                f"a pod with a GPU of its own did not work: {case.reason or 'it said nothing'}"
+                f"the first pod, {strategy.label}, did not work: {case.reason or 'it said nothing'}"
             )
         return self.card
+
+    def _probing(self) -> Strategy:
+        if self.offer.gpus:
+            return ALONE
+        if self.offer.profiles:
+            profile = (*self.offer.usual_profiles(), *self.offer.profiles)[0]
+            return Strategy(sharing=Sharing.MIG, profile=profile)
+        return Strategy(sharing=Sharing.SHARES)
 
     def obstacle(self, strategy: Strategy) -> str:
         """Say why the cluster does not allow a strategy; nothing if it does."""
@@ -160,15 +183,15 @@ class PodRunner:
             try:
                 return self._run(strategy, work)
             finally:
-                self._clear()
+                if not self._stop.is_asked:  # else all goes with the namespace
+                    self._clear()
         except DriverError as error:
             return failed(strategy, str(error))
 
     def _run(self, strategy: Strategy, work: Work) -> Case:
         place = self._place
         if work.kind is WorkKind.COMMAND:
-            image = self._command_image or place.image
-            place = manifests.Place(image=image, node=place.node, shares=place.shares)
+            place = replace(place, image=self._command_image or place.image)
         if claim := manifests.claim(strategy):
             self._make(RESOURCE_CLAIMS, claim)
         created = time.monotonic()
@@ -184,7 +207,8 @@ class PodRunner:
             name = manifests.pod_name(number)
             body = manifests.beginning(moment)
             self._client.merge(PODS, name, body, namespace=self.namespace, timeout=_TIMEOUT)
-        _until(lambda: pods.look(len(pods.heard)).are_over, work.seconds + self._patience)
+        spent = _LEAD_SECONDS + work.warm_up + work.seconds + self._patience
+        self._wait(lambda: pods.look().are_over, spent)
         return case_of(strategy, pods.gathered(), seen=seen, is_simulated=self._is_simulated)
 
     @property
@@ -192,7 +216,7 @@ class PodRunner:
         return self.card is not None and self.card.is_simulated
 
     def _await_ready(self, pods: "_Pods") -> None:
-        if not _until(lambda: pods.look(len(pods.heard)).are_settled, self._patience):
+        if not self._wait(lambda: pods.look().are_settled, self._patience):
             for number, one in enumerate(pods.heard):
                 if one.ready is None and one.failed is None:
                     reason = self._why(number)
@@ -201,8 +225,13 @@ class PodRunner:
                         f" {reason}"
                     )
         cards = [one.ready.card for one in pods.heard if one.ready and one.ready.card]
-        if cards:
-            self.card = self.card or cards[0]
+        for card in cards:
+            self.card = self.card or card
+            if card.name != self.card.name:
+                raise DeviceError(
+                    f"the pods ran on {card.name}, and the first one of this run on"
+                    f" {self.card.name}: what they did cannot be compared; name one node by --node"
+                )
 
     def _seen(self, strategy: Strategy, pods: "_Pods") -> tuple[str, ...]:
         """Return how the tenants share their device; raise if that is not as the strategy says."""
@@ -222,26 +251,45 @@ class PodRunner:
                 " a node's GPUs; have it fill one first (--share-placement pack), or name a node"
                 " with one (--node)"
             )
-        seen = [f"{len(pods.able())} of {strategy.tenants} pods running"]
-        if strategy.sharing is not Sharing.SHARES:
-            claim = self._client.get(
-                RESOURCE_CLAIMS, manifests.CLAIM, namespace=self.namespace, timeout=_TIMEOUT
-            )
-            seen += [manifests.allocated(claim), *manifests.sharing_said(claim)]
-        return tuple(filter(None, seen))
+        return (f"{len(pods.able())} of {strategy.tenants} pods running", *self._claims_said())
+
+    def _claims_said(self) -> tuple[str, ...]:
+        """Return which devices the claims of a case have, and how the driver says they are shared.
+
+        A pod with a share has a claim that the scheduler has made for it.
+        """
+        found = _items(
+            self._client.list(RESOURCE_CLAIMS, namespace=self.namespace, timeout=_TIMEOUT)
+        )
+        devices = sorted(filter(None, map(manifests.allocated, found)))
+        sharing = [text for one in found for text in manifests.sharing_said(one)]
+        return (*filter(None, [", ".join(devices)]), *dict.fromkeys(sharing))
 
     def _commands(self, strategy: Strategy, work: Work, pods: "_Pods") -> Case:
         """Wait for commands of the user's own; whole seconds are all that the API tells of them."""
-        _until(pods.have_ended, self._patience + work.seconds)
-        if self._is_simulated:
-            missing = [one for one in pods.phases() if one not in ("Succeeded", "Running")]
-            if missing:
-                return failed(strategy, f"a pod is {missing[0]}: {self._why(0)}")
-            return case_of(strategy, [], is_simulated=True)
-        tenants = [ended_seconds(number, one) for number, one in enumerate(pods.objects())]
-        if any(one.result for one in tenants):
-            return Case(strategy=strategy, state="measured", tenants=tuple(tenants))
-        return failed(strategy, f"{tenants[0].failure}: {self._why(0)}")
+        if not self._wait(pods.have_begun, self._patience):
+            number = next(at for at, one in enumerate(pods.objects()) if not has_begun(one))
+            return failed(
+                strategy,
+                f"after {self._patience:g} s pod {manifests.pod_name(number)} does not run:"
+                f" {self._why(number)}",
+            )
+        seen = (f"{strategy.tenants} pods begun", *self._claims_said())
+        self._wait(pods.have_ended, work.seconds)
+        tenants = tuple(self._ended(number, one) for number, one in enumerate(pods.objects()))
+        return case_of_commands(strategy, tenants, seen=seen, is_simulated=self._is_simulated)
+
+    def _ended(self, number: int, pod: JsonObject) -> Tenant:
+        """Return what came of a command, with its last words if it failed."""
+        tenant = ended_seconds(number, pod)
+        if tenant.result is not None:
+            return tenant
+        name = manifests.pod_name(number)
+        with suppress(NotFoundError, UnavailableError, InvalidError):
+            text = self._client.log(self.namespace, name, query=_TAIL, timeout=_TIMEOUT)
+            if words := [line for line in text.splitlines() if line.strip()]:
+                return tenant.model_copy(update={"failure": f"{tenant.failure}: {words[-1]}"})
+        return tenant
 
     def _why(self, number: int) -> str:
         """Say why a pod does not run, as its status and events have it."""
@@ -258,6 +306,9 @@ class PodRunner:
             return str(error)
         return why_not_running(pod, events)
 
+    def _wait(self, is_so: Callable[[], bool], seconds: float) -> bool:
+        return self._stop.wait(is_so, seconds, _POLL_SECONDS)
+
     def _make(self, resource: Resource, body: JsonObject) -> None:
         self._client.create(resource, body, namespace=self.namespace, timeout=_TIMEOUT)
 
@@ -266,7 +317,9 @@ class PodRunner:
         for resource in (PODS, RESOURCE_CLAIMS):
             for name in self._names(resource):
                 self._delete(resource, name, namespace=self.namespace)
-        if not _until(lambda: not self._names(PODS) + self._names(RESOURCE_CLAIMS), _GONE_SECONDS):
+        if not _undisturbed(
+            lambda: not self._names(PODS) + self._names(RESOURCE_CLAIMS), _GONE_SECONDS
+        ):
             left = ", ".join(self._names(PODS) + self._names(RESOURCE_CLAIMS))
             raise UnavailableError(
                 f"in namespace {self.namespace} {left} is not gone after {_GONE_SECONDS:g} s: is"
@@ -290,9 +343,15 @@ class PodRunner:
 
     def _name_leftovers(self) -> None:
         query = {"labelSelector": manifests.LABEL}
-        for one in self._client.each(NAMESPACES, query=query, timeout=_TIMEOUT):
-            name = one["metadata"]["name"]  # type: ignore[index]
-            self._say(f"an earlier run left namespace {name}: kubectl delete namespace {name}")
+        found = self._client.each(NAMESPACES, query=query, timeout=_TIMEOUT)
+        names = [str(one["metadata"]["name"]) for one in found]  # type: ignore[index]
+        for name in names:
+            self._say(
+                f"an earlier run left namespace {name}, or still runs: kubectl delete namespace"
+                f" {name}"
+            )
+        if len(names) > 1:
+            self._say(f"all of them: kubectl delete namespace -l {manifests.LABEL}")
 
 
 class _Pods:
@@ -303,12 +362,13 @@ class _Pods:
         self._namespace = namespace
         self._created = created
         self._ahead: float | None = None
+        self._objects: list[JsonObject] = []
         self.heard: list[Gathered] = [Gathered() for _ in range(number)]
 
-    def look(self, number: int) -> Self:
+    def look(self) -> Self:
         """Read the logs of all pods that have not said their last word."""
-        for at in range(number):
-            if self.heard[at].done is None and self.heard[at].failed is None:
+        for at, one in enumerate(self.heard):
+            if one.done is None and one.failed is None:
                 self.heard[at] = self._listen(at)
         return self
 
@@ -376,13 +436,21 @@ class _Pods:
             for at in range(len(self.heard))
         ]
 
-    def phases(self) -> list[str]:
-        """Return the pods' phases."""
-        return [_phase(one) for one in self.objects()]
+    def have_begun(self) -> bool:
+        """Whether the container of each has begun."""
+        return all(has_begun(one) for one in self._known())
 
     def have_ended(self) -> bool:
         """Whether no pod runs any more, or will."""
-        return all(one in ("Succeeded", "Failed") for one in self.phases())
+        return all(_phase(one) in ("Succeeded", "Failed") for one in self._known())
+
+    def _known(self) -> list[JsonObject]:
+        """Return the pods; an API server that is away for a moment ends no long run."""
+        try:
+            self._objects = self.objects()
+        except UnavailableError:
+            return self._objects or [{}]
+        return self._objects
 
 
 def _phase(pod: Mapping[str, Any]) -> str:
@@ -393,11 +461,6 @@ def _items(found: Mapping[str, Any]) -> list[JsonObject]:
     return list(found.get("items") or [])
 
 
-def _until(is_so: Callable[[], bool], seconds: float) -> bool:
-    """Wait until it is so; return whether it is, after so long at most."""
-    end = time.monotonic() + seconds
-    while not is_so():
-        if time.monotonic() > end:
-            return False
-        time.sleep(_POLL_SECONDS)
-    return True
+def _undisturbed(is_so: Callable[[], bool], seconds: float) -> bool:
+    """Wait as while cleaning up: no signal ends it."""
+    return Stop().wait(is_so, seconds, _POLL_SECONDS)

@@ -6,25 +6,31 @@ of its processes, and the kernel does where this process is killed.
 """
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from dra_driver.bench import lines
 from dra_driver.bench.card import CardDoor, Watch
-from dra_driver.bench.gathering import Gathered, case_of, failed
+from dra_driver.bench.gathering import (
+    Gathered,
+    case_of,
+    case_of_commands,
+    failed,
+    how_it_ended,
+)
 from dra_driver.bench.listening import Listener
-from dra_driver.bench.model import Case, Result, Tenant, Usage
+from dra_driver.bench.model import Case, Result, Tenant
 from dra_driver.bench.mps_daemon import clean_environment, control_program, mps_daemon
+from dra_driver.bench.scratch import remove_leftovers, scratch
+from dra_driver.bench.stopping import Stop
 from dra_driver.bench.strategies import OF_MIG, UNDER_MPS, Sharing, Strategy
 from dra_driver.bench.works import Work, WorkKind
-from dra_driver.errors import DriverError, SetupError
+from dra_driver.errors import DeviceError, DriverError, SetupError, StateError
 
 TENANT = (sys.executable, "-m", "dra_driver.bench.tenant")
 _LEASH = (sys.executable, "-m", "dra_driver.bench.leash")
@@ -46,26 +52,30 @@ class ProcessRunner:
         driver_root: Path,
         *,
         patience: float = 300.0,
+        stop: Stop | None = None,
         tenant: Sequence[str] = TENANT,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """Take the GPU.
+        """Take the GPU; folders that killed runs have left are removed.
 
         Args:
             door: the GPU, by NVML.
             driver_root: where the NVIDIA driver's libraries and programs are.
             patience: seconds for all tenants to be ready, and for them to end after their time.
+            stop: ends what is waited for; nothing does without it.
             tenant: the program of a tenant.
             environment: what tenants inherit; what names another MPS is left out.
         """
         self._door = door
         self._root = driver_root
         self._patience = patience
+        self._stop = stop or Stop()
         self._tenant = tenant
         self._environment = clean_environment(environment)
         if driver_root != Path("/"):
             folders = (str(door.library_folder), self._environment.get(_LIBRARIES, ""))
             self._environment[_LIBRARIES] = os.pathsep.join(filter(None, folders))
+        remove_leftovers()
 
     def obstacle(self, strategy: Strategy) -> str:
         """Say why a strategy cannot be run here; nothing if it can."""
@@ -92,11 +102,13 @@ class ProcessRunner:
         """Run a case; whatever happens, its processes have ended afterwards."""
         try:
             with ExitStack() as stack:
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dra-bench-")))
+                folder = stack.enter_context(scratch())
                 environment, seen = stack.enter_context(self._shared(strategy, folder))
                 return self._run(strategy, work, folder, environment, seen)
         except DriverError as error:
             return failed(strategy, str(error))
+        except OSError as error:
+            return failed(strategy, f"{error.filename or 'this machine'}: {error.strerror}")
 
     @contextmanager
     def _shared(
@@ -130,11 +142,11 @@ class ProcessRunner:
             for number in range(strategy.tenants)
         ]
         with _processes(commands, environment) as tenants:
-            _wait(lambda: all(one.is_settled for one in tenants), self._patience)
+            self._wait(lambda: all(one.is_settled for one in tenants), self._patience)
             _write(start, time.time() + _LEAD_SECONDS)
-            _wait(
+            self._wait(
                 lambda: all(one.is_over for one in tenants),
-                _LEAD_SECONDS + work.seconds + self._patience,
+                _LEAD_SECONDS + work.warm_up + work.seconds + self._patience,
             )
             return case_of(
                 strategy,
@@ -142,6 +154,9 @@ class ProcessRunner:
                 seen=seen,
                 is_simulated=self._door.card().is_simulated,
             )
+
+    def _wait(self, is_so: Callable[[], bool], seconds: float) -> None:
+        self._stop.wait(is_so, seconds, _POLL_SECONDS)
 
     def _spec(self, number: int, work: Work, start: Path) -> lines.Spec:
         return lines.Spec(
@@ -167,22 +182,19 @@ class ProcessRunner:
         with _processes(commands, environment, quiet=True) as tenants:
             watch.start()
             try:
-                end = time.monotonic() + work.seconds
-                while time.monotonic() < end and not all(one.has_ended for one in tenants):
-                    time.sleep(_POLL_SECONDS)
+                self._wait(lambda: all(one.has_ended for one in tenants), work.seconds)
             finally:
                 usage = watch.stop()
             found = tuple(_of_command(number, one) for number, one in enumerate(tenants))
-        if self._door.card().is_simulated:
-            return Case(strategy=strategy, state="passed", seen=seen)
-        return _case_of_commands(strategy, work, found, usage, seen)
+        is_simulated = self._door.card().is_simulated
+        return case_of_commands(strategy, found, usage=usage, seen=seen, is_simulated=is_simulated)
 
 
 def _of_command(number: int, one: Listener) -> Tenant:
-    if not one.has_ended:
+    if one.exit_status is None:
         return Tenant(number=number, failure="it had not ended in time: give it more by --seconds")
     if one.exit_status != 0:
-        return Tenant(number=number, failure=f"its exit status was {one.exit_status}")
+        return Tenant(number=number, failure=how_it_ended(one.exit_status, one.last_words))
     took = max(one.lived_seconds, 1e-6)
     return Tenant(
         number=number,
@@ -190,69 +202,60 @@ def _of_command(number: int, one: Listener) -> Tenant:
     )
 
 
-def _case_of_commands(
-    strategy: Strategy, work: Work, found: tuple[Tenant, ...], usage: Usage, seen: tuple[str, ...]
-) -> Case:
-    if any(one.result for one in found):
-        return Case(strategy=strategy, state="measured", tenants=found, usage=usage, seen=seen)
-    reason = f"no run of `{shlex.join(work.command)}` ended well: {found[0].failure}"
-    return Case(strategy=strategy, state="failed", reason=reason, tenants=found, seen=seen)
-
-
 @contextmanager
 def _processes(
     commands: Sequence[Sequence[str]], environment: Mapping[str, str], *, quiet: bool = False
 ) -> Iterator[tuple[Listener, ...]]:
-    """Run programs, each in a session of its own; all have ended when this ends."""
+    """Run programs, each in a session of its own; all have ended when this ends.
+
+    Raises:
+        SetupError: one of them cannot be run.
+        DeviceError: one of them cannot be ended.
+    """
     started: list[Listener] = []
     try:
         for command in commands:
             started.append(Listener(_start(command, environment, quiet=quiet)))  # noqa: PERF401 (each is to be ended if the next fails)
         yield tuple(started)
     finally:
+        _end(started)
+
+
+def _end(started: Sequence[Listener]) -> None:
+    """End processes, by force in the end. No signal stops this."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
         for one in started:
-            _signal(one.process, signal.SIGTERM)
-        end = time.monotonic() + _END_SECONDS
-        for one in started:
-            with suppress(subprocess.TimeoutExpired):
-                one.process.wait(max(0.0, end - time.monotonic()))
-            _signal(one.process, signal.SIGKILL)
-            one.process.wait()
-            one.close()
+            one.signal(number)
+        Stop().wait(lambda: all(one.has_ended for one in started), _END_SECONDS, _POLL_SECONDS)
+    for one in started:
+        one.close()
+    if left := [str(one.process.pid) for one in started if not one.has_ended]:
+        raise DeviceError(
+            f"tenants cannot be ended, not even by SIGKILL (process {', '.join(left)}): they hang"
+            " in the GPU driver; look for Xid lines in dmesg, and reboot if they stay"
+        )
 
 
 def _start(
     command: Sequence[str], environment: Mapping[str, str], *, quiet: bool
-) -> subprocess.Popen[str]:
+) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
             command,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL if quiet else subprocess.PIPE,
-            stderr=subprocess.DEVNULL if quiet else subprocess.PIPE,
-            text=True,
-            errors="replace",
+            stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C reaches this process alone, which then ends them
         )
     except OSError as error:
         raise SetupError(f"cannot run {command[0]}: {error.strerror}") from error
 
 
-def _signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
-    """Tell all processes of its session, which is there as long as one of them is."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
-
-
 def _write(start: Path, moment: float) -> None:
     new = start.with_name("start.new")
-    new.write_text(f"{moment:.3f}", encoding="ascii")
-    new.replace(start)
-
-
-def _wait(is_so: Callable[[], bool], seconds: float) -> None:
-    """Wait until it is so, or for so long."""
-    end = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < end:
-        time.sleep(_POLL_SECONDS)
+    try:
+        new.write_text(f"{moment:.3f}", encoding="ascii")
+        new.replace(start)
+    except OSError as error:
+        raise StateError(f"{new} cannot be written: {error.strerror}") from error

@@ -1,25 +1,21 @@
 """One run: every case in turn, with a word of each on the terminal, also where it is interrupted.
 
-In: a runner, strategies, a work. Out: the cases so far, and whether the run was interrupted. Ctrl-C
-and SIGTERM end the case that runs, whose runner takes away what it made; a second one changes
-nothing, because what is left behind would be worse than a wait.
+In: a runner, strategies, a work. Out: the cases so far, and whether the run was interrupted. After
+each case those that are there are told, so that they can be kept: a run may be killed.
 """
 
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from types import FrameType
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from dra_driver.bench.figures import alone, compared
-from dra_driver.bench.gathering import skipped
+from dra_driver.bench.gathering import failed, skipped
 from dra_driver.bench.model import Case
+from dra_driver.bench.stopping import Say, Stop
 from dra_driver.bench.strategies import Strategy
 from dra_driver.bench.works import Work
+from dra_driver.errors import DriverError
 
-Say = Callable[[str], None]
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+Keep = Callable[[Sequence[Case]], None]
 
 
 class Runner(Protocol):
@@ -34,55 +30,38 @@ class Runner(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Interrupted:
-    """Whether the run was."""
-
-    is_so: bool = False
-
-
-@contextmanager
-def interruptible(say: Say) -> Iterator[Interrupted]:
-    """Let the first signal end what runs by KeyboardInterrupt, and the following ones nothing.
-
-    The block is left as if it had ended by itself. For the main thread.
-    """
-    state = Interrupted()
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        if state.is_so:
-            say("cleaning up, which takes a moment")
-            return
-        state.is_so = True
-        say(f"{signal.Signals(number).name}: ending the case that runs, and cleaning up")
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
-    try:
-        yield state
-    except KeyboardInterrupt:
-        if not state.is_so:
-            raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def run_all(
-    runner: Runner, strategies: Sequence[Strategy], work: Work, say: Say
+    runner: Runner,
+    strategies: Sequence[Strategy],
+    work: Work,
+    *,
+    say: Say,
+    stop: Stop,
+    keep: Keep = lambda _: None,
 ) -> tuple[tuple[Case, ...], bool]:
     """Run all cases; return those that were run, and whether the run was interrupted."""
     cases: list[Case] = []
-    with interruptible(say) as interrupted:
+    try:
         for number, strategy in enumerate(strategies, start=1):
+            stop.check()
             place = f"[{number}/{len(strategies)}] {strategy.label}"
-            if reason := runner.obstacle(strategy):
-                cases.append(skipped(strategy, reason))
-            else:
-                say(f"{place} …")
-                cases.append(runner.run(strategy, work))
+            say(f"{place} …")
+            cases.append(_case(runner, strategy, work))
             say(f"{place}: {_word(cases)}")
-    return tuple(cases), interrupted.is_so
+            keep(cases)
+    except KeyboardInterrupt:
+        return tuple(cases), True
+    return tuple(cases), False
+
+
+def _case(runner: Runner, strategy: Strategy, work: Work) -> Case:
+    """Run a case, or say why it cannot be: no error of one ends the others."""
+    try:
+        if reason := runner.obstacle(strategy):
+            return skipped(strategy, reason)
+        return runner.run(strategy, work)
+    except DriverError as error:
+        return failed(strategy, str(error))
 
 
 def _word(cases: Sequence[Case]) -> str:

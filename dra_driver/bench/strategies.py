@@ -4,6 +4,7 @@ In: how many tenants, limits, MIG profiles. Out: a `Strategy`, whose name is uni
 Which of them a machine or a cluster allows is said by the runners; nothing here asks anybody.
 """
 
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Self
@@ -24,10 +25,13 @@ class Sharing(StrEnum):
     MIG_MPS = "mig-mps"
 
 
+PROFILE = r"[1-9][0-9]*g\.[1-9][0-9]*gb([+-][a-z.]+)?"
+"""How MIG profiles are named."""
+
+_PLAIN = re.compile(r"([1-9][0-9]*)g\.([1-9][0-9]*)gb")
+
 UNDER_MPS = frozenset({Sharing.MPS, Sharing.MPS_LIMITS, Sharing.MIG_MPS})
 OF_MIG = frozenset({Sharing.MIG, Sharing.MIG_TIME_SLICING, Sharing.MIG_MPS})
-
-USUAL_TENANTS = (2, 4, 8)
 
 
 class Strategy(BaseModel):
@@ -39,7 +43,7 @@ class Strategy(BaseModel):
     tenants: Annotated[int, Field(ge=1, le=64)] = 1
     thread_percentage: Annotated[int, Field(ge=1, le=100)] | None = None
     memory_mib: Annotated[int, Field(ge=1)] | None = None
-    profile: Annotated[str, Field(pattern=r"^([1-9][0-9]*g\.[1-9][0-9]*gb(\+[a-z.]+)?)?$")] = ""
+    profile: Annotated[str, Field(pattern=f"^({PROFILE})?$")] = ""
 
     @model_validator(mode="after")
     def _settings_fit(self) -> Self:
@@ -104,7 +108,7 @@ def usual(tenants: Iterable[int], memory_mib: int | None) -> tuple[Strategy, ...
         memory_mib: of the GPU; None if nobody knows, and then memory is not limited.
     """
     found = [ALONE]
-    for number in tenants:
+    for number in dict.fromkeys(tenants):
         found += [
             Strategy(sharing=Sharing.TIME_SLICING, tenants=number),
             Strategy(sharing=Sharing.MPS, tenants=number),
@@ -142,6 +146,17 @@ def of_mig(
             for sharing in (Sharing.MIG_TIME_SLICING, Sharing.MIG_MPS)
         ]
     return tuple(found)
+
+
+def is_plain(profile: str) -> bool:
+    """Whether a MIG profile is for computing alone, without media engines and the like."""
+    return _PLAIN.fullmatch(profile) is not None
+
+
+def profile_size(profile: str) -> tuple[int, int]:
+    """Return a MIG profile's compute slices, and its memory in GB: of `3g.40gb` 3 and 40."""
+    found = _PLAIN.match(profile)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _size(memory_mib: int | None) -> str:

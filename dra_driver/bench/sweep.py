@@ -13,7 +13,13 @@ import yaml
 from dra_driver.bench.figures import results
 from dra_driver.bench.manifests import claim_config, device_class, selectors
 from dra_driver.bench.model import Case, Step, Sweep
-from dra_driver.bench.strategies import Sharing, Strategy, equal_shares
+from dra_driver.bench.strategies import (
+    Sharing,
+    Strategy,
+    equal_shares,
+    is_plain,
+    profile_size,
+)
 from dra_driver.errors import ConfigError, SetupError
 from dra_driver.validation.findings import check_manifest
 
@@ -21,7 +27,7 @@ OVER = ("threads", "memory", "replicas", "time-slices", "mig")
 
 _PERCENTAGES = (5, 10, 15, 20, 25, 33, 50, 75, 100)
 _PARTS = (16, 12, 8, 6, 4, 3, 2, 1)
-_REPLICAS = (16, 12, 8, 6, 4, 3, 2, 1)
+_INTERRUPTED = "The sweep was interrupted, and larger shares were not tried: none is chosen."
 _WORDS = {
     "threads": "thread percentage",
     "memory": "memory limit",
@@ -39,18 +45,31 @@ def steps(
     Args:
         over: what changes from step to step.
         memory_mib: of the GPU, as far as it is known.
-        most: tenants at the same time; a step that would have more has as many.
+        most: tenants at the same time; steps of which a GPU has room for more are left out, since
+            what a share is worth shows when the GPU is full.
         profiles: MIG profiles, and how many of each a GPU has room for.
 
     Raises:
-        SetupError: what is needed for it is not known.
+        SetupError: what is needed for it is not known, or no step is left.
     """
+    found = _all_steps(over, memory_mib, profiles)
+    fitting = tuple(one for one in found if one.tenants <= most)
+    if not fitting:
+        fewest = min(one.tenants for one in found)
+        raise SetupError(f"the largest share of this sweep is for {fewest} tenants: allow them")
+    return fitting
+
+
+def _all_steps(
+    over: str, memory_mib: int | None, profiles: Mapping[str, int]
+) -> tuple[Strategy, ...]:
+    """Return the steps that there are; each fills the GPU."""
     match over:
         case "threads":
             return tuple(
                 Strategy(
                     sharing=Sharing.MPS_LIMITS,
-                    tenants=min(most, 100 // percentage),
+                    tenants=100 // percentage,
                     thread_percentage=percentage,
                 )
                 for percentage in _PERCENTAGES
@@ -59,27 +78,22 @@ def steps(
             if memory_mib is None:
                 raise SetupError("NVML does not say how much memory the GPU has: sweep another way")
             return tuple(
-                Strategy(
-                    sharing=Sharing.MPS_LIMITS,
-                    tenants=min(most, part),
-                    memory_mib=memory_mib // part,
-                )
+                Strategy(sharing=Sharing.MPS_LIMITS, tenants=part, memory_mib=memory_mib // part)
                 for part in _PARTS
             )
         case "replicas":
-            return tuple(equal_shares(number, memory_mib) for number in _REPLICAS if number <= most)
+            return tuple(equal_shares(number, memory_mib) for number in _PARTS)
         case "time-slices":
             return tuple(
-                Strategy(sharing=Sharing.TIME_SLICING, tenants=number)
-                for number in _REPLICAS
-                if number <= most
+                Strategy(sharing=Sharing.TIME_SLICING, tenants=number) for number in _PARTS
             )
         case _:
-            if not profiles:
+            plain = list(filter(is_plain, profiles))
+            if not plain:
                 raise SetupError("no GPU of the cluster publishes MIG devices: sweep another way")
             return tuple(
-                Strategy(sharing=Sharing.MIG, tenants=min(most, fit), profile=profile)
-                for profile, fit in sorted(profiles.items(), key=lambda one: -one[1])
+                Strategy(sharing=Sharing.MIG, tenants=profiles[name], profile=name)
+                for name in sorted(plain, key=profile_size)
             )
 
 
@@ -90,14 +104,17 @@ def judged(
     *,
     memory_mib: int | None,
     profiles: Mapping[str, int],
+    interrupted: bool = False,
 ) -> Sweep:
     """Return what a sweep found; of simulated GPUs there is none, so do not ask.
+
+    One that was interrupted chooses nothing, because larger shares were not tried.
 
     Raises:
         ConfigError: the claim or the share config is not as it should be, which is our mistake.
     """
     found = tuple(_step(case, goal_ms, memory_mib, profiles) for case in cases)
-    chosen = _smallest(found)
+    chosen = None if interrupted else _smallest(found)
     claim = share_config = ""
     if chosen is not None:
         claim = as_claim(chosen.strategy)
@@ -109,7 +126,7 @@ def judged(
         chosen=None if chosen is None else chosen.strategy,
         claim=claim,
         share_config=share_config,
-        note=_note(found, chosen),
+        note=_INTERRUPTED if interrupted else _note(found, chosen),
     )
 
 
@@ -138,19 +155,16 @@ def as_share_config(strategy: Strategy) -> str:
     if strategy.sharing is Sharing.MIG:
         head = f"# Pods ask for nvidia.com/mig-{strategy.profile}: 1; nothing is divided further.\n"
         return _checked(head + _yaml({"version": "v1", "flags": {"migStrategy": "mixed"}}))
-    resources = [{"name": "nvidia.com/gpu", "replicas": _replicas(strategy)}]
+    resources = [{"name": "nvidia.com/gpu", "replicas": strategy.tenants}]
+    head = ""
     if strategy.sharing is Sharing.TIME_SLICING:
         sharing: dict[str, object] = {"timeSlicing": {"resources": resources}}
     else:
         free = {} if strategy.thread_percentage is not None else {"compute": "free"}
         sharing = {"mps": {**free, "resources": resources}}
-    return _checked(_yaml({"version": "v1", "sharing": sharing}))
-
-
-def _replicas(strategy: Strategy) -> int:
-    if strategy.thread_percentage is not None:
-        return max(1, 100 // strategy.thread_percentage)
-    return strategy.tenants
+        if strategy.memory_mib is None:
+            head = f"# Limits memory too, which was not measured: 1/{strategy.tenants} for each.\n"
+    return _checked(head + _yaml({"version": "v1", "sharing": sharing}))
 
 
 def _step(case: Case, goal_ms: float, memory_mib: int | None, profiles: Mapping[str, int]) -> Step:
@@ -174,8 +188,10 @@ def share_percent(strategy: Strategy, memory_mib: int | None, profiles: Mapping[
         return float(strategy.thread_percentage)
     if strategy.memory_mib is not None and memory_mib:
         return round(min(100.0, 100 * strategy.memory_mib / memory_mib), 1)
-    parts = profiles.get(strategy.profile, strategy.tenants) if strategy.profile else 0
-    return round(100 / (parts or strategy.tenants), 1)
+    if strategy.profile:
+        whole = max(profile_size(name) for name in (*profiles, strategy.profile))[0]
+        return round(100 * profile_size(strategy.profile)[0] / whole, 1)
+    return round(100 / strategy.tenants, 1)
 
 
 def _smallest(found: Sequence[Step]) -> Step | None:

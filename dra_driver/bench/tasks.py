@@ -16,6 +16,8 @@ _CHUNK_MIB = 256
 _LEAST_CHUNK_MIB = 2
 _FACTOR = 0.5
 _TRIAD = 1.0 + _FACTOR * 2.0
+_NEGATING = -2.0
+"""x - 2x: another number after each step, so that a GPU which does nothing is found out."""
 _TOLERANCE = 1e-3
 
 
@@ -97,8 +99,8 @@ def _bandwidth(gpu: Device, memory_mib: int) -> Task:
 def _inference(gpu: Device, work: Work) -> Task:
     number = work.width * work.width
     weights, one, other = (gpu.allocate(number * kernels.FLOAT) for _ in range(3))
-    for address in (weights, one, other):
-        _fill(gpu, address, 1.0, number)
+    for address, value in ((weights, 1.0), (one, 1.0), (other, 0.0)):
+        _fill(gpu, address, value, number)
     grid = kernels.of_product(work.width)
 
     def step() -> None:
@@ -119,9 +121,12 @@ def _inference(gpu: Device, work: Work) -> Task:
 
 
 def _memory(gpu: Device, wanted_mib: int) -> Task:
-    """Take memory in large pieces, then in smaller ones, until it is enough or none is left."""
+    """Take memory in large pieces, then in smaller ones, until it is enough or none is left.
+
+    Who wants all there is (0 MiB) is refused nothing, however little that is.
+    """
     taken: list[tuple[int, int]] = []
-    refused, size = None, _CHUNK_MIB
+    size = _CHUNK_MIB
     while size >= _LEAST_CHUNK_MIB:
         have = sum(mib for _, mib in taken)
         left = wanted_mib - have if wanted_mib else size
@@ -131,30 +136,30 @@ def _memory(gpu: Device, wanted_mib: int) -> Task:
         try:
             taken.append((gpu.allocate(asked * MIB), asked))
         except RefusedError:
-            refused = wanted_mib - have if wanted_mib else asked
             size //= 2
     have = sum(mib for _, mib in taken)
     if not taken:
         raise RefusedError(f"not even {_LEAST_CHUNK_MIB} MiB of GPU memory could be had")
-    if wanted_mib and have == wanted_mib:
-        refused = None
     for address, mib in taken:
         _fill(gpu, address, 1.0, mib * MIB // kernels.FLOAT)
+    wanted = 1.0
 
     def step() -> None:
+        nonlocal wanted
         for address, mib in taken:
             number = mib * MIB // kernels.FLOAT
-            arguments = (pointer(address), pointer(address), pointer(address), real(0.0))
+            arguments = (pointer(address), pointer(address), pointer(address), real(_NEGATING))
             gpu.launch("triad", kernels.over(number), *arguments, count(number))
         gpu.wait()
+        wanted = -wanted
 
     return Task(
         step=step,
-        check=lambda: _check(gpu, taken[-1][0], 1.0),
+        check=lambda: _check(gpu, taken[-1][0], wanted),
         unit="GB",
         units=have * MIB * 2 / 1e9,
         memory_mib=have,
-        refused_mib=refused,
+        refused_mib=wanted_mib - have if have < wanted_mib else None,
     )
 
 

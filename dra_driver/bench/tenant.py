@@ -1,7 +1,8 @@
 """`python3 -m dra_driver.bench.tenant SPEC`: one tenant, in a process or a container.
 
 In: a `Spec` as JSON. Out: lines on stdout (bench/lines.py). It makes a context, takes its memory,
-says that it is ready, waits for the moment that all tenants are told, works, and says what it did.
+says that it is ready, waits for the moment that all tenants are told, warms up together with them,
+works, and says what it did.
 On a simulated GPU it does all of that but the work, and has no figure to tell. It ends with its
 runner, where that is its parent.
 """
@@ -29,6 +30,9 @@ from dra_driver.errors import DeviceError, DriverError, SetupError
 
 _POLL_SECONDS = 0.02
 _SAY_EVERY = 0.5
+_OTHER_ARRIVALS = 1000
+"""Away from the seeds of all tenants: what is served while warming up is nobody's work."""
+
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 OpenGpu = Callable[[], AbstractContextManager[Any]]
@@ -56,7 +60,8 @@ def _live(spec: lines.Spec, open_gpu: OpenGpu) -> None:
     try:
         if card is not None and card.is_simulated:
             _say(_ready(card=card, is_simulated=True))
-            began, late = _wait(spec)
+            late = max(0.0, time.time() - _wait(spec))
+            began = time.time()
             time.sleep(min(1.0, spec.work.seconds))
             _say(lines.Done(began=began, seconds=time.time() - began, late_seconds=late))
             return
@@ -65,7 +70,8 @@ def _live(spec: lines.Spec, open_gpu: OpenGpu) -> None:
             took = time.monotonic() - before
             gpu.compile()
             todo = task(gpu, spec.work)
-            _warm_up(todo, spec.work)
+            todo.step()
+            todo.check()
             seen = gpu.seen()
             _say(
                 _ready(
@@ -77,9 +83,10 @@ def _live(spec: lines.Spec, open_gpu: OpenGpu) -> None:
                     refused_mib=todo.refused_mib,
                 )
             )
-            began, late = _wait(spec)
+            wanted = _wait(spec) + spec.work.warm_up
+            _warm_up(spec, todo, wanted - time.time())
             watch = Watch(door.busy) if door is not None and spec.watches else None
-            _say(_worked(spec, todo, watch, began=began, late=late))
+            _say(_worked(spec, todo, watch, wanted=wanted))
     finally:
         if door is not None:
             door.close()
@@ -95,28 +102,31 @@ def _ready(**facts: Any) -> lines.Ready:
     )
 
 
-def _warm_up(todo: Task, work: Work) -> None:
-    """Make steps until clocks and caches are what they are under load, and check one of them."""
-    todo.step()
-    todo.check()
-    course.one_after_the_other(todo.step, work.warm_up, time.monotonic)
+def _warm_up(spec: lines.Spec, todo: Task, seconds: float) -> None:
+    """Work until clocks and caches are as under load: right before what counts, beside the others.
+
+    A tenant that learned of the beginning late has less of it, and begins what counts with them.
+    """
+    if seconds > 0:
+        _serve(spec.work, todo, seconds, spec.work.seed + spec.number + _OTHER_ARRIVALS)
 
 
-def _worked(
-    spec: lines.Spec, todo: Task, watch: Watch | None, *, began: float, late: float
-) -> lines.Done:
+def _serve(work: Work, todo: Task, seconds: float, seed: int) -> course.Course:
+    if work.kind is WorkKind.INFERENCE:
+        arrivals = course.random_arrivals(work.rate, seconds, seed)
+        return course.as_they_arrive(todo.step, arrivals, seconds, time.monotonic, time.sleep)
+    return course.one_after_the_other(todo.step, seconds, time.monotonic)
+
+
+def _worked(spec: lines.Spec, todo: Task, watch: Watch | None, *, wanted: float) -> lines.Done:
+    """Do what counts; `wanted` is the moment at which it was to begin."""
     work = spec.work
     if watch is not None:
         watch.start()
     usage: Usage | None = None
+    began = time.time()
     try:
-        if work.kind is WorkKind.INFERENCE:
-            arrivals = course.random_arrivals(work.rate, work.seed + spec.number)
-            done = course.as_they_arrive(
-                todo.step, arrivals, work.seconds, time.monotonic, time.sleep
-            )
-        else:
-            done = course.one_after_the_other(todo.step, work.seconds, time.monotonic)
+        done = _serve(work, todo, work.seconds, work.seed + spec.number)
     finally:
         if watch is not None:
             usage = watch.stop()
@@ -125,7 +135,7 @@ def _worked(
     return lines.Done(
         began=began,
         seconds=done.seconds,
-        late_seconds=late,
+        late_seconds=max(0.0, began - wanted),
         steps=done.steps,
         units=done.steps * todo.units,
         unit=todo.unit,
@@ -134,8 +144,8 @@ def _worked(
     )
 
 
-def _wait(spec: lines.Spec) -> tuple[float, float]:
-    """Wait for the moment at which all begin; return when it was, and how late this tenant is."""
+def _wait(spec: lines.Spec) -> float:
+    """Wait for the moment at which all begin; return which it was."""
     file, end = Path(spec.start), time.monotonic() + spec.patience
     said = time.monotonic()
     moment = _moment(file)
@@ -148,8 +158,7 @@ def _wait(spec: lines.Spec) -> tuple[float, float]:
         time.sleep(_POLL_SECONDS)
         moment = _moment(file)
     time.sleep(max(0.0, min(moment - time.time(), spec.patience)))
-    began = time.time()
-    return began, max(0.0, began - moment)
+    return moment
 
 
 def _moment(file: Path) -> float | None:

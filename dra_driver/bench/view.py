@@ -6,7 +6,7 @@ In: a report. Out: cells. A figure that is not there is a dash; nothing is made 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dra_driver.bench.figures import Comparison, alone, compared, results
+from dra_driver.bench.figures import Comparison, alone, compared, in_containers, results
 from dra_driver.bench.model import Case, Report, Usage
 from dra_driver.table import aligned
 
@@ -15,6 +15,11 @@ SIMULATED = (
     "These GPUs are simulated: no work was done on them, so there are no results. What is said"
     " below is that claims, pods and processes could be made."
 )
+
+IN_CONTAINERS = "Containers of pods against bare processes, as ratios"
+_LATE_SECONDS = 0.5
+_ENOUGH = 200
+"""Latencies: the 99th percentile is the second largest of so many, or what follows it."""
 
 _Cell = Callable[[Case, Comparison], str]
 
@@ -154,14 +159,67 @@ def remarks(report: Report) -> list[str]:
             for one in case.tenants
             if one.failure and case.state == "measured"
         ]
-    late = max((one.late_seconds for case in report.cases for one in results(case)), default=0.0)
-    if late > 0.5:
-        found.append(f"a tenant began {late:.1f} s after the others: work for longer (--seconds)")
+    for case in report.cases:
+        found += _doubts(case)
     if report.interrupted:
         found.append("the run was interrupted: cases that are not here were not run")
     if report.cases and alone(report.cases) is None and not report.card.is_simulated:
         found.append("there is no result of the work alone, so there are no ratios")
     return found
+
+
+def _doubts(case: Case) -> list[str]:
+    """Say what makes the figures of a case worth less."""
+    found = []
+    late = [one.late_seconds for one in results(case)]
+    if late and max(late) - min(late) > _LATE_SECONDS:
+        found.append(
+            f"{case.strategy.label}: a tenant began {max(late) - min(late):.1f} s after the others:"
+            " work for longer (--seconds), or warm up for longer (--warm-up)"
+        )
+    counts = [one.latency.count for one in results(case) if one.latency is not None]
+    if counts and min(counts) < _ENOUGH:
+        found.append(
+            f"{case.strategy.label}: a tenant has {min(counts)} latencies, and of fewer than"
+            f" {_ENOUGH} the 99th percentile is hardly more than the largest: work for longer"
+        )
+    return found
+
+
+def pairs(reports: Sequence[Report]) -> list[tuple[Report, Report]]:
+    """Return each report of pods with each of processes that it can be compared with."""
+    return [
+        (pods, processes)
+        for pods in reports
+        for processes in reports
+        if (pods.where, processes.where) == ("pods", "processes") and in_containers(pods, processes)
+    ]
+
+
+def container_rows(pods: Report, processes: Report) -> list[tuple[str, ...]]:
+    """Return the rows of the table of containers against bare processes, the head first."""
+    return [
+        ("strategy", "throughput", "p50", "p99", "context", "ready, s more"),
+        *(
+            (
+                one.strategy.label,
+                _ratio(one.throughput),
+                _ratio(one.p50),
+                _ratio(one.p99),
+                _ratio(one.context),
+                NONE if one.launch_seconds is None else f"{one.launch_seconds:+.1f}",
+            )
+            for one in in_containers(pods, processes)
+        ),
+    ]
+
+
+def containers_as_text(reports: Sequence[Report]) -> str:
+    """Return the tables of containers against bare processes for the terminal."""
+    return "".join(
+        "\n".join(["", f"{IN_CONTAINERS}:", *aligned(container_rows(*pair)), ""])
+        for pair in pairs(reports)
+    )
 
 
 def facts(report: Report) -> list[tuple[str, str]]:

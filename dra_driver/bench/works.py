@@ -11,6 +11,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MIB = 1 << 20
+_MOST_REQUESTS = 10_000_000
 
 
 class WorkKind(StrEnum):
@@ -50,10 +51,15 @@ class Work(BaseModel):
             raise ValueError("a command belongs to the work `command`, and to no other")
         return self
 
-    @property
-    def has_latency(self) -> bool:
-        """Whether its latency is that of requests; that of the others is of their steps."""
-        return self.kind is WorkKind.INFERENCE
+    @model_validator(mode="after")
+    def _requests_can_be_counted(self) -> Self:
+        requests = round(self.rate * self.seconds)
+        if self.kind is WorkKind.INFERENCE and not 1 <= requests <= _MOST_REQUESTS:
+            raise ValueError(
+                f"{self.rate:g} requests a second for {self.seconds:g} s are {requests}: change"
+                f" one of the two, for 1 to {_MOST_REQUESTS}"
+            )
+        return self
 
     def described(self) -> str:
         """Say in a line what it is."""

@@ -1,13 +1,13 @@
 """`dra-driver bench pods`: pods of every strategy run under it on simulated GPUs, and go again."""
 
+import json
 import os
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
 from image.command import load
@@ -17,15 +17,18 @@ from testbed.machine import DRIVER
 from testbed.node import GpuNode
 
 from dra_driver.bench.manifests import LABEL, Place
+from dra_driver.bench.model import Case
 from dra_driver.bench.pods import PodRunner
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.bench.works import Work, WorkKind
+from dra_driver.devices.control_groups import find_hierarchy, kernel_counts_gpus
 from dra_driver.doctor.cluster_facts import Feature
 from dra_driver.kube.connect import connect
 from dra_driver.simulator import profile
 from e2e.kubernetes import needs
+from e2e.needs import cannot_run
 from e2e.scene import Scene
-from e2e.shares import GPU, config, shares_of
+from e2e.shares import GPU, Shares, config, shares_of
 
 pytestmark = pytest.mark.e2e
 
@@ -120,42 +123,194 @@ def test_a_pod_that_does_not_run_is_a_failed_case_with_the_reason(scene: Scene) 
     assert "registry.local/absent:1" in case.reason
 
 
-def test_an_interrupted_run_leaves_nothing(scene: Scene, image: str, tmp_path: Path) -> None:
-    kubeconfig = scene.node.cluster.env["KUBECONFIG"]
-    words = ("pods", "--image", image, "--kubeconfig", kubeconfig, "--strategies", "time-slicing")
-    more = ("--tenants", "2", "--seconds", "300", "--output", tmp_path / "out")
-    process = subprocess.Popen(
-        [DRIVER, "bench", *words, *more],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
-    )
+class Run:
+    """`dra-driver bench pods` as a process of its own."""
 
-    def run_of() -> str | None:
-        found = scene.api.all("Namespace", labelSelector=LABEL)
-        return found[0]["metadata"]["name"] if found else None
+    def __init__(self, node: GpuNode, image: str, folder: Path, *words: str) -> None:
+        self.output = folder / "out"
+        kubeconfig = node.cluster.env["KUBECONFIG"]
+        places = ("--image", image, "--kubeconfig", kubeconfig, "--output", str(self.output))
+        self.process = subprocess.Popen(
+            [DRIVER, "bench", "pods", *places, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
 
-    try:
-        namespace = wait_until(run_of, "the namespace of the run", timeout=60)
+    def __enter__(self) -> Self:
+        return self
 
-        def both_run() -> bool:
-            pods = scene.api.all("Pod", namespace)
-            running = [pod for pod in pods if pod["status"].get("phase") == "Running"]
-            return len(running) == 2
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
 
-        wait_until(both_run, "two tenants to run", timeout=120)
-        time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    sys.stdout.write(out)
-    assert process.returncode == 130, out
-    assert "SIGINT: ending the case that runs, and cleaning up" in out
+    def end(self, timeout: float = 240) -> str:
+        """Wait for its end; return what it said."""
+        out, _ = self.process.communicate(timeout=timeout)
+        print(out)  # noqa: T201 (pytest shows it with a failure)
+        return out
+
+    def report(self) -> dict[str, Any]:
+        """What it measured."""
+        return json.loads(self.output.with_suffix(".json").read_text())  # type: ignore[no-any-return]
+
+    def states(self) -> list[str]:
+        """What came of each case."""
+        return [case["state"] for case in self.report()["cases"]]
+
+
+def namespace_of_a_run(scene: Scene) -> str:
+    """The namespace of the run that is under way."""
+
+    def found() -> str | None:
+        namespaces = scene.api.all("Namespace", labelSelector=LABEL)
+        return namespaces[0]["metadata"]["name"] if namespaces else None
+
+    return str(wait_until(found, "the namespace of the run", timeout=60))
+
+
+def await_pods(scene: Scene, namespace: str, number: int, phase: str = "Running") -> None:
+    """Wait until so many pods of a run are in a phase."""
+
+    def are_there() -> bool:
+        pods = scene.api.all("Pod", namespace)
+        return sum(pod["status"].get("phase") == phase for pod in pods) == number
+
+    wait_until(are_there, f"{number} pods to be {phase}", timeout=120)
+
+
+def test_an_interrupted_run_keeps_what_was_done_and_leaves_nothing(
+    scene: Scene, image: str, tmp_path: Path
+) -> None:
+    # Alone it ends at once; the second of two tenants does not.
+    lasting = "sh -c 'case $HOSTNAME in tenant-1) exec sleep 300 ;; esac'"
+    words = ("--strategies", "time-slicing", "--tenants", "2", "--seconds", "300")
+    with Run(scene.node, image, tmp_path, *words, "--command", lasting) as run:
+        namespace = namespace_of_a_run(scene)
+        await_pods(scene, namespace, 1, "Succeeded")
+        await_pods(scene, namespace, 1, "Running")
+        run.process.send_signal(signal.SIGINT)
+        out = run.end()
+    assert run.process.returncode == 130
+    assert "SIGINT: ending what runs, and cleaning up" in out
     assert "the run was interrupted" in out
+    assert run.states() == ["passed"]
     assert scene.api.find("Namespace", namespace, None) is None
-    assert (tmp_path / "out.json").exists()
+
+
+def test_a_run_that_is_interrupted_before_its_first_case_says_that_there_is_no_report(
+    scene: Scene, tmp_path: Path
+) -> None:
+    with Run(scene.node, "registry.local/absent:1", tmp_path) as run:
+        namespace = namespace_of_a_run(scene)
+        await_pods(scene, namespace, 1, "Pending")
+        run.process.send_signal(signal.SIGTERM)
+        out = run.end()
+    assert run.process.returncode == 130
+    assert "interrupted before anything was measured: there is no report" in out
+    assert list(tmp_path.iterdir()) == []
+    assert scene.api.find("Namespace", namespace, None) is None
+
+
+def test_what_a_killed_run_leaves_ends_by_itself_and_goes_by_one_command(
+    scene: Scene, image: str, tmp_path: Path
+) -> None:
+    with Run(scene.node, image, tmp_path, "--command", "sleep 300", "--seconds", "300") as run:
+        namespace = namespace_of_a_run(scene)
+        # The pod of the probe is gone, and that of the first case runs.
+        wait_until(
+            lambda: any(
+                pod["spec"]["containers"][0]["command"][0] == "sleep"
+                and pod["status"].get("phase") == "Running"
+                for pod in scene.api.all("Pod", namespace)
+            ),
+            "the first case to run",
+            timeout=120,
+        )
+        run.process.kill()
+        run.process.wait()
+    (pod,) = scene.api.all("Pod", namespace)
+    assert pod["spec"]["activeDeadlineSeconds"] == 600 + 2 + 300 + 60
+    with Run(
+        scene.node, image, tmp_path, "--command", "true", "--strategies", "mig", "--mig-profiles",
+        PROFILE,
+    ) as following:  # fmt: skip
+        out = following.end()
+    assert f"an earlier run left namespace {namespace}" in out
+    assert f"kubectl delete namespace {namespace}" in out
+    scene.node.cluster.kubectl("delete", "namespace", "-l", LABEL)
+    assert scene.api.all("Namespace", labelSelector=LABEL) == []
+
+
+def test_a_command_of_the_users_runs_as_pods_and_its_failure_is_told(
+    scene: Scene, image: str, tmp_path: Path
+) -> None:
+    ls = 'python3 -c \'import os; assert os.path.exists("/dev/nvidiactl"), os.listdir("/dev")\''
+    words = ("--strategies", "time-slicing", "--tenants", "2", "--command", ls)
+    with Run(scene.node, image, tmp_path, *words) as run:
+        run.end()
+    assert run.process.returncode == 0
+    assert run.states() == ["passed", "passed"]
+    seen = run.report()["cases"][1]["seen"]
+    assert seen[0] == "2 pods begun"
+    assert '"strategy": "TimeSlicing"' in seen[2]
+    failing = "sh -c 'echo all is lost >&2; exit 3'"
+    with Run(scene.node, image, tmp_path, *words[:4], "--command", failing) as run:
+        run.end()
+    assert run.process.returncode == 1
+    assert {case["reason"] for case in run.report()["cases"]} == {
+        "the command did not end well: its exit status was 3: all is lost"
+    }
+
+
+@needs(Feature.COUNTERS)
+@pytest.mark.parametrize(
+    ("over", "tenants", "labels"),
+    [
+        ("time-slices", "2", ["alone", "2 by time-slicing", "1 by time-slicing"]),
+        ("mig", "2", ["alone", "2 by MIG 3g.40gb", "1 by MIG 4g.40gb", "1 by MIG 7g.80gb"]),
+    ],
+)
+def test_a_sweep_takes_all_its_steps_and_has_no_result_of_simulated_gpus(
+    over: str, tenants: str, labels: list[str], scene: Scene, image: str, tmp_path: Path
+) -> None:
+    words = ("--sweep", over, "--tenants", tenants, "--seconds", "0.5", "--warm-up", "0")
+    with Run(scene.node, image, tmp_path, *words) as run:
+        out = run.end()
+    assert run.process.returncode == 0
+    report = run.report()
+    said = [Strategy.model_validate(case["strategy"]).label for case in report["cases"]]
+    assert said == labels
+    assert set(run.states()) == {"passed"}
+    assert report["sweep"] is None
+    assert "These GPUs are simulated" in out
+    assert "holds" not in out
+    assert scene.api.all("Namespace", labelSelector=LABEL) == []
+
+
+def one_or_more_h100(folder: Path, gpus: int) -> str:
+    """The path of a profile of a machine with so many."""
+    some = profile.load("h100x8")
+    some = some.model_copy(update={"gpus": some.gpus[:gpus]})
+    path = folder / "profile.yaml"
+    path.write_text(profile.dump(some))
+    return str(path)
+
+
+def shares_case(shares: Shares, image_archive: Path, tenants: int = 2) -> Case:
+    """Run a case of shares on a node that has three of each GPU; there is no whole one."""
+    load(shares.node.cluster, image_archive)
+    kubeconfig = Path(shares.node.cluster.env["KUBECONFIG"])
+    place = Place(image=IMAGE, shares=GPU)
+    with (
+        closing(connect(kubeconfig, "", environment={})) as client,
+        PodRunner(client, place, print, patience=90) as runner,
+    ):
+        assert runner.offer.shares == {GPU: 3}
+        four = Strategy(sharing=Sharing.SHARES, tenants=4)
+        assert runner.obstacle(four) == f"a GPU is divided into 3 shares of {GPU}"
+        return runner.run(Strategy(sharing=Sharing.SHARES, tenants=tenants), WORK)
 
 
 @pytest.mark.own_cluster
@@ -164,27 +319,41 @@ def test_an_interrupted_run_leaves_nothing(scene: Scene, image: str, tmp_path: P
 def test_shares_are_measured_where_they_are_of_one_gpu(
     gpus: int, image_archive: Path, tmp_path: Path
 ) -> None:
-    some = profile.load("h100x8")
-    some = some.model_copy(update={"gpus": some.gpus[:gpus]})
-    path = tmp_path / "profile.yaml"
-    path.write_text(profile.dump(some))
     cluster = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-s{gpus}"
-    with shares_of(str(path), tmp_path, cluster) as shares:
+    with shares_of(one_or_more_h100(tmp_path, gpus), tmp_path, cluster) as shares:
         shares.set(config("timeSlicing", 3), 3 * gpus)
-        load(shares.node.cluster, image_archive)
-        kubeconfig = Path(shares.node.cluster.env["KUBECONFIG"])
-        place = Place(image=IMAGE, shares=GPU)
-        with (
-            closing(connect(kubeconfig, "", environment={})) as client,
-            PodRunner(client, place, print, patience=90) as runner,
-        ):
-            assert runner.offer.shares == {GPU: 3}
-            four = Strategy(sharing=Sharing.SHARES, tenants=4)
-            assert runner.obstacle(four) == f"a GPU is divided into 3 shares of {GPU}"
-            case = runner.run(Strategy(sharing=Sharing.SHARES, tenants=2), WORK)
-    if gpus == 1:
-        assert (case.state, case.reason) == ("passed", "")
-        assert case.seen == ("2 of 2 pods running",)
-    else:
-        assert case.state == "failed"
-        assert case.reason.startswith("the tenants are on 2 GPUs, so they share none")
+        case = shares_case(shares, image_archive)
+        if gpus == 1:
+            assert (case.state, case.reason) == ("passed", "")
+            assert case.seen[0] == "2 of 2 pods running"
+            assert case.seen[1].count("gpu-0-share-") == 2
+            assert '"strategy": "TimeSlicing"' in case.seen[2]
+            if shares.node.can_run_mps:
+                shares.set(config("mps", 3), 3)
+                case = shares_case(shares, image_archive)
+                assert (case.state, case.reason) == ("passed", "")
+                assert '"activeThreadPercentage": 33' in case.seen[2]
+                assert "MPS" in case.seen[2]
+        else:
+            assert case.state == "failed"
+            assert case.reason.startswith("the tenants are on 2 GPUs, so they share none")
+
+
+@pytest.mark.own_cluster
+@needs(Feature.EXTENDED_RESOURCE)
+def test_shares_by_control_group_are_measured_and_said_to_be(
+    image_archive: Path, tmp_path: Path
+) -> None:
+    hierarchy = find_hierarchy(None)
+    if hierarchy is None or kernel_counts_gpus(hierarchy):
+        cannot_run("there is no cgroup v2 on this machine, or its kernel counts real GPUs' memory")
+    options = ("--userspace", "stand-in", "--driver-version", "615.71.09")
+    options += ("--memory-limits", "misc", "--cgroup-root", str(hierarchy))
+    cluster = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-cg"
+    path = one_or_more_h100(tmp_path, 1)
+    with shares_of(path, tmp_path, cluster, machine_options=options) as shares:
+        shares.set(config("timeSlicing", 3), 3)
+        case = shares_case(shares, image_archive, tenants=3)
+    assert (case.state, case.reason) == ("passed", "")
+    assert case.seen[0] == "3 of 3 pods running"
+    assert "control group" in case.seen[2], case.seen

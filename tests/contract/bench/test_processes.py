@@ -6,25 +6,31 @@ where no GPU does any work. The MPS daemon is NVIDIA's own, on a simulated machi
 
 import json
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from dra_driver.bench.card import CardDoor, summarised
-from dra_driver.bench.model import Card
+from dra_driver.bench.card import CardDoor, Watch, summarised
+from dra_driver.bench.model import Card, Case
 from dra_driver.bench.mps_daemon import mps_daemon
 from dra_driver.bench.processes import ProcessRunner
+from dra_driver.bench.scratch import remove_leftovers, scratch
 from dra_driver.bench.session import run_all
+from dra_driver.bench.stopping import Stop, stoppable
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.bench.works import Work, WorkKind
 from dra_driver.devices.nvml_busy import Busy
+from dra_driver.errors import LostError
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
@@ -53,7 +59,10 @@ say(event="ready", at=time.time(), context_seconds=0.1, memory_mib=64,
 while not os.path.exists(spec["start"]):
     time.sleep(0.01)
 moment = float(open(spec["start"]).read())
-if mode == "stuck":
+if mode == "killed" and spec["number"] == 1:
+    print("the last words", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), 9)
+if mode == "stuck" or mode == "one-stuck" and spec["number"] == 1:
     time.sleep(1000)
 time.sleep(max(0, moment - time.time()))
 began = time.time()
@@ -82,14 +91,20 @@ class PlayedDoor:
 
 
 def runner(
-    folder: Path, environment: Mapping[str, str] | None = None, **facts: object
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    patience: float = 20,
+    stop: Stop | None = None,
+    **facts: object,
 ) -> ProcessRunner:
     script = folder / "tenant.py"
     script.write_text(textwrap.dedent(SCRIPT))
     return ProcessRunner(
         PlayedDoor(**facts),  # type: ignore[arg-type]
         Path("/"),
-        patience=20,
+        patience=patience,
+        stop=stop,
         tenant=(sys.executable, str(script)),
         environment={**os.environ, **(environment or {})},
     )
@@ -121,6 +136,52 @@ def test_a_case_whose_tenants_fail_says_why(tmp_path: Path, mode: str, reason: s
     case = runner(tmp_path, {"MODE": mode}).run(TWO, WORK)
     assert case.state == "failed"
     assert reason in case.reason
+
+
+def test_a_tenant_that_is_killed_is_told_with_its_signal_and_last_words(tmp_path: Path) -> None:
+    case = runner(tmp_path, {"MODE": "killed"}).run(TWO, WORK)
+    assert case.state == "measured"
+    assert [one.failure for one in case.tenants] == [
+        "",
+        "it was killed by SIGKILL: the last words",
+    ]
+
+
+def test_a_tenant_that_hangs_is_one_without_a_result_and_is_ended(tmp_path: Path) -> None:
+    case = runner(tmp_path, {"MODE": "one-stuck"}, patience=4).run(TWO, WORK)
+    assert case.state == "measured"
+    (first, second) = case.tenants
+    assert first.result is not None
+    assert second.failure == "it was ready, and had not ended long after its time"
+    assert _children_with(str(tmp_path / "tenant.py")) == []
+
+
+def test_a_full_disk_is_a_failed_case_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = runner(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+    case = own.run(ALONE, WORK)
+    assert case.state == "failed"
+    assert case.reason.startswith("no temporary folder can be made in ")
+
+
+def test_folders_of_killed_runs_are_removed_and_those_of_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, young, own = (tmp_path / f"dra-bench-{name}" for name in ("left", "young", "own"))
+    for folder in (left, young, own):
+        (folder / "pipe").mkdir(parents=True)
+    with scratch() as running:
+        for folder in (left, running):
+            os.utime(folder, (0, 0))
+        (tmp_path / "dra-bench-link").symlink_to(own)
+        assert remove_leftovers() == [left]
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+            ["dra-bench-link", running.name, "dra-bench-young", "dra-bench-own"]
+        )
+    assert not running.exists()
 
 
 def test_of_a_simulated_card_no_result_is_taken(tmp_path: Path) -> None:
@@ -155,39 +216,101 @@ def test_a_command_is_timed_and_its_failure_is_one(tmp_path: Path) -> None:
     assert all(one.result and 0.3 <= one.result.seconds < 10 for one in case.tenants)
     assert case.usage is not None
     assert case.usage.sm_percent == 50
-    bad = Work(kind=WorkKind.COMMAND, seconds=20.0, command=("false",))
-    assert "its exit status was 1" in runner(tmp_path).run(ALONE, bad).reason
-    absent = Work(kind=WorkKind.COMMAND, seconds=20.0, command=("no-such-program",))
-    assert "its exit status was 127" in runner(tmp_path).run(ALONE, absent).reason
+    absent = command("no-such-program")
+    reason = runner(tmp_path).run(ALONE, absent).reason
+    assert "its exit status was 127: error: cannot run no-such-program" in reason
+
+
+def test_a_commands_failure_is_told_with_its_last_words(tmp_path: Path) -> None:
+    said = "import sys; sys.stderr.write('first\\nout of memory\\n\\n'); sys.exit(3)"
+    case = runner(tmp_path).run(ALONE, command(sys.executable, "-c", said))
+    assert case.reason == ("the command did not end well: its exit status was 3: out of memory")
+    (simulated,) = [runner(tmp_path, is_simulated=True).run(ALONE, command("false"))]
+    assert (simulated.state, simulated.tenants) == ("failed", ())
+
+
+def test_a_command_that_prints_without_end_is_neither_held_up_nor_kept(tmp_path: Path) -> None:
+    loud = "import os\nfor _ in range(2000): os.write(1, b'x' * 65536); os.write(2, b'y' * 65536)"
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    case = runner(tmp_path).run(ALONE, command(sys.executable, "-c", loud))
+    assert case.state == "measured", case.reason
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 << 10
+
+
+def test_a_command_that_does_not_end_is_ended_with_its_children(tmp_path: Path) -> None:
+    mark = str(tmp_path / "mark")
+    script = f"trap '' TERM; (exec -a {mark} sleep 1000) & exec -a {mark} sleep 1001"
+    work = command("bash", "-c", script, seconds=0.5)
+    case = runner(tmp_path).run(ALONE, work)
+    assert "it had not ended in time: give it more by --seconds" in case.reason
+    assert _children_with(mark) == []
+
+
+def command(*words: str, seconds: float = 20.0) -> Work:
+    return Work(kind=WorkKind.COMMAND, seconds=seconds, command=words)
 
 
 def test_an_interrupt_ends_all_tenants_and_keeps_what_was_measured(tmp_path: Path) -> None:
     said: list[str] = []
+    kept: list[int] = []
 
     class Interrupting:
         """Runs the first case, and is interrupted amid the second, whose tenants do not end."""
 
-        def __init__(self) -> None:
-            self.usual, self.stuck = runner(tmp_path), runner(tmp_path, {"MODE": "stuck"})
+        def __init__(self, stop: Stop) -> None:
+            self.usual = runner(tmp_path, stop=stop)
+            self.stuck = runner(tmp_path, {"MODE": "stuck"}, stop=stop)
 
         def obstacle(self, strategy: Strategy) -> str:
             return ""
 
-        def run(self, strategy: Strategy, work: Work):  # noqa: ANN202
+        def run(self, strategy: Strategy, work: Work) -> Case:
             if strategy == ALONE:
                 return self.usual.run(strategy, work)
-            later = threading.Timer(4, os.kill, (os.getpid(), signal.SIGINT))
-            later.start()
+            later = [threading.Timer(at, os.kill, (os.getpid(), signal.SIGINT)) for at in (4, 4.2)]
+            for timer in later:
+                timer.start()
             try:
                 return self.stuck.run(strategy, work)
             finally:
-                later.join()
+                for timer in later:
+                    timer.join()
 
-    cases, interrupted = run_all(Interrupting(), (ALONE, TWO, TWO), WORK, said.append)
+    with stoppable(said.append) as stop:
+        cases, interrupted = run_all(
+            Interrupting(stop),
+            (ALONE, TWO, TWO),
+            WORK,
+            say=said.append,
+            stop=stop,
+            keep=lambda cases: kept.append(len(cases)),
+        )
     assert interrupted
     assert [case.state for case in cases] == ["measured"]
+    assert kept == [1]
     assert any(text.startswith("SIGINT: ending") for text in said)
+    assert said[-1] == "cleaning up, which takes a moment"
     assert _children_with(str(tmp_path / "tenant.py")) == []
+
+
+def test_an_error_of_the_card_ends_a_case_and_not_the_run(tmp_path: Path) -> None:
+    class Falling:
+        """Its card is gone when the second case is looked at."""
+
+        def obstacle(self, strategy: Strategy) -> str:
+            if strategy == TWO:
+                raise LostError("the GPU has fallen off the bus")
+            return ""
+
+        def run(self, strategy: Strategy, work: Work) -> Case:
+            return runner(tmp_path).run(strategy, work)
+
+    cases, interrupted = run_all(
+        Falling(), (ALONE, TWO, ALONE), WORK, say=lambda _: None, stop=Stop()
+    )
+    assert [case.state for case in cases] == ["measured", "failed", "measured"]
+    assert cases[1].reason == "the GPU has fallen off the bus"
+    assert not interrupted
 
 
 def _children_with(word: str) -> list[int]:
@@ -201,6 +324,32 @@ def _children_with(word: str) -> list[int]:
     return found
 
 
+def _with_environment(word: str) -> list[int]:
+    """The processes whose environment names something; others' daemons run here too."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if word.encode() in entry.read_bytes():
+                found.append(int(entry.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    assert Stop().wait(is_so, 60.0, 0.1)
+
+
+def test_energy_is_counted_to_the_very_end() -> None:
+    begin = time.monotonic()
+    watch = Watch(lambda: Busy(energy_millijoules=int((time.monotonic() - begin) * 1e6)), every=5.0)
+    watch.start()
+    time.sleep(0.5)
+    usage = watch.stop()
+    assert usage.samples == 2
+    assert usage.energy_joules == pytest.approx(500, rel=0.5)
+
+
 def test_what_was_sampled_is_summed_up() -> None:
     samples = (
         Busy(sm_percent=10, memory_used_bytes=5 << 20, energy_millijoules=1000),
@@ -209,6 +358,7 @@ def test_what_was_sampled_is_summed_up() -> None:
     usage = summarised(samples)
     assert (usage.sm_percent, usage.memory_percent) == (20, None)
     assert (usage.memory_used_mib, usage.energy_joules, usage.samples) == (9, 3.5, 2)
+    assert summarised(samples[::-1]).energy_joules is None  # its counter began anew
 
 
 @pytest.fixture
@@ -232,11 +382,11 @@ class TestOnASimulatedMachine:
             with mps_daemon(tmp_path / "driver", door.uuid, path) as daemon:
                 seen = daemon.limit(LIMITED)
                 folder = daemon.pipe.parent
-                pids = _children_with("nvidia-cuda-mps-control")
+                pids = _with_environment(str(folder))
                 assert pids
             assert seen == ("active threads: 40 %", f"pinned memory: {LIMITED.memory_mib} MiB")
             assert not folder.exists()
-            assert not set(pids) & set(_children_with("nvidia-cuda-mps-control"))
+            assert _with_environment(str(folder)) == []
             assert machine.status == before
         finally:
             door.close()
@@ -263,6 +413,44 @@ class TestOnASimulatedMachine:
         assert "These GPUs are simulated" in done.stdout
         assert "<svg" not in out.with_suffix(".html").read_text()
         assert not out.with_suffix(".png").exists()
+
+    def test_a_run_that_is_killed_leaves_no_process_and_its_folder_goes_with_the_next(
+        self, machine: Machine, tmp_path: Path
+    ) -> None:
+        temporary = Path(tempfile.mkdtemp(prefix="b-", dir="/tmp"))  # a short path
+        script = "case $CUDA_MPS_PIPE_DIRECTORY in *no-mps) ;; *) sleep 1000; true ;; esac"
+        words = ("--nvidia-driver-root", tmp_path / "driver", "--tenants", "2", "--seconds", "300")
+        more = ("--strategies", "mps", "--command", f"sh -c '{script}'", "--output", tmp_path / "b")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dra_driver", "bench", "processes", *words, *more],
+            env={**os.environ, "TMPDIR": str(temporary)},
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            # Of MPS: leash and daemon. Of the two tenants: leash, shell and sleep.
+            _until(lambda: len(_with_environment(f"={temporary}/dra-bench-")) == 8)
+            process.kill()
+            process.wait()
+            _until(lambda: _with_environment(f"={temporary}/dra-bench-") == [])
+            report = json.loads((tmp_path / "b.json").read_text())
+            assert [case["state"] for case in report["cases"]] == ["passed"]
+            assert report["interrupted"]
+            left = list(temporary.iterdir())
+            assert left
+            for folder in left:
+                os.utime(folder, (0, 0))
+            short = ("--strategies", "mps", "--command", "true", "--output", tmp_path / "b")
+            subprocess.run(
+                [sys.executable, "-m", "dra_driver", "bench", "processes", *words[:4], *short],
+                env={**os.environ, "TMPDIR": str(temporary)},
+                check=True,
+                capture_output=True,
+                timeout=60,
+            )
+            assert list(temporary.iterdir()) == []
+        finally:
+            process.kill()
+            shutil.rmtree(temporary)
 
     def test_the_card_is_told_as_nvml_has_it(self, machine: Machine, tmp_path: Path) -> None:
         gpu = machine.gpus[2]

@@ -23,9 +23,10 @@ def test_reports_are_drawn_below_each_other(
     assert text.count("<svg") == 2
     assert "pods with claims" in text
     assert "processes of this machine" in text
-    assert (tmp_path / "both.png").read_bytes().startswith(PNG)
+    for name in ("both.png", "both-2.png"):
+        assert (tmp_path / name).read_bytes().startswith(PNG)
     out = capsys.readouterr().out
-    assert out.count("7 by MIG 1g.10gb") == 2
+    assert out.count("7 by MIG 1g.10gb") == 3  # two tables, and one of containers against processes
     assert "20 %: 5 by MPS with 20 %: 41 ms, holds" in out
 
 
@@ -38,6 +39,16 @@ def test_reports_are_drawn_below_each_other(
         (["processes", "--work", "command"], 2, "name your command"),
         (["processes", "--sweep", "mig"], 2, "a sweep over MIG devices needs a cluster"),
         (["processes", "--work", "comput"], 2, "comput"),
+        (
+            ["processes", "--command", "'unbalanced"],
+            2,
+            "the command cannot be read: No closing quotation",
+        ),
+        (["processes", "--rate", "0.001"], 2, "0.001 requests a second for 20 s are 0"),
+        (["processes", "--mig-profiles", "large"], 2, "--mig-profiles"),
+        (["processes", "--sweep", "threads", "--strategies", "mps"], 2, "leave out --strategies"),
+        (["processes", "--output", "/absent/bench"], 1, "nothing can be written to /absent"),
+        (["processes", "--output", "."], 1, "name the files too"),
         (["processes", "--nvidia-driver-root", "/absent"], 1, "libnvidia-ml.so.1 not found"),
     ],
 )

@@ -1,15 +1,17 @@
 """What was measured, compared; and the times at which requests are served."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bench_reports import CARD, SIMULATED, case, cases, report, result
+from bench_reports import CARD, INFERENCE, SIMULATED, case, cases, report, result
 from dra_driver.bench import course
-from dra_driver.bench.figures import alone, compared, fairness, percentile
+from dra_driver.bench.figures import alone, compared, fairness, in_containers, percentile
 from dra_driver.bench.model import Case, Report, Tenant, read_report, write_report
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy, equal_shares, usual
+from dra_driver.bench.works import Work, WorkKind
 from dra_driver.errors import StateError
 
 
@@ -70,13 +72,35 @@ def test_requests_that_had_no_end_count_with_the_time_they_waited() -> None:
     assert latency.p99_ms == pytest.approx(11000)
 
 
-def test_arrivals_are_the_same_for_the_same_seed_and_as_many_as_the_rate() -> None:
-    def first(seed: int) -> list[float]:
-        arrivals = course.random_arrivals(50.0, seed)
-        return [next(arrivals) for _ in range(5000)]
+def test_arrivals_are_the_same_for_the_same_seed_and_as_many_for_each() -> None:
+    def moments(seed: int) -> list[float]:
+        return list(course.random_arrivals(50.0, 100.0, seed))
 
-    assert first(1) == first(1) != first(2)
-    assert first(1)[-1] == pytest.approx(100, rel=0.1)
+    assert moments(1) == moments(1) != moments(2)
+    for seed in range(8):
+        found = moments(seed)
+        assert len(found) == 5000
+        assert found == sorted(found)
+        assert 0 <= found[0] < found[-1] < 100
+        gaps = [after - before for before, after in itertools.pairwise(found)]
+        # As of requests that know nothing of each other: as often longer than 0.69 of the mean.
+        assert sum(gap > 0.0139 for gap in gaps) == pytest.approx(2500, rel=0.06)
+
+
+def test_tenants_that_all_keep_up_are_fair_to_the_last_request() -> None:
+    def served(seed: int) -> int:
+        time = Time()
+        arrivals = course.random_arrivals(20.0, 20.0, seed)
+        return course.as_they_arrive(time.takes(0.001), arrivals, 20.0, time, time.sleep).steps
+
+    assert {served(seed) for seed in range(8)} == {400}
+
+
+@pytest.mark.parametrize("rate", [0.01, 1e5])
+def test_requests_that_are_none_or_too_many_are_refused(rate: float) -> None:
+    seconds = 20.0 if rate < 1 else 86400.0
+    with pytest.raises(ValueError, match="requests a second for"):
+        Work(kind=WorkKind.INFERENCE, rate=rate, seconds=seconds)
 
 
 def test_all_is_compared_with_the_work_alone() -> None:
@@ -102,6 +126,40 @@ def test_a_tenant_without_a_result_got_nothing() -> None:
     assert told.fairness == pytest.approx(0.5)
     assert told.least_throughput == 0
     assert told.run_time is None
+
+
+def test_containers_are_compared_with_bare_processes() -> None:
+    two = Strategy(sharing=Sharing.MPS, tenants=2)
+    bare = report(
+        where="processes", cases=(case(ALONE, [20.0], 10.0, 1.0), case(two, [10.0, 30.0], 20.0, 1))
+    )
+    slower = [
+        Tenant(number=number, result=result(15.0, 30.0, launch_seconds=6.4, context_seconds=0.42))
+        for number in range(2)
+    ]
+    own = Case(strategy=two, state="measured", tenants=tuple(slower))
+    mig = Strategy(sharing=Sharing.MIG, tenants=1, profile="1g.10gb")
+    pods = report(cases=(own, case(mig, [3.0], 40.0, 1.0)))
+    (found,) = in_containers(pods, bare)
+    assert found.strategy == two
+    assert found.throughput == pytest.approx(0.75)
+    assert found.p99 == pytest.approx(1.5)
+    assert found.context == pytest.approx(2.0)
+    assert found.launch_seconds == pytest.approx(5.0)
+
+
+def test_two_works_or_two_kinds_of_card_are_not_compared() -> None:
+    other = INFERENCE.model_copy(update={"rate": 30.0})
+    card = CARD.model_copy(update={"name": "Another"})
+    assert in_containers(report(), report(where="processes"))
+    assert in_containers(report(), report(where="processes", work=other)) == ()
+    assert in_containers(report(), report(where="processes", card=card)) == ()
+
+
+def test_a_case_tells_of_each_of_its_tenants() -> None:
+    two = Strategy(sharing=Sharing.MPS, tenants=2)
+    with pytest.raises(ValueError, match="1 tenants are told of, and the strategy has 2"):
+        case(two, [1.0], 1.0, 1.0)
 
 
 def test_simulated_gpus_can_have_no_results() -> None:

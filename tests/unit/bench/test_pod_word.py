@@ -4,7 +4,7 @@ import pytest
 
 from dra_driver.bench import lines
 from dra_driver.bench.gathering import Gathered, case_of
-from dra_driver.bench.pod_word import ended_seconds, why_not_running
+from dra_driver.bench.pod_word import ended_seconds, has_begun, why_not_running
 from dra_driver.bench.strategies import ALONE
 from dra_driver.errors import DeviceError
 
@@ -24,6 +24,26 @@ def test_a_command_is_timed_from_its_containers_start_to_its_end() -> None:
     assert (result.seconds, result.throughput) == (50.0, 0.02)
     assert ended_seconds(0, ended(3)).failure == "its exit status was 3"
     assert "had not ended" in ended_seconds(0, {"status": {"phase": "Running"}}).failure
+
+
+def test_a_pod_that_others_ended_says_so() -> None:
+    evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory"}
+    tenant = ended_seconds(0, {"status": evicted})
+    assert tenant.failure == "its pod failed: The node was low on memory"
+    killed = ended(137)
+    killed["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] = "OOMKilled"  # type: ignore[index]
+    assert ended_seconds(0, killed).failure == "its exit status was 137 (OOMKilled)"
+
+
+def test_a_pod_has_begun_when_its_container_runs_or_never_will() -> None:
+    def pod(phase: str, **state: object) -> dict[str, object]:
+        return {"status": {"phase": phase, "containerStatuses": [{"state": state}]}}
+
+    assert not has_begun({})
+    assert not has_begun(pod("Pending", waiting={"reason": "ContainerCreating"}))
+    assert has_begun(pod("Running", running={}))
+    assert has_begun(pod("Running", terminated={}))
+    assert has_begun({"status": {"phase": "Failed"}})
 
 
 def test_the_last_warning_says_why_a_pod_does_not_run() -> None:
@@ -50,4 +70,9 @@ def test_who_says_that_it_worked_on_a_simulated_gpu_is_not_believed() -> None:
     case = case_of(ALONE, [Gathered(ready=ready, done=done)], is_simulated=False)
     assert (case.state, case.tenants) == ("passed", ())
     silent = case_of(ALONE, [Gathered(ready=ready)], is_simulated=False)
-    assert (silent.state, silent.reason) == ("failed", "it said nothing in time")
+    said = "it was ready, and had not ended long after its time"
+    assert (silent.state, silent.reason) == ("failed", said)
+    assert case_of(ALONE, [Gathered()], is_simulated=False).reason == "it was not ready in time"
+    killed = Gathered(ready=ready, exit_status=-9, words="the last line")
+    reason = case_of(ALONE, [killed], is_simulated=False).reason
+    assert reason == "it was killed by SIGKILL: the last line"

@@ -6,14 +6,14 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bench_reports import CARD, SIMULATED, cases, report, sweep
+from bench_reports import CARD, SIMULATED, cases, report, result, sweep
 from dra_driver.bench import plot
 from dra_driver.bench.gathering import failed, skipped
-from dra_driver.bench.model import Case
+from dra_driver.bench.model import Case, Latency, Tenant
 from dra_driver.bench.page import page
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.bench.view import SIMULATED as NO_RESULTS
-from dra_driver.bench.view import as_text, rows
+from dra_driver.bench.view import as_text, containers_as_text, remarks, rows
 
 PNG = b"\x89PNG\r\n\x1a\n"
 TWO = Strategy(sharing=Sharing.MPS, tenants=2)
@@ -109,3 +109,30 @@ def test_what_was_not_run_is_said_with_the_reason() -> None:
 
 def test_the_json_says_its_version_first() -> None:
     assert next(iter(json.loads(report().model_dump_json()))) == "version"
+
+
+def test_what_makes_figures_worth_less_is_said() -> None:
+    late = Tenant(number=1, result=result(20.0, 11.0, late_seconds=3.1))
+    early = Tenant(number=0, result=result(20.0, 11.0, late_seconds=0.4))
+    two = Case(strategy=TWO, state="measured", tenants=(early, late))
+    few = result(2.0, 11.0, latency=Latency(p50_ms=5.0, p99_ms=11.0, count=40))
+    alone = Case(strategy=ALONE, state="measured", tenants=(Tenant(number=0, result=few),))
+    said = remarks(report(cases=(alone, two)))
+    assert [text.partition(": ")[2][:45] for text in said] == [
+        "a tenant has 40 latencies, and of fewer than ",
+        "a tenant began 2.7 s after the others: work f",
+    ]
+    assert remarks(report()) == []
+
+
+def test_containers_stand_beside_bare_processes() -> None:
+    reports = [report(where="processes"), report()]
+    text = containers_as_text(reports)
+    assert "Containers of pods against bare processes" in text
+    row = next(line for line in text.splitlines() if line.startswith("7 by MIG 1g.10gb"))
+    assert row.split()[-5:] == ["1.00", "1.00", "1.00", "1.00", "+0.0"]
+    drawn = page(reports, lambda _: "<svg/>")
+    assert Seen(drawn).tags.count("table") == 3
+    assert "Containers of pods against bare processes" in drawn
+    assert containers_as_text([report()]) == ""
+    assert Seen(page([report()], lambda _: "<svg/>")).tags.count("table") == 1

@@ -8,7 +8,14 @@ from dra_driver.bench.gathering import failed
 from dra_driver.bench.manifests import Place, claim, pod
 from dra_driver.bench.offer import offered
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy
-from dra_driver.bench.sweep import OVER, as_claim, as_share_config, judged, steps
+from dra_driver.bench.sweep import (
+    OVER,
+    as_claim,
+    as_share_config,
+    judged,
+    share_percent,
+    steps,
+)
 from dra_driver.bench.works import Work, WorkKind
 from dra_driver.errors import SetupError
 from dra_driver.validation.findings import check_manifest
@@ -34,6 +41,33 @@ def test_every_step_is_a_larger_share_and_a_valid_config(over: str) -> None:
             seen = check_manifest(text)
             assert seen.findings == ()
     assert check_manifest(told.share_config).configs == 1
+
+
+def test_every_step_fills_the_gpu() -> None:
+    for over in OVER:
+        for one in steps(over, memory_mib=MEMORY, most=8, profiles=PROFILES):
+            assert one.tenants <= 8
+            percent = share_percent(one, MEMORY, PROFILES)
+            # A 75 % share is alone on its GPU, and of 7 slices a 3g has 3.
+            assert 75 <= percent * one.tenants <= 100.5, one.name
+    with pytest.raises(SetupError, match="for 2 tenants: allow them"):
+        steps("mig", memory_mib=MEMORY, most=1, profiles={"1g.10gb": 7, "3g.40gb": 2})
+
+
+def test_mig_profiles_are_steps_by_their_size() -> None:
+    profiles = {"7g.80gb": 1, "1g.10gb+me": 1, "4g.40gb": 1, "1g.20gb": 4, "1g.10gb": 7}
+    found = steps("mig", memory_mib=MEMORY, most=8, profiles=profiles)
+    assert [one.profile for one in found] == ["1g.10gb", "1g.20gb", "4g.40gb", "7g.80gb"]
+    shares = [share_percent(one, MEMORY, profiles) for one in found]
+    assert shares == [14.3, 14.3, 57.1, 100.0]
+
+
+def test_a_sweep_that_was_interrupted_chooses_nothing() -> None:
+    found = steps("threads", memory_mib=MEMORY, most=16, profiles={})[:2]
+    cases = [case(one, [20.0] * one.tenants, 10.0, 50.0) for one in found]
+    told = judged("threads", cases, 50.0, memory_mib=MEMORY, profiles={}, interrupted=True)
+    assert (told.chosen, told.claim, told.share_config) == (None, "", "")
+    assert told.note.startswith("The sweep was interrupted")
 
 
 def judged_of(*p99: float) -> tuple[str, str]:
@@ -71,6 +105,7 @@ def test_the_chosen_share_is_a_claim_and_a_share_config() -> None:
     assert yaml.safe_load(as_share_config(quarter))["sharing"] == {
         "mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}
     }
+    assert as_share_config(quarter).startswith("# Limits memory too, which was not measured: 1/4")
     memory = Strategy(sharing=Sharing.MPS_LIMITS, tenants=8, memory_mib=10240)
     assert yaml.safe_load(as_share_config(memory))["sharing"]["mps"]["compute"] == "free"
 
@@ -95,6 +130,21 @@ def test_tenants_of_one_gpu_name_one_claim_and_have_no_rights() -> None:
     (path,) = container["env"]
     assert path["value"].split(":")[-1] == "/usr/local/nvidia/lib64"
     assert container["command"][:3] == ["python3", "-m", "dra_driver.bench.tenant"]
+
+
+def test_pods_run_on_tainted_nodes_and_where_they_are_told_and_not_for_ever() -> None:
+    place = Place(image="bench:1", node="gpu-1.example", patience=100.0)
+    work = Work(kind=WorkKind.COMMAND, command=("sleep", "9999"), seconds=30.5, warm_up=2.0)
+    spec = pod(ALONE, work, 0, place)["spec"]
+    assert isinstance(spec, dict)
+    assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    assert spec["activeDeadlineSeconds"] == 193
+    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert term["matchFields"][0]["values"] == ["gpu-1.example"]
+    assert "volumes" not in spec  # a command of the user's own is not told when to begin
+    assert "affinity" not in pod(ALONE, work, 0, PLACE)["spec"]  # type: ignore[operator]
 
 
 def test_mig_devices_are_of_one_gpu_and_a_pod_has_one_each() -> None:

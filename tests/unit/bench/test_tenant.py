@@ -79,18 +79,48 @@ def test_every_work_is_done_and_its_outcome_checked(
     assert done.latency.p99_ms >= done.latency.p50_ms > 0
 
 
-def test_a_gpu_that_computes_nothing_is_not_measured(tmp_path: Path, library: Path) -> None:
-    (failed,) = tenant(tmp_path, library, work(WorkKind.COMPUTE), {"TEST_CUDA_WRONG": "1"})
+@pytest.mark.parametrize(
+    ("kind", "kernel", "said"),
+    [
+        ("compute", "all", "0 where 4 is"),
+        ("compute", "multiply_add", "0 where 4 is"),
+        ("bandwidth", "triad", "0 where 2 is"),
+        ("inference", "product", "0 where 1 is"),
+        ("memory", "triad", "1 where -1 is"),
+    ],
+)
+def test_a_gpu_that_computes_nothing_is_not_measured(
+    kind: str, kernel: str, said: str, tmp_path: Path, library: Path
+) -> None:
+    asked = work(WorkKind(kind), memory_mib=12, width=64)
+    (failed,) = tenant(tmp_path, library, asked, {"TEST_CUDA_WRONG": kernel})
     assert isinstance(failed, lines.Failed)
-    assert failed.reason.startswith("the GPU's outcome is 0 where 4 is right")
+    assert failed.reason.startswith(f"the GPU's outcome is {said} right")
 
 
-def test_memory_is_taken_until_it_is_refused(tmp_path: Path, library: Path) -> None:
+def test_a_step_of_one_round_is_as_right_as_one_of_many(tmp_path: Path, library: Path) -> None:
+    *_, done = tenant(tmp_path, library, work(WorkKind.COMPUTE, intensity=1))
+    assert isinstance(done, lines.Done), done
+
+
+def test_the_warm_up_is_right_before_what_counts(tmp_path: Path, library: Path) -> None:
+    asked = work(WorkKind.COMPUTE, warm_up=1.0)
+    ready, *_, done = tenant(tmp_path, library, asked, {"TEST_CUDA_STEP_US": "20000"})
+    assert isinstance(ready, lines.Ready)
+    assert isinstance(done, lines.Done)
+    moment = float((tmp_path / "start").read_text())
+    # It was ready after the moment at which all were to begin, and yet it was not late.
+    assert moment < ready.at < moment + 60
+    late = max(0.0, done.began - moment - 1.0)
+    assert done.late_seconds == pytest.approx(late, abs=0.01)
+    assert done.began >= moment + 1.0
+
+
+def test_all_the_memory_that_there_is_is_taken(tmp_path: Path, library: Path) -> None:
     asked = work(WorkKind.MEMORY, memory_mib=0)
     ready, *_ = tenant(tmp_path, library, asked, {"TEST_CUDA_MEMORY_MIB": "1000"})
     assert isinstance(ready, lines.Ready)
-    assert ready.memory_mib == 1000
-    assert ready.refused_mib == 2
+    assert (ready.memory_mib, ready.refused_mib) == (1000, None)
 
 
 def test_what_a_tenant_wanted_and_did_not_get_is_said(tmp_path: Path, library: Path) -> None:

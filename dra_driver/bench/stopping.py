@@ -1,0 +1,74 @@
+"""Waits that a signal ends: the first one asks a run to stop, and cleaning up goes on undisturbed.
+
+In: Ctrl-C, SIGTERM, or the end of the terminal. Out: a `Stop`, at which runners look wherever they
+wait. A signal's handler raises nothing by itself: an exception could come in the middle of taking
+away what a run has made, and that would be left behind.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+
+Say = Callable[[str], None]
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(slots=True)
+class Stop:
+    """Whether the run is to end."""
+
+    is_asked: bool = False
+
+    def check(self) -> None:
+        """Go on, or not.
+
+        Raises:
+            KeyboardInterrupt: the run is to end.
+        """
+        if self.is_asked:
+            raise KeyboardInterrupt
+
+    def wait(self, is_so: Callable[[], bool], seconds: float, every: float) -> bool:
+        """Wait until it is so; return whether it is, after so many seconds at most.
+
+        Raises:
+            KeyboardInterrupt: the run is to end.
+        """
+        end = time.monotonic() + seconds
+        while not is_so():
+            self.check()
+            if time.monotonic() > end:
+                return False
+            time.sleep(every)
+        return True
+
+
+@contextmanager
+def stoppable(say: Say) -> Iterator[Stop]:
+    """Let signals stop what waits by the `Stop`. What nohup has switched off stays so.
+
+    For the main thread.
+    """
+    stop = Stop()
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        again, stop.is_asked = stop.is_asked, True
+        with suppress(RuntimeError, OSError):  # it came while something was said, or nobody hears
+            if again:
+                say("cleaning up, which takes a moment")
+            else:
+                say(f"{signal.Signals(number).name}: ending what runs, and cleaning up")
+
+    before = {
+        number: signal.signal(number, on_signal)
+        for number in _SIGNALS
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
