@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -72,7 +72,9 @@ class Bench(CommandSettings):
     )
     command: str = Field("", description="A command of your own; the work is `command` then.")
     seconds: float = Field(20.0, gt=0, le=86400, description="How long tenants work.")
-    warm_up: float = Field(2.0, ge=0, le=3600, description="Seconds of work before that.")
+    warm_up: float = Field(
+        2.0, ge=0, le=3600, description="Seconds of work right before that, together."
+    )
     memory_mib: int | None = Field(
         None,
         ge=0,
@@ -307,23 +309,26 @@ def _check_place(output: Path) -> None:
 
 
 def _draw(reports: list[Report], output: Path) -> None:
-    """Print the tables, and write the page and the pictures: of the first NAME.png, then NAME-2.
+    """Write the page and the pictures (NAME.png, then NAME-2.png), and print the tables anyway.
 
     Raises:
         StateError: a file cannot be written.
     """
-    sys.stdout.write("\n".join(as_text(report) for report in reports) + containers_as_text(reports))
-    sys.stdout.flush()
     files = {_beside(output, "html"): page.page(reports, plot.svg).encode()}
     for number, report in enumerate(reports, start=1):
         if not report.card.is_simulated:
             name = output.name if number == 1 else f"{output.name}-{number}"
             files[output.with_name(f"{name}.png")] = plot.png(report)
+    failure = None
     for path, content in files.items():
         try:
             path.write_bytes(content)
         except OSError as error:
-            raise StateError(f"{path} cannot be written: {error.strerror}") from error
+            failure = failure or StateError(f"{path} cannot be written: {error.strerror}")
+    sys.stdout.write("\n".join(as_text(report) for report in reports) + containers_as_text(reports))
+    sys.stdout.flush()
+    if failure is not None:
+        raise failure
     _say(f"written: {', '.join(map(str, files))}")
 
 
@@ -337,5 +342,6 @@ def _status(report: Report) -> int:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"bench: {text}\n")
-    sys.stderr.flush()
+    with suppress(OSError):  # the terminal may be gone, and the run is worth more
+        sys.stderr.write(f"bench: {text}\n")
+        sys.stderr.flush()

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from dra_driver.bench.figures import percentile
 from dra_driver.bench.model import Latency
 
+_GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it are far from each other, however many there are."""
+
 Clock = Callable[[], float]
 
 
@@ -84,11 +87,14 @@ def as_they_arrive(
     )
 
 
-def random_arrivals(rate: float, seconds: float, seed: int) -> Iterator[float]:
-    """Yield when requests arrive that know nothing of each other, in order.
+def random_arrivals(rate: float, seconds: float, seed: int, number: int = 0) -> Iterator[float]:
+    """Yield when requests of a tenant arrive that know nothing of each other, in order.
 
-    Each moment is as likely as any other, and there are just `rate` · `seconds` of them: so tenants
-    of different seeds have the same amount of work, and what one of them gets less is no chance.
+    Each moment is as likely as any other, and there are just `rate` · `seconds` of them. Tenants
+    have the same ones, each turned on by another part of the time: so all have the same amount of
+    work and crowd as much by themselves, and what differs between two is no chance.
     """
     dice = random.Random(seed)  # noqa: S311 (the same arrivals in every run)
-    yield from sorted(dice.uniform(0.0, seconds) for _ in range(round(rate * seconds)))
+    turned = number * _GOLDEN % 1.0 * seconds
+    moments = (dice.uniform(0.0, seconds) for _ in range(round(rate * seconds)))
+    yield from sorted((moment + turned) % seconds for moment in moments)

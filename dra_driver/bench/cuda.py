@@ -46,8 +46,8 @@ class Gpu:
             _done(driver.cuInit(0), "cuInit")
         except RuntimeError as error:  # of cuda-bindings: a library or a function is not there
             raise DeviceError(
-                f"{_DRIVER} cannot be used ({error}); run this where the NVIDIA driver's libraries"
-                " are, in a container with a claim for a GPU for one"
+                f"{_DRIVER} cannot be used ({_on_one_line(error)}); run this where the NVIDIA"
+                " driver's libraries are, in a container with a claim for a GPU for one"
             ) from error
         self._device = _done(driver.cuDeviceGet(0), "cuDeviceGet")
         # Waiting tenants must not keep CPU cores busy: there are many of them.
@@ -147,7 +147,8 @@ def compiled(source: str, capability: tuple[int, int]) -> bytes:
         known = _done(nvrtc.nvrtcGetSupportedArchs(), "nvrtcGetSupportedArchs")
     except RuntimeError as error:
         raise DeviceError(
-            f"NVRTC cannot be used ({error}); install the extra: pip install 'dra-driver[bench]'"
+            f"NVRTC cannot be used ({_on_one_line(error)}); install the extra: pip install"
+            " 'dra-driver[bench]'"
         ) from error
     number = capability[0] * 10 + capability[1]
     is_known = number in known
@@ -175,6 +176,10 @@ def compiled(source: str, capability: tuple[int, int]) -> bytes:
         image = b" " * int(_done(nvrtc.nvrtcGetPTXSize(program), "nvrtcGetPTXSize"))
         _done(nvrtc.nvrtcGetPTX(program, image), "nvrtcGetPTX")
     return image
+
+
+def _on_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _done(answer: tuple[Any, ...], doing: str) -> Any:

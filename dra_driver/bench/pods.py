@@ -139,9 +139,10 @@ class PodRunner:
             raise SetupError(reason)
         case = self.run(strategy, _PROBE)
         if self.card is None:
-            raise SetupError(
-                f"the first pod, {strategy.label}, did not work: {case.reason or 'it said nothing'}"
+            reason = case.reason or (
+                "NVML says nothing in its container; `dra-driver doctor` on the node looks why"
             )
+            raise SetupError(f"the first pod, {strategy.label}, did not work: {reason}")
         return self.card
 
     def _probing(self) -> Strategy:

@@ -25,14 +25,11 @@ from dra_driver.bench.card import CardDoor, Watch
 from dra_driver.bench.device import RefusedError
 from dra_driver.bench.model import Card, Usage
 from dra_driver.bench.tasks import Task, task
-from dra_driver.bench.works import Work, WorkKind
+from dra_driver.bench.works import WorkKind
 from dra_driver.errors import DeviceError, DriverError, SetupError
 
 _POLL_SECONDS = 0.02
 _SAY_EVERY = 0.5
-_OTHER_ARRIVALS = 1000
-"""Away from the seeds of all tenants: what is served while warming up is nobody's work."""
-
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 OpenGpu = Callable[[], AbstractContextManager[Any]]
@@ -108,25 +105,25 @@ def _warm_up(spec: lines.Spec, todo: Task, seconds: float) -> None:
     A tenant that learned of the beginning late has less of it, and begins what counts with them.
     """
     if seconds > 0:
-        _serve(spec.work, todo, seconds, spec.work.seed + spec.number + _OTHER_ARRIVALS)
+        _serve(spec, todo, seconds)
 
 
-def _serve(work: Work, todo: Task, seconds: float, seed: int) -> course.Course:
+def _serve(spec: lines.Spec, todo: Task, seconds: float) -> course.Course:
+    work = spec.work
     if work.kind is WorkKind.INFERENCE:
-        arrivals = course.random_arrivals(work.rate, seconds, seed)
+        arrivals = course.random_arrivals(work.rate, seconds, work.seed, spec.number)
         return course.as_they_arrive(todo.step, arrivals, seconds, time.monotonic, time.sleep)
     return course.one_after_the_other(todo.step, seconds, time.monotonic)
 
 
 def _worked(spec: lines.Spec, todo: Task, watch: Watch | None, *, wanted: float) -> lines.Done:
     """Do what counts; `wanted` is the moment at which it was to begin."""
-    work = spec.work
     if watch is not None:
         watch.start()
     usage: Usage | None = None
     began = time.time()
     try:
-        done = _serve(work, todo, work.seconds, work.seed + spec.number)
+        done = _serve(spec, todo, spec.work.seconds)
     finally:
         if watch is not None:
             usage = watch.stop()

@@ -18,6 +18,7 @@ from testbed.node import GpuNode
 
 from dra_driver.bench.manifests import LABEL, Place
 from dra_driver.bench.model import Case
+from dra_driver.bench.offer import Offer
 from dra_driver.bench.pods import PodRunner
 from dra_driver.bench.strategies import ALONE, Sharing, Strategy
 from dra_driver.bench.works import Work, WorkKind
@@ -108,6 +109,33 @@ def test_a_strategy_that_the_cluster_has_not_is_said_with_the_reason(runner: Pod
     assert runner.obstacle(shares).startswith("name the resource that pods ask for")
     absent = Strategy(sharing=Sharing.MIG, tenants=2, profile="1g.5gb")
     assert runner.obstacle(absent).startswith("no MIG device 1g.5gb is published; there are: 1g.10")
+
+
+@needs(Feature.COUNTERS)
+def test_where_there_are_only_mig_devices_one_of_them_says_what_the_card_is(
+    runner: PodRunner,
+) -> None:
+    runner.offer = Offer(profiles={PROFILE: 7})
+    assert "H100" in runner.probe().name
+    assert runner.obstacle(ALONE) == "no whole GPU is published"
+
+
+def test_a_case_on_another_kind_of_card_than_the_first_is_not_compared(runner: PodRunner) -> None:
+    runner.card = runner.probe().model_copy(update={"name": "NVIDIA A100 80GB PCIe"})
+    case = runner.run(ALONE, WORK)
+    assert case.state == "failed"
+    assert case.reason.endswith("cannot be compared; name one node by --node")
+
+
+def test_pods_run_on_the_node_that_is_named(scene: Scene, image: str) -> None:
+    kubeconfig = Path(scene.node.cluster.env["KUBECONFIG"])
+    place = Place(image=image, node=scene.node.cluster.node)
+    with (
+        closing(connect(kubeconfig, "", environment={})) as client,
+        PodRunner(client, place, print, patience=90) as runner,
+    ):
+        case = runner.run(ALONE, WORK)
+    assert (case.state, case.reason) == ("passed", "")
 
 
 def test_a_pod_that_does_not_run_is_a_failed_case_with_the_reason(scene: Scene) -> None:

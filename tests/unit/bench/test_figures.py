@@ -73,12 +73,12 @@ def test_requests_that_had_no_end_count_with_the_time_they_waited() -> None:
 
 
 def test_arrivals_are_the_same_for_the_same_seed_and_as_many_for_each() -> None:
-    def moments(seed: int) -> list[float]:
-        return list(course.random_arrivals(50.0, 100.0, seed))
+    def moments(seed: int, number: int = 0) -> list[float]:
+        return list(course.random_arrivals(50.0, 100.0, seed, number))
 
     assert moments(1) == moments(1) != moments(2)
-    for seed in range(8):
-        found = moments(seed)
+    for seed, number in ((1, 0), (1, 5), (2, 0), (3, 63)):
+        found = moments(seed, number)
         assert len(found) == 5000
         assert found == sorted(found)
         assert 0 <= found[0] < found[-1] < 100
@@ -87,13 +87,26 @@ def test_arrivals_are_the_same_for_the_same_seed_and_as_many_for_each() -> None:
         assert sum(gap > 0.0139 for gap in gaps) == pytest.approx(2500, rel=0.06)
 
 
-def test_tenants_that_all_keep_up_are_fair_to_the_last_request() -> None:
-    def served(seed: int) -> int:
+def test_tenants_that_do_not_disturb_each_other_have_the_same_figures() -> None:
+    def served(number: int) -> course.Course:
         time = Time()
-        arrivals = course.random_arrivals(20.0, 20.0, seed)
-        return course.as_they_arrive(time.takes(0.001), arrivals, 20.0, time, time.sleep).steps
+        arrivals = course.random_arrivals(20.0, 20.0, 1, number)
+        return course.as_they_arrive(time.takes(0.02), arrivals, 20.0, time, time.sleep)
 
-    assert {served(seed) for seed in range(8)} == {400}
+    alone = served(0)
+    assert alone.steps == 400
+    for other in map(served, range(1, 8)):
+        assert other.steps >= 399  # one may arrive at the very end
+        for share in (0.5, 0.99):
+            wanted = percentile(alone.latencies, share)
+            assert percentile(other.latencies, share) == pytest.approx(wanted, rel=0.02)
+
+
+def test_arrivals_of_two_tenants_are_not_at_the_same_moments() -> None:
+    tenants = [set(course.random_arrivals(20.0, 20.0, 1, number)) for number in range(64)]
+    for one, other in itertools.combinations(tenants, 2):
+        close = sum(any(abs(a - b) < 1e-4 for b in other) for a in itertools.islice(one, 40))
+        assert close < 4
 
 
 @pytest.mark.parametrize("rate", [0.01, 1e5])
