@@ -47,7 +47,9 @@ def ended_seconds(number: int, pod: JsonObject) -> Tenant:
         if code != 0:
             reason = str(ended.get("reason", ""))
             said = f" ({reason})" if reason not in ("", "Error") else ""
-            return Tenant(number=number, failure=f"its exit status was {code}{said}")
+            message = " ".join(str(ended.get("message", "")).split())
+            more = f": {message}" if message else ""
+            return Tenant(number=number, failure=f"its exit status was {code}{said}{more}")
         took = (_moment(ended["finishedAt"]) - _moment(ended["startedAt"])).total_seconds()
         took = max(took, 1.0)
         return Tenant(

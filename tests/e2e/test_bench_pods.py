@@ -2,9 +2,10 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
@@ -188,6 +189,11 @@ class Run:
         return [case["state"] for case in self.report()["cases"]]
 
 
+def python(program: str) -> str:
+    """A command: the driver's image has no shell."""
+    return shlex.join(["python3", "-c", program])
+
+
 def namespace_of_a_run(scene: Scene) -> str:
     """The namespace of the run that is under way."""
 
@@ -198,26 +204,29 @@ def namespace_of_a_run(scene: Scene) -> str:
     return str(wait_until(found, "the namespace of the run", timeout=60))
 
 
-def await_pods(scene: Scene, namespace: str, number: int, phase: str = "Running") -> None:
-    """Wait until so many pods of a run are in a phase."""
-
-    def are_there() -> bool:
-        pods = scene.api.all("Pod", namespace)
-        return sum(pod["status"].get("phase") == phase for pod in pods) == number
-
-    wait_until(are_there, f"{number} pods to be {phase}", timeout=120)
+def await_pod(
+    scene: Scene, namespace: str, is_it: Callable[[dict[str, Any]], bool], phase: str
+) -> None:
+    """Wait until a pod of a run is in a phase."""
+    wait_until(
+        lambda: any(
+            is_it(pod) and pod["status"].get("phase") == phase
+            for pod in scene.api.all("Pod", namespace)
+        ),
+        f"a pod to be {phase}",
+        timeout=120,
+    )
 
 
 def test_an_interrupted_run_keeps_what_was_done_and_leaves_nothing(
     scene: Scene, image: str, tmp_path: Path
 ) -> None:
     # Alone it ends at once; the second of two tenants does not.
-    lasting = "sh -c 'case $HOSTNAME in tenant-1) exec sleep 300 ;; esac'"
+    lasting = python("import socket, time; time.sleep(300 * (socket.gethostname() == 'tenant-1'))")
     words = ("--strategies", "time-slicing", "--tenants", "2", "--seconds", "300")
     with Run(scene.node, image, tmp_path, *words, "--command", lasting) as run:
         namespace = namespace_of_a_run(scene)
-        await_pods(scene, namespace, 1, "Succeeded")
-        await_pods(scene, namespace, 1, "Running")
+        await_pod(scene, namespace, lambda pod: pod["metadata"]["name"] == "tenant-1", "Running")
         run.process.send_signal(signal.SIGINT)
         out = run.end()
     assert run.process.returncode == 130
@@ -232,7 +241,7 @@ def test_a_run_that_is_interrupted_before_its_first_case_says_that_there_is_no_r
 ) -> None:
     with Run(scene.node, "registry.local/absent:1", tmp_path) as run:
         namespace = namespace_of_a_run(scene)
-        await_pods(scene, namespace, 1, "Pending")
+        await_pod(scene, namespace, lambda _: True, "Pending")
         run.process.send_signal(signal.SIGTERM)
         out = run.end()
     assert run.process.returncode == 130
@@ -244,26 +253,22 @@ def test_a_run_that_is_interrupted_before_its_first_case_says_that_there_is_no_r
 def test_what_a_killed_run_leaves_ends_by_itself_and_goes_by_one_command(
     scene: Scene, image: str, tmp_path: Path
 ) -> None:
-    with Run(scene.node, image, tmp_path, "--command", "sleep 300", "--seconds", "300") as run:
+    lasting = python("import time; time.sleep(300)")
+    with Run(scene.node, image, tmp_path, "--command", lasting, "--seconds", "300") as run:
         namespace = namespace_of_a_run(scene)
         # The pod of the probe is gone, and that of the first case runs.
-        wait_until(
-            lambda: any(
-                pod["spec"]["containers"][0]["command"][0] == "sleep"
-                and pod["status"].get("phase") == "Running"
-                for pod in scene.api.all("Pod", namespace)
-            ),
-            "the first case to run",
-            timeout=120,
+        await_pod(
+            scene,
+            namespace,
+            lambda pod: pod["spec"]["containers"][0]["command"][1] == "-c",
+            "Running",
         )
         run.process.kill()
         run.process.wait()
     (pod,) = scene.api.all("Pod", namespace)
     assert pod["spec"]["activeDeadlineSeconds"] == 600 + 2 + 300 + 60
-    with Run(
-        scene.node, image, tmp_path, "--command", "true", "--strategies", "mig", "--mig-profiles",
-        PROFILE,
-    ) as following:  # fmt: skip
+    words = ("--command", python("pass"), "--strategies", "mig", "--mig-profiles", PROFILE)
+    with Run(scene.node, image, tmp_path, *words) as following:
         out = following.end()
     assert f"an earlier run left namespace {namespace}" in out
     assert f"kubectl delete namespace {namespace}" in out
@@ -274,8 +279,8 @@ def test_what_a_killed_run_leaves_ends_by_itself_and_goes_by_one_command(
 def test_a_command_of_the_users_runs_as_pods_and_its_failure_is_told(
     scene: Scene, image: str, tmp_path: Path
 ) -> None:
-    ls = 'python3 -c \'import os; assert os.path.exists("/dev/nvidiactl"), os.listdir("/dev")\''
-    words = ("--strategies", "time-slicing", "--tenants", "2", "--command", ls)
+    look = python("import os; assert os.path.exists('/dev/nvidiactl')")
+    words = ("--strategies", "time-slicing", "--tenants", "2", "--command", look)
     with Run(scene.node, image, tmp_path, *words) as run:
         run.end()
     assert run.process.returncode == 0
@@ -283,7 +288,7 @@ def test_a_command_of_the_users_runs_as_pods_and_its_failure_is_told(
     seen = run.report()["cases"][1]["seen"]
     assert seen[0] == "2 pods begun"
     assert '"strategy": "TimeSlicing"' in seen[2]
-    failing = "sh -c 'echo all is lost >&2; exit 3'"
+    failing = python("import sys; print('all is lost', file=sys.stderr); sys.exit(3)")
     with Run(scene.node, image, tmp_path, *words[:4], "--command", failing) as run:
         run.end()
     assert run.process.returncode == 1

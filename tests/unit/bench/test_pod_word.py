@@ -35,6 +35,16 @@ def test_a_pod_that_others_ended_says_so() -> None:
     assert ended_seconds(0, killed).failure == "its exit status was 137 (OOMKilled)"
 
 
+def test_a_command_that_is_not_in_the_image_is_told_with_the_runtimes_words() -> None:
+    absent = ended(128)
+    absent["status"]["containerStatuses"][0]["state"]["terminated"] |= {  # type: ignore[index]
+        "reason": "StartError",
+        "message": 'exec: "sh": executable file\nnot found in $PATH',
+    }
+    said = 'its exit status was 128 (StartError): exec: "sh": executable file not found in $PATH'
+    assert ended_seconds(0, absent).failure == said
+
+
 def test_a_pod_has_begun_when_its_container_runs_or_never_will() -> None:
     def pod(phase: str, **state: object) -> dict[str, object]:
         return {"status": {"phase": phase, "containerStatuses": [{"state": state}]}}
