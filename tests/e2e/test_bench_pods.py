@@ -362,6 +362,7 @@ def test_shares_are_measured_where_they_are_of_one_gpu(
             assert case.seen[1].count("gpu-0-share-") == 2
             assert '"strategy": "TimeSlicing"' in case.seen[2]
             if shares.node.can_run_mps:
+                shares.set(config(), 0)
                 shares.set(config("mps", 3), 3)
                 case = shares_case(shares, image_archive)
                 assert (case.state, case.reason) == ("passed", "")
