@@ -32,7 +32,7 @@ from e2e.needs import cannot_run
 from e2e.scene import Scene
 from e2e.shares import GPU, Shares, config, shares_of
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster(stream=2)]
 
 IMAGE = f"docker.io/library/{NAME}:{version()}"
 WORK = Work(kind=WorkKind.INFERENCE, seconds=0.5, warm_up=0.0)
@@ -346,7 +346,6 @@ def shares_case(shares: Shares, image_archive: Path, tenants: int = 2) -> Case:
         return runner.run(Strategy(sharing=Sharing.SHARES, tenants=tenants), WORK)
 
 
-@pytest.mark.own_cluster
 @needs(Feature.EXTENDED_RESOURCE)
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_shares_are_measured_where_they_are_of_one_gpu(
@@ -373,7 +372,6 @@ def test_shares_are_measured_where_they_are_of_one_gpu(
             assert case.reason.startswith("the tenants are on 2 GPUs, so they share none")
 
 
-@pytest.mark.own_cluster
 @needs(Feature.EXTENDED_RESOURCE)
 def test_shares_by_control_group_are_measured_and_said_to_be(
     image_archive: Path, tmp_path: Path
