@@ -5,6 +5,7 @@ All scenes share a namespace, since making one takes longer than most tests.
 
 import itertools
 import json
+import time
 from collections.abc import Mapping, Sequence
 
 from testbed import mps
@@ -15,6 +16,8 @@ from testbed.node import GpuNode
 from testbed.pods import container, explain, gpus_seen, make_namespace, wait_gone, wait_running
 
 NAMESPACE = "e2e"
+
+_SETTLED_S = 2.0  # the driver looks at its GPUs once a second here, and writes at once
 
 _numbers = itertools.count(1)
 
@@ -155,8 +158,14 @@ class Scene:
 
     def rewritten(self) -> None:
         """Accept that slices were written since the scene began, but not that devices changed."""
-        self.published()
-        self._slices = slice_facts(self.api)
+
+        def settled() -> list[Object] | None:
+            self.published()
+            found = slice_facts(self.api)
+            time.sleep(_SETTLED_S)
+            return found if found == slice_facts(self.api) else None
+
+        self._slices = wait_until(settled, "the slices to be left alone", timeout=60)
 
     # The end
 

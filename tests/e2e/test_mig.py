@@ -240,6 +240,7 @@ def set_mig_mode(scene: Scene, mode: str) -> None:
     scene.node.machine.mig(mode, "--gpu", "7")
     scene.node.driver.start()
     scene.node.driver.wait_registered()
+    scene.node.driver.wait_log("slices published")  # those of the former life are there already
 
 
 def test_a_node_that_mig_manager_divides_is_left_to_it(scene: Scene) -> None:
