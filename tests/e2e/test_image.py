@@ -10,8 +10,10 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from image import archive, sbom
@@ -60,12 +62,18 @@ class Place:
         user: int = ANYBODY,
         binds: Sequence[Path] = (),
         env: Mapping[str, str] | None = None,
+        opens_devices: bool = False,
     ) -> str:
-        """Run a command to its end in a container; return what it printed, errors included."""
+        """Run a command to its end in a container; return what it printed, errors included.
+
+        With `opens_devices` it may open any device node, as a privileged container may.
+        """
         bundle = self.folder / str(next(self.numbers))
         bundle.mkdir()
         environment = [*self.image.config["Env"], *(f"{k}={v}" for k, v in (env or {}).items())]
         config = _config(self.root, environment, words, user, binds)
+        if opens_devices:
+            config["linux"]["resources"] = {"devices": [{"allow": True, "access": "rwm"}]}
         (bundle / "config.json").write_text(json.dumps(config))
         name = f"image-{os.getpid()}-{bundle.name}"
         # What it prints counts here, and not how it ends.
@@ -91,7 +99,7 @@ def place(
 
 def _config(
     root: Path, env: list[str], words: Sequence[str], user: int, binds: Sequence[Path]
-) -> dict[str, object]:
+) -> dict[str, Any]:
     binds_at = [
         {"destination": str(one), "type": "bind", "source": str(one), "options": ["rbind"]}
         for one in binds
@@ -196,7 +204,11 @@ def test_nvml_and_the_drivers_programs_run_in_the_image(place: Place, tmp_path: 
             "NVIDIA_DRIVER_ROOT": str(machine.root),
             "DRIVER_ROOT_CTR_PATH": str(machine.root),
         }
-        shown = place.run("dra-driver", "inspect", user=0, binds=[machine.root], env=roots)
+        inspect = partial(
+            place.run, "dra-driver", "inspect", user=0, binds=[machine.root], env=roots
+        )
+        assert "run the driver's container privileged" in inspect()
+        shown = inspect(opens_devices=True)
         assert all(uuid in shown for uuid in machine.settings()), shown
         assert "would publish" in shown
     finally:
