@@ -345,7 +345,7 @@ class PodRunner:
     def _name_leftovers(self) -> None:
         query = {"labelSelector": manifests.LABEL}
         found = self._client.each(NAMESPACES, query=query, timeout=_TIMEOUT)
-        names = [str(one["metadata"]["name"]) for one in found]  # type: ignore[index]
+        names = [str(one["metadata"]["name"]) for one in found]  # type: ignore[index]  # all objects have it
         for name in names:
             self._say(
                 f"an earlier run left namespace {name}, or still runs: kubectl delete namespace"

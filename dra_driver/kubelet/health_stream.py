@@ -215,7 +215,7 @@ class HealthStream(Background):
         stream.is_over = True
         if stream.handed_at is not None:
             # Its thread waits until the message is taken.
-            stream.context.cancel()  # type: ignore[no-untyped-call]
+            stream.context.cancel()  # type: ignore[no-untyped-call]  # grpc has no types
         self._changed.notify_all()
 
     def _method(

@@ -7,6 +7,7 @@ A test that needs a feature is marked with it; where it is lacking the test is s
 test_doctor.py sees on the cluster itself that it is.
 """
 
+import hashlib
 import os
 
 import pytest
@@ -33,6 +34,13 @@ def cluster_of(name: str, *, for_pods: bool = False) -> Cluster:
         feature_gates=FEATURE_GATES,
         for_pods=for_pods,
     )
+
+
+def cluster_of_pods(letter: str) -> Cluster:
+    """Return a cluster for a driver in a pod, named after this run's and by a letter of its own."""
+    # With a pod's UID in it the driver's socket leaves nine bytes for the cluster's name.
+    run = hashlib.sha256(os.environ.get("E2E_CLUSTER", "e2e").encode()).hexdigest()
+    return cluster_of(f"{letter}{run[:7]}", for_pods=True)
 
 
 def is_on(gate: str) -> bool:

@@ -5,9 +5,7 @@ gives labels of the Node another value, by which DaemonSets leave, then evicts t
 GPUs, unloads the driver, and puts the labels back before the next driver is there.
 """
 
-import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +19,7 @@ from testbed.pods import wait_gone, wait_running
 
 from e2e import operator
 from e2e.conftest import missing
-from e2e.kubernetes import cluster_of
+from e2e.kubernetes import cluster_of_pods
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE as SCENES
 from e2e.scene import Scene
@@ -42,10 +40,8 @@ PATIENCE = 60.0
 def node(tmp_path_factory: pytest.TempPathFactory, image_archive: Path) -> Iterator[InstalledNode]:
     if reason := missing():
         cannot_run(reason)
-    # With a pod's UID in it the driver's socket leaves nine bytes for the cluster's name.
-    name = "o" + hashlib.sha256(os.environ.get("E2E_CLUSTER", "e2e").encode()).hexdigest()[:7]
     node = InstalledNode(
-        cluster_of(name, for_pods=True),
+        cluster_of_pods("o"),
         tmp_path_factory.mktemp("operator"),
         image_archive,
         driver_env={"RESCAN_INTERVAL": "1"},

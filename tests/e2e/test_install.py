@@ -29,7 +29,7 @@ from dra_driver.mps.cgroup import GROUP
 from dra_driver.simulator.layout import ProcessKind
 from e2e.conftest import missing
 from e2e.jobs import MIB, Jobs
-from e2e.kubernetes import cluster_of, needs
+from e2e.kubernetes import cluster_of_pods, needs
 from e2e.needs import cannot_run
 from e2e.overlays import write_cleanup, write_overlay
 from e2e.pod_starts import Span, starting_pods, summary, too_long
@@ -61,10 +61,8 @@ Footprint = dict[str, set[str]]
 def node(tmp_path_factory: pytest.TempPathFactory, image_archive: Path) -> Iterator[InstalledNode]:
     if reason := missing():
         cannot_run(reason)
-    # With a pod's UID in it the driver's socket leaves nine bytes for the cluster's name.
-    name = "i" + hashlib.sha256(os.environ.get("E2E_CLUSTER", "e2e").encode()).hexdigest()[:7]
     node = InstalledNode(
-        cluster_of(name, for_pods=True),
+        cluster_of_pods("i"),
         tmp_path_factory.mktemp("installed"),
         image_archive,
         driver_env={"RESCAN_INTERVAL": "1"},

@@ -1,7 +1,5 @@
 """An admin who follows README and the install page: their commands, as they stand there."""
 
-import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from testbed.pods import wait_gone
 
 from dra_driver.doctor.cluster_facts import Feature
 from e2e.conftest import missing
-from e2e.kubernetes import cluster_of, needs
+from e2e.kubernetes import cluster_of_pods, needs
 from e2e.needs import cannot_run
 from e2e.scene import Scene
 from e2e.shares import config
@@ -28,10 +26,8 @@ INSTALL = "docs/install.md"
 def node(tmp_path_factory: pytest.TempPathFactory, image_archive: Path) -> Iterator[InstalledNode]:
     if reason := missing():
         cannot_run(reason)
-    # With a pod's UID in it the driver's socket leaves nine bytes for the cluster's name.
-    name = "w" + hashlib.sha256(os.environ.get("E2E_CLUSTER", "e2e").encode()).hexdigest()[:7]
     node = InstalledNode(
-        cluster_of(name, for_pods=True),
+        cluster_of_pods("w"),
         tmp_path_factory.mktemp("walk"),
         image_archive,
     )
