@@ -108,14 +108,14 @@ class MetadataFiles:
         Raises:
             StateError: the disk cannot be read.
         """
-        return {uid for uid in self.uids() if self._lacks(uid) == set()}
+        return {uid for uid in self.uids() if self._is_complete(uid)}
 
-    def _lacks(self, uid: ClaimUid) -> set[str]:
-        written = self._written.get(uid, set())
+    def _is_complete(self, uid: ClaimUid) -> bool:
         try:
-            return written - {one.name for one in (self._root / uid).iterdir()}
+            names = {one.name for one in (self._root / uid).iterdir()}
         except OSError:  # a file in its place, for one: whoever writes it again says what is wrong
-            return {str(self._root / uid)}
+            return False
+        return self._written.get(uid, set()) <= names
 
     def _write(self, path: Path, document: Document) -> None:
         found, mode = _read(path)
