@@ -46,6 +46,7 @@ from dra_driver.devices.refusals import Refusals
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import StateError, UnavailableError
+from dra_driver.feature_gates import CONSUMABLE_SHARES, DYNAMIC_MIG
 from dra_driver.kube.connect import connect_pod
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kubelet.eviction import Eviction
@@ -62,7 +63,7 @@ from dra_driver.node_sharing import node_sharing
 from dra_driver.node_usage import NodeUsage, node_look, pods_of_claims
 from dra_driver.ops.http import HttpEndpoint
 from dra_driver.ops.metrics import DeviceType, Metrics
-from dra_driver.settings import CONSUMABLE_SHARES, DYNAMIC_MIG, Settings
+from dra_driver.settings import Settings
 from dra_driver.shares import last_good
 from dra_driver.shares.source import ShareConfigs
 from dra_driver.sharing import nvidia_mps, shares

@@ -15,53 +15,16 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, AliasChoices, Field, field_validator
 from pydantic_settings import BaseSettings, CliSuppress, SettingsConfigDict
 
-_NOT_HERE = "this driver does not have that feature"
-_COMPUTE_DOMAINS = "it is about ComputeDomains, which are not part of this driver"
-_KLOG = "it is about klog, which this driver does not log with"
-
-GATES_ALWAYS_ON = MappingProxyType(
-    {
-        "TimeSlicingSettings": "time-slicing is always on here: a claim gets it by its config",
-        "MPSSupport": "MPS is always on here: a claim gets it by its config",
-        "NVMLDeviceHealthCheck": "health is always watched here: --taint-fault off sets no taints",
-    }
+from dra_driver.feature_gates import (
+    CONSUMABLE_SHARES,
+    DEVICE_METADATA,
+    FALSE,
+    GATES_ALWAYS_ON,
+    GATES_OF_NOTHING_HERE,
+    KNOWN_FEATURE_GATES,
+    TRUE,
+    split_gates,
 )
-"""The peer's feature gates of what this driver always does, and what to say of `=false`."""
-
-GATES_OF_NOTHING_HERE = MappingProxyType(
-    {
-        "PassthroughSupport": f"{_NOT_HERE}: no VFIO devices are published",
-        "DRAListTypeAttributes": f"{_NOT_HERE}: numaNode is published as a number",
-        "FabricManagerPartitioning": f"{_NOT_HERE}: Fabric Manager is not asked for partitions",
-        "HostManagedIMEXDaemon": _COMPUTE_DOMAINS,
-        "IMEXDaemonsWithDNSNames": _COMPUTE_DOMAINS,
-        "ComputeDomainCliques": _COMPUTE_DOMAINS,
-        "CrashOnNVLinkFabricErrors": _COMPUTE_DOMAINS,
-        "ContextualLogging": _KLOG,
-        "LoggingAlphaOptions": _KLOG,
-        "LoggingBetaOptions": _KLOG,
-        "AllAlpha": "this driver has no stages of features: name the gates that you mean",
-        "AllBeta": "this driver has no stages of features: name the gates that you mean",
-    }
-)
-"""The peer's feature gates of what is not here, and what to say of `=true`."""
-
-DYNAMIC_MIG = "DynamicMIG"
-"""The peer's feature gate that means `--mig on-demand`, and `--mig existing` if it is false."""
-
-CONSUMABLE_SHARES = "ConsumableShares"
-"""The peer's feature gate of `--consumable-shares`: false means disabled, true means nothing."""
-
-DEVICE_METADATA = "DeviceMetadata"
-"""The peer's feature gate of `--device-metadata`: false means false, true means nothing."""
-
-GATES_OF_SETTINGS = frozenset({DYNAMIC_MIG, CONSUMABLE_SHARES, DEVICE_METADATA})
-"""The peer's feature gates of what a setting of this driver is about."""
-
-KNOWN_FEATURE_GATES = GATES_OF_SETTINGS | GATES_ALWAYS_ON.keys() | GATES_OF_NOTHING_HERE.keys()
-
-_TRUE = frozenset({"true", "1", "t"})
-_FALSE = frozenset({"false", "0", "f"})
 
 IGNORED = MappingProxyType(
     {
@@ -424,12 +387,12 @@ class Settings(CommandSettings):
     @field_validator("feature_gates")
     @classmethod
     def _check_gates(cls, text: str) -> str:
-        for name, value in _split_gates(text):
+        for name, value in split_gates(text):
             if name not in KNOWN_FEATURE_GATES:
                 near = difflib.get_close_matches(name, KNOWN_FEATURE_GATES, n=1)
                 hint = f", did you mean {near[0]}?" if near else ""
                 raise ValueError(f"unknown feature gate {name!r}{hint}")
-            if value.lower() not in _TRUE | _FALSE:
+            if value.lower() not in TRUE | FALSE:
                 raise ValueError(f"feature gate {name}={value}: give true or false")
         return text
 
@@ -461,8 +424,8 @@ class Settings(CommandSettings):
 
     def gate_of(self, gate: str) -> bool | None:
         """Return what one of NVIDIA's feature gates is set to; None if it is not."""
-        given = [value for name, value in _split_gates(self.feature_gates) if name == gate]
-        return given[-1].lower() in _TRUE if given else None
+        given = [value for name, value in split_gates(self.feature_gates) if name == gate]
+        return given[-1].lower() in TRUE if given else None
 
     @property
     def gives_device_metadata(self) -> bool:
@@ -477,13 +440,8 @@ class Settings(CommandSettings):
         asked = self.device_metadata and "device_metadata" in self.model_fields_set
         if asked and not self.gives_device_metadata:
             given["device_metadata"] = f"feature gate {DEVICE_METADATA} is false"
-        for name, value in _split_gates(self.feature_gates):
-            in_vain = GATES_OF_NOTHING_HERE if value.lower() in _TRUE else GATES_ALWAYS_ON
+        for name, value in split_gates(self.feature_gates):
+            in_vain = GATES_OF_NOTHING_HERE if value.lower() in TRUE else GATES_ALWAYS_ON
             if name in in_vain:
                 given[f"feature gate {name}"] = in_vain[name]
         return given
-
-
-def _split_gates(text: str) -> list[tuple[str, str]]:
-    pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
-    return [(name.strip(), value.strip()) for name, _, value in pairs]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic_settings import CliSettingsSource
 
-from dra_driver import cli, settings
+from dra_driver import cli, feature_gates, settings
 from dra_driver.settings import CommandSettings
 
 PAGE = Path("docs/settings.md")
@@ -111,13 +111,14 @@ def without_effect() -> str:
 def gates() -> str:
     """What each feature gate of NVIDIA's driver does here."""
     said = {
-        settings.DYNAMIC_MIG: "`true` is `--mig on-demand`, `false` is `--mig existing`, unless "
-        "that flag is given",
-        settings.CONSUMABLE_SHARES: "`false` disables `--consumable-shares`, `true` does nothing",
-        settings.DEVICE_METADATA: "`false` is `--no-device-metadata`, `true` does nothing: "
+        feature_gates.DYNAMIC_MIG: "`true` is `--mig on-demand`, `false` is `--mig existing`, "
+        "unless that flag is given",
+        feature_gates.CONSUMABLE_SHARES: "`false` disables `--consumable-shares`, `true` does "
+        "nothing",
+        feature_gates.DEVICE_METADATA: "`false` is `--no-device-metadata`, `true` does nothing: "
         "containers get these files of every kind of device, unless that is switched off",
-        **settings.GATES_ALWAYS_ON,
-        **{name: f"no effect: {why}" for name, why in settings.GATES_OF_NOTHING_HERE.items()},
+        **feature_gates.GATES_ALWAYS_ON,
+        **{name: f"no effect: {why}" for name, why in feature_gates.GATES_OF_NOTHING_HERE.items()},
     }
     return _GATES + table(said.items())
 

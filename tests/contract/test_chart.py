@@ -24,8 +24,9 @@ from charts import (
     of_kind,
     run,
 )
+from dra_driver.feature_gates import KNOWN_FEATURE_GATES
 from dra_driver.mps.cli import MpsSupervisor
-from dra_driver.settings import KNOWN_FEATURE_GATES, Settings
+from dra_driver.settings import Settings
 from dra_driver.uninstall import Cleanup
 
 VALUES = (FOLDER / "values.yaml").read_text()

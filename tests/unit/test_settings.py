@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 from pydantic_settings import CliApp
 
-from dra_driver.settings import CONSUMABLE_SHARES, DYNAMIC_MIG, IGNORED, Settings
+from dra_driver.feature_gates import CONSUMABLE_SHARES, DYNAMIC_MIG
+from dra_driver.settings import IGNORED, Settings
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 from dra_driver.devices.nvml_memory_limits import FIRST_DRIVER
 from dra_driver.doctor import cluster_checks, runtime_checks
 from dra_driver.doctor.cluster_facts import Feature
-from dra_driver.settings import (
+from dra_driver.feature_gates import (
     GATES_ALWAYS_ON,
     GATES_OF_NOTHING_HERE,
     GATES_OF_SETTINGS,

@@ -6,7 +6,8 @@ from pathlib import Path
 import settings_page
 
 from dra_driver import cli
-from dra_driver.settings import IGNORED, KNOWN_FEATURE_GATES, Settings
+from dra_driver.feature_gates import KNOWN_FEATURE_GATES
+from dra_driver.settings import IGNORED, Settings
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "settings.md").read_text()
