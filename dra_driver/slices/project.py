@@ -12,10 +12,9 @@ published as the partition it was allocated as. Nothing here talks to a server o
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import assert_never
 
 from dra_driver.devices import partitions as dividing
-from dra_driver.devices.kinds import Device, GpuPart, NodeDevice, name_of
+from dra_driver.devices.kinds import Device, GpuPart, NodeDevice
 from dra_driver.devices.model import (
     Gpu,
     GpuUuid,
@@ -25,30 +24,16 @@ from dra_driver.devices.model import (
     Partition,
     Refusal,
 )
-from dra_driver.devices.shares import ConsumableShare, Division, Share, shares
+from dra_driver.devices.shares import Division, Share, shares
 from dra_driver.slices import counters, order
-from dra_driver.slices.attributes import RESOURCE_NAME, SHARED_AS, Attributes, Omitted, describe
-from dra_driver.slices.capacity import (
-    gpu_capacity,
-    mig_capacity,
-    share_capacity,
-    shareable_memory,
-)
-from dra_driver.slices.consumable import (
-    ALLOWS_MULTIPLE,
-    MOST_ADDED,
-    NO_CONSUMABLES,
-    Consumable,
-    consumable,
-)
+from dra_driver.slices.attributes import Omitted
+from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
 from dra_driver.slices.mig_offer import ALL, MigOffer, MigSource
 from dra_driver.slices.share_offer import NO_SHARES, ShareOffer
+from dra_driver.slices.wire import Published, WireDevice, wire_form
 
 NONE_REFUSED: Mapping[GpuUuid, Refusal] = MappingProxyType({})
 """Every GPU that is to be divided can be switched to MIG mode, as far as is known."""
-
-WireDevice = dict[str, object]
-"""A `Device` of resource.k8s.io/v1: name, attributes, capacity, consumesCounters."""
 
 WireCounterSet = dict[str, object]
 """A `CounterSet` of resource.k8s.io/v1: name, counters."""
@@ -85,14 +70,6 @@ class Projection:
     notes: tuple[Note, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Published:
-    """A device as it is published, and what it is made of."""
-
-    wire: WireDevice
-    source: NodeDevice
-
-
 @dataclass(slots=True)
 class _Offer:
     """What is published of one GPU, as it is gathered."""
@@ -104,11 +81,11 @@ class _Offer:
     consumable: Consumable = NO_CONSUMABLES
     refusal: Refusal | None = None
     in_parts: bool = False
-    whole: _Published | None = None
-    shares: list[_Published] = field(default_factory=list)
-    existing: list[_Published] = field(default_factory=list)
-    existing_shares: list[list[_Published]] = field(default_factory=list)
-    partitions: list[_Published] = field(default_factory=list)
+    whole: Published | None = None
+    shares: list[Published] = field(default_factory=list)
+    existing: list[Published] = field(default_factory=list)
+    existing_shares: list[list[Published]] = field(default_factory=list)
+    partitions: list[Published] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
     omitted: list[Omitted] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -209,8 +186,8 @@ def _arranged(offers: dict[int, _Offer], withheld: list[Withheld], share: ShareO
 
 
 def _shares_in_order(
-    offered: Sequence[Sequence[_Published]], share: ShareOffer
-) -> Sequence[_Published]:
+    offered: Sequence[Sequence[Published]], share: ShareOffer
+) -> Sequence[Published]:
     """Return shares of several devices in order; packed, if those of any of them are to be."""
     divisions = {
         one.source.device.division
@@ -315,13 +292,6 @@ def _offer_shares_alone(offer: _Offer, division: Division) -> None:
             " whole GPU from its shares (feature gate DRAPartitionableDevices)"
         )
     offer.notes.append(f"it is published in shares only: {reason}")
-
-
-def _consuming(offer: _Offer, published: _Published, wanted: counters.Counters) -> _Published:
-    if wanted:
-        name = counters.counter_set_name(offer.gpu)
-        published.wire["consumesCounters"] = counters.consumption(name, wanted)
-    return published
 
 
 def _refusal(gpu: Gpu, refused: Mapping[GpuUuid, Refusal]) -> Refusal | None:
@@ -431,7 +401,7 @@ def _publish(
     division: Division | None = None,
     *,
     serves: str | None = None,
-) -> _Published:
+) -> Published:
     """Return a device of the offer's GPU as it is published, without its counters.
 
     Args:
@@ -440,36 +410,27 @@ def _publish(
         division: how it is divided, if it is.
         serves: the extended resource that it serves, if that is not the one of its kind.
     """
-    source = NodeDevice(gpu=offer.gpu, device=device)
-    attributes = Attributes(device=name_of(offer.gpu, device))
-    describe(source, offer.inventory, attributes)
-    if division is not None:
-        attributes.text(SHARED_AS, division.served_as)
-    if serves is not None:
-        attributes.text(RESOURCE_NAME, serves)
-    match device:
-        case Gpu():
-            omitted = attributes.omitted
-            capacity = gpu_capacity(device, in_parts=offer.in_parts)
-        case MigDevice():
-            added = MOST_ADDED if offer.consumable.is_enabled else 0
-            capacity, too_many = mig_capacity(device, attributes, reserved=added)
-            omitted = [*attributes.omitted, *too_many]
-        case Partition():
-            omitted = [] if offer.partitions else attributes.omitted  # the others lack the same
-            capacity = counters.capacity(counters.engines(device.profile))
-        case Share():
-            omitted = [] if device.index else attributes.omitted  # the others lack the same
-            capacity = share_capacity(device)
-        case ConsumableShare():
-            return _publish(offer, device.of)  # what is published is its device
-        case _:
-            assert_never(device)
-    offer.omitted += omitted
-    wire: WireDevice = {"name": attributes.device, "attributes": attributes.values}
-    is_shareable = division is None and offer.consumable.is_enabled
-    if is_shareable and isinstance(device, Gpu | MigDevice):
-        wire[ALLOWS_MULTIPLE] = True
-        memory = shareable_memory(device, in_parts=offer.in_parts)
-        capacity = consumable(capacity, memory, offer.consumable)
-    return _Published(wire=wire | ({"capacity": capacity} if capacity else {}), source=source)
+    found, omitted = wire_form(
+        NodeDevice(gpu=offer.gpu, device=device),
+        offer.inventory,
+        in_parts=offer.in_parts,
+        consumable_by=offer.consumable,
+        division=division,
+        serves=serves,
+    )
+    others = offer.partitions if isinstance(device, Partition) else _index(device)
+    if not others:
+        offer.omitted += omitted  # the others lack the same
+    return found
+
+
+def _index(device: Device) -> int:
+    """Return the number of a share among those of its device; 0 of any other device."""
+    return device.index if isinstance(device, Share) else 0
+
+
+def _consuming(offer: _Offer, one: Published, wanted: counters.Counters) -> Published:
+    if wanted:
+        name = counters.counter_set_name(offer.gpu)
+        one.wire["consumesCounters"] = counters.consumption(name, wanted)
+    return one

@@ -25,8 +25,9 @@ from dra_driver.slices.consumable import GATED_FIELDS
 from dra_driver.slices.difference import Difference, Kind, differences
 from dra_driver.slices.pool import DesiredPool, Object, build_slices, objects
 from dra_driver.slices.probe import CONSUMES_COUNTERS, stores_counters, stores_taints
-from dra_driver.slices.project import Note, Projection, WireDevice, Withheld, projection
+from dra_driver.slices.project import Note, Projection, Withheld, projection
 from dra_driver.slices.taints import TAINTS, without_taints
+from dra_driver.slices.wire import WireDevice
 from dra_driver.slices.writes import Create, Delete, Owner, Settled, Update, Write, writes_for
 
 log = structlog.get_logger()

@@ -20,7 +20,8 @@ from dra_driver.devices.shares import ConsumableShare, Share
 from dra_driver.health.course import Ailment, Ailments
 from dra_driver.health.findings import Cause, Severity
 from dra_driver.slices.counters import counter_set_name
-from dra_driver.slices.project import Projection, WireDevice, Withheld
+from dra_driver.slices.project import Projection, Withheld
+from dra_driver.slices.wire import WireDevice
 
 TAINTS = "taints"
 """The field of a device."""

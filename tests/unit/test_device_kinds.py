@@ -67,7 +67,7 @@ LAYERS: dict[str, tuple[str, str, Any]] = {
     "kind": ("devices/kinds.py", "kind_of", Device),
     "name": ("devices/kinds.py", "name_of", Device),
     "published attributes": ("slices/attributes.py", "_describe_device", Device),
-    "published capacity": ("slices/project.py", "_publish", Device),
+    "published capacity": ("slices/wire.py", "wire_form", Device),
     "form in a record": ("claims/devices.py", "recorded", Device),
     "back from a record": ("claims/devices.py", "restored", RecordedDevice),
     "record as JSON": ("claims/device_json.py", "_device_json", RecordedDevice),

@@ -8,7 +8,8 @@ import pytest
 import make
 from dra_driver.devices.model import Inventory, MigMode, PciAddress, SickGpu
 from dra_driver.slices.attributes import strict_semver
-from dra_driver.slices.project import WireDevice, projection
+from dra_driver.slices.project import projection
+from dra_driver.slices.wire import WireDevice
 
 
 def project(inventory: Inventory) -> tuple[WireDevice, ...]:
