@@ -7,13 +7,12 @@ API server are waited for, and what they lack is looked for again for as long as
 import platform
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol, assert_never
+from typing import Protocol
 
 import structlog
 
@@ -22,7 +21,7 @@ from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.device_health import Reported, conditions, reported
-from dra_driver.claims.devices import recorded_kind
+from dra_driver.claims.held import HeldDevices
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.memory_watch import MemoryWatch, MemoryWatchTiming
 from dra_driver.claims.mps_events import ClaimEvents, EventTiming, MpsEvents
@@ -36,7 +35,6 @@ from dra_driver.claims.takeover import TakeOver
 from dra_driver.claims.telling import ringing
 from dra_driver.claims.unlimited_memory import UnlimitedMemory
 from dra_driver.devices.holders import Holders
-from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.modprobe import NvidiaModprobe
@@ -49,6 +47,7 @@ from dra_driver.errors import StateError, UnavailableError
 from dra_driver.feature_gates import CONSUMABLE_SHARES, DYNAMIC_MIG
 from dra_driver.kube.connect import connect_pod
 from dra_driver.kube.own_node import OwnNode
+from dra_driver.kube.server_version import ServerVersion
 from dra_driver.kubelet.eviction import Eviction
 from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.liveness import Liveness
@@ -60,9 +59,9 @@ from dra_driver.node_health import NodeHealth
 from dra_driver.node_memory import MemorySettings, node_memory
 from dra_driver.node_shares import NodeShares
 from dra_driver.node_sharing import node_sharing
-from dra_driver.node_usage import NodeUsage, node_look, pods_of_claims
+from dra_driver.node_usage import NodeUsage, node_look, pods_of_claims, prepared_by_type
 from dra_driver.ops.http import HttpEndpoint
-from dra_driver.ops.metrics import DeviceType, Metrics
+from dra_driver.ops.metrics import Metrics
 from dra_driver.settings import Settings
 from dra_driver.shares import last_good
 from dra_driver.shares.source import ShareConfigs
@@ -74,7 +73,7 @@ from dra_driver.slices.node_offer import NodeOffer
 from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.publication import Publication
 from dra_driver.slices.publisher import SlicePublisher
-from dra_driver.slices.share_offer import SharePlacement
+from dra_driver.slices.share_offer import SharePlacement, WholeBesideShares
 from resource_nvidia_com.v1beta1.sharing import SharingStrategy
 
 STOP_SECONDS = 2.0
@@ -122,6 +121,7 @@ class Driver:
             made_here=lambda: self._claims.ownership.made().keys(),
             turned_on=lambda: set(self._claims.ownership.gpus_turned_on()),
             calls=NvmlCalls(clock=clock, answer_seconds=settings.nvml_timeout),
+            lets_go=lambda gpu: self._mig_offer.waits_for_others(gpu),  # noqa: PLW0108 (built later)
         )
         self._metrics.watch_silence(self._session.silences)
         self._build_inventory(roots)
@@ -170,8 +170,10 @@ class Driver:
         """Build what says how much of this node's GPUs is offered, and what carries out shares."""
         settings = self._settings
         self._own_node = OwnNode(self._kube, settings.node_name, clock=clock, random=random.random)
+        self._version = ServerVersion(self._kube, clock=clock)
         self._mig_offer = NodeOffer(
             self._own_node,
+            self._version,
             MigSettings.of(settings.mig, settings.mig_profiles, gate=settings.gate_of(DYNAMIC_MIG)),
             on_change=self._offer_anew,
         )
@@ -238,6 +240,7 @@ class Driver:
             strategies=self._sharing.strategies,
             mig=MigInstances(self._session.mig, holders.of),
             switches=self._refusals,
+            switches_modes=self._mig_offer.switches_modes,
             on_failed_undo=self._metrics.undo_failed,
             tidy=self._sharing.shared_domains.tidy,
             device_metadata=self._settings.gives_device_metadata,
@@ -249,6 +252,7 @@ class Driver:
         self._claims = open_claims(
             directory, parts, boot_id=read_boot_id(roots.proc), version=version("dra-driver")
         )
+        self._held = HeldDevices(self._claims.holdings, self._look_again)
         self._locks = NodeLocks(directory / "locks", clock)
         self._take_over = TakeOver(
             self._claims.holdings, self._locks, self._watcher, self._mig_offer.makes, clock
@@ -263,7 +267,7 @@ class Driver:
             self._claim_status,
             self._unlimited,
         )
-        self._metrics.watch_prepared(self._count_prepared)
+        self._metrics.watch_prepared(lambda: prepared_by_type(self._claims.holdings))
         if self._settings.usage_metrics:
             records, pods = self._claims.records.readable, pods_of_claims(self._kube)
             look = node_look(self._session, roots, directory, records, pods)
@@ -293,7 +297,7 @@ class Driver:
             locks=self._locks,
             pool=self._settings.node_name,
             clock=clock,
-            on_release=self._redivider.ring,
+            on_release=self._on_release,
         )
         self._reconciler = Reconciler(
             api=self._kube,
@@ -422,7 +426,13 @@ class Driver:
         if not self._share_configs.wait_until_looked(FIRST_LOOK_SECONDS):
             raise UnavailableError("the share config waits for the Node's labels")
         inventory = self._health.published(inventory)
-        share = self._shares.offer(inventory, self._claims.divisions, with_counters=with_counters)
+        beside_shares = WholeBesideShares(self._settings.whole_gpus_beside_shares)
+        share = self._shares.offer(
+            inventory,
+            self._claims.divisions,
+            with_counters=with_counters,
+            alone=beside_shares.why_alone(self._version.current),
+        )
         self._redivider.ring()
         if reason := self._device_plugin.why_withheld():
             share = share.refusing_all(inventory, reason)
@@ -430,12 +440,20 @@ class Driver:
             inventory,
             with_counters=with_counters,
             with_consumables=with_consumables,
-            mig=self._mig_offer.current(),
+            mig=self._held.beside(self._mig_offer.current(), inventory),
             refused=self._refusals.current(),
             share=share,
         )
         self._shares.published(found.devices)
         return self._health.tainted(found)
+
+    def _on_release(self) -> None:
+        self._redivider.ring()
+        self._held.released()
+
+    def _look_again(self) -> None:
+        self._watcher.look_soon()
+        self._publisher.publish_anew()
 
     def _offer_anew(self) -> None:
         self._publisher.publish_anew()
@@ -466,22 +484,3 @@ class Driver:
         self._publisher.update(inventory)
         self._health_stream.ring()
         self._claim_status.ring()
-
-    def _count_prepared(self) -> Mapping[DeviceType, int]:
-        return Counter(
-            _device_type(recorded_kind(entry.device))
-            for record in self._claims.records.readable()
-            if self._claims.holdings.is_prepared(record)
-            for entry in record.devices
-        )
-
-
-def _device_type(kind: DeviceKind) -> DeviceType:
-    """Return what a kind of device is called in metrics."""
-    match kind:
-        case DeviceKind.GPU:
-            return DeviceType.GPU
-        case DeviceKind.MIG:
-            return DeviceType.MIG
-        case _:
-            assert_never(kind)

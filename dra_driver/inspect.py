@@ -47,6 +47,7 @@ from dra_driver.settings import (
     ContainerDevRoot,
     ContainerDriverRoot,
     KubeletPluginsDirectory,
+    KubernetesRelease,
     MigProfiles,
     MigSetting,
     NvidiaCdiHookPath,
@@ -54,14 +55,15 @@ from dra_driver.settings import (
     NvidiaDriverRoot,
     ProcRoot,
     SysRoot,
+    WholeGpusBesideShares,
 )
 from dra_driver.shares.config import read_node_config
 from dra_driver.shares.divide import divide
 from dra_driver.shares.last_good import FILE, kept
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY, Consumable
-from dra_driver.slices.mig_offer import ALL, MigOffer, MigSettings
+from dra_driver.slices.mig_offer import ALL, MigOffer, MigSettings, release_of
 from dra_driver.slices.project import NONE_REFUSED, Projection, projection
-from dra_driver.slices.share_offer import NO_SHARES, ShareOffer
+from dra_driver.slices.share_offer import NO_SHARES, ShareOffer, WholeBesideShares
 from dra_driver.table import aligned
 from resource_nvidia_com.device_plugin import NodeConfig
 
@@ -97,6 +99,8 @@ class Inspect(CommandSettings):
     proc_root: ProcRoot
     mig: MigSetting
     mig_profiles: MigProfiles
+    kubernetes: KubernetesRelease
+    whole_gpus_beside_shares: WholeGpusBesideShares
     consumable_shares: ConsumableShares
     kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
         description="Holds the driver's notes of the MIG devices that it made for claims.",
@@ -120,10 +124,13 @@ class Inspect(CommandSettings):
                 nvml_version=lambda: inventory.driver_version,
             ),
         )
-        offer = MigSettings.of(self.mig, self.mig_profiles).offer_of_any_node()
+        kubernetes = release_of(self.kubernetes)
+        offer = MigSettings.of(self.mig, self.mig_profiles).offer_of_any_node(kubernetes)
+        beside_shares = WholeBesideShares(self.whole_gpus_beside_shares)
         share = replace(
             shares_of(self.kubelet_plugins_directory_path / DRIVER_NAME, inventory),
             consumable=Consumable.of(self.consumable_shares),
+            alone=beside_shares.why_alone(lambda: kubernetes),
         )
         if self.cdi:
             sys.stdout.write(spec_text(edits, problems, self.output))

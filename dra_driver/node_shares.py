@@ -142,12 +142,26 @@ class NodeShares:
         """Return how devices are still to be changed; nothing before the first offer."""
         return self._pending(self._inventory.current())
 
-    def offer(self, inventory: Inventory, holding: Holding, *, with_counters: bool) -> ShareOffer:
+    def offer(
+        self,
+        inventory: Inventory,
+        holding: Holding,
+        *,
+        with_counters: bool,
+        alone: str | None = None,
+    ) -> ShareOffer:
         """Return what to offer of an inventory, and note it.
+
+        Args:
+            inventory: the GPUs.
+            holding: how devices are divided now.
+            with_counters: whether the API server stores counters.
+            alone: why divided devices are offered as their shares alone; None if they are not.
 
         Raises:
             StateError: the records cannot be read.
         """
+        with_counters = with_counters and alone is None  # for all that concerns shares
         state = self._configs.current()
         gpus = frozenset(gpu.uuid for gpu in inventory.gpus)
         divided = self._of(inventory)
@@ -165,6 +179,7 @@ class NodeShares:
             placement=self._placement,
             refused=refused,
             serving=divided.serving,
+            alone=alone,
         )
         if state.is_known:
             return offer

@@ -4,13 +4,19 @@ In: NVML as the driver or a command has it open, and where things are. Out: look
 that makes them for scrapers.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import assert_never
 
 import structlog
 
 from dra_driver.cdi.roots import Roots
+from dra_driver.claims.devices import recorded_kind
+from dra_driver.claims.holdings import Holdings
 from dra_driver.claims.record import ClaimRecord
+from dra_driver.devices.kinds import DeviceKind
+from dra_driver.ops.metrics import DeviceType
 from dra_driver.ops.usage_metrics import UsageSeries
 from dra_driver.usage.known import known_below
 from dra_driver.usage.node import Loads, NodeLook, NodeUse
@@ -76,3 +82,23 @@ class NodeUsage:
             self._is_said = True
             log.warning("processes of containers not seen", reason=NOT_SEEN)
         return series(use)
+
+
+def prepared_by_type(holdings: Holdings) -> Mapping[DeviceType, int]:
+    """Return how many devices claims have, by what they are called in metrics."""
+    return Counter(
+        _device_type(recorded_kind(entry.device))
+        for record in holdings.records.readable()
+        if holdings.is_prepared(record)
+        for entry in record.devices
+    )
+
+
+def _device_type(kind: DeviceKind) -> DeviceType:
+    match kind:
+        case DeviceKind.GPU:
+            return DeviceType.GPU
+        case DeviceKind.MIG:
+            return DeviceType.MIG
+        case _:
+            assert_never(kind)

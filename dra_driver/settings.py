@@ -148,8 +148,10 @@ MigSetting = Annotated[
     Field(
         "auto",
         validation_alias="mig",
-        description="MIG devices for claims: made on demand, only those that exist, or none; auto: "
-        "on demand, but where mig-manager's label is on the Node those that exist.",
+        description="MIG devices for claims: on-demand: made on every GPU, switching MIG modes; "
+        "existing: those that others made; off: none; auto: made on GPUs that are in MIG mode, "
+        "switching none, but existing where mig-manager's label is on the Node, and on Kubernetes "
+        "older than 1.37.",
     ),
 ]
 MigProfiles = Annotated[
@@ -159,6 +161,24 @@ MigProfiles = Annotated[
         validation_alias="mig_profiles",
         pattern=r"^([0-9][0-9a-z.+-]*(,[0-9][0-9a-z.+-]*)*)?$",
         description="MIG profiles that are made on demand, such as 1g.10gb,3g.40gb; unset: all.",
+    ),
+]
+KubernetesRelease = Annotated[
+    str,
+    Field(
+        "1.37",
+        pattern=r"^1\.[0-9]{1,3}$",
+        description="The version of Kubernetes to answer for, such as 1.36: before 1.37 less is "
+        "offered by default.",
+    ),
+]
+WholeGpusBesideShares = Annotated[
+    Literal["auto", "always", "never"],
+    Field(
+        "auto",
+        validation_alias="whole_gpus_beside_shares",
+        description="Offer a device that is divided into shares as a whole, too: always, which "
+        "needs counters, or never; auto: from Kubernetes 1.37 on.",
     ),
 ]
 ConsumableShares = Annotated[
@@ -296,6 +316,7 @@ class Settings(CommandSettings):
         description="Which GPU the next share is of: another one, or the same until it is full; "
         "auto: packed where MPS lets a request have several, else spread.",
     )
+    whole_gpus_beside_shares: WholeGpusBesideShares
     share_memory: Literal["auto", "mps"] = Field(
         "auto",
         description="What keeps shares to their memory; auto: the best that the node has, mps: not "

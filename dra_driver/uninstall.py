@@ -303,6 +303,7 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
         strategies=_strategies(roots, session, requests, shared, memory),
         mig=MigInstances(session.mig, holders.of),
         switches=Refusals(holders.of, clock, lambda: None),
+        switches_modes=False,  # what was switched for claims is put back all the same
         tidy=shared.tidy,
     )
     holder.append(

@@ -100,6 +100,7 @@ class MigDevices:
         ownership: where it is noted what was made.
         inventory: the GPUs of this node.
         switches: told which GPUs were switched to MIG mode, or could not be, and for which claim.
+        switches_modes: whether MIG mode may be turned on for a claim.
     """
 
     def __init__(
@@ -108,11 +109,14 @@ class MigDevices:
         ownership: Ownership,
         inventory: InventorySource,
         switches: SwitchObserver,
+        *,
+        switches_modes: bool,
     ) -> None:
         self._hardware = hardware
         self._ownership = ownership
         self._inventory = inventory
         self._switches = switches
+        self._switches_modes = switches_modes
         self._left_on: dict[GpuUuid, str] = {}
         """Why the mode of a GPU could not be turned off, which was said."""
 
@@ -141,6 +145,7 @@ class MigDevices:
             raise DeviceError(
                 f'device "{entry.name}" is not there any more, and cannot be made: {reason}'
             )
+        self._check_mode(place.slot)
         return place
 
     def todo(
@@ -263,7 +268,7 @@ class MigDevices:
                 f"{slot.gpu} does not say at this moment that it has MIG profile "
                 f"{slot.profile_id} at {slot.start}"
             )
-        if self._hardware.mode(slot.gpu) is not MigMode.ENABLED:
+        if not self._check_mode(slot):
             self._ownership.note_mode(slot.gpu)
         try:
             made = self._hardware.make(partition)
@@ -272,6 +277,23 @@ class MigDevices:
             raise
         self._switches.switched(slot.gpu)
         return made
+
+    def _check_mode(self, slot: MigSlot) -> bool:
+        """Tell whether a GPU is in MIG mode; if not, it has to be allowed to turn it on.
+
+        Raises:
+            DeviceError: it is not in MIG mode, and stays so.
+        """
+        if self._hardware.mode(slot.gpu) is MigMode.ENABLED:
+            return True
+        if not self._switches_modes:
+            raise DeviceError(
+                f"{slot.gpu} is not in MIG mode, so that no MIG device can be made on it: MIG mode"
+                " was turned off after the claim was allocated, and this driver turns it on only"
+                f" with --mig on-demand. Turn it on again (nvidia-smi -i {slot.gpu} -mig 1), or"
+                " delete the pod and its claim so that they are scheduled anew"
+            )
+        return False
 
     def _destroy(self, slot: MigSlot, uid: ClaimUid) -> None:
         if self._ownership.maker(slot) == uid:

@@ -33,10 +33,10 @@ class NodeParts:
 
     `divisions` returns how the node's share config wants devices to be divided, and
     `why_no_divisions` why that is not known, if it is not; `offered` is by which shares were
-    offered. `tidy` ends what claims share and none
-    of them uses any more; it is called now and then, after mending. Deadlines are values of
-    `clock`; `wall_clock` is in seconds since the epoch. `device_metadata` says whether containers
-    get files with metadata of their devices.
+    offered. `switches_modes` says whether MIG modes may be switched for claims. `tidy` ends what
+    claims share and none of them uses any more; it is called now and then, after mending. Deadlines
+    are values of `clock`; `wall_clock` is in seconds since the epoch. `device_metadata` says
+    whether containers get files with metadata of their devices.
     """
 
     inventory: InventorySource
@@ -45,6 +45,7 @@ class NodeParts:
     strategies: Mapping[str, Sharing]
     mig: MigHardware
     switches: SwitchObserver
+    switches_modes: bool
     divisions: Callable[[], Mapping[GpuPart, Division]] = dict
     why_no_divisions: Callable[[], str | None] = lambda: None
     offered: Offered = field(default_factory=NothingOffered)
@@ -106,12 +107,12 @@ def open_claims(
     records = RecordStore(directory, version)
     ownership = Ownership(directory, boot_id)
     holdings = Holdings(records, ownership, boot_id)
-    mig = MigDevices(parts.mig, ownership, parts.inventory, parts.switches)
-    realisers = Realisers(WholeGpus(parts.mig, ownership), mig)
+    modes, on_failed = parts.switches_modes, parts.on_failed_undo
+    mig = MigDevices(parts.mig, ownership, parts.inventory, parts.switches, switches_modes=modes)
+    realisers = Realisers(WholeGpus(parts.mig, ownership, switches_modes=modes), mig)
     strategies = Strategies(parts.strategies)
     metadata = MetadataFiles(directory, is_on=parts.device_metadata)
     specs = ClaimSpecs(parts.specs, metadata, parts.edits, parts.inventory, strategies)
-    on_failed = parts.on_failed_undo
     undoers = Undoers(strategies=strategies, realisers=realisers, on_failed=on_failed)
     cleanup = Cleanup(
         holdings=holdings,

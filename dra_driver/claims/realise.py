@@ -54,7 +54,11 @@ class Realiser(Protocol[W]):
         ...
 
     def todo(self, found: Sequence[DeviceRecord], gpus: Mapping[GpuUuid, Gpu]) -> Iterator[W]:
-        """Yield what is to be done so that these devices exist; nothing for those that do."""
+        """Yield what is to be done so that these devices exist; nothing for those that do.
+
+        Raises:
+            DeviceError: it must not be done.
+        """
         ...
 
     def make(self, todo: W, uid: ClaimUid) -> Mapping[RecordedPartition, RecordedMig]:
@@ -87,11 +91,17 @@ class Realiser(Protocol[W]):
 
 
 class WholeGpus:
-    """Whole GPUs: always there, but MIG mode has to be off."""
+    """Whole GPUs: always there, but MIG mode has to be off.
 
-    def __init__(self, hardware: MigHardware, ownership: Ownership) -> None:
+    With `switches_modes` it is turned off for claims, else only where this driver turned it on.
+    """
+
+    def __init__(
+        self, hardware: MigHardware, ownership: Ownership, *, switches_modes: bool
+    ) -> None:
         self._hardware = hardware
         self._ownership = ownership
+        self._switches_modes = switches_modes
 
     def find(self, entry: DeviceRecord, allocated: NodeDevice, uid: ClaimUid) -> RecordedDevice:  # noqa: ARG002 (a Realiser)
         """Return the GPU.
@@ -101,21 +111,21 @@ class WholeGpus:
         """
         gpu = allocated.gpu
         if not entry.admin_access and gpu.mig_mode is MigMode.ENABLED and not is_whole(gpu):
-            raise DeviceError(
-                f'device "{entry.name}" is in MIG mode and cannot be used as a whole: ask for a '
-                f"MIG device, or have MIG turned off (nvidia-smi -i {gpu.index} -mig 0)"
-            )
+            raise _in_mig_mode(entry, gpu)
         return recorded(gpu)
 
     def todo(
         self, found: Sequence[DeviceRecord], gpus: Mapping[GpuUuid, Gpu]
     ) -> Iterator[TurnMigModeOff]:
         """Yield the GPUs whose MIG mode is in the way."""
-        for uuid in {entry.device.gpu: None for entry in found if not entry.admin_access}:
+        for uuid, entry in {one.device.gpu: one for one in found if not one.admin_access}.items():
             knows_mig = gpus[uuid].mig is not None
             if knows_mig and self._hardware.mode(uuid) is MigMode.ENABLED:
                 # What we turned on ourselves was off before.
-                yield TurnMigModeOff(gpu=uuid, restore=not self._ownership.turned_on(uuid))
+                is_ours = self._ownership.turned_on(uuid)
+                if not (is_ours or self._switches_modes):
+                    raise _in_mig_mode(entry, gpus[uuid])
+                yield TurnMigModeOff(gpu=uuid, restore=not is_ours)
 
     def make(
         self,
@@ -135,6 +145,14 @@ class WholeGpus:
     def mend(self, entry: DeviceRecord, record: ClaimRecord) -> RecordedDevice:  # noqa: ARG002 (a Realiser)
         """Return the device as it is recorded: a GPU is there, or the inventory lacks it."""
         return entry.device
+
+
+def _in_mig_mode(entry: DeviceRecord, gpu: Gpu) -> DeviceError:
+    return DeviceError(
+        f'device "{entry.name}" is in MIG mode and cannot be used as a whole: delete the pod and '
+        "its claim so that they are scheduled anew, ask for a MIG device, or have MIG turned off "
+        f"(nvidia-smi -i {gpu.index} -mig 0)"
+    )
 
 
 class Realisers:

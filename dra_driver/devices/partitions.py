@@ -43,6 +43,16 @@ def awaits_reset(gpu: Gpu) -> bool:
     return mig.pending_mode is not gpu.mig_mode
 
 
+def awaits_mode(gpu: Gpu) -> bool:
+    """Tell whether somebody has set another MIG mode that is not in force yet, for any reason.
+
+    A card that changes its mode without a reset does not as long as a process has it open, be it
+    this one.
+    """
+    mig = gpu.mig
+    return mig is not None and not mig.is_virtual and mig.pending_mode is not gpu.mig_mode
+
+
 def is_partitioned(gpu: Gpu) -> bool:
     """Tell whether this driver makes MIG devices on the GPU when claims ask for them."""
     return gpu.mig is not None and why_not_partitioned(gpu) is None

@@ -7,7 +7,8 @@ Opening is avoided otherwise: it wakes GPUs without persistence mode, which take
 While someone makes or destroys MIG instances the library is lent, and stays open. So it does while
 a GPU hangs in a call: that GPU is sick then, and the others answer as ever (nvml_calls.py).
 A GPU that somebody has open cannot be reset. So while one waits for the reset that changes its MIG
-mode, NVML is closed after each look, and opened by whoever needs it.
+mode, NVML is closed after each look, and opened by whoever needs it; and so where only others
+switch modes, while one waits for a mode that it can take without a reset.
 """
 
 import os
@@ -21,7 +22,7 @@ from typing import TypeVar
 
 from dra_driver.devices.discovery import discover, with_ownership
 from dra_driver.devices.load import GpuLoad
-from dra_driver.devices.model import GpuUuid, Inventory, MigSlot
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigSlot
 from dra_driver.devices.nvml import NvmlLibrary, find_library
 from dra_driver.devices.nvml_calls import NvmlCalls
 from dra_driver.devices.nvml_memory_limits import MemoryLimits
@@ -51,6 +52,7 @@ class DriverSession:
         made_here: Callable[[], AbstractSet[MigSlot]] = frozenset,
         turned_on: Callable[[], AbstractSet[GpuUuid]] = frozenset,
         calls: NvmlCalls | None = None,
+        lets_go: Callable[[Gpu], bool] = awaits_reset,
     ) -> None:
         """Take where to look; nothing is opened yet.
 
@@ -63,6 +65,7 @@ class DriverSession:
                 before the first call that makes one until after the last that destroys it.
             turned_on: says which GPUs' MIG mode this driver has turned on, or is about to.
             calls: makes the calls into NVML.
+            lets_go: tells whether a GPU needs nobody to have it open, this process neither.
         """
         self._driver_root = driver_root
         self._dev = dev
@@ -71,6 +74,7 @@ class DriverSession:
         self._pci = PciBus(sys_root)
         self._calls = calls or NvmlCalls(clock=time.monotonic)
         self._opening: NvmlLibrary | None = None
+        self._lets_go = lets_go
         self._made_here = made_here
         self._turned_on = turned_on
         self._library: NvmlLibrary | None = None
@@ -97,7 +101,7 @@ class DriverSession:
         slots |= self._made_here()
         turned_on |= self._turned_on()
         self._looks_while_sick = self._looks_while_sick + 1 if inventory.sick else 0
-        if any(awaits_reset(gpu) for gpu in inventory.gpus):
+        if any(self._lets_go(gpu) for gpu in inventory.gpus):
             self._rest()
         return with_ownership(inventory, slots, turned_on)
 

@@ -28,6 +28,7 @@ from dra_driver.doctor.finding import (
 from dra_driver.doctor.installed import DaemonSets
 from dra_driver.doctor.node_checks import NODE_LABEL
 from dra_driver.kube.resource import RESOURCE_CLAIMS
+from dra_driver.kube.server_version import version_numbers
 from dra_driver.slices.device_plugin import counted_by_plugin
 from dra_driver.slices.pool import Object
 
@@ -376,13 +377,6 @@ def _bound(policy: str, bindings: Sequence[Object]) -> Iterator[Seen]:
             f"ValidatingAdmissionPolicy {policy} has no binding, so it does nothing",
             INSTALL_AGAIN,
         )
-
-
-def version_numbers(version: str) -> tuple[int, int] | None:
-    """Return the first two numbers of a version such as v1.37.1+k3s1; None if it has none."""
-    major, _, rest = version.removeprefix("v").partition(".")
-    minor = rest.partition(".")[0].rstrip("+")
-    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
 
 
 def _texts(values: Object) -> dict[str, str]:

@@ -17,15 +17,22 @@ from pydantic_settings import SettingsConfigDict
 
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.settings import CommandSettings, ConsumableShares, MigProfiles, MigSetting
+from dra_driver.settings import (
+    CommandSettings,
+    ConsumableShares,
+    KubernetesRelease,
+    MigProfiles,
+    MigSetting,
+    WholeGpusBesideShares,
+)
 from dra_driver.shares.config import read_file
 from dra_driver.shares.divide import divide
 from dra_driver.simulator.nodes import inventory_of, on_node
 from dra_driver.slices.consumable import Consumable
-from dra_driver.slices.mig_offer import ALL, MigOffer, MigSettings
+from dra_driver.slices.mig_offer import ALL, MigOffer, MigSettings, release_of
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import projection
-from dra_driver.slices.share_offer import NO_SHARES, ShareOffer
+from dra_driver.slices.share_offer import NO_SHARES, ShareOffer, WholeBesideShares
 from resource_nvidia_com.device_plugin import NodeConfig
 
 _GENERATION = 1
@@ -51,6 +58,8 @@ class Slices(CommandSettings):
     )
     mig: MigSetting
     mig_profiles: MigProfiles
+    kubernetes: KubernetesRelease
+    whole_gpus_beside_shares: WholeGpusBesideShares
     share_config: Path | None = Field(
         None,
         description="File that says how devices are divided into shares, as for the driver.",
@@ -64,12 +73,15 @@ class Slices(CommandSettings):
             DriverError: there is no such profile, or its machine cannot be simulated.
         """
         inventory = inventory_of(self.profile)
-        offer = MigSettings.of(self.mig, self.mig_profiles).offer_of_any_node()
+        kubernetes = release_of(self.kubernetes)
+        offer = MigSettings.of(self.mig, self.mig_profiles).offer_of_any_node(kubernetes)
+        beside_shares = WholeBesideShares(self.whole_gpus_beside_shares)
+        alone = beside_shares.why_alone(lambda: kubernetes)
         config = NodeConfig() if self.share_config is None else read_file(self.share_config)
         consumable = Consumable.of(self.consumable_shares)
         for node in node_names(self.node_name, self.count):
             there = on_node(inventory, node)
-            share = replace(shares_of(config, there), consumable=consumable)
+            share = replace(shares_of(config, there), consumable=consumable, alone=alone)
             text = yaml.dump_all(
                 slices_of(there, node, offer, share),
                 Dumper=_Plain,

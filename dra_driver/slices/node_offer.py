@@ -1,62 +1,132 @@
-"""What this node offers of MIG at present: the settings, and the Node's labels as they change.
+"""What this node offers of MIG at present: the settings, the Node's labels, Kubernetes' version.
 
-In: settings, and where they leave it to the labels these. Out: the `MigOffer` that holds, and a
-call when another one does. The labels are followed only where they decide.
+In: settings, and where they leave it to the node its labels and the API server's version. Out: the
+`MigOffer` that holds, and a call when another label decides. The labels are followed only where
+they decide; the version is asked for with each publication, so that a cluster that is upgraded gets
+another offer without a restart.
 """
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 import structlog
 
+from dra_driver.devices.model import Gpu
+from dra_driver.devices.partitions import awaits_mode, awaits_reset
+from dra_driver.errors import DriverError
 from dra_driver.kube.own_node import Labels, OwnNode
-from dra_driver.slices.mig_offer import MigOffer, MigSettings
+from dra_driver.slices.mig_offer import (
+    COST_BEFORE_1_37,
+    MIG_MANAGER_LABEL,
+    KubernetesVersion,
+    MigOffer,
+    MigSettings,
+    has_cheap_counters,
+    named,
+)
 
 log = structlog.get_logger()
 
 
+class Version(Protocol):
+    """Knows the version of Kubernetes (kube/server_version.py)."""
+
+    def current(self) -> KubernetesVersion | None:
+        """Return it; None where the API server does not say. Raises UnavailableError."""
+        ...
+
+
 class NodeOffer:
-    """What is offered of MIG on one node. `on_change` is called when that has become another."""
+    """What is offered of MIG on one node. `on_change` is called when that may be another."""
 
     def __init__(
-        self, labels: OwnNode, settings: MigSettings, *, on_change: Callable[[], None]
+        self,
+        labels: OwnNode,
+        version: Version,
+        settings: MigSettings,
+        *,
+        on_change: Callable[[], None],
     ) -> None:
-        """Take where labels come from, and listen if they decide; nothing is asked yet."""
+        """Take where labels and version come from, and listen if they decide; nothing is asked."""
         self._labels = labels
+        self._version = version
         self._settings = settings
         self._on_change = on_change
         self._lock = threading.Lock()
-        self._offer = None if settings.heeds_labels else settings.offer({})
-        if settings.heeds_labels:
+        self._is_asked = False
+        self._decided_by: tuple[str | None] | None = None
+        self._offer: MigOffer | None = None
+        self._is_warned = False
+        if settings.heeds_node:
             labels.listen(self._take)
-        else:
-            self._say(settings.offer({}))
 
     def current(self) -> MigOffer:
-        """Return what holds now; the first time the API server may be asked for the Node.
+        """Return what holds now; the API server may be asked for the Node and its version.
 
         Raises:
-            DriverError: it does not answer.
+            DriverError: it does not answer, and has not before.
         """
-        offer = self._offer
-        if offer is not None:
-            return offer
-        return self._take(self._labels.current())
-
-    def makes(self) -> bool:
-        """Tell whether MIG devices are made for claims on this node; raises as `current`."""
-        return self.current().why_none_made() is None
-
-    def _take(self, labels: Labels) -> MigOffer:
-        offer = self._settings.offer(labels)
+        if self._settings.heeds_node:
+            offer = self._of_node()
+        else:
+            offer = self._settings.offer({}, None)
+            self._warn(offer)
         with self._lock:
             before, self._offer = self._offer, offer
         if offer != before:
-            self._say(offer)
-            if before is not None:
-                self._on_change()
+            _say(offer)
         return offer
 
-    def _say(self, offer: MigOffer) -> None:
-        profiles = sorted(offer.profiles) or "all"
-        log.info("mig devices offered", source=offer.source, why=offer.why, profiles=profiles)
+    @property
+    def switches_modes(self) -> bool:
+        """Whether MIG modes may be switched for claims on this node."""
+        return self._settings.switches_modes
+
+    def waits_for_others(self, gpu: Gpu) -> bool:
+        """Tell whether a GPU waits for a MIG mode that others have set, with nobody using it."""
+        return awaits_reset(gpu) if self.switches_modes else awaits_mode(gpu)
+
+    def makes(self) -> bool:
+        """Tell whether MIG devices that claims have are made here; raises as `current`."""
+        return self._settings.makes(self._labels.current() if self._settings.heeds_node else {})
+
+    def _of_node(self) -> MigOffer:
+        self._is_asked = True  # from here on another label has to be told of
+        labels = self._labels.current()
+        with self._lock:
+            self._decided_by = self._decided_by or (labels.get(MIG_MANAGER_LABEL),)
+        is_labelled = MIG_MANAGER_LABEL in labels
+        return self._settings.offer(labels, None if is_labelled else self._version.current())
+
+    def _take(self, labels: Labels) -> None:
+        """Have the offer looked at again, because the label is another one."""
+        now = (labels.get(MIG_MANAGER_LABEL),)
+        with self._lock:
+            is_same = self._decided_by == now
+            self._decided_by = now
+        if self._is_asked and not is_same:
+            self._on_change()
+
+    def _warn(self, offer: MigOffer) -> None:
+        """Say once what it costs to have all partitions on offer before Kubernetes 1.37."""
+        if self._is_warned or not offer.switches_modes:
+            return
+        try:
+            kubernetes = self._version.current()
+        except DriverError:
+            return  # asked again with the next publication
+        if kubernetes is None or has_cheap_counters(kubernetes):
+            return
+        self._is_warned = True
+        log.warning(
+            "mig on demand slows the scheduler",
+            kubernetes=named(kubernetes),
+            reason=COST_BEFORE_1_37,
+            advice="set --mig auto or existing, or upgrade to Kubernetes 1.37",
+        )
+
+
+def _say(offer: MigOffer) -> None:
+    profiles = sorted(offer.profiles) or "all"
+    log.info("mig devices offered", source=offer.source, why=offer.why, profiles=profiles)

@@ -98,7 +98,7 @@ class _Offer:
     @property
     def division(self) -> Division | None:
         """How the GPU is divided into shares; none while it is in MIG mode through others."""
-        if self.gpu.was_put_in_mig_mode:
+        if self.gpu.was_put_in_mig_mode and not self.mig.keeps_whole(self.gpu):
             return None
         return self.share.divisions.get(GpuPart(gpu=self.gpu.uuid))
 
@@ -139,7 +139,7 @@ def projection(
         if refused_for := share.refused.get(GpuPart(gpu=gpu.uuid)):
             withheld.append(Withheld(index=gpu.index, reason=refused_for))
             continue
-        refusal = _refusal(gpu, refused)
+        refusal = _refusal(gpu, refused) if mig.switches_modes else None
         offer = _Offer(
             gpu=gpu,
             inventory=inventory,
@@ -199,20 +199,36 @@ def _shares_in_order(
 
 
 def _fill(offer: _Offer, *, with_counters: bool) -> None:
-    if offer.mig.source is not MigSource.OFF:
-        _offer_existing(offer, with_counters=with_counters)
+    gpu, mig = offer.gpu, offer.mig
+    beside_shares = with_counters and offer.share.alone is None
+    if mig.source is not MigSource.OFF and not mig.keeps_whole(gpu):
+        _offer_existing(offer, with_counters=beside_shares)
+    if mig.keeps_parts(gpu):
+        _offer_kept_parts(offer, with_counters=with_counters)
+        return
     division = offer.division
-    if division is not None and (division.together or not with_counters):
+    if division is not None and (division.together or not beside_shares):
         _offer_shares_alone(offer, division)
         return
-    if offer.mig.why_none_made() is not None:
-        _offer_undivided(offer, None)  # of this node, and not of the GPU
+    if not mig.divides(gpu):
+        # Else it is of this node, or the GPU's own mode, and not something that is missing.
+        _offer_undivided(offer, _why_mode_waits(gpu) if mig.source is MigSource.AUTO else None)
         return
     reason = _why_undivided(offer, with_counters=with_counters)
     if reason is None and offer.gpu.mig is not None:
         _offer_parts(offer)
     else:
         _offer_undivided(offer, reason)
+
+
+def _why_mode_waits(gpu: Gpu) -> str | None:
+    """Return why MIG mode is not in force that somebody turned on; None if nobody did."""
+    if gpu.mig_mode is MigMode.ENABLED or not dividing.awaits_mode(gpu):
+        return None
+    return dividing.why_not_partitioned(gpu) or (
+        "MIG mode was to be turned on, which others that have the GPU open keep it from; end these,"
+        f" and turn it on again (nvidia-smi -i {gpu.pci_address} -mig 1)"
+    )
 
 
 def _why_undivided(offer: _Offer, *, with_counters: bool) -> str | None:
@@ -286,6 +302,8 @@ def _offer_shares_alone(offer: _Offer, division: Division) -> None:
     _offer_shares(offer, division, {})
     if division.together:
         reason = "one MPS daemon serves its shares together with those of other GPUs"
+    elif offer.share.alone is not None:
+        reason = offer.share.alone
     else:
         reason = (
             "the API server does not store counters, without which nothing keeps a claim for the"
@@ -314,7 +332,8 @@ def _offer_parts(offer: _Offer) -> None:
             wanted := counters.used(partition.profile, partition.placement, everything), left
         )
     }
-    is_offered_whole = dividing.is_whole(gpu) and not others
+    can_be_whole = offer.mig.switches_modes and dividing.is_whole(gpu)
+    is_offered_whole = can_be_whole and not others
     share: dict[str, int] = {}
     if division is not None and is_offered_whole:
         parts = {one: counters.in_shares(each, division.count) for one, each in parts.items()}
@@ -332,7 +351,7 @@ def _offer_parts(offer: _Offer) -> None:
     if is_offered_whole:
         whole = _publish(offer, gpu, division)
         offer.whole = _consuming(offer, whole, counters.of(told, everything))
-    elif dividing.is_whole(gpu):
+    elif can_be_whole:
         offer.notes.append(
             "it is not published as a whole, because there are GPU instances on it that this"
             f" driver did not make: to give it out as a whole, destroy them (nvidia-smi mig -i"
@@ -348,11 +367,35 @@ def _wished(offer: _Offer) -> tuple[Partition, ...]:
     Those that claims have are among them, whatever profiles are wished by now: the scheduler counts
     what a device uses of the GPU only as long as it is published.
     """
-    made = {one.slot for one in dividing.made_here(offer.gpu)}
+    kept = offer.mig.kept(offer.gpu)
     return tuple(
         one
         for one in dividing.partitions(offer.gpu)
-        if offer.mig.includes(one.profile) or one.slot in made
+        if offer.mig.includes(one.profile) or one.slot in kept
+    )
+
+
+def _offer_kept_parts(offer: _Offer, *, with_counters: bool) -> None:
+    """Offer the MIG devices that claims have, to nobody else, and nothing else of the GPU.
+
+    They consume what the GPU has none of, so that the scheduler gives out none of them again.
+    """
+    gpu = offer.gpu
+    places = offer.mig.kept(gpu) if with_counters else ()
+    named = (dividing.partition_named(gpu, one.profile_id, one.start) for one in places)
+    parts = order.in_packing_order([one for one in named if one is not None])
+    everything = counters.whole(gpu.mig.profiles) if gpu.mig is not None and parts else {}
+    for partition in parts:
+        taken = counters.used(partition.profile, partition.placement, everything)
+        offer.counters |= dict.fromkeys(taken, 0)
+        offer.partitions.append(_consuming(offer, _publish(offer, partition), taken))
+    offer.notes.append(
+        "nothing else of it is offered until claims have given back its MIG devices: "
+        + (
+            "this driver turned its MIG mode on for claims, and turns it off after the last"
+            if gpu.mig_mode is MigMode.ENABLED
+            else "its MIG mode was turned off under them"
+        )
     )
 
 
@@ -373,11 +416,16 @@ def _offer_undivided(offer: _Offer, reason: str | None) -> None:
     gpu = offer.gpu
     if reason is not None:
         offer.notes.append(f"no MIG devices are made on it: {reason}")
-    if gpu.mig is not None and gpu.mig.instances:
+    is_kept = offer.mig.keeps_whole(gpu)
+    if is_kept:
+        offer.notes.append(
+            "its MIG mode was turned on while claims have it as a whole, so it is offered in MIG"
+            " devices once they have ended"
+        )
+    elif gpu.mig is not None and gpu.mig.instances:
         return
-    if gpu.mig_mode is not MigMode.ENABLED or (
-        offer.mig.source is MigSource.ON_DEMAND and dividing.is_whole(gpu)
-    ):
+    can_be_whole = offer.mig.switches_modes and dividing.is_whole(gpu)
+    if gpu.mig_mode is not MigMode.ENABLED or is_kept or can_be_whole:
         division = offer.division
         offer.whole = _publish(offer, gpu, division)
         if division is not None:
@@ -386,8 +434,10 @@ def _offer_undivided(offer: _Offer, reason: str | None) -> None:
             offer.counters[counters.SHARES] = division.count
     elif gpu.mig is None or gpu.mig.problem is None:
         offer.notes.append(
-            "MIG mode is on, so it cannot be used as a whole GPU, and it has no MIG device; to"
-            f" publish the whole GPU, turn MIG mode off: nvidia-smi -i {gpu.pci_address} -mig 0"
+            "MIG mode is on, so it cannot be used as a whole GPU, and it has no MIG device: make"
+            f" some (nvidia-smi mig -i {gpu.pci_address} -cgi PROFILES -C, or mig-parted), or turn"
+            f" MIG mode off for a whole GPU (nvidia-smi -i {gpu.pci_address} -mig 0)"
+            + (f", {offer.mig.way_out}" if offer.mig.way_out else "")
         )
 
 

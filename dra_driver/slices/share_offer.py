@@ -4,7 +4,7 @@ In: the divisions that hold (claims/divisions.py), what could not be divided as 
 asks, and the setting `--share-placement`. Out: a `ShareOffer`. Pure.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -12,6 +12,41 @@ from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
+from dra_driver.slices.mig_offer import KubernetesVersion, has_cheap_counters, named
+
+
+class WholeBesideShares(StrEnum):
+    """Whether a device that is divided into shares is offered as a whole, too."""
+
+    ALWAYS = "always"
+    """It is, and counters keep the two apart."""
+
+    NEVER = "never"
+    """Its shares are offered alone, without counters, as the device plugin does."""
+
+    AUTO = "auto"
+    """It is where counters cost the scheduler little: from Kubernetes 1.37 on."""
+
+    def why_alone(self, version: Callable[[], KubernetesVersion | None]) -> str | None:
+        """Return why shares are offered alone; None if they are not.
+
+        Args:
+            version: returns the version of Kubernetes; asked where that decides.
+        """
+        match self:
+            case WholeBesideShares.ALWAYS:
+                return None
+            case WholeBesideShares.NEVER:
+                return "--whole-gpus-beside-shares is never"
+            case WholeBesideShares.AUTO:
+                kubernetes = version()
+                if has_cheap_counters(kubernetes):
+                    return None
+                return (
+                    f"on {named(kubernetes)} counters, which would keep the whole GPU from its"
+                    " shares, slow the scheduler down (--whole-gpus-beside-shares always offers"
+                    " both)"
+                )
 
 
 class SharePlacement(StrEnum):
@@ -37,6 +72,8 @@ class ShareOffer:
         placement: on which device the next share is given out.
         refused: why a device is not divided as the share config asks; it is not offered at all, for
             who asks for a share is not to get all of it.
+        serving: the extended resource that a device serves, if not the one of its kind.
+        alone: why a divided device is offered as its shares and not as a whole; None if it is.
     """
 
     divisions: Mapping[GpuPart, Division] = field(default_factory=dict)
@@ -44,6 +81,7 @@ class ShareOffer:
     placement: SharePlacement = SharePlacement.AUTO
     refused: Mapping[GpuPart, str] = field(default_factory=dict)
     serving: Mapping[GpuPart, str] = field(default_factory=dict)
+    alone: str | None = None
 
     def is_packed(self, division: Division) -> bool:
         """Tell whether the shares of one device are given out before those of the next."""

@@ -30,6 +30,7 @@ class ApiServer:
     `pages`: what else it serves, by path. `granted`: when set, the pairs of verb and resource (with
     its group, such as `resourceclaims.resource.k8s.io`) that callers may use; the rest is 403.
     `node`: the one that callers' tokens name, which matters for what they may apply.
+    `kubernetes`: the version that it says it has, at any time.
     """
 
     port: int = 0
@@ -41,8 +42,10 @@ class ApiServer:
     pages: dict[str, Page] = field(default_factory=dict)
     granted: AbstractSet[tuple[str, str]] | None = None
     node: str = "node-1"
+    kubernetes: str = "1.37"
 
     def __post_init__(self) -> None:
+        self.pages.setdefault("/version", lambda _: self._version())
         self.store.rules += [check_slice, stamp_taints, check_claim_status]
         self.faults: list[Fault] = []
         self.log: list[Seen] = []
@@ -50,6 +53,10 @@ class ApiServer:
         self.watch_epoch = 0
         self._server: Connections | None = None
         self._thread: threading.Thread | None = None
+
+    def _version(self) -> Object:
+        major, minor = self.kubernetes.split(".")
+        return {"major": major, "minor": minor, "gitVersion": f"v{self.kubernetes}.1"}
 
     @property
     def url(self) -> str:

@@ -20,6 +20,7 @@ FIRST, SECOND = "gpu-0-mig-1g10gb-19-6", "gpu-0-mig-1g10gb-19-5"
 def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
     node = ProcessNode(tmp_path, api)
     node.install_gpus("h100x8")
+    node.driver.env["MIG"] = "on-demand"
     node.driver.start()
     eventually(lambda: len(parts(node)) == 8 * 25, "all partitions")
     yield node
@@ -55,6 +56,7 @@ def inspected(node: ProcessNode) -> str:
         "sys-root": root / "sys",
         "proc-root": root / "proc",
         "kubelet-plugins-directory-path": node.place.plugins,
+        "mig": "on-demand",
     }
     words = [f"--{name}={value}" for name, value in flags.items()]
     return subprocess.run(

@@ -74,6 +74,7 @@ def test_it_refuses_while_claims_are_prepared_and_forced_leaves_nothing(
     node: ProcessNode, api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine = node.install_gpus("h100x8")
+    node.driver.env["MIG"] = "on-demand"
     node.driver.start()
     node.wait_devices(8)
     assert main(command(node)) == 1
@@ -126,6 +127,7 @@ def test_of_a_node_that_was_drained_nothing_stays(
     node: ProcessNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node.install_gpus("h100x8")
+    node.driver.env["MIG"] = "on-demand"
     node.driver.start()
     node.wait_devices(8)
     claim = node.allocate("mig", MIG)

@@ -13,7 +13,6 @@ import pytest
 
 import dra_driver
 import make
-from dra_driver.app import _device_type
 from dra_driver.cdi.edits_cache import NodeEdits
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.roots import Roots
@@ -36,6 +35,7 @@ from dra_driver.devices.shares import (
     ShareStrategy,
 )
 from dra_driver.errors import StateError
+from dra_driver.node_usage import _device_type
 
 PACKAGE = Path(dra_driver.__file__).parent
 GPU = make.gpu(0, mig=make.mig(make.mig_device(0, "2g.20gb", 2)))
@@ -81,7 +81,7 @@ LAYERS: dict[str, tuple[str, str, Any]] = {
     "container edits": ("cdi/edits_cache.py", "device", Device),
     "status": ("claims/devices.py", "recorded_kind", RecordedDevice),
     "UUID of an MPS domain": ("devices/kinds.py", "is_uuid_of", DeviceKind),
-    "metrics": ("app.py", "_device_type", DeviceKind),
+    "metrics": ("node_usage.py", "_device_type", DeviceKind),
 }
 
 

@@ -31,7 +31,7 @@ def test_a_table_has_one_aligned_row_for_each_gpu() -> None:
 
 
 def test_what_is_offered_of_mig_is_said_once_and_only_where_a_card_knows_it() -> None:
-    offer = MigSettings.of("existing", "").offer({})
+    offer = MigSettings.of("existing", "").offer({}, None)
     divided = make.inventory(make.gpu(0, mig=make.mig()), make.gpu(1, mig=make.mig()))
     line = "MIG devices for claims: existing (--mig is existing)"
     assert table(divided, {}, offer).count("--mig is existing") == 1

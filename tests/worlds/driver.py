@@ -62,6 +62,7 @@ class Driver:
         tidy: Callable[[], object] = lambda: None,
         offered: Offered | None = None,
         device_metadata: bool = True,
+        switches_modes: bool = True,
     ) -> None:
         self.root = root
         self.api = api or ClaimApi()
@@ -85,6 +86,7 @@ class Driver:
             strategies=self.strategies,
             mig=mig or MigInstances(no_mig),
             switches=self.refusals,
+            switches_modes=switches_modes,
             divisions=lambda: self.divisions,
             offered=offered or NothingOffered(),
             tidy=tidy,

@@ -41,7 +41,7 @@ def uuids(slices: list[Any], attribute: str) -> set[str]:
 
 
 def test_they_are_what_the_driver_creates_on_a_node_that_has_none(printed: Printed) -> None:
-    found = printed("--profile=h100x8", "--node-name=n1")
+    found = printed("--profile=h100x8", "--node-name=n1", "--mig=on-demand")
 
     published = projection(on_node(inventory_of("h100x8"), "n1"))
     pool = build_slices(
@@ -84,7 +84,7 @@ def test_with_parts_by_capacity_an_api_server_takes_them_too(
 
 
 def test_many_nodes_have_names_and_uuids_of_their_own(printed: Printed) -> None:
-    found = printed("--profile=h100x8", "--node-name=pool", "--count=2")
+    found = printed("--profile=h100x8", "--node-name=pool", "--count=2", "--mig=on-demand")
     nodes = {
         name: [one for one in found if one["spec"]["nodeName"] == name]
         for name in ("pool-0", "pool-1")
@@ -103,7 +103,7 @@ def test_many_nodes_have_names_and_uuids_of_their_own(printed: Printed) -> None:
 def test_a_node_of_eight_h100_costs_the_api_server_so_much(
     printed: Printed, profiles: str, most: int
 ) -> None:
-    words = ("--profile=h100x8", "--node-name=n1", f"--mig-profiles={profiles}")
+    words = ("--profile=h100x8", "--node-name=n1", "--mig=on-demand", f"--mig-profiles={profiles}")
     specs = [json.dumps(one["spec"], separators=(",", ":")) for one in printed(*words)]
     assert sum(map(len, specs)) < most
 
@@ -112,7 +112,8 @@ def test_what_is_offered_of_mig_can_be_set_as_for_the_driver(printed: Printed) -
     words = ("--profile=h100x8", "--node-name=n1")
     whole = devices(printed(*words, "--mig=existing"))
     assert whole == [f"gpu-{minor}" for minor in range(8)]
-    some = devices(printed(*words, "--mig-profiles=1g.10gb,3g.40gb"))
+    assert devices(printed(*words)) == whole, "no GPU of it is in MIG mode"
+    some = devices(printed(*words, "--mig=on-demand", "--mig-profiles=1g.10gb,3g.40gb"))
     assert {name.split("-")[3] for name in some if "-mig-" in name} == {"1g10gb", "3g40gb"}
 
 
@@ -147,3 +148,20 @@ def test_shares_are_printed_as_a_share_config_says(
     for one in found:
         check_slice(one, None)
     assert sum("share" in name for name in devices(found)) == 80
+    assert len(devices(found)) == 88
+
+
+def test_before_1_37_shares_are_printed_alone_unless_both_are_asked_for(
+    printed: Printed, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.yaml"
+    resources = [{"name": "nvidia.com/gpu", "replicas": 10}]
+    file.write_text(
+        yaml.safe_dump({"version": "v1", "sharing": {"timeSlicing": {"resources": resources}}})
+    )
+    words = ("--profile=h100x8", "--node-name=n1", f"--share-config={file}", "--kubernetes=1.36")
+    found = printed(*words)
+    assert len(devices(found)) == 80
+    assert "sharedCounters" not in str(found)
+    both = printed(*words, "--whole-gpus-beside-shares=always")
+    assert len(devices(both)) == 88

@@ -1,24 +1,38 @@
-"""The label by which mig-manager divides a node, followed on a server as it comes and goes."""
+"""What decides by itself what a node offers of MIG, followed on a server as it changes.
+
+The label by which mig-manager divides a node, the version of Kubernetes, and modes of GPUs.
+"""
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 import make
-from contract.slices.conftest import Bench, node
-from dra_driver.devices.model import Inventory
+from contract.slices.conftest import QUICK, Bench, node
+from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.model import Inventory, MigMode
+from dra_driver.devices.shares import Division, ShareStrategy
+from dra_driver.errors import UnavailableError
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kube.resource import NODES
+from dra_driver.kube.server_version import ServerVersion
 from dra_driver.slices.mig_offer import MIG_MANAGER_LABEL, MigSettings
 from dra_driver.slices.node_offer import NodeOffer
 from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.publisher import SlicePublisher
+from dra_driver.slices.share_offer import ShareOffer, WholeBesideShares
 from worlds.process import eventually
 
 Start = Callable[[str, str], "World"]
 
-HOPPER = make.inventory(make.gpu(0, mig=make.mig()))
+WHOLE = make.gpu(0, mig=make.mig())
+IN_MIG_MODE = make.gpu(1, mig_mode=MigMode.ENABLED, mig=make.mig(pending_mode=MigMode.ENABLED))
+HOPPERS = make.inventory(WHOLE, IN_MIG_MODE)
+
+RESYNCED = replace(QUICK, resync=0.05)
 
 
 def label(bench: Bench, **labels: str) -> None:
@@ -28,6 +42,14 @@ def label(bench: Bench, **labels: str) -> None:
     )
 
 
+SHARES = {
+    GpuPart(gpu=make.gpu(2).uuid): Division(
+        count=2, strategy=ShareStrategy.TIME_SLICING, served_as="nvidia.com/gpu", combines=True
+    )
+}
+"""How a third GPU is divided, where there is one."""
+
+
 class World:
     """A publisher that heeds the label of node n1."""
 
@@ -35,8 +57,11 @@ class World:
         self.bench = bench
         self.changes = 0
         self.labels = OwnNode(bench.client, "n1", clock=time.monotonic, random=lambda: 0.5)
-        self.offer = NodeOffer(self.labels, settings, on_change=self._changed)
-        self.publisher: SlicePublisher = bench.start(HOPPER, project=self._project)
+        self.version = ServerVersion(bench.client, clock=time.monotonic, again=0.0)
+        self.offer = NodeOffer(self.labels, self.version, settings, on_change=self._changed)
+        self.publisher: SlicePublisher = bench.start(
+            HOPPERS, project=self._project, timing=RESYNCED
+        )
         self.labels.start()
 
     def _project(
@@ -46,7 +71,12 @@ class World:
         with_counters: bool,
         with_consumables: bool,
     ) -> Projection:
-        return projection(inventory, with_counters=with_counters, mig=self.offer.current())
+        share = ShareOffer(
+            divisions=SHARES, alone=WholeBesideShares.AUTO.why_alone(self.version.current)
+        )
+        return projection(
+            inventory, with_counters=with_counters, mig=self.offer.current(), share=share
+        )
 
     def _changed(self) -> None:
         self.changes += 1
@@ -91,6 +121,7 @@ def test_a_label_that_is_there_at_the_start_is_known_before_anything_is_publishe
     start("auto", "")
     # However often it looked meanwhile.
     assert set(bench.count.publications) == {(1, 1)}
+    assert bench.devices() == ["gpu-0"]
 
 
 def test_a_setting_is_held_to_whatever_the_label_says(bench: Bench, start: Start) -> None:
@@ -107,3 +138,97 @@ def test_another_change_of_the_node_is_no_change(bench: Bench, start: Start) -> 
     world.label("all-1g.10gb")
     world.published(divided=False)
     assert world.changes == 1
+
+
+def test_a_cluster_that_is_upgraded_gets_the_new_offer(bench: Bench, start: Start) -> None:
+    bench.server.kubernetes = "1.36"
+    world = start("auto", "")
+    assert bench.devices() == ["gpu-0"]
+    bench.server.kubernetes = "1.37"
+    world.published(divided=True)
+    assert "gpu-0" in bench.devices()
+    assert any(name.startswith("gpu-1-mig-") for name in bench.devices())
+
+
+def test_shares_get_the_whole_gpu_beside_them_when_the_cluster_is_upgraded(
+    bench: Bench, start: Start
+) -> None:
+    bench.server.kubernetes = "1.36"
+    world = start("auto", "")
+    shared = make.inventory(WHOLE, make.gpu(2, mig=make.mig()))
+    shares = ["gpu-2-share-0-of-2", "gpu-2-share-1-of-2"]
+    world.publisher.update(shared)
+    eventually(lambda: bench.devices() == ["gpu-0", *shares], "shares alone")
+    assert not any("consumesCounters" in str(one) for one in bench.slices())
+    bench.server.kubernetes = "1.37"
+    eventually(lambda: bench.devices() == ["gpu-0", "gpu-2", *shares], "whole GPU and shares")
+    assert any("sharedCounters" in one["spec"] for one in bench.slices())
+
+
+def test_a_version_that_cannot_be_asked_for_changes_nothing(bench: Bench, start: Start) -> None:
+    world = start("auto", "")
+    before = bench.devices()
+    bench.server.pages["/version"] = lambda _: {"gitVersion": "?"}
+    bench.look_again(world.publisher, HOPPERS)
+    assert bench.devices() == before
+    bench.server.stop()
+    assert world.offer.current().source == "auto"
+    bench.server.start()
+
+
+def test_before_the_version_is_known_nothing_is_decided(bench: Bench) -> None:
+    version = ServerVersion(bench.client, clock=time.monotonic)
+    bench.server.stop()
+    with pytest.raises(UnavailableError):
+        version.current()
+    bench.server.start()
+    assert version.current() == (1, 37)
+
+
+@pytest.mark.parametrize(
+    ("page", "version"),
+    [
+        ({"major": "1", "minor": "36+", "gitVersion": "v1.36.2-eks-1b"}, (1, 36)),
+        ({"gitVersion": "v1.37.0-alpha.1"}, (1, 37)),
+        ({"major": "", "minor": "", "gitVersion": "v1.38.1+k3s1"}, (1, 38)),
+        ({"gitVersion": "main"}, None),
+    ],
+)
+def test_versions_are_read_as_clusters_write_them(
+    bench: Bench, page: dict[str, str], version: tuple[int, int] | None
+) -> None:
+    bench.server.pages["/version"] = lambda _: page
+    assert ServerVersion(bench.client, clock=time.monotonic).current() == version
+
+
+def test_an_answer_is_good_for_a_while(bench: Bench) -> None:
+    now = 0.0
+    version = ServerVersion(bench.client, clock=lambda: now)
+    assert version.current() == (1, 37)
+    bench.server.kubernetes = "1.38"
+    now = 29.0
+    assert version.current() == (1, 37)
+    now = 30.0
+    assert version.current() == (1, 38)
+
+
+def test_a_mig_mode_that_changes_changes_the_offer(bench: Bench, start: Start) -> None:
+    world = start("auto", "")
+    world.publisher.update(make.inventory(WHOLE, make.gpu(1, mig=make.mig())))
+    eventually(lambda: sorted(bench.devices()) == ["gpu-0", "gpu-1"], "whole GPUs")
+    world.publisher.update(HOPPERS)
+    eventually(lambda: "gpu-1" not in bench.devices(), "the partitions")
+    assert len(bench.devices()) > 2
+
+
+def test_whoever_sets_on_demand_on_an_older_kubernetes_is_told_once_what_it_costs(
+    bench: Bench, start: Start
+) -> None:
+    bench.server.kubernetes = "1.36"
+    with capture_logs() as logs:
+        world = start("on-demand", "")
+        bench.look_again(world.publisher, HOPPERS)
+    assert world.is_divided()
+    (told,) = [one for one in logs if one["event"] == "mig on demand slows the scheduler"]
+    assert told["kubernetes"] == "Kubernetes 1.36"
+    assert "0.35 instead of 34" in told["reason"]

@@ -53,7 +53,9 @@ def test_every_setting_of_the_driver_has_one_row() -> None:
 
 
 def test_what_a_row_says_is_what_the_model_says() -> None:
-    assert "| `auto` | MIG devices for claims: made on demand, " in part("kubelet-plugin")
+    assert "| `auto` | MIG devices for claims: on-demand: made on every GPU, " in part(
+        "kubelet-plugin"
+    )
     assert " One of `auto`, `on-demand`, `existing`, `off`. |\n" in part("kubelet-plugin")
     assert "| `--node-name` | `NODE_NAME` | required | " in part("kubelet-plugin")
     assert "| `FILES` |  |  | Manifests " in part("validate")

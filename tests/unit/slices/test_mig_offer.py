@@ -17,7 +17,7 @@ MADE_HERE = make.mig_device(0, "1g.10gb", 0, made_here=True)
 @pytest.mark.parametrize(
     ("mig", "gate", "labels", "source", "why"),
     [
-        ("auto", None, {}, "on-demand", "the node has no label nvidia.com/mig.config"),
+        ("auto", None, {}, "auto", "the node has no label nvidia.com/mig.config"),
         ("auto", None, LABELLED, "existing", "label nvidia.com/mig.config=all-1g.10gb"),
         ("auto", True, LABELLED, "on-demand", "feature gate DynamicMIG is true"),
         ("auto", False, {}, "existing", "feature gate DynamicMIG is false"),
@@ -29,15 +29,56 @@ MADE_HERE = make.mig_device(0, "1g.10gb", 0, made_here=True)
 def test_the_more_explicit_setting_wins(
     mig: str, gate: bool | None, labels: dict[str, str], source: str, why: str
 ) -> None:
-    offer = MigSettings.of(mig, "", gate=gate).offer(labels)
+    offer = MigSettings.of(mig, "", gate=gate).offer(labels, (1, 37))
     assert (offer.source, offer.profiles) == (source, frozenset())
     assert why in offer.why
 
 
+@pytest.mark.parametrize(
+    ("kubernetes", "source"),
+    [((1, 34), "existing"), ((1, 36), "existing"), (None, "existing"), ((1, 38), "auto")],
+)
+def test_before_1_37_auto_is_existing_and_says_what_else_there_is(
+    kubernetes: tuple[int, int] | None, source: str
+) -> None:
+    offer = MigSettings.of("auto", "").offer({}, kubernetes)
+    assert offer.source == source
+    assert ("0.35 instead of 34" in (offer.way_out or "")) == (source == "existing")
+
+
+@pytest.mark.parametrize("mig", ["on-demand", "existing", "off"])
+def test_what_is_set_holds_on_any_kubernetes(mig: str) -> None:
+    assert MigSettings.of(mig, "").offer({}, (1, 34)).source == mig
+
+
+@pytest.mark.parametrize(
+    ("mig", "gate", "switches", "makes"),
+    [
+        ("auto", None, False, True),
+        ("auto", True, True, True),
+        ("auto", False, False, False),
+        ("on-demand", None, True, True),
+        ("existing", None, False, False),
+        ("off", None, False, False),
+    ],
+)
+def test_modes_are_switched_on_demand_alone(
+    mig: str, gate: bool | None, switches: bool, makes: bool
+) -> None:
+    found = MigSettings.of(mig, "", gate=gate)
+    assert found.switches_modes == switches
+    assert found.makes({}) == makes
+
+
+def test_where_mig_manager_makes_devices_this_driver_does_not() -> None:
+    assert not MigSettings.of("auto", "").makes(LABELLED)
+    assert MigSettings.of("on-demand", "").makes(LABELLED)
+
+
 @pytest.mark.parametrize(("mig", "gate"), [("existing", None), ("auto", True)])
 def test_labels_are_followed_only_where_they_decide(mig: str, gate: bool | None) -> None:
-    assert MigSettings.of("auto", "").heeds_labels
-    assert not MigSettings.of(mig, "", gate=gate).heeds_labels
+    assert MigSettings.of("auto", "").heeds_node
+    assert not MigSettings.of(mig, "", gate=gate).heeds_node
 
 
 def h100(*instances: Any, mode: MigMode | None = None) -> Gpu:

@@ -1,0 +1,96 @@
+"""The API server's version, asked again now and then: a cluster may be upgraded under the driver.
+
+In: the page /version. Out: major and minor version. Rule: the minor version may end in a plus sign
+(`36+`), and some clusters leave it out, so that gitVersion is read then. A server that is away
+changes nothing about what was learnt before; one that refuses the page, or has one that cannot be
+understood, has no version.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import structlog
+
+from dra_driver.errors import DriverError, UnavailableError
+from dra_driver.kube.client import Answer
+from dra_driver.kube.resource import VERSION, Call
+
+_REQUEST_SECONDS = 10.0
+
+log = structlog.get_logger()
+
+
+class VersionApi(Protocol):
+    """What is needed of the API server's client (kube/client.py)."""
+
+    def read(self, call: Call, *, timeout: float) -> Answer:
+        """Return an object or a page."""
+        ...
+
+
+class ServerVersion:
+    """The version of one API server. `current` may be called from any thread.
+
+    Args:
+        api: the client.
+        clock: monotonic, in seconds.
+        again: seconds for which an answer is good.
+    """
+
+    def __init__(self, api: VersionApi, *, clock: Callable[[], float], again: float = 30.0) -> None:
+        self._api = api
+        self._clock = clock
+        self._again = again
+        self._lock = threading.Lock()
+        self._known: tuple[tuple[int, int] | None] | None = None
+        self._asked_at = 0.0
+
+    def current(self) -> tuple[int, int] | None:
+        """Return major and minor version as of the last seconds; None: the server does not say.
+
+        Raises:
+            UnavailableError: the server is away, and has not answered before.
+        """
+        with self._lock:
+            if self._known is None or self._clock() - self._asked_at >= self._again:
+                self._ask()
+            return None if self._known is None else self._known[0]
+
+    def _ask(self) -> None:
+        found, refusal = None, None
+        try:
+            page = self._api.read(Call(verb="get", resource=VERSION), timeout=_REQUEST_SECONDS).body
+            found = version_of(page)
+            refusal = f"{page.get('gitVersion')!r} is not understood"
+        except UnavailableError:
+            if self._known is None:
+                raise
+        except DriverError as error:
+            refusal = str(error)
+        self._asked_at = self._clock()
+        if found is None and self._known is not None:
+            return  # what was learnt holds until the server says something else
+        before, self._known = self._known, (found,)
+        if found is None:
+            log.warning(
+                "kubernetes version not known",
+                reason=refusal,
+                advice="let the driver's ServiceAccount read /version (ClusterRole"
+                " system:discovery); until then it is taken for one older than 1.37",
+            )
+        elif before is not None and before[0] != found:
+            log.info("kubernetes version changed", version=".".join(map(str, found)))
+
+
+def version_of(page: Mapping[str, object]) -> tuple[int, int] | None:
+    """Return what the page /version says; None if it cannot be understood."""
+    found = version_numbers(f"{page.get('major', '')}.{page.get('minor', '')}")
+    return found or version_numbers(str(page.get("gitVersion", "")))
+
+
+def version_numbers(version: str) -> tuple[int, int] | None:
+    """Return the first two numbers of a version such as v1.37.1+k3s1; None if it has none."""
+    major, _, rest = version.removeprefix("v").partition(".")
+    minor = rest.partition(".")[0].rstrip("+")
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None

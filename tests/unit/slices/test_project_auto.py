@@ -1,0 +1,183 @@
+"""What is published with `--mig auto`: a GPU's MIG mode is its admin's word."""
+
+from typing import Any
+
+import pytest
+
+import make
+from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.model import BareInstance, Gpu, GpuUuid, MigDevice, MigMode
+from dra_driver.devices.shares import Division, ShareStrategy
+from dra_driver.slices.mig_offer import Held, MigOffer, MigSource
+from dra_driver.slices.project import Projection, projection
+from dra_driver.slices.share_offer import ShareOffer
+
+PARTITIONS = 25
+"""MIG devices that could be made on an empty H100."""
+
+NO_HELD: dict[GpuUuid, Held] = {}
+
+
+def h100(minor: int = 0, *instances: MigDevice | BareInstance, on: bool = False, **mig: Any) -> Gpu:
+    mode = MigMode.ENABLED if on else MigMode.DISABLED
+    return make.gpu(minor, mig_mode=mode, mig=make.mig(*instances, pending_mode=mode, **mig))
+
+
+def auto(
+    *gpus: Gpu,
+    held: dict[GpuUuid, Held] = NO_HELD,
+    share: ShareOffer | None = None,
+    with_counters: bool = True,
+    source: MigSource = MigSource.AUTO,
+) -> Projection:
+    offer = MigOffer(source=source, why="so it was set", held=held)
+    return projection(
+        make.inventory(*gpus), mig=offer, share=share or ShareOffer(), with_counters=with_counters
+    )
+
+
+def names(found: Projection) -> list[str]:
+    return [str(device["name"]) for device in found.devices]
+
+
+def consuming(found: Projection) -> list[str]:
+    return [str(device["name"]) for device in found.devices if "consumesCounters" in device]
+
+
+def shares_of(gpu: Gpu) -> ShareOffer:
+    third = Division(
+        count=3, strategy=ShareStrategy.TIME_SLICING, served_as="nvidia.com/gpu", combines=True
+    )
+    return ShareOffer(divisions={GpuPart(gpu=gpu.uuid): third})
+
+
+@pytest.mark.parametrize("source", [MigSource.EXISTING, MigSource.OFF])
+def test_a_node_without_mig_mode_publishes_what_it_would_without_mig(source: MigSource) -> None:
+    gpus = [h100(minor) for minor in range(8)]
+    found = auto(*gpus)
+    assert names(found) == [f"gpu-{minor}" for minor in range(8)]
+    assert found == auto(*gpus, source=source)
+    assert (found.counter_sets, consuming(found), found.notes) == ((), [], ())
+
+
+def test_a_gpu_in_mig_mode_is_offered_in_partitions_and_not_as_a_whole() -> None:
+    found = auto(h100(on=True))
+    assert len(names(found)) == PARTITIONS
+    assert all(name.startswith("gpu-0-mig-") for name in names(found))
+    assert consuming(found) == names(found)
+    assert (found.notes, found.withheld) == ((), ())
+
+
+def test_whole_gpus_and_partitions_stand_side_by_side() -> None:
+    found = auto(h100(0), h100(1, on=True), h100(2))
+    assert names(found)[:2] == ["gpu-0", "gpu-2"]
+    assert {name.partition("-mig-")[0] for name in names(found)[2:]} == {"gpu-1"}
+    assert [one["name"] for one in found.counter_sets] == ["gpu-1-counter-set"]
+    assert not {"gpu-0", "gpu-2"} & set(consuming(found))
+
+
+def test_what_others_made_on_a_gpu_in_mig_mode_stands_beside_what_fits() -> None:
+    hand_made = make.mig_device(0, "3g.40gb", 4)
+    found = auto(h100(0, hand_made, on=True))
+    assert names(found)[0] == "gpu-0-mig-3g40gb-9-4"
+    assert "gpu-0-mig-3g40gb-9-0" in names(found)
+    assert "gpu-0-mig-1g10gb-19-5" not in names(found)
+    assert found.notes == ()
+
+
+def test_a_mode_that_awaits_a_reset_is_said() -> None:
+    card = h100(needs_reset=True)
+    waiting = make.gpu(
+        0, mig_mode=MigMode.DISABLED, mig=make.mig(needs_reset=True, pending_mode=MigMode.ENABLED)
+    )
+    assert auto(card).notes == ()
+    (note,) = auto(waiting).notes
+    assert "takes effect only after a reset" in note.text
+    assert names(auto(waiting)) == ["gpu-0"]
+    held = make.gpu(0, mig_mode=MigMode.DISABLED, mig=make.mig(pending_mode=MigMode.ENABLED))
+    (note,) = auto(held).notes
+    assert "others that have the GPU open keep it from" in note.text
+
+
+def test_without_counters_a_gpu_in_mig_mode_is_withheld_with_the_reason() -> None:
+    found = auto(h100(on=True), with_counters=False)
+    assert names(found) == []
+    assert "DRAPartitionableDevices" in found.withheld[0].reason
+    assert "mig-parted" in found.withheld[0].reason
+
+
+def test_what_was_made_on_demand_stays_for_its_claims_and_for_nobody_else() -> None:
+    """MIG mode was turned on by this driver, while the setting was on-demand."""
+    made = make.mig_device(0, "2g.20gb", 2, made_here=True)
+    found = auto(h100(0, made, on=True, turned_on_here=True), h100(1))
+    assert names(found) == ["gpu-1", "gpu-0-mig-2g20gb-14-2"]
+    (counter_set,) = found.counter_sets
+    counters: Any = counter_set["counters"]
+    assert {one["value"] for one in counters.values()} == {"0"}
+    assert "turned its MIG mode on for claims" in found.notes[0].text
+
+
+def test_a_mode_that_this_driver_has_yet_to_turn_off_keeps_the_gpu_back() -> None:
+    found = auto(h100(on=True, turned_on_here=True))
+    assert names(found) == []
+    assert "turns it off" in found.withheld[0].reason
+
+
+def test_a_gpu_that_claims_have_as_a_whole_stays_whole_when_its_mode_is_turned_on() -> None:
+    gpu = h100(on=True)
+    found = auto(gpu, held={gpu.uuid: Held(whole=True)})
+    assert names(found) == ["gpu-0"]
+    assert found.counter_sets == ()
+    assert "turned on while claims have it as a whole" in found.notes[0].text
+
+
+def test_neither_is_what_others_make_on_it_offered_then() -> None:
+    gpu = h100(0, make.mig_device(0, "3g.40gb", 4), on=True)
+    assert names(auto(gpu, held={gpu.uuid: Held(whole=True)})) == ["gpu-0"]
+
+
+def test_shares_that_claims_have_stay_when_the_mode_is_turned_on() -> None:
+    gpu = h100(on=True)
+    share = shares_of(gpu)
+    found = auto(gpu, held={gpu.uuid: Held(whole=True)}, share=share)
+    assert names(found) == ["gpu-0", *(f"gpu-0-share-{index}-of-3" for index in range(3))]
+    assert not any("share" in name for name in names(auto(gpu, share=share)))
+
+
+def test_mig_devices_that_claims_have_stay_when_the_mode_is_turned_off() -> None:
+    gpu = h100()
+    slot = make.mig_device(0, "3g.40gb", 4).slot
+    found = auto(gpu, held={gpu.uuid: Held(slots=frozenset({slot}))})
+    assert names(found) == ["gpu-0-mig-3g40gb-9-4"]
+    assert "turned off under them" in found.notes[0].text
+
+
+def test_a_divided_gpu_is_its_shares_alone_where_that_is_set() -> None:
+    gpu = h100()
+    share = shares_of(gpu)
+    beside = auto(gpu, share=share)
+    alone = auto(
+        gpu,
+        share=ShareOffer(divisions=share.divisions, alone="counters are dear"),
+        source=MigSource.EXISTING,
+    )
+    assert names(beside) == ["gpu-0", *names(alone)]
+    assert (alone.counter_sets, consuming(alone)) == ((), [])
+    assert [note.text for note in alone.notes] == [
+        "it is published in shares only: counters are dear"
+    ]
+
+
+def test_a_divided_mig_device_is_its_shares_alone_where_that_is_set() -> None:
+    device = make.mig_device(0, "2g.20gb", 0)
+    half = Division(
+        count=2,
+        strategy=ShareStrategy.TIME_SLICING,
+        served_as="nvidia.com/mig-2g.20gb",
+        combines=True,
+    )
+    part = GpuPart(gpu=device.parent, placement=device.placement)
+    share = ShareOffer(divisions={part: half}, alone="counters are dear")
+    found = auto(h100(0, device, on=True), share=share, source=MigSource.EXISTING)
+    assert names(found) == [f"gpu-0-mig-2g20gb-14-0-share-{index}-of-2" for index in range(2)]
+    assert (found.counter_sets, consuming(found)) == ((), [])
