@@ -55,6 +55,14 @@ OF_NODES: tuple[Check[Sources], ...] = (
         look=lambda sources: sources.persistence(),
     ),
     Check(
+        id="mig-mode",
+        title="MIG mode",
+        why="a GPU in MIG mode is offered in MIG devices only, and before Kubernetes 1.37 only in "
+        "those that exist",
+        needs=_NODE,
+        look=lambda sources: sources.mig_modes(),
+    ),
+    Check(
         id="gpu-holders",
         title="who has GPUs open",
         why="a GPU that somebody has open is not reset, and changes no MIG mode",
@@ -182,6 +190,15 @@ OF_CLUSTERS: tuple[Check[Sources], ...] = (
         why="the scheduler gives out what ResourceSlices say, and nothing else",
         needs=_CLUSTER,
         look=lambda sources: slice_checks.published(sources.cluster.slices(), sources.cluster.node),
+    ),
+    Check(
+        id="counters-cost",
+        title="counters of shared GPUs",
+        why="before Kubernetes 1.37 the scheduler looks at every node's counters for each node",
+        needs=_CLUSTER,
+        look=lambda sources: slice_checks.counters_cost(
+            sources.cluster.slices(), sources.cluster.server().version
+        ),
     ),
     Check(
         id="slices-of-others",

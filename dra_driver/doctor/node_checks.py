@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dra_driver.cdi.control_nodes import UVM
 from dra_driver.devices.holders import listed
-from dra_driver.devices.model import Inventory
+from dra_driver.devices.model import Inventory, MigMode
 from dra_driver.devices.modprobe import BY_HAND
 from dra_driver.devices.nvml_memory_limits import FIRST_DRIVER
 from dra_driver.doctor.finding import Seen, count, error, info, named, ok, unknown, warning
@@ -18,6 +18,7 @@ from dra_driver.doctor.node_facts import (
     SocketFacts,
     SpecFacts,
 )
+from dra_driver.slices.mig_offer import COST_BEFORE_1_37, KubernetesVersion, has_cheap_counters
 
 NODE_LABEL = "nvidia.com/dra-driver=true"
 """The label that an admin sets by hand on a node with GPUs."""
@@ -79,6 +80,29 @@ def persistence(inventory: Inventory) -> Iterator[Seen]:
         yield unknown(f"{named(silent)} does not say whether it has persistence mode")
     if not (without or silent):
         yield ok("persistence mode is on")
+
+
+def mig_modes(inventory: Inventory, kubernetes: KubernetesVersion | None) -> Iterator[Seen]:
+    """Judge GPUs in MIG mode of which nothing may be offered.
+
+    Args:
+        inventory: the GPUs.
+        kubernetes: the API server's version; None where it is not known.
+    """
+    divided = [gpu for gpu in inventory.gpus if gpu.mig_mode is MigMode.ENABLED]
+    empty = [gpu for gpu in divided if gpu.mig is None or not gpu.mig.instances]
+    if empty and not has_cheap_counters(kubernetes):
+        yield warning(
+            f"{named(gpu.uuid for gpu in empty)} is in MIG mode and has no MIG device: before "
+            "Kubernetes 1.37 nothing of it is offered, unless --mig is on-demand",
+            f"make MIG devices (nvidia-smi mig -i {empty[0].pci_address} -cgi PROFILES -C, or "
+            f"mig-parted), turn MIG mode off (nvidia-smi -i {empty[0].pci_address} -mig 0), or set "
+            f"--mig on-demand, which costs: {COST_BEFORE_1_37}",
+        )
+    elif divided:
+        yield ok(f"{count(len(divided), 'GPU')} in MIG mode")
+    else:
+        yield ok("no GPU is in MIG mode: all are offered as a whole, unless --mig is on-demand")
 
 
 def holders(facts: HolderFacts) -> Iterator[Seen]:

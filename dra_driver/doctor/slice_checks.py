@@ -12,6 +12,8 @@ from dra_driver.cluster.pools import read_pools
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.doctor.cluster_facts import mapping, text
 from dra_driver.doctor.finding import Seen, count, error, info, named, ok, unknown, warning
+from dra_driver.kube.server_version import version_numbers
+from dra_driver.slices.mig_offer import COST_BEFORE_1_37, has_cheap_counters
 from dra_driver.slices.pool import Object, objects
 
 _OUR_NAME = re.compile(rf"[0-9a-f]{{5}}-{re.escape(DRIVER_NAME)}-.*")
@@ -51,6 +53,27 @@ def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
                 f"the scheduler takes nothing of pool {pool.name}: {pool.problem}",
                 "wait a moment, if the driver is publishing just now; else see its log",
             )
+
+
+def counters_cost(slices: Sequence[Object], version: str) -> Iterator[Seen]:
+    """Judge what published counters cost the scheduler of this Kubernetes."""
+    counting = sorted(
+        {
+            text(one, "spec", "nodeName")
+            for one in slices
+            if mapping(one, "spec").get("sharedCounters")
+        }
+    )
+    if not counting:
+        yield ok("no node publishes counters")
+    elif has_cheap_counters(version_numbers(version)):
+        yield ok(f"{count(len(counting), 'node')} with counters, on Kubernetes {version}")
+    else:
+        yield warning(
+            f"{count(len(counting), 'node')} with counters: {named(counting)}; {COST_BEFORE_1_37}",
+            "set --mig auto or existing and --whole-gpus-beside-shares auto, as they are by "
+            "default; or upgrade to Kubernetes 1.37",
+        )
 
 
 def of_others(slices: Sequence[Object]) -> Iterator[Seen]:

@@ -15,6 +15,7 @@ from dra_driver.doctor.once import Once
 from dra_driver.doctor.places import Places
 from dra_driver.doctor.runtime_config import RuntimeConfig
 from dra_driver.errors import DeviceError, DriverError, SetupError
+from dra_driver.kube.server_version import version_numbers
 
 _NO_NVML = "NVML does not answer (see gpus)"
 
@@ -88,6 +89,19 @@ class Sources:
             yield unknown(_NO_NVML)
             return
         yield from node_checks.persistence(facts)
+
+    def mig_modes(self) -> Iterator[Seen]:
+        """Judge the GPUs' MIG modes, by the version of Kubernetes where that is known."""
+        try:
+            facts = self.gpus()
+        except DeviceError:
+            yield unknown(_NO_NVML)
+            return
+        try:
+            kubernetes = version_numbers(self._cluster.server().version) if self._cluster else None
+        except DriverError:
+            kubernetes = None  # the check of the API server says why
+        yield from node_checks.mig_modes(facts, kubernetes)
 
     def holders(self) -> Iterator[Seen]:
         """Say who has the GPUs open."""

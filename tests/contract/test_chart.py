@@ -1,6 +1,7 @@
 """The chart: what helm makes of it with the values that people give, and what it refuses."""
 
 import json
+import shutil
 import tomllib
 from collections.abc import Iterator
 from itertools import product
@@ -42,6 +43,7 @@ HEALTH_SETTINGS = (
     "additional_xids_to_ignore",
 )
 
+CTR_ENV = "kubeletPlugin.containers.gpus.env[0]"
 SCC = "SecurityContextConstraints"
 
 pytestmark = pytest.mark.timeout(1800)  # the first time helm is compiled
@@ -121,6 +123,8 @@ def test_the_charts_version_is_the_projects() -> None:
         ("featureGates.MPSSuport=true", "at '/featureGates': additional properties 'MPSSuport'"),
         ("featureGates.MPSSupport=maybe", "got string, want boolean"),
         ("consumableShares=some", "at '/consumableShares'"),
+        ("mig=all", "at '/mig'"),
+        ("wholeGpusBesideShares=yes", "at '/wholeGpusBesideShares'"),
         ("config.map.default.version=v1", "at '/config/map/default': got object, want string"),
         ("kubeletPlugin.containers.gpus.env[0].name=a b", "'a b' does not match pattern"),
         ("claimConfigsPolicy.validationActions={Allow}", "must be one of 'Deny', 'Warn', 'Audit'"),
@@ -427,3 +431,30 @@ def test_a_driver_without_ports_has_no_probes_and_no_metrics(render: Render) -> 
     assert not {"startupProbe", "livenessProbe"} & set(container)
     assert not container.get("ports")
     assert not {"HTTP_ENDPOINT", "HEALTHCHECK_PORT"} & set(environment(pod))
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "words", "is_told"),
+    [
+        ("1.36.2", "mig=on-demand", True),
+        ("1.36.2", "featureGates.DynamicMIG=true", True),
+        ("1.36.2", "wholeGpusBesideShares=always", True),
+        ("1.36.2", f"{CTR_ENV}.name=MIG,{CTR_ENV}.value=on-demand", True),
+        ("1.36.2", "mig=auto", False),
+        ("1.37.0", "mig=on-demand", False),
+    ],
+)
+def test_its_notes_say_what_counters_cost_an_older_scheduler(
+    helm: str, tmp_path: Path, kubernetes: str, words: str, is_told: bool
+) -> None:
+    chart = shutil.copytree(FOLDER, tmp_path / "chart")
+    notes = chart / "templates" / "NOTES.txt"
+    text = '{{ define "notes" }}' + notes.read_text() + "{{ end }}"
+    shown = 'kind: ConfigMap\ndata: {notes: {{ include "notes" . | toJson }}}\n'
+    (chart / "templates" / "notes.yaml").write_text(text + shown)  # helm template shows no notes
+    notes.unlink()
+    one = ("--show-only", "templates/notes.yaml", "--kube-version", kubernetes, "--set", words)
+    done = run(helm, "template", "dra-driver", chart, "--namespace", "gpus", *one)
+    assert done.returncode == 0, done.stderr
+    said = yaml.safe_load(done.stdout)["data"]["notes"]
+    assert ("0.35 instead of 34" in " ".join(said.split())) == is_told

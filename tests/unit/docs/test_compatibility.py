@@ -14,6 +14,7 @@ from dra_driver.feature_gates import (
     GATES_OF_SETTINGS,
     KNOWN_FEATURE_GATES,
 )
+from dra_driver.slices.mig_offer import CHEAP_COUNTERS
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = (REPOSITORY / "docs" / "compatibility.md").read_text()
@@ -78,9 +79,11 @@ def test_the_chart_and_the_pages_ask_for_the_same_kubernetes() -> None:
         assert f"Kubernetes {FIRST} or newer ({ON} for `nvidia.com/gpu` in a pod's limits)" in text
 
 
-def test_every_other_kubernetes_is_the_one_with_all_features_on() -> None:
+def test_every_other_kubernetes_is_the_one_with_all_features_on_or_with_cheap_counters() -> None:
     others = {row[0].partition(";")[0] for row in NEEDS.values()} - {"", FIRST}
-    assert others == {ON}
+    assert others == {ON, spelled(CHEAP_COUNTERS)}
+    by_default = NEEDS["[MIG on demand](mig.md)"][0].partition(";")[0]
+    assert by_default == spelled(CHEAP_COUNTERS)
 
 
 def test_memory_limits_need_the_driver_that_the_code_asks_for() -> None:

@@ -66,6 +66,6 @@ def test_operations_names_flags_with_their_variables() -> None:
     rows = re.findall(
         r"^\| `(--[\w-]+)` \((.*?)\) \|", (DOCS / "operations.md").read_text(), re.MULTILINE
     )
-    assert len(rows) == 4
+    assert len(rows) == 5
     for flag, variables in rows:
         assert re.findall(r"`(\w+)`", variables) == known[flag]

@@ -7,7 +7,7 @@ import pytest
 
 import make
 from dra_driver.devices.holders import Holder
-from dra_driver.devices.model import SickGpu
+from dra_driver.devices.model import MigMode, SickGpu
 from dra_driver.doctor import node_checks
 from dra_driver.doctor.finding import Seen, Severity
 from dra_driver.doctor.node_facts import (
@@ -186,3 +186,16 @@ def test_a_node_with_gpus_and_no_label_is_told_the_command() -> None:
     assert f"kubectl label node node-1 {node_checks.NODE_LABEL}" in seen.advice
     assert not list(node_checks.labelled(facts, ["nvidia.com/gpu.present"], "node-1"))
     assert not list(node_checks.labelled(DriverFacts(version=None, gpus_on_pci=0), [], "node-1"))
+
+
+def test_a_gpu_in_mig_mode_without_mig_devices_is_told_of_before_1_37() -> None:
+    on = make.gpu(0, mig_mode=MigMode.ENABLED, mig=make.mig(pending_mode=MigMode.ENABLED))
+    (seen,) = node_checks.mig_modes(make.inventory(on), (1, 36))
+    assert seen.severity is WARNING
+    for way in ("nvidia-smi mig", "mig-parted", "-mig 0", "--mig on-demand", "0.35 instead of 34"):
+        assert way in (seen.advice or "")
+    assert severities(node_checks.mig_modes(make.inventory(on), (1, 37))) == [OK]
+    assert severities(node_checks.mig_modes(make.inventory(on), None)) == [WARNING]
+    divided = make.gpu(0, mig_mode=MigMode.ENABLED, mig=make.mig(make.mig_device(0)))
+    assert severities(node_checks.mig_modes(make.inventory(divided), (1, 36))) == [OK]
+    assert severities(node_checks.mig_modes(make.inventory(make.gpu(0)), (1, 36))) == [OK]

@@ -62,3 +62,16 @@ def test_driver_versions_that_differ_are_told() -> None:
     assert seen.severity is Severity.INFO
     assert "535.2.0 on c; 570.1.0 on a, b" in seen.text
     assert severities(slice_checks.driver_versions(slices([]))) == [Severity.UNKNOWN]
+
+
+def test_counters_are_told_of_with_their_cost_before_1_37() -> None:
+    plain = slices(GPUS, node="a")
+    counting = slices(GPUS, node="b")
+    counting[0]["spec"]["sharedCounters"] = [{"name": "gpu-0-counter-set", "counters": {}}]
+    both = [*plain, *counting]
+    (seen,) = slice_checks.counters_cost(both, "v1.36.2")
+    assert seen.severity is Severity.WARNING
+    assert "1 node with counters: b" in seen.text
+    assert "0.35 instead of 34 on 100" in seen.text
+    assert severities(slice_checks.counters_cost(both, "v1.37.0")) == [Severity.OK]
+    assert severities(slice_checks.counters_cost(plain, "v1.36.2")) == [Severity.OK]
