@@ -1,61 +1,191 @@
 """The feature gates of NVIDIA's own DRA driver, and what each of them means here.
 
-In: nothing. Out: names, reasons for people, and how the setting `--feature-gates` is read. Its
-DaemonSets name gates that this driver has no use for: what a card can do is always on here.
+In: nothing. Out: one table, and how the setting `--feature-gates` is read. Its DaemonSets name
+gates that this driver has no use for: what a card can do is always on here. A gate that is not in
+the table is one of a newer driver, or misspelled, and never a reason not to start.
 """
 
-from types import MappingProxyType
+import difflib
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+DYNAMIC_MIG: Final = "DynamicMIG"
+"""The peer's feature gate that means `--mig on-demand`, and `--mig existing` if it is false."""
+
+CONSUMABLE_SHARES: Final = "ConsumableShares"
+"""The peer's feature gate of `--consumable-shares`: false means disabled, true means nothing."""
+
+DEVICE_METADATA: Final = "DeviceMetadata"
+"""The peer's feature gate of `--device-metadata`: false means false, true means nothing."""
+
+
+class Meaning(Enum):
+    """What a gate is about, as far as this driver is concerned."""
+
+    SETTING = "a setting of this driver: heard"
+    ALWAYS_ON = "something that this driver always does: false is said to be in vain"
+    NOT_HERE = "something that this driver does not have: true is said to be in vain"
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureGate:
+    """A gate: what it is called, where it is from, and what to say of it."""
+
+    name: str
+    source: str
+    """The first release that has it, such as 0.5, or the issue that proposes it: #1358."""
+    meaning: Meaning
+    here: str
+    """A sentence for people: what a setting of it does, or why it has no effect."""
+
 
 _NOT_HERE = "this driver does not have that feature"
 _COMPUTE_DOMAINS = "it is about ComputeDomains, which are not part of this driver"
 _KLOG = "it is about klog, which this driver does not log with"
+_STAGES = "this driver has no stages of features: name the gates that you mean"
 
-GATES_ALWAYS_ON = MappingProxyType(
-    {
-        "TimeSlicingSettings": "time-slicing is always on here: a claim gets it by its config",
-        "MPSSupport": "MPS is always on here: a claim gets it by its config",
-        "NVMLDeviceHealthCheck": "health is always watched here: --taint-fault off sets no taints",
-    }
+_S, _ON, _NO = Meaning.SETTING, Meaning.ALWAYS_ON, Meaning.NOT_HERE
+
+FEATURE_GATES: Final = (
+    FeatureGate(
+        DYNAMIC_MIG,
+        "25.12",
+        _S,
+        "`true` is `--mig on-demand`, `false` is `--mig existing`, unless that flag is given",
+    ),
+    FeatureGate(
+        CONSUMABLE_SHARES,
+        "0.5",
+        _S,
+        "`false` disables `--consumable-shares`, `true` does nothing",
+    ),
+    FeatureGate(
+        DEVICE_METADATA,
+        "0.4",
+        _S,
+        "`false` is `--no-device-metadata`, `true` does nothing: containers get these files of "
+        "every kind of device, unless that is switched off",
+    ),
+    FeatureGate(
+        "TimeSlicingSettings",
+        "25.8",
+        _ON,
+        "time-slicing is always on here: a claim gets it by its config",
+    ),
+    FeatureGate("MPSSupport", "25.8", _ON, "MPS is always on here: a claim gets it by its config"),
+    FeatureGate(
+        "NVMLDeviceHealthCheck",
+        "25.12",
+        _ON,
+        "health is always watched here: --taint-fault off sets no taints",
+    ),
+    FeatureGate(
+        "SeamlessUpgrades",
+        "#1358",
+        _ON,
+        "updates without a gap are always possible here: the update strategy of the DaemonSet "
+        "says whether they are made",
+    ),
+    FeatureGate("PassthroughSupport", "25.12", _NO, f"{_NOT_HERE}: no VFIO devices are published"),
+    FeatureGate(
+        "DRAListTypeAttributes", "0.5", _NO, f"{_NOT_HERE}: numaNode is published as a number"
+    ),
+    FeatureGate(
+        "FabricManagerPartitioning",
+        "0.5",
+        _NO,
+        f"{_NOT_HERE}: Fabric Manager is not asked for partitions",
+    ),
+    FeatureGate("HostManagedIMEXDaemon", "0.5", _NO, _COMPUTE_DOMAINS),
+    FeatureGate("IMEXDaemonsWithDNSNames", "25.8", _NO, _COMPUTE_DOMAINS),
+    FeatureGate("ComputeDomainCliques", "25.12", _NO, _COMPUTE_DOMAINS),
+    FeatureGate("CrashOnNVLinkFabricErrors", "25.12", _NO, _COMPUTE_DOMAINS),
+    FeatureGate("NodeLocalFabricIPC", "#1449", _NO, _COMPUTE_DOMAINS),
+    FeatureGate(
+        "PerNodeGPUConfig",
+        "#1067",
+        _NO,
+        f"{_NOT_HERE}: --mig and --share-config say which kinds of device a node publishes",
+    ),
+    FeatureGate(
+        "NodeAllocatableResources",
+        "#1329",
+        _NO,
+        f"{_NOT_HERE}: devices are published without what they take of the node's memory and CPU",
+    ),
+    FeatureGate(
+        "LocalIPCDirectory",
+        "#1391",
+        _NO,
+        f"{_NOT_HERE}: containers of a claim get no common folder, and kind LocalIPCConfig is "
+        "not known",
+    ),
+    FeatureGate("VGPUSupport", "#1439", _NO, f"{_NOT_HERE}: no vGPU devices are published"),
+    FeatureGate(
+        "DRADeviceCompatibilityGroups",
+        "#1439",
+        _NO,
+        f"{_NOT_HERE}: no compatibility groups are published",
+    ),
+    FeatureGate("ContextualLogging", "25.8", _NO, _KLOG),
+    FeatureGate("LoggingAlphaOptions", "25.8", _NO, _KLOG),
+    FeatureGate("LoggingBetaOptions", "25.8", _NO, _KLOG),
+    FeatureGate("AllAlpha", "25.8", _NO, _STAGES),
+    FeatureGate("AllBeta", "25.8", _NO, _STAGES),
 )
-"""The peer's feature gates of what this driver always does, and what to say of `=false`."""
+"""The gates of the peer up to its release 0.5, and those proposed for the next by September 2026.
 
-GATES_OF_NOTHING_HERE = MappingProxyType(
-    {
-        "PassthroughSupport": f"{_NOT_HERE}: no VFIO devices are published",
-        "DRAListTypeAttributes": f"{_NOT_HERE}: numaNode is published as a number",
-        "FabricManagerPartitioning": f"{_NOT_HERE}: Fabric Manager is not asked for partitions",
-        "HostManagedIMEXDaemon": _COMPUTE_DOMAINS,
-        "IMEXDaemonsWithDNSNames": _COMPUTE_DOMAINS,
-        "ComputeDomainCliques": _COMPUTE_DOMAINS,
-        "CrashOnNVLinkFabricErrors": _COMPUTE_DOMAINS,
-        "ContextualLogging": _KLOG,
-        "LoggingAlphaOptions": _KLOG,
-        "LoggingBetaOptions": _KLOG,
-        "AllAlpha": "this driver has no stages of features: name the gates that you mean",
-        "AllBeta": "this driver has no stages of features: name the gates that you mean",
-    }
-)
-"""The peer's feature gates of what is not here, and what to say of `=true`."""
+Read in its pkg/featuregates at the tags v25.3.0 to v0.5.0; the last five are of its libraries.
+"""
 
-DYNAMIC_MIG = "DynamicMIG"
-"""The peer's feature gate that means `--mig on-demand`, and `--mig existing` if it is false."""
+KNOWN_FEATURE_GATES: Final = {gate.name: gate for gate in FEATURE_GATES}
 
-CONSUMABLE_SHARES = "ConsumableShares"
-"""The peer's feature gate of `--consumable-shares`: false means disabled, true means nothing."""
-
-DEVICE_METADATA = "DeviceMetadata"
-"""The peer's feature gate of `--device-metadata`: false means false, true means nothing."""
-
-GATES_OF_SETTINGS = frozenset({DYNAMIC_MIG, CONSUMABLE_SHARES, DEVICE_METADATA})
-"""The peer's feature gates of what a setting of this driver is about."""
-
-KNOWN_FEATURE_GATES = GATES_OF_SETTINGS | GATES_ALWAYS_ON.keys() | GATES_OF_NOTHING_HERE.keys()
-
-TRUE = frozenset({"true", "1", "t"})
-FALSE = frozenset({"false", "0", "f"})
+TRUE: Final = frozenset({"true", "1", "t"})
+FALSE: Final = frozenset({"false", "0", "f"})
 
 
 def split_gates(text: str) -> list[tuple[str, str]]:
     """Return names and values of gates as they are given: `A=true,B=false`."""
     pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
     return [(name.strip(), value.strip()) for name, _, value in pairs]
+
+
+def checked_gates(text: str) -> str:
+    """Return the setting if each gate in it, known or not, has a value that can be read.
+
+    Raises:
+        ValueError: a gate is neither true nor false.
+    """
+    for name, value in split_gates(text):
+        if value.lower() not in TRUE | FALSE:
+            raise ValueError(f"feature gate {name}={value}: give true or false")
+    return text
+
+
+def gate_value(gate: str, text: str) -> bool | None:
+    """Return what a gate is set to, the last time it is named; None if it is not."""
+    given = [value for name, value in split_gates(text) if name == gate]
+    return given[-1].lower() in TRUE if given else None
+
+
+def gates_in_vain(text: str) -> dict[str, str]:
+    """Return the gates that ask for something else than what is done here, each with the reason."""
+    said = {}
+    for name, value in split_gates(text):
+        gate = KNOWN_FEATURE_GATES.get(name)
+        is_on = value.lower() in TRUE
+        if gate is None:
+            said[name] = _unknown(name)
+        elif gate.meaning is (Meaning.NOT_HERE if is_on else Meaning.ALWAYS_ON):
+            said[name] = gate.here
+    return said
+
+
+def _unknown(name: str) -> str:
+    """Say that a gate is unknown, and which are known: one that looks like it comes first."""
+    folded = {known.casefold(): known for known in sorted(KNOWN_FEATURE_GATES)}
+    near = [folded[one] for one in difflib.get_close_matches(name.casefold(), folded, n=1)]
+    known = ", ".join([*near, *(one for one in folded.values() if one not in near)])
+    meant = f", did you mean {near[0]}?" if near else ";"
+    return f"unknown here{meant} known: {known}"

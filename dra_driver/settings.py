@@ -7,7 +7,6 @@ here is accepted, and named once in the log. Paths are as this process sees them
 description says otherwise.
 """
 
-import difflib
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal
@@ -18,12 +17,9 @@ from pydantic_settings import BaseSettings, CliSuppress, SettingsConfigDict
 from dra_driver.feature_gates import (
     CONSUMABLE_SHARES,
     DEVICE_METADATA,
-    FALSE,
-    GATES_ALWAYS_ON,
-    GATES_OF_NOTHING_HERE,
-    KNOWN_FEATURE_GATES,
-    TRUE,
-    split_gates,
+    checked_gates,
+    gate_value,
+    gates_in_vain,
 )
 
 IGNORED = MappingProxyType(
@@ -46,6 +42,9 @@ IGNORED = MappingProxyType(
         "alt_proc_devices_path": "/proc/devices is read below --proc-root",
         "nvidia_fabricmanager_address": "Fabric Manager is not asked for anything",
         "nvidia_fabricmanager_unix_socket": "Fabric Manager is not asked for anything",
+        "default_config": "in NVIDIA's driver it names a profile of device types (feature gate "
+        "PerNodeGPUConfig), in the device plugin's config manager a config: here --mig says what a "
+        "node offers, and --share-config-default which share config holds",
     }
 )
 """Settings of the peer that have no effect, each with the reason."""
@@ -302,7 +301,6 @@ class Settings(CommandSettings):
     share_config_default: str = Field(
         "",
         max_length=253,
-        validation_alias=AliasChoices("share_config_default", "default_config"),
         description="Name of the share config for a Node without that label; unset: the one named "
         "default, else the only one.",
     )
@@ -382,7 +380,7 @@ class Settings(CommandSettings):
 
     # Settings of NVIDIA's driver that are accepted so that its DaemonSets work. Those without any
     # effect (IGNORED says why) are no part of the help.
-    feature_gates: str = Field(
+    feature_gates: Annotated[str, AfterValidator(checked_gates)] = Field(
         "", description="NVIDIA's feature gates, A=true,B=false; what a card can do is always on."
     )
     consumable_shares: ConsumableShares
@@ -404,18 +402,7 @@ class Settings(CommandSettings):
     alt_proc_devices_path: CliSuppress[str] = ""
     nvidia_fabricmanager_address: CliSuppress[str] = ""
     nvidia_fabricmanager_unix_socket: CliSuppress[str] = ""
-
-    @field_validator("feature_gates")
-    @classmethod
-    def _check_gates(cls, text: str) -> str:
-        for name, value in split_gates(text):
-            if name not in KNOWN_FEATURE_GATES:
-                near = difflib.get_close_matches(name, KNOWN_FEATURE_GATES, n=1)
-                hint = f", did you mean {near[0]}?" if near else ""
-                raise ValueError(f"unknown feature gate {name!r}{hint}")
-            if value.lower() not in TRUE | FALSE:
-                raise ValueError(f"feature gate {name}={value}: give true or false")
-        return text
+    default_config: CliSuppress[str] = ""
 
     @field_validator(
         "nvidia_driver_root",
@@ -445,8 +432,7 @@ class Settings(CommandSettings):
 
     def gate_of(self, gate: str) -> bool | None:
         """Return what one of NVIDIA's feature gates is set to; None if it is not."""
-        given = [value for name, value in split_gates(self.feature_gates) if name == gate]
-        return given[-1].lower() in TRUE if given else None
+        return gate_value(gate, self.feature_gates)
 
     @property
     def gives_device_metadata(self) -> bool:
@@ -461,8 +447,6 @@ class Settings(CommandSettings):
         asked = self.device_metadata and "device_metadata" in self.model_fields_set
         if asked and not self.gives_device_metadata:
             given["device_metadata"] = f"feature gate {DEVICE_METADATA} is false"
-        for name, value in split_gates(self.feature_gates):
-            in_vain = GATES_OF_NOTHING_HERE if value.lower() in TRUE else GATES_ALWAYS_ON
-            if name in in_vain:
-                given[f"feature gate {name}"] = in_vain[name]
+        for gate, why in gates_in_vain(self.feature_gates).items():
+            given[f"feature gate {gate}"] = why
         return given

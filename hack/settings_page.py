@@ -1,8 +1,9 @@
 """Writes docs/settings.md: the flags of all sub-commands, with environment variables and defaults.
 
-In: the sub-commands' settings models, as their command lines are made of them. Out: the page below
-a folder that stands for the repository's root. `hack/generate` runs it, and compares its output
-with the repository's page. Sub-commands of the simulator have a page of their own.
+In: the sub-commands' settings models, as their command lines are made of them. Out: the page, and
+the names of feature gates for the chart, below a folder that stands for the repository's root.
+`hack/generate` runs it, and compares its output with the repository's. Sub-commands of the
+simulator have a page of their own.
 """
 
 import argparse
@@ -15,9 +16,11 @@ from pathlib import Path
 from pydantic_settings import CliSettingsSource
 
 from dra_driver import cli, feature_gates, settings
+from dra_driver.feature_gates import FeatureGate, Meaning
 from dra_driver.settings import CommandSettings
 
 PAGE = Path("docs/settings.md")
+GATES = Path("manifests/chart/files/feature-gates.txt")
 _HELP = re.compile(
     r"^(?P<what>.*?)"
     r"(?: \((?:(?P<required>required)|default: (?P<default>.*?)|default factory: [^)]*)\))?"
@@ -48,11 +51,14 @@ log names once those that are set.
 _GATES = """
 ### Feature gates
 
-Of NVIDIA's driver, by `--feature-gates A=true,B=false`. An unknown one is refused.
+Of NVIDIA's driver, by `--feature-gates A=true,B=false`. One that is not in this table, as a newer
+driver may have it, is named in the log with those that are, and the driver starts without it. A
+value other than true or false is an error.
 
-| gate | here |
-|---|---|
+| gate | from | here |
+|---|---|---|
 """
+_PROPOSALS = "https://github.com/kubernetes-sigs/dra-driver-nvidia-gpu/issues/"
 
 
 def parser_of(model: type[CommandSettings]) -> argparse.ArgumentParser:
@@ -110,17 +116,23 @@ def without_effect() -> str:
 
 def gates() -> str:
     """What each feature gate of NVIDIA's driver does here."""
-    said = {
-        feature_gates.DYNAMIC_MIG: "`true` is `--mig on-demand`, `false` is `--mig existing`, "
-        "unless that flag is given",
-        feature_gates.CONSUMABLE_SHARES: "`false` disables `--consumable-shares`, `true` does "
-        "nothing",
-        feature_gates.DEVICE_METADATA: "`false` is `--no-device-metadata`, `true` does nothing: "
-        "containers get these files of every kind of device, unless that is switched off",
-        **feature_gates.GATES_ALWAYS_ON,
-        **{name: f"no effect: {why}" for name, why in feature_gates.GATES_OF_NOTHING_HERE.items()},
-    }
-    return _GATES + table(said.items())
+    said = {Meaning.NOT_HERE: "no effect: "}
+    lines = (
+        f"| `{gate.name}` | {source(gate)} | {said.get(gate.meaning, '')}{escaped(gate.here)} |\n"
+        for gate in feature_gates.FEATURE_GATES
+    )
+    return _GATES + "".join(lines)
+
+
+def source(gate: FeatureGate) -> str:
+    """The release that has a gate first, or a link to where it is proposed."""
+    number = gate.source.removeprefix("#")
+    return number if number == gate.source else f"proposed: [{gate.source}]({_PROPOSALS}{number})"
+
+
+def known_gates() -> str:
+    """The names of the gates, for the chart: a line for each."""
+    return "".join(f"{name}\n" for name in sorted(feature_gates.KNOWN_FEATURE_GATES))
 
 
 def table(pairs: Iterable[tuple[str, str]]) -> str:
@@ -140,6 +152,7 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1]) / PAGE
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(page(), encoding="utf-8")
+    for path, text in ((PAGE, page()), (GATES, known_gates())):
+        target = Path(sys.argv[1]) / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")

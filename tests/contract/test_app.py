@@ -309,11 +309,20 @@ def test_a_wiped_registry_is_filled_again(running: ProcessNode) -> None:
         assert kubelet.register().name == "gpu.nvidia.com"
 
 
+def test_a_feature_gate_of_a_newer_driver_is_a_line_in_the_log(node: ProcessNode) -> None:
+    node.driver.env["FEATURE_GATES"] = "MPSSuport=true,DynamicMIG=false"
+    node.driver.start()
+    line = node.driver.wait_log("setting has no effect")
+    node.driver.wait_log("driver started")
+    assert (line["level"], line["setting"]) == ("warning", "feature gate MPSSuport")
+    assert line["reason"].startswith("unknown here, did you mean MPSSupport? known: MPSSupport, ")
+
+
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
         (("--healthcheck-port", "lots"), 2, "error: --healthcheck-port (or HEALTHCHECK_PORT): "),
-        (("--feature-gates", "Nope=true"), 2, "unknown feature gate 'Nope'"),
+        (("--feature-gates", "Nope=maybe"), 2, "feature gate Nope=maybe: give true or false"),
         (("--kubeconfig", "/nowhere"), 1, "cannot read the kubeconfig"),
         (("--http-endpoint", "8080"), 1, "is not of the form host:port"),
         (("--proc-root", "/nowhere"), 1, "boot_id cannot be read"),

@@ -79,7 +79,7 @@ def test_each_value_is_described_and_typed() -> None:
 def leaves(schema: Object, above: str = "") -> Iterator[tuple[str, Object]]:
     """What of the schema is no object with named keys. Objects with named keys are closed."""
     for name, one in schema["properties"].items():
-        if "properties" in one and above + name != "featureGates":
+        if "properties" in one:
             assert one["additionalProperties"] is False
             yield from leaves(one, f"{above}{name}.")
         else:
@@ -97,10 +97,20 @@ def plain_leaves(values: Object, keys: list[str], above: str = "") -> Iterator[s
             yield above + name
 
 
-def test_the_feature_gates_are_those_that_the_driver_knows() -> None:
-    gates = SCHEMA["properties"]["featureGates"]
-    assert set(gates["properties"]) == KNOWN_FEATURE_GATES
-    assert gates["additionalProperties"] is False
+def test_an_unknown_feature_gate_is_installed_and_the_notes_name_it(helm: str) -> None:
+    words = ("--set", "featureGates.DynamicMIG=true,featureGates.Tomorrow=true")
+    done = run(helm, "install", "a", FOLDER, "--dry-run=client", "--namespace", "gpus", *words)
+    assert done.returncode == 0, done.stderr
+    assert "value: DynamicMIG=true,Tomorrow=true" in done.stdout
+    known = ", ".join(sorted(KNOWN_FEATURE_GATES))
+    assert f"UNKNOWN FEATURE GATES HAVE NO EFFECT: Tomorrow. Known are {known}." in done.stdout
+
+
+def test_the_notes_say_nothing_of_known_feature_gates(helm: str) -> None:
+    words = ("--set", "featureGates.PerNodeGPUConfig=true")
+    done = run(helm, "install", "a", FOLDER, "--dry-run=client", "--namespace", "gpus", *words)
+    assert done.returncode == 0, done.stderr
+    assert "UNKNOWN FEATURE GATES" not in done.stdout
 
 
 def test_the_charts_version_is_the_projects() -> None:
@@ -120,7 +130,7 @@ def test_the_charts_version_is_the_projects() -> None:
         ("nvidiaDriverRoot=run/nvidia", "at '/nvidiaDriverRoot': 'run/nvidia' does not match"),
         ("resources.gpus.enabled=false", "at '/resources/gpus/enabled': value must be true"),
         ("resources.computeDomains.enabled=true", "/computeDomains/enabled': value must be false"),
-        ("featureGates.MPSSuport=true", "at '/featureGates': additional properties 'MPSSuport'"),
+        ("featureGates.MPS-Support=true", "invalid propertyName 'MPS-Support'"),
         ("featureGates.MPSSupport=maybe", "got string, want boolean"),
         ("consumableShares=some", "at '/consumableShares'"),
         ("mig=all", "at '/mig'"),

@@ -12,7 +12,7 @@ from dra_driver.settings import IGNORED, Settings
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*Settings.model_fields, "log_verbosity", "config_file", "default_config"):
+    for name in (*Settings.model_fields, "log_verbosity", "config_file"):
         monkeypatch.delenv(name.upper(), raising=False)
 
 
@@ -45,7 +45,6 @@ def test_only_the_node_name_is_required() -> None:
         ("HTTP_ENDPOINT", ":8080", "http_endpoint", ":8080"),
         ("METRICS_PATH", "/m", "metrics_path", "/m"),
         ("CONFIG_FILE", "/etc/shares", "share_config", Path("/etc/shares")),
-        ("DEFAULT_CONFIG", "a100", "share_config_default", "a100"),
         ("KUBECONFIG", "/root/.kube/config", "kubeconfig", Path("/root/.kube/config")),
     ],
 )
@@ -180,6 +179,13 @@ def test_of_feature_gates_only_what_is_otherwise_than_asked_is_said() -> None:
         )
 
 
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_an_unknown_feature_gate_is_said_to_have_no_effect_and_others_are_heard(value: str) -> None:
+    settings = parsed("--node-name=n", f"--feature-gates=Tomorrow={value},DynamicMIG=true")
+    assert list(settings.without_effect()) == ["feature gate Tomorrow"]
+    assert settings.gate_of(DYNAMIC_MIG) is True
+
+
 @pytest.mark.parametrize(
     ("words", "on"),
     [
@@ -217,19 +223,22 @@ def test_what_mig_cannot_be_set_to_is_refused(words: tuple[str, ...]) -> None:
         parsed("--node-name=n", *words)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--share-config=/etc/shares", "--share-config-default=a100"),
-        ("--config-file=/etc/shares", "--default-config=a100"),
-    ],
-)
-def test_the_share_config_is_named_as_here_or_as_in_the_device_plugin(
-    words: tuple[str, ...],
-) -> None:
-    settings = parsed("--node-name=n", *words)
+@pytest.mark.parametrize("flag", ["--share-config", "--config-file"])
+def test_the_share_config_is_named_as_here_or_as_in_the_device_plugin(flag: str) -> None:
+    settings = parsed("--node-name=n", f"{flag}=/etc/shares", "--share-config-default=a100")
     assert settings.share_config == Path("/etc/shares")
     assert settings.share_config_default == "a100"
+
+
+def test_a_default_profile_of_nvidias_driver_is_no_share_config_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DEFAULT_CONFIG", "mixed")
+    settings = parsed("--node-name=n", "--share-config=/etc/shares")
+    assert settings.share_config_default == ""
+    assert list(settings.without_effect()) == ["default_config"]
+    assert "PerNodeGPUConfig" in settings.without_effect()["default_config"]
+    assert "--share-config-default" in settings.without_effect()["default_config"]
 
 
 @pytest.mark.parametrize(
@@ -268,7 +277,7 @@ def test_every_setting_without_effect_exists_and_is_no_part_of_the_help() -> Non
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--feature-gates", "TimeSlicingSetting=true"), "did you mean TimeSlicingSettings"),
+        (("--feature-gates", "Tomorrow=soon"), "feature gate Tomorrow=soon: give true or false"),
         (("--feature-gates", "DynamicMIG"), "give true or false"),
         (("--healthcheck-port", "65536"), "less than or equal to 65535"),
         (("--cdi-root", "cdi"), "give an absolute path"),

@@ -8,12 +8,7 @@ import pytest
 from dra_driver.devices.nvml_memory_limits import FIRST_DRIVER
 from dra_driver.doctor import cluster_checks, runtime_checks
 from dra_driver.doctor.cluster_facts import Feature
-from dra_driver.feature_gates import (
-    GATES_ALWAYS_ON,
-    GATES_OF_NOTHING_HERE,
-    GATES_OF_SETTINGS,
-    KNOWN_FEATURE_GATES,
-)
+from dra_driver.feature_gates import KNOWN_FEATURE_GATES, Meaning
 from dra_driver.slices.mig_offer import CHEAP_COUNTERS
 
 REPOSITORY = Path(__file__).parents[3]
@@ -102,12 +97,18 @@ def test_each_feature_of_the_api_server_has_a_row_that_says_what_doctor_says() -
 
 def test_every_gate_of_nvidias_driver_has_a_row() -> None:
     named = {gate for row in table("its gate") for gate in re.findall(r"`(\w+)`", row[-1])}
-    assert named == KNOWN_FEATURE_GATES - OF_LOGS_AND_STAGES
+    assert named == KNOWN_FEATURE_GATES.keys() - OF_LOGS_AND_STAGES
+
+
+def test_gates_of_releases_and_proposed_ones_have_tables_of_their_own() -> None:
+    planned = PAGE.index("### What is planned there")
+    for gate in KNOWN_FEATURE_GATES.keys() - OF_LOGS_AND_STAGES:
+        is_proposed = KNOWN_FEATURE_GATES[gate].source.startswith("#")
+        assert (PAGE.index(f"`{gate}`") > planned) is is_proposed, gate
 
 
 @pytest.mark.parametrize("row", [row for row in table("its gate") if row[-1]])
 def test_the_page_says_of_a_gate_what_the_settings_say(row: list[str]) -> None:
-    gates = set(re.findall(r"`(\w+)`", row[-1]))
-    has = gates <= GATES_ALWAYS_ON.keys() | GATES_OF_SETTINGS
-    assert has or gates <= GATES_OF_NOTHING_HERE.keys()
-    assert row[1].startswith("yes" if has else "**no**")
+    gates = [KNOWN_FEATURE_GATES[name] for name in re.findall(r"`(\w+)`", row[-1])]
+    (is_missing,) = {gate.meaning is Meaning.NOT_HERE for gate in gates}
+    assert row[1].startswith("**no**" if is_missing else "yes")
