@@ -20,6 +20,11 @@ DEVICE_METADATA: Final = "DeviceMetadata"
 """The peer's feature gate of `--device-metadata`: false means false, true means nothing."""
 
 
+NVML_HEALTH: Final = "NVMLDeviceHealthCheck"
+"""The peer's feature gate of health checks: true means its taint without effect for XIDs of
+programs too (`--taint-remark`), false means nothing."""
+
+
 class Meaning(Enum):
     """What a gate is about, as far as this driver is concerned."""
 
@@ -75,10 +80,11 @@ FEATURE_GATES: Final = (
     ),
     FeatureGate("MPSSupport", "25.8", _ON, "MPS is always on here: a claim gets it by its config"),
     FeatureGate(
-        "NVMLDeviceHealthCheck",
+        NVML_HEALTH,
         "25.12",
         _ON,
-        "health is always watched here: --taint-fault off sets no taints",
+        "health is always watched here, and --taint-fault off sets no taints; true adds taints "
+        "without effect for XIDs of programs (--taint-remark)",
     ),
     FeatureGate(
         "SeamlessUpgrades",

@@ -122,6 +122,7 @@ class NodeHealth:
         self._session = session
         self._watcher = watcher
         self._effects = {
+            Severity.REMARK: Effect(settings.remark_effect),
             Severity.WARNING: Effect(settings.taint_warning),
             Severity.FAULT: Effect(settings.taint_fault),
             Severity.LOSS: Effect(settings.taint_loss),
@@ -131,6 +132,7 @@ class NodeHealth:
             WardSettings(
                 timing=HealthTiming(settle=round(settings.health_settle)),
                 ignored_xids=judge.parse_xids(settings.additional_xids_to_ignore),
+                remarks=self._effects[Severity.REMARK] is not Effect.OFF,
             ),
             clock=clock,
             on_change=on_change,
@@ -199,7 +201,7 @@ class NodeHealth:
         return self._ward.hear(event)
 
     def _begun(self, uuid: str, gpu: GpuHealth, one: Ailment) -> None:
-        if one.finding.severity is Severity.WARNING:
+        if one.finding.severity in {Severity.REMARK, Severity.WARNING}:
             return
         try:
             self._news.put_nowait(_News(uuid=uuid, gpu=gpu, ailment=one))

@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, CliSuppress, SettingsConfigDict
 from dra_driver.feature_gates import (
     CONSUMABLE_SHARES,
     DEVICE_METADATA,
+    NVML_HEALTH,
     checked_gates,
     gate_value,
     gates_in_vain,
@@ -221,6 +222,7 @@ class CommandSettings(BaseSettings):
         cli_show_env_vars=True,
         cli_hide_none_type=True,
         cli_avoid_json=True,
+        cli_parse_none_str="unset",  # not None, which is an effect of taints
         cli_exit_on_error=False,
     )
 
@@ -271,6 +273,12 @@ class Settings(CommandSettings):
         60.0,
         description="Seconds for which a GPU has to look well before its taint is lifted, longer "
         "if it keeps coming back, and for which a slowdown has to last.",
+    )
+    taint_remark: Literal["auto", "off", "None"] = Field(
+        "auto",
+        description="Taint of a GPU on which a program failed, or whose XID is ignored: off, or "
+        "None, which keeps nobody away; auto: None where NVIDIA's feature gate "
+        "NVMLDeviceHealthCheck is true.",
     )
     taint_warning: TaintEffect = Field(
         "off",
@@ -438,6 +446,13 @@ class Settings(CommandSettings):
     def gives_device_metadata(self) -> bool:
         """Whether containers get files with device metadata: unless setting or gate is false."""
         return self.device_metadata and self.gate_of(DEVICE_METADATA) is not False
+
+    @property
+    def remark_effect(self) -> str:
+        """The taint of XIDs that say nothing of the GPU: off, or None as in NVIDIA's driver."""
+        if self.taint_remark != "auto":
+            return self.taint_remark
+        return "None" if self.gate_of(NVML_HEALTH) else "off"
 
     def without_effect(self) -> dict[str, str]:
         """Return what was asked for in vain, each with the reason."""

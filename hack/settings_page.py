@@ -27,7 +27,7 @@ _HELP = re.compile(
     r"(?: \[env: (?P<variables>[^]]*)\])?$",
     re.DOTALL,
 )
-_UNSET = {None, "", "None", "[]"}
+_UNSET = {None, "", "unset", "[]"}
 _HEAD = """\
 # Settings
 

@@ -3,9 +3,9 @@
 In: a device as a claim's record has it, the latest look, and what is wrong by GPU. Out: whether it
 is well, and what is wrong in a sentence; the same as entries for the kubelet, and as a condition of
 the claim's status. Rules: a MIG device has what is wrong with the whole GPU or with its own
-instance, and no more, and may be gone from a GPU that is well; a warning leaves a device well; what
-a look could not find out is unknown, unless it was known to be wrong before. How taints are set
-changes nothing here.
+instance, and no more, and may be gone from a GPU that is well; a warning leaves a device well, and
+a remark, which any of its users can cause, is not told; what a look could not find out is unknown,
+unless it was known to be wrong before. How taints are set changes nothing here.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,7 +79,11 @@ def health_of(
         ailments: what is wrong now, by UUID of the GPU, the gravest first.
         is_gone: tells whether a MIG device is not there any more (health/sightings.py).
     """
-    wrong = [one for one in ailments.get(device.gpu, ()) if concerns(one, device)]
+    wrong = [
+        one
+        for one in ailments.get(device.gpu, ())
+        if concerns(one, device) and one.finding.severity is not Severity.REMARK
+    ]
     base = undivided(device)
     if isinstance(base, RecordedMig) and is_gone(base):
         return _destroyed(base, wrong)

@@ -11,6 +11,9 @@ from enum import StrEnum
 class Severity(StrEnum):
     """What a finding means to who wants the GPU, from the least to the gravest."""
 
+    REMARK = "remark"
+    """It works, and what was noticed says nothing of it: a program failed on it."""
+
     WARNING = "warning"
     """It works; someone should look after it when there is time."""
 

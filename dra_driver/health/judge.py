@@ -67,14 +67,19 @@ def out_of_reach(sick: SickGpu) -> Examination:
     )
 
 
-def of_xid(number: int, ignored: AbstractSet[int] = frozenset()) -> Finding | None:
+def of_xid(
+    number: int, ignored: AbstractSet[int] = frozenset(), *, remarks: bool = False
+) -> Finding | None:
     """Return what an XID says of the GPU; None if it says nothing.
 
     Args:
         number: the XID.
         ignored: XIDs that this node's admin wants to be ignored too.
+        remarks: XIDs of programs, and those that are ignored, are a remark instead of nothing.
     """
-    if number in tables.APPLICATION_XIDS | tables.INFORMATIVE_XIDS | ignored:
+    if number in tables.APPLICATION_XIDS | ignored:
+        return tables.remark(number, is_ignored=number in ignored) if remarks else None
+    if number in tables.INFORMATIVE_XIDS:
         return None
     return tables.XIDS.get(number) or tables.unknown_xid(number)
 

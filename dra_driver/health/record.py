@@ -19,7 +19,7 @@ from dra_driver.envelope import MALFORMED, seal, unseal
 from dra_driver.errors import StateError, VersionError
 from dra_driver.files import read_whole, write_whole
 from dra_driver.health.course import Ailment, Ailments
-from dra_driver.health.findings import Cause
+from dra_driver.health.findings import Cause, Severity
 from dra_driver.health.tables import finding_of
 
 FILE = "health.json"
@@ -77,6 +77,12 @@ def read_health(directory: Path) -> HealthRecord | None:
         ) from error
 
 
+def lasting(gpu: GpuHealth) -> GpuHealth:
+    """Return it without remarks, which are of the moment."""
+    kept = (one for one in gpu.ailments if one.finding.severity is not Severity.REMARK)
+    return replace(gpu, ailments=tuple(kept))
+
+
 class HealthFile:
     """The record of one driver. For one thread at a time.
 
@@ -114,7 +120,7 @@ class HealthFile:
 
     def write(self, gpus: Mapping[str, GpuHealth]) -> bool:
         """Write what is wrong, if that differs from what was written; return whether it is."""
-        sick = {uuid: one for uuid, one in gpus.items() if one.ailments}
+        sick = {uuid: lasting(one) for uuid, one in gpus.items() if lasting(one).ailments}
         data = seal(_json(HealthRecord(boot_id=self._boot_id, gpus=sick)))
         path = self._directory / FILE
         if data == self._written or (not sick and not path.exists()):

@@ -68,6 +68,16 @@ XIDS = MappingProxyType(
 """By number. Of any other XID is said what `unknown_xid` says."""
 
 
+def remark(number: int, *, is_ignored: bool) -> Finding:
+    """Return what is told of an XID that says nothing of the GPU, to those who want to know.
+
+    NVIDIA's own DRA driver has a taint without effect for these. It is never kept on disk, where
+    the same number could be another finding once this node's admin does not ignore it any more.
+    """
+    why = "this node's settings ignore it" if is_ignored else "a program failed on the GPU"
+    return _xid(number, Severity.REMARK, Remedy.NONE, why)
+
+
 def unknown_xid(number: int) -> Finding:
     """Return what an XID means that no table has: nothing good, until the card itself says so."""
     return _xid(number, FAULT, Remedy.RESET, "an error of the GPU that this driver does not know")

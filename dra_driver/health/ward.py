@@ -31,10 +31,17 @@ Change = Callable[[str, GpuHealth, Ailment], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WardSettings:
-    """What holds on this node: how things are damped, and which XIDs its admin has ignored."""
+    """What holds on this node.
+
+    Attributes:
+        timing: how things are damped.
+        ignored_xids: the XIDs that its admin has ignored.
+        remarks: those and the XIDs of programs are remarks, instead of nothing.
+    """
 
     timing: HealthTiming = field(default_factory=HealthTiming)
     ignored_xids: AbstractSet[int] = frozenset()
+    remarks: bool = False
 
 
 class Ward:
@@ -82,19 +89,23 @@ class Ward:
         """Take an event; return whether it is time to look at the GPUs."""
         if event.xid is None:
             return True
-        finding = of_xid(event.xid, self._settings.ignored_xids)
+        ignored = self._settings.ignored_xids
+        look = asks_for_look(event.xid) and event.xid not in ignored
+        finding = of_xid(event.xid, ignored, remarks=self._settings.remarks)
         if finding is None:
             log.debug("xid passed over", gpu=event.gpu, xid=event.xid)
-            return asks_for_look(event.xid) and event.xid not in self._settings.ignored_xids
+            return look
         with self._lock:
             before = self._known()
             gpu = before.get(event.gpu, GpuHealth(name=event.gpu, index=-1, pci_address=""))
             ailments = course.after_event(
                 gpu.ailments, finding, event.instance, self._now(), self._settings.timing
             )
+            if ailments == gpu.ailments:
+                return look  # again: a program can have it as often as it likes
             told = self._take({**before, event.gpu: replace(gpu, ailments=ailments)})
         self._tell(told)
-        return True
+        return look
 
     def look(self, inventory: Inventory) -> None:
         """Take what a look has found; one that has found no driver says nothing of GPUs."""
@@ -196,8 +207,12 @@ class Ward:
 
     def _tell(self, told: "_Told") -> None:
         for uuid, gpu, one in told.passed:
-            log.info("gpu healed", gpu=uuid, device=gpu.name, **_words(one))
+            if one.finding.severity is not Severity.REMARK:
+                log.info("gpu healed", gpu=uuid, device=gpu.name, **_words(one))
         for uuid, gpu, one in told.begun:
+            if one.finding.severity is Severity.REMARK:
+                log.info("xid remarked", gpu=uuid, device=gpu.name, reason=one.finding.reason)
+                continue
             write = log.warning if one.finding.severity is Severity.WARNING else log.error
             reason, remedy = one.finding.reason, str(one.finding.remedy)
             write(

@@ -47,12 +47,13 @@ Effects = Mapping[Severity, Effect]
 
 DEFAULT_EFFECTS: Effects = MappingProxyType(
     {
+        Severity.REMARK: Effect.OFF,
         Severity.WARNING: Effect.OFF,
         Severity.FAULT: Effect.NO_SCHEDULE,
         Severity.LOSS: Effect.NO_SCHEDULE,
     }
 )
-"""Nobody's work is ended, and a warning changes nothing."""
+"""Nobody's work is ended, and neither a remark nor a warning changes anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

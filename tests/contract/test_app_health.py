@@ -32,7 +32,11 @@ def start(node: ProcessNode, gpus: int) -> None:
     node.driver.start()
     node.driver.wait_log("driver started")
     node.wait_devices(gpus)
-    node.driver.wait_log("gpu events are heard")
+    # The listener may begin with the GPUs that are described first.
+    eventually(
+        lambda: any(one["gpus"] == gpus for one in node.driver.events("gpu events are heard")),
+        f"events of {gpus} GPUs to be heard",
+    )
 
 
 def specs(node: ProcessNode) -> list[Any]:
@@ -248,3 +252,26 @@ def test_effects_are_as_they_are_set(node: ProcessNode) -> None:
     assert effects == {"gpu-0": "None", "gpu-1": "NoExecute"}
     record = json.loads((node.place.data / FILE).read_text())
     assert len(record["payload"]["gpus"]) == 3
+
+
+def test_xids_of_programs_are_told_as_nvidias_driver_tells_them_where_its_gate_is_on(
+    node: ProcessNode,
+) -> None:
+    machine = machine_of(node, "t4x4")
+    node.driver.env |= {
+        "FEATURE_GATES": "NVMLDeviceHealthCheck=true",
+        "ADDITIONAL_XIDS_TO_IGNORE": "119",
+    }
+    start(node, 4)
+    for minor, xid in ((1, 43), (2, 119), (3, 63)):
+        machine.emit_xid(uuid_of(machine, minor), xid)
+    tainted_within(node, {"gpu-1": XID, "gpu-2": XID}, 10)
+    told = {
+        device["name"]: [(one["value"], one["effect"]) for one in device["taints"]]
+        for spec in specs(node)
+        for device in spec["devices"]
+        if device.get("taints")
+    }
+    assert told == {"gpu-1": [("43", "None")], "gpu-2": [("119", "None")]}
+    assert not (node.place.data / FILE).exists()
+    assert node.api.objects("events") == []

@@ -36,6 +36,7 @@ EVERYTHING = Path(__file__).with_name("chart_values.yaml")
 """Values that turn on all there is."""
 
 HEALTH_SETTINGS = (
+    "taint_remark",
     "taint_warning",
     "taint_fault",
     "taint_loss",
@@ -418,6 +419,7 @@ def test_health_settings_reach_the_driver(render: Render) -> None:
         | {"node_name": "n"}
     )
     assert {name: getattr(settings, name) for name in HEALTH_SETTINGS} == {
+        "taint_remark": "None",
         "taint_warning": "None",
         "taint_fault": "NoExecute",
         "taint_loss": "off",

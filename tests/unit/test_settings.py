@@ -186,6 +186,29 @@ def test_an_unknown_feature_gate_is_said_to_have_no_effect_and_others_are_heard(
     assert settings.gate_of(DYNAMIC_MIG) is True
 
 
+@pytest.mark.parametrize("flag", ["--taint-warning", "--taint-fault", "--taint-loss"])
+@pytest.mark.parametrize("effect", ["off", "None", "NoSchedule", "NoExecute"])
+def test_each_effect_can_be_given_as_a_flag(flag: str, effect: str) -> None:
+    settings = parsed("--node-name=n", f"{flag}={effect}")
+    assert getattr(settings, flag[2:].replace("-", "_")) == effect
+
+
+@pytest.mark.parametrize(
+    ("words", "effect"),
+    [
+        ((), "off"),
+        (("--feature-gates=NVMLDeviceHealthCheck=false",), "off"),
+        (("--feature-gates=NVMLDeviceHealthCheck=true",), "None"),
+        (("--feature-gates=NVMLDeviceHealthCheck=true", "--taint-remark=off"), "off"),
+        (("--taint-remark=None",), "None"),
+    ],
+)
+def test_xids_of_programs_have_the_peers_taint_where_its_health_checks_were_asked_for(
+    words: tuple[str, ...], effect: str
+) -> None:
+    assert parsed("--node-name=n", *words).remark_effect == effect
+
+
 @pytest.mark.parametrize(
     ("words", "on"),
     [

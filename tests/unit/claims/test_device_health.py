@@ -88,6 +88,13 @@ def test_a_warning_leaves_a_device_well_and_says_so() -> None:
     assert found.message.startswith("Bad memory of the GPU")
 
 
+def test_a_remark_is_nobodys_but_the_gpus() -> None:
+    remark = tables.remark(43, is_ignored=False)
+    assert health(WHOLE, {WHOLE.uuid: ailing(remark)}) == WELL
+    both = health(WHOLE, {WHOLE.uuid: ailing(tables.ROWS_PENDING, remark)})
+    assert "43" not in both.message
+
+
 def test_what_one_mig_instance_has_its_neighbour_and_the_gpu_have_not() -> None:
     mine = InstanceId(gpu_instance=MIG.gpu_instance)
     wrong = {DIVIDED.uuid: ailing(tables.XIDS[62], of=mine)}

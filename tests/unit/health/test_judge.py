@@ -43,6 +43,32 @@ def test_a_card_that_tells_nothing_has_nothing_and_is_not_known_to_be_well() -> 
     assert found.unanswered == tables.POLLED
 
 
+@pytest.mark.parametrize("number", [*sorted(tables.APPLICATION_XIDS), 119, 92])
+def test_what_says_nothing_of_the_gpu_is_a_remark_to_those_who_want_one(number: int) -> None:
+    ignored = frozenset({92, 119})
+    assert of_xid(number, ignored) is None
+    found = of_xid(number, ignored, remarks=True)
+    assert found is not None
+    assert (found.cause, found.value, found.severity, found.remedy) == (
+        Cause.XID,
+        str(number),
+        Severity.REMARK,
+        Remedy.NONE,
+    )
+    why = "this node's settings ignore it" if number in ignored else "a program failed on the GPU"
+    assert found.reason == f"XID {number}: {why}"
+
+
+@pytest.mark.parametrize("number", sorted(tables.INFORMATIVE_XIDS))
+def test_what_only_accompanies_something_else_is_no_remark(number: int) -> None:
+    assert of_xid(number, remarks=True) is None
+
+
+@pytest.mark.parametrize("number", sorted(tables.XIDS))
+def test_remarks_change_nothing_of_what_says_something_of_the_gpu(number: int) -> None:
+    assert of_xid(number, remarks=True) == of_xid(number) == tables.XIDS[number]
+
+
 @pytest.mark.parametrize(
     ("vitals", "value", "severity", "remedy"),
     [

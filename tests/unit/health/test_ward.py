@@ -20,14 +20,23 @@ GPUS = tuple(make.gpu(minor, vitals=WELL) for minor in range(4))
 class Driver:
     """One life of a driver, as far as health goes; another goes on with its folder."""
 
-    def __init__(self, folder: Path, *, boot_id: str = "boot-1", now: float = 1000.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        boot_id: str = "boot-1",
+        now: float = 1000.0,
+        remarks: bool = False,
+    ) -> None:
         self.folder = folder
         self.now = now
         self.changes = 0
         self.begun: list[tuple[str, str]] = []
         self.ward = Ward(
             HealthFile(folder, boot_id),
-            WardSettings(timing=HealthTiming(settle=60), ignored_xids=frozenset({119})),
+            WardSettings(
+                timing=HealthTiming(settle=60), ignored_xids=frozenset({119}), remarks=remarks
+            ),
             clock=lambda: self.now,
             on_change=self._change,
             on_begin=self._begin,
@@ -70,6 +79,42 @@ def test_steady_health_changes_nothing_and_writes_nothing(driver: Driver) -> Non
     for _ in range(5):
         driver.look()
     assert (driver.wrong(), driver.changes, list(driver.folder.iterdir())) == ({}, 0, [])
+
+
+@pytest.mark.parametrize("xid", [43, 119])
+def test_a_remark_is_of_the_moment_and_asks_for_no_look(tmp_path: Path, xid: int) -> None:
+    driver = Driver(tmp_path, remarks=True)
+    driver.look()
+    assert not driver.hear(GPUS[1], xid)
+    assert driver.wrong() == {GPUS[1].uuid: [str(xid)]}
+    assert list(tmp_path.iterdir()) == []
+    for _ in range(2):
+        driver.look()
+    assert driver.wrong() == {GPUS[1].uuid: [str(xid)]}
+    driver.look()
+    assert driver.wrong() == {}
+    assert driver.changes == 2
+
+
+def test_a_remark_that_repeats_itself_changes_nothing_more(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, remarks=True)
+    driver.look()
+    with capture_logs() as logs:
+        for _ in range(100):
+            driver.hear(GPUS[1], 13)
+    assert (driver.changes, [line["event"] for line in logs]) == (1, ["xid remarked"])
+
+
+def test_a_remark_stands_behind_what_is_wrong_and_does_not_come_back_with_it(
+    tmp_path: Path,
+) -> None:
+    driver = Driver(tmp_path, remarks=True)
+    driver.look()
+    driver.hear(GPUS[1], 43)
+    driver.hear(GPUS[1], 62)
+    assert driver.wrong() == {GPUS[1].uuid: ["62", "43"]}
+    after = Driver(tmp_path, now=driver.now)
+    assert after.wrong() == {GPUS[1].uuid: ["62"]}
 
 
 def test_an_xid_is_one_gpus_and_the_look_after_it_leaves_it(driver: Driver) -> None:

@@ -95,6 +95,16 @@ def test_each_severity_has_the_effect_that_is_set_for_it(effect: Effect) -> None
     assert effects == ["NoSchedule", *([] if effect is Effect.OFF else [str(effect)])]
 
 
+def test_a_remark_has_a_taint_where_that_is_set_and_gives_way_to_what_is_wrong() -> None:
+    remark = Ailment(finding=tables.remark(43, is_ignored=False), since=0)
+    gpu = projection(make.inventory(SICK))
+    assert taints(tainted(gpu, health(remark))) == {}
+    (taint,) = taints(tainted(gpu, health(remark, remark=Effect.NONE)))["gpu-0"]
+    assert (taint["key"], taint["value"], taint["effect"]) == ("gpu.nvidia.com/xid", "43", "None")
+    (taint,) = taints(tainted(gpu, health(LOST, remark, remark=Effect.NONE)))["gpu-0"]
+    assert (taint["value"], taint["effect"]) == ("79", "NoSchedule")
+
+
 def test_of_one_cause_the_gravest_is_told_and_it_comes_first() -> None:
     ailments = (LOST, Ailment(finding=tables.XIDS[62], since=1))
     (taint,) = taints(tainted(projection(make.inventory(SICK)), health(*ailments)))["gpu-0"]
