@@ -21,6 +21,7 @@ OLD = "535.104.05"
 NEW = "560.35.03"
 DEBIAN_FOLDER = "/usr/lib/x86_64-linux-gnu"
 CURRENT = f"{DEBIAN_FOLDER}/nvidia/current"
+TESLA = f"{DEBIAN_FOLDER}/nvidia/tesla-550"
 RPM_FOLDER = "/usr/lib64"
 X86_64, AARCH64, I386 = 0x0303, 0x0A03, 0x0803
 
@@ -183,16 +184,24 @@ def _ubuntu(root: Path) -> None:
     link(root, "/bin", "usr/bin")
 
 
-def _debian(root: Path) -> None:
-    install(root, CURRENT)
+def _debian(root: Path, variant: str = "current") -> None:
+    folder = f"{DEBIAN_FOLDER}/nvidia/{variant}"
+    install(root, folder)
     egl_platforms(root, DEBIAN_FOLDER)
     for soname in (*COMPUTE, *GRAPHICS):
         alternative = f"/etc/alternatives/glx--{soname}-x86_64-linux-gnu"
-        link(root, alternative, f"{CURRENT}/{soname}")
+        link(root, alternative, f"{folder}/{soname}")
         link(root, f"{DEBIAN_FOLDER}/{soname}", alternative)
-    rest(root, programs="/usr/lib/nvidia/current")
-    link(root, "/etc/alternatives/nvidia--nvidia-smi", "/usr/lib/nvidia/current/nvidia-smi")
+    rest(root, programs=f"/usr/lib/nvidia/{variant}")
+    link(root, "/etc/alternatives/nvidia--nvidia-smi", f"/usr/lib/nvidia/{variant}/nvidia-smi")
     link(root, "/usr/bin/nvidia-smi", "/etc/alternatives/nvidia--nvidia-smi")
+
+
+def _debian_tesla(root: Path) -> None:
+    """A folder that only links lead to: nothing has its name, and there is no ld.so.cache."""
+    _debian(root, "tesla-550")
+    mps = "nvidia-cuda-mps-control"
+    link(root, f"/usr/bin/{mps}", f"/usr/lib/nvidia/tesla-550/{mps}")
 
 
 def _rhel(root: Path) -> None:
@@ -303,6 +312,12 @@ LAYOUTS = {
         about="alternatives choose the driver",
         build=_debian,
         folder=CURRENT,
+        egl_folder=DEBIAN_FOLDER,
+    ),
+    "debian tesla": Layout(
+        about="the same with the tesla packages, and no ld.so.cache",
+        build=_debian_tesla,
+        folder=TESLA,
         egl_folder=DEBIAN_FOLDER,
     ),
     "rhel": Layout(about="NVIDIA's RPMs", build=_rhel, folder=RPM_FOLDER),

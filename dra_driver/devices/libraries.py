@@ -2,9 +2,10 @@
 
 In: the driver root and a name or glob pattern. Out: resolved paths inside the root. The folders and
 their order are those that NVIDIA's container toolkit searches (nvidia-container-toolkit,
-pkg/lookup/library.go), and after them those of systems it does not know. /etc/ld.so.cache knows a
-library by its SONAME alone, such as libcuda.so.1; so what it has is matched by every name that the
-file goes by, from link to link. The cache's format is glibc's, sysdeps/generic/dl-cache.h.
+pkg/lookup/library.go), and after them those of systems it does not know. /etc/ld.so.cache, and
+links in these folders that lead out of them, know a library by its SONAME alone, such as
+libcuda.so.1; so what they have is matched by every name that the file goes by, from link to link.
+The cache's format is glibc's, sysdeps/generic/dl-cache.h.
 """
 
 import fnmatch
@@ -78,18 +79,18 @@ def version_of(path: str) -> str | None:
 def locate(root: Path, pattern: str) -> tuple[str, ...]:
     """Return the files that match, links followed inside the root, each once, in search order.
 
-    The loader's cache is asked only when no folder has any.
+    Only when no folder has any, other names of the same library are followed to files that match:
+    first those in the folders, as Debian's lead to the driver that its alternatives chose, then
+    those in the loader's cache.
     """
-    found = _existing(
-        root, (path for folder in LIBRARY_FOLDERS for path in rooted.matches(root, folder, pattern))
-    )
+    found = _existing(root, _in_folders(root, pattern))
     if not found:
         stem = pattern.partition(".so")[0]
-        cached = _existing(
-            root,
-            (path for name, path in _cached(root) if fnmatch.fnmatchcase(_stem(name), stem)),
+        named_otherwise = (
+            *_in_folders(root, f"{stem}.so*"),
+            *(path for name, path in _cached(root) if fnmatch.fnmatchcase(_stem(name), stem)),
         )
-        found = tuple(one for one in cached if one.named(pattern))
+        found = tuple(one for one in _existing(root, named_otherwise) if one.named(pattern))
     return tuple(dict.fromkeys(one.source for one in found))
 
 
@@ -100,12 +101,16 @@ def find_all(root: Path, stems: re.Pattern[str]) -> tuple[Found, ...]:
     """
     in_folders = (
         path
-        for folder in LIBRARY_FOLDERS
-        for path in rooted.matches(root, folder, "lib*.so*")
+        for path in _in_folders(root, "lib*.so*")
         if stems.fullmatch(_stem(path.rpartition("/")[2]))
     )
     in_cache = (path for name, path in _cached(root) if stems.fullmatch(_stem(name)))
     return _existing(root, (*in_folders, *in_cache))
+
+
+def _in_folders(root: Path, pattern: str) -> Iterator[str]:
+    for folder in LIBRARY_FOLDERS:
+        yield from rooted.matches(root, folder, pattern)
 
 
 def _existing(root: Path, paths: Iterable[str]) -> tuple[Found, ...]:

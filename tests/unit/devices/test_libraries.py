@@ -118,6 +118,20 @@ def test_the_running_drivers_nvml_library_goes_before_one_that_was_left_behind(
     assert "which has /usr/lib64/libnvidia-ml.so.535.104.05; complete the driver's upgrade" in text
 
 
+def test_a_link_that_leads_out_of_the_folders_is_the_library_of_the_version_it_leads_to(
+    tmp_path: Path,
+) -> None:
+    path = "/usr/lib/x86_64-linux-gnu/nvidia/tesla-570/libnvidia-ml.so.570.148.08"
+    add(tmp_path, path)
+    link = tmp_path / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+    link.symlink_to(path)  # an absolute one, inside the root
+
+    assert locate(tmp_path, "libnvidia-ml.so.570.148.08") == (path,)
+    assert find_library(tmp_path, "570.148.08") == tmp_path / path.lstrip("/")
+    with pytest.raises(DeviceError, match=r"which has .*libnvidia-ml\.so\.570\.148\.08"):
+        find_library(tmp_path, "570.133.20")
+
+
 def test_an_nvml_library_whose_name_says_no_version_is_taken(tmp_path: Path) -> None:
     add(tmp_path, "/usr/lib64/libnvidia-ml.so.1")
 
