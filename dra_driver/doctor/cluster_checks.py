@@ -12,6 +12,7 @@ from dra_driver.doctor.cluster_facts import (
     ServerFacts,
     mapping,
     text,
+    texts,
 )
 from dra_driver.doctor.finding import (
     Seen,
@@ -25,7 +26,7 @@ from dra_driver.doctor.finding import (
     unknown,
     warning,
 )
-from dra_driver.doctor.installed import DaemonSets
+from dra_driver.doctor.installed import OPERATORS_LABEL, DaemonSets, Installed
 from dra_driver.doctor.node_checks import NODE_LABEL
 from dra_driver.kube.resource import RESOURCE_CLAIMS
 from dra_driver.kube.server_version import version_numbers
@@ -235,12 +236,9 @@ def daemon_sets(found: DaemonSets) -> Iterator[Seen]:
 
 def other_drivers(found: DaemonSets, nodes: Iterable[Object]) -> Iterator[Seen]:
     """Judge whether other software gives out the same GPUs."""
-    for one in found.nvidias:
-        yield error(
-            f"NVIDIA's DRA driver is installed: DaemonSet {one.name}, "
-            f"{count(one.wanted, 'pod')} wanted",
-            "let one of both drivers run on a node: they have the same name, sockets and folders",
-        )
+    nodes = list(nodes)
+    labels = {text(one, "metadata", "name"): texts(one, "metadata", "labels") for one in nodes}
+    yield from (_nvidias(one, one.nodes(labels)) for one in found.nvidias)
     for one in found.device_plugins:
         if one.wanted:
             yield info(
@@ -251,7 +249,7 @@ def other_drivers(found: DaemonSets, nodes: Iterable[Object]) -> Iterator[Seen]:
     plugged = {
         text(node, "metadata", "name"): what
         for node in nodes
-        if (what := counted_by_plugin(_texts(mapping(node, "status", "allocatable"))))
+        if (what := counted_by_plugin(texts(node, "status", "allocatable")))
     }
     for name, counted in plugged.items():
         words = ", ".join(f"{resource}: {amount}" for resource, amount in counted.items())
@@ -262,6 +260,21 @@ def other_drivers(found: DaemonSets, nodes: Iterable[Object]) -> Iterator[Seen]:
         )
     if not (found.nvidias or plugged):
         yield ok("nobody else gives out the nodes' GPUs")
+
+
+def _nvidias(one: Installed, nodes: list[str]) -> Seen:
+    """Judge a DaemonSet of NVIDIA's DRA driver, and the nodes that have its labels."""
+    pods = count(one.wanted, "pod")
+    what = f"NVIDIA's DRA driver is installed: DaemonSet {one.name}, {pods} wanted"
+    if nodes:
+        what += f", by their labels on {named(nodes)}"
+    advice = "let one of both drivers run on a node: they have the same name, sockets and folders"
+    if OPERATORS_LABEL in one.selector:
+        advice += (
+            "; GPU Operator's GPUCluster runs it: set its value gpuCluster.deployCR=false, or keep "
+            f"it off a node by kubectl label node NODE --overwrite {OPERATORS_LABEL}=false"
+        )
+    return error(what, advice) if one.wanted else info(what, advice)
 
 
 def classes(found: Iterable[Object], has: Mapping[Feature, bool]) -> Iterator[Seen]:
@@ -377,7 +390,3 @@ def _bound(policy: str, bindings: Sequence[Object]) -> Iterator[Seen]:
             f"ValidatingAdmissionPolicy {policy} has no binding, so it does nothing",
             INSTALL_AGAIN,
         )
-
-
-def _texts(values: Object) -> dict[str, str]:
-    return {str(key): str(value) for key, value in values.items()}

@@ -323,6 +323,11 @@ def text(holder: Object, *path: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+def texts(holder: Object, *path: str) -> dict[str, str]:
+    """Return the texts by name below an object, such as its labels; none if there are none."""
+    return {str(key): str(value) for key, value in mapping(holder, *path).items()}
+
+
 def containers(daemon_set: Object) -> tuple[Object, ...]:
     """Return the containers of a DaemonSet's pods."""
     return objects(mapping(daemon_set, "spec", "template", "spec").get("containers"))

@@ -1,6 +1,7 @@
 """What facts of a cluster mean: good, bad and unknown ones."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -176,11 +177,27 @@ def test_others_that_give_out_gpus_are_named() -> None:
     (seen,) = cluster_checks.other_drivers(peer, [])
     assert (seen.severity, "nvidia-dra-driver" in seen.text) == (ERROR, True)
 
+    gone = DaemonSets(nvidias=(installed(wanted=0, ready=0, name="nvidia"),))
+    assert severities(cluster_checks.other_drivers(gone, [])) == [INFO]
+
     plugin = DaemonSets(device_plugins=(installed(name="nvidia-device-plugin"),))
     plugged = {"metadata": {"name": "a"}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}
     seen_both = list(cluster_checks.other_drivers(plugin, [plugged, node("b")]))
     assert severities(seen_both) == [INFO, WARNING]
     assert "node a (nvidia.com/gpu: 8)" in seen_both[1].text
+
+
+def test_nodes_are_named_on_which_gpu_operator_runs_nvidias_driver() -> None:
+    selector = {"nvidia.com/gpu.deploy.dra-driver": "true"}
+    theirs = replace(installed(name="nvidia-dra-driver-kubelet-plugin"), selector=selector)
+    nodes = [node(name) for name in ("a", "b", "c")]
+    nodes[1]["metadata"]["labels"] = selector
+    nodes[2]["metadata"]["labels"] = {"nvidia.com/gpu.deploy.dra-driver": "false"}
+    (seen,) = cluster_checks.other_drivers(DaemonSets(nvidias=(theirs,)), nodes)
+    assert seen.severity is ERROR
+    assert seen.text.endswith("-kubelet-plugin, 2 pods wanted, by their labels on b")
+    assert "gpuCluster.deployCR=false" in (seen.advice or "")
+    assert "label node NODE --overwrite nvidia.com/gpu.deploy.dra-driver=false" in seen.advice
 
 
 def test_nodes_are_known_by_the_labels_that_the_daemonsets_look_for() -> None:

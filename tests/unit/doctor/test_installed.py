@@ -27,6 +27,11 @@ def daemon_set(image: str, *command: str, **status: int) -> Object:
         ("dra-driver:0.1.0", ("dra-driver", "mps-supervisor"), None),
         ("nvcr.io/nvidia/k8s-dra-driver-gpu:v25.3.0", (), "nvidias"),
         ("localhost:5000/dra-driver-nvidia-gpu:v0.5.0", ("gpu-kubelet-plugin",), "nvidias"),
+        (
+            "dra-driver-nvidia-gpu:v0.5.0",
+            ("bash", "-c", "compute-domain-kubelet-plugin -v 4"),
+            None,
+        ),
         ("nvcr.io/nvidia/k8s-device-plugin:v0.17.1", ("nvidia-device-plugin",), "device_plugins"),
         ("nvcr.io/nvidia/k8s-device-plugin:v0.17.1", (), "device_plugins"),
         ("nvcr.io/nvidia/k8s-device-plugin:v0.17.1", ("gpu-feature-discovery",), None),
@@ -49,6 +54,16 @@ def test_how_many_pods_there_should_be_and_as_whom() -> None:
     assert (one.wanted, one.ready) == (3, 2)
     assert one.user == "system:serviceaccount:gpu:driver"
     assert one.subject == ("gpu", "driver")
+
+
+def test_a_daemonset_is_for_the_nodes_that_have_all_that_its_selector_asks_for() -> None:
+    wanted = daemon_set("dra-driver-nvidia-gpu:v0.5.0", "gpu-kubelet-plugin")
+    anywhere = sorted_out([wanted]).nvidias[0]
+    wanted["spec"]["template"]["spec"]["nodeSelector"] = {"a": "1", "b": "2"}
+    (one,) = sorted_out([wanted]).nvidias
+    labels = {"y": {"a": "1", "b": "2", "c": "3"}, "x": {"a": "1", "b": "2"}, "z": {"a": "1"}}
+    assert one.nodes(labels) == ["x", "y"]
+    assert anywhere.nodes(labels) == []
 
 
 @pytest.mark.parametrize(
