@@ -93,6 +93,12 @@ FEATURE_GATES: Final = (
         "updates without a gap are always possible here: the update strategy of the DaemonSet "
         "says whether they are made",
     ),
+    FeatureGate(
+        "ResourceClaimDeviceStatus",
+        "#1357",
+        _ON,
+        "claims say in their status which devices they have: --no-claim-status switches it off",
+    ),
     FeatureGate("PassthroughSupport", "25.12", _NO, f"{_NOT_HERE}: no VFIO devices are published"),
     FeatureGate(
         "DRAListTypeAttributes", "0.5", _NO, f"{_NOT_HERE}: numaNode is published as a number"

@@ -15,6 +15,7 @@ from dra_driver.bench import lines
 from dra_driver.bench.strategies import OF_MIG, UNDER_MPS, Sharing, Strategy
 from dra_driver.bench.works import Work, WorkKind
 from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
+from dra_driver.claims.claim_status import stored_entries, understood
 from dra_driver.devices.names import DRIVER_NAME
 
 JsonObject = dict[str, object]
@@ -194,11 +195,5 @@ def allocated(thing: Mapping[str, object]) -> str:
 
 def sharing_said(thing: Mapping[str, object]) -> tuple[str, ...]:
     """Return what the driver has written of how a claim's devices are shared."""
-    status = thing.get("status")
-    devices = status.get("devices", []) if isinstance(status, dict) else []
-    said = []
-    for one in devices if isinstance(devices, list) else []:
-        sharing = one.get("data", {}).get("sharing")
-        if sharing:
-            said.append(json.dumps(sharing, sort_keys=True))
-    return tuple(dict.fromkeys(said))
+    said = [understood(one).get("sharing") for one in stored_entries(thing)]
+    return tuple(dict.fromkeys(json.dumps(one, sort_keys=True) for one in said if one))

@@ -32,6 +32,10 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import ConsumableSlot, ShareSlot, Slot
 from dra_driver.errors import StateError
 
+VERSION = "v1"
+"""Of `data`. Fields may be added to a version; it becomes another one when a field goes, or comes
+to mean something else. Entries of drivers older than this have none, and are of this version."""
+
 MOST_CONDITIONS = 8
 """AllocatedDeviceStatusMaxConditions of the API."""
 
@@ -46,6 +50,10 @@ _LONGEST_MESSAGE = 1024
 
 _CARD = ("productName", "pciBusID", "driverVersion")
 """What the GPU says, and a record does not have."""
+
+IDENTITY = ("type", "uuid", *_CARD)
+"""Who a device is. These names and meanings are the same in every version of `data`, and those that
+NVIDIA's own driver is to have (its issue 1456 and pull request 1357)."""
 
 Object = dict[str, Any]
 Key = tuple[str, str, str, str]
@@ -153,6 +161,17 @@ def stored_entries(claim: Mapping[str, Any]) -> tuple[Object, ...]:
     return tuple(one for one in _all_entries(claim) if one.get("driver") == DRIVER_NAME)
 
 
+def understood(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what an entry's `data` says in words that are known here.
+
+    Of another version, as a newer driver writes it, that is who the device is, and no more.
+    """
+    data: Mapping[str, Any] = entry.get("data") or {}
+    if data.get("version", VERSION) == VERSION:
+        return data
+    return {name: data[name] for name in IDENTITY if name in data}
+
+
 def _all_entries(claim: Mapping[str, Any]) -> tuple[Object, ...]:
     status = claim.get("status")
     return tuple((status.get("devices") if isinstance(status, Mapping) else None) or ())
@@ -160,7 +179,7 @@ def _all_entries(claim: Mapping[str, Any]) -> tuple[Object, ...]:
 
 def kept(wanted: Sequence[Entry], stored: Iterable[Object]) -> tuple[Entry, ...]:
     """Return entries with what the GPU does not say now as it was written before."""
-    before = {key_of(one): one.get("data") or {} for one in stored}
+    before = {key_of(one): understood(one) for one in stored}
 
     def completed(entry: Entry) -> Entry:
         data = before.get(entry.key, {})
@@ -231,7 +250,7 @@ def _identity(key: Key) -> Object:
 
 
 def _data(record: ClaimRecord, device: DeviceRecord, inventory: Inventory) -> Object:
-    found: Object = {"type": str(recorded_kind(device.device))}
+    found: Object = {"version": VERSION, "type": str(recorded_kind(device.device))}
     if device.device.device_uuid is not None:
         found["uuid"] = device.device.device_uuid
     gpu = next((one for one in inventory.gpus if one.uuid == device.device.gpu), None)
@@ -250,17 +269,22 @@ def _part(device: RecordedDevice) -> Object:
         case RecordedGpu():
             return {}
         case RecordedPartition():
-            return {"mig": _mig(device)}
+            return {**_known_as(device), "mig": _mig(device)}
         case RecordedMig():
             ids = {
                 "gpuInstanceID": device.gpu_instance,
                 "computeInstanceID": device.compute_instance,
             }
-            return {"mig": {**_mig(device.place), **ids}}
+            return {**_known_as(device.place), "mig": {**_mig(device.place), **ids}}
         case RecordedShare():
             return {**_part(device.of), "share": _share(device.slot)}
         case _:
             assert_never(device)
+
+
+def _known_as(place: RecordedPartition) -> Object:
+    """Return what of a MIG device NVIDIA's driver is to say beside its identity, by its names."""
+    return {"parentUUID": place.gpu, "migProfile": place.profile}
 
 
 def _mig(place: RecordedPartition) -> Object:
@@ -308,7 +332,7 @@ def _fitting(data: Object) -> Object:
     if _size(data) > MOST_DATA_BYTES:
         data |= {"sharing": {"strategy": data["sharing"]["strategy"]}}
     if _size(data) > MOST_DATA_BYTES:
-        data = {name: data[name] for name in ("type", "uuid") if name in data}
+        data = {name: data[name] for name in ("version", "type", "uuid") if name in data}
     return data
 
 

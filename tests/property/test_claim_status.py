@@ -119,6 +119,7 @@ def test_the_api_server_takes_it_and_holds_what_was_asked(
     # Every device is there with what it is known by, however long what is said beside is.
     uuids = {one.device.device_uuid for one in record.devices}
     assert {one["data"]["uuid"] for one in stored} == uuids
+    assert {one["data"]["version"] for one in stored} <= {"v1"}
     again = applied(record.ref, wanted, stored, "2030-01-01T00:00:00Z")
     assert merged(new, again, manager="driver", force=False) == new
     gone = merged(new, applied(record.ref, (), (), NOW), manager="driver", force=False)

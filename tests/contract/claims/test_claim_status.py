@@ -122,6 +122,7 @@ def test_a_prepared_claim_says_which_devices_it_has(place: Place) -> None:
         "node-1",
         "gpu-1",
     )
+    assert first["data"]["version"] == "v1"
     assert first["data"]["uuid"] == make.gpu(1).uuid
     assert first["data"]["pciBusID"] == make.gpu(1).pci_address
     assert second["data"]["uuid"] == make.gpu(3).uuid
@@ -170,6 +171,27 @@ def test_a_config_that_no_json_can_carry_keeps_the_status_empty_and_is_said_once
         place.look()
         place.look(100)
     assert [one["event"] for one in logs] == ["claim status refused"]
+
+
+@pytest.mark.parametrize("version", [{}, {"version": "v2", "uuids": ["GPU-1"]}])
+def test_what_a_driver_of_another_version_wrote_is_written_anew_once(
+    place: Place, version: dict[str, object]
+) -> None:
+    ref = place.put("gpu-1")
+    place.driver.prepare(ref)
+    place.look()
+    (entry,) = place.status()
+    (claim,) = place.server.objects("resourceclaims")
+    others = {name: value for name, value in entry["data"].items() if name != "version"}
+    claim["status"]["devices"] = [{**entry, "data": {**others, **version}}]
+    kind = kind_of(claim["apiVersion"], claim["kind"])
+    place.server.store.update(kind, "default", "claim", claim, status_only=True)
+    place.writer = place.make_writer()
+    place.look()
+    assert place.status() == [entry]
+    writes = place.writes()
+    place.look(100)
+    assert place.writes() == writes
 
 
 def test_nothing_is_written_again_or_even_asked(place: Place) -> None:

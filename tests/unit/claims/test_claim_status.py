@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 import make
 from dra_driver.claims.claim_status import (
     Condition,
@@ -12,6 +14,7 @@ from dra_driver.claims.claim_status import (
     entries,
     kept,
     stored_entries,
+    understood,
 )
 from dra_driver.claims.devices import DeviceRecord, recorded
 from dra_driver.claims.record import ClaimRecord
@@ -36,6 +39,9 @@ CARD = {
     "pciBusID": "0000:10:00.0",
     "driverVersion": "535.261.03",
 }
+QUARTERS = Division(
+    count=4, strategy=ShareStrategy.TIME_SLICING, served_as="nvidia.com/gpu", combines=False
+)
 NOW, LATER = "2026-01-02T03:04:05Z", "2026-01-02T04:00:00Z"
 
 
@@ -77,6 +83,7 @@ def test_a_whole_gpu_is_named_by_what_people_and_other_tools_know_of_it() -> Non
     entry = only(make.record(GPU))
     assert entry.key == ("gpu.nvidia.com", "node-1", "gpu-0", "")
     assert entry.data == {
+        "version": "v1",
         "type": "gpu",
         "uuid": GPU.uuid,
         **CARD,
@@ -95,9 +102,12 @@ def test_a_mig_device_has_its_own_uuid_and_its_ids() -> None:
     entry = only(claim(MIG))
     assert entry.key[2] == "gpu-0-mig-1g10gb-19-2"
     assert entry.data == {
+        "version": "v1",
         "type": "mig",
         "uuid": MIG.uuid,
         **CARD,
+        "parentUUID": GPU.uuid,
+        "migProfile": "1g.10gb",
         "mig": {
             "parentUUID": GPU.uuid,
             "profile": "1g.10gb",
@@ -188,7 +198,11 @@ def test_of_what_is_too_long_for_the_api_the_identity_stays() -> None:
     assert data(GPU)["sharing"] == {"strategy": "TimeSlicing"}
     assert data(GPU)["share"]["resourceName"] == "<" * 512
     profile = replace(MIG.profile, name=long)
-    assert data(replace(MIG, profile=profile)) == {"type": "mig", "uuid": MIG.uuid}
+    assert data(replace(MIG, profile=profile)) == {
+        "version": "v1",
+        "type": "mig",
+        "uuid": MIG.uuid,
+    }
 
 
 def test_conditions_come_from_who_knows_one_of_each_type_and_eight_at_most() -> None:
@@ -232,6 +246,48 @@ def test_what_a_gpu_does_not_say_now_stays_as_it_was() -> None:
     # Of another MIG device in its place nothing is known.
     other = entries(claim(replace(MIG, uuid="MIG-other")), make.inventory(make.gpu(1)))  # type: ignore[arg-type]
     assert not CARD.keys() & kept(other, before)[0].data.keys()
+
+
+def stored(**data: object) -> dict[str, Any]:
+    """The entry of a whole GPU as an API server has it, with other data."""
+    record = make.record(GPU)
+    (entry,) = stored_entries(applied(record.ref, entries(record, NODE), (), NOW))
+    return {**entry, "data": {**entry["data"], **data}}
+
+
+@pytest.mark.parametrize("device", [GPU, MIG, Share(of=MIG, index=0, division=QUARTERS)])
+def test_every_device_has_the_names_by_which_nvidias_driver_is_to_say_who_it_is(
+    device: Device,
+) -> None:
+    data = only(claim(device)).data
+    named = {"type", "uuid", "productName", "driverVersion", "pciBusID"}
+    of_mig = set() if device is GPU else {"migProfile", "parentUUID"}
+    assert named | of_mig <= data.keys()
+    assert of_mig or "migProfile" not in data
+
+
+def test_of_another_version_it_is_known_who_the_device_is_and_no_more() -> None:
+    same = stored(later="addition")
+    assert understood(same) == same["data"]
+    older = stored()
+    del older["data"]["version"]
+    assert understood(older) == older["data"]
+    newer = stored(version="v2", sharing={"strategy": 7}, share=[1])
+    assert understood(newer) == {"type": "gpu", "uuid": GPU.uuid, **CARD}
+    assert understood({}) == understood({"data": None}) == {}
+
+
+@pytest.mark.parametrize("version", ["v2", None])
+def test_an_entry_of_another_version_is_written_anew_with_what_the_card_had_said(
+    version: str | None,
+) -> None:
+    before = stored(version=version)
+    if version is None:
+        del before["data"]["version"]
+    silent = entries(make.record(GPU), make.inventory(make.gpu(1), driver_version=None))
+    (entry,) = kept(silent, [before])
+    assert not are_stored([entry], [before])
+    assert {name: entry.data[name] for name in ("version", *CARD)} == {"version": "v1", **CARD}
 
 
 def test_a_claim_object_of_another_driver_or_shape_has_no_entries() -> None:
