@@ -180,6 +180,45 @@ class Mig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NvLink:
+    """One NVLink of a GPU by which it could reach another one.
+
+    Attributes:
+        number: NVML's, from 0.
+        is_active: it is up; of one that is not, nothing else is known.
+        peer: address of what is at its other end; None where NVML does not say.
+        to_switch: that is NVSwitch, unless `peer` is a GPU of this node.
+    """
+
+    number: int
+    is_active: bool
+    peer: PciAddress | None = None
+    to_switch: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """How a GPU stands to the NVLink fabric of its NVSwitches (nvmlDeviceGetGpuFabricInfoV).
+
+    Attributes:
+        state: how far it has come in joining it, NVML_GPU_FABRIC_STATE_*.
+        status: how that ended, an nvmlReturn_t.
+        cluster: UUID of the fabric; None where it has none: it is then of this node alone.
+        clique: number of the GPUs of the fabric that reach each other.
+    """
+
+    state: int
+    status: int
+    cluster: str | None = None
+    clique: int = 0
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether the GPU has joined it: NVML_GPU_FABRIC_STATE_COMPLETED, with success."""
+        return (self.state, self.status) == (3, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One physical GPU with all facts that are published, prepared or injected.
 
@@ -187,6 +226,7 @@ class Gpu:
     is N of /dev/nvidiaN and need not equal `index`, NVML's position.
     `mig` is None for a card without MIG; `mig_mode` is the mode it is in now. `is_persistent`:
     whether it stays initialised while nobody has it open; None for a card that does not say.
+    `nvlinks` are those that can reach another GPU; `fabric` is None for a GPU that reports none.
     `vitals` are how it was doing, which makes it no other GPU.
     """
 
@@ -206,6 +246,8 @@ class Gpu:
     addressing_mode: str | None = None
     is_persistent: bool | None = None
     mig: Mig | None = None
+    nvlinks: tuple[NvLink, ...] = ()
+    fabric: Fabric | None = None
     vitals: Vitals = field(default_factory=Vitals, compare=False)
 
     @property

@@ -11,11 +11,10 @@ is safe for calls of several threads; each is given up on when its GPU hangs (nv
 """
 
 import ctypes
-import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -25,7 +24,7 @@ import pynvml
 from dra_driver.devices import libraries, rooted
 from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.devices.load import GpuLoad
-from dra_driver.devices.model import GpuUuid, Mig, MigMode, PciAddress
+from dra_driver.devices.model import Fabric, GpuUuid, Mig, MigMode, NvLink, PciAddress
 from dra_driver.devices.nvml_busy import Busy, Clocks, read_busy, read_clocks
 from dra_driver.devices.nvml_calls import NVML, OPEN_SECONDS, NvmlCalls
 from dra_driver.devices.nvml_errors import nvml_errors, optional
@@ -39,6 +38,8 @@ from dra_driver.devices.nvml_memory_limits import (
     write_limit,
 )
 from dra_driver.devices.nvml_mig import MigCalls
+from dra_driver.devices.nvml_nvlink import NvLinkReader, read_fabric
+from dra_driver.devices.pci import pci_address
 from dra_driver.devices.vitals import Vitals
 from dra_driver.errors import DeviceError, SilenceError
 
@@ -87,7 +88,6 @@ _ARCHITECTURES = MappingProxyType(
 )
 _ADDRESSING_MODES = MappingProxyType({0: "None", 1: "HMM", 2: "ATS"})
 _UNKNOWN = "Unknown"
-_BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +107,8 @@ class NvmlFacts:
     is_persistent: bool | None = None
     memory_reserved_bytes: int = 0
     mig: Mig | None = None
+    nvlinks: tuple[NvLink, ...] = ()
+    fabric: Fabric | None = None
     vitals: Vitals = field(default_factory=Vitals)
 
 
@@ -156,6 +158,7 @@ class NvmlLibrary:
         self._index_of: dict[str, int] = {}
         self.events = GpuEvents(self._calls, lambda: dict(self._index_of))
         self._limitable: set[tuple[str, Path]] = set()
+        self._nvlinks = NvLinkReader(self._calls)
 
     def open(self) -> None:
         """Load and initialise the library; one that is open already stays as it is.
@@ -183,6 +186,7 @@ class NvmlLibrary:
         self.mig.forget()
         self._index_of.clear()
         self._limitable.clear()
+        self._nvlinks.forget()
         self.events.forget()
         self._is_open = True
 
@@ -228,7 +232,15 @@ class NvmlLibrary:
             DeviceError: a fact without which the GPU cannot be given out is refused.
             SilenceError: the GPU does not answer.
         """
-        return self._ask(str(index), lambda: self._facts(index))
+        facts = self._ask(str(index), lambda: self._facts(index))
+        wiring = self._nvlinks.wiring(
+            index,
+            facts.uuid,
+            fabric=facts.fabric,
+            in_mig_mode=facts.mig_mode is MigMode.ENABLED,
+            handle=lambda: pynvml.nvmlDeviceGetHandleByIndex(index),
+        )
+        return replace(facts, nvlinks=wiring.links, fabric=wiring.fabric)
 
     def gpu_load(self, index: int) -> GpuLoad:
         """Return who uses the GPU at a position, and how much.
@@ -255,10 +267,11 @@ class NvmlLibrary:
         persistence = optional(pynvml.nvmlDeviceGetPersistenceMode, handle)
         uuid = _uuid(pynvml.nvmlDeviceGetUUID(handle))
         self._index_of[uuid] = index
+        fabric = read_fabric(handle)
         return NvmlFacts(
             minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
             uuid=uuid,
-            pci_address=_pci_address(pynvml.nvmlDeviceGetPciInfo(handle).busId),
+            pci_address=pci_address(pynvml.nvmlDeviceGetPciInfo(handle).busId),
             product_name=str(pynvml.nvmlDeviceGetName(handle)),
             brand=_name(_BRANDS, optional(pynvml.nvmlDeviceGetBrand, handle)),
             architecture=_name(_ARCHITECTURES, optional(pynvml.nvmlDeviceGetArchitecture, handle)),
@@ -269,7 +282,8 @@ class NvmlLibrary:
             addressing_mode=_addressing_mode(handle),
             is_persistent=None if persistence is None else bool(persistence),
             mig=self._mig(handle, uuid),
-            vitals=read_vitals(handle),
+            fabric=fabric if fabric is not None and fabric.state else None,
+            vitals=read_vitals(handle, fabric),
         )
 
     def _mig(self, handle: object, uuid: GpuUuid) -> Mig | None:
@@ -428,14 +442,6 @@ def _reserved_bytes(handle: object) -> int:
 def _addressing_mode(handle: object) -> str | None:
     mode = optional(pynvml.nvmlDeviceGetAddressingMode, handle)
     return None if mode is None else _ADDRESSING_MODES.get(mode)
-
-
-def _pci_address(bus_id: str) -> PciAddress:
-    """Return NVML's address, whose domain has eight digits, as the kernel writes it."""
-    if _BUS_ID.fullmatch(bus_id) is None:
-        raise ValueError(f"{bus_id!r} is no PCI address")
-    domain, _, rest = bus_id.lower().partition(":")
-    return PciAddress(f"{int(domain, 16):04x}:{rest}")
 
 
 def _uuid(text: str) -> GpuUuid:

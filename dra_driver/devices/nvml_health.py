@@ -11,13 +11,13 @@ import contextlib
 import ctypes
 import time
 from collections.abc import Callable, Mapping
-from ctypes import byref
 from functools import partial
 from typing import Any
 
 import pynvml
 import structlog
 
+from dra_driver.devices.model import Fabric
 from dra_driver.devices.nvml_calls import ANSWER_SECONDS, HEARING, NvmlCalls
 from dra_driver.devices.nvml_errors import LOST_CODES, nvml_errors
 from dra_driver.devices.vitals import GpuEvent, InstanceId, Vitals
@@ -50,10 +50,12 @@ AGAIN_SECONDS = 30.0
 log = structlog.get_logger()
 
 
-def read_vitals(handle: object) -> Vitals:
-    """Return what NVML says of how a GPU is doing; raises NVMLError only if it is out of reach."""
+def read_vitals(handle: object, fabric: Fabric | None = None) -> Vitals:
+    """Return what NVML says of how a GPU is doing; raises NVMLError only if it is out of reach.
+
+    `fabric` is what it has said of the GPU's fabric.
+    """
     fields = _field_values(handle)
-    fabric = _told(_fabric, handle)
     pending = fields.get(_ROWS_PENDING, fields.get(_PAGES_PENDING))
     failed = fields.get(_ROWS_FAILED)
     if failed is None and _PAGES_PENDING in fields:
@@ -63,15 +65,15 @@ def read_vitals(handle: object) -> Vitals:
         rows_pending=None if pending is None else bool(pending),
         rows_failed=None if failed is None else bool(failed),
         uncorrected=fields.get(_UNCORRECTED),
-        slowdown=_told(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
-        fabric_state=None if fabric is None else int(fabric.state),
-        fabric_status=None if fabric is None else int(fabric.status),
+        slowdown=told(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
+        fabric_state=None if fabric is None else fabric.state,
+        fabric_status=None if fabric is None else fabric.status,
     )
 
 
 def _field_values(handle: object) -> dict[int, int]:
     """Return the fields that the card has, of one call for all."""
-    values = _told(lambda one: pynvml.nvmlDeviceGetFieldValues(one, list(_FIELDS)), handle)
+    values = told(lambda one: pynvml.nvmlDeviceGetFieldValues(one, list(_FIELDS)), handle)
     return {
         int(value.fieldId): _number(value)
         for value in values or ()
@@ -88,13 +90,7 @@ def _number(value: Any) -> int:
     return int(value.value.ullVal)
 
 
-def _fabric(handle: object) -> Any:
-    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
-    pynvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
-    return info
-
-
-def _told(call: Callable[[Any], Any], handle: object) -> Any:
+def told(call: Callable[[Any], Any], handle: object) -> Any:
     """Return what NVML answers; None for every refusal but that the GPU is out of reach."""
     try:
         return call(handle)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dra_driver.devices.model import PciAddress
 
+_BUS_ID = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 _ROOT = re.compile(r"(?:^|/)devices/(pci[0-9a-f]{4,}:[0-9a-f]{2})/")
 
 
@@ -32,6 +33,18 @@ class PciBus:
         """Return what is known of a device; a device that is not there has no facts."""
         device = self._devices / address
         return PciFacts(pcie_root=_pcie_root(device), numa_node=_numa_node(device))
+
+
+def pci_address(bus_id: str) -> PciAddress:
+    """Return NVML's address, whose domain has eight digits, as the kernel writes it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if _BUS_ID.fullmatch(bus_id) is None:
+        raise ValueError(f"{bus_id!r} is no PCI address")
+    domain, _, rest = bus_id.lower().partition(":")
+    return PciAddress(f"{int(domain, 16):04x}:{rest}")
 
 
 def _pcie_root(device: Path) -> str | None:

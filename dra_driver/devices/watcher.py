@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import structlog
 
-from dra_driver.devices.model import Inventory
+from dra_driver.devices.model import Gpu, Inventory
 from dra_driver.devices.partitions import awaits_reset
 from dra_driver.errors import DriverError
 
@@ -125,6 +125,16 @@ def _log_change(before: Inventory, now: Inventory) -> None:
         gone=sorted({gpu.uuid for gpu in before.gpus} - {gpu.uuid for gpu in now.gpus}),
         awaiting_reset=[gpu.uuid for gpu in now.gpus if awaits_reset(gpu)],
     )
-    for gpu in now.sick:
-        if gpu not in before.sick:
-            log.error("gpu cannot be described", index=gpu.index, cause=gpu.reason)
+    links = {gpu.uuid: _active_links(gpu) for gpu in before.gpus}
+    for gpu in now.gpus:
+        if down := links.get(gpu.uuid, frozenset()) - _active_links(gpu):
+            log.warning("nvlinks went down", gpu=gpu.uuid, links=sorted(down))
+        if up := _active_links(gpu) - links.get(gpu.uuid, _active_links(gpu)):
+            log.info("nvlinks came up", gpu=gpu.uuid, links=sorted(up))
+    for sick in now.sick:
+        if sick not in before.sick:
+            log.error("gpu cannot be described", index=sick.index, cause=sick.reason)
+
+
+def _active_links(gpu: Gpu) -> frozenset[int]:
+    return frozenset(link.number for link in gpu.nvlinks if link.is_active)

@@ -24,7 +24,7 @@ from dra_driver.simulator import driver_root, state
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.driver_root import Options, UserspaceChoice
-from dra_driver.simulator.health_cli import Event, Health
+from dra_driver.simulator.health_cli import Event, Health, NvLink
 from dra_driver.simulator.layout import Kill
 from dra_driver.simulator.machine import GpuStatus, Machine
 from dra_driver.simulator.memory_cli import Busy, Memory
@@ -221,6 +221,7 @@ class Simulate(BaseSettings):
     fault: CliSubCommand[Fault]
     event: CliSubCommand[Event]
     health: CliSubCommand[Health]
+    nvlink: CliSubCommand[NvLink]
     boot: CliSubCommand[Boot]
     mig: CliSubCommand[Mig]
     memory: CliSubCommand[Memory]

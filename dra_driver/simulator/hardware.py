@@ -6,18 +6,18 @@ The same profile and seed always give the same identities.
 """
 
 import hashlib
+import itertools
 import uuid
 from dataclasses import dataclass
 
 from dra_driver.simulator import profile as profiles
-from dra_driver.simulator.layout import Engine, Fact, Text
-from dra_driver.simulator.profile import Card, MigProfile, NvLink, Profile
+from dra_driver.simulator.layout import Engine, Fact, LinkEnd, Text
+from dra_driver.simulator.profile import Card, MigProfile, Profile
 from dra_driver.simulator.residents import Resident
 from dra_driver.simulator.state import GpuFacts, Link, MigFacts
 
 NVIDIA_VENDOR = 0x10DE
 _MIB = 1024**2
-_LINK_TO_GPU, _LINK_TO_SWITCH = 0, 2
 _FABRIC_COMPLETED = 3
 # Performance state, XID, clock; cards with ECC add single and double bit errors, then MIG changes.
 _EVENTS_ECC = 0x1 | 0x2
@@ -96,12 +96,12 @@ def facts_of(gpu: SimulatedGpu, profile: Profile, driver_version: str) -> GpuFac
     if profiles.knows_recovery_action(driver_version):
         facts[Fact.RECOVERY_ACTION] = 0
         facts[Fact.EVENT_TYPES] |= _EVENT_RECOVERY
-    fabric = profile.nvswitch is not None and profile.nvswitch.fabric and card.nvlink is not None
-    if fabric:
+    switch = profile.nvswitch
+    if switch is not None and switch.fabric and card.nvlink is not None:
         facts |= {
             Fact.FABRIC_STATE: _FABRIC_COMPLETED,
             Fact.FABRIC_STATUS: 0,
-            Fact.FABRIC_CLIQUE: 0,
+            Fact.FABRIC_CLIQUE: switch.clique,
             Fact.FABRIC_HEALTH: 0,
         }
     return GpuFacts(
@@ -110,6 +110,7 @@ def facts_of(gpu: SimulatedGpu, profile: Profile, driver_version: str) -> GpuFac
         links=_links(gpu, profile),
         mig=[_mig_facts(cut) for cut in card.mig.profiles] if card.mig else [],
         residents=gpu.residents,
+        fabric_cluster=switch.cluster.bytes if switch and switch.cluster else bytes(16),
     )
 
 
@@ -307,31 +308,27 @@ def _texts(gpu: SimulatedGpu, driver_version: str) -> dict[Text, str]:
 
 
 def _links(gpu: SimulatedGpu, profile: Profile) -> list[Link]:
-    """List a card's links: to other GPUs, or spread over the switches; else they are unused."""
+    """List a card's links: to other GPUs, or spread over the switches; the others lead nowhere."""
     if gpu.card.nvlink is None:
         return []
+    ports, version = gpu.card.nvlink.links, gpu.card.nvlink.version
+    ends: list[Link] = []
     if gpu.nvlinks:
         devices = {one.pci: profile.card_of(one).device_id for one in profile.gpus}
-        peers = [(pci, devices[pci]) for pci in gpu.nvlinks]
-        return [_link(gpu.card.nvlink, _LINK_TO_GPU, pci, device) for pci, device in peers]
-    if profile.nvswitch is None:
-        return []
-    switches = profile.nvswitch.addresses
-    return [
-        _link(
-            gpu.card.nvlink,
-            _LINK_TO_SWITCH,
-            switches[number % len(switches)],
-            profile.nvswitch.device_id,
-        )
-        for number in range(gpu.card.nvlink.links)
-    ]
+        ends = [_link(version, LinkEnd.GPU, pci, devices[pci]) for pci in gpu.nvlinks]
+    elif (switches := profile.nvswitch) is not None:
+        device, addresses = switches.device_id, itertools.cycle(switches.addresses)
+        ends = [
+            _link(version, LinkEnd.SWITCH, address, device)
+            for address in itertools.islice(addresses, ports)
+        ]
+    return ends + [Link(kind=LinkEnd.NOTHING, version=version)] * (ports - len(ends))
 
 
-def _link(nvlink: NvLink, kind: int, pci: str, device_id: str) -> Link:
+def _link(version: int, kind: LinkEnd, pci: str, device_id: str) -> Link:
     return Link(
         kind=kind,
-        version=nvlink.version,
+        version=version,
         remote_device_id=int(device_id, 16) << 16 | NVIDIA_VENDOR,
         remote_bus_id=f"0000{pci}".upper(),
     )

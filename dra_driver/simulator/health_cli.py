@@ -1,4 +1,4 @@
-"""`dra-driver simulate event` and `health`: what cards report of how they are.
+"""`dra-driver simulate event`, `health` and `nvlink`: what cards report of how they are.
 
 In: the command line. Out: a changed state, and a line on stdout. Errors are raised and shown by the
 caller as one line.
@@ -85,6 +85,22 @@ class Health(pydantic.BaseModel):
         uuid = machine.find(self.gpu).uuid
         report(machine, uuid, self)
         _print(f"health of {uuid}: done")
+
+
+class NvLink(pydantic.BaseModel):
+    """Bring an NVLink down, or up again, at both of its ends."""
+
+    root: Path = _ROOT
+    gpu: str = pydantic.Field(description="index, UUID, PCI address or minor:N")
+    link: int = pydantic.Field(ge=0, description="number of the link, from 0")
+    state: Literal["down", "up"] = pydantic.Field(description="what it is to be")
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        machine = Machine(self.root)
+        uuid = machine.find(self.gpu).uuid
+        machine.set_nvlink(uuid, self.link, is_up=self.state == "up")
+        _print(f"NVLink {self.link} of {uuid}: {self.state}")
 
 
 def report(machine: Machine, uuid: str, wanted: Health) -> None:

@@ -97,8 +97,16 @@ class TextRecord(ctypes.Structure):
     value: bytes
 
 
+class LinkEnd(enum.IntEnum):
+    """What an NVLink leads to, as NVML numbers it."""
+
+    GPU = 0
+    SWITCH = 2
+    NOTHING = 0xFF
+
+
 class LinkRecord(ctypes.Structure):
-    """One NVLink of a GPU."""
+    """One NVLink of a GPU. `kind` is a LinkEnd; one to nothing has no `remote_bus_id`."""
 
     _fields_: ClassVar = [
         ("present", ctypes.c_uint32),

@@ -21,6 +21,7 @@ from dra_driver.simulator import (
     driver_root,
     memory,
     mig,
+    nvlink,
     procfs,
     state,
     userspace,
@@ -165,6 +166,17 @@ class Machine:
         """Set any number NVML reports of a GPU; None makes it NOT_SUPPORTED."""
         with self._state() as now:
             now.set_fact(now.slot_of(uuid), fact, value)
+
+    def set_nvlink(self, uuid: str, number: int, *, is_up: bool) -> None:
+        """Bring an NVLink of a GPU down or up, at both of its ends.
+
+        Raises:
+            SetupError: the card has no such link, or it leads to nothing.
+        """
+        with self._state() as now:
+            slot = now.slot_of(uuid)
+            with now.locked() as record:
+                nvlink.set_link(record, slot, number, is_up=is_up)
 
     # MIG
 

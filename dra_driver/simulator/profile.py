@@ -8,6 +8,7 @@ them. Unknown keys are errors: a misspelt fact would silently be absent.
 
 import functools
 import re
+import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -26,6 +27,7 @@ _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 ALIASES = {
     "a100x8": "a100-sxm4-40gb-x8",
     "a100-80x8": "a100-sxm4-80gb-x8",
+    "a100-4x2": "a100-sxm4-80gb-x4-x4",
     "a30x4": "a30-x4",
     "b200x8": "b200-x8",
     "h100x8": "h100-80gb-x8",
@@ -254,11 +256,17 @@ class Card(_Part):
 
 
 class NvSwitch(_Part):
-    """The switches all NVLinks of the machine lead to."""
+    """The switches all NVLinks of the machine lead to.
+
+    With a `fabric` each GPU joins it and says so. `cluster` is the UUID of one that reaches other
+    nodes, and `clique` the number that its GPUs have in it.
+    """
 
     device_id: HexWord
     addresses: Annotated[list[PciAddress], pydantic.Field(min_length=1)]
     fabric: bool = False
+    cluster: uuid.UUID | None = None
+    clique: Count = 0
 
 
 class Process(_Part):

@@ -20,8 +20,16 @@ from types import TracebackType
 from typing import Self
 
 from dra_driver.errors import SetupError, StateError
-from dra_driver.simulator import elf, health, layout
-from dra_driver.simulator.layout import NOT_A_MIG_INSTANCE, Engine, Fact, Kill, MemoryBackend, Text
+from dra_driver.simulator import elf, health, layout, nvlink
+from dra_driver.simulator.layout import (
+    NOT_A_MIG_INSTANCE,
+    Engine,
+    Fact,
+    Kill,
+    LinkEnd,
+    MemoryBackend,
+    Text,
+)
 from dra_driver.simulator.residents import Resident, occupy, vacate
 
 FILE_PREFIX = "libnvidia-simulator.so."
@@ -60,12 +68,12 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One NVLink. `kind`: 0 the peer is a GPU, 2 a switch."""
+    """One NVLink; one that leads to nothing has no address, and is never up."""
 
-    kind: int
+    kind: LinkEnd
     version: int
-    remote_device_id: int
-    remote_bus_id: str
+    remote_device_id: int = 0
+    remote_bus_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +187,7 @@ def _fill(record: layout.GpuRecord, gpu: GpuFacts) -> None:
     record.fabric_cluster[:] = gpu.fabric_cluster
     for number, link in enumerate(gpu.links):
         place = record.links[number]
-        place.present = place.active = 1
+        place.present, place.active = 1, int(bool(link.remote_bus_id))
         place.kind = link.kind
         place.version = link.version
         place.remote_device_id = link.remote_device_id
@@ -428,6 +436,7 @@ class State:
             gpu = record.gpus[slot]
             gpu.lost = 0
             health.reset(gpu)
+            nvlink.retrain(record, slot)
             for fact in (Fact.COMPUTE_MODE, Fact.TIME_SLICE):
                 if gpu.facts[fact] != layout.ABSENT:
                     gpu.facts[fact] = 0
@@ -447,6 +456,7 @@ class State:
                 gpu = record.gpus[slot]
                 gpu.lost = 0
                 health.boot(gpu)
+                nvlink.retrain(record, slot)
                 for fact in (Fact.COMPUTE_MODE, Fact.TIME_SLICE, Fact.PERSISTENCE_MODE):
                     if gpu.facts[fact] != layout.ABSENT:
                         gpu.facts[fact] = 0

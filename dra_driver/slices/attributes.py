@@ -6,11 +6,13 @@ at most 64 bytes, versions in strict semver 2.0.0. Pure.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from dra_driver.devices.kinds import Device, NodeDevice, kind_of
-from dra_driver.devices.model import Gpu, Inventory, MigDevice, Partition
+from dra_driver.devices.kinds import Device, DeviceKind, NodeDevice, kind_of
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, Partition
+from dra_driver.devices.nvlink import Joined
 from dra_driver.devices.shares import ConsumableShare, Share
 from dra_driver.devices.versions import dotted
 
@@ -28,6 +30,18 @@ REPLICAS = "replicas"
 
 SHARED_AS = "sharedAs"
 """Of a device that is divided: what its shares serve, and it itself does not."""
+
+NVLINK_ISLAND = "nvlinkIsland"
+"""Of a GPU that is joined to others: equal for all that it reaches over NVLink."""
+
+NVLINK_MESH = "nvlinkMesh"
+"""The same, equal for GPUs of one island of which each is joined to each."""
+
+FABRIC_CLUSTER = "fabricClusterUUID"
+"""UUID of the NVLink fabric that a GPU has joined with those of other nodes."""
+
+FABRIC_CLIQUE = "fabricClique"
+"""The same and the number of the clique: as GPU feature discovery's label nvidia.com/gpu.clique."""
 
 _STANDARD = "resource.kubernetes.io"
 """Domain of the attributes that all drivers share (KEP-4381, KEP-6072)."""
@@ -81,11 +95,33 @@ class Attributes:
             self.values[name] = {"version": semver}
 
 
-def describe(one: NodeDevice, inventory: Inventory, attributes: Attributes) -> None:
-    """Gather the attributes of a device; a fact that it or its card lacks is left out."""
-    attributes.text("type", str(kind_of(one.device)))
+def describe(
+    one: NodeDevice,
+    inventory: Inventory,
+    attributes: Attributes,
+    groups: Mapping[GpuUuid, Joined],
+) -> None:
+    """Gather the attributes of a device; a fact that it or its card lacks is left out.
+
+    `groups` are those of GPUs that NVLink joins (devices/nvlink.py).
+    """
+    kind = kind_of(one.device)
+    attributes.text("type", str(kind))
     _describe_device(one.device, attributes)
     _describe_card(one.gpu, inventory, attributes)
+    if kind is DeviceKind.GPU:  # MIG devices have no peer access over NVLink
+        _describe_joined(one.gpu, groups.get(one.gpu.uuid), attributes)
+
+
+def _describe_joined(gpu: Gpu, groups: Joined | None, attributes: Attributes) -> None:
+    if groups is not None:
+        attributes.text(NVLINK_ISLAND, groups.island)
+        if groups.mesh is not None:
+            attributes.text(NVLINK_MESH, groups.mesh)
+    fabric = gpu.fabric
+    if fabric is not None and fabric.is_joined and fabric.cluster is not None:
+        attributes.text(FABRIC_CLUSTER, fabric.cluster)
+        attributes.text(FABRIC_CLIQUE, f"{fabric.cluster}.{fabric.clique}")
 
 
 def _describe_device(device: Device, attributes: Attributes) -> None:

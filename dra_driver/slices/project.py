@@ -24,6 +24,7 @@ from dra_driver.devices.model import (
     Partition,
     Refusal,
 )
+from dra_driver.devices.nvlink import Joined, joined
 from dra_driver.devices.shares import Division, Share, shares
 from dra_driver.slices import counters, order
 from dra_driver.slices.attributes import Omitted
@@ -76,6 +77,7 @@ class _Offer:
 
     gpu: Gpu
     inventory: Inventory
+    joined: Mapping[GpuUuid, Joined]
     mig: MigOffer
     share: ShareOffer = NO_SHARES
     consumable: Consumable = NO_CONSUMABLES
@@ -128,6 +130,7 @@ def projection(
     withheld = [Withheld(index=gpu.index, reason=gpu.reason) for gpu in inventory.sick]
     offers: dict[int, _Offer] = {}
     minors: set[int] = set()
+    groups = joined(inventory.gpus)
     for gpu in order.by_address(inventory.gpus):
         if gpu.minor in minors:
             reason = (
@@ -143,6 +146,7 @@ def projection(
         offer = _Offer(
             gpu=gpu,
             inventory=inventory,
+            joined=groups,
             mig=mig,
             share=share,
             consumable=share.consumable if with_consumables else NO_CONSUMABLES,
@@ -463,6 +467,7 @@ def _publish(
     found, omitted = wire_form(
         NodeDevice(gpu=offer.gpu, device=device),
         offer.inventory,
+        joined=offer.joined,
         in_parts=offer.in_parts,
         consumable_by=offer.consumable,
         division=division,

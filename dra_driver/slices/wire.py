@@ -5,12 +5,13 @@ a plain dict, and which attributes there was no room for. What a device consumes
 counters is added where that is known (slices/project.py). Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 from dra_driver.devices.kinds import NodeDevice, name_of
-from dra_driver.devices.model import Gpu, Inventory, MigDevice, Partition
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, Partition
+from dra_driver.devices.nvlink import Joined
 from dra_driver.devices.shares import ConsumableShare, Division, Share
 from dra_driver.slices import counters
 from dra_driver.slices.attributes import RESOURCE_NAME, SHARED_AS, Attributes, Omitted, describe
@@ -38,6 +39,7 @@ def wire_form(
     source: NodeDevice,
     inventory: Inventory,
     *,
+    joined: Mapping[GpuUuid, Joined],
     in_parts: bool,
     consumable_by: Consumable,
     division: Division | None = None,
@@ -48,6 +50,7 @@ def wire_form(
     Args:
         source: the device.
         inventory: what the machine has.
+        joined: the groups of its GPUs that NVLink joins.
         in_parts: whether partitions of its GPU are offered beside it.
         consumable_by: what several claims can have of a device that is not divided.
         division: how it is divided, if it is.
@@ -55,7 +58,7 @@ def wire_form(
     """
     device = source.device
     attributes = Attributes(device=name_of(source.gpu, device))
-    describe(source, inventory, attributes)
+    describe(source, inventory, attributes, joined)
     if division is not None:
         attributes.text(SHARED_AS, division.served_as)
     if serves is not None:
@@ -76,6 +79,7 @@ def wire_form(
             return wire_form(
                 NodeDevice(gpu=source.gpu, device=device.of),
                 inventory,
+                joined=joined,
                 in_parts=in_parts,
                 consumable_by=consumable_by,
             )

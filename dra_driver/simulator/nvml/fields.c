@@ -71,7 +71,7 @@ static nvmlReturn_t read_links(const struct sim_gpu *gpu, nvmlFieldValue_t *fiel
     unsigned int links = 0, to_switches = 0;
     for (unsigned int i = 0; i < SIM_MAX_LINKS; i++) {
         links += gpu->links[i].present;
-        to_switches += gpu->links[i].present && gpu->links[i].kind == 1;
+        to_switches += gpu->links[i].present && gpu->links[i].kind == LINK_TO_SWITCH;
     }
     if (links == 0)
         return NVML_ERROR_NOT_SUPPORTED;

@@ -7,7 +7,6 @@
 #include "facts.h"
 
 enum { TOPOLOGY_SINGLE = 10, TOPOLOGY_HOSTBRIDGE = 30, TOPOLOGY_NODE = 40, TOPOLOGY_SYSTEM = 50 };
-enum { LINK_TO_SWITCH = 2 }; /* 0 is a link to a GPU */
 enum { P2P_OK = 0, P2P_NVLINK = 2, P2P_NOT_SUPPORTED = 5 };
 
 /* The link of that number, INVALID_ARGUMENT beyond the last possible, NOT_SUPPORTED if absent. */
@@ -91,6 +90,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device
     SIM_ENTER(device);
     SIM_REQUIRE(pci != NULL);
     SIM_TRY(find_link(gpu, number, &link));
+    if (link->remote_bus_id[0] == '\0')
+        return NVML_ERROR_NOT_SUPPORTED;
     memset(pci, 0, sizeof *pci);
     memcpy(pci->busId, link->remote_bus_id, sizeof link->remote_bus_id);
     read_bus_id(link->remote_bus_id, pci);
@@ -162,18 +163,22 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device
     return NVML_SUCCESS;
 }
 
-/* Whether NVLink joins two cards: through switches, to which all have links, or directly. */
-static bool joined(const struct sim_gpu *one, const struct sim_gpu *other)
+/* Whether a card has a link that is up to a switch, or with a bus id to what has that. */
+static bool leads(const struct sim_gpu *gpu, const char *bus_id)
 {
     for (unsigned int number = 0; number < SIM_MAX_LINKS; number++) {
-        const struct sim_link *link = &one->links[number];
-        if (link->present &&
-            (link->kind == LINK_TO_SWITCH ? other->links[0].present
-                                          : strcmp(link->remote_bus_id,
-                                                   other->texts[TEXT_PCI_BUS_ID]) == 0))
+        const struct sim_link *link = &gpu->links[number];
+        if (link->active && (bus_id == NULL ? link->kind == LINK_TO_SWITCH
+                                            : strcmp(link->remote_bus_id, bus_id) == 0))
             return true;
     }
     return false;
+}
+
+/* Whether NVLink joins two cards: directly, or through switches. */
+static bool joined(const struct sim_gpu *one, const struct sim_gpu *other)
+{
+    return leads(one, other->texts[TEXT_PCI_BUS_ID]) || (leads(one, NULL) && leads(other, NULL));
 }
 
 /* Whether two cards reach each other: over NVLink if it joins them, else within one NUMA node. */

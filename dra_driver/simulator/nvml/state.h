@@ -72,7 +72,10 @@
 enum sim_fact { SIM_FACTS(SIM_ENUM_FACT) FACT_COUNT };
 enum sim_text { SIM_TEXTS(SIM_ENUM_TEXT) TEXT_COUNT };
 
-/* One NVLink. kind: 0 GPU, 2 switch (as nvmlDeviceGetNvLinkRemoteDeviceType counts). */
+/* What an NVLink leads to, as nvmlDeviceGetNvLinkRemoteDeviceType counts. */
+enum sim_link_end { LINK_TO_GPU = 0, LINK_TO_SWITCH = 2, LINK_TO_NOTHING = 0xff };
+
+/* One NVLink. `kind` is an enum sim_link_end; one that leads to nothing has no `remote_bus_id`. */
 struct sim_link {
     uint32_t present;
     uint32_t active;

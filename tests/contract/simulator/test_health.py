@@ -141,6 +141,17 @@ def test_a_card_of_a_fabric_can_be_behind(new: Machine) -> None:
     assert info.state == 2
 
 
+def test_an_nvlink_goes_down_and_a_reboot_brings_it_up(new: Machine) -> None:
+    def is_up() -> list[int]:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        return [pynvml.nvmlDeviceGetNvLinkState(handle, link) for link in (6, 7)]
+
+    say(new, "nvlink", "--gpu", "0", "--link", "7", "--state", "down")
+    assert is_up() == [1, 0]
+    new.reboot()
+    assert is_up() == [1, 1]
+
+
 def test_an_event_names_the_mig_device_that_it_is_about(new: Machine) -> None:
     gpu = uuid()
     pynvml.nvmlShutdown()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pynvml
 import pytest
 
-from dra_driver.errors import ConfigError
+from dra_driver.errors import ConfigError, SetupError
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.machine import Machine
 
@@ -14,6 +14,13 @@ MakeMachine = Callable[..., Machine]
 Nvml = Callable[[Machine], contextlib.AbstractContextManager[None]]
 Ask = Callable[[object], object]
 
+PAIR = """
+driver_version: 535.261.03
+cuda_version: "12.2"
+gpus:
+  - {card: v100-sxm2-16gb, pci: "0000:06:00.0", minor: 0, nvlinks: %s}
+  - {card: v100-sxm2-16gb, pci: "0000:07:00.0", minor: 1, nvlinks: %s}
+"""
 MX150_LACKS: dict[str, Ask] = {
     "power draw": pynvml.nvmlDeviceGetPowerUsage,
     "power limit": pynvml.nvmlDeviceGetPowerManagementLimit,
@@ -157,14 +164,69 @@ def test_links_to_a_switch_say_so(make_machine: MakeMachine, nvml: Nvml) -> None
         )
 
 
+def states(index: int) -> list[int]:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    return [pynvml.nvmlDeviceGetNvLinkState(handle, link) for link in range(6)]
+
+
+def test_a_link_goes_down_at_both_of_its_ends(make_machine: MakeMachine, nvml: Nvml) -> None:
+    machine = make_machine("v100x8")
+    first, second = machine.find("0").uuid, machine.find("1").uuid
+    with nvml(machine):
+        machine.set_nvlink(first, 0, is_up=False)
+        assert (states(0), states(1)) == ([0, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1])
+        one, other = (pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(2))
+        joined = pynvml.nvmlDeviceGetP2PStatus(one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+        assert joined == pynvml.NVML_P2P_STATUS_NOT_SUPPORTED
+        machine.set_nvlink(second, 0, is_up=True)
+        assert states(0) == states(1) == [1] * 6
+        machine.set_nvlink(second, 0, is_up=False)
+        machine.reset_gpu(first)
+        assert states(0) == states(1) == [1] * 6
+        with pytest.raises(SetupError, match="the card has no NVLink 6; it has 6"):
+            machine.set_nvlink(first, 6, is_up=False)
+
+
+def test_of_several_links_between_two_cards_each_has_its_own_other_end(
+    make_machine: MakeMachine, nvml: Nvml
+) -> None:
+    machine = make_machine("v100x8")
+    with nvml(machine):
+        # Links 2 and 3 of GPU 0 lead to GPU 3, whose links 0 and 1 lead back.
+        machine.set_nvlink(machine.find("0").uuid, 3, is_up=False)
+        assert (states(0), states(3)) == ([1, 1, 1, 0, 1, 1], [1, 0, 1, 1, 1, 1])
+
+
+def test_a_port_without_another_end_is_never_up(make_machine: MakeMachine, nvml: Nvml) -> None:
+    text = PAIR % ('["0000:07:00.0"]', '["0000:06:00.0"]')
+    machine = make_machine(profiles.parse(text, origin="pair"))
+    with nvml(machine):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        assert states(0) == [1, 0, 0, 0, 0, 0]
+        kind = pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, 1)
+        assert kind == pynvml.NVML_NVLINK_DEVICE_TYPE_UNKNOWN
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, 1)
+        uuid = machine.find("0").uuid
+        with pytest.raises(SetupError, match="NVLink 1 of the card leads to nothing"):
+            machine.set_nvlink(uuid, 1, is_up=True)
+        machine.reset_gpu(uuid)
+        assert states(0) == [1, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("name", "switched"), [("h100x8", 18), ("v100x8", 0)])
+def test_a_field_counts_the_links_to_switches(
+    name: str, switched: int, make_machine: MakeMachine, nvml: Nvml
+) -> None:
+    with nvml(make_machine(name)):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        field = pynvml.NVML_FI_DEV_NVSWITCH_CONNECTED_LINK_COUNT
+        (value,) = pynvml.nvmlDeviceGetFieldValues(handle, [field])
+        assert (value.nvmlReturn, value.value.uiVal) == (pynvml.NVML_SUCCESS, switched)
+
+
 def test_an_nvlink_has_to_be_named_at_both_ends() -> None:
-    text = """
-driver_version: 535.261.03
-cuda_version: "12.2"
-gpus:
-  - {card: v100-sxm2-16gb, pci: "0000:06:00.0", minor: 0, nvlinks: ["0000:07:00.0"]}
-  - {card: v100-sxm2-16gb, pci: "0000:07:00.0", minor: 1, nvlinks: [%s]}
-"""
+    text = PAIR % ('["0000:07:00.0"]', "[%s]")
     assert len(profiles.parse(text % '"0000:06:00.0"', origin="pair").gpus) == 2
     with pytest.raises(ConfigError, match=r"1 NVLinks lead to 0000:07:00\.0, and 0 back"):
         profiles.parse(text % "", origin="half")

@@ -1,0 +1,139 @@
+"""Which GPUs NVLink joins: islands, and meshes within them. Pure.
+
+In: the GPUs of a node, each with its links and its fabric. Out: for each GPU the groups that it is
+in, by names that last. Rules: a link counts while one of its ends says that it is active; NVSwitch
+joins all GPUs whose links lead to one, since switches are joined with each other; where a GPU
+reports a fabric (Hopper and newer), only once it has joined it, and only those of one clique. A GPU
+that an admin has put into MIG mode has no peer access over NVLink (MIG User Guide), so it is in no
+group; one that this driver switches as claims come and go keeps its place.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from dra_driver.devices.model import Gpu, GpuUuid
+
+_Links = Mapping[frozenset[GpuUuid], int]
+"""How many links join two GPUs; those that none joins are not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """The groups of a GPU, each by the UUID of its GPU with the lowest PCI address.
+
+    Attributes:
+        island: all GPUs that can be reached over NVLink, through others if need be.
+        mesh: GPUs of the island each of which is joined to each other one, directly or by NVSwitch.
+            None for one that is left over when the others of its island are in meshes.
+    """
+
+    island: GpuUuid
+    mesh: GpuUuid | None = None
+
+
+def joined(gpus: Iterable[Gpu]) -> Mapping[GpuUuid, Joined]:
+    """Return the groups of each GPU that is joined to another one; the others are not in it.
+
+    An island is divided into meshes so that the largest come first, of equal ones that with most
+    links, then that with the lowest PCI addresses.
+    """
+    able = [gpu for gpu in gpus if not gpu.was_put_in_mig_mode]
+    in_order = [gpu.uuid for gpu in sorted(able, key=lambda gpu: gpu.pci_address)]
+    links = _links(able)
+    found: dict[GpuUuid, Joined] = {}
+    for island in _islands(in_order, links):
+        meshes = {uuid: mesh[0] for mesh in _meshes(island, links) for uuid in mesh}
+        found |= {uuid: Joined(island=island[0], mesh=meshes.get(uuid)) for uuid in island}
+    return found
+
+
+def _links(gpus: Collection[Gpu]) -> _Links:
+    """Count the links between each two GPUs, as the end says that sees more of them."""
+    at = {gpu.pci_address: gpu.uuid for gpu in gpus}
+    seen: dict[tuple[GpuUuid, GpuUuid], int] = {}
+    to_switch: dict[GpuUuid, int] = {}
+    for gpu in gpus:
+        for link in gpu.nvlinks:
+            if not link.is_active:
+                continue
+            peer = at.get(link.peer) if link.peer is not None else None
+            if peer is not None and peer != gpu.uuid:
+                seen[gpu.uuid, peer] = seen.get((gpu.uuid, peer), 0) + 1
+            elif link.to_switch:
+                to_switch[gpu.uuid] = to_switch.get(gpu.uuid, 0) + 1
+    found: dict[frozenset[GpuUuid], int] = {}
+    for (one, other), count in seen.items():
+        pair = frozenset((one, other))
+        found[pair] = max(found.get(pair, 0), count)
+    for one_gpu, other_gpu in combinations(gpus, 2):
+        if (
+            one_gpu.uuid in to_switch
+            and other_gpu.uuid in to_switch
+            and _switched(one_gpu, other_gpu)
+        ):
+            pair = frozenset((one_gpu.uuid, other_gpu.uuid))
+            count = min(to_switch[one_gpu.uuid], to_switch[other_gpu.uuid])
+            found[pair] = max(found.get(pair, 0), count)
+    return found
+
+
+def _switched(one: Gpu, other: Gpu) -> bool:
+    """Tell whether NVSwitch carries what two GPUs with links to it send each other."""
+    if one.fabric is None or other.fabric is None:
+        return one.fabric is other.fabric
+    if not (one.fabric.is_joined and other.fabric.is_joined):
+        return False
+    return (one.fabric.cluster, one.fabric.clique) == (other.fabric.cluster, other.fabric.clique)
+
+
+def _islands(in_order: Iterable[GpuUuid], links: _Links) -> list[list[GpuUuid]]:
+    """Return the connected components of two GPUs and more, each in order."""
+    left = list(in_order)
+    found = []
+    while left:
+        island, edge = {left[0]}, [left[0]]
+        while edge:
+            here = edge.pop()
+            near = [one for one in left if one not in island and frozenset((here, one)) in links]
+            island.update(near)
+            edge += near
+        if len(island) > 1:
+            found.append([one for one in left if one in island])
+        left = [one for one in left if one not in island]
+    return found
+
+
+def _meshes(island: list[GpuUuid], links: _Links) -> list[list[GpuUuid]]:
+    """Divide an island into meshes of two GPUs and more, each in order."""
+    left, found = list(island), []
+    while len(best := max(_cliques(left, links), key=lambda one: _rank(one, left, links))) > 1:
+        found.append(best)
+        left = [one for one in left if one not in best]
+    return found
+
+
+def _rank(
+    mesh: list[GpuUuid], in_order: list[GpuUuid], links: _Links
+) -> tuple[int, int, list[int]]:
+    count = sum(links[frozenset(pair)] for pair in combinations(mesh, 2))
+    return len(mesh), count, [-in_order.index(one) for one in mesh]
+
+
+def _cliques(gpus: list[GpuUuid], links: _Links) -> Iterable[list[GpuUuid]]:
+    """Yield the maximal groups of which each is joined to each, in order (Bron and Kerbosch)."""
+    near = {
+        one: {other for other in gpus if frozenset((one, other)) in links and other != one}
+        for one in gpus
+    }
+    waiting: list[tuple[set[GpuUuid], set[GpuUuid], set[GpuUuid]]] = [(set(), set(gpus), set())]
+    while waiting:
+        group, may_join, done = waiting.pop()
+        if not may_join and not done:
+            yield [one for one in gpus if one in group]
+            continue
+        pivot = max(sorted(may_join | done), key=lambda one: len(near[one] & may_join))
+        for one in sorted(may_join - near[pivot]):
+            waiting.append((group | {one}, may_join & near[one], done & near[one]))
+            may_join = may_join - {one}
+            done = done | {one}
