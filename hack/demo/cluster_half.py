@@ -10,6 +10,7 @@ from sick_half import play
 from testbed import mps
 from testbed.commands import TestbedError, run, wait_until
 from testbed.machine import DRIVER
+from testbed.nics import gpus_beside_nics
 from testbed.node import GpuNode
 from testbed.pods import (
     claim_uids,
@@ -129,6 +130,7 @@ def look(node: GpuNode, demo: Demo, names: Mapping[str, str]) -> Found:
         mounts={ctr: mount_points(cluster, *where(ctr)) for ctr in demo.mounts},
         node=node.machine.settings() if demo.node else {},
         mps={ctr: _mps_answers(node, demo, ctr, where(ctr)[0]) for ctr in demo.mps},
+        beside_nics=gpus_beside_nics(node) if demo.nics else frozenset(),
     )
 
 

@@ -7,6 +7,7 @@ was found inside the containers and on the node.
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -52,6 +53,8 @@ class Demo:
             but those of a group in `same_mig`, which all do.
         node: how the GPUs it sees are set on the node, in nvidia-smi's words.
         mps: commands and what the MPS daemon that serves it answers.
+        nics: how many network cards are made up for it, each below the PCIe root of a GPU: all GPUs
+            that it sees are beside one.
         sick: a GPU that becomes sick once all this was seen, and well again.
     """
 
@@ -63,6 +66,7 @@ class Demo:
     share_config: str = ""
     driver: Mapping[str, str] = field(default_factory=dict)
     made: tuple[str, ...] = ()
+    nics: int = 0
     equal: tuple[tuple[str, ...], ...] = ()
     disjoint: tuple[tuple[str, ...], ...] = ()
     env: Mapping[str, Mapping[str, str | bool | None]] = field(default_factory=dict)
@@ -95,7 +99,8 @@ class Demo:
 class Found:
     """What was found of a demo; by `pod/container`, but `node`, which is by GPU UUID.
 
-    `mig` has the profiles of MIG devices by their UUIDs.
+    `mig` has the profiles of MIG devices by their UUIDs, `beside_nics` the UUIDs of the GPUs that
+    are below one PCIe root with a network card.
     """
 
     gpus: Seen
@@ -104,6 +109,7 @@ class Found:
     mig: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     node: Mapping[str, GpuSettings] = field(default_factory=dict)
     mps: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    beside_nics: AbstractSet[str] = frozenset()
 
 
 def names() -> list[str]:
@@ -131,6 +137,7 @@ def load(name: str, machine: Profile) -> Demo:
         share_config=fitted.adapted(config),
         driver=expect.get("driver", {}),
         made=tuple(expect["needs"].get("mig", {}).get("made", ())),
+        nics=expect["needs"].get("nics", 0),
         namespace=expect["namespace"],
         gpus=expect["gpus"],
         equal=tuple(tuple(group) for group in expect.get("equal", ())),
@@ -185,6 +192,7 @@ def complaints(demo: Demo, found: Found) -> list[str]:
         *_wrong_counts(demo, found.gpus),
         *_unequal(demo, found.gpus),
         *_overlaps(demo, found.gpus),
+        *_without_nics(demo, found),
         *_wrong_variables(demo, found.env),
         *_missing_mounts(demo, found.mounts),
         *_wrong_migs(demo, found),
@@ -211,6 +219,12 @@ def _overlaps(demo: Demo, seen: Seen) -> Iterator[str]:
         for one, other in itertools.combinations(group, 2):
             if common := set(seen[one]) & set(seen[other]):
                 yield f"{one} and {other} both see {', '.join(sorted(common))}"
+
+
+def _without_nics(demo: Demo, found: Found) -> Iterator[str]:
+    for container, gpus in found.gpus.items() if demo.nics else ():
+        for uuid in set(gpus) - found.beside_nics:
+            yield f"{container} sees {uuid}, which is below no PCIe root with a NIC"
 
 
 def _wrong_variables(demo: Demo, env: Mapping[str, Mapping[str, str]]) -> Iterator[str]:

@@ -36,6 +36,7 @@ class Needs:
         product: what the product name of its GPUs matches, in lower case.
         compute_capability: the least that each GPU must have.
         time_slices: whether the time-slices of each GPU can be set.
+        nics: how many network cards it has, each below another PCIe root with GPUs.
     """
 
     gpus: int = 0
@@ -44,6 +45,7 @@ class Needs:
     product: str = ""
     compute_capability: tuple[int, int] = (0, 0)
     time_slices: bool = False
+    nics: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,7 @@ def parse_needs(entry: Mapping[str, Any]) -> Needs:
         product=entry.get("product", ""),
         compute_capability=_capability(capability),
         time_slices=entry.get("timeSlices", False),
+        nics=entry.get("nics", 0),
     )
 
 
@@ -104,6 +107,8 @@ def fit(needs: Needs, text: str, on: Profile) -> Fit:
         raise UnfitError(f"it is for GPUs whose product matches {needs.product}; {_has(on)}")
     if len(gpus) < needs.gpus:
         raise UnfitError(f"it takes {_count(needs.gpus)}; {_has(on)}")
+    if len({(gpu.bridges or [gpu.pci])[0][:7] for gpu in gpus}) < needs.nics:
+        raise UnfitError(f"it takes NICs below {needs.nics} PCIe roots with GPUs; {_has(on)}")
     # A claim may get any of them.
     for card in [on.card_of(gpu) for gpu in gpus] if needs.gpus else []:
         if _capability(card.compute_capability) < needs.compute_capability:

@@ -12,6 +12,7 @@ from demos import Demo
 from screen import Screen
 from testbed.commands import TestbedError, wait_until
 from testbed.mig import switch_by_reset
+from testbed.nics import made_up_nics
 from testbed.node import GpuNode
 
 TEST_IMAGE = "registry.local/gpu-test:1"
@@ -27,9 +28,11 @@ def prepared(screen: Screen, node: GpuNode, demo: Demo, *, keep: bool) -> Iterat
     _provide_images(screen, node, demo)
     _provide_runtime_classes(screen, node, demo)
     with ExitStack() as stack:
-        for put in (_divisible, _made_by_hand, _shared, _set):
+        for put in (_divisible, _made_by_hand, _shared, _set, _with_nics):
             stack.enter_context(_taken_back(put(screen, node, demo), keep=keep))
         yield
+        if keep and demo.nics:
+            screen.step("the made-up NICs go with this command: pods that have one stay Terminating")
 
 
 @contextmanager
@@ -116,6 +119,21 @@ def _set(screen: Screen, node: GpuNode, demo: Demo) -> Callable[[], None]:
     def undo() -> None:
         node.restart_driver(before)
         screen.step("driver restarted without it")
+
+    return undo
+
+
+def _with_nics(screen: Screen, node: GpuNode, demo: Demo) -> Callable[[], None]:
+    """Let the node have network cards, as dranet publishes them; return what takes them away."""
+    if not demo.nics:
+        return _nothing
+    stack = ExitStack()
+    roots = stack.enter_context(made_up_nics(node, demo.nics))
+    screen.step(f"no NICs and no dranet here: made-up ones are published, below {', '.join(roots)}")
+
+    def undo() -> None:
+        stack.close()
+        screen.step("made-up NICs taken away")
 
     return undo
 

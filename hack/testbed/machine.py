@@ -79,6 +79,10 @@ class SimulatedMachine:
         """Let a GPU report what `dra-driver simulate health` offers."""
         self._do("health", "--gpu", gpu, *words)
 
+    def nvlink(self, gpu: str, link: int, state: str) -> None:
+        """Bring an NVLink of a GPU `down`, or `up` again."""
+        self._do("nvlink", "--gpu", gpu, "--link", str(link), "--state", state)
+
     def settings(self) -> dict[str, GpuSettings]:
         """How each GPU is set, by UUID."""
         with self._read() as machine:

@@ -19,7 +19,7 @@ from dra_driver.shares.config import read_node_config  # noqa: E402
 MIG = {"mig", "mig-extended-resource", "mig-four-on-one", "mig-mps", "shares-mig"}
 WHOLE = {
     *("mps", "shared-gpu", "sick-gpu", "time-slicing", "time-slicing-and-mps", "whole-gpu"),
-    *("shares-eighty-twenty", "shares-memory", "shares-replicas"),
+    *("gpu-with-nic", "shares-eighty-twenty", "shares-memory", "shares-replicas"),
 }
 OF_A_PRODUCT = {"one-claim-four-pods"}
 
@@ -36,17 +36,18 @@ OF_A_PRODUCT = {"one-claim-four-pods"}
         ("rtxpro6000x8", WHOLE | {"mig-mps", "shares-mig"}),
         ("t4x4", WHOLE),
         ("v100x8", WHOLE),
-        ("l4x2", WHOLE - {"sick-gpu", "whole-gpu"}),
+        ("l4x2", WHOLE - {"gpu-with-nic", "sick-gpu", "whole-gpu"}),
         ("laptop", {"shares-replicas"}),
         (
             "mixed",
-            {"shared-gpu", "shares-replicas", "sick-gpu", "whole-gpu"}
+            {"gpu-with-nic", "shared-gpu", "shares-replicas", "sick-gpu", "whole-gpu"}
             | (MIG - {"mig-four-on-one"})
             | OF_A_PRODUCT,
         ),
         (
             "generations",
-            {"shared-gpu", "shares-replicas", "sick-gpu", "time-slicing", "whole-gpu"}
+            {"gpu-with-nic", "shared-gpu", "shares-replicas", "sick-gpu", "time-slicing"}
+            | {"whole-gpu"}
             | (MIG - {"mig-four-on-one"})
             | OF_A_PRODUCT,
         ),
@@ -66,6 +67,7 @@ def test_all_demos_are_run_but_those_that_the_cards_cannot_show(
         ("mig", "l4x2", "it takes GPUs with MIG; l4-x2 has 2 GPUs: NVIDIA L4"),
         ("mig", "a30x4", "devices such as 3g.40gb of h100-80gb, of which NVIDIA A30 has no like"),
         ("whole-gpu", "laptop", "it takes 4 GPUs; laptop-mx150 has 1 GPU: NVIDIA GeForce MX150"),
+        ("gpu-with-nic", "l4x2", "it takes NICs below 2 PCIe roots with GPUs; l4-x2 has 2 GPUs"),
         ("mps", "laptop", "it takes compute capability 7.0; NVIDIA GeForce MX150 has 6.1"),
         ("time-slicing", "mixed", "it sets a time-slice; Tesla P4 has none that can be set"),
         ("mig-four-on-one", "mixed", "4 GPUs of one product with MIG, and of NVIDIA A100"),
@@ -172,7 +174,7 @@ def test_a_card_that_takes_no_reset_is_divided_first() -> None:
 def test_a_demo_says_what_it_takes(name: str) -> None:
     assert demos.profiles_for(name)
     entry = yaml.safe_load((demos.FOLDER / name / "expect.yaml").read_text())["needs"]
-    assert set(entry) <= {"gpus", "mig", "product", "computeCapability", "timeSlices"}
+    assert set(entry) <= {"gpus", "mig", "product", "computeCapability", "timeSlices", "nics"}
     assert parse_needs(entry) != Needs()
     assert {"gpus", "mig"} & {*entry}
 

@@ -1,0 +1,127 @@
+"""A node of two boards of four GPUs: claims for joined GPUs, with a real scheduler."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from testbed.api import Object
+from testbed.commands import wait_until
+from testbed.driver import DRIVER_NAME
+from testbed.node import GpuNode
+
+from e2e.conftest import node_of
+from e2e.scene import Scene
+
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+
+ISLAND = "nvlinkIsland"
+SETTLED_S = 3.0
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
+    """Eight A100 on two boards, beside the node of all other tests."""
+    with node_of("a100-4x2", tmp_path_factory.mktemp("boards")) as node:
+        yield node
+
+
+def islands(scene: Scene) -> dict[str, str | None]:
+    """The island of each GPU, by UUID, as it is published."""
+    found: dict[str, str | None] = {}
+    for one in scene.node.slices():
+        for device in one.get("devices", []):
+            facts = device["attributes"]
+            found[facts["uuid"]["string"]] = facts.get(ISLAND, {}).get("string")
+    return found
+
+
+def joined(scene: Scene, count: int = 4, attribute: str = ISLAND) -> str:
+    """A template of claims for so many GPUs of one island."""
+    spec: Object = {
+        "devices": {
+            "requests": [
+                {"name": "gpu", "exactly": {"deviceClassName": DRIVER_NAME, "count": count}}
+            ],
+            "constraints": [{"requests": ["gpu"], "matchAttribute": f"{DRIVER_NAME}/{attribute}"}],
+        }
+    }
+    return scene.make("ResourceClaimTemplate", f"joined-{count}", {"spec": {"spec": spec}})
+
+
+def test_two_claims_for_four_joined_gpus_get_an_island_each(scene: Scene) -> None:
+    where = islands(scene)
+    assert sorted(map(list(where.values()).count, set(where.values()))) == [4, 4]
+    template = joined(scene)
+    pods = [scene.pod(name, templates=[template]) for name in ("one", "other")]
+    scene.running(*pods, timeout=120)
+    got = [{where[uuid] for uuid in scene.gpus(pod)} for pod in pods]
+    assert [len(scene.gpus(pod)) for pod in pods] == [4, 4]
+    assert [len(one) for one in got] == [1, 1]
+    assert got[0] != got[1]
+
+
+def test_four_joined_gpus_are_found_beside_an_island_that_is_in_use(scene: Scene) -> None:
+    where = islands(scene)
+    single = scene.pod("single", templates=[scene.template("single")])
+    scene.running(single)
+    (taken,) = scene.gpus(single)
+    # Without the constraint four GPUs are those that come first, of both boards.
+    any_four = scene.pod("any-four", templates=[scene.template("any-four", count=4)])
+    scene.running(any_four)
+    assert len({where[uuid] for uuid in scene.gpus(any_four)}) == 2
+    scene.delete(any_four)
+    pod = scene.pod("four", templates=[joined(scene)])
+    scene.running(pod)
+    assert {where[uuid] for uuid in scene.gpus(pod)} == set(where.values()) - {where[taken]}
+
+
+def test_a_claim_for_four_waits_while_a_gpu_of_each_island_is_in_use(scene: Scene) -> None:
+    where = islands(scene)
+    one_each = {island: uuid for uuid, island in where.items()}
+    pods = []
+    for number, uuid in enumerate(sorted(one_each.values())):
+        chosen = f'device.attributes["{DRIVER_NAME}"].uuid == "{uuid}"'
+        template = scene.template(f"chosen-{number}", selectors=[{"cel": {"expression": chosen}}])
+        pods.append(scene.pod(f"chosen-{number}", templates=[template]))
+    scene.running(*pods)
+    waiting = scene.pod("four", templates=[joined(scene)])
+    assert "cannot allocate all claims" in scene.unschedulable(waiting)
+    three = scene.pod("three", templates=[joined(scene, 3)])
+    scene.running(three)
+    scene.delete(three, pods[0])
+    scene.running(waiting, timeout=120)
+    assert {where[uuid] for uuid in scene.gpus(waiting)} == {sorted_island(one_each, 0)}
+
+
+def sorted_island(one_each: dict[str | None, str], number: int) -> str | None:
+    """The island whose GPU was chosen as that number."""
+    chosen = sorted(one_each.values())[number]
+    return next(island for island, uuid in one_each.items() if uuid == chosen)
+
+
+def test_links_that_fail_change_what_is_published_and_nothing_that_claims_have(
+    scene: Scene,
+) -> None:
+    before = islands(scene)
+    pod = scene.pod("four", templates=[joined(scene)])
+    scene.running(pod)
+    has, ids = set(scene.gpus(pod)), scene.container_ids(pod)
+    gpu = min(has)
+    for link in range(12):
+        scene.node.machine.nvlink(gpu, link, "down")
+    # At every tenth look, of which there is one each second.
+    wait_until(lambda: islands(scene)[gpu] is None, "the GPU to leave its island", timeout=40)
+    after = islands(scene)
+    assert set(after) == set(before)
+    assert len({after[uuid] for uuid in has - {gpu}}) == 1
+    time.sleep(SETTLED_S)
+    assert (set(scene.gpus(pod)), scene.container_ids(pod)) == (has, ids)
+    assert "nvlinks went down" in scene.node.driver.tail(200)
+    scene.delete(pod)
+    four = scene.pod("another-four", templates=[joined(scene)])
+    scene.running(four)
+    assert not set(scene.gpus(four)) & has
+    for link in range(12):
+        scene.node.machine.nvlink(gpu, link, "up")
+    wait_until(lambda: islands(scene) == before, "the GPU to be back in its island", timeout=40)
+    scene.rewritten()
