@@ -374,7 +374,7 @@ class _PreparedDevices(Collector):
 
 
 class _Silence(Collector):
-    """nvidia_dra_nvml_silent_seconds, by GPU index, and `nvml` for calls about none."""
+    """nvidia_dra_nvml_silent_seconds, by what calls are about, such as a GPU's index."""
 
     def __init__(self, driver: str, seconds: Callable[[], Mapping[str, float]]) -> None:
         self._driver, self._seconds = driver, seconds

@@ -32,7 +32,7 @@ def prepared(screen: Screen, node: GpuNode, demo: Demo, *, keep: bool) -> Iterat
             stack.enter_context(_taken_back(put(screen, node, demo), keep=keep))
         yield
         if keep and demo.nics:
-            screen.step("the made-up NICs go with this command: pods that have one stay Terminating")
+            screen.step("the made-up NICs go with this command; pods with one stay Terminating")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import make
 from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.model import Fabric, NvLink
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.ops.metrics import Metrics
 from dra_driver.ops.usage_metrics import UsageMetric
@@ -24,7 +25,15 @@ def first_cells(page: str) -> set[str]:
 
 def test_every_published_attribute_and_capacity_has_a_row() -> None:
     instance = make.mig_device(0, "3g.40gb", 4)
-    divided = make.inventory(make.gpu(0, mig=make.mig(instance)), make.gpu(1, mig=make.mig()))
+    joined: dict[str, object] = {
+        "nvlinks": (NvLink(number=0, is_active=True, to_switch=True),),
+        "fabric": Fabric(state=3, status=0, cluster="9f0b1d1e-36b1-4ad2-8b4e-5b5ad8f6c001"),
+    }
+    divided = make.inventory(
+        make.gpu(0, mig=make.mig(instance)),
+        make.gpu(1, mig=make.mig(), **joined),
+        make.gpu(2, **joined),
+    )
     part = GpuPart(gpu=divided.gpus[1].uuid)
     division = Division(
         count=10, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=False
