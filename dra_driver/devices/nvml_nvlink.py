@@ -1,11 +1,11 @@
 """NVML's word on NVLink: which links of a GPU are up and where they lead, and its fabric.
 
 In: handles of the open library. Out: `NvLink` and `Fabric` values; what they mean for GPUs together
-is devices/nvlink.py's. Asking for every link is a call into the GPU's firmware each, so it is done
-now and then, and on its own: a link that cannot be asked, or hangs, hides no GPU. Rules (nvml.h): a
-card without a link answers NOT_SUPPORTED, and beyond the last possible one INVALID_ARGUMENT; the
-state of links is a field with the link's number as its scope, and a call of its own in drivers that
-lack the field; in a virtual machine the other end may be known as a switch and have no address.
+is devices/nvlink.py's. Each link takes calls of its own, so they are made now and then, and apart
+from all others: a link that cannot be asked for, or hangs, hides no GPU. Rules (nvml.h): for a link
+that a card lacks the answer is NOT_SUPPORTED, beyond the last possible one INVALID_ARGUMENT; states
+are a field with the link's number as its scope, and a call of their own in drivers that lack the
+field; in a virtual machine the other end may be known as a switch and have no address.
 """
 
 import uuid as uuids
