@@ -22,6 +22,7 @@ from dra_driver.claims.model import is_label
 from dra_driver.claims.record import ClaimRecord
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.devices.nvlink import Joined, joined
 from dra_driver.slices.attributes import Attributes, describe
 
 VERSIONS = ("v1beta1", "v1alpha1")
@@ -90,6 +91,7 @@ def documents(
     if _folder(record) is None:
         return {}
     ref = record.ref
+    groups = joined(inventory.gpus)
     return {
         name: Document(
             metadata={"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
@@ -99,7 +101,8 @@ def documents(
                     {
                         "name": _full_name(name, entries[0]),
                         "devices": [
-                            _device(entry, gpus[entry.device.gpu], inventory) for entry in entries
+                            _device(entry, gpus[entry.device.gpu], inventory, groups)
+                            for entry in entries
                         ],
                     }
                 ],
@@ -134,9 +137,11 @@ def _full_name(request: str, entry: DeviceRecord) -> str:
     return f"{request}/{chosen}" if chosen is not None and is_label(chosen) else request
 
 
-def _device(entry: DeviceRecord, gpu: Gpu, inventory: Inventory) -> Object:
+def _device(
+    entry: DeviceRecord, gpu: Gpu, inventory: Inventory, groups: Mapping[GpuUuid, Joined]
+) -> Object:
     attributes = Attributes(entry.name)
-    describe(restored(entry.device, gpu), inventory, attributes)
+    describe(restored(entry.device, gpu), inventory, attributes, groups)
     return {
         "driver": DRIVER_NAME,
         "pool": entry.pool,

@@ -35,7 +35,7 @@ class Published:
     source: NodeDevice
 
 
-def wire_form(
+def wire_form(  # noqa: PLR0913 (all that says how it is published)
     source: NodeDevice,
     inventory: Inventory,
     *,

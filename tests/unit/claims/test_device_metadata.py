@@ -15,7 +15,7 @@ from dra_driver.claims.metadata_files import MetadataFiles
 from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.record import ClaimRecord
 from dra_driver.devices.kinds import Device, name_of
-from dra_driver.devices.model import Gpu, MigMode
+from dra_driver.devices.model import Gpu, MigMode, NvLink
 from dra_driver.devices.shares import (
     ConsumableShare,
     ConsumableSlot,
@@ -87,6 +87,13 @@ def test_the_attributes_are_those_of_the_slice() -> None:
     (whole,) = (one for one in offered if one["name"] == "gpu-1")
     (one,) = reader.devices(told(record())["gpu"])
     assert one["attributes"] == whole["attributes"]
+
+
+def test_of_a_gpu_that_nvlink_joins_the_group_is_told_too() -> None:
+    links = (NvLink(number=0, is_active=True, to_switch=True),)
+    pair = [make.gpu(number, nvlinks=links) for number in (1, 2)]
+    (one,) = reader.devices(told(record(entry(pair[1], pair[1])), *pair)["gpu"])
+    assert one["attributes"]["nvlinkIsland"] == {"string": pair[0].uuid}
 
 
 def test_both_versions_say_the_same_and_readers_of_either_find_it() -> None:
