@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 import make
-from dra_driver.devices.model import Inventory, SickGpu
+from dra_driver.devices.model import Inventory, NvLink, SickGpu
 from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import DeviceError
 
@@ -115,6 +115,21 @@ def test_a_sick_gpu_is_logged_once() -> None:
 
     errors = [entry for entry in logs if entry["log_level"] == "error"]
     assert [(entry["index"], entry["cause"]) for entry in errors] == [(3, "it is lost")]
+
+
+def test_nvlinks_are_logged_as_they_go_down_and_come_up() -> None:
+    def linked(*active: int) -> Inventory:
+        links = (NvLink(number=n, is_active=n in active, to_switch=True) for n in range(3))
+        return make.inventory(make.gpu(0, nvlinks=tuple(links)))
+
+    machine = Machine(linked(0, 1), linked(1), linked(1, 2), linked(1, 2))
+    with capture_logs() as logs, watching(machine, lambda _: None, rescan_seconds=0.001):
+        for _ in range(4):
+            machine.looked.get(timeout=TIMEOUT)
+    said = [
+        (entry["log_level"], entry["event"], entry["links"]) for entry in logs if "links" in entry
+    ]
+    assert said == [("warning", "nvlinks went down", [0]), ("info", "nvlinks came up", [2])]
 
 
 def test_a_fault_in_the_program_ends_the_thread_loudly(
