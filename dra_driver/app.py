@@ -55,6 +55,7 @@ from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.kubelet.sockets import SocketPaths, socket_paths
 from dra_driver.mps.files import MpsFiles
+from dra_driver.node_exclusion import NodeExclusion
 from dra_driver.node_health import NodeHealth
 from dra_driver.node_memory import MemorySettings, node_memory
 from dra_driver.node_shares import NodeShares
@@ -70,6 +71,7 @@ from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.device_plugin import DevicePlugin
 from dra_driver.slices.mig_offer import MigSettings
 from dra_driver.slices.node_offer import NodeOffer
+from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.publication import Publication
 from dra_driver.slices.publisher import SlicePublisher
@@ -120,6 +122,7 @@ class Driver:
             sys_root=roots.sys,
             made_here=lambda: self._claims.ownership.made().keys(),
             turned_on=lambda: set(self._claims.ownership.gpus_turned_on()),
+            leave_out=lambda found: self._exclusion.leave_out(found),  # noqa: PLW0108 (built later)
             calls=NvmlCalls(clock=clock, answer_seconds=settings.nvml_timeout),
             lets_go=lambda gpu: self._mig_offer.waits_for_others(gpu),  # noqa: PLW0108 (built later)
         )
@@ -171,6 +174,13 @@ class Driver:
         settings = self._settings
         self._own_node = OwnNode(self._kube, settings.node_name, clock=clock, random=random.random)
         self._version = ServerVersion(self._kube, clock=clock)
+        self._exclusion = NodeExclusion(
+            self._own_node,
+            settings.exclude_gpus,
+            directory=self.paths.data_directory,
+            ownership=lambda: self._claims.ownership,
+            on_change=self._watcher.look_soon,
+        )
         self._mig_offer = NodeOffer(
             self._own_node,
             self._version,
@@ -436,6 +446,7 @@ class Driver:
         self._redivider.ring()
         if reason := self._device_plugin.why_withheld():
             share = share.refusing_all(inventory, reason)
+        share = share.refusing(self._exclusion.reasons(inventory))
         found = projection(
             inventory,
             with_counters=with_counters,
@@ -443,6 +454,7 @@ class Driver:
             mig=self._held.beside(self._mig_offer.current(), inventory),
             refused=self._refusals.current(),
             share=share,
+            gpu_order=GpuOrder(self._settings.gpu_order),
         )
         self._shares.published(found.devices)
         return self._health.tainted(found)

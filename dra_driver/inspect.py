@@ -25,8 +25,11 @@ from dra_driver.cdi.model import Edits, Spec, SpecDevice
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.cdi.spec import KIND, render
 from dra_driver.claims.ownership import Ownership
+from dra_driver.devices.exclusion import Exclusion, without_excluded
+from dra_driver.devices.exclusion_note import read_note
 from dra_driver.devices.kinds import NodeDevice, name_of
 from dra_driver.devices.model import (
+    ExcludedGpu,
     Gpu,
     GpuUuid,
     Inventory,
@@ -46,6 +49,8 @@ from dra_driver.settings import (
     ConsumableShares,
     ContainerDevRoot,
     ContainerDriverRoot,
+    ExcludeGpus,
+    GpuOrderSetting,
     KubeletPluginsDirectory,
     KubernetesRelease,
     MigProfiles,
@@ -62,6 +67,7 @@ from dra_driver.shares.divide import divide
 from dra_driver.shares.last_good import FILE, kept
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY, Consumable
 from dra_driver.slices.mig_offer import ALL, MigOffer, MigSettings, release_of
+from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.project import NONE_REFUSED, Projection, projection
 from dra_driver.slices.share_offer import NO_SHARES, ShareOffer, WholeBesideShares
 from dra_driver.table import aligned
@@ -101,6 +107,8 @@ class Inspect(CommandSettings):
     mig_profiles: MigProfiles
     kubernetes: KubernetesRelease
     whole_gpus_beside_shares: WholeGpusBesideShares
+    exclude_gpus: ExcludeGpus
+    gpu_order: GpuOrderSetting
     consumable_shares: ConsumableShares
     kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
         description="Holds the driver's notes of the MIG devices that it made for claims.",
@@ -113,7 +121,9 @@ class Inspect(CommandSettings):
             DriverError: there is no driver, or it does not answer.
         """
         roots = roots_of(self)
-        inventory, refused = look(roots, self.kubelet_plugins_directory_path / DRIVER_NAME)
+        directory = self.kubelet_plugins_directory_path / DRIVER_NAME
+        exclusion = Exclusion(setting=self.exclude_gpus, label=read_note(directory).exclusion.label)
+        inventory, refused = look(roots, directory, exclusion)
         edits, problems = edits_of(
             inventory.gpus,
             EditsCache(
@@ -128,25 +138,29 @@ class Inspect(CommandSettings):
         offer = MigSettings.of(self.mig, self.mig_profiles).offer_of_any_node(kubernetes)
         beside_shares = WholeBesideShares(self.whole_gpus_beside_shares)
         share = replace(
-            shares_of(self.kubelet_plugins_directory_path / DRIVER_NAME, inventory),
+            shares_of(directory, inventory),
             consumable=Consumable.of(self.consumable_shares),
             alone=beside_shares.why_alone(lambda: kubernetes),
         )
+        order = GpuOrder(self.gpu_order)
         if self.cdi:
             sys.stdout.write(spec_text(edits, problems, self.output))
         elif self.output == "table":
-            sys.stdout.write(table(inventory, problems, offer, refused, share))
+            sys.stdout.write(table(inventory, problems, offer, refused, share, order))
         else:
-            found = report(inventory, problems, offer, refused, share)
+            found = report(inventory, problems, offer, refused, share, order)
             sys.stdout.write(_dump(found, self.output))
 
 
-def look(roots: Roots, data_directory: Path) -> tuple[Inventory, Mapping[GpuUuid, Refusal]]:
+def look(
+    roots: Roots, data_directory: Path, exclusion: Exclusion
+) -> tuple[Inventory, Mapping[GpuUuid, Refusal]]:
     """Look at the GPUs once, and at the driver's notes of those that refuse MIG mode.
 
     Args:
         roots: where the NVIDIA driver is.
         data_directory: the directory of the driver's own files, which need not be there.
+        exclusion: which GPUs are left out.
 
     Raises:
         DeviceError: there is no driver, or it does not answer.
@@ -159,6 +173,7 @@ def look(roots: Roots, data_directory: Path) -> tuple[Inventory, Mapping[GpuUuid
         sys_root=roots.sys,
         made_here=lambda: _noted(lambda notes: notes.made().keys(), frozenset(), at),
         turned_on=lambda: _noted(lambda notes: set(notes.gpus_turned_on()), set(), at),
+        leave_out=lambda found: without_excluded(found, exclusion),
     )
     try:
         return session.look(), _noted(Ownership.refusals, {}, at)
@@ -242,9 +257,10 @@ def report(
     offer: MigOffer = ALL,
     refused: Mapping[GpuUuid, Refusal] = NONE_REFUSED,
     share: ShareOffer = NO_SHARES,
+    gpu_order: GpuOrder = GpuOrder.LEAST_CAPABLE,
 ) -> dict[str, object]:
     """Return what was found, and as `devices` what would be published, for programs."""
-    published = projection(inventory, mig=offer, refused=refused, share=share)
+    published = projection(inventory, mig=offer, refused=refused, share=share, gpu_order=gpu_order)
     return {
         "driver": {
             "version": inventory.driver_version,
@@ -254,6 +270,8 @@ def report(
         "consumableShares": str(share.consumable),
         "gpus": [_facts(gpu, problems) for gpu in inventory.gpus],
         "sick": [{"index": gpu.index, "reason": gpu.reason} for gpu in inventory.sick],
+        "excluded": [_excluded_facts(gpu) for gpu in inventory.excluded],
+        "excludedWithoutEffect": list(inventory.unmatched),
         "withheld": [{"index": gpu.index, "reason": gpu.reason} for gpu in published.withheld],
         "notes": [{"index": note.index, "text": note.text} for note in published.notes],
         "counterSets": list(published.counter_sets),
@@ -267,9 +285,10 @@ def table(
     offer: MigOffer = ALL,
     refused: Mapping[GpuUuid, Refusal] = NONE_REFUSED,
     share: ShareOffer = NO_SHARES,
+    gpu_order: GpuOrder = GpuOrder.LEAST_CAPABLE,
 ) -> str:
     """Return what was found and what would be published, for people."""
-    published = projection(inventory, mig=offer, refused=refused, share=share)
+    published = projection(inventory, mig=offer, refused=refused, share=share, gpu_order=gpu_order)
     lines = [f"driver {inventory.driver_version}, CUDA {_cuda(inventory) or 'unknown'}", ""]
     if inventory.gpus:
         lines += aligned([_COLUMNS, *map(_row, inventory.gpus)])
@@ -281,6 +300,8 @@ def table(
     if any(gpu.mig is not None for gpu in inventory.gpus):
         lines += ["", f"MIG devices for claims: {offer.source} ({offer.why})"]
     faults = [
+        *(f"left out: {gpu}: {gpu.why}" for gpu in inventory.excluded),
+        *inventory.unmatched,
         *(f"not published: GPU {gpu.index}: {gpu.reason}" for gpu in published.withheld),
         *(
             f"left out: {each.attribute} of {each.device}: {each.reason}"
@@ -368,6 +389,16 @@ def _facts(gpu: Gpu, problems: Mapping[str, str]) -> dict[str, object]:
         "migDevices": _mig_facts(gpu),
         "addressingMode": gpu.addressing_mode,
         "problem": problems.get(name, problems.get("")),
+    }
+
+
+def _excluded_facts(gpu: ExcludedGpu) -> dict[str, object]:
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "pciAddress": gpu.pci_address,
+        "productName": gpu.product_name,
+        "why": gpu.why,
     }
 
 

@@ -196,6 +196,9 @@ class NodeHealth:
         return self._sightings.is_gone(device.uuid, device.gpu)
 
     def _hear(self, event: GpuEvent) -> bool:
+        excluded = self._watcher().current().excluded
+        if any(one.uuid == event.gpu and not one.is_in_use for one in excluded):
+            return False  # it is none of this driver's
         if self._metrics is not None and event.xid is not None:
             self._metrics.xid_heard()
         return self._ward.hear(event)

@@ -22,6 +22,7 @@ from dra_driver.feature_gates import (
     gate_value,
     gates_in_vain,
 )
+from dra_driver.gpu_words import checked_words
 
 IGNORED = MappingProxyType(
     {
@@ -192,6 +193,26 @@ ConsumableShares = Annotated[
         "none in particular; or a number: such a claim has one of so many shares.",
     ),
 ]
+ExcludeGpus = Annotated[
+    str,
+    AfterValidator(checked_words),
+    Field(
+        "",
+        validation_alias="exclude_gpus",
+        description="GPUs that are never offered and never changed, separated by commas: each by "
+        "its index, UUID, PCI address, or product name with * for any letters. A Node's label "
+        "nvidia.com/dra-driver.exclude-gpus names further ones.",
+    ),
+]
+GpuOrderSetting = Annotated[
+    Literal["least-capable", "pci"],
+    Field(
+        "least-capable",
+        validation_alias="gpu_order",
+        description="Which whole GPU a claim gets that would do with any: that of the least "
+        "capable card, or the first by PCI address.",
+    ),
+]
 TaintEffect = Literal["off", "None", "NoSchedule", "NoExecute"]
 HttpAddress = Annotated[
     str, Field("", description="Address for metrics and /healthz, such as :8080; unset: off.")
@@ -299,6 +320,8 @@ class Settings(CommandSettings):
 
     mig: MigSetting
     mig_profiles: MigProfiles
+    exclude_gpus: ExcludeGpus
+    gpu_order: GpuOrderSetting
     share_config: Path | None = Field(
         None,
         validation_alias=AliasChoices("share_config", "config_file"),

@@ -26,6 +26,7 @@ from dra_driver.claims.checkpoint import StoredRecords, stored_records
 from dra_driver.claims.descriptions import description_of, strategy_of
 from dra_driver.claims.devices import DeviceRecord, recorded_kind
 from dra_driver.claims.record import ClaimRecord, RecordState
+from dra_driver.devices.exclusion_note import ExclusionNote, read_note
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.mps.domain import DomainId, Status, is_shared
@@ -223,6 +224,7 @@ class NodeStatus:
         supervisor_runs: whether an MPS supervisor runs.
         shares: what the driver noted of its shares.
         health: what is wrong with its GPUs.
+        exclusion: which of its GPUs are left out.
     """
 
     boot_id: str
@@ -232,6 +234,7 @@ class NodeStatus:
     supervisor_runs: bool
     shares: ShareNotes = field(default_factory=ShareNotes)
     health: status_health.HealthNotes = field(default_factory=status_health.HealthNotes)
+    exclusion: ExclusionNote = field(default_factory=ExclusionNote)
 
     @property
     def claims(self) -> list[ClaimRecord]:
@@ -273,6 +276,7 @@ def look(directory: Path, boot_id: str) -> NodeStatus:
         supervisor_runs=requests.supervisor_runs(),
         shares=read_notes(directory),
         health=status_health.read_notes(directory, boot_id),
+        exclusion=read_note(directory),
     )
 
 
@@ -283,6 +287,8 @@ def table(node: NodeStatus) -> str:
     lines += status_health.lines(node.health)
     lines += status_shares.lines(node.shares, node.claims)
     sections = {
+        "GPUs that are left out": list(node.exclusion.excluded),
+        "exclusions without effect": list(node.exclusion.unmatched),
         "not taken back yet": _cleanups(node),
         "MPS domains without a claim": [f"{each} ({_health(node, each)})" for each in node.strays],
         "damaged records": [f"{name}: {why}" for name, why in node.stored.damaged.items()],
@@ -319,6 +325,8 @@ def report(node: NodeStatus) -> str:
         },
         "health": status_health.as_json(node.health),
         "shares": status_shares.as_json(node.shares, node.claims),
+        "excludedGPUs": node.exclusion.excluded,
+        "excludedWithoutEffect": node.exclusion.unmatched,
         "damagedRecords": dict(node.stored.damaged),
     }
     return json.dumps(document, indent=2) + "\n"

@@ -16,6 +16,7 @@ from typing import Protocol, assert_never
 from dra_driver.claims.model import Result, allocation_id
 from dra_driver.devices.kinds import Device, DeviceKind, GpuPart, NodeDevice, name_of
 from dra_driver.devices.model import (
+    ExcludedGpu,
     Gpu,
     GpuUuid,
     Inventory,
@@ -92,7 +93,7 @@ def allocated_devices(
 
     Raises:
         ConfigError: a device is of another pool than this node's.
-        DeviceError: this node has no such device.
+        DeviceError: this node has no such device, or its GPU is left out.
         TransientError: it is not there now, and this driver is still looking.
     """
     found: dict[str, NodeDevice] = {}
@@ -101,6 +102,11 @@ def allocated_devices(
             raise ConfigError(
                 f'device "{result.device}" is in pool "{result.pool}", and this node serves pool '
                 f'"{pool}": the claim was allocated for another node'
+            )
+        if left_out := _excluded(result.device, inventory):
+            raise DeviceError(
+                f'device "{result.device}" is not given out any more: {left_out.why}; delete the '
+                "pod and its claim so that they are scheduled anew"
             )
         device = _named(result.device, inventory, divisions)
         if device is None:
@@ -145,6 +151,13 @@ def _named(name: str, inventory: Inventory, divisions: DivisionSource) -> NodeDe
         device = _share(name, parsed, base, division)
     # The readable part too: with another card in its place the number means another shape.
     return NodeDevice(gpu=gpu, device=device) if name_of(gpu, device) == name else None
+
+
+def _excluded(name: str, inventory: Inventory) -> ExcludedGpu | None:
+    """Return the GPU behind a name if it is left out."""
+    parsed = parse_device_name(name)
+    of = parsed.of if isinstance(parsed, ShareName) else parsed
+    return next((one for one in inventory.excluded if of and one.minor == of.minor), None)
 
 
 def part_named(name: str, inventory: Inventory) -> GpuPart | None:

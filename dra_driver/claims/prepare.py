@@ -33,6 +33,7 @@ from dra_driver.claims.record import ClaimRecord, PendingCleanup, RecordState
 from dra_driver.claims.strategies import consumable_strategies
 from dra_driver.claims.transaction import Wanted
 from dra_driver.claims.validity import ClaimReader, has_devices_of, why_gone
+from dra_driver.devices.exclusion import admitting
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import (
     ConfigError,
@@ -314,10 +315,13 @@ class ClaimPreparer:
         # Configs first: their authors should not have to wait for hardware to hear of a mistake.
         kinds = {result.device: kind_named(result.device) for result in claim.results}
         groups = group_by_config(claim, kinds)
+        inventory = self._inventory.current()
+        if former and former.state is not RecordState.RELEASED:
+            inventory = admitting(inventory, set(former.held_gpus))
         allocated = allocated_devices(
             claim.results,
             self._pool,
-            self._inventory.current(),
+            inventory,
             self._divisions,
             consumable_strategies(groups),
         )

@@ -284,8 +284,33 @@ class SickGpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExcludedGpu:
+    """A GPU that is left out by its admin: never published, and nothing on it is changed.
+
+    `why` says by what. Of one that cannot be described nothing but the index is known. While
+    `is_in_use`, a claim has something of it from before: then it is among the inventory's GPUs too,
+    and goes from there once that is taken back.
+    """
+
+    index: int
+    why: str
+    minor: int | None = None
+    uuid: GpuUuid | None = None
+    pci_address: PciAddress | None = None
+    product_name: str = ""
+    is_in_use: bool = False
+
+    def __str__(self) -> str:
+        facts = ", ".join(filter(None, (self.product_name, self.uuid, self.pci_address)))
+        return f"GPU {self.index}" + (f" ({facts})" if facts else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """Everything one look at the machine found. GPUs are in order of PCI address.
+
+    `excluded` are the GPUs that are left out, by their indices; `unmatched` says to people which
+    words that should leave one out do not.
 
     `driver_version` is NVML's text, such as `535.261.03`; `cuda_version` is (major, minor).
     Both are None only when the driver could not be asked at all; then there are no GPUs, and
@@ -296,4 +321,6 @@ class Inventory:
     cuda_version: tuple[int, int] | None
     gpus: tuple[Gpu, ...] = ()
     sick: tuple[SickGpu, ...] = ()
+    excluded: tuple[ExcludedGpu, ...] = ()
+    unmatched: tuple[str, ...] = ()
     problem: str | None = None

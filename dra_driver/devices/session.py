@@ -51,6 +51,7 @@ class DriverSession:
         sys_root: Path,
         made_here: Callable[[], AbstractSet[MigSlot]] = frozenset,
         turned_on: Callable[[], AbstractSet[GpuUuid]] = frozenset,
+        leave_out: Callable[[Inventory], Inventory] = lambda inventory: inventory,
         calls: NvmlCalls | None = None,
         lets_go: Callable[[Gpu], bool] = awaits_reset,
     ) -> None:
@@ -64,6 +65,7 @@ class DriverSession:
             made_here: says where this driver has made MIG devices for claims, or is about to: from
                 before the first call that makes one until after the last that destroys it.
             turned_on: says which GPUs' MIG mode this driver has turned on, or is about to.
+            leave_out: takes the GPUs out of an inventory that are none of this driver's.
             calls: makes the calls into NVML.
             lets_go: tells whether a GPU needs nobody to have it open, this process neither.
         """
@@ -77,6 +79,7 @@ class DriverSession:
         self._lets_go = lets_go
         self._made_here = made_here
         self._turned_on = turned_on
+        self._leave_out = leave_out
         self._library: NvmlLibrary | None = None
         self._resting: NvmlLibrary | None = None  # closed, and opened again for whoever needs it
         self._lent = threading.Condition()
@@ -100,10 +103,11 @@ class DriverSession:
         inventory = self._look()
         slots |= self._made_here()
         turned_on |= self._turned_on()
+        inventory = self._leave_out(with_ownership(inventory, slots, turned_on))
         self._looks_while_sick = self._looks_while_sick + 1 if inventory.sick else 0
         if any(self._lets_go(gpu) for gpu in inventory.gpus):
             self._rest()
-        return with_ownership(inventory, slots, turned_on)
+        return inventory
 
     @contextmanager
     def mig(self) -> Iterator[MigCalls]:

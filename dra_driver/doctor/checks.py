@@ -47,6 +47,14 @@ OF_NODES: tuple[Check[Sources], ...] = (
         silence=Severity.ERROR,
     ),
     Check(
+        id="excluded-gpus",
+        title="GPUs that are left out",
+        why="a GPU that --exclude-gpus or the Node's label names is never offered, and a word that "
+        "names none leaves none out",
+        needs=_NODE,
+        look=lambda sources: sources.excluded(),
+    ),
+    Check(
         id="persistence-mode",
         title="persistence mode",
         why="a GPU without it is initialised anew for each first program, which takes seconds, "

@@ -54,7 +54,7 @@ def gpus(inventory: Inventory) -> Iterator[Seen]:
             f"{count(len(inventory.gpus), 'GPU')} ({named(products)}), "
             f"driver {inventory.driver_version}"
         )
-    elif not inventory.sick:
+    elif not (inventory.sick or inventory.excluded):
         yield error(
             f"driver {inventory.driver_version} answers, and has no GPU",
             "see dmesg for NVRM lines; in a virtual machine, check that a GPU is passed through",
@@ -64,6 +64,20 @@ def gpus(inventory: Inventory) -> Iterator[Seen]:
             f"GPU {sick.index} is not given out: {sick.reason}",
             "see dmesg for NVRM and Xid lines; drain the node and reset the GPU, or reboot",
         )
+
+
+def excluded(inventory: Inventory) -> Iterator[Seen]:
+    """Judge what is left out of the node's GPUs, by the driver's setting and the Node's label."""
+    for gpu in inventory.excluded:
+        yield info(f"{gpu} is not given out: {gpu.why}", "nothing, if that is what you want")
+    for text in inventory.unmatched:
+        yield warning(
+            text,
+            "see `dra-driver inspect` for what GPUs there are called, and correct the word or "
+            "take it away",
+        )
+    if not (inventory.excluded or inventory.unmatched):
+        yield ok("no GPU is left out")
 
 
 def persistence(inventory: Inventory) -> Iterator[Seen]:

@@ -15,6 +15,8 @@ from dra_driver.cdi.control_nodes import CONTROL_NODES, REQUIRED
 from dra_driver.cdi.nodes import known_numbers
 from dra_driver.cdi.spec import KIND
 from dra_driver.devices.control_groups import MOUNTINFO, find_hierarchy, kernel_counts_gpus
+from dra_driver.devices.exclusion import without_excluded
+from dra_driver.devices.exclusion_note import read_note
 from dra_driver.devices.holders import Holder, Holders
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
@@ -128,16 +130,18 @@ def library(places: Places) -> Path:
 
 
 def gpus(places: Places) -> Inventory:
-    """Ask NVML what GPUs there are.
+    """Ask NVML what GPUs there are; those are left out that the driver has noted to leave out.
 
     Raises:
         DeviceError: there is no driver, or it does not answer.
     """
+    exclusion = read_note(places.plugins / DRIVER_NAME).exclusion
     session = DriverSession(
         driver_root=places.roots.driver,
         dev=places.roots.dev,
         proc_root=places.roots.proc,
         sys_root=places.roots.sys,
+        leave_out=lambda found: without_excluded(found, exclusion),
     )
     try:
         return session.look()

@@ -81,6 +81,15 @@ class Sources:
             return
         yield from node_checks.gpus(self.gpus())
 
+    def excluded(self) -> Iterator[Seen]:
+        """Say which GPUs are left out."""
+        try:
+            inventory = self.gpus()
+        except DeviceError:
+            yield unknown(_NO_NVML)
+            return
+        yield from node_checks.excluded(inventory)
+
     def persistence(self) -> Iterator[Seen]:
         """Judge the GPUs' persistence mode."""
         try:

@@ -3,10 +3,12 @@
 In: GPUs, and what is published of each. Out: the same, arranged. Rule: the scheduler takes the
 first device that fits, slices by name and devices by position, and weighs nothing
 (kube-scheduler's DRA allocator). The order does not change while claims come and go, so that
-nothing is written meanwhile, and does six things:
+nothing is written meanwhile, and does seven things:
 
 - whole GPUs stand first: most pods ask for one, and on every node that it looks at the scheduler
   evaluates the selectors of each device before the one that fits;
+- of different cards the least capable comes first, unless a setting says otherwise, so that a claim
+  that names no card leaves the better ones to those that do;
 - shares come after them, spread over their GPUs or packed onto as few as possible;
 - GPUs that somebody put in MIG mode are the first to be divided, as they need no switch, which may
   be refused, and the last to be given out as a whole. Where this driver turned the mode on it does
@@ -22,12 +24,34 @@ Pure.
 """
 
 from collections.abc import Container, Iterable, Sequence
+from enum import StrEnum
 from itertools import chain, zip_longest
 from typing import TypeVar
 
 from dra_driver.devices.model import Gpu, MigProfile, Partition
 
 T = TypeVar("T")
+
+
+class GpuOrder(StrEnum):
+    """Which whole GPU is given to a claim that would do with any."""
+
+    LEAST_CAPABLE = "least-capable"
+    """The least capable card of the node."""
+
+    PCI = "pci"
+    """The one whose PCI address comes first, whatever card it is."""
+
+
+def capability(gpu: Gpu) -> tuple[int, bool, bool, int]:
+    """Return what cards are compared by: more is more capable.
+
+    By generation, the major number of the compute capability; within it the large chips of data
+    centres (P100, V100, A100: x.0) are above the others (P4, T4, L40S), whatever their memory; then
+    by memory. A card that does not say how much it has shares that of its host, and comes last.
+    """
+    major, minor = gpu.cuda_compute_capability
+    return major, minor == 0, gpu.memory_bytes is None, gpu.memory_bytes or 0
 
 
 def by_address(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
@@ -43,16 +67,24 @@ def in_fill_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
     return tuple(sorted(by_address(gpus), key=lambda gpu: not gpu.was_put_in_mig_mode))
 
 
-def in_whole_order(gpus: Iterable[Gpu], divided: Container[Gpu]) -> tuple[Gpu, ...]:
+def in_whole_order(
+    gpus: Iterable[Gpu], divided: Container[Gpu], by: GpuOrder = GpuOrder.LEAST_CAPABLE
+) -> tuple[Gpu, ...]:
     """Return the GPUs in the order in which they are offered as a whole.
 
     Args:
         gpus: those that are.
-        divided: those whose partitions are offered too.
+        divided: those whose partitions are offered too: they come last, and of equal cards among
+            them first the one that partitions fill last.
+        by: which of different cards comes first.
     """
     ordered = in_fill_order(gpus)
-    plain = tuple(gpu for gpu in ordered if gpu not in divided)
-    return plain + tuple(gpu for gpu in reversed(ordered) if gpu in divided)
+    plain = [gpu for gpu in ordered if gpu not in divided]
+    others = [gpu for gpu in reversed(ordered) if gpu in divided]
+    if by is GpuOrder.LEAST_CAPABLE:
+        plain.sort(key=capability)
+        others.sort(key=lambda gpu: (gpu.was_put_in_mig_mode, capability(gpu)))
+    return (*plain, *others)
 
 
 def in_share_order(offered: Sequence[Sequence[T]], *, packed: bool) -> tuple[T, ...]:

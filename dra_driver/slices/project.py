@@ -105,7 +105,7 @@ class _Offer:
         return self.share.divisions.get(GpuPart(gpu=self.gpu.uuid))
 
 
-def projection(
+def projection(  # noqa: PLR0913 (all that decides what is published)
     inventory: Inventory,
     *,
     with_counters: bool = True,
@@ -113,6 +113,7 @@ def projection(
     mig: MigOffer = ALL,
     refused: Mapping[GpuUuid, Refusal] = NONE_REFUSED,
     share: ShareOffer = NO_SHARES,
+    gpu_order: order.GpuOrder = order.GpuOrder.LEAST_CAPABLE,
 ) -> Projection:
     """Return the devices to publish, in the order of slices/order.py, and all that was left out.
 
@@ -126,6 +127,7 @@ def projection(
         refused: the GPUs that cannot be switched to MIG mode at present.
         share: which devices are divided into shares, and what several claims can have of others. A
             partition is always for one claim: it is made for that, and goes with it.
+        gpu_order: which of different cards is given to a claim that would do with any.
     """
     withheld = [Withheld(index=gpu.index, reason=gpu.reason) for gpu in inventory.sick]
     offers: dict[int, _Offer] = {}
@@ -160,14 +162,19 @@ def projection(
             minors.add(gpu.minor)
             offers[gpu.minor] = offer
     filled = order.in_fill_order(offer.gpu for offer in offers.values())
-    return _arranged({gpu.minor: offers[gpu.minor] for gpu in filled}, withheld, share)
+    return _arranged({gpu.minor: offers[gpu.minor] for gpu in filled}, withheld, share, gpu_order)
 
 
-def _arranged(offers: dict[int, _Offer], withheld: list[Withheld], share: ShareOffer) -> Projection:
+def _arranged(
+    offers: dict[int, _Offer],
+    withheld: list[Withheld],
+    share: ShareOffer,
+    gpu_order: order.GpuOrder,
+) -> Projection:
     filled = tuple(offers.values())
     divided = [offer.gpu for offer in filled if offer.partitions]
     undivided = (offer.gpu for offer in filled if offer.whole or offer.shares)
-    whole = [offers[gpu.minor] for gpu in order.in_whole_order(undivided, divided)]
+    whole = [offers[gpu.minor] for gpu in order.in_whole_order(undivided, divided, gpu_order)]
     published = [offer.whole for offer in whole if offer.whole is not None]
     published += _shares_in_order([offer.shares for offer in whole], share)
     published += [one for offer in filled for one in offer.existing]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from dra_driver.devices.kinds import GpuPart
-from dra_driver.devices.model import Inventory
+from dra_driver.devices.model import GpuUuid, Inventory
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
 from dra_driver.slices.mig_offer import KubernetesVersion, has_cheap_counters, named
@@ -94,6 +94,11 @@ class ShareOffer:
     def refusing_all(self, inventory: Inventory, reason: str) -> "ShareOffer":
         """Return it with no GPU of an inventory offered."""
         return replace(self, refused={GpuPart(gpu=gpu.uuid): reason for gpu in inventory.gpus})
+
+    def refusing(self, reasons: Mapping[GpuUuid, str]) -> "ShareOffer":
+        """Return it with some GPUs not offered, each for its reason."""
+        refused = {GpuPart(gpu=gpu): reason for gpu, reason in reasons.items()}
+        return replace(self, refused={**self.refused, **refused}) if refused else self
 
 
 NO_SHARES = ShareOffer()

@@ -10,9 +10,7 @@ from testbed.driver_container import users_of
 from testbed.kubelet import ClaimName, KubeletClient
 
 from apiserver.server import ApiServer
-from dra_driver.kube.kubeconfig import from_kubeconfig
-from dra_driver.kube.resource import NODES
-from worlds.process import NODE, ProcessNode, eventually
+from worlds.process import ProcessNode, eventually
 
 LABEL = "nvidia.com/dra-driver"
 PAUSED = "paused-for-driver-upgrade"
@@ -29,11 +27,7 @@ def node(tmp_path: Path, api: ApiServer) -> Iterator[ProcessNode]:
 
 
 def label(node: ProcessNode, value: str) -> None:
-    client = from_kubeconfig(node.place.kubeconfig)
-    found = client.get_node(NODE, timeout=5)
-    found["metadata"]["labels"] = {LABEL: value}
-    client.update(NODES, NODE, found, timeout=5)
-    client.close()
+    node.label({LABEL: value})
 
 
 def prepare(node: ProcessNode, kubelet: KubeletClient) -> ClaimName:

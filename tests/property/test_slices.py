@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from apiserver.rules import check_slice
+from dra_driver.devices.exclusion import Exclusion, without_excluded
 from dra_driver.devices.model import (
     Gpu,
     GpuUuid,
@@ -28,8 +29,9 @@ from dra_driver.devices.model import (
 )
 from dra_driver.devices.partitions import is_partitioned
 from dra_driver.slices.counters import MOST_COUNTERS, whole
+from dra_driver.slices.order import GpuOrder, capability
 from dra_driver.slices.pool import DesiredPool, build_slices
-from dra_driver.slices.project import projection
+from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.writes import Create, Delete, Owner, Update, Write, writes_for
 
 OWNER = Owner(name="n1", uid="node-uid")
@@ -167,6 +169,37 @@ def test_every_gpu_is_published_or_withheld_with_a_reason(
     counted = len(inventory.gpus) + len(inventory.sick)
     assert len(published) + len(found.withheld) == counted
     assert all(device["attributes"] for device in found.devices)
+
+
+@given(inventories)
+def test_the_order_of_gpus_changes_what_comes_first_and_nothing_else(inventory: Inventory) -> None:
+    by_card = projection(inventory, gpu_order=GpuOrder.LEAST_CAPABLE)
+    by_address = projection(inventory, gpu_order=GpuOrder.PCI)
+
+    def names(found: Projection) -> list[str]:
+        return sorted(str(device["name"]) for device in found.devices)
+
+    assert names(by_card) == names(by_address)
+    assert by_card.counter_sets == by_address.counter_sets
+    whole = [one.gpu for one in by_card.sources if isinstance(one.device, Gpu)]
+    divided = {one.gpu.uuid for one in by_card.sources if isinstance(one.device, Partition)}
+    plain = [capability(gpu) for gpu in whole if gpu.uuid not in divided]
+    assert plain == sorted(plain)
+
+
+@given(inventories, texts, texts)
+def test_every_gpu_is_there_or_left_out_whatever_words_somebody_writes(
+    inventory: Inventory, setting: str, label: str
+) -> None:
+    found = without_excluded(inventory, Exclusion(setting=setting, label=label))
+
+    left = [one.index for one in found.excluded]
+    there = [*(gpu.index for gpu in found.gpus), *(sick.index for sick in found.sick)]
+    assert set(left) | set(there) == {
+        *(gpu.index for gpu in inventory.gpus),
+        *(sick.index for sick in inventory.sick),
+    }
+    assert {gpu.uuid for gpu in found.gpus}.isdisjoint({one.uuid for one in found.excluded})
 
 
 @given(inventories)

@@ -7,11 +7,13 @@ import yaml
 
 import make
 from dra_driver.cdi.model import DeviceNode, Edits
+from dra_driver.devices.exclusion import Exclusion, without_excluded
 from dra_driver.devices.model import Inventory, MigMode, SickGpu
 from dra_driver.errors import SetupError
 from dra_driver.inspect import report, spec_text, table
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.mig_offer import MigSettings
+from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.share_offer import ShareOffer
 
 EDITS = {
@@ -72,6 +74,30 @@ def test_gpus_that_are_not_published_are_listed_with_the_reason() -> None:
     assert "not published: GPU 7: lost" in text
     assert "not published: GPU 1: MIG mode is on" in text
     assert "cannot be prepared: gpu-0: its device node is missing" in text
+
+
+def test_gpus_that_are_left_out_are_listed_with_the_word_that_does_it() -> None:
+    found = without_excluded(make.inventory(), Exclusion(setting="1,7"))
+
+    text = table(found, {})
+    assert f"left out: GPU 1 (NVIDIA H100 80GB HBM3, {make.gpu(1).uuid}, 0000:11:00.0): " in text
+    assert '"7" of --exclude-gpus leaves nothing out: this node has 2 GPUs' in text
+    assert "would publish 1 device\n" in text
+    facts = report(found, {})
+    assert [one["index"] for one in facts["excluded"]] == [1]  # type: ignore[attr-defined]
+    assert len(facts["excludedWithoutEffect"]) == 1  # type: ignore[arg-type]
+
+
+def test_devices_are_told_in_the_order_of_the_setting() -> None:
+    better = make.gpu(0)
+    lesser = make.gpu(1, cuda_compute_capability=(7, 5))
+
+    def names(by: GpuOrder) -> list[str]:
+        found = report(make.inventory(better, lesser), {}, gpu_order=by)
+        return [device["name"] for device in found["devices"]]  # type: ignore[attr-defined]
+
+    assert names(GpuOrder.LEAST_CAPABLE) == ["gpu-1", "gpu-0"]
+    assert names(GpuOrder.PCI) == ["gpu-0", "gpu-1"]
 
 
 def test_a_machine_without_gpus_says_so() -> None:

@@ -13,6 +13,7 @@ from dra_driver.claims.device_health import Wellness
 from dra_driver.claims.devices import recorded
 from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.record import ClaimRecord
+from dra_driver.devices.exclusion import Exclusion, without_excluded
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode
 from dra_driver.devices.vitals import GpuEvent, InstanceId, Vitals
 from dra_driver.errors import StateError, UnavailableError
@@ -120,6 +121,18 @@ def test_claims_on_the_gpu_are_told_and_of_a_mig_device_only_its_own(world: Worl
     eventually(lambda: len(world.told) == 3)
     assert [name for name, _ in world.told] == [f"on-{mine}", *(one.ref.name for one in claims)]
     assert world.told[0][1].startswith("gpu-0: XID 62: ")
+
+
+def test_what_happens_to_a_gpu_that_is_left_out_is_nobodys_matter(world: World) -> None:
+    left = without_excluded(world.inventory, Exclusion(setting=WHOLE.uuid))
+    world.inventory = left
+    world.health.look()
+    world.records = {WHOLE.uuid: [record("whole", WHOLE, WHOLE)], DIVIDED.uuid: []}
+    world.events.append(GpuEvent(gpu=WHOLE.uuid, xid=79))
+    world.events.append(GpuEvent(gpu=DIVIDED.uuid, xid=62))
+    eventually(lambda: world.health.of_device(recorded(DEVICES[0])) != WELL_DEVICE)
+    time.sleep(0.05)
+    assert world.told == []
 
 
 def test_a_warning_is_no_event(world: World) -> None:

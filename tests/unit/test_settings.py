@@ -321,3 +321,20 @@ def test_settings_cannot_be_changed() -> None:
     settings = parsed("--node-name", "n")
     with pytest.raises(ValidationError, match="frozen"):
         settings.node_name = "m"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("text", ["0", "0, GPU-5c9e7a1b,0000:65:00.0,*A100*", ""])
+def test_a_list_of_gpus_is_taken_as_it_is_written(text: str) -> None:
+    assert parsed("--node-name=n", f"--exclude-gpus={text}").exclude_gpus == text
+
+
+def test_a_list_with_a_word_that_can_name_no_gpu_is_refused_with_the_word() -> None:
+    with pytest.raises(ValidationError, match=r"'GPU-x' is no index \(3\), UUID"):
+        parsed("--node-name=n", "--exclude-gpus=0,GPU-x")
+
+
+def test_the_order_of_gpus_is_one_of_two() -> None:
+    assert parsed("--node-name=n").gpu_order == "least-capable"
+    assert parsed("--node-name=n", "--gpu-order=pci").gpu_order == "pci"
+    with pytest.raises(ValidationError, match="'least-capable' or 'pci'"):
+        parsed("--node-name=n", "--gpu-order=best")

@@ -10,6 +10,7 @@ from dra_driver.claims.checkpoint import RecordStore, StoredRecords
 from dra_driver.claims.devices import RecordedGpu, RecordedMig, RecordedShare, recorded
 from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
 from dra_driver.claims.record import ClaimRecord, MakeMigDevices, PendingCleanup, RecordState
+from dra_driver.devices.exclusion_note import ExclusionNote
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import ConsumableSlot, ShareStrategy
@@ -271,3 +272,21 @@ def test_a_gpu_that_a_claim_has_for_itself_has_nothing_free() -> None:
 def test_parts_of_a_gpu_that_is_published_no_more_are_told_without_what_is_free() -> None:
     (one,) = json.loads(report(node(tenant("a"))))["shares"]["consumable"]
     assert (one["memoryUsedMiB"], one["memoryFreeMiB"]) == (10240, None)
+
+
+def test_gpus_that_are_left_out_are_told_and_words_that_leave_none_out() -> None:
+    note = ExclusionNote(excluded=("GPU 0: why",), unmatched=("7 names none",))
+    node = NodeStatus(
+        boot_id="boot-1",
+        stored=StoredRecords(records=(), damaged={}),
+        domains={},
+        domain_claims={},
+        supervisor_runs=True,
+        exclusion=note,
+    )
+
+    assert "\nGPUs that are left out:\n  GPU 0: why\n" in table(node)
+    assert "\nexclusions without effect:\n  7 names none\n" in table(node)
+    found = json.loads(report(node))
+    assert found["excludedGPUs"] == ["GPU 0: why"]
+    assert found["excludedWithoutEffect"] == ["7 names none"]

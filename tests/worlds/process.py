@@ -1,6 +1,6 @@
 """A driver as a process on a node of its own: folders, simulated GPUs, a small API server."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from testbed.driver import DriverProcess, Place
 from testbed.kubelet import ClaimName
 
 from apiserver.server import ApiServer
+from dra_driver.kube.kubeconfig import from_kubeconfig
+from dra_driver.kube.resource import NODES
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 
@@ -66,6 +68,14 @@ class ProcessNode:
         roots = {"SYS_ROOT": str(machine.sys_root), "PROC_ROOT": str(machine.proc_root)}
         self.driver.env |= roots
         return machine
+
+    def label(self, labels: Mapping[str, str]) -> None:
+        """Give the Node these labels, and no others."""
+        client = from_kubeconfig(self.place.kubeconfig)
+        found = client.get_node(NODE, timeout=5)
+        found["metadata"]["labels"] = dict(labels)
+        client.update(NODES, NODE, found, timeout=5)
+        client.close()
 
     def devices(self) -> list[str]:
         """The whole GPUs that are published; cards with MIG have partitions beside them."""

@@ -8,6 +8,7 @@ import pytest
 
 import make
 from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
+from dra_driver.devices.exclusion import Exclusion, without_excluded
 from dra_driver.devices.model import Inventory, MigMode, SickGpu
 from dra_driver.errors import (
     ConfigError,
@@ -92,6 +93,25 @@ def test_a_repeated_prepare_needs_no_gpu_while_the_spec_is_there(driver: Driver)
     driver.specs.delete(ref.uid)
     with pytest.raises(DeviceError, match=r"prepared as gpu-1\) is not on this node"):
         driver.prepare(ref)
+
+
+def test_a_gpu_that_is_left_out_is_prepared_for_those_alone_who_had_it(tmp_path: Path) -> None:
+    before = Driver(tmp_path)
+    had = before.api.add("gpu-1")
+    first = before.prepare(had)
+    after = Driver(tmp_path, boot_id="boot-2", api=before.api)
+    holders = after.claims.ownership.holders
+    after.gpus.inventory = without_excluded(
+        after.gpus.inventory, Exclusion(setting="1,2"), lambda gpu: bool(holders(gpu))
+    )
+    assert after.prepare(had) == first
+    for name in ("gpu-1", "gpu-2"):
+        with pytest.raises(DeviceError, match=r'left out by "[12]" of --exclude-gpus; delete the'):
+            after.prepare(after.api.add(name, uid=f"{UID[:-1]}{name[-1]}"))
+    after.unprepare(had)
+    assert after.left() == []
+    before.close()
+    after.close()
 
 
 def test_after_a_reboot_a_claim_is_prepared_anew(tmp_path: Path) -> None:

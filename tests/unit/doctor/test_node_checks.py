@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import make
+from dra_driver.devices.exclusion import Exclusion, without_excluded
 from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import MigMode, SickGpu
 from dra_driver.doctor import node_checks
@@ -199,3 +200,26 @@ def test_a_gpu_in_mig_mode_without_mig_devices_is_told_of_before_1_37() -> None:
     divided = make.gpu(0, mig_mode=MigMode.ENABLED, mig=make.mig(make.mig_device(0)))
     assert severities(node_checks.mig_modes(make.inventory(divided), (1, 36))) == [OK]
     assert severities(node_checks.mig_modes(make.inventory(make.gpu(0)), (1, 36))) == [OK]
+
+
+def test_a_gpu_that_is_left_out_is_told_and_is_no_fault() -> None:
+    left = without_excluded(make.inventory(), Exclusion(setting="*"))
+
+    assert severities(node_checks.gpus(left)) == []
+    first, second = node_checks.excluded(left)
+    assert (first.severity, second.severity) == (INFO, INFO)
+    assert first.text.endswith('is not given out: it is left out by "*" of --exclude-gpus')
+
+
+def test_a_word_that_leaves_nothing_out_is_a_warning() -> None:
+    (seen,) = told(
+        node_checks.excluded(without_excluded(make.inventory(), Exclusion(label="Tesla-P4")))
+    )
+
+    assert seen.severity is WARNING
+    assert "leaves nothing out: this node has 2 GPUs" in seen.text
+    assert "dra-driver inspect" in seen.advice
+
+
+def test_a_node_that_leaves_nothing_out_is_fine() -> None:
+    assert severities(node_checks.excluded(make.inventory())) == [OK]

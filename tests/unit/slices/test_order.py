@@ -6,7 +6,12 @@ import make
 import packing
 from dra_driver.devices.model import Gpu, MigMode
 from dra_driver.devices.partitions import partitions
-from dra_driver.slices.order import in_fill_order, in_packing_order, in_whole_order
+from dra_driver.slices.order import (
+    GpuOrder,
+    in_fill_order,
+    in_packing_order,
+    in_whole_order,
+)
 from dra_driver.slices.project import projection
 
 H100S = tuple(make.gpu(minor, mig=make.mig()) for minor in range(8))
@@ -55,6 +60,88 @@ def test_gpus_are_filled_by_address_and_given_out_whole_from_the_other_end() -> 
 
     assert [gpu.minor for gpu in in_fill_order(H100S[::-1])] == list(range(8))
     assert [gpu.minor for gpu in in_whole_order((*H100S[:3], plain), H100S)] == [9, 2, 1, 0]
+
+
+def card(minor: int, name: str, capability: tuple[int, int], gib: int | None) -> Gpu:
+    return make.gpu(
+        minor,
+        product_name=name,
+        cuda_compute_capability=capability,
+        memory_bytes=None if gib is None else gib * 1024**3,
+        mig_mode=MigMode.UNSUPPORTED,
+    )
+
+
+CARDS = (
+    card(0, "V100 32GB", (7, 0), 32),
+    card(1, "V100 16GB", (7, 0), 16),
+    card(2, "A100 40GB", (8, 0), 40),
+    card(3, "L40S", (8, 9), 48),
+    card(4, "T4", (7, 5), 16),
+    card(5, "P100", (6, 0), 16),
+    card(6, "P4", (6, 1), 8),
+    card(7, "P40", (6, 1), 24),
+    card(8, "H100", (9, 0), 80),
+    card(9, "L4", (8, 9), 24),
+)
+"""In the order of their PCI addresses."""
+
+
+def test_of_different_cards_the_least_capable_comes_first() -> None:
+    ordered = [gpu.product_name for gpu in in_whole_order(CARDS, ())]
+
+    assert ordered == [
+        "P4",
+        "P40",
+        "P100",
+        "T4",
+        "V100 16GB",
+        "V100 32GB",
+        "L4",
+        "L40S",
+        "A100 40GB",
+        "H100",
+    ]
+
+
+def test_a_setting_has_whole_gpus_in_the_order_of_their_addresses() -> None:
+    assert in_whole_order(CARDS[::-1], (), GpuOrder.PCI) == CARDS
+
+
+def test_of_equal_cards_the_order_is_the_same_by_either_setting() -> None:
+    plain = tuple(card(minor, "T4", (7, 5), 16) for minor in range(3))
+    gpus = (*plain, *H100S)
+
+    assert in_whole_order(gpus, H100S) == in_whole_order(gpus, H100S, GpuOrder.PCI)
+
+
+def test_a_card_that_can_be_divided_comes_after_better_ones_that_cannot() -> None:
+    divided = make.gpu(3, cuda_compute_capability=(8, 0), mig=make.mig())
+    plain = card(9, "L40S", (8, 9), 48)
+
+    assert in_whole_order((divided, plain), [divided]) == (plain, divided)
+
+
+def test_of_cards_that_can_be_divided_the_least_capable_comes_first_too() -> None:
+    a30 = make.gpu(0, cuda_compute_capability=(8, 0), memory_bytes=24 * 1024**3, mig=make.mig())
+    gpus = (a30, *H100S[1:3])
+
+    assert in_whole_order(gpus, gpus) == (a30, H100S[2], H100S[1])
+
+
+def test_a_card_with_the_memory_of_its_host_is_the_last_of_its_generation() -> None:
+    gpus = (card(0, "GB10", (12, 1), None), card(1, "RTX PRO 4500", (12, 1), 32))
+
+    assert in_whole_order(gpus, ()) == (gpus[1], gpus[0])
+
+
+def test_whole_gpus_are_published_in_that_order() -> None:
+    def names(by: GpuOrder) -> list[object]:
+        found = projection(make.inventory(CARDS[0], CARDS[6], CARDS[4]), gpu_order=by)
+        return [device["name"] for device in found.devices]
+
+    assert names(GpuOrder.LEAST_CAPABLE) == ["gpu-6", "gpu-4", "gpu-0"]
+    assert names(GpuOrder.PCI) == ["gpu-0", "gpu-4", "gpu-6"]
 
 
 def lost_by_mix(count: int, load: float) -> dict[str, tuple[int, int, int, int]]:

@@ -1,0 +1,129 @@
+"""Which GPUs of a node are left out: never published, and not touched.
+
+In: the setting `--exclude-gpus`, the Node's label, and a look at the machine. Out: the same without
+these GPUs, but for those of which a claim still has something: such a GPU stays until that is taken
+back, so that what its pods have keeps working, and new claims are refused. What names no GPU is
+told with the reason. Pure.
+"""
+
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory
+from dra_driver.gpu_words import GpuWord, gpu_word, words
+
+LABEL = "nvidia.com/dra-driver.exclude-gpus"
+"""The label of a Node that names GPUs which are left out beside those of the setting."""
+
+SETTING = "--exclude-gpus"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclusion:
+    """What is left out, as the setting and the label have it."""
+
+    setting: str = ""
+    label: str = ""
+
+    def words(self) -> list[tuple[str, GpuWord]]:
+        """Return each word that can name a GPU, and where it stands."""
+        return [
+            (source, word)
+            for source, text in self._texts()
+            if isinstance(word := _meaning(text), GpuWord)
+        ]
+
+    def misspelt(self) -> list[str]:
+        """Return for each word that can name none that it is passed over, and why."""
+        return [
+            f'"{text}" of {source} leaves nothing out: {meaning}'
+            for source, text in self._texts()
+            if isinstance(meaning := _meaning(text), str)
+        ]
+
+    def why(self, gpu: Gpu) -> str | None:
+        """Return why a GPU is left out; None if it is not."""
+        return next((_why(source, one) for source, one in self.words() if one.names(gpu)), None)
+
+    def _texts(self) -> list[tuple[str, str]]:
+        found = [(SETTING, text) for text in words(self.setting)]
+        return found + [(f"label {LABEL}", text) for text in words(self.label, "_")]
+
+
+NOTHING_EXCLUDED = Exclusion()
+
+
+def without_excluded(
+    inventory: Inventory,
+    exclusion: Exclusion,
+    is_in_use: Callable[[GpuUuid], bool] = lambda _: False,
+) -> Inventory:
+    """Return an inventory without the GPUs that are left out and not in use; they are told apart.
+
+    A GPU that cannot be described is known by its index alone.
+    """
+    reasons = {gpu.uuid: why for gpu in inventory.gpus if (why := exclusion.why(gpu)) is not None}
+    used = {uuid for uuid in reasons if is_in_use(uuid)}
+    of_sick = {
+        sick.index: _why(source, word)
+        for sick in inventory.sick
+        for source, word in reversed(exclusion.words())
+        if word.is_index(sick.index)
+    }
+    excluded = [
+        ExcludedGpu(
+            index=gpu.index,
+            why=reasons[gpu.uuid],
+            minor=gpu.minor,
+            uuid=gpu.uuid,
+            pci_address=gpu.pci_address,
+            product_name=gpu.product_name,
+            is_in_use=gpu.uuid in used,
+        )
+        for gpu in inventory.gpus
+        if gpu.uuid in reasons
+    ]
+    excluded += [ExcludedGpu(index=index, why=why) for index, why in of_sick.items()]
+    return replace(
+        inventory,
+        gpus=tuple(gpu for gpu in inventory.gpus if gpu.uuid not in reasons or gpu.uuid in used),
+        sick=tuple(sick for sick in inventory.sick if sick.index not in of_sick),
+        excluded=tuple(sorted(excluded, key=lambda one: one.index)),
+        unmatched=(*exclusion.misspelt(), *_unmatched(inventory, exclusion)),
+    )
+
+
+def admitting(inventory: Inventory, gpus: AbstractSet[GpuUuid]) -> Inventory:
+    """Return an inventory in which GPUs that a claim has had before are not left out for it."""
+    left = tuple(one for one in inventory.excluded if one.uuid not in gpus)
+    return inventory if left == inventory.excluded else replace(inventory, excluded=left)
+
+
+def _unmatched(inventory: Inventory, exclusion: Exclusion) -> Iterator[str]:
+    """Yield for each word that names none of these GPUs that it does not, and what there is."""
+    there = ", ".join(sorted({gpu.product_name for gpu in inventory.gpus})) or "no product known"
+    count = len(inventory.gpus) + len(inventory.sick)
+    for source, word in exclusion.words():
+        if any(word.names(gpu) for gpu in inventory.gpus):
+            continue
+        if any(word.is_index(sick.index) for sick in inventory.sick):
+            continue
+        plain = word.kind == "product" and not {"*", "?"} & set(word.text)
+        how = f"; a product is named in full, or with a wildcard: *{word.text}*" if plain else ""
+        sick = f", of which {len(inventory.sick)} cannot be asked" if inventory.sick else ""
+        yield (
+            f'"{word.text}" of {source} leaves nothing out: this node has {count} GPUs{sick} '
+            f"({there}), and it names none of them{how}"
+        )
+
+
+def _meaning(text: str) -> GpuWord | str:
+    try:
+        return gpu_word(text)
+    except ValueError as error:
+        return str(error)
+
+
+def _why(source: str, word: GpuWord) -> str:
+    return f'it is left out by "{word.text}" of {source}'
