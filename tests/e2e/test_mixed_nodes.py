@@ -1,0 +1,126 @@
+"""A node of different cards: which of them a pod gets that names none, and cards that are left out.
+
+One node with an A100, a T4, an L4 and a P4, on a cluster of its own, and the real scheduler.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from testbed.api import Object
+from testbed.commands import wait_until
+from testbed.driver import DRIVER_NAME
+from testbed.node import GpuNode
+
+from dra_driver.devices.exclusion import LABEL
+from e2e.conftest import node_of
+from e2e.scene import NAMESPACE, Scene, cel
+from e2e.sharing import Shared, time_slicing
+
+pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster]
+
+P4, T4, L4, A100 = "Tesla P4", "Tesla T4", "NVIDIA L4", "NVIDIA A100-SXM4-40GB"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
+    with node_of("mixed", tmp_path_factory.mktemp("mixed")) as node:
+        yield node
+
+
+@pytest.fixture
+def labelled(scene: Scene) -> Iterator[Scene]:
+    """A scene that may set the Node's label; afterwards it has none."""
+    yield scene
+    label(scene, None)
+    scene.rewritten()
+
+
+def label(scene: Scene, value: str | None) -> None:
+    (name,) = {one["nodeName"] for one in scene.node.slices()}
+    word = f"{LABEL}-" if value is None else f"{LABEL}={value}"
+    scene.node.cluster.kubectl("label", "--overwrite", "node", name, word)
+
+
+def cards(scene: Scene) -> dict[str, str]:
+    """The product of each whole GPU that is published, by its UUID."""
+    return {
+        device["attributes"]["uuid"]["string"]: device["attributes"]["productName"]["string"]
+        for one in scene.node.slices()
+        for device in one.get("devices", ())
+        if device["attributes"]["type"]["string"] == "gpu"
+    }
+
+
+def card_of(scene: Scene, pod: str) -> str:
+    scene.running(pod)
+    (uuid,) = scene.gpus(pod)
+    return cards(scene)[uuid]
+
+
+def named(product: str) -> list[Object]:
+    return cel(f'device.attributes["{DRIVER_NAME}"].productName == "{product}"')
+
+
+def wait_cards(scene: Scene, *products: str) -> None:
+    wait_until(lambda: sorted(cards(scene).values()) == sorted(products), f"{products}", timeout=30)
+
+
+def test_pods_that_name_no_card_leave_the_better_ones_to_those_that_do(scene: Scene) -> None:
+    plain = scene.template()
+    first, second = (scene.pod(f"plain-{number}", templates=[plain]) for number in (1, 2))
+    assert {card_of(scene, pod) for pod in (first, second)} == {P4, T4}
+    wants = scene.template("wants", selectors=named(A100))
+    assert card_of(scene, scene.pod("wants", templates=[wants])) == A100
+    assert card_of(scene, scene.pod("plain-3", templates=[plain])) == L4
+
+
+def test_by_resource_name_it_is_the_same(scene: Scene) -> None:
+    pods = []
+    for expected in (P4, T4, L4, A100):
+        pods.append(scene.pod(f"pod-{len(pods)}", limits={"nvidia.com/gpu": 1}))
+        assert card_of(scene, pods[-1]) == expected
+
+
+def test_a_setting_gives_cards_out_by_their_addresses(scene: Scene) -> None:
+    before = scene.node.driver_settings
+    scene.node.restart_driver(before | {"GPU_ORDER": "pci", "MIG": "off"})
+    try:
+        assert card_of(scene, scene.pod(templates=[scene.template()])) == A100
+    finally:
+        scene.clear()
+        scene.node.restart_driver(before)
+        scene.rewritten()
+
+
+def test_a_card_that_a_label_leaves_out_gets_no_pod_and_is_not_touched(labelled: Scene) -> None:
+    scene = labelled
+    settings = scene.node.machine.settings()
+    label(scene, "Tesla-P4")
+    wait_cards(scene, T4, L4, A100)
+    wants = scene.template("wants", selectors=named(P4))
+    waiting = scene.pod("waiting", templates=[wants])
+    assert "cannot allocate all claims" in scene.unschedulable(waiting)
+    assert card_of(scene, scene.pod("plain", templates=[scene.template()])) == T4
+    assert scene.node.machine.settings() == settings
+    label(scene, None)
+    scene.running(waiting)
+
+
+def test_a_pod_that_has_the_card_keeps_it_and_what_was_set_for_it_is_undone(
+    labelled: Scene,
+) -> None:
+    scene = labelled
+    before = scene.node.machine.settings()
+    shared = Shared.make(scene, selectors=named(T4), gpu=time_slicing("Long"))
+    pod = shared.pod()
+    assert card_of(scene, pod) == T4
+    during = scene.node.machine.settings()
+    assert during != before
+    label(scene, "Tesla-T4")
+    wait_cards(scene, P4, L4, A100)
+    assert scene.node.machine.settings() == during
+    (found,) = scene.api.get("Pod", pod, NAMESPACE)["status"]["containerStatuses"]
+    assert found["restartCount"] == 0
+    scene.delete(pod)
+    assert scene.node.machine.settings() == before
+    wait_cards(scene, P4, L4, A100)
