@@ -335,12 +335,18 @@ def report(node: NodeStatus) -> str:
 def _row(node: NodeStatus, record: ClaimRecord, device: DeviceRecord) -> tuple[str, ...]:
     return (
         str(record.ref),
-        ", ".join(pod.name for pod in record.pods) or "-",
+        ", ".join(_users(record)) or "-",
         device.name,
         strategy_of(record, device),
         description_of(record, device).words or "-",
         _state(node, record, device),
     )
+
+
+def _users(record: ClaimRecord) -> Iterator[str]:
+    """Yield for whom a claim was reserved when it was prepared."""
+    yield from (pod.name for pod in record.pods)
+    yield from (f"podgroups/{group.name}" for group in record.groups)
 
 
 def _claim_json(node: NodeStatus, record: ClaimRecord) -> dict[str, object]:
@@ -353,6 +359,7 @@ def _claim_json(node: NodeStatus, record: ClaimRecord) -> dict[str, object]:
         "state": str(record.state),
         "ofThisBoot": record.boot_id == node.boot_id,
         "pods": [{"name": pod.name, "uid": pod.uid} for pod in record.pods],
+        "podGroups": [{"name": group.name, "uid": group.uid} for group in record.groups],
         "devices": [
             {
                 "name": device.name,

@@ -18,10 +18,12 @@ from typing import Any
 import make
 from dra_driver.claims.checkpoint import RecordStore
 from dra_driver.claims.in_force import DivisionsInForce
-from dra_driver.claims.model import ClaimUid
+from dra_driver.claims.model import ClaimUid, ConsumerGroup
 from dra_driver.claims.mps_events import MpsEvents
 from dra_driver.claims.ownership import Ownership
 from dra_driver.claims.record import ClaimRecord, decode, encode
+from dra_driver.devices.exclusion import Exclusion
+from dra_driver.devices.exclusion_note import ExclusionNote, read_note, write_note
 from dra_driver.devices.kinds import DeviceKind, GpuPart
 from dra_driver.devices.model import MigSlot, Placement, Refusal
 from dra_driver.devices.shares import Division, ShareStrategy
@@ -96,6 +98,7 @@ CLAIMS = {
             share_records.made("v1-shares"),
             share_records.made("v1-parts"),
             records.TAKEN_OVER,
+            replace(records.DIVIDED, pods=(), groups=(ConsumerGroup(name="gang", uid="group-1"),)),
         ),
         start=1,
     )
@@ -122,6 +125,11 @@ DOMAINS = (
         multi_user=True,
         incarnation="0123456789abcdef",
     ),
+)
+EXCLUSION = ExclusionNote(
+    exclusion=Exclusion(setting="0,*P4", label="GPU-5c9e7a1b"),
+    excluded=('GPU 0: it is left out by "0" of --exclude-gpus',),
+    unmatched=('"*P4" of --exclude-gpus leaves nothing out',),
 )
 STATUS = Status(
     id=DomainId(CLAIM),
@@ -304,6 +312,13 @@ KINDS: tuple[Kind, ...] = (
         value=NOTES,
         write=notes.write_notes,
         read=notes.read_notes,
+    ),
+    Kind(
+        name="GPUs that are left out",
+        writer="devices/exclusion_note.py",
+        value=EXCLUSION,
+        write=write_note,
+        read=read_note,
     ),
     Kind(
         name="MPS domains that are wanted",

@@ -88,6 +88,16 @@ def claim_object(
     }
 
 
+def pod_group(name: str) -> dict[str, str]:
+    """A PodGroup as a claim's status.reservedFor names it."""
+    return {
+        "apiGroup": "scheduling.k8s.io",
+        "resource": "podgroups",
+        "name": name,
+        "uid": f"uid-of-{name}",
+    }
+
+
 def node_selector(node: str) -> dict[str, Any]:
     """The node selector of an allocation with devices that only one node has."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}

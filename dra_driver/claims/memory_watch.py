@@ -22,10 +22,18 @@ from dra_driver.claims.background import Background
 from dra_driver.claims.devices import InventorySource
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.memory_parts import parts_of, tenants
-from dra_driver.claims.model import Claim, ClaimUid, ConsumerPod, parse_claim, uid_of
+from dra_driver.claims.model import (
+    Claim,
+    ClaimUid,
+    ConsumerGroup,
+    ConsumerPod,
+    parse_claim,
+    uid_of,
+)
 from dra_driver.claims.node import NodeClaims
 from dra_driver.claims.pod_limits import PodLimits
 from dra_driver.claims.record import ClaimRecord, RecordState
+from dra_driver.claims.unlimited_memory import NOT_LIMITED
 from dra_driver.claims.validity import ClaimReader
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.names import DRIVER_NAME
@@ -77,6 +85,10 @@ class PodEvents(Protocol):
 
     def post_on_pod(self, namespace: str, pod: ConsumerPod, reason: str, note: str) -> None:
         """Post one. Raises UnavailableError."""
+        ...
+
+    def post_on_group(self, namespace: str, group: ConsumerGroup, reason: str, note: str) -> None:
+        """Post one on a PodGroup. Raises UnavailableError."""
         ...
 
 
@@ -191,7 +203,7 @@ class MemoryWatch(Background):
         The kubelet does not call when a pod of a claim goes and another one stays.
         """
         parts = list(_limited(record))
-        if len(now.pods) != 1 or not parts or now.pods[0].uid == parts[0].pod:
+        if now.groups or len(now.pods) != 1 or not parts or now.pods[0].uid == parts[0].pod:
             return record
         if self._pods.has_group(parts[0].pod):
             return record
@@ -257,6 +269,26 @@ class MemoryWatch(Background):
                 "already has; give each pod a claim of its own by a resourceClaimTemplate"
             )
             self._tell(record, pod, NO_MEMORY, note)
+        for group in now.groups if parts else ():
+            self._tell_group(record, group, names)
+
+    def _tell_group(self, record: ClaimRecord, group: ConsumerGroup, names: str) -> None:
+        """Tell a PodGroup that came to a claim which a pod has: which pods it has is not known."""
+        unlimited = self._pods.are_counted_by_kernel()
+        what = "nothing limits the GPU memory of" if unlimited else "no GPU memory is left for"
+        note = (
+            f"{what} this group's pods: claim {record.ref} has a share that pod {names} already "
+            "has, and memory is limited pod by pod; take the claim out of the group's "
+            "spec.resourceClaims and give each pod one of its own by a resourceClaimTemplate"
+        )
+        told = self._told.setdefault(record.ref.uid, set())
+        if (group.uid, note) not in told:
+            reason = NOT_LIMITED if unlimited else NO_MEMORY
+            log.warning(
+                "pod group came to a limited share", claim=str(record.ref), group=group.name
+            )
+            self._events.post_on_group(record.ref.namespace, group, reason, note)
+            told.add((group.uid, note))
 
     def _has_share(self, pod: str, gpu: GpuUuid) -> bool:
         """Tell whether another claim gives a pod memory of a GPU."""

@@ -95,6 +95,18 @@ class ConsumerPod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroup:
+    """A PodGroup that the claim is reserved for: every pod of the group may use it (KEP-5729).
+
+    Its pods are those with its name in `spec.schedulingGroup`; the claim does not name them, and
+    the driver may not read pods.
+    """
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """An allocated claim, reduced to what belongs to this driver.
 
@@ -107,6 +119,7 @@ class Claim:
     results: tuple[Result, ...]
     configs: tuple[OpaqueConfig, ...]
     pods: tuple[ConsumerPod, ...] = ()
+    groups: tuple[ConsumerGroup, ...] = ()
     pod_claim_name: str = ""
 
 
@@ -171,6 +184,11 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
                 for pod in status.get("reservedFor") or ()
                 if pod["resource"] == "pods"
             ),
+            groups=tuple(
+                ConsumerGroup(name=_text(group["name"]), uid=_text(group["uid"]))
+                for group in status.get("reservedFor") or ()
+                if is_pod_group(group)
+            ),
             pod_claim_name=_pod_claim_name(metadata.get("annotations") or {}),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -178,6 +196,11 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
             f"what the API server sent is not a valid resource.k8s.io/v1 ResourceClaim: {error!r}; "
             "this driver needs Kubernetes 1.34 or newer"
         ) from error
+
+
+def is_pod_group(user: Mapping[str, Any]) -> bool:
+    """Tell whether a reference in status.reservedFor is to a PodGroup."""
+    return user.get("resource") == "podgroups" and user.get("apiGroup") == "scheduling.k8s.io"
 
 
 def _pod_claim_name(annotations: Mapping[str, object]) -> str:

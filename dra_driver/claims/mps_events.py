@@ -23,6 +23,7 @@ from dra_driver.claims.model import (
     Claim,
     ClaimRef,
     ClaimUid,
+    ConsumerGroup,
     ConsumerPod,
     parse_claim,
     uid_of,
@@ -39,7 +40,7 @@ from dra_driver.errors import (
     VersionError,
 )
 from dra_driver.kube.events import Happening, Regarding, Reporter, warning_event
-from dra_driver.kube.resource import EVENTS, RESOURCE_CLAIMS, Resource
+from dra_driver.kube.resource import EVENTS, POD_GROUPS, RESOURCE_CLAIMS, Resource
 from dra_driver.mps.domain import DomainId, State, Status, is_shared
 from dra_driver.mps.files import read_file, write_file
 
@@ -110,7 +111,7 @@ class EventTiming:
 
 
 class ClaimEvents:
-    """Posts an event on a claim and on each pod that has it reserved."""
+    """Posts an event on a claim and on each pod and PodGroup that has it reserved."""
 
     def __init__(
         self,
@@ -153,7 +154,7 @@ class ClaimEvents:
             self._create(regarding, what)
 
     def tell(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
-        """Say something of a claim and of each pod that has it; a claim that is gone has none.
+        """Say something of a claim and its pods and PodGroups; a claim that is gone has none.
 
         Raises:
             UnavailableError: the API server cannot be reached.
@@ -180,6 +181,15 @@ class ClaimEvents:
         """
         what = Happening(reason=reason, action="LimitingMemory", note=note, time=self._now())
         self._create(_about(namespace, pod), what)
+
+    def post_on_group(self, namespace: str, group: ConsumerGroup, reason: str, note: str) -> None:
+        """Say something of one PodGroup.
+
+        Raises:
+            UnavailableError: the API server cannot be reached.
+        """
+        what = Happening(reason=reason, action="LimitingMemory", note=note, time=self._now())
+        self._create(_about_group(namespace, group), what)
 
     def _find(self, ref: ClaimRef) -> Claim | None:
         """Return the claim with its pods as they are now; None if it is gone or has no devices."""
@@ -342,6 +352,7 @@ def _claim_and_pods(claim: Claim) -> list[Regarding]:
     return [
         _about_claim(claim.ref),
         *(_about(claim.ref.namespace, pod) for pod in claim.pods),
+        *(_about_group(claim.ref.namespace, group) for group in claim.groups),
     ]
 
 
@@ -357,3 +368,13 @@ def _about_claim(ref: ClaimRef) -> Regarding:
 
 def _about(namespace: str, pod: ConsumerPod) -> Regarding:
     return Regarding(api_version="v1", kind="Pod", namespace=namespace, name=pod.name, uid=pod.uid)
+
+
+def _about_group(namespace: str, group: ConsumerGroup) -> Regarding:
+    return Regarding(
+        api_version=POD_GROUPS.api_version,
+        kind="PodGroup",
+        namespace=namespace,
+        name=group.name,
+        uid=group.uid,
+    )

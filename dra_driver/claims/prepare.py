@@ -293,6 +293,9 @@ class ClaimPreparer:
             )
         claim = parse_claim(found, DRIVER_NAME)
         structlog.contextvars.bind_contextvars(pods=[pod.name for pod in claim.pods])
+        if claim.groups:
+            groups = [group.name for group in claim.groups]
+            structlog.contextvars.bind_contextvars(pod_groups=groups)
         return claim
 
     def _again(self, record: ClaimRecord, end: float) -> tuple[PreparedDevice, ...]:

@@ -32,7 +32,13 @@ from dra_driver.claims.devices import (
     RecordedPartition,
     RecordedShare,
 )
-from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod, PreparedDevice
+from dra_driver.claims.model import (
+    ClaimRef,
+    ClaimUid,
+    ConsumerGroup,
+    ConsumerPod,
+    PreparedDevice,
+)
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid
 from dra_driver.envelope import MALFORMED, seal, unseal
@@ -140,6 +146,7 @@ class ClaimRecord:
         plans: what is to be undone of how they are shared; one without GPUs changes nothing.
         pending: what could not be undone of an earlier preparation.
         pods: the pods it was reserved for when it was prepared.
+        groups: likewise the PodGroups.
         taken_over: NVIDIA's own driver prepared it, and wrote its CDI spec (claims/takeover.py).
         pod_claim_name: what its pod calls it, empty for a claim that is no pod's own; None in
             records of former versions and of what was taken over, where that is not known.
@@ -153,6 +160,7 @@ class ClaimRecord:
     plans: tuple[SharingPlan, ...] = ()
     pending: tuple[PendingCleanup, ...] = ()
     pods: tuple[ConsumerPod, ...] = ()
+    groups: tuple[ConsumerGroup, ...] = ()
     taken_over: bool = False
     pod_claim_name: str | None = None
 
@@ -246,7 +254,8 @@ def encode(record: ClaimRecord, writer: str = "") -> bytes:
             "realisations": [_realisation_json(one) for one in record.realisations],
             "plans": [_plan_json(plan) for plan in record.plans],
             "pendingCleanups": [_cleanup_json(cleanup) for cleanup in record.pending],
-            "pods": [{"name": pod.name, "uid": pod.uid} for pod in record.pods],
+            "pods": [_user_json(pod) for pod in record.pods],
+            **({"podGroups": [_user_json(one) for one in record.groups]} if record.groups else {}),
             **({"takenOver": True} if record.taken_over else {}),
             **({} if record.pod_claim_name is None else {"podClaimName": record.pod_claim_name}),
         }
@@ -290,13 +299,18 @@ def _check_types(record: ClaimRecord) -> None:
         texts += [cleanup.name, cleanup.reason, *cleanup.gpus, *(one.gpu for one in cleanup.parts)]
     for plan in plans:
         texts += [plan.strategy, *plan.gpus, *(part.gpu for part in plan.places)]
-    for pod in record.pods:
-        texts += [pod.name, pod.uid]
+    users: list[ConsumerPod | ConsumerGroup] = [*record.pods, *record.groups]
+    for user in users:
+        texts += [user.name, user.uid]
     for text in texts:
         if not isinstance(text, str):
             raise TypeError(f"{text!r} is not a text")
     if not all(isinstance(plan.changes, Mapping) for plan in plans):
         raise TypeError("the changes of a plan are no object")
+
+
+def _user_json(user: ConsumerPod | ConsumerGroup) -> dict[str, object]:
+    return {"name": user.name, "uid": user.uid}
 
 
 def _realisation_json(realisation: Realisation) -> dict[str, object]:
@@ -378,6 +392,9 @@ def _record(payload: Mapping[str, Any]) -> ClaimRecord:
         plans=tuple(_plan(plan) for plan in payload["plans"]),
         pending=tuple(_cleanup(cleanup) for cleanup in payload["pendingCleanups"]),
         pods=tuple(ConsumerPod(name=pod["name"], uid=pod["uid"]) for pod in payload["pods"]),
+        groups=tuple(
+            ConsumerGroup(name=one["name"], uid=one["uid"]) for one in payload.get("podGroups", ())
+        ),
         taken_over=bool(payload.get("takenOver", False)),
         pod_claim_name=payload.get("podClaimName"),
     )

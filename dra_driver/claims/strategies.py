@@ -202,6 +202,7 @@ def _group(claim: ClaimRecord, group: ConfigGroup, devices: Mapping[str, NodeDev
         claim=claim.ref.uid,
         name=str(claim.ref),
         pods={pod.uid: pod.name for pod in claim.pods},
+        pod_groups=tuple(group.name for group in claim.groups),
         config=group.config,
         gpus=tuple(gpus),
         migs=tuple(migs),

@@ -312,6 +312,7 @@ class Drafts:
             realisations=tuple(self._realisations(devices)),
             plans=tuple(plans),
             pods=parsed.pods,
+            groups=parsed.groups,
             taken_over=True,
         )
 

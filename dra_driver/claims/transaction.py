@@ -115,6 +115,7 @@ class Transaction:
                 for result in claim.results
             ),
             pods=claim.pods,
+            groups=claim.groups,
             pod_claim_name=claim.pod_claim_name,
         )
 

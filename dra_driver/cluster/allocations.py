@@ -45,7 +45,7 @@ def allocations_in(claim: Object, driver: str) -> Iterator[Allocation]:
         return
     metadata = _mapping(claim.get("metadata"))
     name = f"{metadata.get('namespace')}/{metadata.get('name')}"
-    users = tuple(_user(one) for one in objects(status.get("reservedFor")))
+    users = tuple(user_of(one) for one in objects(status.get("reservedFor")))
     for result in results:
         if result.get("driver") == driver and not result.get("adminAccess"):
             yield Allocation(
@@ -71,7 +71,8 @@ def _consumed(result: Object) -> Iterator[tuple[str, int]]:
             yield name, Quantity.parse(str(amount)).nanos
 
 
-def _user(reference: Object) -> str:
+def user_of(reference: Object) -> str:
+    """Return for whom a claim is reserved: a pod by its name, anything else as resource/name."""
     resource, name = reference.get("resource"), str(reference.get("name"))
     return name if resource == "pods" else f"{resource}/{name}"
 

@@ -10,6 +10,8 @@ that end before others start may have those of later ones. Pure.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dra_driver.claims.model import is_pod_group
+from dra_driver.cluster.allocations import user_of
 from dra_driver.explain.fields import full_name, mapping, text
 from dra_driver.explain.nodes import Node, selects, term_text
 from dra_driver.explain.wishes import Claim, Request, Wish, claim_of, read_claim, selectors_of
@@ -175,8 +177,15 @@ def _deleted(thing: Object) -> tuple[str, ...]:
 def _full(thing: Object, pod: Object) -> Iterator[str]:
     users = objects(mapping(thing, "status").get("reservedFor"))
     mine = text(mapping(pod, "metadata"), "uid")
-    if len(users) >= _MOST_USERS and mine not in [text(one, "uid") for one in users]:
-        yield f"claim {full_name(thing)} is in use by {len(users)} pods, and no more can use one"
+    group = text(mapping(pod, "spec", "schedulingGroup"), "podGroupName")
+    if len(users) < _MOST_USERS or mine in [text(one, "uid") for one in users]:
+        return
+    groups = [text(one, "name") for one in users if is_pod_group(one)]
+    if group and group in groups:
+        return  # all pods of a group use a claim as one
+    what = f"{len(users) - len(groups)} pods"
+    what += f" and {len(groups)} PodGroups" if groups else ""
+    yield f"claim {full_name(thing)} is in use by {what}, and no more can use one"
 
 
 def _name_of(pod: Object, entry: Object) -> str | None:
@@ -198,9 +207,7 @@ def _allocated(thing: Object) -> Allocated:
             f"{text(one, 'device')} of pool {text(one, 'pool')}"
             for one in objects(mapping(allocation, "devices").get("results"))
         ),
-        users=tuple(
-            text(one, "name") for one in objects(mapping(thing, "status").get("reservedFor"))
-        ),
+        users=tuple(user_of(one) for one in objects(mapping(thing, "status").get("reservedFor"))),
         selector=selector or None,
     )
 

@@ -13,6 +13,7 @@ from dra_driver.explain.fields import mapping, text
 from dra_driver.explain.offer import DeviceId
 from dra_driver.slices.pool import Object, objects
 
+_GROUP = "podgroups/"
 _NAMED = 3
 """So many claims are named; the others are counted."""
 
@@ -76,8 +77,15 @@ def users_text(users: tuple[str, ...]) -> str:
     """Return for whom a claim is reserved, in words."""
     if not users:
         return "used by nobody"
-    plural = "s" if len(users) > 1 else ""
-    some = ", ".join(users[:_NAMED]) + (
-        f" and {len(users) - _NAMED} more" if len(users) > _NAMED else ""
-    )
-    return f"pod{plural} {some}"
+    groups = tuple(one for one in users if one.startswith(_GROUP))
+    pods = tuple(one for one in users if one not in groups)
+    names = tuple(one.removeprefix(_GROUP) for one in groups)
+    return " and ".join(filter(None, (_listed("pod", pods), _listed("PodGroup", names))))
+
+
+def _listed(noun: str, names: tuple[str, ...]) -> str:
+    if not names:
+        return ""
+    plural = "s" if len(names) > 1 else ""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{noun}{plural} {', '.join(names[:_NAMED])}{more}"

@@ -60,6 +60,9 @@ EVENTS = Resource(group="events.k8s.io", version="v1", plural="events", namespac
 NAMESPACES = Resource(group="", version="v1", plural="namespaces")
 NODES = Resource(group="", version="v1", plural="nodes")
 PODS = Resource(group="", version="v1", plural="pods", namespaced=True)
+POD_GROUPS = Resource(
+    group="scheduling.k8s.io", version="v1beta1", plural="podgroups", namespaced=True
+)
 POLICIES = Resource(
     group="admissionregistration.k8s.io", version="v1", plural="validatingadmissionpolicies"
 )

@@ -71,8 +71,8 @@ class Group:
 
     A config is for whole GPUs or for MIG devices, so one of the two is empty; `shares` are shares
     of either. `name` is the claim's namespace and name; `pods` are the names of the pods that it is
-    reserved for, by UID. `owed` are plans of former claims on these GPUs, or others, that could not
-    be undone yet.
+    reserved for, by UID, and `pod_groups` those of PodGroups. `owed` are plans of former claims on
+    these GPUs, or others, that could not be undone yet.
     """
 
     claim: str
@@ -83,6 +83,7 @@ class Group:
     owed: tuple[SharingPlan, ...] = ()
     name: str = ""
     pods: Mapping[str, str] = field(default_factory=dict)
+    pod_groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

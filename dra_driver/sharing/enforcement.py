@@ -85,12 +85,14 @@ class Tenant:
         claim: its UID.
         name: namespace and name.
         pods: the names of the pods that it is reserved for, by UID.
+        pod_groups: the names of the PodGroups that it is reserved for.
         mib: MiB of each GPU for all of its shares there.
     """
 
     claim: str
     name: str
     pods: Mapping[str, str]
+    pod_groups: tuple[str, ...] = ()
     mib: Mapping[GpuUuid, int] = field(default_factory=dict)
 
 
@@ -275,7 +277,8 @@ class ShareMemory:
             devices: those that are served together.
 
         Raises:
-            ConfigError: it is shared by several pods, which cannot be limited together.
+            ConfigError: it is shared by several pods, or reserved for a PodGroup, whose pods
+                cannot be limited together.
             DeviceError, TransientError: a GPU does not say what it can do.
         """
         means = self._means.get(choice.by)
@@ -338,8 +341,16 @@ def only_pod(tenant: Tenant) -> str:
     """Return the UID of a claim's pod.
 
     Raises:
-        ConfigError: it has none, or several.
+        ConfigError: it has none, or several; or a PodGroup has it, all of whose pods may use it.
     """
+    if tenant.pod_groups:
+        raise ConfigError(
+            f"claim {tenant.name} has a share of GPU memory and is reserved for PodGroup "
+            f"{', '.join(sorted(tenant.pod_groups))}: memory is limited pod by pod, and one share "
+            "cannot be divided among a group; take the claim out of the PodGroup's "
+            "spec.resourceClaims, so that its resourceClaimTemplate makes one for each pod, or "
+            "give the group whole GPUs or MIG devices"
+        )
     if len(tenant.pods) == 1:
         return next(iter(tenant.pods))
     names = ", ".join(sorted(tenant.pods.values()))

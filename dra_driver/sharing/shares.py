@@ -176,6 +176,7 @@ class Shares:
             claim=groups[0].claim,
             name=groups[0].name,
             pods=groups[0].pods,
+            pod_groups=groups[0].pod_groups,
             mib=memory_by_gpu([unit for units in served.values() for unit in units], limits, by),
         )
         parts = {

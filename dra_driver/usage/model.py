@@ -60,6 +60,7 @@ class User:
         namespace: of the pod; empty if it is not known.
         pod: its name; empty if it is not known.
         pod_uid: empty where a claim has no pod that is known.
+        pod_groups: the PodGroups that its claims were reserved for.
         container: its name; empty if it is not known, or there is none.
         container_id: empty where there is no process, or it is in no container.
         limit_bytes: how much memory it may have, where that is less than the device has.
@@ -71,6 +72,7 @@ class User:
     namespace: str = ""
     pod: str = ""
     pod_uid: str = ""
+    pod_groups: tuple[str, ...] = ()
     container: str = ""
     container_id: str = ""
     limit_bytes: int | None = None
@@ -143,6 +145,11 @@ class _Held:
     record: ClaimRecord
     entry: DeviceRecord
     reserved: Sequence[ConsumerPod]
+
+    @property
+    def groups(self) -> Sequence[str]:
+        """The PodGroups that it was reserved for when it was prepared."""
+        return [group.name for group in self.record.groups]
 
     @property
     def present(self) -> Sequence[ConsumerPod]:
@@ -274,6 +281,7 @@ def _user(
     namespace = by[0].record.ref.namespace if by else ""
     return User(
         claims=tuple(sorted({str(one.record.ref) for one in by})),
+        pod_groups=tuple(sorted({name for one in by for name in one.groups})),
         devices=tuple(sorted({one.entry.name for one in by})),
         namespace=name.namespace if name else namespace,
         pod=name.pod if name else pod,
@@ -293,6 +301,8 @@ def _claims_of(uid: str, namespace: str, held: Sequence[_Held]) -> list[_Held]:
     near = [
         one for one in held if one.record.ref.namespace == namespace and not one.entry.admin_access
     ]
+    # A claim of a PodGroup names none of its pods; one that names its pods names all of them.
+    near = [one for one in near if one.groups or not one.reserved] or near
     return near if len({one.record.ref.uid for one in near}) == 1 else []
 
 
@@ -305,6 +315,7 @@ def _idle(one: _Held, told: set[tuple[str, str]], busy: set[str]) -> Iterator[Us
     for uid, name in pods:
         yield User(
             claims=(claim,),
+            pod_groups=tuple(one.groups),
             devices=(one.entry.name,),
             namespace=one.record.ref.namespace,
             pod=name,

@@ -92,7 +92,8 @@ def _rows(gpu: GpuUse, device: DeviceUse) -> Iterator[tuple[str, ...]]:
 def _who(user: User) -> str:
     """Return the pod with its namespace; a claim of which no pod is known, by its own name."""
     if not user.pod_uid:
-        return f"(claim {', '.join(user.claims)})"
+        groups = f" of PodGroup {', '.join(user.pod_groups)}" if user.pod_groups else ""
+        return f"(claim {', '.join(user.claims)}{groups})"
     return f"{user.namespace or '?'}/{user.pod or user.pod_uid}"
 
 
@@ -205,6 +206,7 @@ def _user_json(user: User) -> Mapping[str, object]:
         "namespace": user.namespace,
         "pod": user.pod,
         "podUID": user.pod_uid,
+        "podGroups": list(user.pod_groups),
         "container": user.container,
         "containerID": user.container_id,
         "memoryBytes": user.memory_bytes,

@@ -14,7 +14,7 @@ from dra_driver.claims.devices import (
     RecordedPartition,
     RecordedShare,
 )
-from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
+from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerGroup, ConsumerPod
 from dra_driver.claims.record import (
     ClaimRecord,
     MakeMigDevices,
@@ -111,6 +111,7 @@ records = st.builds(
         st.builds(PendingCleanup, of=plans | realisations, reason=text), max_size=2
     ).map(tuple),
     pods=st.lists(st.builds(ConsumerPod, name=text, uid=text), max_size=2).map(tuple),
+    groups=st.lists(st.builds(ConsumerGroup, name=text, uid=text), max_size=2).map(tuple),
     pod_claim_name=st.none() | text,
 )
 

@@ -8,7 +8,7 @@ import make
 from dra_driver import cli
 from dra_driver.claims.checkpoint import RecordStore, StoredRecords
 from dra_driver.claims.devices import RecordedGpu, RecordedMig, RecordedShare, recorded
-from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
+from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerGroup, ConsumerPod
 from dra_driver.claims.record import ClaimRecord, MakeMigDevices, PendingCleanup, RecordState
 from dra_driver.devices.exclusion_note import ExclusionNote
 from dra_driver.devices.kinds import DeviceKind
@@ -272,6 +272,21 @@ def test_a_gpu_that_a_claim_has_for_itself_has_nothing_free() -> None:
 def test_parts_of_a_gpu_that_is_published_no_more_are_told_without_what_is_free() -> None:
     (one,) = json.loads(report(node(tenant("a"))))["shares"]["consumable"]
     assert (one["memoryUsedMiB"], one["memoryFreeMiB"]) == (10240, None)
+
+
+def test_a_claim_of_a_pod_group_is_shown_with_the_group() -> None:
+    group = ConsumerGroup(name="gang", uid="uid-g")
+    node = NodeStatus(
+        boot_id="boot-1",
+        stored=StoredRecords(records=(record("one", PLAIN, groups=(group,)),), damaged={}),
+        domains={},
+        domain_claims={},
+        supervisor_runs=True,
+    )
+
+    assert "podgroups/gang" in table(node)
+    (claim,) = json.loads(report(node))["claims"]
+    assert (claim["pods"], claim["podGroups"]) == ([], [{"name": "gang", "uid": "uid-g"}])
 
 
 def test_gpus_that_are_left_out_are_told_and_words_that_leave_none_out() -> None:

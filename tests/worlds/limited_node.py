@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import make
 from dra_driver.cdi.roots import find_roots
 from dra_driver.claims.memory_watch import MemoryWatch, MemoryWatchTiming
-from dra_driver.claims.model import ClaimRef, ConsumerPod
+from dra_driver.claims.model import ClaimRef, ConsumerGroup, ConsumerPod
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.mps.domain import Domain, DomainId, State, Status
 from dra_driver.mps.files import DomainPaths
@@ -54,6 +55,9 @@ class Events:
 
     def post_on_pod(self, namespace: str, pod: ConsumerPod, reason: str, note: str) -> None:
         self.posted.append((pod.name, reason, note))
+
+    def post_on_group(self, namespace: str, group: ConsumerGroup, reason: str, note: str) -> None:
+        self.posted.append((f"PodGroup {group.name}", reason, note))
 
 
 class LimitedNode(Node):
@@ -138,6 +142,11 @@ class LimitedNode(Node):
         status["reservedFor"] = [
             {"resource": "pods", "name": f"pod-{uid[:4]}", "uid": uid} for uid in pods
         ]
+
+    def reserve_for_group(self, ref: ClaimRef, name: str) -> None:
+        """Have a claim reserved for a PodGroup too."""
+        status = self.driver.api.claims[ref.namespace, ref.name]["status"]
+        status["reservedFor"].append(make.pod_group(name))
 
     def make_anew(self, group: Path) -> None:
         """Make a pod's group anew, as the kubelet does when somebody has removed it."""

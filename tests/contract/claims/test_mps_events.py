@@ -104,6 +104,18 @@ def test_a_death_is_reported_on_the_claim_and_on_its_pods(claim: MpsClaim) -> No
     assert {one["regarding"]["uid"] for one in claim.events()} == {UID, "pod-uid"}
 
 
+def test_a_pod_group_that_has_the_claim_is_told_in_place_of_its_pods(claim: MpsClaim) -> None:
+    found = make.claim_object("gpu-0", uid="uid-g", name="shared")
+    found["status"]["reservedFor"] = [make.pod_group("gang")]
+    claim.server.put(found)
+    events = ClaimEvents(claim.kube, node="node-1", now=lambda: datetime.now(UTC))
+    ref = ClaimRef(uid=ClaimUid("uid-g"), namespace="default", name="shared")
+    events.tell(ref, reason="GPUNotWell", action="TaintingDevice", note="gpu-0: XID 79")
+    assert claim.regarding() == [("PodGroup", "gang"), ("ResourceClaim", "shared")]
+    (about,) = [one["regarding"] for one in claim.events() if one["regarding"]["name"] == "gang"]
+    assert (about["apiVersion"], about["uid"]) == ("scheduling.k8s.io/v1beta1", "uid-of-gang")
+
+
 def test_a_death_is_reported_once_also_by_the_next_driver(claim: MpsClaim) -> None:
     claim.say(restarts=1)
     driver = claim.driver()

@@ -125,6 +125,33 @@ def test_a_claim_of_several_pods_is_refused_and_nothing_is_left(
     assert node.others() is None
 
 
+def test_a_share_for_a_pod_group_is_refused_with_what_to_do_instead(node: LimitedNode) -> None:
+    pod, group = node.pod()
+    for pods in ((), (pod,)):
+        ref = node.claim_of("", share(0))
+        node.reserve(ref, *pods)
+        node.reserve_for_group(ref, "gang")
+        with pytest.raises(ConfigError, match="is reserved for PodGroup gang: memory") as refused:
+            node.driver.prepare(ref)
+        assert "take the claim out of the PodGroup's spec.resourceClaims" in str(refused.value)
+        assert node.left() == []
+        assert (node.limit(group), node.others()) == (None, None)
+
+
+def test_a_share_for_a_pod_group_is_prepared_where_control_groups_are_not_used(
+    tmp_path: Path,
+) -> None:
+    LimitedNode.made(tmp_path, "misc").close()
+    node = LimitedNode(tmp_path, "misc", by_groups=False)
+    ref = node.claim_of("", share(0))
+    node.reserve(ref)
+    node.reserve_for_group(ref, "gang")
+    assert node.driver.prepare(ref)
+    node.driver.unprepare(ref)
+    assert node.left() == []
+    node.close()
+
+
 def test_a_pod_without_a_group_is_not_prepared(node: LimitedNode) -> None:
     ref = node.claim_of("no-such-pod", share(0))
     with pytest.raises(TransientError, match="no-such-pod has no control group"):

@@ -8,6 +8,7 @@ import pytest
 from dra_driver.claims.memory_watch import ESCAPED, NO_MEMORY, NOT_IN_FORCE
 from dra_driver.claims.model import ClaimRef
 from dra_driver.claims.reconcile import ReconcileTiming
+from dra_driver.claims.unlimited_memory import NOT_LIMITED
 from worlds.limited_node import LimitedNode, share
 
 PREPARE_STEPS = ["marked", "intended", "applied", "recorded", "described", "specified"]
@@ -68,6 +69,31 @@ def test_a_later_pod_of_a_claim_gets_nothing_and_is_told(node: LimitedNode) -> N
     ((name, reason, note),) = node.events.posted
     assert (name, reason) == (f"pod-{second[:4]}", NO_MEMORY)
     assert f"claim default/claim has a share that pod pod-{first[:4]} already has" in note
+
+
+def test_a_pod_group_that_comes_later_is_told_and_takes_nobodys_place(node: LimitedNode) -> None:
+    reason, words = {
+        "misc": (NO_MEMORY, "no GPU memory is left for this group's pods"),
+        "dmem": (NOT_LIMITED, "nothing limits the GPU memory of this group's pods"),
+    }[node.backend]
+    pod, group = node.pod()
+    ref = node.claim_of(pod, share(0))
+    node.driver.prepare(ref)
+    node.reserve_for_group(ref, "gang")
+    node.look_after()
+    node.look_after()
+    ((name, said, note),) = node.events.posted
+    assert (name, said) == ("PodGroup gang", reason)
+    assert note.startswith(words)
+    assert node.limit(group) == node.share_mib
+    node.end(group)
+    other, _ = node.pod()
+    node.reserve(ref, other)
+    node.reserve_for_group(ref, "gang")
+    node.look_after()
+    record = node.driver.claims.records.read(ref.uid)
+    assert record is not None
+    assert record.pods[0].uid == pod
 
 
 def test_a_later_pod_keeps_what_a_claim_of_its_own_gives_it(node: LimitedNode) -> None:

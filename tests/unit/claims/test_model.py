@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 import make
-from dra_driver.claims.model import ConfigSource, ConsumerPod, Result, parse_claim
+from dra_driver.claims.model import ConfigSource, ConsumerGroup, ConsumerPod, Result, parse_claim
 from dra_driver.errors import ConfigError
 
 DRIVER = "gpu.nvidia.com"
@@ -20,6 +20,15 @@ def test_only_what_belongs_to_the_driver_is_kept() -> None:
     parsed = parse_claim(claim, DRIVER)
     assert parsed.results == (Result(request="gpu", pool="node-1", device="gpu-0"),)
     assert [found.origin for found in parsed.configs] == ["spec.devices.config[1] of the claim"]
+
+
+def test_a_claim_of_a_pod_group_names_the_group_and_no_pod() -> None:
+    found = make.claim_object("gpu-1")
+    other = {"apiGroup": "example.com", "resource": "podgroups", "name": "not", "uid": "this"}
+    found["status"]["reservedFor"] = [make.pod_group("gang"), other]
+    parsed = parse_claim(found, DRIVER)
+    assert parsed.pods == ()
+    assert parsed.groups == (ConsumerGroup(name="gang", uid="uid-of-gang"),)
 
 
 def test_names_uid_and_pods_are_read() -> None:

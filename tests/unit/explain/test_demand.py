@@ -3,9 +3,11 @@
 import pytest
 
 import explained
+import make
 from dra_driver.explain.demand import Demand, of_claim, of_pod
 from dra_driver.explain.fields import full_name
 from dra_driver.explain.nodes import Node
+from dra_driver.explain.taken import users_text
 from explained import Object
 
 GPU = "nvidia.com/gpu"
@@ -168,6 +170,26 @@ def test_a_claim_has_at_most_256_users() -> None:
     assert "in use by 256 pods" in blocked
     users[0]["uid"] = "train"
     assert demand(explained.pod("wanted"), claim).blocked == ()
+
+
+def test_a_pod_of_a_group_that_has_the_claim_needs_no_place_of_its_own() -> None:
+    claim = explained.having("gpu-0", name="wanted")
+    users = [{"resource": "pods", "name": f"p{n}", "uid": str(n)} for n in range(255)]
+    claim["status"]["reservedFor"] = [*users, make.pod_group("gang")]
+    pod = explained.pod("wanted")
+    (blocked,) = demand(pod, claim).blocked
+    assert "in use by 255 pods and 1 PodGroups, and no more can use one" in blocked
+    pod["spec"]["schedulingGroup"] = {"podGroupName": "gang"}
+    assert demand(pod, claim).blocked == ()
+
+
+def test_users_of_a_claim_are_pods_and_pod_groups() -> None:
+    claim = explained.having("gpu-0", name="wanted")
+    claim["status"]["reservedFor"] = [make.pod_group("gang")]
+    (found,) = demand(explained.pod("wanted"), claim).allocated
+    assert found.users == ("podgroups/gang",)
+    assert users_text(found.users) == "PodGroup gang"
+    assert users_text(("a", "podgroups/gang", "b")) == "pods a, b and PodGroup gang"
 
 
 def test_an_allocated_claim_keeps_its_pod_on_its_nodes() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import make
 from dra_driver.claims.devices import RecordedMig, RecordedPartition
-from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
+from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerGroup, ConsumerPod
 from dra_driver.claims.record import ClaimRecord, RecordState
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad, ProcessKind
@@ -139,6 +139,25 @@ def test_later_pods_have_the_claim_and_the_name_that_the_api_server_says() -> No
         (("team-a/one",), "team-a", "train-2", 0),
         (("team-a/two",), "team-a", "infer-0", 0),
     ]
+
+
+def test_a_pod_of_a_group_has_the_groups_claim_beside_those_whose_pods_are_known() -> None:
+    gang = replace(claim("gang"), groups=(ConsumerGroup(name="workers", uid="uid-g"),), pods=())
+    records = [claim("one", POD_A), gang]
+    member = ContainerName(namespace="team-a", pod="worker-3", name="trainer")
+    known = Known(records=records, reserved={ClaimUid("uid-one"): (POD_A,)}, names={ID_A: member})
+    (user, idle) = users(load=load(on_gpu(7)), seen=[seen(7, "uid-w", ID_A)], known=known)
+    assert (user.claims, user.pod, user.pod_groups) == (("team-a/gang",), "worker-3", ("workers",))
+    assert (idle.claims, idle.pod) == (("team-a/one",), "train-0")
+
+
+def test_a_group_without_a_process_is_told_by_its_name() -> None:
+    gang = replace(claim("gang"), groups=(ConsumerGroup(name="workers", uid="uid-g"),), pods=())
+    known = Known(records=[gang])
+    (user,) = users(load=load(), seen=[], known=known)
+    assert (user.claims, user.pod_uid, user.pod_groups) == (("team-a/gang",), "", ("workers",))
+    use = NodeUse(gpus=(used(load(), {}, known),), silent={}, sees_processes=True)
+    assert "(claim team-a/gang of PodGroup workers)" in "\n".join(lines(use, width=200))
 
 
 def test_a_pod_that_has_ended_is_idle_no_more_but_its_last_process_is_still_its_own() -> None:

@@ -1,0 +1,166 @@
+"""A claim that is reserved for a PodGroup: one GPU for all of its pods, and no limited share.
+
+One node with one simulated H100, on a cluster of its own with the features of KEP-5729, and a
+driver of R615, which limits memory by control groups.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from testbed.commands import run, wait_until
+from testbed.driver import DRIVER
+
+from dra_driver.devices.control_groups import find_hierarchy, kernel_counts_gpus
+from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.simulator.profile import dump, load
+from e2e.kubernetes import KUBERNETES, needs
+from e2e.needs import cannot_run
+from e2e.scene import NAMESPACE, Scene
+from e2e.shares import Shares, config, shares_of, unshared_scene
+from testbed.api import Object
+from testbed.cluster import Cluster
+from testbed.pods import container
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.own_cluster,
+    needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
+    pytest.mark.skipif(
+        KUBERNETES.startswith(("1.34", "1.35", "1.36")), reason="PodGroups with claims: 1.37"
+    ),
+]
+
+GATES = "GenericWorkload=true,DRAWorkloadResourceClaims=true"
+API = "scheduling.k8s.io/v1beta1"
+R615 = "615.71.09"
+
+
+@pytest.fixture(scope="module")
+def shares(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
+    hierarchy = find_hierarchy(None)
+    if hierarchy is None or kernel_counts_gpus(hierarchy):
+        cannot_run("there is no cgroup v2 on this machine, or its kernel counts real GPUs' memory")
+    folder = tmp_path_factory.mktemp("groups")
+    profile = load("h100x8")
+    (folder / "h100x1.yaml").write_text(
+        dump(profile.model_copy(update={"gpus": profile.gpus[:1]}))
+    )
+    options = ["--userspace", "stand-in", "--driver-version", R615, "--memory-limits", "misc"]
+    options += ["--cgroup-root", str(hierarchy)]
+    cluster = Cluster(
+        f"{os.environ.get('E2E_CLUSTER', 'e2e')}-groups",
+        KUBERNETES,
+        (f"kube-apiserver:--runtime-config={API}=true",),
+        feature_gates=GATES,
+    )
+    profile_file = str(folder / "h100x1.yaml")
+    with shares_of(profile_file, folder, cluster, machine_options=options) as found:
+        yield found
+
+
+@pytest.fixture
+def scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    yield from unshared_scene(shares, request)
+
+
+class Gang:
+    """A PodGroup, its claim by a template, and its pods."""
+
+    def __init__(self, scene: Scene, template: str) -> None:
+        self.scene, self.template = scene, template
+        self.name = scene.name("gang")
+        body: Object = {
+            "apiVersion": API,
+            "kind": "PodGroup",
+            "metadata": {"name": self.name},
+            "spec": {
+                "schedulingPolicy": {"basic": {}},
+                "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": template}],
+            },
+        }
+        self._kubectl("apply", "-f", "-", body=body)
+
+    def pod(self, name: str) -> str:
+        spec = {
+            "terminationGracePeriodSeconds": 1,
+            "schedulingGroup": {"podGroupName": self.name},
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": self.template}],
+            "containers": [container("ctr", {"claims": [{"name": "gpu"}]})],
+        }
+        return self.scene.make("Pod", name, {"spec": spec})
+
+    def claim(self) -> Object:
+        (found,) = self.scene.api.all("ResourceClaim", NAMESPACE)
+        return found
+
+    def events(self) -> str:
+        return self._kubectl("describe", "podgroup", self.name)
+
+    def delete(self, *pods: str) -> None:
+        self.scene.delete(*pods)
+        self._kubectl("delete", "podgroup", self.name)
+
+    def _kubectl(self, *words: str, body: Object | None = None) -> str:
+        text = None if body is None else json.dumps(body)
+        return self.scene.node.cluster.kubectl("--namespace", NAMESPACE, *words, stdin=text)
+
+
+def command(scene: Scene, *words: str) -> str:
+    place = scene.node.place
+    root = place.driver_root
+    flags = ("--kubelet-plugins-directory-path", place.plugins, "--proc-root", root / "proc")
+    return run((DRIVER, *words, *flags))
+
+
+def test_the_pods_of_a_group_share_one_gpu_and_the_group_is_named_everywhere(scene: Scene) -> None:
+    gang = Gang(scene, scene.template())
+    pods = [gang.pod("worker-1"), gang.pod("worker-2")]
+    scene.running(*pods)
+    assert len({scene.gpus(pod) for pod in pods}) == 1
+    claim = gang.claim()
+    (user,) = claim["status"]["reservedFor"]
+    assert (user["apiGroup"], user["resource"], user["name"]) == (
+        "scheduling.k8s.io",
+        "podgroups",
+        gang.name,
+    )
+    (line,) = scene.node.driver.events("claim prepared")[-1:]
+    assert line["pod_groups"] == [gang.name]
+    assert f"podgroups/{gang.name}" in command(scene, "status")
+    kubeconfig = scene.node.cluster.kubeconfig
+    wide = run((DRIVER, "status", "--cluster", "--output=wide", "--kubeconfig", kubeconfig))
+    assert f"podgroups/{gang.name}" in wide
+    waiting = scene.pod("waiting", templates=[scene.template("other")])
+    scene.unschedulable(waiting)
+    words = (DRIVER, "explain", "pod", waiting, "--namespace", NAMESPACE)
+    assert f"PodGroup {gang.name}" in run((*words, "--kubeconfig", kubeconfig), check=False)
+    gang.delete(*pods)
+    scene.running(waiting)
+
+
+def test_a_health_event_is_on_the_group(scene: Scene) -> None:
+    gang = Gang(scene, scene.template())
+    pod = gang.pod("worker")
+    scene.running(pod)
+    scene.node.machine.xid("0", 79)
+    wait_until(lambda: "GPUNotWell" in gang.events(), "an event on the group", timeout=30)
+    scene.node.machine.recover("0")
+    gang.delete(pod)
+
+
+def test_a_limited_share_is_refused_with_what_to_do_and_one_for_each_pod_runs(
+    shares: Shares, scene: Scene
+) -> None:
+    shares.set(config("timeSlicing", 4), 4)
+    share = scene.template("share", deviceClassName="gpu.resource.nvidia.com")
+    gang = Gang(scene, share)
+    pod = gang.pod("worker")
+    said = scene.warning(pod, "FailedPrepareDynamicResources", timeout=90)
+    assert f"is reserved for PodGroup {gang.name}: memory is limited pod by pod" in said
+    assert "take the claim out of the PodGroup's spec.resourceClaims" in said
+    gang.delete(pod)
+    alone = [scene.pod(f"alone-{number}", templates=[share]) for number in (1, 2)]
+    scene.running(*alone)
