@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from testbed.cluster import Cluster
 from testbed.commands import run, wait_until
 from testbed.machine import DRIVER
 from testbed.node import GpuNode
@@ -74,7 +75,7 @@ class Shares:
 
 @contextmanager
 def shares_of(
-    profile: str, folder: Path, cluster: str, *, machine_options: Sequence[str] = ()
+    profile: str, folder: Path, cluster: str | Cluster, *, machine_options: Sequence[str] = ()
 ) -> Iterator[Shares]:
     """A node whose driver reads share configs, on a cluster of its own; nothing is shared yet."""
     if reason := missing():
@@ -83,7 +84,7 @@ def shares_of(
     configs.mkdir()
     (configs / "default").write_text(config())
     node = GpuNode(
-        cluster_of(cluster),
+        cluster if isinstance(cluster, Cluster) else cluster_of(cluster),
         folder / "node",
         profile=profile,
         driver_env={"RESCAN_INTERVAL": "1", "SHARE_CONFIG": str(configs)},

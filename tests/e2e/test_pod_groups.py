@@ -7,22 +7,23 @@ driver of R615, which limits memory by control groups.
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from testbed.api import Object
+from testbed.cluster import Cluster
 from testbed.commands import run, wait_until
-from testbed.driver import DRIVER
+from testbed.machine import DRIVER
+from testbed.pods import container
 
 from dra_driver.devices.control_groups import find_hierarchy, kernel_counts_gpus
 from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.health.record import FILE
 from dra_driver.simulator.profile import dump, load
 from e2e.kubernetes import KUBERNETES, needs
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
 from e2e.shares import Shares, config, shares_of, unshared_scene
-from testbed.api import Object
-from testbed.cluster import Cluster
-from testbed.pods import container
+from e2e.test_explain import explain
 
 pytestmark = [
     pytest.mark.e2e,
@@ -45,9 +46,7 @@ def shares(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shares]:
         cannot_run("there is no cgroup v2 on this machine, or its kernel counts real GPUs' memory")
     folder = tmp_path_factory.mktemp("groups")
     profile = load("h100x8")
-    (folder / "h100x1.yaml").write_text(
-        dump(profile.model_copy(update={"gpus": profile.gpus[:1]}))
-    )
+    (folder / "h100x1.yaml").write_text(dump(profile.model_copy(update={"gpus": profile.gpus[:1]})))
     options = ["--userspace", "stand-in", "--driver-version", R615, "--memory-limits", "misc"]
     options += ["--cgroup-root", str(hierarchy)]
     cluster = Cluster(
@@ -130,25 +129,25 @@ def test_the_pods_of_a_group_share_one_gpu_and_the_group_is_named_everywhere(sce
     (line,) = scene.node.driver.events("claim prepared")[-1:]
     assert line["pod_groups"] == [gang.name]
     assert f"podgroups/{gang.name}" in command(scene, "status")
-    kubeconfig = scene.node.cluster.kubeconfig
+    kubeconfig = scene.node.cluster.env["KUBECONFIG"]
     wide = run((DRIVER, "status", "--cluster", "--output=wide", "--kubeconfig", kubeconfig))
     assert f"podgroups/{gang.name}" in wide
     waiting = scene.pod("waiting", templates=[scene.template("other")])
     scene.unschedulable(waiting)
-    words = (DRIVER, "explain", "pod", waiting, "--namespace", NAMESPACE)
-    assert f"PodGroup {gang.name}" in run((*words, "--kubeconfig", kubeconfig), check=False)
+    assert f"PodGroup {gang.name}" in explain(scene, waiting)[0]
     gang.delete(*pods)
     scene.running(waiting)
 
 
-def test_a_health_event_is_on_the_group(scene: Scene) -> None:
+def test_what_befalls_the_gpu_is_told_to_the_group(scene: Scene) -> None:
     gang = Gang(scene, scene.template())
     pod = gang.pod("worker")
     scene.running(pod)
-    scene.node.machine.xid("0", 79)
+    scene.node.machine.xid("minor:0", 62)
     wait_until(lambda: "GPUNotWell" in gang.events(), "an event on the group", timeout=30)
-    scene.node.machine.recover("0")
     gang.delete(pod)
+    scene.node.without_driver((scene.node.place.data / FILE).unlink, detached=True)
+    scene.rewritten()
 
 
 def test_a_limited_share_is_refused_with_what_to_do_and_one_for_each_pod_runs(
