@@ -3,13 +3,15 @@
 In: the bytes of its `checkpoint.json`. Out: its claims, each with the devices that the kubelet was
 told of and what was set for them. Every claim stands in the file twice, as `v2` and, for its older
 versions, as `v1`; the newer one is read. A checksum covers the bytes of each (checkpointmanager of
-the kubelet: 32 bit FNV-1a over Go's notation of a byte slice). A file is read whole or not at all:
-what half is understood would be taken back by half.
+the kubelet: 32 bit FNV-1a over Go's notation of a byte slice). A damaged file is not read at all.
+A claim is read whole or not at all, since what half is understood would be taken back by half; one
+that is not understood keeps nobody else's from being read.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,12 +36,27 @@ _BLANKS = re.compile(r"[ \t\r\n]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerMig:
-    """A MIG device as that driver noted it. Ids are None where an old version noted none."""
+    """A MIG device as that driver noted it.
 
-    uuid: MigUuid
+    Attributes:
+        uuid: its UUID; None where the parent's was noted in its place. All releases up to v0.5.0
+            do so for a device that they made for a claim (gate DynamicMIG): NVML's information on
+            a compute instance has the handle of the GPU, whose UUID they ask for. Devices that
+            were there before are listed by NVML, and have their own.
+        parent: its GPU's UUID; None, as are the ids, where an old version noted the UUID alone.
+        gpu_instance: id of its GPU instance.
+        compute_instance: id of its compute instance there.
+    """
+
+    uuid: MigUuid | None = None
     parent: GpuUuid | None = None
     gpu_instance: int | None = None
     compute_instance: int | None = None
+
+    @property
+    def is_made_for_claims(self) -> bool:
+        """Whether it is certain that the device was made for a claim; False says nothing."""
+        return self.uuid is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +105,40 @@ class PeerClaim:
     status: Mapping[str, Any]
     groups: tuple[PeerGroup, ...]
 
+    @property
+    def pods(self) -> tuple[str, ...]:
+        """Names of the pods that have it, for people."""
+        return _pods(self.status)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadClaim:
+    """A claim that is not understood, for people.
+
+    Attributes:
+        uid: as the file has it, which may be anything.
+        reason: why it is not understood.
+        pods: names of the pods that have it, as far as they can be read.
+    """
+
+    uid: str
+    reason: str
+    pods: tuple[str, ...] = ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerCheckpoint:
-    """What the file says. `boot_id` is None where an old version noted none."""
+    """What the file says.
+
+    Attributes:
+        boot_id: the kernel's; None where an old version noted none.
+        claims: the claims that are understood.
+        unread: the others.
+    """
 
     boot_id: str | None
     claims: tuple[PeerClaim, ...]
+    unread: tuple[UnreadClaim, ...] = ()
 
 
 def parse_checkpoint(data: bytes) -> PeerCheckpoint:
@@ -111,16 +155,40 @@ def parse_checkpoint(data: bytes) -> PeerCheckpoint:
         whole = {name: json.loads(text) for name, text in members.items()}
         _check_version(whole)
         _check_sums(members)
-        if "v2" in whole:
-            content = whole["v2"]
-            return PeerCheckpoint(
-                boot_id=_optional(content.get("nodeBootID")), claims=_claims(content, newest=True)
-            )
-        return PeerCheckpoint(boot_id=None, claims=_claims(whole.get("v1") or {}, newest=False))
+        newest = "v2" if "v2" in whole else "v1"
+        content = whole.get(newest) or {}
+        claims, unread = _claims(content, newest=newest == "v2")
+        return PeerCheckpoint(
+            boot_id=_optional(content.get("nodeBootID")) if newest == "v2" else None,
+            claims=claims,
+            unread=unread,
+        )
     except DriverError:
         raise
     except (*MALFORMED, RecursionError) as error:
         raise StateError(f"its content is not that of a checkpoint: {error!r:.200}") from error
+
+
+def without(data: bytes, uids: Collection[str]) -> bytes:
+    """Return a sound checkpoint without some claims: the others are there to the letter.
+
+    That driver takes its file for damaged unless every byte is as it would write it again.
+
+    Raises:
+        StateError: a claim is there twice, say.
+    """
+    try:
+        members = _members(data.decode())
+        if "v1" in members:
+            members["v1"] = _without(members["v1"], uids)
+        members["checksum"] = str(checksum(_first_view(members)))
+        if "v2" in members:
+            second = _members(_without(members["v2"], uids))
+            total = checksum(_joined(second | {"checksum": "0"}))
+            members["v2"] = _joined(second | {"checksum": str(total)})
+        return _joined(members).encode()
+    except MALFORMED as error:
+        raise StateError(f"claims cannot be taken out of it: {error!r:.200}") from error
 
 
 def checksum(text: str) -> int:
@@ -158,6 +226,21 @@ def _members(text: str) -> dict[str, str]:
     return found
 
 
+def _joined(members: Mapping[str, str]) -> str:
+    return f"{{{','.join(f'{json.dumps(name)}:{text}' for name, text in members.items())}}}"
+
+
+def _without(part: str, uids: Collection[str]) -> str:
+    """Return the text of a part without some claims; without a list of them where none is left."""
+    members = _members(part)
+    claims = _members(members.get("preparedClaims", "{}"))
+    left = {uid: text for uid, text in claims.items() if uid not in uids}
+    members["preparedClaims"] = _joined(left)
+    if not left:
+        del members["preparedClaims"]
+    return _joined(members)
+
+
 def _blank(text: str, at: int) -> int:
     match = _BLANKS.match(text, at)
     return match.end() if match else at
@@ -177,9 +260,7 @@ def _check_version(whole: Mapping[str, Any]) -> None:
 
 
 def _check_sums(members: Mapping[str, str]) -> None:
-    first = members.get("v1")
-    view = '{"checksum":0}' if first is None else f'{{"checksum":0,"v1":{first}}}'
-    _check_sum(int(members["checksum"]), view, "v1")
+    _check_sum(int(members["checksum"]), _first_view(members), "v1")
     if "v2" in members:
         match = _CHECKSUM.match(members["v2"])
         if match is None:
@@ -188,24 +269,55 @@ def _check_sums(members: Mapping[str, str]) -> None:
         _check_sum(int(match["sum"]), f'{{"checksum":0{rest}', "v2")
 
 
+def _first_view(members: Mapping[str, str]) -> str:
+    """Return the text that the checksum of part v1 covers: that part alone, as a file."""
+    first = members.get("v1")
+    return '{"checksum":0}' if first is None else f'{{"checksum":0,"v1":{first}}}'
+
+
 def _check_sum(said: int, text: str, part: str) -> None:
     if said != checksum(text):
         raise StateError(f"the checksum of its part {part} does not match its content")
 
 
-def _claims(content: Mapping[str, Any], *, newest: bool) -> tuple[PeerClaim, ...]:
+def _claims(
+    content: Mapping[str, Any], *, newest: bool
+) -> tuple[tuple[PeerClaim, ...], tuple[UnreadClaim, ...]]:
     claims: Mapping[str, Any] = content.get("preparedClaims") or {}
-    return tuple(_claim(uid, claims[uid], newest=newest) for uid in sorted(claims))
+    found: list[PeerClaim] = []
+    unread: list[UnreadClaim] = []
+    for uid in sorted(claims):
+        try:
+            found.append(_claim(uid, claims[uid], newest=newest))
+        except DriverError as error:
+            unread.append(_unread(uid, claims[uid], str(error)))
+        except MALFORMED as error:
+            reason = f"its content is not that of a claim: {error!r:.200}"
+            unread.append(_unread(uid, claims[uid], reason))
+    return tuple(found), tuple(unread)
+
+
+def _unread(uid: str, value: object, reason: str) -> UnreadClaim:
+    status = value.get("status") if isinstance(value, Mapping) else None
+    return UnreadClaim(uid=uid, reason=reason, pods=_pods(status))
+
+
+def _pods(status: object) -> tuple[str, ...]:
+    """Return the names of the pods that a claim's status has, none where it is bent."""
+    with suppress(*MALFORMED):
+        users: Any = status["reservedFor"]  # type: ignore[index]
+        return tuple(_matching(_WORD, user["name"]) for user in users)
+    return ()
 
 
 def _claim(uid: str, value: Mapping[str, Any], *, newest: bool) -> PeerClaim:
     known = check_uid(uid)
     state = value["checkpointState"] if newest else "PrepareCompleted"
     if state not in ("PrepareStarted", "PrepareCompleted"):
-        raise VersionError(f"claim UID {uid} is in state {str(state)[:40]!r}, which is not known")
+        raise VersionError(f"it is in state {str(state)[:40]!r}, which is not known")
     status = value.get("status") or {}
     if not isinstance(status, Mapping):
-        raise TypeError(f"the status of claim UID {uid} is no object")
+        raise TypeError("its status is no object")
     groups = [] if state == "PrepareStarted" else value.get("preparedDevices") or []
     return PeerClaim(
         uid=known,
@@ -223,24 +335,24 @@ def _group(uid: ClaimUid, value: Mapping[str, Any]) -> PeerGroup:
     if daemon is not None and not (
         daemon.startswith(uid) and _DAEMON_END.fullmatch(daemon.removeprefix(uid))
     ):
-        raise StateError(f"claim UID {uid} has MPS daemon {daemon[:160]!r}, which is no id of one")
+        raise StateError(f"it has MPS daemon {daemon[:160]!r}, which is no id of one")
     return PeerGroup(
-        devices=tuple(_device(uid, entry) for entry in value.get("devices") or ()),
+        devices=tuple(_device(entry) for entry in value.get("devices") or ()),
         mps_daemon=daemon if config.get("mpsApplied") is not False else None,
         # Older versions noted nothing and took it back always.
         time_sliced=config.get("timeSliceApplied") is not False,
     )
 
 
-def _device(uid: ClaimUid, value: Mapping[str, Any]) -> PeerDevice:
+def _device(value: Mapping[str, Any]) -> PeerDevice:
     kinds = [kind for kind in ("gpu", "mig", "vfio") if value.get(kind) is not None]
     if kinds == ["vfio"]:
         raise StateError(
-            f"claim UID {uid} has a GPU that is passed through to a virtual machine, which this "
-            "driver cannot have: end its pod before this driver comes to the node"
+            "it has a GPU that is passed through to a virtual machine, which this driver cannot "
+            "have: end its pod before this driver comes to the node"
         )
     if len(kinds) != 1:
-        raise StateError(f"claim UID {uid} has a device of no known kind: {sorted(value)!r:.160}")
+        raise StateError(f"it has a device of no known kind: {sorted(value)!r:.160}")
     entry = value[kinds[0]]
     told = entry["device"]
     return PeerDevice(
@@ -256,9 +368,11 @@ def _mig(entry: Mapping[str, Any]) -> PeerMig:
     if (made := entry.get("concrete")) is None:
         # The first versions noted the UUID alone.
         return PeerMig(uuid=MigUuid(_matching(_MIG, entry["info"]["uuid"])))
+    parent = GpuUuid(_matching(_GPU, made["parentUUID"]))
+    uuid = made["migUUID"]
     return PeerMig(
-        uuid=MigUuid(_matching(_MIG, made["migUUID"])),
-        parent=GpuUuid(_matching(_GPU, made["parentUUID"])),
+        uuid=None if uuid == parent else MigUuid(_matching(_MIG, uuid)),
+        parent=parent,
         gpu_instance=_number(made["giId"]),
         compute_instance=_number(made["ciId"]),
     )

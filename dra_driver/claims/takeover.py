@@ -2,15 +2,17 @@
 
 In: its checkpoint, `checkpoint.json` in the directory that both drivers share. Out: a record for
 each of its claims, so that this driver answers for them as that one did and takes back what that
-one would; the checkpoint renamed when all of it is in records. Its CDI specs stay until their
-claims end. Rules: nothing is changed before all of the file is understood; every step can be
-repeated, so that a kill anywhere is mended by the next start; a claim of which there is a record
-already is left as it is. What cannot be read is reported, and stays as it is.
+one would; the checkpoint without the claims that are in records, or renamed when all of them are.
+Its CDI specs stay until their claims end. Rules: nothing is changed in a file that is damaged;
+every step can be repeated, so that a kill anywhere is mended by the next start; a claim of which
+there is a record already is left as it is. A claim that cannot be taken over is reported, keeps its
+place in the file, and holds up no other.
 """
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 import structlog
@@ -18,7 +20,12 @@ import structlog
 from dra_driver.claims.devices import InventorySource
 from dra_driver.claims.holdings import Holdings
 from dra_driver.claims.locks import NodeLocks
-from dra_driver.claims.nvidia_checkpoint import LARGEST, PeerCheckpoint, parse_checkpoint
+from dra_driver.claims.nvidia_checkpoint import (
+    LARGEST,
+    PeerCheckpoint,
+    parse_checkpoint,
+    without,
+)
 from dra_driver.claims.record import ClaimRecord
 from dra_driver.claims.takeover_drafts import Drafts, Node
 from dra_driver.errors import (
@@ -29,7 +36,7 @@ from dra_driver.errors import (
     UnavailableError,
     VersionError,
 )
-from dra_driver.files import read_whole, sync_folder
+from dra_driver.files import read_whole, sync_folder, write_whole
 from dra_driver.sharing import nvidia_mps
 
 log = structlog.get_logger()
@@ -40,6 +47,13 @@ TAKEN_OVER = "checkpoint.json.taken-over"
 
 _THEIR_LOCKS = ("pu.lock", "cp.lock")
 _LOCK_SECONDS = 5.0
+
+
+_STUCK = (
+    "its pods keep running; start NVIDIA's driver again and remove it once they have ended, or "
+    "drain the node and run dra-driver cleanup there"
+)
+_MOST_SAID = 160
 
 
 class TakeOver:
@@ -71,7 +85,13 @@ class TakeOver:
         self._makes_mig = makes_mig
         self._clock = clock
         self._step = step
-        self._said = ""
+        self._said: dict[str, str] = {}
+        """Of each claim that was not taken over, or of the file as "", what was last said."""
+
+    @property
+    def not_taken(self) -> Mapping[str, str]:
+        """Why what was left by the last run was: by claim UID, or of the file as ""."""
+        return self._said
 
     def run_first(self, wait_for_gpus: Callable[[float], object], seconds: float) -> None:
         """Take over before the kubelet is served, waiting for the first look at the GPUs."""
@@ -90,6 +110,7 @@ class TakeOver:
         What stands in the way is logged, once.
         """
         if not self._is_due:
+            self._said = {}
             return True
         deadline = self._clock() + _LOCK_SECONDS
         try:
@@ -97,41 +118,72 @@ class TakeOver:
             with self._locks.claim(FILE, deadline), self._without_them():
                 return self._take_over(deadline)
         except DriverError as error:
-            if str(error) != self._said:
+            if str(error) != self._said.get(""):
                 log.error(  # noqa: TRY400 (the reason is the whole of it)
                     "node not taken over from nvidia's driver",
                     file=str(self._directory / FILE),
                     reason=str(error),
                     advice=_advice(error),
                 )
-            self._said = str(error)
+            self._said = {"": str(error)}
             return False
 
     def _take_over(self, deadline: float) -> bool:
-        checkpoint = self._read()
-        if checkpoint is None:
+        data = self._read()
+        if data is None:
             return True
+        checkpoint = parse_checkpoint(data)
         if checkpoint.boot_id not in (None, self._holdings.boot_id):
             # What it set is gone; the kubelet prepares the claims of pods that are still there.
             log.info("checkpoint of nvidia's driver is of a former boot", boot=checkpoint.boot_id)
             self._put_aside()
             return True
+        left = self._take(checkpoint, deadline)
+        taken = [claim.uid for claim in checkpoint.claims if claim.uid not in left]
+        if not left and not checkpoint.unread:
+            self._put_aside()
+            self._said = {}
+            return True
+        if taken:
+            self._strike(data, taken)
+        self._say_left(checkpoint, left)
+        return not any(isinstance(error, TransientError) for error in left.values())
+
+    def _take(self, checkpoint: PeerCheckpoint, deadline: float) -> dict[str, DriverError]:
+        """Make records of the claims; return why some have none, by claim UID."""
         drafts = Drafts(checkpoint, self._node(checkpoint))
         records: list[ClaimRecord] = []
-        later: TransientError | None = None
+        left: dict[str, DriverError] = {}
         for claim in checkpoint.claims:
             try:
                 record = drafts.of(claim)
-            except TransientError as error:
-                later = error
+            except DriverError as error:
+                left[claim.uid] = error
             else:
                 records += [] if record is None else [record]
         for record in records:
-            self._write(record, drafts, deadline)
-        if later is not None:
-            raise later
-        self._put_aside()
-        return True
+            if not self._write(record, drafts, deadline):
+                left[record.ref.uid] = StateError("another claim has its GPU already")
+        return left
+
+    def _say_left(self, checkpoint: PeerCheckpoint, left: Mapping[str, DriverError]) -> None:
+        """Log why claims were left, each reason once."""
+        reasons: list[tuple[str, str, tuple[str, ...], str]] = [
+            (claim.uid, str(left[claim.uid]), claim.pods, _advice(left[claim.uid]))
+            for claim in checkpoint.claims
+            if claim.uid in left
+        ]
+        reasons += [(one.uid, one.reason, one.pods, _STUCK) for one in checkpoint.unread]
+        for uid, reason, pods, advice in reasons:
+            if self._said.get(uid) != reason:
+                log.error(
+                    "claim not taken over from nvidia's driver",
+                    claim_uid=uid[:_MOST_SAID],
+                    pods=list(pods),
+                    reason=reason,
+                    advice=advice,
+                )
+        self._said = {uid: reason for uid, reason, _, _ in reasons}
 
     def _node(self, checkpoint: PeerCheckpoint) -> Node:
         inventory = self._inventory.current()
@@ -153,7 +205,7 @@ class TakeOver:
             makes_mig=makes_mig,
         )
 
-    def _read(self) -> PeerCheckpoint | None:
+    def _read(self) -> bytes | None:
         path = self._directory / FILE
         try:
             if path.stat().st_size > LARGEST:
@@ -163,24 +215,26 @@ class TakeOver:
             return None
         except OSError as error:
             raise StateError(f"it cannot be read: {error.strerror or error}") from error
-        return None if found is None else parse_checkpoint(found[0])
+        return None if found is None else found[0]
 
-    def _write(self, record: ClaimRecord, drafts: Drafts, deadline: float) -> None:
-        """Write a claim's record, then the notes of what was made for it: to repeat is harmless."""
+    def _write(self, record: ClaimRecord, drafts: Drafts, deadline: float) -> bool:
+        """Write a claim's record, then the notes of what was made for it: to repeat is harmless.
+
+        Returns whether the claim is this driver's now; not if another claim has its GPU.
+        """
         uid, ownership = record.ref.uid, self._holdings.ownership
         with self._locks.claim(uid, deadline), self._locks.gpus(record.touched_gpus, deadline):
             try:
                 former = self._holdings.records.read(uid)
             except VersionError as error:
                 log.warning("claim not taken over", claim_uid=uid, reason=str(error))
-                return
+                return True
             if former is not None and not former.taken_over:
                 log.info("claim not taken over", claim_uid=uid, reason="it has a record already")
-                return
+                return True
             if former is None:
                 if self._holdings.neighbours(record).rival is not None:
-                    log.warning("claim not taken over", claim_uid=uid, reason="others have its GPU")
-                    return
+                    return False
                 for gpu in record.held_gpus:
                     ownership.mark(gpu, uid)
                 self._step("marked")
@@ -188,13 +242,30 @@ class TakeOver:
                 self._step("recorded")
                 _say(record)
             elif former.realisations != record.realisations:
-                return  # it was taken back meanwhile, or made anew
+                return True  # it was taken back meanwhile, or made anew
             for one in drafts.made_for(record):
                 ownership.note(one, uid)
                 self._step("noted")
             for gpu in drafts.turned_on(record):
                 ownership.note_mode(gpu)
                 self._step("mode noted")
+        return True
+
+    def _strike(self, data: bytes, taken: Collection[str]) -> None:
+        """Take the claims out of the file that are in records: it lists what is not ours.
+
+        So a claim that has ended is not taken over again, and NVIDIA's driver, where it comes
+        back, finds its own.
+        """
+        path = self._directory / FILE
+        try:
+            write_whole(
+                path, without(data, taken), mode=stat.S_IMODE(path.stat().st_mode), durable=True
+            )
+        except OSError as error:
+            raise StateError(f"it cannot be written: {error.strerror or error}") from error
+        self._step("struck")
+        log.info("node taken over from nvidia's driver in part", claims=sorted(taken))
 
     def _put_aside(self) -> None:
         path = self._directory / FILE
@@ -251,7 +322,4 @@ def _advice(error: DriverError) -> str:
         return "remove NVIDIA's driver from this node; it is tried again by itself"
     if isinstance(error, TransientError):
         return "it is tried again by itself"
-    return (
-        "its claims keep running; start NVIDIA's driver again and remove it once its pods have "
-        "ended, or drain the node; then delete the file"
-    )
+    return _STUCK

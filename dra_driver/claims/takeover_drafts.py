@@ -1,9 +1,10 @@
 """What NVIDIA's own DRA driver had prepared, as records of this driver. Pure.
 
 In: its claims (claims/nvidia_checkpoint.py), and the GPUs of this node. Out: one record for each
-claim, which says what that driver would take back at the claim's end, and nothing else. Whether a
-MIG device was made for a claim its checkpoint does not say: it was, where that driver makes them on
-demand, and then no GPU has one that belongs to no claim.
+claim, which says what that driver would take back at the claim's end, and nothing else. A MIG
+device was made for a claim where the parent's UUID is noted for its own; then that driver makes
+them on demand. Else its checkpoint does not say: they were, where this driver makes them too, and
+no GPU of the node has one that belongs to no claim, or waits in MIG mode for one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ from dra_driver.devices.model import (
     GpuUuid,
     Inventory,
     MigDevice,
+    MigMode,
     MigSlot,
 )
 from dra_driver.devices.names import DRIVER_NAME, GpuName, MigName, parse_device_name
@@ -72,13 +74,15 @@ class Drafts:
 
     def __init__(self, checkpoint: PeerCheckpoint, node: Node) -> None:
         self._node = node
-        self._claimed = {
-            one.device.uuid
+        migs = [
+            one.device
             for claim in checkpoint.claims
             for group in claim.groups
             for one in group.devices
             if isinstance(one.device, PeerMig)
-        }
+        ]
+        self._claimed = {live.uuid for _, live in map(self._find, migs) if live is not None}
+        self._is_on_demand = any(mig.is_made_for_claims for mig in migs)
         self._begun = {
             slot
             for claim in checkpoint.claims
@@ -127,7 +131,7 @@ class Drafts:
         devices: list[DeviceRecord] = []
         plans: list[SharingPlan] = []
         for group in claim.groups:
-            entries = [self._entry(claim, one, unused) for one in group.devices]
+            entries = [self._entry(one, unused) for one in group.devices]
             devices += entries
             mine = [one for one in entries if not one.admin_access]
             if group.mps_daemon is not None:
@@ -136,7 +140,7 @@ class Drafts:
                 plans += _time_slices(mine, configs)
         return devices, plans
 
-    def _entry(self, claim: PeerClaim, one: PeerDevice, unused: list[Result]) -> DeviceRecord:
+    def _entry(self, one: PeerDevice, unused: list[Result]) -> DeviceRecord:
         """Return the record of a device, and strike off the result that it was prepared for."""
         asked = (
             entry
@@ -147,8 +151,7 @@ class Drafts:
         result = next(asked, None)
         if result is None:
             raise StateError(
-                f"claim UID {claim.uid} was prepared with device {one.name!r} for a request that "
-                "was not allocated it"
+                f"it was prepared with device {one.name!r} for a request that was not allocated it"
             )
         unused.remove(result)
         kind = parse_device_name(one.name)
@@ -157,7 +160,7 @@ class Drafts:
         elif isinstance(kind, GpuName) and not isinstance(one.device, PeerMig):
             device = RecordedGpu(gpu=one.device)
         else:
-            raise StateError(f"claim UID {claim.uid} has a device of another kind than {one.name}")
+            raise StateError(f"it has a device of another kind than {one.name}")
         return DeviceRecord(
             name=one.name,
             device=_shared(device, result),
@@ -173,7 +176,15 @@ class Drafts:
         partition = None if gpu is None else partition_named(gpu, name.profile_id, name.start)
         if gpu is None or partition is None:
             raise TransientError(
-                f"the GPU of MIG device {mig.uuid} is not there now, or does not say its profiles"
+                f"the GPU of MIG device {_words(mig)} is not there now, or does not say its "
+                "profiles"
+            )
+        is_there = live is not None and live.slot == partition.slot
+        uuid = mig.uuid or (live.uuid if live is not None and is_there else None)
+        if uuid is None:
+            raise StateError(
+                f"its MIG device, {_words(mig)}, is not there any more: delete its pod, which has "
+                "lost it"
             )
         return RecordedMig(
             place=RecordedPartition(
@@ -184,33 +195,45 @@ class Drafts:
             ),
             gpu_instance=_known(mig.gpu_instance, live.gpu_instance if live else None),
             compute_instance=_known(mig.compute_instance, live.compute_instance if live else None),
-            uuid=mig.uuid,
-            made_here=live is not None and live.slot == partition.slot and self._was_made(gpu),
+            uuid=uuid,
+            made_here=is_there and (mig.is_made_for_claims or self._was_made()),
         )
 
     def _find(self, mig: PeerMig) -> tuple[Gpu | None, MigDevice | None]:
         """Return the GPU of a MIG device, and the device if it is there."""
         for gpu in self._node.inventory.gpus:
             for one in () if gpu.mig is None else gpu.mig.instances:
-                if isinstance(one, MigDevice) and one.uuid == mig.uuid:
+                if isinstance(one, MigDevice) and _is_noted(one, mig):
                     return gpu, one
         return None if mig.parent is None else self._node.gpu(mig.parent), None
 
-    def _was_made(self, gpu: Gpu) -> bool:
-        """Tell whether that driver made the MIG devices of a GPU for claims.
+    def _was_made(self) -> bool:
+        """Tell whether that driver made the MIG devices of the node for claims.
 
         Raises:
             TransientError: it is not known yet.
         """
+        if self._is_on_demand:
+            return True
         if self._node.makes_mig is None:
             raise TransientError(
                 "the API server does not say yet whether mig-manager looks after this node, and so "
                 "whose the MIG devices are"
             )
-        instances = () if gpu.mig is None else gpu.mig.instances
-        return self._node.makes_mig and all(
+        return self._node.makes_mig and all(map(self._is_of_claims, self._node.inventory.gpus))
+
+    def _is_of_claims(self, gpu: Gpu) -> bool:
+        """Tell whether a GPU is in MIG mode for claims alone, or not at all.
+
+        That driver turns the mode off with the last device, where that needs no reset.
+        """
+        if gpu.mig_mode is not MigMode.ENABLED or gpu.mig is None:
+            return True
+        if not gpu.mig.instances:
+            return gpu.mig.needs_reset
+        return all(
             one.slot in self._begun or (isinstance(one, MigDevice) and one.uuid in self._claimed)
-            for one in instances
+            for one in gpu.mig.instances
         )
 
     # Claims that were about to be prepared
@@ -288,7 +311,7 @@ class Drafts:
             gpu_instance=live.gpu_instance,
             compute_instance=live.compute_instance,
             uuid=live.uuid,
-            made_here=self._was_made(gpu),
+            made_here=self._was_made(),
         )
 
     def _of_minor(self, minor: int) -> Gpu | None:
@@ -335,7 +358,7 @@ class Drafts:
         gpu = self._node.gpu(place.gpu)
         there = () if gpu is None or gpu.mig is None else gpu.mig.instances
         is_there = any(one.slot == place.slot and isinstance(one, BareInstance) for one in there)
-        return gpu is not None and is_there and self._was_made(gpu)
+        return is_there and self._was_made()
 
     def _mps_plan(self, daemon: str, entries: Sequence[DeviceRecord]) -> SharingPlan:
         return nvidia_mps.plan_of(
@@ -345,6 +368,22 @@ class Drafts:
             clients=[str(e.device.device_uuid) for e in entries if e.device.device_uuid],
             places=[e.device.part for e in entries],
         )
+
+
+def _is_noted(device: MigDevice, mig: PeerMig) -> bool:
+    if mig.uuid is not None:
+        return device.uuid == mig.uuid
+    ids = (device.parent, device.gpu_instance, device.compute_instance)
+    return ids == (mig.parent, mig.gpu_instance, mig.compute_instance)
+
+
+def _words(mig: PeerMig) -> str:
+    if mig.uuid is not None:
+        return str(mig.uuid)
+    return (
+        f"GPU instance {mig.gpu_instance} and compute instance {mig.compute_instance} of "
+        f"{mig.parent}"
+    )
 
 
 def _time_slices(

@@ -1,5 +1,7 @@
 """Checkpoints of NVIDIA's driver that are damaged, or sealed around anything at all."""
 
+import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,12 @@ from hypothesis import strategies as st
 
 import fuzz
 import make
-from dra_driver.claims.nvidia_checkpoint import parse_checkpoint
+from dra_driver.claims.nvidia_checkpoint import parse_checkpoint, without
 from dra_driver.claims.record import decode, encode
 from dra_driver.claims.takeover_drafts import Drafts, Node
-from dra_driver.errors import StateError
+from dra_driver.errors import DriverError, StateError
 from worlds.nvidia import checkpoint
+from worlds.nvidia_files import FOLDERS, Left
 
 UID = "uid-claim"
 DEVICE = make.mig_device(1, "2g.20gb", 2)
@@ -69,11 +72,16 @@ def drafted(data: bytes) -> int:
     """Read a checkpoint, make records of it, and read these; how many there are."""
     found = parse_checkpoint(data)
     drafts = Drafts(found, NODE)
-    records = [record for record in map(drafts.of, found.claims) if record is not None]
+    records = []
+    for claim in found.claims:
+        with suppress(DriverError):
+            records += [record for record in (drafts.of(claim),) if record is not None]
     for record in records:
         assert decode(encode(record)) == record
         drafts.made_for(record)
         drafts.turned_on(record)
+    rest = parse_checkpoint(without(data, {claim.uid for claim in found.claims}))
+    assert (rest.claims, rest.unread) == ((), found.unread)
     return len(records)
 
 
@@ -89,6 +97,33 @@ def test_no_byte_can_be_another(at: int, byte: int) -> None:
     except StateError:
         return
     assert found == parse_checkpoint(SOUND)
+
+
+REAL = [Left(name).checkpoint for name in FOLDERS]
+
+
+@given(data=st.sampled_from(REAL), at=st.integers(0), byte=st.integers(1, 255))
+def test_no_byte_of_a_real_one_can_be_another(data: bytes, at: int, byte: int) -> None:
+    at %= len(data)
+    bent = data[:at] + bytes([data[at] ^ byte]) + data[at + 1 :]
+    try:
+        found = parse_checkpoint(bent)
+    except StateError:
+        return
+    assert found == parse_checkpoint(data)
+
+
+@given(data=st.sampled_from(REAL), bent=st.data())
+def test_whatever_real_claims_become_they_are_read_or_left(
+    data: bytes, bent: st.DataObject
+) -> None:
+    parts = json.loads(data)["v2"]
+    claims = bent.draw(fuzz.bent(parts["preparedClaims"]))
+    try:
+        sealed = checkpoint(claims, boot_id=parts["nodeBootID"])
+    except (AttributeError, KeyError, TypeError, UnicodeEncodeError, ValueError):
+        return
+    fuzz.ours(lambda: drafted(sealed))
 
 
 @given(end=st.integers(0, len(SOUND) - 1))

@@ -244,11 +244,12 @@ def test_whose_the_mig_devices_are_is_waited_for_and_other_claims_are_not(node: 
     assert lines[-1]["advice"] == "it is tried again by itself"
     assert [one.ref.uid for one in node.driver.claims.records.readable()] == [whole.uid]
     assert theirs.file.exists()
+    node.driver.unprepare(whole)
     said.clear()
     assert take_over.run()
-    for ref in (part, whole):
-        node.driver.prepare(ref)
-        node.driver.unprepare(ref)
+    assert [one.ref.uid for one in node.driver.claims.records.readable()] == [part.uid]
+    node.driver.prepare(part)
+    node.driver.unprepare(part)
     assert node.left() == []
 
 
@@ -354,8 +355,8 @@ def cut(data: bytes) -> bytes:
 
 def hostile(data: bytes) -> bytes:
     content = json.loads(data)["v2"]["preparedClaims"]
-    claim = content["uid-claim"]
-    return checkpoint({"../../../etc/cron.d/x": claim})
+    content["../../../etc/cron.d/x"] = content.pop("uid-claim")
+    return checkpoint(content)
 
 
 def of_a_machine(data: bytes) -> bytes:
@@ -377,9 +378,6 @@ def unallocated(data: bytes) -> bytes:
         (flipped, "the checksum of its part v1 does not match its content"),
         (newer, "it is of version 'v3', and this driver reads v1 and v2"),
         (cut, "its content is not that of a checkpoint"),
-        (hostile, "is not a valid UID"),
-        (of_a_machine, "passed through to a virtual machine"),
-        (unallocated, "for a request that was not allocated it"),
     ],
 )
 def test_what_cannot_be_read_is_said_and_left_as_it_is(
@@ -399,12 +397,57 @@ def test_what_cannot_be_read_is_said_and_left_as_it_is(
     (line,) = said
     assert reason in line["reason"]
     assert line["log_level"] == "error"
-    assert "then delete the file" in line["advice"]
+    assert "drain the node and run dra-driver cleanup" in line["advice"]
     assert files_of(theirs) == before
     other = node.claim("gpu-7", name="other")
     node.driver.prepare(other)
     node.driver.unprepare(other)
     assert files_of(theirs) == before
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (hostile, "is not a valid UID"),
+        (of_a_machine, "passed through to a virtual machine"),
+        (unallocated, "for a request that was not allocated it"),
+    ],
+)
+def test_a_claim_that_cannot_be_read_is_left_and_the_others_are_taken_over(
+    node: Node, spoil: Callable[[bytes], bytes], reason: str
+) -> None:
+    theirs = NvidiaDriver(node)
+    another, odd = node.claim("gpu-5", name="another"), node.claim("gpu-0")
+    theirs.prepare(another)
+    theirs.prepare(odd)
+    theirs.file.write_bytes(spoil(theirs.file.read_bytes()))
+    node.restart()
+    take_over = node.take_over()
+    with capture_logs() as said:
+        assert take_over.run()
+        assert take_over.run()
+    (line,) = [one for one in said if one["log_level"] == "error"]
+    assert reason in line["reason"]
+    assert node.driver.claims.records.uids() == {another.uid}
+    assert set(json.loads(theirs.file.read_bytes())["v2"]["preparedClaims"]) == {line["claim_uid"]}
+    assert theirs.spec(odd).exists()
+    node.driver.prepare(another)
+    node.driver.unprepare(another)
+    assert take_over.run()
+    assert node.driver.claims.records.uids() == set()
+
+
+def test_a_claim_whose_gpu_has_gone_to_another_stays_in_the_file(node: Node) -> None:
+    theirs = NvidiaDriver(node)
+    late, other = node.claim("gpu-0"), node.claim("gpu-0", name="other")
+    theirs.prepare(late)
+    node.restart()
+    node.driver.prepare(other)
+    with capture_logs() as said:
+        assert node.take_over().run()
+    assert said[-1]["reason"] == "another claim has its GPU already"
+    assert node.driver.claims.records.uids() == {other.uid}
+    assert theirs.file.exists()
 
 
 def test_what_is_no_file_is_not_waited_for(node: Node) -> None:

@@ -3,8 +3,13 @@ from typing import Any
 
 import pytest
 
-from dra_driver.claims.nvidia_checkpoint import PeerMig, checksum, parse_checkpoint
-from dra_driver.errors import DriverError, StateError, VersionError
+from dra_driver.claims.nvidia_checkpoint import (
+    PeerMig,
+    checksum,
+    parse_checkpoint,
+    without,
+)
+from dra_driver.errors import StateError, VersionError
 from worlds.nvidia import checkpoint
 
 UID = "11111111-0000-4000-8000-000000000000"
@@ -127,9 +132,41 @@ def test_where_another_version_counts_it_is_not_read(start: bytes) -> None:
         ({UID: claim({"gpu": {"info": {"uuid": "../x"}, "device": told("a")}})}, "not what stands"),
     ],
 )
-def test_what_that_driver_never_writes_is_refused(value: dict[str, Any], reason: str) -> None:
-    with pytest.raises(DriverError, match=reason):
-        parse_checkpoint(checkpoint(value))
+def test_what_that_driver_never_writes_is_not_read_and_hides_no_other_claim(
+    value: dict[str, Any], reason: str
+) -> None:
+    found = parse_checkpoint(checkpoint(value | {"another": claim(gpu())}))
+    assert [one.uid for one in found.claims] == ["another"]
+    (left,) = found.unread
+    assert left.uid in value
+    assert reason in left.reason
+
+
+def test_of_a_claim_that_is_not_read_the_pods_are_told() -> None:
+    odd = claim({"gpu": None}) | {"status": {"reservedFor": [{"name": "train-0"}, {"name": "b"}]}}
+    (left,) = parse_checkpoint(checkpoint({UID: odd})).unread
+    assert left.pods == ("train-0", "b")
+    bent = {**odd, "status": {"reservedFor": [7]}}
+    assert parse_checkpoint(checkpoint({UID: bent})).unread[0].pods == ()
+
+
+def test_a_parents_uuid_in_place_of_its_own_says_that_the_device_was_made_for_the_claim() -> None:
+    concrete = {"parentMinor": 0, "giId": 7, "ciId": 0, "migUUID": GPU, "parentUUID": GPU}
+    migs = {"mig": {"concrete": concrete, "device": told("gpu-0-mig-1g10gb-19-0")}}
+    (one,) = parse_checkpoint(checkpoint({UID: claim(migs)})).claims
+    found = one.groups[0].devices[0].device
+    assert found == PeerMig(parent=GPU, gpu_instance=7, compute_instance=0)  # type: ignore[arg-type]
+    assert isinstance(found, PeerMig)
+    assert found.is_made_for_claims
+
+
+def test_claims_are_struck_out_of_a_file_and_the_others_stay_to_the_letter() -> None:
+    one, two = claim(gpu()), claim(gpu(), timeSliceApplied=True)
+    data = checkpoint({"one": one, "two": two}, boot_id="boot-1")
+    assert without(data, {"one"}) == checkpoint({"two": two}, boot_id="boot-1")
+    assert without(data, {"one", "two"}) == checkpoint({}, boot_id="boot-1")
+    old = checkpoint({"one": one, "two": two}, newest="v1")
+    assert without(old, {"two"}) == checkpoint({"one": one}, newest="v1")
 
 
 @pytest.mark.parametrize(

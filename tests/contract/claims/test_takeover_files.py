@@ -1,0 +1,262 @@
+"""Nodes are taken over from the files that NVIDIA's own DRA driver really wrote."""
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from dra_driver.claims.nvidia_checkpoint import parse_checkpoint, without
+from dra_driver.claims.reconcile import ReconcileTiming
+from dra_driver.claims.takeover import TakeOver
+from worlds.node import MakeNode, Node
+from worlds.nvidia import checkpoint
+from worlds.nvidia_files import FOLDERS, Left, entry_of
+
+Change = Callable[[Left], bytes]
+
+
+def both(left: Left) -> bytes:
+    return left.checkpoint
+
+
+def v1_alone(left: Left) -> bytes:
+    """As its first releases wrote it: without part v2, which has a checksum of its own."""
+    members = json.loads(left.checkpoint)
+    return json.dumps(
+        {name: members[name] for name in ("checksum", "v1")}, separators=(",", ":")
+    ).encode()
+
+
+def v2_alone(left: Left) -> bytes:
+    """Part v2 is to the letter; the checksum beside it is that of a file without v1."""
+    part = left.checkpoint[left.checkpoint.index(b'"v2":') :]
+    return b'{"checksum":4166374854,' + part
+
+
+def mended(left: Left) -> bytes:
+    """As its next releases will: `migUUID` is the device's own."""
+    claims = left.prepared
+    own = {(m, g): u for u, m, g in migs_of(left)}
+    for claim in claims.values():
+        if mig := entry_of(claim)["mig"]:
+            made = mig["concrete"]
+            made["migUUID"] = own[made["parentMinor"], made["giId"]]
+    return checkpoint(claims, boot_id=left.boot_id)
+
+
+def migs_of(left: Left) -> list[tuple[str, int, int]]:
+    """UUID, minor number of the GPU and GPU instance of each MIG device that there was."""
+    lines = [line.split() for line in json.loads((left.folder / "mig.json").read_bytes())]
+    return [(line[0], int(line[1].removeprefix("minor:")), int(line[7])) for line in lines]
+
+
+FORMS = pytest.mark.parametrize("form", [both, v1_alone, v2_alone, mended])
+pytestmark = pytest.mark.usefixtures("real_userspace")
+
+
+@pytest.fixture
+def node(make_node: MakeNode) -> Node:
+    return make_node("h100x8", userspace="real")
+
+
+def take_over(node: Node, **facts: Any) -> TakeOver:
+    """Start this driver where the other one was."""
+    node.restart()
+    node.look()
+    found = node.take_over(**facts)
+    found.run()
+    assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+    return found
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_our_writer_in_tests_writes_what_that_driver_writes(name: str) -> None:
+    left = Left(name)
+    assert checkpoint(left.prepared, boot_id=left.boot_id) == left.checkpoint
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+@FORMS
+def test_claims_are_answered_as_before_and_after_them_all_is_as_it_was(
+    node: Node, name: str, form: Change
+) -> None:
+    left = Left(name)
+    left.restore(node, checkpoint=form(left))
+    shapes, modes, slices = node.mig_shapes(), node.mig_modes(), node.time_slices()
+    specs = {path.name: path.read_bytes() for path in (left.folder / "cdi").iterdir()}
+    with capture_logs() as said:
+        assert take_over(node).not_taken == {}
+    assert not [line for line in said if line["log_level"] in ("error", "warning")]
+    assert not (node.driver.plugin / "checkpoint.json").exists()
+
+    for ref in left.refs.values():
+        told = entry_of(left.prepared[ref.uid])
+        device = (told["gpu"] or told["mig"])["device"]
+        (answer,) = node.driver.prepare(ref)
+        assert answer.device_name == device["DeviceName"]
+        assert list(answer.cdi_device_ids) == device["CDIDeviceIDs"]
+    assert (node.mig_shapes(), node.mig_modes(), node.time_slices()) == (shapes, modes, slices)
+    there = (node.root / "state" / "cdi").iterdir()
+    assert {path.name: path.read_bytes() for path in there} == specs
+
+    for ref in left.refs.values():
+        node.driver.unprepare(ref)
+    static = name == "static-mig"
+    assert node.mig_shapes() == ({7: ["1g.10gb@0", "3g.40gb@4"]} if static else {})
+    assert node.mig_modes() == ({7: 1} if static else {})
+    assert node.time_slices() == {}
+    assert node.driver.left() == []
+
+
+def test_made_devices_go_whatever_this_driver_makes_itself(node: Node) -> None:
+    left = Left("dynamic-mig")
+    left.restore(node)
+    take_over(node, makes_mig=lambda: False)
+    for ref in left.refs.values():
+        node.driver.unprepare(ref)
+    assert node.left() == []
+
+
+@pytest.mark.parametrize("pod", ["mig1", "mig3"])
+def test_one_device_in_the_released_form_tells_of_all_of_the_node(node: Node, pod: str) -> None:
+    """As after an update of that driver: the other device is in the mended form."""
+    left = Left("dynamic-mig")
+    claims = left.prepared
+    made = entry_of(claims[left.refs[pod].uid])["mig"]["concrete"]
+    (made["migUUID"],) = (u for u, _, instance in migs_of(left) if instance == made["giId"])
+    left.restore(node, checkpoint=checkpoint(claims, boot_id=left.boot_id))
+    take_over(node, makes_mig=lambda: False)
+    for ref in left.refs.values():
+        node.driver.unprepare(ref)
+    assert node.left() == []
+
+
+def test_the_mended_form_leaves_devices_where_this_driver_makes_none(node: Node) -> None:
+    left = Left("dynamic-mig")
+    left.restore(node, checkpoint=mended(left))
+    take_over(node, makes_mig=lambda: False)
+    for ref in left.refs.values():
+        node.driver.unprepare(ref)
+    assert node.mig_shapes() == {1: ["1g.10gb@0", "3g.40gb@4"]}
+
+
+def everything() -> tuple[Left, dict[str, Any]]:
+    """The claims of `dynamic-mig`, with those of `shares` on a GPU that is free there."""
+    left, shares = Left("dynamic-mig"), Left("shares")
+    text = json.dumps([shares.prepared, shares.claims])
+    for gpu in ("gpu-0", "GPU-d7431763-6c98-41ab-b6f0-5556fa0cf18f"):
+        assert gpu in text
+    text = text.replace("gpu-0", "gpu-3")
+    text = text.replace(
+        "GPU-d7431763-6c98-41ab-b6f0-5556fa0cf18f", "GPU-fa8674c5-1b4e-486c-938e-ee3ef0563801"
+    )
+    prepared, claims = json.loads(text)
+    left.claims += claims
+    return left, left.prepared | prepared
+
+
+def test_whole_sliced_mig_and_shared_claims_of_one_file_are_taken_over(node: Node) -> None:
+    left, claims = everything()
+    left.restore(node, checkpoint=checkpoint(claims, boot_id=left.boot_id))
+    assert take_over(node).not_taken == {}
+    assert len(list(node.driver.claims.records.readable())) == 7
+    for ref in left.refs.values():
+        node.driver.prepare(ref)
+        node.driver.unprepare(ref)
+    assert node.mig_modes() == {}
+    assert node.time_slices() == {}
+    assert node.driver.claims.records.uids() == set()
+
+
+# One claim that is not understood
+
+
+def other_state(claim: dict[str, Any]) -> None:
+    claim["checkpointState"] = "PrepareFailed"
+
+
+def of_a_machine(claim: dict[str, Any]) -> None:
+    entry = entry_of(claim)
+    entry["vfio"] = entry["gpu"] or entry["mig"]
+    entry["gpu"] = entry["mig"] = None
+
+
+def another_uuid(claim: dict[str, Any]) -> None:
+    entry_of(claim)["mig"]["concrete"]["migUUID"] = "GPU-1-2-3"
+
+
+def gone(claim: dict[str, Any]) -> None:
+    entry_of(claim)["mig"]["concrete"]["giId"] = 7
+
+
+def of_another_place(claim: dict[str, Any]) -> None:
+    entry_of(claim)["mig"]["device"]["DeviceName"] = "gpu-1-mig-1g10gb-19-3"
+    claim["status"]["allocation"]["devices"]["results"][0]["device"] = "gpu-1-mig-1g10gb-19-3"
+
+
+def no_devices(claim: dict[str, Any]) -> None:
+    claim["preparedDevices"] = 7
+
+
+@pytest.mark.parametrize(
+    ("pod", "bend", "reason"),
+    [
+        ("mig1", other_state, "it is in state 'PrepareFailed', which is not known"),
+        ("whole", of_a_machine, "a GPU that is passed through to a virtual machine"),
+        ("mig1", another_uuid, "'GPU-1-2-3' is not what stands there"),
+        ("mig1", gone, "GPU instance 7 and compute instance 0 of GPU-0d73d2d1-6e60-4b69-ab11-"),
+        ("mig1", of_another_place, "is not there any more"),
+        ("sliced", no_devices, "its content is not that of a claim"),
+    ],
+)
+def test_one_that_is_not_understood_is_said_left_and_holds_up_no_other(
+    node: Node, pod: str, bend: Callable[[dict[str, Any]], None], reason: str
+) -> None:
+    left = Left("dynamic-mig")
+    claims, odd = deepcopy(left.prepared), left.refs[pod]
+    bend(claims[odd.uid])
+    left.restore(node, checkpoint=checkpoint(claims, boot_id=left.boot_id))
+    spec = node.root / "state" / "cdi" / f"k8s.gpu.nvidia.com-claim_{odd.uid}.yaml"
+    with capture_logs() as said:
+        found = take_over(node)
+        found.run()
+    (line,) = [one for one in said if one["log_level"] == "error"]
+    assert line["event"] == "claim not taken over from nvidia's driver"
+    assert (line["claim_uid"], line["pods"]) == (odd.uid, [pod])
+    assert reason in line["reason"]
+    assert "dra-driver cleanup" in line["advice"]
+    others = {name: ref for name, ref in left.refs.items() if name != pod}
+    assert node.driver.claims.records.uids() == {ref.uid for ref in others.values()}
+    # What is left is what that driver would read, and it has no other claim.
+    kept = (node.driver.plugin / "checkpoint.json").read_bytes()
+    assert kept == checkpoint({odd.uid: claims[odd.uid]}, boot_id=left.boot_id)
+
+    for ref in others.values():
+        node.driver.prepare(ref)
+        node.driver.unprepare(ref)
+    assert node.take_over().run(), "nothing that has ended comes back"
+    assert node.driver.claims.records.uids() == set()
+    assert spec.exists()
+    slices = {2: 3} if pod == "sliced" else {}
+    assert (node.mig_shapes(), node.time_slices()) == (
+        {1: ["1g.10gb@0"]} if pod == "mig1" else {},
+        slices,
+    )
+
+
+@FORMS
+def test_what_is_struck_out_leaves_a_file_that_driver_takes(form: Change) -> None:
+    left = Left("dynamic-mig")
+    data = form(left)
+    uids = sorted(left.prepared)
+    rest = without(data, uids[:2])
+    found = parse_checkpoint(rest)
+    assert [claim.uid for claim in found.claims] == uids[2:]
+    assert found.claims == parse_checkpoint(data).claims[2:]
+    if form is both:
+        claims = {uid: left.prepared[uid] for uid in uids[2:]}
+        assert rest == checkpoint(claims, boot_id=left.boot_id)
+        assert without(data, uids) == checkpoint({}, boot_id=left.boot_id)
