@@ -4,7 +4,9 @@ In: the driver's directory, the CDI folder and the kubelet's, and the GPUs; run 
 host's mounts can be changed: on the host, or in a container like the MPS supervisor's. Out: a node
 as it was before, and the list of what was removed; or an error, with what is left to be done.
 Rules: nothing while the driver or its supervisor runs, or while claims are prepared, unless that is
-forced; it can be repeated at any time; what belongs to NVIDIA's driver stays where it is in use.
+forced; it can be repeated at any time. What NVIDIA's own driver has prepared in this boot is taken
+back too; its checkpoint does not stay, since that driver refuses a GPU that a claim of it has, and
+does not start with a damaged one.
 """
 
 import os
@@ -27,10 +29,11 @@ from dra_driver.boot import read_boot_id
 from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.cdi.store import SpecStore
-from dra_driver.claims import takeover
+from dra_driver.claims import peer_claims, takeover
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.node import NodeClaims, NodeParts, open_claims
 from dra_driver.claims.removal import Removal, look
+from dra_driver.claims.takeover import TakeOver
 from dra_driver.devices.holders import Holders
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Inventory
@@ -38,7 +41,7 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvml_calls import NvmlCalls
 from dra_driver.devices.refusals import Refusals
 from dra_driver.devices.session import DriverSession
-from dra_driver.errors import DriverError, SetupError
+from dra_driver.errors import ConflictError, DriverError, SetupError, TransientError
 from dra_driver.kube.connect import connect
 from dra_driver.kube.resource import RESOURCE_SLICES
 from dra_driver.kubelet.sockets import is_live
@@ -74,9 +77,13 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _EMPTY_SECONDS = 5.0
 _MPS_SECONDS = 30.0
 _REQUEST_SECONDS = 20.0
-_THEIR_FILES = (takeover.FILE, "cp.lock", "pu.lock", "nvidia-cdi-hook", "mps")
+_THEIR_FILES = ("cp.lock", "pu.lock", "nvidia-cdi-hook", "mps")
 """What NVIDIA's driver has in the directory that it shares with this one."""
 
+_LOOK = (
+    "what is not understood was not taken back: look for MIG devices (nvidia-smi mig -lgi) and "
+    "time-slices that nobody needs"
+)
 _THEIR_DAEMON = re.compile(r".+-[0-9a-f]{5}")
 
 
@@ -142,12 +149,16 @@ def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
     found: list[str] = []
     problems: list[str] = []
     specs = SpecStore(settings.cdi_root)
+    stays: list[str] = []
     if directory.is_dir() or specs.uids():
-        left = look(directory, specs, read_boot_id(settings.proc_root))
+        boot_id = read_boot_id(settings.proc_root)
+        left, peers = look(directory, specs, boot_id), peer_claims.look(directory, boot_id)
         found += left.things
+        found += [f"{peer_claims.named(one)} of NVIDIA's driver" for one in peers.claims]
         found += [f"MPS domain {one}" for one in sorted(_requests(directory).list())]
-        if left.prepared and not settings.force:
-            text = f"claims are prepared on this node: {'; '.join(left.prepared)}"
+        prepared = [*left.prepared, *peers.in_use(specs)]
+        if prepared and not settings.force:
+            text = f"claims are prepared on this node: {'; '.join(prepared)}"
             if not settings.dry_run:
                 raise SetupError(
                     f"{text}; drain the node first, or add --force, and their pods lose what was "
@@ -157,6 +168,7 @@ def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
         if not settings.dry_run:
             with _node(settings, directory) as node:
                 problems = node.take_back()
+        stays = [] if problems else _put_aside(directory, specs, dry_run=settings.dry_run)
     files = [*_sockets(settings, directory), *_remains(directory)]
     groups = DaemonGroup(settings.cgroup_root or _CGROUPS).folders()
     found += [str(path) for path in (*files, *groups)]
@@ -168,7 +180,8 @@ def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
             f"{'; '.join([*problems, *failed])}; what could be removed is gone, and the command "
             "can be run again"
         )
-    return [f"{'would remove' if settings.dry_run else 'removed'}: {one}" for one in found] + said
+    did = "would remove" if settings.dry_run else "removed"
+    return [*(f"{did}: {one}" for one in found), *stays, *said]
 
 
 def _check_not_running(settings: Cleanup, directory: Path) -> None:
@@ -197,6 +210,7 @@ def _sockets(settings: Cleanup, directory: Path) -> list[Path]:
 class _Node:
     """How what claims have on this node is taken back."""
 
+    take_over: TakeOver
     removal: Removal
     requests: DomainRequests
     settings: Cleanup
@@ -204,7 +218,13 @@ class _Node:
     def take_back(self) -> list[str]:
         """Take all of it back; return what could not be."""
         with self._serving_mps():
-            problems = self.removal.run()
+            self.take_over.run()
+            problems = [
+                f"{f'claim UID {uid}' if uid else takeover.FILE} of NVIDIA's driver: {error}"
+                for uid, error in self.take_over.left.items()
+                if isinstance(error, ConflictError | TransientError)
+            ]
+            problems += self.removal.run()
             end = time.monotonic() + _MPS_SECONDS
             for domain in sorted(self.requests.list()):
                 try:
@@ -314,22 +334,44 @@ def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
     locks = NodeLocks(directory / "locks", clock)
     try:
         removal = Removal(holder[0], locks, clock)
-        yield _Node(removal=removal, requests=requests, settings=settings)
+        # Where their file does not say whether MIG devices were made for claims, they stay.
+        take_over = TakeOver(holder[0].holdings, locks, seen, lambda: False, clock)
+        yield _Node(take_over=take_over, removal=removal, requests=requests, settings=settings)
     finally:
         locks.close()
         session.close()
 
 
+def _put_aside(directory: Path, specs: SpecStore, *, dry_run: bool) -> list[str]:
+    """Rename a checkpoint of NVIDIA's driver that lists claims, or is damaged; say what stays.
+
+    The CDI specs of its claims go: their pods have ended, or `--force` says so.
+    """
+    left = peer_claims.look(directory, None)
+    if left.file is None or (dry_run and left.problem is None and not left.unread):
+        return []
+    why = [f"{peer_claims.named(one)}: {one.reason}" for one in left.unread]
+    if left.problem is not None:
+        why.append(left.problem)
+    if not dry_run:
+        for uid in specs.peers():
+            specs.delete(uid)
+        left.file.replace(directory / takeover.PUT_ASIDE)
+    did = "would put aside" if dry_run else "put aside"
+    return [f"{did}: {left.file}, as {'; '.join(why)}; {_LOOK}"]
+
+
 def _remains(directory: Path) -> list[Path]:
     """Return what is to be removed below the driver's directory, or that itself.
 
-    While NVIDIA's driver has a checkpoint there its files stay, but for daemons of ended claims.
+    Beside a checkpoint of NVIDIA's driver its files stay, but for daemons of ended claims.
     """
     if not directory.is_dir():
         return []
-    if not (directory / takeover.FILE).exists():
+    names = (takeover.FILE, takeover.PUT_ASIDE)
+    if not any((directory / name).exists() for name in names):
         return [directory]
-    ours = [path for path in directory.iterdir() if path.name not in _THEIR_FILES]
+    ours = [path for path in directory.iterdir() if path.name not in (*names, *_THEIR_FILES)]
     ours += [
         path for path in (directory / "mps").glob("*") if _THEIR_DAEMON.fullmatch(path.name) is None
     ]

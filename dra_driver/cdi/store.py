@@ -100,6 +100,14 @@ class SpecStore:
             if name.endswith(_SUFFIX)
         }
 
+    def peers(self) -> set[str]:
+        """Return the UIDs of the claims of which NVIDIA's driver has written a spec file."""
+        return {
+            name.removeprefix(_PREFIX).removesuffix(_PEER_SUFFIX)
+            for name in self._names(_PREFIX)
+            if name.endswith(_PEER_SUFFIX)
+        }
+
     def delete_leftovers(self) -> int:
         """Delete temporary files that a killed driver left behind; return how many there were.
 

@@ -12,9 +12,9 @@ from dra_driver.claims.checkpoint import RecordStore
 from dra_driver.claims.devices import DeviceRecord
 from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.ownership import Ownership
-from dra_driver.claims.record import ClaimRecord, RecordState
+from dra_driver.claims.record import ClaimRecord, MakeMigDevices, RecordState
 from dra_driver.devices.kinds import GpuPart, overlap
-from dra_driver.devices.model import GpuUuid
+from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.devices.shares import ConsumableSlot, ShareStrategy
 from dra_driver.errors import ConflictError, VersionError
 from dra_driver.sharing.base import SharingPlan
@@ -147,6 +147,22 @@ class Holdings:
         """
         there = self._others(gpu, ClaimUid(""))
         return [record for record in there.records if self.holds(record)]
+
+    def heir(self, slot: MigSlot, uid: ClaimUid) -> ClaimUid | None:
+        """Return a claim other than `uid` with which the MIG device made at a place is to go.
+
+        There is one where several had a share of it that NVIDIA's driver had made for them.
+
+        Raises:
+            StateError: they cannot be read.
+        """
+        for record in self._others(slot.gpu, uid).records:
+            made = (one for one in record.realisations if isinstance(one, MakeMigDevices))
+            if self.holds(record) and any(
+                place.slot == slot for one in made for place in one.places
+            ):
+                return record.ref.uid
+        return None
 
     def users_of(self, gpu: GpuUuid) -> Sequence[ClaimRecord]:
         """Return the records of the claims that hold something of a GPU, or will hold it again.

@@ -7,7 +7,7 @@ turned off when the last MIG device made here has gone.
 All is called with the GPUs locked, but for what only lists.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, assert_never
 
 import structlog
@@ -101,6 +101,7 @@ class MigDevices:
         inventory: the GPUs of this node.
         switches: told which GPUs were switched to MIG mode, or could not be, and for which claim.
         switches_modes: whether MIG mode may be turned on for a claim.
+        heir: returns another claim that has the MIG device at a place, with which it is to go then.
     """
 
     def __init__(
@@ -111,7 +112,9 @@ class MigDevices:
         switches: SwitchObserver,
         *,
         switches_modes: bool,
+        heir: Callable[[MigSlot, ClaimUid], ClaimUid | None] = lambda *_: None,
     ) -> None:
+        self._heir = heir
         self._hardware = hardware
         self._ownership = ownership
         self._inventory = inventory
@@ -172,13 +175,17 @@ class MigDevices:
     def unmake(self, done: MakeMigDevices, uid: ClaimUid) -> None:
         """Destroy MIG devices that were made for the claim, and put MIG mode back.
 
-        What is at their places but was made by others stays. The others are destroyed although
-        one cannot be.
+        What is at their places but was made by others stays, and what another claim has a share
+        of goes with that one. The others are destroyed although one cannot be.
         """
         failures: list[DriverError] = []
         for place in done.places:
             try:
-                self._destroy(place.slot, uid)
+                heir = self._heir(place.slot, uid)
+                if heir is None:
+                    self._destroy(place.slot, uid)
+                elif self._ownership.maker(place.slot) == uid:
+                    self._ownership.note(place.slot, heir)
             except DriverError as error:
                 failures.append(error)
         if failures:

@@ -140,6 +140,11 @@ class PeerCheckpoint:
     claims: tuple[PeerClaim, ...]
     unread: tuple[UnreadClaim, ...] = ()
 
+    @property
+    def all(self) -> tuple[PeerClaim | UnreadClaim, ...]:
+        """All claims that the file lists."""
+        return (*self.claims, *self.unread)
+
 
 def parse_checkpoint(data: bytes) -> PeerCheckpoint:
     """Return what a checkpoint says.

@@ -45,6 +45,9 @@ FILE = "checkpoint.json"
 TAKEN_OVER = "checkpoint.json.taken-over"
 """Where the file is when all of it has been written as records: for people, nobody reads it."""
 
+PUT_ASIDE = "checkpoint.json.put-aside"
+"""Where `dra-driver cleanup` leaves a file whose claims could not be taken over: likewise."""
+
 _THEIR_LOCKS = ("pu.lock", "cp.lock")
 _LOCK_SECONDS = 5.0
 
@@ -85,13 +88,12 @@ class TakeOver:
         self._makes_mig = makes_mig
         self._clock = clock
         self._step = step
-        self._said: dict[str, str] = {}
-        """Of each claim that was not taken over, or of the file as "", what was last said."""
+        self._left: dict[str, DriverError] = {}
 
     @property
-    def not_taken(self) -> Mapping[str, str]:
-        """Why what was left by the last run was: by claim UID, or of the file as ""."""
-        return self._said
+    def left(self) -> Mapping[str, DriverError]:
+        """Why the last run has not taken over claims, by their UIDs, or with "" the file."""
+        return self._left
 
     def run_first(self, wait_for_gpus: Callable[[float], object], seconds: float) -> None:
         """Take over before the kubelet is served, waiting for the first look at the GPUs."""
@@ -110,7 +112,7 @@ class TakeOver:
         What stands in the way is logged, once.
         """
         if not self._is_due:
-            self._said = {}
+            self._left = {}
             return True
         deadline = self._clock() + _LOCK_SECONDS
         try:
@@ -118,14 +120,14 @@ class TakeOver:
             with self._locks.claim(FILE, deadline), self._without_them():
                 return self._take_over(deadline)
         except DriverError as error:
-            if str(error) != self._said.get(""):
+            if str(error) != str(self._left.get("")):
                 log.error(  # noqa: TRY400 (the reason is the whole of it)
                     "node not taken over from nvidia's driver",
                     file=str(self._directory / FILE),
                     reason=str(error),
                     advice=_advice(error),
                 )
-            self._said = {"": str(error)}
+            self._left = {"": error}
             return False
 
     def _take_over(self, deadline: float) -> bool:
@@ -142,7 +144,7 @@ class TakeOver:
         taken = [claim.uid for claim in checkpoint.claims if claim.uid not in left]
         if not left and not checkpoint.unread:
             self._put_aside()
-            self._said = {}
+            self._left = {}
             return True
         if taken:
             self._strike(data, taken)
@@ -166,24 +168,20 @@ class TakeOver:
                 left[record.ref.uid] = StateError("another claim has its GPU already")
         return left
 
-    def _say_left(self, checkpoint: PeerCheckpoint, left: Mapping[str, DriverError]) -> None:
+    def _say_left(self, checkpoint: PeerCheckpoint, left: dict[str, DriverError]) -> None:
         """Log why claims were left, each reason once."""
-        reasons: list[tuple[str, str, tuple[str, ...], str]] = [
-            (claim.uid, str(left[claim.uid]), claim.pods, _advice(left[claim.uid]))
-            for claim in checkpoint.claims
-            if claim.uid in left
-        ]
-        reasons += [(one.uid, one.reason, one.pods, _STUCK) for one in checkpoint.unread]
-        for uid, reason, pods, advice in reasons:
-            if self._said.get(uid) != reason:
+        left = {**left, **{one.uid: StateError(one.reason) for one in checkpoint.unread}}
+        for one in checkpoint.all:
+            error = left.get(one.uid)
+            if error is not None and str(error) != str(self._left.get(one.uid)):
                 log.error(
                     "claim not taken over from nvidia's driver",
-                    claim_uid=uid[:_MOST_SAID],
-                    pods=list(pods),
-                    reason=reason,
-                    advice=advice,
+                    claim_uid=one.uid[:_MOST_SAID],
+                    pods=list(one.pods),
+                    reason=str(error),
+                    advice=_advice(error),
                 )
-        self._said = {uid: reason for uid, reason, _, _ in reasons}
+        self._left = left
 
     def _node(self, checkpoint: PeerCheckpoint) -> Node:
         inventory = self._inventory.current()

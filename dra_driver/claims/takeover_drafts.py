@@ -8,7 +8,7 @@ no GPU of the node has one that belongs to no claim, or waits in MIG mode for on
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -343,7 +343,7 @@ class Drafts:
         """Yield what that driver did so that devices exist, by GPU."""
         by_gpu: dict[GpuUuid, dict[RecordedPartition, None]] = {}
         for entry in devices:
-            device = entry.device
+            device = entry.device.of if isinstance(entry.device, RecordedShare) else entry.device
             if entry.admin_access:
                 continue
             if isinstance(device, RecordedMig) and device.made_here:
@@ -408,9 +408,7 @@ def _shared(
         strategy=ShareStrategy.TIME_SLICING,
         memory_mib=result.consumed.get("memory", 0) // _MIB,
     )
-    # Of several tenants none can say that it is the last: the MIG device stays.
-    of = replace(device, made_here=False) if isinstance(device, RecordedMig) else device
-    return RecordedShare(of=of, slot=slot)
+    return RecordedShare(of=device, slot=slot)
 
 
 def _known(noted: int | None, live: int | None) -> int:

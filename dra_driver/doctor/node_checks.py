@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dra_driver.cdi.control_nodes import UVM
+from dra_driver.claims import peer_claims
+from dra_driver.claims.peer_claims import PeerClaims
 from dra_driver.devices.holders import listed
 from dra_driver.devices.model import Inventory, MigMode
 from dra_driver.devices.modprobe import BY_HAND
@@ -228,6 +230,12 @@ def sockets(facts: SocketFacts) -> Iterator[Seen]:
         )
 
 
+_NOT_TAKEN_OVER = (
+    "its pods keep running; start NVIDIA's driver again and remove it once they have ended, or "
+    "drain the node and run dra-driver cleanup there"
+)
+
+
 def others(facts: OtherFacts) -> Iterator[Seen]:
     """Judge what other software that gives out GPUs has on this node."""
     if facts.device_plugins:
@@ -235,13 +243,36 @@ def others(facts: OtherFacts) -> Iterator[Seen]:
             f"a device plugin of NVIDIA's listens here: {named(facts.device_plugins)}",
             "remove it from this node; while it gives out GPUs, this driver publishes none",
         )
-    if facts.checkpoint is not None:
-        yield info(
-            f"NVIDIA's DRA driver has run here: {facts.checkpoint}",
-            "see that its DaemonSet is removed, and that pods it prepared have ended",
-        )
-    if not (facts.device_plugins or facts.checkpoint):
+    yield from _peer(facts.peer)
+    if not facts.device_plugins and facts.peer.file is None:
         yield ok("no device plugin, and nothing of NVIDIA's DRA driver")
+
+
+def _peer(peer: PeerClaims) -> Iterator[Seen]:
+    """Judge what NVIDIA's DRA driver had prepared and this driver has not taken over."""
+    if peer.file is None:
+        return
+    if peer.problem is not None and peer.is_of_this_boot:
+        yield warning(
+            f"NVIDIA's DRA driver has run here, and its claims are not taken over: {peer.file}: "
+            f"{peer.problem}",
+            _NOT_TAKEN_OVER,
+        )
+        return
+    unread = peer.unread if peer.is_of_this_boot else ()
+    for claim in unread:
+        yield warning(
+            f"NVIDIA's DRA driver had prepared {peer_claims.named(claim)}, which is not taken "
+            f"over: {claim.reason}",
+            _NOT_TAKEN_OVER,
+        )
+    if not unread:
+        yield info(
+            f"NVIDIA's DRA driver has run here, and lists {count(len(peer.claims), 'claim')}: "
+            f"{peer.file}",
+            "see that its DaemonSet is removed; this driver takes its claims over when it starts, "
+            "and logs why where it does not",
+        )
 
 
 def labelled(facts: DriverFacts, labels: Iterable[str], node: str) -> Iterator[Seen]:

@@ -8,12 +8,16 @@ NVML is opened once for all that is asked of it, and closed.
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dra_driver.boot import read_boot_id
 from dra_driver.cdi.control_nodes import CONTROL_NODES, REQUIRED
 from dra_driver.cdi.nodes import known_numbers
 from dra_driver.cdi.spec import KIND
+from dra_driver.claims import peer_claims
+from dra_driver.claims.peer_claims import PeerClaims
 from dra_driver.devices.control_groups import MOUNTINFO, find_hierarchy, kernel_counts_gpus
 from dra_driver.devices.exclusion import without_excluded
 from dra_driver.devices.exclusion_note import read_note
@@ -25,6 +29,7 @@ from dra_driver.devices.session import DriverSession
 from dra_driver.devices.versions import running_driver
 from dra_driver.doctor.places import Places, names_in, read_text
 from dra_driver.doctor.runtime_config import RuntimeConfig, read_runtime_configs
+from dra_driver.errors import DriverError
 from dra_driver.kubelet.sockets import is_live
 
 _NVIDIA = "0x10de"
@@ -34,7 +39,6 @@ _DISPLAY = "0x03"
 _KIND = re.compile(r"""(?:^|[{,])\s*["']?kind["']?\s*:\s*["']?([^"',\s}]+)""", re.MULTILINE)
 _SPEC_ENDINGS = (".json", ".yaml", ".yml")
 _MOST_SPECS = 2000
-_PEERS_CHECKPOINT = "checkpoint.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +92,12 @@ class SocketFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFacts:
-    """What other software that gives out GPUs has on this node."""
+    """What other software that gives out GPUs has on this node.
 
-    checkpoint: Path | None = None
+    `peer` is what NVIDIA's own DRA driver has prepared here and was not taken over.
+    """
+
+    peer: PeerClaims = field(default_factory=PeerClaims)
     device_plugins: tuple[str, ...] = ()
 
 
@@ -231,15 +238,20 @@ def socket_facts(places: Places) -> SocketFacts:
 
 def other_facts(places: Places) -> OtherFacts:
     """Look for what NVIDIA's DRA driver and device plugins keep on a node."""
-    checkpoint = places.plugins / DRIVER_NAME / _PEERS_CHECKPOINT
     folder = places.plugins.parent / "device-plugins"
     if not folder.is_dir():
         folder = places.on_host("/var/lib/kubelet/device-plugins") or folder
     sockets = [name for name in names_in(folder) if name.startswith("nvidia")]
     return OtherFacts(
-        checkpoint=checkpoint if checkpoint.exists() else None,
+        peer=peer_claims.look(places.plugins / DRIVER_NAME, _boot_id(places)),
         device_plugins=tuple(name for name in sockets if is_live(folder / name)),
     )
+
+
+def _boot_id(places: Places) -> str | None:
+    with suppress(DriverError):
+        return read_boot_id(places.roots.proc)
+    return None
 
 
 def runtime_configs(

@@ -17,6 +17,7 @@ from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from worlds.configs import HALF, LONG
 from worlds.nvidia import checkpoint
+from worlds.nvidia_files import FOLDERS, Left, entry_of
 from worlds.process import SLICES, ProcessNode, eventually
 
 MIG = "gpu-0-mig-1g10gb-19-0"
@@ -145,7 +146,7 @@ def test_of_a_node_that_was_drained_nothing_stays(
     ) in said
 
 
-def test_a_checkpoint_of_nvidias_driver_and_its_daemons_stay(
+def test_a_checkpoint_that_cannot_be_read_is_put_aside_and_daemons_of_its_claims_stay(
     node: ProcessNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node.install_gpus("h100x8")
@@ -156,10 +157,70 @@ def test_a_checkpoint_of_nvidias_driver_and_its_daemons_stay(
     node.driver.wait_log("node not taken over from nvidia's driver")
     node.wait_devices(8)
     node.driver.kill()
+    spec = node.place.cdi_root / "k8s.gpu.nvidia.com-claim_uid-theirs.yaml"
+    spec.parent.mkdir(exist_ok=True)
+    spec.touch()
+    assert main(command(node)) == 1
+    refused = capsys.readouterr().err
+    assert "prepared on this node: claim UID uid-theirs of NVIDIA's driver; drain" in refused
+    spec.unlink()
     assert main(command(node)) == 0
-    assert sorted(path.name for path in node.place.data.iterdir()) == ["checkpoint.json", "mps"]
+    said = capsys.readouterr().out
+    assert f"put aside: {node.place.data}/checkpoint.json, as its content is not that" in said
+    names = ["checkpoint.json.put-aside", "mps"]
+    assert sorted(path.name for path in node.place.data.iterdir()) == names
     assert theirs.is_dir()
     assert not list(node.place.registry.iterdir())
+    assert main(command(node)) == 0
+    assert sorted(path.name for path in node.place.data.iterdir()) == names
+
+
+@pytest.mark.usefixtures("needs_root", "real_userspace")
+@pytest.mark.parametrize("name", FOLDERS)
+def test_what_nvidias_driver_had_prepared_is_taken_back_when_its_pods_have_ended(
+    node: ProcessNode, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = node.install_gpus("h100x8", Options(userspace="real"))
+    left = Left(name)
+    left.restore_machine(machine)
+    left.restore_files(node.place.data, node.place.cdi_root)
+    before = files(node)
+    assert main(command(node)) == 1
+    refused = capsys.readouterr().err
+    for pod, ref in left.refs.items():
+        assert f"claim UID {ref.uid} (pod {pod}) of NVIDIA's driver" in refused
+    assert main(command(node, "--dry-run")) == 0
+    assert f"would remove: claim UID {ref.uid} (pod {pod})" in capsys.readouterr().out
+    assert files(node) == before
+    for path in node.place.cdi_root.iterdir():
+        path.unlink()  # as at the end of a claim that was not taken over
+    assert main(command(node)) == 0, capsys.readouterr().err
+    assert files(node) == []
+    static = name == "static-mig"
+    assert migs(machine) == (2 if static else 0)
+    assert [one.gpu.minor for one in machine.status() if one.mig_mode] == ([7] if static else [])
+    assert not any(one.time_slice for one in machine.status())
+
+
+def test_a_claim_of_nvidias_driver_that_is_not_understood_keeps_no_gpu_from_it(
+    node: ProcessNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = node.install_gpus("h100x8")
+    left = Left("dynamic-mig")
+    left.restore_machine(machine)
+    claims, odd = left.prepared, left.refs["whole"]
+    entry_of(claims[odd.uid])["vfio"] = {}
+    claims = {uid: claim for uid, claim in claims.items() if uid != left.refs["sliced"].uid}
+    data = checkpoint(claims, boot_id=left.boot_id)
+    left.restore_files(node.place.data, node.place.cdi_root, checkpoint=data)
+    assert main(command(node, "--force")) == 0, capsys.readouterr().err
+    said = capsys.readouterr().out
+    assert f"as claim UID {odd.uid} (pod whole): it has a device of no known kind" in said
+    kept = node.place.data / "checkpoint.json.put-aside"
+    assert kept.read_bytes() == checkpoint({odd.uid: claims[odd.uid]}, boot_id=left.boot_id)
+    assert not (node.place.data / "checkpoint.json").exists()
+    assert list(node.place.cdi_root.iterdir()) == []
+    assert migs(machine) == 0
 
 
 def test_of_a_node_that_was_taken_over_nothing_stays(node: ProcessNode) -> None:

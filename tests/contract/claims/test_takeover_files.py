@@ -88,7 +88,7 @@ def test_claims_are_answered_as_before_and_after_them_all_is_as_it_was(
     shapes, modes, slices = node.mig_shapes(), node.mig_modes(), node.time_slices()
     specs = {path.name: path.read_bytes() for path in (left.folder / "cdi").iterdir()}
     with capture_logs() as said:
-        assert take_over(node).not_taken == {}
+        assert take_over(node).left == {}
     assert not [line for line in said if line["log_level"] in ("error", "warning")]
     assert not (node.driver.plugin / "checkpoint.json").exists()
 
@@ -161,7 +161,7 @@ def everything() -> tuple[Left, dict[str, Any]]:
 def test_whole_sliced_mig_and_shared_claims_of_one_file_are_taken_over(node: Node) -> None:
     left, claims = everything()
     left.restore(node, checkpoint=checkpoint(claims, boot_id=left.boot_id))
-    assert take_over(node).not_taken == {}
+    assert take_over(node).left == {}
     assert len(list(node.driver.claims.records.readable())) == 7
     for ref in left.refs.values():
         node.driver.prepare(ref)
@@ -169,6 +169,37 @@ def test_whole_sliced_mig_and_shared_claims_of_one_file_are_taken_over(node: Nod
     assert node.mig_modes() == {}
     assert node.time_slices() == {}
     assert node.driver.claims.records.uids() == set()
+
+
+@pytest.mark.parametrize("first", ["mig1", "other"])
+def test_a_made_device_that_several_share_goes_with_the_last_of_them(
+    node: Node, first: str
+) -> None:
+    """As with gate ConsumableShares beside DynamicMIG: the second claim is like the first."""
+    left = Left("dynamic-mig")
+    refs = {"mig1": left.refs["mig1"], "other": node.claim("gpu-1-mig-1g10gb-19-0", name="other")}
+    told = left.prepared[refs["mig1"].uid]
+    claims = {}
+    for name, ref in refs.items():
+        text = json.dumps(told).replace(refs["mig1"].uid, ref.uid)
+        claim = json.loads(text)
+        (result,) = claim["status"]["allocation"]["devices"]["results"]
+        result |= {"shareID": f"share-{name}", "consumedCapacity": {"memory": "0", "shares": "1"}}
+        claims[ref.uid] = claim
+    left.restore(node, checkpoint=checkpoint(claims, boot_id=left.boot_id))
+    for ref in refs.values():
+        status = claims[ref.uid]["status"]
+        node.driver.api.claims[ref.namespace, ref.name]["status"] = status
+    node.machine.destroy_mig(next(one.uuid for one in node.migs(1) if one.start == 4))
+    assert take_over(node).left == {}
+    last = next(name for name in refs if name != first)
+    node.driver.prepare(refs[last])
+    node.driver.unprepare(refs[first])
+    assert node.driver.reconciler(ReconcileTiming()).mend() == set()
+    assert node.mig_shapes() == {1: ["1g.10gb@0"]}
+    node.driver.unprepare(refs[last])
+    assert (node.mig_shapes(), node.mig_modes()) == ({}, {})
+    assert node.driver.claims.ownership.made() == {}
 
 
 # One claim that is not understood

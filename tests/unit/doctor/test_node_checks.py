@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 import make
+from dra_driver.claims.nvidia_checkpoint import UnreadClaim
+from dra_driver.claims.peer_claims import PeerClaims
 from dra_driver.devices.exclusion import Exclusion, without_excluded
 from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import MigMode, SickGpu
@@ -177,8 +179,22 @@ def test_others_that_give_out_gpus_on_the_node_are_named() -> None:
     assert severities(node_checks.others(OtherFacts())) == [OK]
     plugin = OtherFacts(device_plugins=("nvidia-gpu.sock",))
     assert severities(told(node_checks.others(plugin))) == [WARNING]
-    peer = OtherFacts(checkpoint=Path("/p/checkpoint.json"))
+    peer = OtherFacts(peer=PeerClaims(file=Path("/p/checkpoint.json")))
     assert severities(node_checks.others(peer)) == [INFO]
+
+
+def test_what_of_nvidias_driver_is_not_taken_over_is_named_with_its_pods() -> None:
+    file = Path("/p/checkpoint.json")
+    odd = UnreadClaim(uid="uid-1", reason="it is in state 'Paused'", pods=("train-0",))
+    (seen,) = told(node_checks.others(OtherFacts(peer=PeerClaims(file=file, unread=(odd,)))))
+    assert seen.severity is WARNING
+    assert "claim UID uid-1 (pod train-0), which is not taken over: it is in state" in seen.text
+    assert "dra-driver cleanup" in seen.advice
+    damaged = PeerClaims(file=file, problem="the checksum of its part v2 does not match")
+    (seen,) = told(node_checks.others(OtherFacts(peer=damaged)))
+    assert (seen.severity, "/p/checkpoint.json: the checksum" in seen.text) == (WARNING, True)
+    old = PeerClaims(file=file, unread=(odd,), is_of_this_boot=False)
+    assert severities(node_checks.others(OtherFacts(peer=old))) == [INFO]
 
 
 def test_a_node_with_gpus_and_no_label_is_told_the_command() -> None:

@@ -17,6 +17,7 @@ from dra_driver.doctor.node_facts import (
     spec_facts,
 )
 from dra_driver.doctor.places import Places, host_root, read_text
+from worlds.nvidia_files import Left
 
 KIND = "k8s.gpu.nvidia.com/claim"
 
@@ -103,15 +104,19 @@ def test_sockets_with_a_listener_are_told_from_dead_ones(places: Places) -> None
 
 
 def test_what_others_keep_on_the_node_is_found(places: Places) -> None:
-    assert other_facts(places).checkpoint is None
+    assert other_facts(places).peer.file is None
     plugin = listening(places.plugins.parent / "device-plugins/nvidia-gpu.sock")
     checkpoint = places.plugins / "gpu.nvidia.com/checkpoint.json"
     checkpoint.parent.mkdir()
-    checkpoint.touch()
+    checkpoint.write_bytes(Left("dynamic-mig").checkpoint)
     facts = other_facts(places)
     plugin.close()
     assert facts.device_plugins == ("nvidia-gpu.sock",)
-    assert facts.checkpoint == checkpoint
+    assert facts.peer.file == checkpoint
+    pods = {pod for claim in facts.peer.claims for pod in claim.pods}
+    assert pods == {"whole", "mig1", "mig3", "sliced"}
+    checkpoint.write_bytes(b"")
+    assert other_facts(places).peer.problem is not None
 
 
 def test_processes_are_seen_in_the_nodes_own_procfs_alone(places: Places) -> None:
