@@ -21,6 +21,7 @@ FROM_ELSEWHERE = {
     "dra_driver/claims/validity.py": "repeats an error of the API client",
     "dra_driver/devices/nvml_memory_limits.py": "NVML's own words",
     "dra_driver/mps/cli.py": "a quantity that cannot be read, with the setting's name",
+    "dra_driver/claims/takeover.py": "what claims/nvidia_checkpoint.py says of a claim",
     "dra_driver/claims/config.py": "what api/ says of a config: docs/claim-configs.md",
     "dra_driver/mps/requests.py": "repeats an error of another class",
     "dra_driver/devices/nvml_calls.py": "repeats an error for another caller",
