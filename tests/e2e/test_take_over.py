@@ -1,8 +1,10 @@
 """A node goes from NVIDIA's DRA driver to this one under running pods, whose containers restart.
 
-What that driver leaves is made of what this one has prepared: its checkpoint, whose newest part is
-`v2` or, of its first releases, `v1`; CDI specs in its shape and under its names, with the hook
-program to which they lead. Containers then start from these, through the kubelet and containerd.
+What that driver leaves is made of what it has left elsewhere (`tests/data/nvidia-driver`) and of
+what this one has prepared: each claim is one of its `dynamic-mig`, under the names, ids and UUIDs
+of this node; CDI specs are in its shape and under its names, with the hook program to which they
+lead. Containers then start from these, through the kubelet and containerd. This driver prepares
+under `--mig on-demand`, as that one with DynamicMIG, and takes over with its own default.
 """
 
 import json
@@ -19,7 +21,7 @@ from testbed.node import GpuNode
 from containers import Containers
 from dra_driver.boot import read_boot_id
 from dra_driver.claims.checkpoint import stored_records
-from dra_driver.claims.devices import DeviceRecord, RecordedGpu, RecordedMig
+from dra_driver.claims.devices import RecordedGpu, RecordedMig
 from dra_driver.claims.record import ClaimRecord
 from dra_driver.doctor.cluster_facts import Feature
 from e2e.conftest import node_of
@@ -28,11 +30,13 @@ from e2e.nvidia_specs import NvidiaSpecs
 from e2e.scene import NAMESPACE, Scene
 from e2e.shares import environment, restarted
 from e2e.sharing import Shared
-from e2e.test_mig import migs, seen, template, there
+from e2e.test_mig import migs, seen, there
 from worlds.nvidia import checkpoint
+from worlds.nvidia_files import Left, entry_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster, needs(Feature.COUNTERS)]
 
+TEMPLATE = "ResourceClaimTemplate"
 THEIRS = "PREPARED_BY=nvidia"
 """Added to their specs, so that it is seen in containers by which spec they were made."""
 
@@ -43,18 +47,21 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
         yield node
 
 
-def prepared_by_nvidia(scene: Scene, specs: NvidiaSpecs, newest: str) -> None:
+def prepared_by_nvidia(scene: Scene, specs: NvidiaSpecs, form: str) -> None:
     """Make it look as if NVIDIA's driver had prepared what is prepared; nothing runs meanwhile."""
     place = scene.node.place
     statuses = {
         one["metadata"]["uid"]: one["status"] for one in scene.api.all("ResourceClaim", NAMESPACE)
     }
     records = stored_records(place.data).records
-    claims = {record.ref.uid: as_theirs(record, statuses[record.ref.uid]) for record in records}
+    claims = {
+        record.ref.uid: as_theirs(record, statuses[record.ref.uid], mended=form == "mended")
+        for record in records
+    }
     boot_id = read_boot_id(place.driver_root / "proc")
     for name in ("claims", "gpus", "mig"):
         shutil.rmtree(place.data / name)
-    noted = checkpoint(claims, boot_id=boot_id, newest=newest)
+    noted = checkpoint(claims, boot_id=boot_id, newest="v1" if form == "v1" else "v2")
     (place.data / "checkpoint.json").write_bytes(noted)
     for record in records:
         ours = place.cdi_root / f"k8s.gpu.nvidia.com-claim_{record.ref.uid}.json"
@@ -63,40 +70,53 @@ def prepared_by_nvidia(scene: Scene, specs: NvidiaSpecs, newest: str) -> None:
         ours.with_suffix(".yaml").write_text(theirs)
 
 
-def as_theirs(record: ClaimRecord, status: Object) -> Object:
-    """A claim as that driver notes it."""
-    group = {
-        "devices": [noted(entry) for entry in record.devices],
-        "configState": {"mpsControlDaemonID": "", "timeSliceApplied": bool(record.plans)},
-    }
-    return {
-        "checkpointState": "PrepareCompleted",
-        "status": status,
-        "preparedDevices": [group],
-    }
-
-
-def noted(entry: DeviceRecord) -> Object:
-    told = {
+def as_theirs(record: ClaimRecord, status: Object, *, mended: bool) -> Object:
+    """A claim as that driver notes it: one that it did note, moved to another device."""
+    left = Left("dynamic-mig")
+    (entry,) = record.devices
+    is_mig = isinstance(entry.device, RecordedMig)
+    pod = "mig1" if is_mig else "sliced" if record.plans else "whole"
+    claim = left.prepared[left.refs[pod].uid]
+    claim["status"] = status
+    noted = entry_of(claim)
+    if isinstance(entry.device, RecordedMig):
+        mig = entry.device
+        noted["mig"]["concrete"] |= {
+            "parentMinor": int(entry.name.split("-")[1]),
+            "giId": mig.gpu_instance,
+            "ciId": mig.compute_instance,
+            "migUUID": mig.uuid if mended else mig.gpu,
+            "parentUUID": mig.gpu,
+        }
+    else:
+        assert isinstance(entry.device, RecordedGpu)
+        noted["gpu"]["info"]["uuid"] = entry.device.gpu
+    noted["mig" if is_mig else "gpu"]["device"] |= {
         "Requests": list(entry.request_names),
         "PoolName": entry.pool,
         "DeviceName": entry.name,
         "CDIDeviceIDs": list(entry.cdi_device_ids),
     }
-    match entry.device:
-        case RecordedGpu(gpu=uuid):
-            return {"gpu": {"info": {"uuid": uuid}, "device": told}, "mig": None}
-        case RecordedMig() as mig:
-            concrete = {
-                "parentMinor": int(entry.name.split("-")[1]),
-                "giId": mig.gpu_instance,
-                "ciId": mig.compute_instance,
-                "migUUID": mig.uuid,
-                "parentUUID": mig.gpu,
-            }
-            return {"gpu": None, "mig": {"concrete": concrete, "device": told}}
-        case other:
-            raise AssertionError(other)
+    return claim
+
+
+def restart_driver(node: GpuNode, **env: str) -> None:
+    node.driver.stop()
+    node.driver.env |= env
+    node.driver.start()
+    node.wait_published()
+
+
+def published(scene: Scene) -> list[Object]:
+    slices = scene.api.all("ResourceSlice")
+    return [device for one in slices for device in one["spec"].get("devices", ())]
+
+
+def allocated(scene: Scene) -> list[Object]:
+    claims = scene.api.all("ResourceClaim", NAMESPACE)
+    return [
+        result for claim in claims for result in claim["status"]["allocation"]["devices"]["results"]
+    ]
 
 
 def restart_container(scene: Scene, pod: str, times: int) -> None:
@@ -107,45 +127,55 @@ def restart_container(scene: Scene, pod: str, times: int) -> None:
     )
 
 
-@pytest.mark.parametrize("newest", ["v2", "v1"])
+@pytest.mark.parametrize("form", ["released", "v1", "mended"])
 def test_pods_keep_their_devices_over_the_change_and_all_is_clean_after_them(
-    scene: Scene, containers: Containers, newest: str
+    scene: Scene, containers: Containers, form: str
 ) -> None:
     node, place = scene.node, scene.node.place
     specs = NvidiaSpecs(containers, place.driver_root, place.data)
+    restart_driver(node, MIG="on-demand")
     interval = {"interval": "Long"}
     sliced = Shared.make(
         scene, "sliced", gpu=gpu_config(strategy="TimeSlicing", timeSlicingConfig=interval)
-    )
-    whole = sliced.pod("whole")
-    part = scene.pod("part", templates=[template(scene, migs(mig="1g.10gb"))])
-    scene.running(whole, part, timeout=120)
-    gpus, parts = scene.gpus(whole), seen(scene, part)
+    ).pod("sliced")
+    whole = scene.pod("whole", templates=[scene.template()])
+    parts = [
+        scene.pod(name, templates=[scene.make(TEMPLATE, name, {"spec": {"spec": spec}})])
+        for name, spec in (("small", migs(mig="1g.10gb")), ("large", migs(mig="3g.40gb")))
+    ]
+    scene.running(whole, sliced, *parts, timeout=120)
+    gpus = {pod: scene.gpus(pod) for pod in (whole, sliced)}
+    devices = {pod: seen(scene, pod) for pod in parts}
     settings = node.machine.settings()
 
     node.driver.stop()
-    prepared_by_nvidia(scene, specs, newest)
+    prepared_by_nvidia(scene, specs, form)
     written = {path.name: path.read_text() for path in place.cdi_root.iterdir()}
-    for pod in (whole, part):
+    for pod in (sliced, parts[0]):
         restart_container(scene, pod, 1)  # no driver is asked: the kubelet knows the ids
         assert environment(scene, pod)["PREPARED_BY"] == "nvidia"
+    del node.driver.env["MIG"]
     node.driver.start()
     assert node.driver.wait_log("node taken over from nvidia's driver")
     node.wait_published()
 
-    for pod in (whole, part):
+    for pod in (sliced, parts[0]):
         restart_container(scene, pod, 2)
         assert environment(scene, pod)["PREPARED_BY"] == "nvidia"
     node.cluster.stop("kubelet")
     node.cluster.start("kubelet")  # it asks for all claims again
     new = scene.pod("new", templates=[scene.template()])
     scene.running(new, timeout=90)
-    scene.running(whole, part)
-    assert (scene.gpus(whole), seen(scene, part)) == (gpus, parts)
+    scene.running(whole, sliced, *parts)
+    assert {pod: scene.gpus(pod) for pod in gpus} == gpus
+    assert {pod: seen(scene, pod) for pod in parts} == devices
     assert "PREPARED_BY" not in environment(scene, new)
-    assert scene.gpus(new) != gpus
+    assert scene.gpus(new) not in gpus.values()
     assert node.machine.settings() == settings
     assert {name: (place.cdi_root / name).read_text() for name in written} == written
+    # Devices that claims have are published under this driver's default too.
+    names = {device["name"] for device in published(scene)}
+    assert names >= {result["device"] for result in allocated(scene)}
 
     scene.rewritten()
     scene.clear()
