@@ -7,7 +7,7 @@ turned off when the last MIG device made here has gone.
 All is called with the GPUs locked, but for what only lists.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, assert_never
 
 import structlog
@@ -21,8 +21,8 @@ from dra_driver.claims.devices import (
     RecordedPartition,
     RecordedShare,
 )
+from dra_driver.claims.holdings import Holdings
 from dra_driver.claims.model import ClaimUid
-from dra_driver.claims.ownership import Ownership
 from dra_driver.claims.record import ClaimRecord, MakeMigDevices
 from dra_driver.devices.kinds import GpuPart, NodeDevice
 from dra_driver.devices.model import (
@@ -97,26 +97,24 @@ class MigDevices:
 
     Args:
         hardware: makes and destroys MIG devices.
-        ownership: where it is noted what was made.
+        holdings: which claim has what, and where it is noted what was made.
         inventory: the GPUs of this node.
         switches: told which GPUs were switched to MIG mode, or could not be, and for which claim.
         switches_modes: whether MIG mode may be turned on for a claim.
-        heir: returns another claim that has the MIG device at a place, with which it is to go then.
     """
 
     def __init__(
         self,
         hardware: MigHardware,
-        ownership: Ownership,
+        holdings: Holdings,
         inventory: InventorySource,
         switches: SwitchObserver,
         *,
         switches_modes: bool,
-        heir: Callable[[MigSlot, ClaimUid], ClaimUid | None] = lambda *_: None,
     ) -> None:
-        self._heir = heir
         self._hardware = hardware
-        self._ownership = ownership
+        self._holdings = holdings
+        self._ownership = holdings.ownership
         self._inventory = inventory
         self._switches = switches
         self._switches_modes = switches_modes
@@ -181,7 +179,7 @@ class MigDevices:
         failures: list[DriverError] = []
         for place in done.places:
             try:
-                heir = self._heir(place.slot, uid)
+                heir = self._holdings.heir(place.slot, uid)
                 if heir is None:
                     self._destroy(place.slot, uid)
                 elif self._ownership.maker(place.slot) == uid:

@@ -108,14 +108,7 @@ def open_claims(
     ownership = Ownership(directory, boot_id)
     holdings = Holdings(records, ownership, boot_id)
     modes, on_failed = parts.switches_modes, parts.on_failed_undo
-    mig = MigDevices(
-        parts.mig,
-        ownership,
-        parts.inventory,
-        parts.switches,
-        switches_modes=modes,
-        heir=holdings.heir,
-    )
+    mig = MigDevices(parts.mig, holdings, parts.inventory, parts.switches, switches_modes=modes)
     realisers = Realisers(WholeGpus(parts.mig, ownership, switches_modes=modes), mig)
     strategies = Strategies(parts.strategies)
     metadata = MetadataFiles(directory, is_on=parts.device_metadata)

@@ -138,7 +138,8 @@ def test_pods_keep_their_devices_over_the_change_and_all_is_clean_after_them(
     sliced = Shared.make(
         scene, "sliced", gpu=gpu_config(strategy="TimeSlicing", timeSlicingConfig=interval)
     ).pod("sliced")
-    whole = scene.pod("whole", templates=[scene.template()])
+    one_gpu = scene.template()
+    whole = scene.pod("whole", templates=[one_gpu])
     parts = [
         scene.pod(name, templates=[scene.make(TEMPLATE, name, {"spec": {"spec": spec}})])
         for name, spec in (("small", migs(mig="1g.10gb")), ("large", migs(mig="3g.40gb")))
@@ -164,7 +165,7 @@ def test_pods_keep_their_devices_over_the_change_and_all_is_clean_after_them(
         assert environment(scene, pod)["PREPARED_BY"] == "nvidia"
     node.cluster.stop("kubelet")
     node.cluster.start("kubelet")  # it asks for all claims again
-    new = scene.pod("new", templates=[scene.template()])
+    new = scene.pod("new", templates=[one_gpu])
     scene.running(new, timeout=90)
     scene.running(whole, sliced, *parts)
     assert {pod: scene.gpus(pod) for pod in gpus} == gpus

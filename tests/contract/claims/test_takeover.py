@@ -1,7 +1,6 @@
 """A node that NVIDIA's own DRA driver had prepared is taken over under running pods."""
 
 import fcntl
-import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from dra_driver.errors import AccessError, UnavailableError
 from worlds import child
 from worlds.configs import LONG, PATIENCE
 from worlds.node import MakeNode, Node
-from worlds.nvidia import NvidiaDriver, checkpoint
+from worlds.nvidia import NvidiaDriver
 
 VERSIONS = pytest.mark.parametrize("newest", ["v1", "v2"])
 
@@ -353,25 +352,6 @@ def cut(data: bytes) -> bytes:
     return data[:-20]
 
 
-def hostile(data: bytes) -> bytes:
-    content = json.loads(data)["v2"]["preparedClaims"]
-    content["../../../etc/cron.d/x"] = content.pop("uid-claim")
-    return checkpoint(content)
-
-
-def of_a_machine(data: bytes) -> bytes:
-    content = json.loads(data)["v2"]["preparedClaims"]
-    device = content["uid-claim"]["preparedDevices"][0]["devices"][0]
-    device["vfio"] = device.pop("gpu")
-    return checkpoint(content)
-
-
-def unallocated(data: bytes) -> bytes:
-    content = json.loads(data)["v2"]["preparedClaims"]
-    content["uid-claim"]["status"]["allocation"]["devices"]["results"] = []
-    return checkpoint(content)
-
-
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
@@ -403,38 +383,6 @@ def test_what_cannot_be_read_is_said_and_left_as_it_is(
     node.driver.prepare(other)
     node.driver.unprepare(other)
     assert files_of(theirs) == before
-
-
-@pytest.mark.parametrize(
-    ("spoil", "reason"),
-    [
-        (hostile, "is not a valid UID"),
-        (of_a_machine, "passed through to a virtual machine"),
-        (unallocated, "for a request that was not allocated it"),
-    ],
-)
-def test_a_claim_that_cannot_be_read_is_left_and_the_others_are_taken_over(
-    node: Node, spoil: Callable[[bytes], bytes], reason: str
-) -> None:
-    theirs = NvidiaDriver(node)
-    another, odd = node.claim("gpu-5", name="another"), node.claim("gpu-0")
-    theirs.prepare(another)
-    theirs.prepare(odd)
-    theirs.file.write_bytes(spoil(theirs.file.read_bytes()))
-    node.restart()
-    take_over = node.take_over()
-    with capture_logs() as said:
-        assert take_over.run()
-        assert take_over.run()
-    (line,) = [one for one in said if one["log_level"] == "error"]
-    assert reason in line["reason"]
-    assert node.driver.claims.records.uids() == {another.uid}
-    assert set(json.loads(theirs.file.read_bytes())["v2"]["preparedClaims"]) == {line["claim_uid"]}
-    assert theirs.spec(odd).exists()
-    node.driver.prepare(another)
-    node.driver.unprepare(another)
-    assert take_over.run()
-    assert node.driver.claims.records.uids() == set()
 
 
 def test_a_claim_whose_gpu_has_gone_to_another_stays_in_the_file(node: Node) -> None:

@@ -232,9 +232,14 @@ def no_devices(claim: dict[str, Any]) -> None:
     claim["preparedDevices"] = 7
 
 
+def unallocated(claim: dict[str, Any]) -> None:
+    claim["status"]["allocation"]["devices"]["results"] = []
+
+
 @pytest.mark.parametrize(
     ("pod", "bend", "reason"),
     [
+        ("whole", unallocated, "for a request that was not allocated it"),
         ("mig1", other_state, "it is in state 'PrepareFailed', which is not known"),
         ("whole", of_a_machine, "a GPU that is passed through to a virtual machine"),
         ("mig1", another_uuid, "'GPU-1-2-3' is not what stands there"),
