@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from testbed.kubelet import KubeletClient
+from testbed.kubelet import ClaimName, KubeletClient
 
 from apiserver.server import ApiServer
 from dra_driver.simulator.machine import Machine
 from worlds.nvidia import checkpoint
-from worlds.process import ProcessNode, eventually
+from worlds.nvidia_files import Left
+from worlds.process import SLICES, ProcessNode, eventually
 
 MIG = "gpu-0-mig-1g10gb-19-0"
 
@@ -85,3 +86,40 @@ def test_its_claims_are_answered_for_from_the_first_call_on_and_taken_back(
     names = {path.name for path in node.place.data.iterdir()}
     assert "checkpoint.json" not in names
     assert "checkpoint.json.taken-over" in names
+
+
+@pytest.mark.parametrize("version", ["1.36", "1.37"])
+def test_under_the_default_what_was_made_stays_published_and_the_gpu_is_whole_after_it(
+    node: ProcessNode, version: str
+) -> None:
+    machine = node.install_gpus("h100x8")
+    node.api.kubernetes = version
+    left = Left("dynamic-mig")
+    left.restore_machine(machine)
+    left.restore_files(node.place.data, node.place.cdi_root)
+    for claim in left.claims:
+        del claim["metadata"]["resourceVersion"]
+        node.api.put(claim)
+    parts = {"gpu-1-mig-1g10gb-19-0", "gpu-1-mig-3g40gb-9-4"}
+    whole = {f"gpu-{minor}" for minor in range(8)}
+    node.driver.start()
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register(driver=node.driver)
+        eventually(lambda: published(node) == whole - {"gpu-1"} | parts, "its MIG devices alone")
+        claims = [
+            ClaimName(namespace=ref.namespace, name=ref.name, uid=ref.uid)
+            for ref in left.refs.values()
+        ]
+        kubelet.must_prepare(*claims)
+        kubelet.must_unprepare(*claims)
+    eventually(lambda: published(node) == whole, "the GPU as a whole")
+    assert not any(one.mig_mode for one in machine.status())
+    assert node.place.left_over() == []
+
+
+def published(node: ProcessNode) -> set[str]:
+    return {
+        device["name"]
+        for one in node.api.objects(SLICES)
+        for device in one["spec"].get("devices", ())
+    }

@@ -23,15 +23,22 @@ _SLICES = {"Default": 0, "Short": 1, "Medium": 2, "Long": 3}
 
 
 class Left:
-    """One of the folders. `node` is how its machine was."""
+    """One of the folders."""
 
     def __init__(self, name: str) -> None:
         self.folder = FOLDER / name
         self.checkpoint = (self.folder / CHECKPOINT).read_bytes()
         self.boot_id = (self.folder / "boot_id").read_text().strip()
-        self.claims: list[dict[str, Any]] = json.loads((self.folder / "claims.json").read_bytes())[
-            "items"
-        ]
+        self.claims = self._items("claims.json")
+
+    @property
+    def slices(self) -> list[dict[str, Any]]:
+        """Its ResourceSlices."""
+        return self._items("slices.json")
+
+    def _items(self, file: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads((self.folder / file).read_bytes())["items"]
+        return found
 
     @property
     def prepared(self) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from dra_driver.errors import AccessError, UnavailableError
 from worlds import child
 from worlds.configs import LONG, PATIENCE
 from worlds.node import MakeNode, Node
-from worlds.nvidia import NvidiaDriver
+from worlds.nvidia import NvidiaDriver, checkpoint
 
 VERSIONS = pytest.mark.parametrize("newest", ["v1", "v2"])
 
@@ -447,6 +447,27 @@ def test_killed_at_any_step_the_next_start_goes_on(node: Node, step: str) -> Non
     for ref in refs:
         node.driver.unprepare(ref)
     assert node.left() == []
+
+
+@pytest.mark.parametrize("step", ["recorded", "struck"])
+def test_killed_beside_a_claim_that_is_left_the_next_start_goes_on(node: Node, step: str) -> None:
+    theirs = NvidiaDriver(node)
+    taken, left = node.claim("gpu-1", name="taken"), node.claim("gpu-0", name="left")
+    theirs.prepare(taken)
+    theirs.prepare(left)
+    theirs.claims[left.uid]["checkpointState"] = "PrepareFailed"
+    theirs.write()
+    process = child.start("die_taking_over", node.root, step)
+    assert process.wait(PATIENCE) == -signal.SIGKILL
+    taken_over(node)
+    del theirs.claims[taken.uid]
+    kept = checkpoint(theirs.claims, boot_id=node.machine.boot_id)
+    assert theirs.file.read_bytes() == kept
+    assert node.driver.claims.records.uids() == {taken.uid}
+    node.driver.prepare(taken)
+    node.driver.unprepare(taken)
+    assert node.take_over().run()
+    assert node.driver.claims.records.uids() == set()
 
 
 def test_on_a_disk_that_refuses_nothing_is_lost(node: Node, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from dra_driver.claims.nvidia_checkpoint import parse_checkpoint, without
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.takeover import TakeOver
+from dra_driver.devices.partitions import partition_name, partitions
 from worlds.node import MakeNode, Node
 from worlds.nvidia import checkpoint
 from worlds.nvidia_files import FOLDERS, Left, entry_of
@@ -76,6 +77,23 @@ def take_over(node: Node, **facts: Any) -> TakeOver:
 def test_our_writer_in_tests_writes_what_that_driver_writes(name: str) -> None:
     left = Left(name)
     assert checkpoint(left.prepared, boot_id=left.boot_id) == left.checkpoint
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_devices_have_the_names_under_which_that_driver_published_them(
+    node: Node, name: str
+) -> None:
+    left = Left(name)
+    left.restore(node)
+    node.look()
+    theirs = {device["name"] for one in left.slices for device in one["spec"].get("devices", ())}
+    minors = {gpu.minor: gpu for gpu in node.inventory.gpus}
+    ours = {f"gpu-{minor}" for minor in minors}
+    ours |= {partition_name(gpu, one) for gpu in minors.values() for one in partitions(gpu)}
+    assert theirs <= ours
+    if name == "dynamic-mig":
+        of_one = {one for one in ours if one.split("-")[1] == "1"}
+        assert theirs == of_one
 
 
 @pytest.mark.parametrize("name", FOLDERS)
