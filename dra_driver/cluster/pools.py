@@ -189,7 +189,7 @@ class _Reader:
             name=_text(entry, "name"),
             resource=resource_name(_mapping(entry, "attributes")),
             consumes=self._consumed(objects(entry.get("consumesCounters"))),
-            taints=tuple(_taint(one) for one in taints if one.get("effect") in _BLOCKING),
+            taints=tuple(_taint(one) for one in taints if _text(one, "effect") in _BLOCKING),
             allows_multiple=allows_multiple,
             capacities=self._shared(_mapping(entry, "capacity"))
             if allows_multiple

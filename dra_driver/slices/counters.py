@@ -3,15 +3,32 @@
 In: the profiles of a card. Out: numbers by counter name, and the counter sets of a ResourceSlice.
 Rules: a device can be allocated while every counter it consumes has enough left (KEP-4815). Names
 and values are those of NVIDIA's own DRA driver: one counter for each memory slice, which is what
-keeps placements from overlapping, and engines and memory as far as they could run out; the whole
-GPU consumes all of it. A card may allow fewer instances of a profile than these say; such a profile
-gets a counter of its own. Every counter costs: the scheduler copies and checks all of them for
-every pod on every node, so that of all these only those are published that say something.
+keeps placements from overlapping, and engines as far as they could run out; the whole GPU consumes
+all of it. A card may allow fewer instances of a profile than these say; such a profile gets a
+counter of its own. Every counter costs: the scheduler copies and checks all of them for every pod
+on every node, so that of all these only those are published that say something. Cluster Autoscaler
+wants the counter sets of a pool identical: those of GPUs of one card are, as far as can be.
+
+The counter `memory` is for quotas: Kueue charges a claim by one counter of the device that it
+matches (its KEP-2941), and admits nothing where the device does not consume it. So every device of
+a counter set does: the whole GPU all of it, a MIG device what its profile has, a share its part. It
+keeps no devices apart: those that others keep from overlapping always have room in it.
 """
 
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import assert_never
 
-from dra_driver.devices.model import Gpu, Instance, MigDevice, MigProfile, Placement
+from dra_driver.devices.kinds import Device
+from dra_driver.devices.model import (
+    Gpu,
+    Instance,
+    MigDevice,
+    MigProfile,
+    Partition,
+    Placement,
+)
+from dra_driver.devices.shares import ConsumableShare, Share
 from resource_nvidia_com.quantity import Quantity
 
 Counters = Mapping[str, int]
@@ -26,6 +43,8 @@ SHARES = "shares"
 """Counter of a device that is divided into shares and in no other way."""
 
 _MEMORY_SLICE = "memory-slice-"
+
+_MIB = 1024**2
 
 _ENGINES = {
     "multiprocessors": "multiprocessors",
@@ -56,12 +75,45 @@ def most_engines(profiles: Sequence[MigProfile]) -> dict[str, int]:
     return {name: max(each[name] for each in amounts) for name in amounts[0]}
 
 
+def memory(gpu: Gpu) -> int:
+    """Return how much memory the counter set of a GPU has, in bytes; 0 if that is not known.
+
+    As with NVIDIA's driver that of the largest profile, a little less than NVML says of the GPU; it
+    is the same in either MIG mode. Of a card without profiles it is what NVML says.
+    """
+    mig = gpu.mig
+    if mig is not None and mig.profiles:
+        most = max(profile.memory_bytes for profile in mig.profiles)
+        return max(most, _most_used(MEMORY, mig.profiles))
+    instances = () if mig is None else mig.instances
+    return max(gpu.memory_bytes or 0, sum(one.profile.memory_bytes for one in instances))
+
+
+def memory_of(gpu: Gpu, device: Device) -> int:
+    """Return how much of its GPU's memory a device consumes, in bytes.
+
+    Of a share whole MiB, rounded down, so that all shares together have room in their device.
+    """
+    match device:
+        case Gpu():
+            return memory(gpu)
+        case MigDevice() | Partition():
+            return device.profile.memory_bytes
+        case Share():
+            return memory_of(gpu, device.of) // device.division.count // _MIB * _MIB
+        case ConsumableShare():
+            return memory_of(gpu, device.of)
+        case _:
+            assert_never(device)
+
+
 def whole(profiles: Sequence[MigProfile]) -> dict[str, int]:
-    """Return all counters of a card, which its whole GPU consumes.
+    """Return all counters that keep devices of a card apart; its whole GPU consumes them.
 
     An engine of which instances that do not overlap never use up more than there is needs none.
     """
     there = most_engines(profiles)
+    del there[MEMORY]  # instances that do not overlap have room in it
     found = {name: amount for name, amount in there.items() if _most_used(name, profiles) > amount}
     found |= {_memory_slice(number): 1 for number in range(_memory_slices(profiles))}
     for profile in profiles:
@@ -87,6 +139,48 @@ def left_by(instances: Iterable[Instance], all_counters: Counters) -> dict[str, 
             if name in left:
                 left[name] = max(0, left[name] - amount)
     return left
+
+
+def to_publish(
+    possible: Sequence[Counters], offered: Sequence[Counters], everything: Counters, left: Counters
+) -> dict[str, int]:
+    """Return the counters of a GPU's set: those that keep apart what is offered of it.
+
+    Instances that others made leave the set as it is without them, since nothing is offered that
+    overlaps them; only of a counter of which several devices that are offered could take more than
+    is left, less is published.
+
+    Args:
+        possible: what each device consumes of a GPU on which others made nothing.
+        offered: the same of those that fit beside the instances of others.
+        everything: what there is of each counter.
+        left: what these instances leave of it.
+    """
+    scarce = {name for name in telling(offered, left) if left[name] < everything[name]}
+    return {**of(telling(possible, everything), everything), **of(scarce, left)}
+
+
+def of_others(
+    instances: Iterable[Counters], published: Counters, everything: Counters
+) -> frozenset[str]:
+    """Return the counters of a set that the instances of others consume when claims have them.
+
+    Not one of which the set has only what these instances leave, and none of which they have more
+    together than there is: each of them can be given out, whatever others are.
+
+    Args:
+        instances: what each of them uses.
+        published: the counter set.
+        everything: what there is of each counter.
+    """
+    taken: Counter[str] = Counter()
+    for instance in instances:
+        taken.update(instance)
+    return frozenset(
+        name
+        for name, amount in published.items()
+        if amount == everything[name] and taken[name] <= amount
+    )
 
 
 def telling(consumers: Sequence[Counters], left: Counters) -> frozenset[str]:
@@ -201,9 +295,9 @@ def _most_used(name: str, profiles: Sequence[MigProfile]) -> int:
 
 def _most_by_engines(profile: MigProfile, counters: Counters) -> int:
     """Return how many instances of one profile the engines and disjoint placements allow."""
-    most, free_from = 0, 0
+    wanted, most, free_from = engines(profile), 0, 0
     for placement in sorted(profile.placements, key=lambda place: place.start + place.size):
         if placement.start >= free_from:
             most, free_from = most + 1, placement.start + placement.size
-    limits = (counters[name] // amount for name, amount in engines(profile).items() if amount)
+    limits = (amount // need for name, amount in counters.items() if (need := wanted[name]))
     return min(most, *limits)

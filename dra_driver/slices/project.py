@@ -9,8 +9,9 @@ What claims make and unmake changes nothing here: a MIG device that this driver 
 published as the partition it was allocated as. Nothing here talks to a server or logs.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import MappingProxyType
 
 from dra_driver.devices import partitions as dividing
@@ -94,8 +95,13 @@ class _Offer:
 
     @property
     def is_empty(self) -> bool:
-        found = (self.whole, self.shares, self.existing, self.existing_shares, self.partitions)
-        return not any(found)
+        return not any(True for _ in self.published())
+
+    def published(self) -> Iterator[Published]:
+        """All that is published of the GPU, in no order."""
+        if self.whole is not None:
+            yield self.whole
+        yield from chain(self.shares, self.existing, *self.existing_shares, self.partitions)
 
     @property
     def division(self) -> Division | None:
@@ -155,6 +161,8 @@ def projection(  # noqa: PLR0913 (all that decides what is published)
             refusal=refusal,
         )
         _fill(offer, with_counters=with_counters)
+        if offer.counters:
+            _count_memory(offer)
         if offer.is_empty:
             reason = "; ".join(offer.notes) or mig.why_none_made() or "nothing of it is offered"
             withheld.append(Withheld(index=gpu.index, reason=reason))
@@ -181,7 +189,7 @@ def _arranged(
     published += _shares_in_order([one for each in filled for one in each.existing_shares], share)
     published += [one for offer in filled for one in offer.partitions]
     return Projection(
-        devices=tuple(one.wire for one in published),
+        devices=tuple(one.as_published() for one in published),
         sources=tuple(one.source for one in published),
         counter_sets=tuple(
             counters.counter_set(counters.counter_set_name(offer.gpu), offer.counters)
@@ -249,14 +257,15 @@ def _why_undivided(offer: _Offer, *, with_counters: bool) -> str | None:
     if gpu.mig is None or reason is not None:
         return reason
     if not any(map(offer.mig.includes, gpu.mig.profiles)):
-        return f"it has none of the profiles of --mig-profiles: {_names(offer.mig.profiles)}"
+        names = ", ".join(sorted(offer.mig.profiles))
+        return f"it has none of the profiles of --mig-profiles: {names}"
     if not with_counters:
         return (
             "the API server does not store counters, without which MIG devices cannot be made on"
             " demand; enable the feature gate DRAPartitionableDevices on the API server and the"
             " scheduler, then restart this driver"
         )
-    count = len(counters.whole(gpu.mig.profiles)) + len(offer.existing_shares)
+    count = len(counters.whole(gpu.mig.profiles)) + len(offer.existing_shares) + 1  # memory
     if count > counters.MOST_COUNTERS:
         return (
             f"its MIG profiles need {count} counters, and the API allows {counters.MOST_COUNTERS}"
@@ -293,19 +302,17 @@ def _offer_mig_device(offer: _Offer, device: MigDevice, *, with_counters: bool) 
     counter = counters.shares_of(device)
     taken = {counter: 1} if with_counters else {}
     offer.existing_shares.append(
-        [_consuming(offer, _publish(offer, one), taken) for one in shares(device, division)]
+        [_publish(offer, one).consume(taken) for one in shares(device, division)]
     )
     if with_counters:
         offer.counters[counter] = division.count
         whole = _publish(offer, device, division)
-        offer.existing.append(_consuming(offer, whole, {counter: division.count}))
+        offer.existing.append(whole.consume({counter: division.count}))
 
 
 def _offer_shares(offer: _Offer, division: Division, wanted: counters.Counters) -> None:
     """Offer the shares of a GPU, each of which consumes `wanted`."""
-    offer.shares = [
-        _consuming(offer, _publish(offer, one), wanted) for one in shares(offer.gpu, division)
-    ]
+    offer.shares = [_publish(offer, one).consume(wanted) for one in shares(offer.gpu, division)]
 
 
 def _offer_shares_alone(offer: _Offer, division: Division) -> None:
@@ -323,6 +330,14 @@ def _offer_shares_alone(offer: _Offer, division: Division) -> None:
     offer.notes.append(f"it is published in shares only: {reason}")
 
 
+def _count_memory(offer: _Offer) -> None:
+    """Have every device of a GPU consume its memory in the counter set, for quotas."""
+    if memory := counters.memory(offer.gpu):
+        offer.counters[counters.MEMORY] = memory
+        for one in offer.published():
+            one.consume({counters.MEMORY: counters.memory_of(offer.gpu, one.source.device)})
+
+
 def _refusal(gpu: Gpu, refused: Mapping[GpuUuid, Refusal]) -> Refusal | None:
     """Return the refusal of a switch that is still to be made."""
     return None if gpu.mig_mode is MigMode.ENABLED else refused.get(gpu.uuid)
@@ -335,33 +350,30 @@ def _offer_parts(offer: _Offer) -> None:
     profiles = gpu.mig.profiles if gpu.mig is not None else ()
     everything = counters.whole(profiles)
     others = dividing.found_by_others(gpu)
-    left = counters.left_by(others, everything)
-    parts = {
-        partition: wanted
+    possible = {
+        partition: counters.used(partition.profile, partition.placement, everything)
         for partition in order.in_packing_order(_wished(offer))
-        if counters.fits(
-            wanted := counters.used(partition.profile, partition.placement, everything), left
-        )
     }
     can_be_whole = offer.mig.switches_modes and dividing.is_whole(gpu)
     is_offered_whole = can_be_whole and not others
     share: dict[str, int] = {}
     if division is not None and is_offered_whole:
-        parts = {one: counters.in_shares(each, division.count) for one, each in parts.items()}
+        possible = {one: counters.in_shares(each, division.count) for one, each in possible.items()}
         everything = counters.in_shares(everything, division.count)
-        left = counters.in_shares(left, division.count)
         share = counters.of_share(everything)
+    left = counters.left_by(others, everything)
+    parts = {one: wanted for one, wanted in possible.items() if counters.fits(wanted, left)}
     # Of all that fits, whatever is withdrawn of it: so what stays is published as it was.
-    wholes = [everything, share] if share else [everything] if is_offered_whole else []
-    told = counters.telling([*parts.values(), *wholes], left)
+    wholes = [everything, share] if share else [everything]
+    told = counters.to_publish([*possible.values(), *wholes], [*parts.values()], everything, left)
     for partition in _not_withdrawn(offer, parts):
         consumed = counters.of(told, parts[partition])
-        offer.partitions.append(_consuming(offer, _publish(offer, partition), consumed))
+        offer.partitions.append(_publish(offer, partition).consume(consumed))
     if division is not None and share:
         _offer_shares(offer, division, counters.of(told, share))
     if is_offered_whole:
         whole = _publish(offer, gpu, division)
-        offer.whole = _consuming(offer, whole, counters.of(told, everything))
+        offer.whole = whole.consume(counters.of(told, everything))
     elif can_be_whole:
         offer.notes.append(
             "it is not published as a whole, because there are GPU instances on it that this"
@@ -369,7 +381,20 @@ def _offer_parts(offer: _Offer) -> None:
             f" {gpu.pci_address} -dci; nvidia-smi mig -i {gpu.pci_address} -dgi)"
         )
     if offer.partitions or offer.whole:
-        offer.counters |= counters.of(told, left)
+        offer.counters |= told
+        _count_existing(offer, told, everything)
+
+
+def _count_existing(offer: _Offer, told: counters.Counters, everything: counters.Counters) -> None:
+    """Have MIG devices that others made consume what partitions in their places would."""
+    others = dividing.found_by_others(offer.gpu)
+    used = [counters.used(one.profile, one.placement, everything) for one in others]
+    names = counters.of_others(used, told, everything)
+    for published in offer.existing:
+        device = published.source.device
+        if isinstance(device, MigDevice):
+            taken = counters.used(device.profile, device.placement, everything)
+            published.consume(counters.of(names, taken))
 
 
 def _wished(offer: _Offer) -> tuple[Partition, ...]:
@@ -399,7 +424,7 @@ def _offer_kept_parts(offer: _Offer, *, with_counters: bool) -> None:
     for partition in parts:
         taken = counters.used(partition.profile, partition.placement, everything)
         offer.counters |= dict.fromkeys(taken, 0)
-        offer.partitions.append(_consuming(offer, _publish(offer, partition), taken))
+        offer.partitions.append(_publish(offer, partition).consume(taken))
     offer.notes.append(
         "nothing else of it is offered until claims have given back its MIG devices: "
         + (
@@ -440,7 +465,7 @@ def _offer_undivided(offer: _Offer, reason: str | None) -> None:
         division = offer.division
         offer.whole = _publish(offer, gpu, division)
         if division is not None:
-            _consuming(offer, offer.whole, {counters.SHARES: division.count})
+            offer.whole.consume({counters.SHARES: division.count})
             _offer_shares(offer, division, {counters.SHARES: 1})
             offer.counters[counters.SHARES] = division.count
     elif gpu.mig is None or gpu.mig.problem is None:
@@ -450,10 +475,6 @@ def _offer_undivided(offer: _Offer, reason: str | None) -> None:
             f" MIG mode off for a whole GPU (nvidia-smi -i {gpu.pci_address} -mig 0)"
             + (f", {offer.mig.way_out}" if offer.mig.way_out else "")
         )
-
-
-def _names(profiles: Iterable[str]) -> str:
-    return ", ".join(sorted(profiles))
 
 
 def _publish(
@@ -489,10 +510,3 @@ def _publish(
 def _index(device: Device) -> int:
     """Return the number of a share among those of its device; 0 of any other device."""
     return device.index if isinstance(device, Share) else 0
-
-
-def _consuming(offer: _Offer, one: Published, wanted: counters.Counters) -> Published:
-    if wanted:
-        name = counters.counter_set_name(offer.gpu)
-        one.wire["consumesCounters"] = counters.consumption(name, wanted)
-    return one

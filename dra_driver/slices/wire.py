@@ -2,11 +2,11 @@
 
 In: a device of this node, and what is offered of its GPU. Out: a `Device` of resource.k8s.io/v1 as
 a plain dict, and which attributes there was no room for. What a device consumes of its GPU's
-counters is added where that is known (slices/project.py). Pure.
+counters is found where that is known (slices/project.py). Pure.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from dra_driver.devices.kinds import NodeDevice, name_of
@@ -29,10 +29,23 @@ WireDevice = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A device as it is published, and what it is made of."""
+    """A device without what it consumes, what it is made of, and what it consumes."""
 
     wire: WireDevice
     source: NodeDevice
+    consumed: dict[str, int] = field(default_factory=dict)
+
+    def consume(self, wanted: counters.Counters) -> "Published":
+        """Have it consume these of its GPU's counters, beside others; return it."""
+        self.consumed.update(wanted)
+        return self
+
+    def as_published(self) -> WireDevice:
+        """Return the device as a ResourceSlice has it."""
+        if not any(self.consumed.values()):
+            return self.wire
+        name = counters.counter_set_name(self.source.gpu)
+        return self.wire | {"consumesCounters": counters.consumption(name, self.consumed)}
 
 
 def wire_form(  # noqa: PLR0913 (all that says how it is published)

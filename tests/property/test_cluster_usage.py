@@ -18,6 +18,7 @@ from dra_driver.cluster.view import report, table
 from dra_driver.devices.model import MigMode
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.mig_offer import MigOffer, MigSource
 from dra_driver.slices.pool import objects
 from dra_driver.slices.project import projection
 from dra_driver.slices.share_offer import ShareOffer
@@ -38,7 +39,9 @@ IN_PARTS = {
     mode: [
         one
         for one in projection(
-            SHARED_CARDS, share=ShareOffer(consumable=Consumable.of(mode))
+            SHARED_CARDS,
+            mig=MigOffer(source=MigSource.EXISTING),
+            share=ShareOffer(consumable=Consumable.of(mode)),
         ).devices
         if "allowMultipleAllocations" in one
     ]

@@ -1,7 +1,6 @@
 """Whatever the counters let the scheduler give out, no device is ever promised more than it has."""
 
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import assume, given, settings
@@ -18,59 +17,14 @@ from dra_driver.sharing.base import DeviceKey, Group, ShareUnit
 from dra_driver.sharing.enforcement import MpsLimits, ShareMemory
 from dra_driver.sharing.share_limits import ShareLimits, key_of, limits_of, uuid_of
 from dra_driver.sharing.shares import Shares
+from dra_driver.slices.memory_counters import with_memory_counters
 from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.share_offer import ShareOffer, SharePlacement
 from resource_nvidia_com.device_plugin import Compute, NodeConfig, SharedBy, SharedResource
 from resource_nvidia_com.share_devices import AllDevices, DeviceCount, DeviceList, GpuIndex
+from scheduled import Scheduler
 
 MIB = 1024**2
-
-
-@dataclass
-class Scheduler:
-    """Gives out published devices, each once, as long as the counters that it consumes suffice."""
-
-    found: Projection
-    free: set[int] = field(default_factory=set)
-    used: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        self.free = set(range(len(self.found.devices)))
-        sets: Any = self.found.counter_sets
-        self.most = {
-            (each["name"], name): amount(value["value"])
-            for each in sets
-            for name, value in each["counters"].items()
-        }
-
-    def take(self, number: int) -> bool:
-        wanted = self.wanted(number)
-        if number not in self.free or any(
-            self.used[key] + much > self.most[key] for key, much in wanted.items()
-        ):
-            return False
-        self.free.discard(number)
-        self.used.update(wanted)
-        return True
-
-    def give_back(self, number: int) -> None:
-        self.free.add(number)
-        self.used.subtract(self.wanted(number))
-
-    def wanted(self, number: int) -> Counter[tuple[str, str]]:
-        device: Any = self.found.devices[number]
-        return Counter(
-            {
-                (each["counterSet"], name): amount(value["value"])
-                for each in device.get("consumesCounters", ())
-                for name, value in each["counters"].items()
-            }
-        )
-
-
-def amount(text: str) -> int:
-    units = {"Mi": MIB, "Gi": 1024 * MIB, "Ki": 1024}
-    return int(text[:-2]) * units[text[-2:]] if text[-2:] in units else int(text)
 
 
 FACTS: list[dict[str, Any]] = [
@@ -137,7 +91,9 @@ def nodes(draw: st.DrawFn) -> Projection:
         serving=divided.serving,
         placement=draw(st.sampled_from(SharePlacement)),
     )
-    return projection(inventory, share=share, with_counters=draw(st.booleans()))
+    with_counters = draw(st.booleans())
+    found = projection(inventory, share=share, with_counters=with_counters)
+    return with_memory_counters(found) if with_counters and draw(st.booleans()) else found
 
 
 def units_of(held: list[NodeDevice], requests: list[int]) -> list[ShareUnit]:
@@ -216,6 +172,16 @@ def test_no_device_is_promised_more_than_it_has(data: st.DataObject, found: Proj
         assert not overlap([part], parts[:position])
     requests = [data.draw(st.integers(0, 2)) for _ in held]
     check_limits(units_of(sources, requests))
+
+
+@given(st.data(), nodes())
+def test_the_counter_of_memory_keeps_nothing_away_that_others_let_in(
+    data: st.DataObject, found: Projection
+) -> None:
+    assume(found.devices)
+    all_counters, others = Scheduler(found), Scheduler(found, ignoring="memory")
+    for number in data.draw(st.lists(st.integers(0, len(found.devices) - 1), max_size=60)):
+        assert all_counters.take(number) == others.take(number)
 
 
 def check_limits(units: list[ShareUnit]) -> None:

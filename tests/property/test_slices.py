@@ -28,11 +28,19 @@ from dra_driver.devices.model import (
     SickGpu,
 )
 from dra_driver.devices.partitions import is_partitioned
-from dra_driver.slices.counters import MOST_COUNTERS, whole
+from dra_driver.slices.counters import (
+    MOST_COUNTERS,
+    counter_set_name,
+    memory,
+    memory_of,
+    whole,
+)
+from dra_driver.slices.memory_counters import with_memory_counters
 from dra_driver.slices.order import GpuOrder, capability
 from dra_driver.slices.pool import DesiredPool, build_slices
 from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.writes import Create, Delete, Owner, Update, Write, writes_for
+from scheduled import Scheduler
 
 OWNER = Owner(name="n1", uid="node-uid")
 
@@ -171,6 +179,28 @@ def test_every_gpu_is_published_or_withheld_with_a_reason(
     assert all(device["attributes"] for device in found.devices)
 
 
+@given(inventories, st.booleans(), st.data())
+def test_memory_is_consumed_by_all_devices_of_a_set_and_keeps_nothing_away(
+    inventory: Inventory, everywhere: bool, data: st.DataObject
+) -> None:
+    found = projection(inventory)
+    found = with_memory_counters(found) if everywhere else found
+    assume(found.devices)
+    sets: Any = found.counter_sets
+    counted = {one["name"] for one in sets if "memory" in one["counters"]}
+    for device, source in zip(found.devices, found.sources, strict=True):
+        consumed: Any = device.get("consumesCounters", ())
+        of_memory = {one["counterSet"] for one in consumed if "memory" in one["counters"]}
+        has_some = memory_of(source.gpu, source.device) > 0
+        assert of_memory == ({counter_set_name(source.gpu)} & counted if has_some else set())
+        assert counter_set_name(source.gpu) in counted or not (everywhere and memory(source.gpu))
+    all_counters, others = Scheduler(found), Scheduler(found, ignoring="memory")
+    for number in data.draw(st.lists(st.integers(0, len(found.devices) - 1), max_size=40)):
+        assert all_counters.take(number) == others.take(number)
+    for entry in slices(pool(found.devices, found.counter_sets)):
+        check_slice(json.loads(json.dumps(entry)), None)
+
+
 @given(inventories)
 def test_the_order_of_gpus_changes_what_comes_first_and_nothing_else(inventory: Inventory) -> None:
     by_card = projection(inventory, gpu_order=GpuOrder.LEAST_CAPABLE)
@@ -244,7 +274,7 @@ def _switched(gpu: Gpu, mode: MigMode) -> Gpu:
     """Return the GPU as claims switch it, if they could."""
     mig = gpu.mig
     off = replace(gpu, mig_mode=MigMode.DISABLED)
-    if mig is None or not is_partitioned(off) or len(whole(mig.profiles)) > MOST_COUNTERS:
+    if mig is None or not is_partitioned(off) or len(whole(mig.profiles)) + 1 > MOST_COUNTERS:
         return gpu
     is_on = mode is MigMode.ENABLED
     return replace(gpu, mig_mode=mode, mig=replace(mig, instances=(), turned_on_here=is_on))
@@ -272,7 +302,7 @@ def test_a_refused_switch_takes_partitions_of_that_gpu_away_and_nothing_else(
 def _without_ours(gpu: Gpu) -> Gpu:
     """Return the GPU as before claims had anything made on it, if they could."""
     mig = gpu.mig
-    if mig is None or not is_partitioned(gpu) or len(whole(mig.profiles)) > MOST_COUNTERS:
+    if mig is None or not is_partitioned(gpu) or len(whole(mig.profiles)) + 1 > MOST_COUNTERS:
         return gpu
     others = tuple(one for one in mig.instances if not one.made_here)
     return replace(gpu, mig=replace(mig, instances=others))

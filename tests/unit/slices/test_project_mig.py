@@ -83,6 +83,7 @@ def test_a_partition_is_described_as_by_nvidias_driver() -> None:
             "counters": {
                 "ofa-engines": {"value": "1"},
                 "memory-slice-6": {"value": "1"},
+                "memory": {"value": "9856Mi"},
             },
         }
     ]
@@ -128,7 +129,39 @@ def test_an_instance_made_by_hand_is_published_as_it_is() -> None:
     assert {name for name in one["capacity"] if name.startswith("memorySlice")} == {
         f"memorySlice{number}" for number in (4, 5, 6, 7)
     }
-    assert "consumesCounters" not in one
+    (consumed,) = one["consumesCounters"]
+    assert consumed == {
+        "counterSet": "gpu-0-counter-set",
+        "counters": {
+            **{f"memory-slice-{number}": {"value": "1"} for number in (4, 5, 6)},
+            "memory": {"value": "40448Mi"},
+        },
+    }
+
+
+def test_where_others_left_no_room_nothing_needs_counters() -> None:
+    published = found(h100(make.mig_device(0, "7g.80gb", 0)))
+
+    assert names(published) == ["gpu-0-mig-7g80gb-0-0"]
+    assert published.counter_sets == ()
+    assert "consumesCounters" not in published.devices[0]
+
+
+def test_an_instance_made_by_hand_takes_what_the_part_in_its_place_would() -> None:
+    (by_hand,) = found(h100(HAND_MADE)).devices[:1]
+    part = device(found(h100()), "gpu-0-mig-3g40gb-9-4")
+
+    assert by_hand["name"] == part["name"]
+    assert by_hand["consumesCounters"] == part["consumesCounters"]
+
+
+def test_the_counter_sets_of_gpus_of_one_card_are_the_same_but_for_their_names() -> None:
+    in_mode = make.gpu(1, mig_mode=ON, mig=make.mig())
+    published = found(h100(HAND_MADE), in_mode, h100(minor=2))
+    (first, *others) = (one["counters"] for one in published.counter_sets)
+
+    assert len(published.counter_sets) == 3
+    assert others == [first, first]
 
 
 def test_beside_instances_made_by_hand_only_what_fits_is_published() -> None:
@@ -139,10 +172,9 @@ def test_beside_instances_made_by_hand_only_what_fits_is_published() -> None:
     assert starts == {0, 1, 2, 3}
     assert "gpu-0" not in names(published)
     assert "nvidia-smi mig -i 0000:10:00.0 -dgi" in published.notes[0].text
-    counters: Any = published.counter_sets[0]["counters"]
-    assert counters == {
-        name: {"value": "1"} for name in ("ofa-engines", *(f"memory-slice-{n}" for n in range(4)))
-    }
+    parts: list[Any] = [one["consumesCounters"] for one in published.devices[1:]]
+    taken = {name for (consumed,) in parts for name in consumed["counters"]}
+    assert taken == {"ofa-engines", "memory", *(f"memory-slice-{n}" for n in range(4))}
 
 
 def test_a_gpu_instance_without_compute_instance_takes_its_place_and_is_said() -> None:

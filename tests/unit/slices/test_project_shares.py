@@ -12,6 +12,7 @@ from dra_driver.slices.mig_offer import MigOffer, MigSource
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.share_offer import ShareOffer, SharePlacement
+from resource_nvidia_com.quantity import quantity_bytes
 
 TEN = Division(count=10, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=False)
 T4 = make.gpu(0, product_name="Tesla T4", cuda_compute_capability=(7, 5), memory_bytes=15 * 1024**3)
@@ -37,22 +38,27 @@ def device(found: Projection, name: str) -> Mapping[str, Any]:
 
 
 def consumed(found: Projection, name: str) -> dict[str, int]:
+    """What a device consumes; memory in MiB."""
     (entry,) = device(found, name)["consumesCounters"]
-    return {counter: int(amount["value"]) for counter, amount in entry["counters"].items()}
+    return amounts(entry["counters"])
 
 
 def counters(found: Projection) -> dict[str, int]:
     (one,) = found.counter_sets
-    made: Any = one["counters"]
-    return {counter: int(amount["value"]) for counter, amount in made.items()}
+    return amounts(one["counters"])
+
+
+def amounts(counters: Any) -> dict[str, int]:
+    found = {name: quantity_bytes(amount["value"]) for name, amount in counters.items()}
+    return {name: value // 1024**2 if name == "memory" else value for name, value in found.items()}
 
 
 def test_a_card_without_mig_is_published_whole_and_in_shares() -> None:
     found = project(T4)
     assert names(found) == ["gpu-0", *(f"gpu-0-share-{n}-of-10" for n in range(10))]
-    assert counters(found) == {"shares": 10}
-    assert consumed(found, "gpu-0") == {"shares": 10}
-    assert consumed(found, "gpu-0-share-3-of-10") == {"shares": 1}
+    assert counters(found) == {"shares": 10, "memory": 15360}
+    assert consumed(found, "gpu-0") == {"shares": 10, "memory": 15360}
+    assert consumed(found, "gpu-0-share-3-of-10") == {"shares": 1, "memory": 1536}
 
 
 def test_a_share_says_what_exporters_read_and_what_tells_it_from_a_whole_gpu() -> None:
@@ -165,14 +171,17 @@ def test_a_mig_device_that_others_made_is_published_whole_and_in_shares() -> Non
         "gpu-0-mig-2g20gb-14-0-share-0-of-2",
         "gpu-0-mig-2g20gb-14-0-share-1-of-2",
     ]
-    assert counters(found) == {"mig-14-0-shares": 2}
-    assert consumed(found, "gpu-0-mig-2g20gb-14-0") == {"mig-14-0-shares": 2}
+    assert counters(found) == {"mig-14-0-shares": 2, "memory": 81152}
+    whole = consumed(found, "gpu-0-mig-2g20gb-14-0")
+    assert whole == {"mig-14-0-shares": 2, "memory": 19968}
+    share_of_it = consumed(found, "gpu-0-mig-2g20gb-14-0-share-1-of-2")
+    assert share_of_it == {"mig-14-0-shares": 1, "memory": 9984}
+    assert consumed(found, "gpu-0-mig-2g20gb-14-2") == {"memory": 19968}
     piece = device(found, "gpu-0-mig-2g20gb-14-0-share-1-of-2")
     assert piece["attributes"]["type"] == {"string": "mig"}
     assert piece["attributes"]["uuid"] == {"string": one.uuid}
     assert piece["attributes"]["resourceName"] == {"string": "nvidia.com/mig-2g.20gb"}
     assert piece["capacity"] == {"memory": {"value": "9984Mi"}}
-    assert "consumesCounters" not in device(found, "gpu-0-mig-2g20gb-14-2")
 
 
 def test_a_gpu_that_others_put_in_mig_mode_has_no_shares() -> None:
