@@ -69,6 +69,7 @@ from dra_driver.shares.source import ShareConfigs
 from dra_driver.sharing import nvidia_mps, shares
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.device_plugin import DevicePlugin
+from dra_driver.slices.memory_counters import with_memory_counters
 from dra_driver.slices.mig_offer import MigSettings
 from dra_driver.slices.node_offer import NodeOffer
 from dra_driver.slices.order import GpuOrder
@@ -456,6 +457,8 @@ class Driver:
             share=share,
             gpu_order=GpuOrder(self._settings.gpu_order),
         )
+        if with_counters and self._settings.memory_counters:
+            found = with_memory_counters(found)
         self._shares.published(found.devices)
         return self._health.tainted(found)
 

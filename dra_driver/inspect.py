@@ -53,6 +53,7 @@ from dra_driver.settings import (
     GpuOrderSetting,
     KubeletPluginsDirectory,
     KubernetesRelease,
+    MemoryCounters,
     MigProfiles,
     MigSetting,
     NvidiaCdiHookPath,
@@ -66,10 +67,11 @@ from dra_driver.shares.config import read_node_config
 from dra_driver.shares.divide import divide
 from dra_driver.shares.last_good import FILE, kept
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY, Consumable
-from dra_driver.slices.mig_offer import ALL, MigOffer, MigSettings, release_of
+from dra_driver.slices.mig_offer import MigSettings, release_of
+from dra_driver.slices.offered import OF_DEFAULTS, Offered
 from dra_driver.slices.order import GpuOrder
-from dra_driver.slices.project import NONE_REFUSED, Projection, projection
-from dra_driver.slices.share_offer import NO_SHARES, ShareOffer, WholeBesideShares
+from dra_driver.slices.project import Projection
+from dra_driver.slices.share_offer import ShareOffer, WholeBesideShares
 from dra_driver.table import aligned
 from resource_nvidia_com.device_plugin import NodeConfig
 
@@ -109,6 +111,7 @@ class Inspect(CommandSettings):
     whole_gpus_beside_shares: WholeGpusBesideShares
     exclude_gpus: ExcludeGpus
     gpu_order: GpuOrderSetting
+    memory_counters: MemoryCounters
     consumable_shares: ConsumableShares
     kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
         description="Holds the driver's notes of the MIG devices that it made for claims.",
@@ -142,13 +145,19 @@ class Inspect(CommandSettings):
             consumable=Consumable.of(self.consumable_shares),
             alone=beside_shares.why_alone(lambda: kubernetes),
         )
-        order = GpuOrder(self.gpu_order)
+        offered = Offered(
+            mig=offer,
+            refused=refused,
+            share=share,
+            gpu_order=GpuOrder(self.gpu_order),
+            memory_counters=self.memory_counters,
+        )
         if self.cdi:
             sys.stdout.write(spec_text(edits, problems, self.output))
         elif self.output == "table":
-            sys.stdout.write(table(inventory, problems, offer, refused, share, order))
+            sys.stdout.write(table(inventory, problems, offered))
         else:
-            found = report(inventory, problems, offer, refused, share, order)
+            found = report(inventory, problems, offered)
             sys.stdout.write(_dump(found, self.output))
 
 
@@ -254,20 +263,17 @@ def spec_text(edits: Mapping[str, Edits], problems: Mapping[str, str], output: s
 def report(
     inventory: Inventory,
     problems: Mapping[str, str],
-    offer: MigOffer = ALL,
-    refused: Mapping[GpuUuid, Refusal] = NONE_REFUSED,
-    share: ShareOffer = NO_SHARES,
-    gpu_order: GpuOrder = GpuOrder.LEAST_CAPABLE,
+    offered: Offered = OF_DEFAULTS,
 ) -> dict[str, object]:
     """Return what was found, and as `devices` what would be published, for programs."""
-    published = projection(inventory, mig=offer, refused=refused, share=share, gpu_order=gpu_order)
+    published = offered.projection(inventory)
     return {
         "driver": {
             "version": inventory.driver_version,
             "cudaVersion": _cuda(inventory),
         },
-        "mig": {"source": offer.source.value, "why": offer.why},
-        "consumableShares": str(share.consumable),
+        "mig": {"source": offered.mig.source.value, "why": offered.mig.why},
+        "consumableShares": str(offered.share.consumable),
         "gpus": [_facts(gpu, problems) for gpu in inventory.gpus],
         "sick": [{"index": gpu.index, "reason": gpu.reason} for gpu in inventory.sick],
         "excluded": [_excluded_facts(gpu) for gpu in inventory.excluded],
@@ -282,13 +288,10 @@ def report(
 def table(
     inventory: Inventory,
     problems: Mapping[str, str],
-    offer: MigOffer = ALL,
-    refused: Mapping[GpuUuid, Refusal] = NONE_REFUSED,
-    share: ShareOffer = NO_SHARES,
-    gpu_order: GpuOrder = GpuOrder.LEAST_CAPABLE,
+    offered: Offered = OF_DEFAULTS,
 ) -> str:
     """Return what was found and what would be published, for people."""
-    published = projection(inventory, mig=offer, refused=refused, share=share, gpu_order=gpu_order)
+    published = offered.projection(inventory)
     lines = [f"driver {inventory.driver_version}, CUDA {_cuda(inventory) or 'unknown'}", ""]
     if inventory.gpus:
         lines += aligned([_COLUMNS, *map(_row, inventory.gpus)])
@@ -298,7 +301,7 @@ def table(
     if rows:
         lines += ["", *aligned([_MIG_COLUMNS, *rows])]
     if any(gpu.mig is not None for gpu in inventory.gpus):
-        lines += ["", f"MIG devices for claims: {offer.source} ({offer.why})"]
+        lines += ["", f"MIG devices for claims: {offered.mig.source} ({offered.mig.why})"]
     faults = [
         *(f"left out: {gpu}: {gpu.why}" for gpu in inventory.excluded),
         *inventory.unmatched,
@@ -319,7 +322,7 @@ def table(
     if rows := [row for device in published.devices for row in _part_rows(device)]:
         lines += [
             "",
-            f"for several claims at a time, with --consumable-shares {share.consumable}:",
+            f"for several claims at a time, with --consumable-shares {offered.share.consumable}:",
             *aligned([_PART_COLUMNS, *rows]),
         ]
     return "\n".join(lines) + "\n"

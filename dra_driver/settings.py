@@ -182,6 +182,16 @@ WholeGpusBesideShares = Annotated[
         "needs counters, or never; auto: from Kubernetes 1.37 on.",
     ),
 ]
+MemoryCounters = Annotated[
+    bool,
+    Field(
+        False,
+        validation_alias="memory_counters",
+        description="Have every device consume its memory from a counter, also where no counters "
+        "are needed to keep devices apart, for quotas by memory such as Kueue's. It costs the "
+        "scheduler time for each pod; before Kubernetes 1.37 with the square of the nodes.",
+    ),
+]
 ConsumableShares = Annotated[
     str,
     AfterValidator(_checked_shares),
@@ -322,6 +332,7 @@ class Settings(CommandSettings):
     mig_profiles: MigProfiles
     exclude_gpus: ExcludeGpus
     gpu_order: GpuOrderSetting
+    memory_counters: MemoryCounters
     share_config: Path | None = Field(
         None,
         validation_alias=AliasChoices("share_config", "config_file"),

@@ -21,6 +21,7 @@ from dra_driver.settings import (
     CommandSettings,
     ConsumableShares,
     KubernetesRelease,
+    MemoryCounters,
     MigProfiles,
     MigSetting,
     WholeGpusBesideShares,
@@ -29,6 +30,7 @@ from dra_driver.shares.config import read_file
 from dra_driver.shares.divide import divide
 from dra_driver.simulator.nodes import inventory_of, on_node
 from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.memory_counters import with_memory_counters
 from dra_driver.slices.mig_offer import ALL, MigOffer, MigSettings, release_of
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import projection
@@ -60,6 +62,7 @@ class Slices(CommandSettings):
     mig_profiles: MigProfiles
     kubernetes: KubernetesRelease
     whole_gpus_beside_shares: WholeGpusBesideShares
+    memory_counters: MemoryCounters
     share_config: Path | None = Field(
         None,
         description="File that says how devices are divided into shares, as for the driver.",
@@ -83,7 +86,7 @@ class Slices(CommandSettings):
             there = on_node(inventory, node)
             share = replace(shares_of(config, there), consumable=consumable, alone=alone)
             text = yaml.dump_all(
-                slices_of(there, node, offer, share),
+                slices_of(there, node, offer, share, memory_counters=self.memory_counters),
                 Dumper=_Plain,
                 sort_keys=False,
                 explicit_start=True,
@@ -97,10 +100,17 @@ def node_names(name: str, count: int) -> list[str]:
 
 
 def slices_of(
-    inventory: Inventory, node: str, offer: MigOffer = ALL, share: ShareOffer = NO_SHARES
+    inventory: Inventory,
+    node: str,
+    offer: MigOffer = ALL,
+    share: ShareOffer = NO_SHARES,
+    *,
+    memory_counters: bool = False,
 ) -> Iterator[dict[str, object]]:
     """Yield the slices that the driver would create on a node that has none."""
     published = projection(inventory, mig=offer, share=share)
+    if memory_counters:
+        published = with_memory_counters(published)
     pool = build_slices(
         published.devices,
         driver=DRIVER_NAME,

@@ -256,8 +256,9 @@ class Publication:
                 self._unsupported |= {CONSUMES_COUNTERS}
                 self.observer.fields_dropped(1)
                 log.warning(
-                    "mig devices withdrawn",
-                    reason="the API server does not store the counters that they share",
+                    "devices published without counters",
+                    reason="the API server does not store them: no MIG devices are made on demand,"
+                    " and quotas by the counter memory admit nothing",
                     advice="enable DRAPartitionableDevices on the API server and the scheduler,"
                     " then restart this driver",
                 )

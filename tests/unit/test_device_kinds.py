@@ -35,6 +35,7 @@ from dra_driver.devices.shares import (
     ShareStrategy,
 )
 from dra_driver.errors import StateError
+from dra_driver.node_usage import _device_type
 
 PACKAGE = Path(dra_driver.__file__).parent
 GPU = make.gpu(0, mig=make.mig(make.mig_device(0, "2g.20gb", 2)))

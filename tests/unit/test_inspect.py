@@ -13,6 +13,7 @@ from dra_driver.errors import SetupError
 from dra_driver.inspect import report, spec_text, table
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.mig_offer import MigSettings
+from dra_driver.slices.offered import Offered
 from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.share_offer import ShareOffer
 
@@ -33,13 +34,13 @@ def test_a_table_has_one_aligned_row_for_each_gpu() -> None:
 
 
 def test_what_is_offered_of_mig_is_said_once_and_only_where_a_card_knows_it() -> None:
-    offer = MigSettings.of("existing", "").offer({}, None)
+    offered = Offered(mig=MigSettings.of("existing", "").offer({}, None))
     divided = make.inventory(make.gpu(0, mig=make.mig()), make.gpu(1, mig=make.mig()))
     line = "MIG devices for claims: existing (--mig is existing)"
-    assert table(divided, {}, offer).count("--mig is existing") == 1
-    assert line in table(divided, {}, offer).splitlines()
-    assert line not in table(make.inventory(make.gpu(0)), {}, offer)
-    assert report(divided, {}, offer)["mig"] == {"source": "existing", "why": "--mig is existing"}
+    assert table(divided, {}, offered).count("--mig is existing") == 1
+    assert line in table(divided, {}, offered).splitlines()
+    assert line not in table(make.inventory(make.gpu(0)), {}, offered)
+    assert report(divided, {}, offered)["mig"] == {"source": "existing", "why": "--mig is existing"}
 
 
 def test_facts_a_card_lacks_are_dashes() -> None:
@@ -93,7 +94,7 @@ def test_devices_are_told_in_the_order_of_the_setting() -> None:
     lesser = make.gpu(1, cuda_compute_capability=(7, 5))
 
     def names(by: GpuOrder) -> list[str]:
-        found = report(make.inventory(better, lesser), {}, gpu_order=by)
+        found = report(make.inventory(better, lesser), {}, Offered(gpu_order=by))
         return [device["name"] for device in found["devices"]]  # type: ignore[attr-defined]
 
     assert names(GpuOrder.LEAST_CAPABLE) == ["gpu-1", "gpu-0"]
@@ -185,7 +186,7 @@ IN_SHARES = ShareOffer(consumable=Consumable.of("4"))
 
 def test_what_claims_consume_of_a_device_that_several_can_have_is_a_table() -> None:
     gpu = make.gpu(0, mig=make.mig())
-    text = table(make.inventory(gpu), {}, share=IN_SHARES)
+    text = table(make.inventory(gpu), {}, Offered(share=IN_SHARES))
 
     title = "for several claims at a time, with --consumable-shares 4:"
     lines = text.splitlines()
@@ -200,16 +201,27 @@ def test_what_claims_consume_of_a_device_that_several_can_have_is_a_table() -> N
 
 def test_who_does_not_ask_has_all_of_the_memory_in_mode_memory() -> None:
     gpu = make.gpu(0, memory_bytes=15 * 1024**3)
-    text = table(make.inventory(gpu), {}, share=ShareOffer(consumable=Consumable.of("memory")))
+    text = table(
+        make.inventory(gpu), {}, Offered(share=ShareOffer(consumable=Consumable.of("memory")))
+    )
 
     assert "gpu-0   memory    15Gi      15Gi              1Mi       1Mi\n" in text
 
 
 def test_a_report_says_the_setting_and_the_policies() -> None:
-    found = report(make.inventory(make.gpu(0)), {}, share=IN_SHARES)
+    found = report(make.inventory(make.gpu(0)), {}, Offered(share=IN_SHARES))
 
     assert found["consumableShares"] == "4"
     [device] = found["devices"]  # type: ignore[misc]
     assert device["allowMultipleAllocations"] is True  # type: ignore[has-type]
     assert device["capacity"]["shares"]["requestPolicy"]["default"] == "1"  # type: ignore[has-type]
     assert report(make.inventory(), {})["consumableShares"] == "disabled"
+
+
+def test_memory_is_counted_everywhere_as_the_driver_is_told_to_publish_it() -> None:
+    inventory = make.inventory(make.gpu(0, memory_bytes=15 * 1024**3))
+    found = report(inventory, {}, Offered(memory_counters=True))
+
+    counters = {"memory": {"value": "15Gi"}}
+    assert found["counterSets"] == [{"name": "gpu-0-counter-set", "counters": counters}]
+    assert report(inventory, {})["counterSets"] == []

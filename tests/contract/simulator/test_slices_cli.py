@@ -83,6 +83,16 @@ def test_with_parts_by_capacity_an_api_server_takes_them_too(
         assert ("shares" in device["capacity"]) == setting.isdecimal()
 
 
+def test_memory_is_counted_on_gpus_that_nobody_divides_when_asked_for(printed: Printed) -> None:
+    counters, gpus = printed("--profile=t4x4", "--node-name=n1", "--memory-counters")
+    check_slice(counters, None)
+    check_slice(gpus, None)
+    assert [one["name"] for one in counters["spec"]["sharedCounters"]] == [
+        f"gpu-{minor}-counter-set" for minor in range(4)
+    ]
+    assert len(printed("--profile=t4x4", "--node-name=n1")) == 1
+
+
 def test_many_nodes_have_names_and_uuids_of_their_own(printed: Printed) -> None:
     found = printed("--profile=h100x8", "--node-name=pool", "--count=2", "--mig=on-demand")
     nodes = {

@@ -1,0 +1,51 @@
+"""The driver with `--memory-counters`, as a process: counters for quotas by memory."""
+
+from pathlib import Path
+
+import pytest
+
+from apiserver.rules import without_device_fields
+from apiserver.server import ApiServer
+from worlds.process import SLICES, ProcessNode, eventually
+
+
+def start(node: ProcessNode, *words: str) -> None:
+    node.install_gpus("t4x4")
+    node.driver.start(*words)
+    node.driver.wait_log("driver started")
+    node.wait_devices(4)
+
+
+def counter_sets(api: ApiServer) -> list[object]:
+    slices = api.objects(SLICES)
+    return [one for each in slices for one in each["spec"].get("sharedCounters", ())]
+
+
+@pytest.mark.parametrize(("words", "sets"), [((), 0), (("--memory-counters",), 4)])
+def test_gpus_that_nobody_divides_have_counters_when_asked_for(
+    tmp_path: Path, api: ApiServer, words: tuple[str, ...], sets: int
+) -> None:
+    node = ProcessNode(tmp_path, api)
+    try:
+        start(node, *words)
+        assert len(counter_sets(api)) == sets
+        specs = [one["spec"] for one in api.objects(SLICES)]
+        devices = [one for spec in specs for one in spec.get("devices", ())]
+        for device in devices:
+            assert ("consumesCounters" in device) == bool(sets)
+    finally:
+        node.driver.kill()
+
+
+def test_where_the_api_server_stores_no_counters_gpus_are_published_without(
+    tmp_path: Path, api: ApiServer
+) -> None:
+    api.store.rules.append(without_device_fields("consumesCounters"))
+    node = ProcessNode(tmp_path, api)
+    try:
+        start(node, "--memory-counters")
+        said = node.driver.wait_log("devices published without counters")
+        assert "quotas by the counter memory admit nothing" in said["reason"]
+        eventually(lambda: not counter_sets(api), "no counters")
+    finally:
+        node.driver.kill()
