@@ -28,8 +28,15 @@ def test_made_up_nodes_publish_and_pods_are_placed_on_them(tmp_path: Path) -> No
     said = run(
         (
             *(sys.executable, REPOSITORY / "hack" / "bench" / "fleet", "--name", name, *version),
-            *("--nodes", "2", "--pods", str(PODS), "--variants", "whole-only,ours"),
-            *("--loads", "whole,mixed", "--output", output),
+            *(
+                "--nodes",
+                "2",
+                "--pods",
+                str(PODS),
+                "--variants",
+                "whole-only,auto-mig,shares-alone,on-demand",
+            ),
+            *("--loads", "whole,whole-extended,mixed", "--output", output),
         ),
         timeout=400,
     )
@@ -38,21 +45,25 @@ def test_made_up_nodes_publish_and_pods_are_placed_on_them(tmp_path: Path) -> No
     variants = found["variants"]
     assert {name: one["devices_of_a_node"] for name, one in variants.items()} == {
         "whole-only": 8,
-        "ours": 208,
+        "auto-mig": 6 + 2 * 25,
+        "shares-alone": 80,
+        "on-demand": 208,
     }
     assert {name: set(one["loads"]) for name, one in variants.items()} == {
-        "whole-only": {"whole"},
-        "ours": {"whole", "mixed"},
+        "whole-only": {"whole", "whole-extended"},
+        "auto-mig": {"whole", "whole-extended", "mixed"},
+        "shares-alone": {"whole-extended"},
+        "on-demand": {"whole", "whole-extended", "mixed"},
     }
     for one in variants.values():
         assert {load["placed"] for load in one["loads"].values()} == {PODS}
         assert one["stored"]["etcd_bytes"] > 0
         assert one["writes_of_a_second_look"] == 0
-    assert found["ratios"]["ours"]["devices of a node"] == 26
-    assert set(variants["ours"]["allocator_us"]) == {
+    assert found["ratios"]["on-demand"]["devices of a node"] == 26
+    assert set(variants["on-demand"]["allocator_us"]) == {
         "whole GPU, all free",
         "whole GPU, one free",
         "nvidia.com/gpu, all free",
         "1g.10gb, all free",
     }
-    assert min(variants["ours"]["allocator_us"].values()) > 0
+    assert min(variants["on-demand"]["allocator_us"].values()) > 0

@@ -50,15 +50,15 @@ def cost(program: Path, pool: DesiredPool, profile: str | None) -> dict[str, flo
 def cases(pool: DesiredPool, profile: str | None) -> dict[str, Object]:
     """Return what is asked of the allocator, by name.
 
-    A whole GPU while all are free, the last free one, what `nvidia.com/gpu` gives, and a partition
-    where there are some.
+    A whole GPU while all are free, and the last free one, where some are offered whole; what
+    `nvidia.com/gpu` gives; and a partition where there are some.
     """
     whole = [str(device["name"]) for device in devices(pool) if is_whole(device)]
-    found: dict[str, Object] = {
-        "whole GPU, all free": {"class": _selector("gpu"), "inUse": []},
-        "whole GPU, one free": {"class": _selector("gpu"), "inUse": whole[:-1]},
-        "nvidia.com/gpu, all free": {"class": _selector("extended-resources"), "inUse": []},
-    }
+    found: dict[str, Object] = {}
+    if whole:
+        found["whole GPU, all free"] = {"class": _selector("gpu"), "inUse": []}
+        found["whole GPU, one free"] = {"class": _selector("gpu"), "inUse": whole[:-1]}
+    found["nvidia.com/gpu, all free"] = {"class": _selector("extended-resources"), "inUse": []}
     if offers(pool, profile):
         own = f"device.attributes['gpu.nvidia.com'].profile == '{profile}'"
         found[f"{profile}, all free"] = {"class": _selector("mig"), "selector": own, "inUse": []}

@@ -5,19 +5,20 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from bench.command_line import add_cluster_options, machine, names_of, numbers_of
 from bench.fleet import allocator
-from bench.fleet.loads import LOADS, asks_for_parts, smallest_profile, whole_gpus, workload
+from bench.fleet.loads import LOADS, smallest_profile, whole_gpus, workload
 from bench.fleet.placing import place, start_scheduler
 from bench.fleet.publishing import looked_again, roll_out, stored, withdraw
 from bench.fleet.report import middle, ratios, table
 from bench.fleet.sizes import parts, rewritten
 from bench.fleet.stage import Stage, control_plane, made_up_nodes
 from bench.fleet.usage import memory_mib
-from bench.fleet.variants import VARIANTS, devices, offers
+from bench.fleet.variants import VARIANTS, devices, room, serves
 from testbed.api import Object
 from testbed.cluster import Cluster
 from testbed.commands import TestbedError
@@ -25,6 +26,7 @@ from testbed.commands import TestbedError
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import DriverError
 from dra_driver.simulator.nodes import inventory_of, on_node
+from dra_driver.slices.pool import DesiredPool
 
 _PODS_PER_NODE = 6
 _MOST_PODS = 200
@@ -39,8 +41,9 @@ def main(words: Sequence[str]) -> int:
         return 1
     try:
         inventory = inventory_of(options.profile)
+        pools = {one: VARIANTS[one](inventory, "node") for one in options.variants}
         for nodes in options.nodes:
-            check_room(nodes, len(inventory.gpus), options.loads, options.pods)
+            check_room(nodes, pools, smallest_profile(inventory), options)
         program = allocator.fetch()
         one_node = {one: _of_a_node(one, inventory, program) for one in options.variants}
         with control_plane(
@@ -107,18 +110,21 @@ def pods_for(nodes: int, asked: int) -> int:
     return asked or min(_PODS_PER_NODE * nodes, _MOST_PODS)
 
 
-def check_room(nodes: int, gpus: int, loads: Iterable[str], pods: int) -> None:
-    """Do nothing if nodes with so many GPUs each have enough of them for every load.
+def check_room(
+    nodes: int, pools: Mapping[str, DesiredPool], profile: str | None, options: argparse.Namespace
+) -> None:
+    """Do nothing if so many nodes have enough GPUs for every load that a variant serves.
 
     Raises:
         TestbedError: they have not, so that pods would wait in vain.
     """
-    for load in loads:
-        needed = whole_gpus(load, pods_for(nodes, pods))
-        if needed > nodes * gpus:
+    for (variant, pool), load in product(pools.items(), options.loads):
+        needed = whole_gpus(load, pods_for(nodes, options.pods))
+        there = nodes * room(pool, load)
+        if serves(pool, load, profile) and needed > there:
             raise TestbedError(
-                f"{nodes} nodes have {nodes * gpus} GPUs, and the load {load} takes {needed}; "
-                "use more --nodes or fewer --pods"
+                f"{nodes} nodes of {variant} have {there} GPUs or shares to give, and the load"
+                f" {load} takes {needed}; use more --nodes or fewer --pods"
             )
 
 
@@ -180,7 +186,7 @@ def _measure(
     start_scheduler(stage)
     found["memory_mib"] = memory_mib(stage.pids())
     for load in options.loads:
-        if asks_for_parts(load) and not offers(pool, profile):
+        if not serves(pool, load, profile):
             continue
         work = workload(load, pods_for(nodes, options.pods), profile)
         _say(f"{variant}: {len(work.pods)} pods, {load}")

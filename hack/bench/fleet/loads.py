@@ -95,11 +95,6 @@ def workload(load: str, count: int, profile: str | None) -> Workload:
     )
 
 
-def asks_for_parts(load: str) -> bool:
-    """Tell whether a load needs partitions to be published."""
-    return any(one.part for one in LOADS[load])
-
-
 def whole_gpus(load: str, count: int) -> int:
     """Return how many whole GPUs a load of `count` pods takes."""
     turns = LOADS[load]

@@ -5,28 +5,31 @@ try another one, write the function and add it to `VARIANTS`. Pure.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
+from bench.fleet.loads import LOADS
+
 from dra_driver.devices.kinds import GpuPart, NodeDevice
-from dra_driver.devices.model import Gpu, Inventory, Partition
+from dra_driver.devices.model import Gpu, Inventory, MigMode, Partition
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices import counters
 from dra_driver.slices.attributes import REPLICAS
+from dra_driver.slices.memory_counters import with_memory_counters
 from dra_driver.slices.mig_offer import MigOffer, MigSource
 from dra_driver.slices.pool import DesiredPool, Object, build_slices, objects
 from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.share_offer import ShareOffer
 
 _REPLICAS = 10
+_IN_MIG_MODE = (0, 1)
+"""Minor numbers of the GPUs that an admin put in MIG mode, where some are."""
+
+_AUTO = MigOffer(source=MigSource.AUTO)
+_ON_DEMAND = MigOffer(source=MigSource.ON_DEMAND)
 
 Variant = Callable[[Inventory, str], DesiredPool]
-
-
-def ours(inventory: Inventory, node: str) -> DesiredPool:
-    """What this driver publishes."""
-    published = projection(inventory)
-    return _built(published, published.devices, node)
 
 
 def whole_only(inventory: Inventory, node: str) -> DesiredPool:
@@ -35,8 +38,66 @@ def whole_only(inventory: Inventory, node: str) -> DesiredPool:
     return build_slices(published.devices, driver=DRIVER_NAME, node_name=node)
 
 
+def auto(inventory: Inventory, node: str) -> DesiredPool:
+    """What this driver publishes by default where no GPU is in MIG mode."""
+    published = projection(inventory, mig=_AUTO)
+    return _built(published, published.devices, node)
+
+
+def auto_mig(inventory: Inventory, node: str) -> DesiredPool:
+    """What it publishes by default where an admin put the first two GPUs in MIG mode."""
+    published = projection(_in_mig_mode(inventory), mig=_AUTO)
+    return _built(published, published.devices, node)
+
+
+def memory_counters(inventory: Inventory, node: str) -> DesiredPool:
+    """The default with `--memory-counters`: whole GPUs, each with a counter set of `memory`."""
+    published = with_memory_counters(projection(inventory, mig=_AUTO))
+    return _built(published, published.devices, node)
+
+
+def shares(inventory: Inventory, node: str) -> DesiredPool:
+    """The default from Kubernetes 1.37 on where a share config divides every GPU: all GPUs as a
+    whole and in shares, which counters keep apart.
+    """
+    published = projection(inventory, mig=_AUTO, share=_divided(inventory))
+    return _built(published, published.devices, node)
+
+
+def shares_alone(inventory: Inventory, node: str) -> DesiredPool:
+    """The same before Kubernetes 1.37: shares and nothing else, without counters."""
+    alone = replace(_divided(inventory), alone="the scheduler is older than 1.37")
+    published = projection(inventory, mig=_AUTO, share=alone)
+    return _built(published, published.devices, node)
+
+
+def on_demand(inventory: Inventory, node: str) -> DesiredPool:
+    """What this driver publishes with `--mig on-demand`: every partition of every GPU."""
+    published = projection(inventory, mig=_ON_DEMAND)
+    return _built(published, published.devices, node)
+
+
+def on_demand_shares(inventory: Inventory, node: str) -> DesiredPool:
+    """The same where every GPU is divided into shares, too."""
+    published = projection(inventory, mig=_ON_DEMAND, share=_divided(inventory))
+    return _built(published, published.devices, node)
+
+
+def without_memory(inventory: Inventory, node: str) -> DesiredPool:
+    """The same as `on_demand` without the counter `memory`, which keeps no devices apart."""
+    published = projection(inventory, mig=_ON_DEMAND)
+    sets = [_without_memory(one) for one in published.counter_sets]
+    devices = [
+        {**one, "consumesCounters": [*map(_without_memory, objects(one["consumesCounters"]))]}
+        if "consumesCounters" in one
+        else one
+        for one in published.devices
+    ]
+    return build_slices(devices, driver=DRIVER_NAME, node_name=node, counter_sets=sets)
+
+
 def two_profiles(inventory: Inventory, node: str) -> DesiredPool:
-    """What this driver publishes with two `--mig-profiles`, the smallest and one in the middle."""
+    """The same as `on_demand` with two `--mig-profiles`, the smallest and one in the middle."""
     names = {
         one.name: one.memory_bytes
         for gpu in inventory.gpus
@@ -46,20 +107,7 @@ def two_profiles(inventory: Inventory, node: str) -> DesiredPool:
     }
     ordered = sorted(names, key=lambda name: (names[name], name))
     offered = frozenset({ordered[0], ordered[len(ordered) // 2]} if ordered else ())
-    published = projection(inventory, mig=MigOffer(profiles=offered))
-    return _built(published, published.devices, node)
-
-
-def shares(inventory: Inventory, node: str) -> DesiredPool:
-    """What this driver publishes where every GPU is divided into shares, partitions among it."""
-    published = projection(inventory, share=_divided(inventory))
-    return _built(published, published.devices, node)
-
-
-def shares_only(inventory: Inventory, node: str) -> DesiredPool:
-    """The same without partitions: whole GPUs, and their shares."""
-    off = MigOffer(source=MigSource.OFF)
-    published = projection(inventory, mig=off, share=_divided(inventory))
+    published = projection(inventory, mig=replace(_ON_DEMAND, profiles=offered))
     return _built(published, published.devices, node)
 
 
@@ -67,19 +115,19 @@ def no_partitions(inventory: Inventory, node: str) -> DesiredPool:
     """Whole GPUs with the counters that partitions would need, and without any partition: the
     least that a layout with partitions can cost.
     """
-    published = projection(inventory)
+    published = projection(inventory, mig=_ON_DEMAND)
     return _built(published, [one for one in published.devices if is_whole(one)], node)
 
 
 def whole_last(inventory: Inventory, node: str) -> DesiredPool:
-    """What this driver publishes, but whole GPUs after everything else."""
-    published = projection(inventory)
+    """The same as `on_demand`, but whole GPUs after everything else."""
+    published = projection(inventory, mig=_ON_DEMAND)
     return _built(published, sorted(published.devices, key=is_whole), node)
 
 
 def all_counters(inventory: Inventory, node: str) -> DesiredPool:
-    """What this driver publishes, but with counters of all engines."""
-    published = projection(inventory)
+    """The same as `on_demand`, but with counters of all engines."""
+    published = projection(inventory, mig=_ON_DEMAND)
     return build_slices(
         [
             {**device, **_consumed(source)}
@@ -97,7 +145,7 @@ def nvidia_dynamic(inventory: Inventory, node: str) -> DesiredPool:
     What NVIDIA's driver publishes with its feature gate DynamicMIG, since Kubernetes 1.35. It has
     counters of all engines, whether they could run out or not.
     """
-    published = projection(inventory)
+    published = projection(inventory, mig=_ON_DEMAND)
     ordered = sorted(inventory.gpus, key=lambda gpu: gpu.pci_address)
     sets = _all_counter_sets(ordered)
     contents: list[Object] = [{"sharedCounters": sets}] if sets else []
@@ -109,6 +157,27 @@ def nvidia_dynamic(inventory: Inventory, node: str) -> DesiredPool:
         ]
         contents.append({"devices": sorted(mine, key=lambda device: str(device["name"]))})
     return DesiredPool(driver=DRIVER_NAME, node_name=node, contents=tuple(contents))
+
+
+def _in_mig_mode(inventory: Inventory) -> Inventory:
+    """The first two GPUs, if they know MIG, in MIG mode."""
+    return replace(
+        inventory,
+        gpus=tuple(
+            replace(gpu, mig_mode=MigMode.ENABLED)
+            if gpu.mig is not None and gpu.minor in _IN_MIG_MODE
+            else gpu
+            for gpu in inventory.gpus
+        ),
+    )
+
+
+def _without_memory(holder: Object) -> Object:
+    """A counter set, or what a device consumes of one, without the counter `memory`."""
+    named = holder["counters"]
+    kept = dict(named) if isinstance(named, Mapping) else {}
+    kept.pop(counters.MEMORY, None)
+    return {**holder, "counters": kept}
 
 
 def _divided(inventory: Inventory) -> ShareOffer:
@@ -151,17 +220,26 @@ def _all_counter_sets(gpus: Sequence[Gpu]) -> list[Object]:
 
 def _all_counters(gpu: Gpu) -> dict[str, int]:
     profiles = gpu.mig.profiles if gpu.mig is not None else ()
-    return counters.most_engines(profiles) | counters.whole(profiles)
+    return (
+        counters.most_engines(profiles)
+        | counters.whole(profiles)
+        | {counters.MEMORY: counters.memory(gpu)}
+    )
 
 
 VARIANTS: Mapping[str, Variant] = MappingProxyType(
     {
         "whole-only": whole_only,
+        "auto": auto,
+        "auto-mig": auto_mig,
+        "memory-counters": memory_counters,
+        "shares": shares,
+        "shares-alone": shares_alone,
+        "on-demand": on_demand,
+        "on-demand-shares": on_demand_shares,
+        "without-memory": without_memory,
         "no-partitions": no_partitions,
         "two-profiles": two_profiles,
-        "ours": ours,
-        "shares": shares,
-        "shares-only": shares_only,
         "whole-last": whole_last,
         "all-counters": all_counters,
         "nvidia-dynamic": nvidia_dynamic,
@@ -188,6 +266,29 @@ def devices(pool: DesiredPool) -> list[Object]:
 def offers(pool: DesiredPool, profile: str | None) -> bool:
     """Tell whether there is a partition of this profile in a pool."""
     return any(_text(device, "profile") == profile for device in devices(pool) if profile)
+
+
+def serves(pool: DesiredPool, load: str, profile: str | None) -> bool:
+    """Tell whether the devices of a pool are what all pods of a load ask for."""
+    whole = any(map(is_whole, devices(pool)))
+    parts = offers(pool, profile)
+    shares = any(map(_is_share, devices(pool)))
+    return all(
+        parts if one.part else whole or (one.by == "extended" and shares) for one in LOADS[load]
+    )
+
+
+def room(pool: DesiredPool, load: str) -> int:
+    """Return how many pods of a load that ask for no partition a node has devices for."""
+    shares = sum(map(_is_share, devices(pool)))
+    if shares and all(one.by == "extended" for one in LOADS[load]):
+        return shares
+    return sum(map(is_whole, devices(pool)))
+
+
+def _is_share(device: Object) -> bool:
+    attributes = device["attributes"]
+    return isinstance(attributes, Mapping) and REPLICAS in attributes
 
 
 def _text(device: Object, attribute: str) -> object:

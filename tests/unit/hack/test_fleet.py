@@ -1,6 +1,7 @@
 """The fleet benchmark: what is published, what is asked for, and what is made of the numbers."""
 
 import json
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -18,17 +19,24 @@ from bench.fleet.variants import (
     VARIANTS,
     Variant,
     all_counters,
+    auto,
+    auto_mig,
     devices,
     is_whole,
+    memory_counters,
     no_partitions,
     nvidia_dynamic,
     offers,
-    ours,
+    on_demand,
+    on_demand_shares,
+    room,
+    serves,
     shares,
-    shares_only,
+    shares_alone,
     two_profiles,
     whole_last,
     whole_only,
+    without_memory,
 )
 from testbed.commands import TestbedError
 
@@ -61,7 +69,7 @@ class TestVariants:
     def test_those_with_partitions_publish_the_same_devices(self) -> None:
         published = [
             sorted(names(variant(hoppers(), NODE)))
-            for variant in (ours, whole_last, all_counters, nvidia_dynamic)
+            for variant in (on_demand, whole_last, all_counters, nvidia_dynamic)
         ]
         assert published[0] == published[1] == published[2] == published[3]
         assert len(published[0]) == 52
@@ -72,8 +80,41 @@ class TestVariants:
         assert [set(content) for content in pool.contents] == [{"devices"}]
         assert not any("consumesCounters" in device for device in devices(pool))
 
+    def test_the_default_without_mig_mode_publishes_whole_gpus_to_the_byte(self) -> None:
+        assert auto(hoppers(8), NODE) == whole_only(hoppers(8), NODE)
+
+    def test_the_default_offers_the_partitions_of_gpus_in_mig_mode_and_others_whole(self) -> None:
+        pool = auto_mig(hoppers(4), NODE)
+        whole = [device for device in devices(pool) if is_whole(device)]
+        assert sorted(str(device["name"]) for device in whole) == ["gpu-2", "gpu-3"]
+        assert not any("consumesCounters" in device for device in whole)
+        assert offers(pool, "1g.10gb")
+        assert len(devices(pool)) == 2 + 2 * 25
+
+    def test_memory_can_be_counted_on_whole_gpus_alone(self) -> None:
+        counters, gpus = memory_counters(hoppers(), NODE).contents
+        sets: Any = counters["sharedCounters"]
+        assert [set(one["counters"]) for one in sets] == [{"memory"}, {"memory"}]
+        assert names(memory_counters(hoppers(), NODE)) == names(auto(hoppers(), NODE))
+        assert len(gpus["devices"]) == 2  # type: ignore[arg-type]
+
+    def test_without_memory_is_all_but_that_counter(self) -> None:
+        found, usual = without_memory(hoppers(), NODE), on_demand(hoppers(), NODE)
+        assert names(found) == names(usual)
+        text = json.dumps(found.contents)
+        assert '"memory-slice-0"' in text
+        assert len(text) < len(json.dumps(usual.contents))
+        sets: Any = found.contents[0]["sharedCounters"]
+        assert not any("memory" in one["counters"] for one in sets)
+
+    def test_shares_alone_have_neither_whole_gpus_nor_counters(self) -> None:
+        pool = shares_alone(hoppers(), NODE)
+        assert len(devices(pool)) == 20
+        assert not any(is_whole(device) for device in devices(pool))
+        assert [set(content) for content in pool.contents] == [{"devices"}]
+
     def test_without_partitions_there_are_the_counters_for_them(self) -> None:
-        found, usual = no_partitions(hoppers(), NODE), ours(hoppers(), NODE)
+        found, usual = no_partitions(hoppers(), NODE), on_demand(hoppers(), NODE)
         assert names(found) == names(usual)[:2]
         assert found.contents[0] == usual.contents[0]
         assert all("consumesCounters" in device for device in devices(found))
@@ -87,13 +128,13 @@ class TestVariants:
         assert names(two_profiles(plain, NODE)) == ["gpu-0"]
 
     def test_shares_come_beside_whole_gpus_with_partitions_and_without(self) -> None:
-        found, alone = shares(hoppers(), NODE), shares_only(hoppers(), NODE)
-        assert set(names(found)) - set(names(alone)) == set(names(ours(hoppers(), NODE))[2:])
+        found, alone = on_demand_shares(hoppers(), NODE), shares(hoppers(), NODE)
+        assert set(names(found)) - set(names(alone)) == set(names(on_demand(hoppers(), NODE))[2:])
         assert len(names(alone)) == 2 + 20
         assert [is_whole(device) for device in devices(alone)][:3] == [True, True, False]
 
     def test_whole_gpus_last_leaves_the_order_of_the_rest(self) -> None:
-        found, usual = whole_last(hoppers(), NODE), ours(hoppers(), NODE)
+        found, usual = whole_last(hoppers(), NODE), on_demand(hoppers(), NODE)
         assert [is_whole(device) for device in devices(usual)][:3] == [True, True, False]
         assert [is_whole(device) for device in devices(found)][-3:] == [False, True, True]
         assert names(found)[:-2] == [
@@ -111,10 +152,17 @@ class TestVariants:
         pool = nvidia_dynamic(make.inventory(make.gpu(0)), NODE)
         assert [set(content) for content in pool.contents] == [{"devices"}]
 
-    def test_a_load_of_partitions_is_for_those_that_offer_them(self) -> None:
-        assert offers(ours(hoppers(), NODE), "1g.10gb")
-        assert not offers(whole_only(hoppers(), NODE), "1g.10gb")
-        assert not offers(ours(make.inventory(), NODE), None)
+    def test_a_load_is_for_those_that_offer_what_it_asks_for(self) -> None:
+        assert serves(on_demand(hoppers(), NODE), "mixed", "1g.10gb")
+        assert not serves(whole_only(hoppers(), NODE), "mixed", "1g.10gb")
+        assert not serves(on_demand(make.inventory(), NODE), "1g", None)
+        assert serves(shares_alone(hoppers(), NODE), "whole-extended", "1g.10gb")
+        assert not serves(shares_alone(hoppers(), NODE), "whole", "1g.10gb")
+
+    def test_a_node_has_room_for_as_many_pods_as_it_has_devices_for_them(self) -> None:
+        assert room(auto_mig(hoppers(8), NODE), "whole") == 6
+        assert room(shares(hoppers(8), NODE), "whole") == 8
+        assert room(shares(hoppers(8), NODE), "whole-extended") == 80
 
 
 class TestSizes:
@@ -149,7 +197,7 @@ class TestSizes:
 
     def test_counters_are_counted_where_they_are(self) -> None:
         assert parts(whole_only(hoppers(), NODE))["consumesCounters"] == 0
-        assert parts(ours(hoppers(), NODE))["sharedCounters"] > 0
+        assert parts(on_demand(hoppers(), NODE))["sharedCounters"] > 0
 
     def test_a_gpu_without_partitions_changes_one_slice(self) -> None:
         found = rewritten(whole_only, hoppers(8))
@@ -160,8 +208,8 @@ class TestSizes:
         }
 
     def test_where_several_slices_change_all_are_written(self) -> None:
-        slices = len(ours(hoppers(8), NODE).contents)
-        assert {cost["writes"] for cost in rewritten(ours, hoppers(8)).values()} == {slices}
+        slices = len(on_demand(hoppers(8), NODE).contents)
+        assert {cost["writes"] for cost in rewritten(on_demand, hoppers(8)).values()} == {slices}
 
     def test_a_slice_for_each_gpu_keeps_a_taint_in_one(self) -> None:
         found = rewritten(nvidia_dynamic, hoppers(8))
@@ -171,7 +219,7 @@ class TestSizes:
 
 class TestAllocator:
     def test_the_last_whole_gpu_is_asked_for_while_those_before_it_are_in_use(self) -> None:
-        found = allocator.cases(ours(hoppers(3), NODE), "1g.10gb")
+        found = allocator.cases(on_demand(hoppers(3), NODE), "1g.10gb")
         assert found["whole GPU, all free"]["inUse"] == []
         assert found["whole GPU, one free"]["inUse"] == ["gpu-2", "gpu-1"]
         assert "type.orValue('') == 'gpu'" in found["whole GPU, one free"]["class"]
@@ -186,12 +234,12 @@ class TestAllocator:
         ]
 
     def test_a_resource_name_is_asked_for_by_the_class_behind_it(self) -> None:
-        found = allocator.cases(shares_only(hoppers(), NODE), "1g.10gb")
+        found = allocator.cases(shares(hoppers(), NODE), "1g.10gb")
         assert found["nvidia.com/gpu, all free"]["class"].endswith("== 'nvidia.com/gpu'")
         assert len(found["whole GPU, one free"]["inUse"]) == 1
 
     def test_slices_are_told_by_name_and_spec(self) -> None:
-        pool = ours(hoppers(), NODE)
+        pool = on_demand(hoppers(), NODE)
         found = slices_of(pool)
         assert [one["metadata"]["name"] for one in found] == [
             pool.slice_name(index) for index in range(len(pool.contents))
@@ -346,7 +394,7 @@ RUN = {
     "profile": "h100x8",
     "variants": {
         BASELINE: result(rate=20, size=60_000, loads=("whole",)),
-        "ours": result(rate=5, size=2_400_000, loads=("whole", "1g"), placed_pods=59),
+        "on-demand": result(rate=5, size=2_400_000, loads=("whole", "1g"), placed_pods=59),
     },
 }
 
@@ -363,28 +411,28 @@ class TestReport:
 
     def test_ratios_are_to_the_baseline_of_the_same_run(self) -> None:
         found = ratios(RUN)
-        assert set(found) == {"ours"}
-        assert found["ours"]["whole: pods per second"] == 0.25
-        assert found["ours"]["a node's slices in etcd, kB"] == 40
+        assert set(found) == {"on-demand"}
+        assert found["on-demand"]["whole: pods per second"] == 0.25
+        assert found["on-demand"]["a node's slices in etcd, kB"] == 40
 
     def test_what_the_baseline_has_not_or_has_as_zero_is_compared_with_nothing(self) -> None:
-        found = ratios(RUN)["ours"]
+        found = ratios(RUN)["on-demand"]
         assert "1g: pods per second" not in found
         assert "list of all slices as protobuf, s" not in found
 
     def test_without_the_baseline_there_are_no_ratios(self) -> None:
-        assert ratios({**RUN, "variants": {"ours": RUN["variants"]["ours"]}}) == {}  # type: ignore[index]
+        assert ratios({**RUN, "variants": {"on-demand": RUN["variants"]["on-demand"]}}) == {}  # type: ignore[index]
 
     def test_a_table_has_a_row_for_each_figure_and_says_what_was_not_placed(self) -> None:
         title, header, *rows = table(RUN)
         assert title == "10 nodes of h100x8; in parentheses ÷ whole-only"
-        assert header.split() == [BASELINE, "ours"]
+        assert header.split() == [BASELINE, "on-demand"]
         cells = {row.split("  ")[0]: row.split() for row in rows}
         assert cells["a node's slices as JSON, kB"][-3:] == ["12", "480", "(40)"]
         assert cells["1g: pods per second"][-2:] == ["-", "5"]
         assert rows[-2:] == [
-            "ours, whole: only 59 of 60 pods were placed",
-            "ours, 1g: only 59 of 60 pods were placed",
+            "on-demand, whole: only 59 of 60 pods were placed",
+            "on-demand, 1g: only 59 of 60 pods were placed",
         ]
 
 
@@ -394,15 +442,26 @@ class TestCommandLine:
         assert pods_for(1000, 7) == 7
 
     def test_pods_that_could_never_be_placed_are_refused(self) -> None:
-        check_room(2, 8, ["whole", "mixed"], 16)
-        check_room(2, 8, ["1g"], 100)
-        with pytest.raises(TestbedError, match="2 nodes have 16 GPUs, and the load whole takes 17"):
-            check_room(2, 8, ["1g", "whole"], 17)
+        pools = {"on-demand": on_demand(hoppers(8), NODE), "auto-mig": auto_mig(hoppers(8), NODE)}
+
+        def check(pods: int, *loads: str) -> None:
+            check_room(2, pools, "1g.10gb", Namespace(loads=loads, pods=pods))
+
+        check(12, "whole", "mixed")
+        check(100, "1g")
+        with pytest.raises(
+            TestbedError, match=r"2 nodes of auto-mig have 12 GPUs .* whole takes 13"
+        ):
+            check(13, "1g", "whole")
+
+    def test_a_load_that_a_variant_does_not_serve_needs_no_room_there(self) -> None:
+        pools = {"shares-alone": shares_alone(hoppers(8), NODE)}
+        check_room(2, pools, None, Namespace(loads=["whole", "whole-extended"], pods=100))
 
     @pytest.mark.parametrize(
         ("words", "said"),
         [
-            (["--variants", "ours,theirs"], "'theirs': there are whole-only, no-partitions"),
+            (["--variants", "auto,theirs"], "'theirs': there are whole-only, auto"),
             (["--loads", "2g"], "'2g': there are whole, whole-template"),
             (["--nodes", "0"], "there has to be at least one node"),
             (["--rounds", "0"], "there has to be at least one round"),

@@ -98,3 +98,32 @@ def test_amounts_are_written_as_the_api_has_them() -> None:
         "copyEngines": {"value": "8"},
         "multiprocessors": {"value": "1"},
     }
+
+
+def test_what_others_made_leaves_a_set_as_it_is() -> None:
+    everything = {"a": 1, "b": 1}
+    halves = [{"a": 1}, {"b": 1}]
+    left = {"a": 0, "b": 1}
+
+    assert counters.to_publish([*halves, everything], halves[1:], everything, left) == everything
+    taken = counters.of_others(halves[:1], everything, everything)
+    assert counters.of(taken, halves[0]) == {"a": 1}
+
+
+def test_of_what_parts_compete_for_a_set_has_only_what_others_left() -> None:
+    """The scheduler counts an instance that others made only while a claim has it."""
+    everything = {"decoders": 5, "a": 1, "b": 1, "c": 1}
+    by_hand = {"decoders": 2, "a": 1}
+    parts = [{"decoders": 2, "b": 1}, {"decoders": 2, "c": 1}]
+    left = {"decoders": 3, "a": 0, "b": 1, "c": 1}
+    found = counters.to_publish([by_hand, *parts, everything], parts, everything, left)
+
+    assert found == everything | {"decoders": 3}
+    assert counters.of_others([by_hand], found, everything) == {"a", "b", "c"}
+
+
+def test_instances_that_have_more_together_than_there_is_can_all_be_given_out() -> None:
+    everything = {"jpeg-engines": 1, "a": 1, "b": 1}
+    by_hand = [{"jpeg-engines": 1, "a": 1}, {"jpeg-engines": 1, "b": 1}]
+
+    assert counters.of_others(by_hand, everything, everything) == {"a", "b"}
