@@ -69,7 +69,7 @@ from dra_driver.shares.source import ShareConfigs
 from dra_driver.sharing import nvidia_mps, shares
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.device_plugin import DevicePlugin
-from dra_driver.slices.memory_counters import with_memory_counters
+from dra_driver.slices.memory_counters import MemoryCounters
 from dra_driver.slices.mig_offer import MigSettings
 from dra_driver.slices.node_offer import NodeOffer
 from dra_driver.slices.order import GpuOrder
@@ -182,6 +182,7 @@ class Driver:
             ownership=lambda: self._claims.ownership,
             on_change=self._watcher.look_soon,
         )
+        self._memory_counters = MemoryCounters(self._version, are_wanted=settings.memory_counters)
         self._mig_offer = NodeOffer(
             self._own_node,
             self._version,
@@ -457,8 +458,8 @@ class Driver:
             share=share,
             gpu_order=GpuOrder(self._settings.gpu_order),
         )
-        if with_counters and self._settings.memory_counters:
-            found = with_memory_counters(found)
+        if with_counters:
+            found = self._memory_counters.added_to(found)
         self._shares.published(found.devices)
         return self._health.tainted(found)
 

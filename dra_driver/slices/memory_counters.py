@@ -3,16 +3,72 @@
 In: what is published, and the setting `--memory-counters`. Out: the same, where each GPU without
 a counter set has one with `memory` alone, which all its devices consume. Rule: Kueue admits no
 claim whose device consumes nothing of the counter that its quota is by (KEP-2941). Off by default,
-since every counter costs the scheduler, and before Kubernetes 1.37 with the square of the nodes.
-Pure.
+since every counter costs the scheduler, and before Kubernetes 1.37 with the square of the nodes:
+that is said there.
 """
 
 from dataclasses import replace
+from typing import Protocol
+
+import structlog
 
 from dra_driver.devices.kinds import NodeDevice
+from dra_driver.errors import DriverError
 from dra_driver.slices import counters
+from dra_driver.slices.mig_offer import (
+    COST_BEFORE_1_37,
+    KubernetesVersion,
+    has_cheap_counters,
+    named,
+)
 from dra_driver.slices.project import Projection
 from dra_driver.slices.wire import WireDevice
+
+log = structlog.get_logger()
+
+
+class Version(Protocol):
+    """Knows the version of Kubernetes (kube/server_version.py)."""
+
+    def current(self) -> KubernetesVersion | None:
+        """Return it; None where the API server does not say. Raises UnavailableError."""
+        ...
+
+
+class MemoryCounters:
+    """What `--memory-counters` says on one node."""
+
+    def __init__(self, version: Version, *, are_wanted: bool) -> None:
+        """Take where the version of Kubernetes is known from; it is not asked yet."""
+        self._version = version
+        self._are_wanted = are_wanted
+        self._is_warned = False
+
+    def added_to(self, found: Projection) -> Projection:
+        """Return what is published, with a counter set for every GPU if that is wanted."""
+        if not self._are_wanted:
+            return found
+        self._warn()
+        return with_memory_counters(found)
+
+    def _warn(self) -> None:
+        """Say once what counters cost before Kubernetes 1.37."""
+        if self._is_warned:
+            return
+        try:
+            kubernetes = self._version.current()
+        except DriverError:
+            return  # asked again with the next publication
+        if kubernetes is None or has_cheap_counters(kubernetes):
+            return
+        self._is_warned = True
+        log.warning(
+            "memory counters slow the scheduler",
+            kubernetes=named(kubernetes),
+            reason=COST_BEFORE_1_37,
+            advice="count devices in place of memory and unset --memory-counters, or upgrade to"
+            " Kubernetes 1.37",
+        )
 
 
 def with_memory_counters(found: Projection) -> Projection:

@@ -2,11 +2,14 @@
 
 from typing import Any
 
+from structlog.testing import capture_logs
+
 import make
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
-from dra_driver.slices.memory_counters import with_memory_counters
+from dra_driver.errors import UnavailableError
+from dra_driver.slices.memory_counters import MemoryCounters, with_memory_counters
 from dra_driver.slices.mig_offer import MigOffer, MigSource
 from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.share_offer import ShareOffer
@@ -79,3 +82,37 @@ def test_a_gpu_that_has_a_set_anyway_keeps_it_and_others_get_one() -> None:
 def test_a_gpu_whose_memory_is_not_known_has_no_set() -> None:
     found = projection(make.inventory(make.gpu(0, memory_bytes=None)))
     assert with_memory_counters(found) == found
+
+
+class Cluster:
+    """Says one version after the other, and stays with the last; None: it does not answer."""
+
+    def __init__(self, *versions: tuple[int, int] | None) -> None:
+        self.versions = list(versions)
+
+    def current(self) -> tuple[int, int]:
+        version = self.versions.pop(0) if len(self.versions) > 1 else self.versions[0]
+        if version is None:
+            raise UnavailableError("away")
+        return version
+
+
+def warnings(*versions: tuple[int, int] | None, are_wanted: bool = True) -> list[str]:
+    """What is warned of in three publications."""
+    setting = MemoryCounters(Cluster(*versions), are_wanted=are_wanted)
+    before = projection(make.inventory(T4))
+    with capture_logs() as logs:
+        for _ in range(3):
+            assert (setting.added_to(before) != before) == are_wanted
+    return [f"{one['event']}: {one['kubernetes']}" for one in logs]
+
+
+def test_an_older_scheduler_is_warned_of_once() -> None:
+    said = "memory counters slow the scheduler: Kubernetes 1.36"
+    assert warnings((1, 36)) == [said]
+    assert warnings(None, (1, 36)) == [said]
+
+
+def test_nothing_is_warned_of_where_counters_cost_little_or_are_not_wanted() -> None:
+    assert warnings((1, 37)) == []
+    assert warnings((1, 36), are_wanted=False) == []
