@@ -15,9 +15,10 @@ from dra_driver.devices.session import DriverSession
 from dra_driver.simulator.device_nodes import NodeKind
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
+from dra_driver.simulator.profile import Profile
 
 
-def inventory_of(profile: str) -> Inventory:
+def inventory_of(profile: str | Profile) -> Inventory:
     """Return what the driver finds on a machine of this profile, such as `h100x8`.
 
     Raises:

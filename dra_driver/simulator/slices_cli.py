@@ -1,18 +1,21 @@
 """`dra-driver slices`: the ResourceSlices that nodes with the GPUs of a profile would publish.
 
-In: a profile and names of nodes. Out: slices as YAML on stdout, as `kubectl create -f -` takes
-them. Needs neither a cluster nor a GPU: for the node templates of cluster autoscalers, for made-up
-nodes and for tests. They are what the driver would create on such a node, but for the owner: a
-slice belongs to its Node by the Node's UID, and there is none yet.
+In: a profile or a cloud's machine type, and names of nodes. Out: slices on stdout, as
+`kubectl create -f -` takes them, or templates of them, as cluster autoscalers do. Needs neither a
+cluster nor a GPU: for autoscalers, for made-up nodes and for tests. They are what the driver would
+create on such a node, but for the owner: a slice belongs to its Node by the Node's UID, and there
+is none yet.
 """
 
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal, Self
 
 import yaml
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from dra_driver.devices.model import Inventory
@@ -28,32 +31,52 @@ from dra_driver.settings import (
 )
 from dra_driver.shares.config import read_file
 from dra_driver.shares.divide import divide
+from dra_driver.simulator import profile as profiles
+from dra_driver.simulator.instance_types import profile_of
 from dra_driver.simulator.nodes import inventory_of, on_node
+from dra_driver.simulator.templates import dynamic_resources, template_of
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.memory_counters import with_memory_counters
 from dra_driver.slices.mig_offer import ALL, MigOffer, MigSettings, release_of
-from dra_driver.slices.pool import build_slices
+from dra_driver.slices.pool import Object, build_slices
 from dra_driver.slices.project import projection
 from dra_driver.slices.share_offer import NO_SHARES, ShareOffer, WholeBesideShares
 from resource_nvidia_com.device_plugin import NodeConfig
+
+_TEMPLATE = "template"
+"""Name of the node that a template is for; the autoscaler puts that of each new node there."""
 
 _GENERATION = 1
 """Of a pool that is published for the first time."""
 
 
 class Slices(CommandSettings):
-    """Print the ResourceSlices that nodes with the GPUs of a profile would publish, as YAML."""
+    """Print the ResourceSlices that nodes with the GPUs of a profile would publish."""
 
     model_config = SettingsConfigDict(
         env_prefix="slices_",  # the driver's own NODE_NAME does not count here
         cli_prog_name="dra-driver slices",
+        cli_shortcuts={"output": "o"},
     )
 
     profile: str = Field(
-        description="Name of a shipped profile, such as h100x8, or the path of a YAML file."
+        "", description="Name of a shipped profile, such as h100x8, or the path of a YAML file."
     )
+    instance_type: str = Field(
+        "",
+        description="A cloud's machine type, such as p5.48xlarge, in place of a profile.",
+    )
+    driver_version: str = Field(
+        "", description="Version of the NVIDIA driver on these nodes; unset: the profile's."
+    )
+    template: Literal["cluster-autoscaler", "karpenter"] | None = Field(
+        None,
+        description="Print a template of a new node for this autoscaler, without what only a real "
+        "node can tell.",
+    )
+    output: Literal["yaml", "json"] = Field("yaml", description="Form of what is printed.")
     node_name: str = Field(
-        min_length=1, max_length=253, description="Name of the Node that the slices are for."
+        "", max_length=253, description="Name of the Node that the slices are for."
     )
     count: int = Field(
         1, ge=1, description="Number of Nodes; of several, the names end in -0, -1 and so on."
@@ -69,29 +92,51 @@ class Slices(CommandSettings):
     )
     consumable_shares: ConsumableShares
 
+    @model_validator(mode="after")
+    def _say_enough(self) -> Self:
+        if bool(self.profile) == bool(self.instance_type):
+            raise ValueError(
+                "which GPUs have the nodes? give either --profile, or a cloud's --instance-type"
+            )
+        if self.template is None and not self.node_name:
+            raise ValueError("--node-name (or SLICES_NODE_NAME) is missing")
+        if self.template is not None and self.count > 1:
+            raise ValueError("a template is of one node: leave out --count, or --template")
+        return self
+
     def cli_cmd(self) -> None:
         """Print the slices.
 
         Raises:
             DriverError: there is no such profile, or its machine cannot be simulated.
         """
-        inventory = inventory_of(self.profile)
+        made = profiles.load(self.profile) if self.profile else profile_of(self.instance_type)
+        if self.driver_version:
+            made = profiles.changed(made, {"driver_version": self.driver_version})
+        inventory = inventory_of(made)
         kubernetes = release_of(self.kubernetes)
         offer = MigSettings.of(self.mig, self.mig_profiles).offer_of_any_node(kubernetes)
         beside_shares = WholeBesideShares(self.whole_gpus_beside_shares)
         alone = beside_shares.why_alone(lambda: kubernetes)
         config = NodeConfig() if self.share_config is None else read_file(self.share_config)
         consumable = Consumable.of(self.consumable_shares)
-        for node in node_names(self.node_name, self.count):
+        found: list[Object] = []
+        for node in node_names(self.node_name or _TEMPLATE, self.count):
             there = on_node(inventory, node)
             share = replace(shares_of(config, there), consumable=consumable, alone=alone)
-            text = yaml.dump_all(
-                slices_of(there, node, offer, share, memory_counters=self.memory_counters),
-                Dumper=_Plain,
-                sort_keys=False,
-                explicit_start=True,
-            )
-            sys.stdout.write(text)
+            found += slices_of(there, node, offer, share, memory_counters=self.memory_counters)
+        sys.stdout.write(self._text(found))
+
+    def _text(self, slices: list[Object]) -> str:
+        keep = frozenset({"driverVersion"} if self.driver_version else ())
+        if self.template == "karpenter":
+            resources = dynamic_resources(slices, keep)
+            return as_json(resources) if self.output == "json" else as_yaml([resources])
+        if self.template is not None:
+            slices = list(template_of(slices, keep))
+        if self.output == "json":
+            return as_json({"apiVersion": "v1", "kind": "List", "items": slices})
+        return as_yaml(slices)
 
 
 def node_names(name: str, count: int) -> list[str]:
@@ -130,6 +175,16 @@ def shares_of(config: NodeConfig, inventory: Inventory) -> ShareOffer:
     """Return what a share config makes of a node that nobody uses."""
     divided = divide(config, inventory)
     return ShareOffer(divisions=divided.divisions, refused=divided.refused, serving=divided.serving)
+
+
+def as_yaml(documents: Iterable[Object]) -> str:
+    """Write documents as YAML, each by itself."""
+    return str(yaml.dump_all(documents, Dumper=_Plain, sort_keys=False, explicit_start=True))
+
+
+def as_json(document: Object) -> str:
+    """Write a document as JSON."""
+    return f"{json.dumps(document, indent=2)}\n"
 
 
 class _Plain(yaml.SafeDumper):

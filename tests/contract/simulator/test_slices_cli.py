@@ -140,6 +140,109 @@ def test_the_node_of_the_driver_is_not_meant(
     assert "--node-name (or SLICES_NODE_NAME) is missing" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "give either --profile, or a cloud's --instance-type"),
+        (("--profile=t4x4", "--instance-type=g4dn.xlarge"), "give either --profile, or"),
+        (("--profile=t4x4", "--template=karpenter", "--count=2"), "a template is of one node"),
+    ],
+)
+def test_words_that_do_not_go_together_are_refused(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["slices", "--node-name=n1", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "count", "product"),
+    [
+        ("p5.4xlarge", 1, "NVIDIA H100 80GB HBM3"),
+        ("g4dn.metal", 8, "Tesla T4"),
+        ("p3.8xlarge", 4, "Tesla V100-SXM2-16GB"),
+        ("a2-megagpu-16g", 16, "NVIDIA A100-SXM4-40GB"),
+        ("Standard_NC24s_v3", 4, "Tesla V100-PCIE-16GB"),
+        ("BM.GPU.B200.8", 8, "NVIDIA B200"),
+    ],
+)
+def test_a_machine_type_has_the_gpus_that_its_cloud_documents(
+    printed: Printed, instance_type: str, count: int, product: str
+) -> None:
+    words = (f"--instance-type={instance_type}", "--node-name=n1", "--mig=off", "-o", "json")
+    (listed,) = printed(*words)
+    assert (listed["apiVersion"], listed["kind"]) == ("v1", "List")
+    for one in listed["items"]:
+        check_slice(one, None)
+    there = [device for one in listed["items"] for device in one["spec"].get("devices", [])]
+    assert [device["attributes"]["productName"]["string"] for device in there] == [product] * count
+    buses = {device["attributes"]["resource.kubernetes.io/pciBusID"]["string"] for device in there}
+    assert len(buses) == count
+
+
+def test_a_template_says_what_every_node_of_the_type_has_and_nothing_else(printed: Printed) -> None:
+    words = ("--instance-type=p5.48xlarge", "--mig=off", "--template=cluster-autoscaler")
+    found = printed(*words)
+    for one in found:
+        check_slice(one, None)
+        assert one["spec"]["nodeName"] == one["spec"]["pool"]["name"] == "template"
+    there = [device for one in found for device in one["spec"].get("devices", [])]
+    assert [device["name"] for device in there] == [f"gpu-{minor}" for minor in range(8)]
+    assert there[0]["attributes"] == {
+        "type": {"string": "gpu"},
+        "productName": {"string": "NVIDIA H100 80GB HBM3"},
+        "brand": {"string": "Nvidia"},
+        "architecture": {"string": "Hopper"},
+        "cudaComputeCapability": {"version": "9.0.0"},
+    }
+    assert there[0]["capacity"]["memory"] == {"value": "81559Mi"}
+
+
+def test_a_template_knows_the_driver_of_the_nodes_image_if_it_is_told(printed: Printed) -> None:
+    words = ("--instance-type=g6.xlarge", "--template=cluster-autoscaler")
+    (told,) = printed(*words, "--driver-version=580.95.05")
+    (device,) = told["spec"]["devices"]
+    assert device["attributes"]["driverVersion"] == {"version": "580.95.5"}
+    assert "cudaDriverVersion" not in device["attributes"]
+
+
+def test_karpenters_template_has_partitions_counters_and_what_devices_will_share(
+    printed: Printed,
+) -> None:
+    words = ("--instance-type=p5.48xlarge", "--mig-profiles=3g.40gb", "--template=karpenter")
+    (resources,) = printed(*words)
+    templates = resources["resourceSliceTemplates"]
+    assert {one["driver"] for one in templates} == {DRIVER_NAME}
+    assert {one["pool"]["name"] for one in templates} == {"template"}
+    # Karpenter leaves out the devices of a template that has counter sets too.
+    assert [sorted(one.keys() & {"devices", "sharedCounters"}) for one in templates] == [
+        ["sharedCounters"],
+        *[["devices"]] * (len(templates) - 1),
+    ]
+    there = {device["name"]: device for one in templates for device in one.get("devices", [])}
+    assert all("consumesCounters" in device for device in there.values())
+    assert all(
+        device["attributes"].keys().isdisjoint({"uuid", "parentUUID"}) for device in there.values()
+    )
+    of_one_gpu = [
+        {device["device"] for device in binding["devices"]}
+        for binding in resources["attributeBindings"]
+        if binding["attribute"] == "gpu.nvidia.com/parentUUID"
+    ]
+    assert sorted(map(sorted, of_one_gpu)) == [
+        [f"gpu-{minor}-mig-3g40gb-9-0", f"gpu-{minor}-mig-3g40gb-9-4"] for minor in range(8)
+    ]
+
+
+def test_an_unknown_machine_type_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["slices", "--instance-type=p5.48xlrge", "--node-name=n1"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "error: no instance type 'p5.48xlrge' is known; did you mean p5.48xlarge"
+    )
+    assert "GCP: a2-highgpu-1g, " in line
+
+
 def test_an_unknown_profile_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["slices", "--profile=b300x8", "--node-name=n1"]) == 1
     (line,) = capsys.readouterr().err.splitlines()

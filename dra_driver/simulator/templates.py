@@ -1,0 +1,107 @@
+"""Slices as templates of nodes that are not there yet, as cluster autoscalers take them.
+
+In: the slices of a made-up node. Out: the same without what only a real node can tell, for Cluster
+Autoscaler (`NodeInfo.LocalResourceSlices` of a cloud provider's TemplateNodeInfo), or as
+Karpenter's `InstanceType.DynamicResources` has it. An autoscaler compares a template with the
+selectors of pending claims: a value that is made up lets it start nodes on which the claim finds
+nothing, or none although they would do. An attribute that is missing matches no selector, which is
+the truth: nobody knows it yet. Pure.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+Object = Mapping[str, Any]
+
+OF_THE_TYPE = frozenset(
+    {
+        "type",
+        "productName",
+        "brand",
+        "architecture",
+        "cudaComputeCapability",
+        "profile",
+        "resourceName",
+        "replicas",
+        "sharedAs",
+    }
+)
+"""Attributes that every node of a machine type has with the same values."""
+
+OF_THE_NODE = frozenset(
+    {
+        "uuid",
+        "parentUUID",
+        "driverVersion",
+        "cudaDriverVersion",
+        "addressingMode",
+        "resource.kubernetes.io/pciBusID",
+        "resource.kubernetes.io/pcieRoot",
+        "resource.kubernetes.io/numaNode",
+    }
+)
+"""Attributes that are the card's own, its place in the machine, or what the node's image brings."""
+
+SHARED = frozenset({"parentUUID"})
+"""Attributes whose value is the node's, and is the same for the same devices on every node."""
+
+
+def template_of(slices: Iterable[Object], keep: frozenset[str] = frozenset()) -> Iterator[Object]:
+    """Yield the slices without the attributes that only a real node can tell.
+
+    Args:
+        slices: of one node.
+        keep: attributes that are known all the same.
+    """
+    for one in slices:
+        spec = one["spec"]
+        if "devices" in spec:
+            devices = [_without_node(device, keep) for device in spec["devices"]]
+            spec = {**spec, "devices": devices}
+        yield {**one, "spec": spec}
+
+
+def dynamic_resources(slices: Iterable[Object], keep: frozenset[str] = frozenset()) -> Object:
+    """Return Karpenter's `DynamicResources` of an instance type: templates and bindings.
+
+    A binding names devices that will have the same value of an attribute, whatever it will be: so
+    claims with `matchAttribute` are served although the template lacks the value.
+    """
+    slices = list(slices)
+    return {
+        "resourceSliceTemplates": [
+            {
+                "driver": spec["driver"],
+                "pool": {"name": spec["pool"]["name"]},
+                **{key: spec[key] for key in ("sharedCounters", "devices") if key in spec},
+            }
+            for spec in (one["spec"] for one in template_of(slices, keep))
+        ],
+        "attributeBindings": list(_bindings(slices)),
+    }
+
+
+def _without_node(device: Object, keep: frozenset[str]) -> Object:
+    kept = OF_THE_TYPE | keep
+    attributes = {name: value for name, value in device["attributes"].items() if name in kept}
+    return {**device, "attributes": attributes}
+
+
+def _bindings(slices: Iterable[Object]) -> Iterator[Object]:
+    together: dict[tuple[str, str, str], list[Object]] = defaultdict(list)
+    for one in slices:
+        spec = one["spec"]
+        for device in spec.get("devices", ()):
+            for name in sorted(SHARED & device["attributes"].keys()):
+                place = {
+                    "driver": spec["driver"],
+                    "pool": spec["pool"]["name"],
+                    "device": device["name"],
+                }
+                value = device["attributes"][name]["string"]
+                together[spec["driver"], name, value].append(place)
+    for (driver, name, _value), devices in together.items():
+        if len(devices) > 1:  # Karpenter ignores others
+            qualified = name if "/" in name else f"{driver}/{name}"
+            yield {"attribute": qualified, "devices": devices}

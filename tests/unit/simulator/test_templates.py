@@ -1,0 +1,33 @@
+"""What a template of a node keeps of its slices."""
+
+import pytest
+
+from dra_driver.simulator.nodes import inventory_of
+from dra_driver.simulator.profile import names
+from dra_driver.simulator.slices_cli import slices_of
+from dra_driver.simulator.templates import OF_THE_NODE, OF_THE_TYPE, SHARED, template_of
+
+
+@pytest.mark.parametrize("profile", names())
+def test_of_each_attribute_it_is_decided_whether_a_template_can_know_it(profile: str) -> None:
+    published = {
+        name
+        for one in slices_of(inventory_of(profile), "n1")
+        for device in one["spec"].get("devices", [])
+        for name in device["attributes"]
+    }
+    assert published - OF_THE_TYPE - OF_THE_NODE == set()
+
+
+def test_an_attribute_is_either_the_types_or_the_nodes() -> None:
+    assert OF_THE_TYPE.isdisjoint(OF_THE_NODE)
+    assert SHARED < OF_THE_NODE
+
+
+def test_the_slices_themselves_stay_as_they_were() -> None:
+    (one,) = slices_of(inventory_of("l4x2"), "n1")
+    before = str(one)
+    (left,) = template_of([one])
+    assert str(one) == before
+    assert left["metadata"] == one["metadata"]
+    assert left["spec"]["pool"] == one["spec"]["pool"]
