@@ -216,6 +216,13 @@ OF_CLUSTERS: tuple[Check[Sources], ...] = (
         look=lambda sources: slice_checks.of_others(sources.cluster.slices()),
     ),
     Check(
+        id="schedulers",
+        title="other schedulers, and quotas",
+        why="what else decides over pods with claims reads slices in ways of its own",
+        needs=_CLUSTER,
+        look=lambda sources: sources.schedulers(),
+    ),
+    Check(
         id="driver-versions",
         title="NVIDIA driver versions",
         why="what a node can do depends on its NVIDIA driver",

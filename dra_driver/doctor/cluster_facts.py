@@ -11,14 +11,16 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from functools import partial
+from http import HTTPStatus
 from typing import Protocol
 
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.doctor.once import Once
-from dra_driver.errors import DriverError, InvalidError
+from dra_driver.errors import ApiError, DriverError, InvalidError
 from dra_driver.kube.client import Answer
 from dra_driver.kube.resource import (
     DAEMON_SETS,
+    DEPLOYMENTS,
     DEVICE_CLASSES,
     NODES,
     POLICIES,
@@ -41,6 +43,7 @@ _LISTED: Mapping[Resource, Mapping[str, str]] = {
     NODES: {},
     RESOURCE_SLICES: {"fieldSelector": f"spec.driver={DRIVER_NAME}"},
     DAEMON_SETS: {},
+    DEPLOYMENTS: {},
     DEVICE_CLASSES: {},
     POLICIES: {},
     POLICY_BINDINGS: {},
@@ -195,6 +198,21 @@ class Cluster:
         """Return all DaemonSets. Raises DriverError."""
         return self._lists[DAEMON_SETS].get()
 
+    def deployments(self) -> list[Object]:
+        """Return all Deployments. Raises DriverError."""
+        return self._lists[DEPLOYMENTS].get()
+
+    def serves(self, group: str) -> bool:
+        """Tell whether the cluster has an API group, which everyone may ask. Raises DriverError."""
+        page = Resource(group="", version="", plural=f"apis/{group}")
+        try:
+            self._api.read(Call(verb="get", resource=page), timeout=self._timeout)
+        except ApiError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return False
+            raise
+        return True
+
     def device_classes(self) -> list[Object]:
         """Return all DeviceClasses. Raises DriverError."""
         return self._lists[DEVICE_CLASSES].get()
@@ -328,9 +346,9 @@ def texts(holder: Object, *path: str) -> dict[str, str]:
     return {str(key): str(value) for key, value in mapping(holder, *path).items()}
 
 
-def containers(daemon_set: Object) -> tuple[Object, ...]:
-    """Return the containers of a DaemonSet's pods."""
-    return objects(mapping(daemon_set, "spec", "template", "spec").get("containers"))
+def containers(workload: Object) -> tuple[Object, ...]:
+    """Return the containers of the pods of a DaemonSet or Deployment."""
+    return objects(mapping(workload, "spec", "template", "spec").get("containers"))
 
 
 def _seconds_ahead(date: str | None) -> float | None:

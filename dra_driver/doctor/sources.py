@@ -7,7 +7,14 @@ ServiceAccount the driver has is said by its DaemonSet, and a node's labels by i
 from collections.abc import Iterator, Mapping
 
 from dra_driver.devices.model import Inventory
-from dra_driver.doctor import cluster_checks, node_checks, node_facts, runtime_checks, shipped
+from dra_driver.doctor import (
+    cluster_checks,
+    node_checks,
+    node_facts,
+    runtime_checks,
+    schedulers,
+    shipped,
+)
 from dra_driver.doctor.cluster_facts import Cluster, PermissionFacts, text
 from dra_driver.doctor.finding import Seen, unknown
 from dra_driver.doctor.installed import DaemonSets, sorted_out
@@ -125,6 +132,20 @@ class Sources:
     def daemon_sets(self) -> DaemonSets:
         """Return the DaemonSets that give out GPUs. Raises DriverError."""
         return sorted_out(self.cluster.daemon_sets())
+
+    def schedulers(self) -> Iterator[Seen]:
+        """Judge what else decides over pods with claims."""
+        cluster = self.cluster
+        kai = cluster.serves(schedulers.KAI_GROUP)
+        try:
+            version = schedulers.kai_version(cluster.deployments()) if kai else ""
+        except DriverError:
+            version = ""  # an admin may list Deployments, and the driver may not
+        yield from schedulers.judged(
+            kai=schedulers.Kai(version=version) if kai else None,
+            kueue=cluster.serves(schedulers.KUEUE_GROUP),
+            slices=cluster.slices(),
+        )
 
     def accounts(self) -> list[str]:
         """Return the driver's ServiceAccounts as users; none where DaemonSets cannot be seen."""

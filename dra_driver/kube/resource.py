@@ -54,6 +54,7 @@ CLAIM_TEMPLATES = Resource(
     group="resource.k8s.io", version="v1", plural="resourceclaimtemplates", namespaced=True
 )
 DAEMON_SETS = Resource(group="apps", version="v1", plural="daemonsets", namespaced=True)
+DEPLOYMENTS = Resource(group="apps", version="v1", plural="deployments", namespaced=True)
 DEVICE_CLASSES = Resource(group="resource.k8s.io", version="v1", plural="deviceclasses")
 DEVICE_TAINT_RULES = Resource(group="resource.k8s.io", version="v1", plural="devicetaintrules")
 EVENTS = Resource(group="events.k8s.io", version="v1", plural="events", namespaced=True)

@@ -36,6 +36,10 @@ OF_THE_NODE = frozenset(
         "driverVersion",
         "cudaDriverVersion",
         "addressingMode",
+        "nvlinkIsland",
+        "nvlinkMesh",
+        "fabricClusterUUID",
+        "fabricClique",
         "resource.kubernetes.io/pciBusID",
         "resource.kubernetes.io/pcieRoot",
         "resource.kubernetes.io/numaNode",
@@ -43,7 +47,7 @@ OF_THE_NODE = frozenset(
 )
 """Attributes that are the card's own, its place in the machine, or what the node's image brings."""
 
-SHARED = frozenset({"parentUUID"})
+SHARED = frozenset({"parentUUID", "nvlinkIsland", "nvlinkMesh"})
 """Attributes whose value is the node's, and is the same for the same devices on every node."""
 
 

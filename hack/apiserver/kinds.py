@@ -49,6 +49,14 @@ KINDS = (
     Kind(
         group="apps",
         version="v1",
+        plural="deployments",
+        kind="Deployment",
+        namespaced=True,
+        with_status=True,
+    ),
+    Kind(
+        group="apps",
+        version="v1",
         plural="daemonsets",
         kind="DaemonSet",
         namespaced=True,

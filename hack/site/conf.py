@@ -63,6 +63,7 @@ NAVIGATION = {
         "docs/usage.md",
         "docs/choosing.md",
         "docs/explain.md",
+        "docs/works-with.md",
         "docs/health.md",
         "docs/troubleshooting.md",
         "docs/security.md",

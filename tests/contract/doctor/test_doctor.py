@@ -17,7 +17,7 @@ from dra_driver.doctor.checks import CHECKS, OF_CLUSTERS, OF_NODES, SERVER
 from dra_driver.doctor.finding import Place
 from dra_driver.simulator.hardware import Fact
 from dra_driver.simulator.machine import Machine
-from published import device, slices
+from published import counter_set, device, slices
 
 Document = dict[str, Any]
 
@@ -227,6 +227,59 @@ def test_a_cluster_as_installed_is_well(
     writes = [one for one in cluster.log if one.verb in WRITING and one.plural]
     assert writes
     assert {(one.verb, one.query.get("dryRun")) for one in writes} == {("create", "All")}
+
+
+def kai(api: ApiServer, version: str) -> None:
+    """KAI-Scheduler as its chart installs it, as far as it matters here."""
+    api.pages["/apis/kai.scheduler"] = lambda _: {"kind": "APIGroup", "name": "kai.scheduler"}
+    image = f"ghcr.io/kai-scheduler/kai-scheduler/operator:{version}"
+    pod = {"containers": [{"name": "operator", "image": image}]}
+    api.put(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "kai-operator", "namespace": "kai-scheduler"},
+            "spec": {"template": {"spec": pod}},
+        }
+    )
+
+
+def test_kai_scheduler_is_recognised_and_told_what_it_cannot_place(
+    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(cluster)
+    kai(cluster, "v0.17.0")
+    assert main(of_cluster) == 0
+    assert findings(capsys)["schedulers"] == ["ok"]
+
+    cluster.delete_all("resourceslices")
+    cluster.put(*slices([device("gpu-0", {"memory": "80Gi"})], (counter_set(memory="80Gi"),)))
+    assert main(of_cluster) == 0
+    document: Document = json.loads(capsys.readouterr().out)
+    (told,) = [one for one in document["findings"] if one["id"] == "schedulers"]
+    assert told["severity"] == "warning"
+    assert told["seen"].startswith("KAI-Scheduler v0.17.0 is installed")
+
+
+def test_who_may_not_list_deployments_is_told_of_kai_without_its_version(
+    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(cluster)
+    cluster.delete_all("resourceslices")
+    cluster.put(*slices([device("gpu-0", {"memory": "80Gi"})], (counter_set(memory="80Gi"),)))
+    kai(cluster, "v0.18.0")
+    cluster.fail("list", "deployments", status=403, message="forbidden by RBAC", times=9)
+    main(of_cluster)
+    assert findings(capsys)["schedulers"] == ["warning"]
+
+
+def test_kueue_is_recognised(
+    cluster: ApiServer, of_cluster: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(cluster)
+    cluster.pages["/apis/kueue.x-k8s.io"] = lambda _: {"kind": "APIGroup"}
+    assert main(of_cluster) == 0
+    assert findings(capsys)["schedulers"] == ["info"]
 
 
 def test_an_empty_cluster_has_errors(

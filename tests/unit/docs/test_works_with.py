@@ -1,0 +1,130 @@
+"""docs/works-with.md writes manifests of what this driver publishes, and doctor leads to it."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dra_driver.cel.selector import Selector, Subject
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.doctor import schedulers, shipped
+from dra_driver.simulator.instance_types import profile_of
+from dra_driver.simulator.nodes import inventory_of
+from dra_driver.simulator.slices_cli import Slices, slices_of
+from dra_driver.simulator.templates import OF_THE_NODE
+from published import counter_set, device, slices
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "works-with.md").read_text()
+BLOCKS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def documents() -> list[Any]:
+    return [one for block in BLOCKS for one in yaml.safe_load_all(block)]
+
+
+def values(node: Any, key: str) -> Iterator[Any]:
+    """What stands below a key, anywhere in a document."""
+    if isinstance(node, dict):
+        if key in node:
+            yield node[key]
+        for one in node.values():
+            yield from values(one, key)
+    elif isinstance(node, list):
+        for one in node:
+            yield from values(one, key)
+
+
+def anchor(heading: str) -> str:
+    """A heading's anchor as GitHub makes it."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+ANCHORS = {anchor(one) for one in re.findall(r"^## (.+)$", PAGE, re.MULTILINE)}
+
+
+def test_each_row_of_the_table_leads_to_a_section() -> None:
+    rows = re.findall(r"^\| \[[^]]+\]\(#([^)]+)\) \|", PAGE, re.MULTILINE)
+    assert len(rows) == 9
+    assert set(rows) | {"templates-for-autoscalers"} == ANCHORS
+
+
+def test_every_class_that_is_named_is_shipped_or_made_on_the_page() -> None:
+    found = documents()
+    made = {one["metadata"]["name"] for one in found if one.get("kind") == "DeviceClass"}
+    named = {name for names in values(found, "deviceClassNames") for name in names}
+    named |= set(values(found, "deviceClassName"))
+    for queue in (one for one in found if one.get("kind") == "Queue"):
+        keys = queue["spec"]["capability"]
+        named |= {key.partition("deviceclass/")[2] for key in keys}
+    assert {"gpu.nvidia.com", "mig.nvidia.com"} <= named
+    assert named <= shipped.device_classes().keys() | made
+
+
+def test_what_kueue_covers_it_maps() -> None:
+    found = documents()
+    mapped = {one["name"] for names in values(found, "deviceClassMappings") for one in names}
+    covered = {name for names in values(found, "coveredResources") for name in names}
+    assert covered
+    assert covered <= mapped
+    sources = [source["counter"] for all_ in values(found, "sources") for source in all_]
+    assert [(one["name"], one["driver"]) for one in sources] == [("memory", DRIVER_NAME)]
+
+
+@pytest.mark.parametrize("expression", sorted(set(values(documents(), "expression"))))
+def test_every_selector_has_a_value_on_any_device_and_selects_no_other_drivers(
+    expression: str,
+) -> None:
+    # One that fails on a device would end the scheduling of the claim everywhere.
+    assert not Selector.of(expression).selects(Subject(driver="other.example.com"))
+
+
+def test_attributes_that_constraints_match_are_published() -> None:
+    published = {
+        name if "/" in name else f"{DRIVER_NAME}/{name}"
+        for one in slices_of(inventory_of("h100x8"), "n1")
+        for found in one["spec"].get("devices", [])
+        for name in found["attributes"]
+    }
+    matched = set(values(documents(), "matchAttribute"))
+    matched |= set(re.findall(r"`matchAttribute: ([\w./]+)`", PAGE))
+    assert len(matched) == 2
+    assert matched <= published
+
+
+def test_what_a_template_lacks_is_listed() -> None:
+    bare = {name.rpartition("/")[2] for name in OF_THE_NODE}
+    of_nvlink = {name for name in bare if name.startswith(("nvlink", "fabric"))}
+    (said,) = re.findall(r"only the node can tell\*\*: (.*?)and those of NVLink", PAGE, re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", said)) == bare - of_nvlink
+
+
+def test_commands_on_the_page_have_options_and_machine_types_that_there_are() -> None:
+    (console,) = re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    options = {option.replace("_", "-") for option in Slices.model_fields}
+    assert set(re.findall(r"--([a-z-]+)", console)) <= options
+    for name in re.findall(r"--instance-type (\S+)", console):
+        profile_of(name)
+
+
+def test_doctors_advice_leads_to_sections_of_the_page() -> None:
+    divisible = slices([device("gpu-0", {"memory": 1})], [counter_set(memory=1)])
+    advice = [
+        seen.advice
+        for version in ("v0.17.0", "v0.18.0")
+        for seen in schedulers.judged(
+            kai=schedulers.Kai(version=version), kueue=True, slices=divisible
+        )
+    ]
+    led = {link for one in advice for link in re.findall(r"docs/works-with\.md#([\w-]+)", one)}
+    assert led == {"kai-scheduler", "kueue"} & ANCHORS
+
+
+def test_the_page_names_the_last_kai_that_knows_no_counters() -> None:
+    last = ".".join(map(str, schedulers.KAI_LAST_WITHOUT_COUNTERS))
+    section = PAGE.partition("## KAI-Scheduler")[2].partition("\n## ")[0]
+    assert f"up to {last}" in " ".join(section.split())
+    assert f"`{schedulers.KAI_GROUP}`" in section
