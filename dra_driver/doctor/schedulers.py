@@ -84,15 +84,17 @@ def _of_kai(kai: Kai, slices: Sequence[Object]) -> Seen:
         return ok(f"{kai.name} is installed, and no device on offer consumes counters")
     if kai.knows_counters:
         return info(
-            f"{kai.name} is installed, and counts each device on offer by {named(sorted(nodes))} "
-            "as a GPU where it shares out GPUs between queues",
-            "offer whole GPUs alone there (--mig=existing, and no shares), if quotas of its queues "
-            "are to be numbers of GPUs: docs/works-with.md#kai-scheduler",
+            f"{kai.name} is installed; it places pods on the devices of {named(sorted(nodes))}"
+            " that consume counters only with the feature gate DRAPartitionableDevices, and counts"
+            " each as a GPU where it shares out GPUs between queues",
+            "set feature-gates in the args of its SchedulingShards; offer whole GPUs alone there "
+            "(--mig=existing, and no shares), if quotas of its queues are to be numbers of GPUs: "
+            "docs/works-with.md#kai-scheduler",
         )
     last = ".".join(map(str, KAI_LAST_WITHOUT_COUNTERS))
     return warning(
         f"{kai.name} is installed, and up to {last} it places no pod on a device that consumes "
         f"counters: {count(devices, 'device')} of {named(sorted(nodes))}",
-        f"update it to a release after {last}, or have no counters there (--mig=existing, and "
-        "GPUs either whole or divided into shares): docs/works-with.md#kai-scheduler",
+        f"update it to a release after {last}, or have no counters there (--mig=existing, "
+        "--whole-gpus-beside-shares=never): docs/works-with.md#kai-scheduler",
     )

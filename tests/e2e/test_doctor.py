@@ -70,3 +70,51 @@ def test_the_driver_itself_sees_less_and_nothing_wrong(node: GpuNode) -> None:
     seen = {"warning" if lacks else "ok", "unknown"} | ({"ok"} if set(Feature) - lacks else set())
     assert found["api-server-features"] == seen
     assert found["kubelet-gates"] == {"unknown"}
+
+
+KAI = """
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: configs.kai.scheduler}
+spec:
+  group: kai.scheduler
+  scope: Cluster
+  names: {kind: Config, plural: configs}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema: {openAPIV3Schema: {type: object}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: kai-operator, namespace: default}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: kai-operator}}
+  template:
+    metadata: {labels: {app: kai-operator}}
+    spec:
+      containers:
+        - name: operator
+          image: ghcr.io/kai-scheduler/kai-scheduler/operator:v0.17.0
+"""
+"""As much of KAI-Scheduler as doctor looks at: it is not run here."""
+
+
+def test_kai_scheduler_is_seen_by_an_admin_and_by_the_driver(node: GpuNode) -> None:
+    def told(kubeconfig: str | Path) -> str:
+        (found,) = [one for one in report(kubeconfig)["findings"] if one["id"] == "schedulers"]
+        seen: str = found["seen"]
+        return seen
+
+    admin = node.cluster.env["KUBECONFIG"]
+    assert told(admin) == "neither KAI-Scheduler nor Kueue is installed"
+    node.cluster.kubectl("apply", "-f", "-", stdin=KAI)
+    try:
+        node.cluster.kubectl("wait", "--for=condition=Established", "crd/configs.kai.scheduler")
+        assert told(admin).startswith("KAI-Scheduler v0.17.0 is installed, and ")
+        # The driver may not list Deployments.
+        assert told(node.place.kubeconfig).startswith("KAI-Scheduler is installed, and ")
+    finally:
+        node.cluster.kubectl("delete", "-f", "-", stdin=KAI)

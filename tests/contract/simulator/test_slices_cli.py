@@ -209,8 +209,8 @@ def test_a_template_knows_the_driver_of_the_nodes_image_if_it_is_told(printed: P
 def test_karpenters_template_has_partitions_counters_and_what_devices_will_share(
     printed: Printed,
 ) -> None:
-    words = ("--instance-type=p5.48xlarge", "--mig-profiles=3g.40gb", "--template=karpenter")
-    (resources,) = printed(*words)
+    mig = ("--mig=on-demand", "--mig-profiles=3g.40gb")
+    (resources,) = printed("--instance-type=p5.48xlarge", *mig, "--template=karpenter")
     templates = resources["resourceSliceTemplates"]
     assert {one["driver"] for one in templates} == {DRIVER_NAME}
     assert {one["pool"]["name"] for one in templates} == {"template"}

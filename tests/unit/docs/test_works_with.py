@@ -11,6 +11,7 @@ import yaml
 from dra_driver.cel.selector import Selector, Subject
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.doctor import schedulers, shipped
+from dra_driver.settings import Settings
 from dra_driver.simulator.instance_types import profile_of
 from dra_driver.simulator.nodes import inventory_of
 from dra_driver.simulator.slices_cli import Slices, slices_of
@@ -121,6 +122,21 @@ def test_doctors_advice_leads_to_sections_of_the_page() -> None:
     ]
     led = {link for one in advice for link in re.findall(r"docs/works-with\.md#([\w-]+)", one)}
     assert led == {"kai-scheduler", "kueue"} & ANCHORS
+
+
+def test_options_of_slices_that_the_page_names_are_there() -> None:
+    section = PAGE.partition("## Templates for autoscalers")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`--([a-z-]+)", section))
+    assert {"mig", "whole-gpus-beside-shares", "template", "kubernetes"} <= named
+    assert named <= {name.replace("_", "-") for name in Slices.model_fields}
+
+
+def test_options_that_doctor_advises_are_the_drivers() -> None:
+    divisible = slices([device("gpu-0", {"memory": 1})], [counter_set(memory=1)])
+    (seen,) = schedulers.judged(kai=schedulers.Kai(), kueue=False, slices=divisible)
+    advised = set(re.findall(r"--([a-z-]+)", seen.advice))
+    assert advised == {"mig", "whole-gpus-beside-shares"}
+    assert advised <= {name.replace("_", "-") for name in Settings.model_fields}
 
 
 def test_the_page_names_the_last_kai_that_knows_no_counters() -> None:

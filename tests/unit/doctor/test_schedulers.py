@@ -47,10 +47,11 @@ def test_any_kai_places_whole_gpus_without_counters(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["v0.17.1", "v0.18.0-fips", "v1.0.0"])
-def test_a_newer_kai_still_counts_partitions_as_gpus(version: str) -> None:
+def test_a_newer_kai_needs_a_gate_and_counts_partitions_as_gpus(version: str) -> None:
     (seen,) = seen_with(Kai(version=version), DIVISIBLE)
     assert seen.severity is Severity.INFO
-    assert "counts each device on offer by b as a GPU" in seen.text
+    assert "the devices of b that consume counters only with the feature gate" in seen.text
+    assert "counts each as a GPU" in seen.text
 
 
 def test_kueue_is_told_beside_it() -> None:
