@@ -34,7 +34,8 @@ class SimulatedGpu:
 
     `pci` is the kernel's address, lower case with a four-digit domain; `bridges` are the PCI
     bridges above it, root port first. `residents` are the processes that are on it from boot on,
-    `nvlinks` the addresses of the GPUs that its NVLinks lead to.
+    `mig_mode` whether it is in MIG mode then, and `nvlinks` the addresses of the GPUs that its
+    NVLinks lead to.
     """
 
     slot: int
@@ -47,6 +48,7 @@ class SimulatedGpu:
     module_id: int | None
     card: Card
     residents: tuple[Resident, ...] = ()
+    mig_mode: bool = False
     nvlinks: tuple[str, ...] = ()
 
     @property
@@ -81,6 +83,7 @@ def gpus_of(profile: Profile, seed: str) -> list[SimulatedGpu]:
                 )
                 for process in gpu.processes
             ),
+            mig_mode=gpu.mig_mode,
             nvlinks=tuple(gpu.nvlinks),
         )
         for slot, gpu in enumerate(profile.gpus)
@@ -93,6 +96,8 @@ def facts_of(gpu: SimulatedGpu, profile: Profile, driver_version: str) -> GpuFac
     facts = _address_facts(gpu, profile) | _memory_facts(card) | _mode_facts(card)
     facts |= _sensor_facts(card) | _power_facts(card) | _clock_facts(card)
     facts[Fact.MEMORY_USED] = sum(resident.memory for resident in gpu.residents)
+    if gpu.mig_mode:
+        facts |= {Fact.MIG_CURRENT: 1, Fact.MIG_PENDING: 1}
     if profiles.knows_recovery_action(driver_version):
         facts[Fact.RECOVERY_ACTION] = 0
         facts[Fact.EVENT_TYPES] |= _EVENT_RECOVERY

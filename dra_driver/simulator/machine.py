@@ -441,6 +441,9 @@ class Machine:
             with now.locked() as record:
                 for gpu in present:
                     occupy(record, gpu.slot, gpu.residents)
+                    if gpu.mig_mode:
+                        for fact in (Fact.MIG_CURRENT, Fact.MIG_PENDING):
+                            record.gpus[gpu.slot].facts[fact] = 1
         for gpu in self.gpus:
             driver_root.forget_instances(self.driver_root, gpu)
         dev = self.driver_root / "dev"

@@ -31,6 +31,7 @@ ALIASES = {
     "a30x4": "a30-x4",
     "b200x8": "b200-x8",
     "h100x8": "h100-80gb-x8",
+    "h100x8-mig": "h100-80gb-x8-mig",
     "h200x8": "h200-x8",
     "rtxpro6000x8": "rtx-pro-6000-x8",
     "laptop": "laptop-mx150",
@@ -281,8 +282,9 @@ class Gpu(_Part):
     """One GPU in the machine.
 
     `bridges` are the PCI bridges above it, the root port first; the PCIe root is the root port's
-    bus. `numa_node` -1 means the machine has none. UUID and serial number are made up from the
-    machine's name and the address unless given. `nvlinks` are the GPUs that its NVLinks lead to,
+    bus. `numa_node` -1 means the machine has none. With `mig_mode` its MIG mode is on from boot on,
+    as an admin's service has it. UUID and serial number are made up from the machine's name and the
+    address unless given. `nvlinks` are the GPUs that its NVLinks lead to,
     one for each link; without them the links lead to the machine's switches.
     """
 
@@ -291,6 +293,7 @@ class Gpu(_Part):
     minor: Annotated[int, pydantic.Field(ge=0, lt=255)]
     numa_node: Annotated[int, pydantic.Field(ge=-1)] = -1
     bridges: list[PciAddress] = []
+    mig_mode: bool = False
     nvlinks: list[PciAddress] = []
     processes: list[Process] = []
     module_id: Positive | None = None
@@ -344,6 +347,8 @@ class Profile(_Part):
         for gpu in self.gpus:
             if gpu.card not in self.cards:
                 raise ValueError(f"GPU {gpu.pci}: no card {gpu.card!r}; {_known_cards(self.cards)}")
+            if gpu.mig_mode and self.cards[gpu.card].mig is None:
+                raise ValueError(f"GPU {gpu.pci}: mig_mode is on, and its card has no MIG")
             ports = nvlink.links if (nvlink := self.cards[gpu.card].nvlink) else 0
             if len(gpu.nvlinks) > ports:
                 raise ValueError(f"GPU {gpu.pci}: {len(gpu.nvlinks)} NVLinks, its card has {ports}")

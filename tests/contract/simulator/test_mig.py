@@ -386,6 +386,23 @@ def test_a_reboot_ends_instances_and_only_ampere_keeps_its_mode(make_machine: Ma
         assert machine.status()[0].mig_mode == kept
 
 
+def test_gpus_that_are_in_mig_mode_from_boot_on_are_so_after_each_boot(
+    make_machine: MakeMachine, nvml: Nvml
+) -> None:
+    machine = make_machine("h100x8-mig")
+    gpu = machine.gpus[7].uuid
+    for _ in range(2):
+        assert [one.mig_mode for one in machine.status()] == [0] * 4 + [1] * 4
+        with nvml(machine):
+            handle = pynvml.nvmlDeviceGetHandleByUUID(gpu)
+            assert pynvml.nvmlDeviceGetMigMode(handle) == [1, 1]
+        machine.create_mig(gpu, "1g.10gb")
+        machine.set_mig_mode(machine.gpus[6].uuid, enabled=False)
+        machine.set_mig_mode(machine.gpus[0].uuid, enabled=True)
+        machine.reboot()
+        assert machine.mig_devices(gpu) == []
+
+
 def test_a_change_of_instances_is_an_event(hopper: Machine, device: object) -> None:
     events = pynvml.nvmlEventSetCreate()
     pynvml.nvmlDeviceRegisterEvents(device, pynvml.nvmlEventMigConfigChange, events)

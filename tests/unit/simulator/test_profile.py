@@ -74,6 +74,10 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         (machine('{card: l4, pci: "00:03.0", minor: 0}'), "gpus.0.pci: String should match"),
         (machine('{card: l40, pci: "0000:00:03.0", minor: 0}'), "no card 'l40'; known are"),
         (machine('{card: l4, pci: "0000:00:03.0", minr: 0}'), "gpus.0.minr: Extra inputs"),
+        (
+            machine('{card: l4, pci: "0000:00:03.0", minor: 0, mig_mode: on}'),
+            "GPU 0000:00:03.0: mig_mode is on, and its card has no MIG",
+        ),
         (machine(more="cards: {l4: {name: My L4}}"), "cards.l4.brand: Field required"),
         (machine(more="driver: 1"), "driver: Extra inputs are not permitted"),
         ("driver_version: 1.2\ngpus: [l4]", "gpus.0: Input should be a valid dictionary"),
