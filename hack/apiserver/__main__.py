@@ -22,11 +22,14 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=0, help="port on loopback; 0 picks a free one")
     parser.add_argument("--objects", type=Path, action="append", default=[], help="YAML to store")
     parser.add_argument("--kubeconfig", type=Path, help="where to write a kubeconfig")
+    parser.add_argument("--kubernetes", metavar="1.37", help="version that it says it has")
     asked = parser.parse_args()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     server = ApiServer(port=asked.port)
+    if asked.kubernetes:
+        server.kubernetes = asked.kubernetes
     for path in asked.objects:
         server.put(*filter(None, yaml.safe_load_all(path.read_text(encoding="utf-8"))))
     with server:

@@ -9,10 +9,12 @@ the demos of manifests/demos/ run. Ends with `demo: ok` and status 0, or with th
 import sys
 from pathlib import Path
 
-# Python put this folder on its path; the modules that the demo shares lie one folder up.
-sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
+# Python put this folder on its path; the modules that the demo shares lie one folder up, and those
+# of hack/cluster beside it.
+HACK = Path(__file__).resolve().parents[1]
+sys.path[1:1] = [str(HACK), str(HACK / "cluster")]
 
-from show import main
+from show import main  # noqa: E402 (found on that path)
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -23,6 +23,13 @@ from testbed.pods import (
 )
 
 
+def show_offer(screen: Screen, node: GpuNode) -> None:
+    """Show what pods can get of the node, by resource name."""
+    screen.step("`dra-driver status --cluster`, run by an admin:")
+    kubeconfig = node.cluster.env["KUBECONFIG"]
+    screen.text(run((DRIVER, "status", "--cluster", "--kubeconfig", kubeconfig)))
+
+
 def run_demos(
     screen: Screen, node: GpuNode, chosen: Sequence[Demo], *, keep_last: bool = False
 ) -> list[str]:

@@ -1,8 +1,8 @@
 """The demos of manifests/demos/: what each applies, and what must be seen of it.
 
 In: a folder with `demo.yaml`, `expect.yaml` and perhaps the node's `share-config.yaml`, and the
-machine that the demo is to run on. Out: what to apply, where to look, and the complaints about what
-was found inside the containers and on the node.
+machine and the Kubernetes that the demo is to run on. Out: what to apply, where to look, and the
+complaints about what was found inside the containers and on the node.
 """
 
 import itertools
@@ -15,6 +15,7 @@ import yaml
 from machines import Fit, Needs, UnfitError, fit, parse_needs, where
 from testbed.commands import REPOSITORY, TestbedError
 from testbed.machine import GpuSettings
+from versions import DEFAULT, Minor, makes_mig, switched_off
 
 from dra_driver.simulator.profile import Profile
 
@@ -44,7 +45,7 @@ class Demo:
         fit: how it runs on the machine.
         share_config: the node's share config while it runs; empty for one that shares nothing.
         driver: settings that the driver has meanwhile, by their variables.
-        made: profiles of the MIG devices that an admin has made on a GPU before.
+        made: profiles of the MIG devices that an admin makes before, on each GPU that is divided.
         gpus: how many GPUs it sees.
         equal, disjoint: groups of containers that see the same GPUs, or none in common.
         env: variables and their values; None: not set; True: set to anything.
@@ -117,26 +118,30 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in FOLDER.glob("*/expect.yaml"))
 
 
-def load(name: str, machine: Profile) -> Demo:
-    """Read a demo's folder, for a machine.
+def load(name: str, machine: Profile, kubernetes: Minor = DEFAULT) -> Demo:
+    """Read a demo's folder, for a machine and a Kubernetes.
 
     Raises:
         TestbedError: There is no such demo; the text lists those that are.
-        UnfitError: The machine's GPUs cannot give what it needs; the text says what.
+        UnfitError: The machine's GPUs or Kubernetes cannot give what it needs; the text says what.
     """
     folder = FOLDER / name
     if not (folder / "expect.yaml").is_file():
         raise TestbedError(f"there is no demo '{name}'; there are: {', '.join(names())}")
     expected, (text, config) = (folder / "expect.yaml").read_text(), _texts(folder)
     fitted = fit(_needs(expected), text + config, machine)
-    expect = yaml.safe_load(fitted.adapted(expected))
+    adapted = fitted.adapted(expected)
+    expect, needs = yaml.safe_load(adapted), _needs(adapted)
+    if lacking := switched_off(needs.features, kubernetes):
+        version = ".".join(map(str, kubernetes))
+        raise UnfitError(f"it needs {', '.join(lacking)}, switched off in Kubernetes {version}")
     return Demo(
         name=name,
         text=fitted.adapted(text),
         fit=fitted,
         share_config=fitted.adapted(config),
         driver=expect.get("driver", {}),
-        made=tuple(expect["needs"].get("mig", {}).get("made", ())),
+        made=needs.made or (() if makes_mig(kubernetes) else needs.existing),
         nics=expect["needs"].get("nics", 0),
         namespace=expect["namespace"],
         gpus=expect["gpus"],
@@ -155,8 +160,10 @@ def load(name: str, machine: Profile) -> Demo:
     )
 
 
-def load_all(names: Sequence[str], machine: Profile) -> tuple[list[Demo], dict[str, str]]:
-    """Return the demos that can run on a machine, and the reasons why the others cannot, by name.
+def load_all(
+    names: Sequence[str], machine: Profile, kubernetes: Minor = DEFAULT
+) -> tuple[list[Demo], dict[str, str]]:
+    """Return the demos that can run on a machine and a Kubernetes, and why the others cannot.
 
     Raises:
         TestbedError: There is no such demo.
@@ -164,7 +171,7 @@ def load_all(names: Sequence[str], machine: Profile) -> tuple[list[Demo], dict[s
     chosen, left_out = [], {}
     for name in names:
         try:
-            chosen.append(load(name, machine))
+            chosen.append(load(name, machine, kubernetes))
         except UnfitError as reason:
             left_out[name] = str(reason)
     return chosen, left_out

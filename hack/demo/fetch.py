@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from screen import Screen
-from testbed.cluster import COMMAND
+from testbed.cluster import COMMAND, version_flags
 from testbed.commands import TestbedError
 
 
@@ -20,10 +20,14 @@ class BinariesMissingError(TestbedError):
 class Fetch:
     """`hack/cluster fetch` as a process of its own; its output is shown when it is waited for."""
 
+    def __init__(self, kubernetes: str) -> None:
+        """Take the version of Kubernetes; the empty text is hack/cluster's own."""
+        self._versions = version_flags(kubernetes, "")
+
     def __enter__(self) -> Self:
         self._log = tempfile.NamedTemporaryFile(prefix="dra-demo-fetch-")
         self._process = subprocess.Popen(
-            [sys.executable, COMMAND, "fetch"],
+            [sys.executable, COMMAND, "fetch", *self._versions],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,

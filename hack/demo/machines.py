@@ -30,13 +30,16 @@ class Needs:
     """What a demo needs of a machine.
 
     Attributes:
-        gpus: how many whole GPUs it has at the same time.
+        gpus: how many GPUs that are not in MIG mode it has at the same time.
         divided: how many GPUs it has MIG devices of at the same time.
         names_of: the card whose names of MIG profiles it is written with.
         product: what the product name of its GPUs matches, in lower case.
         compute_capability: the least that each GPU must have.
         time_slices: whether the time-slices of each GPU can be set.
         nics: how many network cards it has, each below another PCIe root with GPUs.
+        made: profiles of the MIG devices that an admin has made before on each divided GPU.
+        existing: the same, where the driver makes none itself.
+        features: the feature gates that Kubernetes has to have on.
     """
 
     gpus: int = 0
@@ -46,6 +49,9 @@ class Needs:
     compute_capability: tuple[int, int] = (0, 0)
     time_slices: bool = False
     nics: int = 0
+    made: tuple[str, ...] = ()
+    existing: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +62,15 @@ class Fit:
         card: the product that is divided for it; empty when none is.
         names: that card's names of MIG profiles, by those that the demo is written with.
         divided: the minor numbers of GPUs of that card, as many as the demo needs divided.
-        switched: the minor numbers of GPUs whose MIG mode an admin turns on for it, by a reset.
+        switched: those of them whose MIG mode an admin turns on for it.
+        by_reset: whether it takes a reset to do so.
     """
 
     card: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     divided: tuple[int, ...] = ()
     switched: tuple[int, ...] = ()
+    by_reset: bool = False
 
     def adapted(self, text: str) -> str:
         """Return a text of the demo with the card's names of MIG profiles."""
@@ -93,6 +101,9 @@ def parse_needs(entry: Mapping[str, Any]) -> Needs:
         compute_capability=_capability(capability),
         time_slices=entry.get("timeSlices", False),
         nics=entry.get("nics", 0),
+        made=tuple(mig.get("made", ())),
+        existing=tuple(mig.get("existing", ())),
+        features=tuple(entry.get("features", ())),
     )
 
 
@@ -105,12 +116,15 @@ def fit(needs: Needs, text: str, on: Profile) -> Fit:
     gpus = [gpu for gpu in on.gpus if re.search(needs.product, on.card_of(gpu).name.lower())]
     if not gpus:
         raise UnfitError(f"it is for GPUs whose product matches {needs.product}; {_has(on)}")
-    if len(gpus) < needs.gpus:
-        raise UnfitError(f"it takes {_count(needs.gpus)}; {_has(on)}")
-    if len({(gpu.bridges or [gpu.pci])[0][:7] for gpu in gpus}) < needs.nics:
+    whole = [gpu for gpu in gpus if not gpu.mig_mode]
+    if len(whole) < needs.gpus:
+        divided = len(gpus) - len(whole)
+        in_mode = f", {divided} of them in MIG mode" if divided else ""
+        raise UnfitError(f"it takes {_count(needs.gpus)}; {_has(on)}{in_mode}")
+    if len({(gpu.bridges or [gpu.pci])[0][:7] for gpu in whole}) < needs.nics:
         raise UnfitError(f"it takes NICs below {needs.nics} PCIe roots with GPUs; {_has(on)}")
     # A claim may get any of them.
-    for card in [on.card_of(gpu) for gpu in gpus] if needs.gpus else []:
+    for card in [on.card_of(gpu) for gpu in whole] if needs.gpus else []:
         if _capability(card.compute_capability) < needs.compute_capability:
             least = ".".join(map(str, needs.compute_capability))
             raise UnfitError(
@@ -148,7 +162,13 @@ def _divided(needs: Needs, text: str, on: Profile, gpus: Sequence[Gpu]) -> Fit:
             reasons.append(str(reason))
     if not fits:
         raise UnfitError("; ".join(reasons) or f"it takes GPUs with MIG; {_has(on)}")
-    return min(fits, key=lambda one: (len(one.switched), any(a != b for a, b in one.names.items())))
+    return min(fits, key=_trouble)
+
+
+def _trouble(fitted: Fit) -> tuple[bool, int, bool]:
+    """Say how much has to be done for a demo, as a key to sort by."""
+    renamed = any(one != other for one, other in fitted.names.items())
+    return fitted.by_reset, len(fitted.switched), renamed
 
 
 def _on_card(needs: Needs, written: set[str], card: Card, mig: Mig, gpus: Sequence[Gpu]) -> Fit:
@@ -164,12 +184,14 @@ def _on_card(needs: Needs, written: set[str], card: Card, mig: Mig, gpus: Sequen
             f"it takes MIG devices such as {', '.join(lacking)} of {needs.names_of}, of which"
             f" {card.name} has no like; it has {', '.join(here.values())}"
         )
-    divided = tuple(gpu.minor for gpu in gpus[: needs.divided])
+    divided = sorted(gpus, key=lambda gpu: not gpu.mig_mode)[: needs.divided]
+    switched = tuple(gpu.minor for gpu in divided if not gpu.mig_mode)
     return Fit(
         card=card.name,
         names={name: here[numbers[name]] for name in written},
-        divided=divided,
-        switched=divided if mig.reset_to_switch else (),
+        divided=tuple(gpu.minor for gpu in divided),
+        switched=switched,
+        by_reset=mig.reset_to_switch and bool(switched),
     )
 
 

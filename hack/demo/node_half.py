@@ -5,6 +5,7 @@ are made by hand. Simulated GPUs and the driver are the same as in the cluster.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ from testbed.driver import DriverProcess, Place
 from testbed.fake_api import fake_api
 from testbed.kubelet import ClaimName, KubeletClient
 from testbed.machine import SimulatedMachine
+from versions import DEFAULT, Minor
 
 NODE = "demo-node"
 NAMESPACE = "default"
@@ -24,15 +26,16 @@ SHOWN = 3
 """How many entries of a long list in a CDI spec are printed."""
 
 
-def show(screen: Screen, folder: Path, profile: str) -> None:
-    """Run the node half in an empty `folder`, and leave nothing running."""
+def show(screen: Screen, folder: Path, profile: str, kubernetes: Minor = DEFAULT) -> None:
+    """Run the node half in an empty `folder`, as on a Kubernetes, and leave nothing running."""
     with ExitStack() as stack:
         machine = SimulatedMachine(folder / "gpus", profile)
         stack.callback(machine.down)
         machine.up()
         screen.step(f"simulated machine: {profile}, as a driver root in {machine.root}")
         node: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
-        api, kubeconfig = stack.enter_context(fake_api(folder, [node]))
+        version = ".".join(map(str, kubernetes))
+        api, kubeconfig = stack.enter_context(fake_api(folder, [node], version))
         place = _place(folder, kubeconfig, machine)
         driver = DriverProcess(place, folder / "driver.log")
         stack.callback(driver.stop)
@@ -41,12 +44,17 @@ def show(screen: Screen, folder: Path, profile: str) -> None:
         info = kubelet.register(driver=driver)
         screen.step(f"driver registered: {info.name} offers {', '.join(info.supported_versions)}")
         published = _published(api)
-        devices = [one for one in published if one["attributes"]["type"]["string"] == "gpu"]
-        parts = len(published) - len(devices)
-        count = "1 GPU" if len(devices) == 1 else f"{len(devices)} GPUs"
-        screen.step(f"published in the pool {NODE}: {count}, {parts} parts of them")
-        screen.table(("DEVICE", "PRODUCT", "MEMORY", "UUID"), [_row(device) for device in devices])
-        _prepare(screen, api, kubelet, place, [device["name"] for device in devices])
+        gpus = [one for one in published if one["attributes"]["type"]["string"] == "gpu"]
+        migs = [one for one in published if one not in gpus]
+        count = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
+        in_mode = [one for one in machine.settings().values() if one.mig_mode == "Enabled"]
+        screen.step(f"published in the pool {NODE}: {count}{_and_divided(migs, len(in_mode))}")
+        screen.table(("DEVICE", "PRODUCT", "MEMORY", "UUID"), [_row(device) for device in gpus])
+        if migs:
+            screen.table(("MIG PROFILE", "MEMORY", "PLACES"), _profiles(migs))
+        # One of each kind, where there are both.
+        if chosen := [*gpus[:1], *migs[:1], *gpus[1:]][:2]:
+            _prepare(screen, api, kubelet, place, [device["name"] for device in chosen])
 
 
 def _place(folder: Path, kubeconfig: Path, machine: SimulatedMachine) -> Place:
@@ -81,12 +89,31 @@ def _row(device: Object) -> tuple[str, str, str, str]:
     return device["name"], name, device["capacity"]["memory"]["value"], uuid
 
 
+def _and_divided(migs: list[Object], in_mode: int) -> str:
+    """Say what is published of GPUs in MIG mode, and of how many."""
+    if not in_mode:
+        return ""
+    others = f", and {in_mode} in MIG mode"
+    if not migs:
+        return f"{others}, of which nothing is until an admin makes MIG devices"
+    return f"{others}, which the driver divides as pods need it"
+
+
+def _profiles(migs: list[Object]) -> list[tuple[str, str, str]]:
+    """Return a row for each MIG profile: its memory, and at how many places it is on offer."""
+    places = Counter(one["attributes"]["profile"]["string"] for one in migs)
+    memory = {
+        one["attributes"]["profile"]["string"]: one["capacity"]["memory"]["value"] for one in migs
+    }
+    return [(name, memory[name], str(count)) for name, count in places.items()]
+
+
 def _prepare(
     screen: Screen, api: Api, kubelet: KubeletClient, place: Place, devices: list[str]
 ) -> None:
     """Prepare claims in one call as the kubelet does, show what comes of it, and undo it.
 
-    They are two, each for a GPU, or one where the machine has only one.
+    They are two, each for a device, or one where the machine offers only one.
     """
     wanted = zip(("training", "inference"), devices, strict=False)
     claims = [_allocated(api, name, [device]) for name, device in wanted]

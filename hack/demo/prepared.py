@@ -11,7 +11,7 @@ import yaml
 from demos import Demo
 from screen import Screen
 from testbed.commands import TestbedError, wait_until
-from testbed.mig import switch_by_reset
+from testbed.mig import switch_at_once, switch_by_reset
 from testbed.nics import made_up_nics
 from testbed.node import GpuNode
 
@@ -48,15 +48,17 @@ def _taken_back(undo: Callable[[], None], *, keep: bool) -> Iterator[None]:
 
 
 def _divisible(screen: Screen, node: GpuNode, demo: Demo) -> Callable[[], None]:
-    """Turn MIG mode on as an admin does on cards that change it by a reset; return its undo."""
+    """Turn MIG mode on as an admin does, where it is off; return its undo."""
     if not (minors := demo.fit.switched):
         return _nothing
-    switch_by_reset(node, minors, on=True)
+    switch = switch_by_reset if demo.fit.by_reset else switch_at_once
+    switch(node, minors, on=True)
     names = ", ".join(f"gpu-{minor}" for minor in minors)
-    screen.step(f"admin: MIG mode turned on, by a reset, for {names}")
+    how = ", by a reset," if demo.fit.by_reset else ""
+    screen.step(f"admin: MIG mode turned on{how} for {names}")
 
     def undo() -> None:
-        switch_by_reset(node, minors, on=False)
+        switch(node, minors, on=False)
         screen.step("admin: MIG mode turned off again")
 
     return undo
@@ -66,29 +68,22 @@ def _made_by_hand(screen: Screen, node: GpuNode, demo: Demo) -> Callable[[], Non
     """Make MIG devices as an admin does; return what destroys them."""
     if not demo.made:
         return _nothing
-    machine, minor = node.machine, demo.fit.divided[0]
-    is_on = minor in demo.fit.switched
-    if not is_on:
-        _switch(node, minor, "on")
+    machine, minors = node.machine, demo.fit.divided
     uuids = [
         machine.mig("create", "--gpu", f"minor:{minor}", "--profile", profile)
+        for minor in minors
         for profile in demo.made
     ]
-    screen.step(f"admin: made MIG devices on gpu-{minor}: {', '.join(demo.made)}")
+    gpus = ", ".join(f"gpu-{minor}" for minor in minors)
+    each = "each of " if len(minors) > 1 else ""
+    screen.step(f"admin: made MIG devices on {each}{gpus}: {', '.join(demo.made)}")
 
     def undo() -> None:
         for uuid in uuids:
             machine.mig("destroy", "--device", uuid)
-        if not is_on:
-            _switch(node, minor, "off")
         screen.step("admin: destroyed them again")
 
     return undo
-
-
-def _switch(node: GpuNode, minor: int, mode: str) -> None:
-    """Switch the MIG mode of a card that does so at once, unless a process has NVML open."""
-    node.without_driver(lambda: node.machine.mig(mode, "--gpu", f"minor:{minor}"))
 
 
 def _shared(screen: Screen, node: GpuNode, demo: Demo) -> Callable[[], None]:

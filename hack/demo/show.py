@@ -18,7 +18,8 @@ from types import FrameType
 import demos
 import machines
 import node_half
-from cluster_half import run_demos
+import versions
+from cluster_half import run_demos, show_offer
 from fetch import BinariesMissingError, Fetch
 from image.builder import Builder, cache_folder
 from image.errors import ImageError
@@ -31,8 +32,8 @@ from testbed.installed_node import InstalledNode
 from testbed.node import GpuNode
 
 NAME = "demo"
-PROFILE = "h100x8"
-DEFAULT_DEMOS = ("whole-gpu", "shared-gpu")
+PROFILE = "h100x8-mig"
+DEFAULT_DEMOS = ("whole-gpu", "mig", "shared-gpu")
 HOME = Path("/var/lib/dra-demo")
 LOCK = Path("/run/dra-demo.lock")
 SETTINGS = {"RESCAN_INTERVAL": "1", "SHARE_PLACEMENT": "pack"}
@@ -44,13 +45,13 @@ KEPT_TOKEN_SECONDS = 7 * 24 * 3600
 
 def main(words: Sequence[str]) -> int:
     """Run the demo; return the exit status."""
-    options = _options(words)
+    options = options_of(words)
     signal.signal(signal.SIGTERM, _interrupt)
     screen = Screen()
     try:
         chosen, left_out = _chosen(options)
         if options.down:
-            return _end_kept(screen)
+            return _end_kept(screen, options)
         return _show(screen, options, chosen, left_out)
     except TestbedError as error:
         screen.line(f"\ndemo: FAILED: {error}")
@@ -60,7 +61,8 @@ def main(words: Sequence[str]) -> int:
         return 130
 
 
-def _options(words: Sequence[str]) -> argparse.Namespace:
+def options_of(words: Sequence[str]) -> argparse.Namespace:
+    """Return what is asked for by the words of a command line."""
     parser = argparse.ArgumentParser(
         prog="hack/demo", description="See the driver work, without a GPU."
     )
@@ -76,6 +78,12 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         help=f"the simulated machine, as `dra-driver simulate profiles` lists them ({PROFILE})",
     )
     parser.add_argument(
+        "--kubernetes",
+        metavar="VERSION",
+        default="",
+        help=f"the version of Kubernetes, such as 1.36 ({'.'.join(map(str, versions.DEFAULT))})",
+    )
+    parser.add_argument(
         "--install",
         choices=("chart",),
         help="run the driver from its image, installed by the chart, and not from this folder",
@@ -89,14 +97,15 @@ def _chosen(options: argparse.Namespace) -> tuple[list[demos.Demo], dict[str, st
     """Return the demos to run, and of those that the machine cannot run the reasons, by name.
 
     Raises:
-        TestbedError: There is no such demo or machine, or the one demo that is asked for cannot
-            run on it.
+        TestbedError: There is no such demo, machine or version, or the one demo that is asked for
+            cannot run on them.
     """
     machine, demo = machines.machine(options.profile), options.demo
+    kubernetes = versions.minor_of(options.kubernetes)
     if demo in {None, "all"}:
-        return demos.load_all(demos.names() if demo else DEFAULT_DEMOS, machine)
+        return demos.load_all(demos.names() if demo else DEFAULT_DEMOS, machine, kubernetes)
     try:
-        return [demos.load(demo, machine)], {}
+        return [demos.load(demo, machine, kubernetes)], {}
     except machines.UnfitError as reason:
         can = ", ".join(demos.profiles_for(demo)) or "none that is shipped"
         raise TestbedError(
@@ -111,12 +120,12 @@ def _show(
     left_out: Mapping[str, str],
 ) -> int:
     if os.geteuid() != 0:
-        _node_half(screen, options.profile)
-        command = _as_root(_typed(options))
+        _node_half(screen, options)
+        command = _as_root(typed(options))
         screen.line(f"\ndemo: pods left out, because a kubelet needs root: {command} runs them")
         return 0
-    with _alone(screen), Fetch() as fetch:
-        _node_half(screen, options.profile)
+    with _alone(screen), Fetch(options.kubernetes) as fetch:
+        _node_half(screen, options)
         for name, reason in left_out.items():
             screen.line(f"demo {name}: left out on {options.profile}: {reason}")
         if not chosen:
@@ -131,11 +140,12 @@ def _show(
         return _cluster_half(screen, options, chosen)
 
 
-def _typed(options: argparse.Namespace) -> str:
+def typed(options: argparse.Namespace) -> str:
     """Return the command that runs this demo, as one types it."""
     words = {
         f"DEMO={options.demo}": options.demo,
         f"PROFILE={options.profile}": options.profile != PROFILE,
+        f"KUBERNETES={options.kubernetes}": options.kubernetes,
         f"INSTALL={options.install}": options.install,
         "KEEP=1": options.keep,
     }
@@ -146,25 +156,27 @@ def _as_root(command: str) -> str:
     return f"sudo {command}" if shutil.which("sudo") else f"su -c '{command}'"
 
 
-def _node_half(screen: Screen, profile: str) -> None:
+def _node_half(screen: Screen, options: argparse.Namespace) -> None:
     screen.part("The node half: GPUs, driver, claims, CDI")
     # Unix socket paths are short, so this is no place for a long TMPDIR.
     with tempfile.TemporaryDirectory(prefix="dra-demo-", dir="/tmp") as folder:
-        node_half.show(screen, Path(folder), profile)
+        kubernetes = versions.minor_of(options.kubernetes)
+        node_half.show(screen, Path(folder), options.profile, kubernetes)
 
 
 def _cluster_half(screen: Screen, options: argparse.Namespace, chosen: Sequence[demos.Demo]) -> int:
     screen.part("A real Kubernetes node")
     keep = options.keep
     if options.install:
-        node: GpuNode = _installed_node(screen, options.profile)
+        node: GpuNode = _installed_node(screen, options)
     else:
-        node = _gpu_node(options.profile, keep=keep, mps=any(demo.mps for demo in chosen))
+        node = _gpu_node(options, mps=any(demo.mps for demo in chosen))
     node.clear()
     node.share(SHARES_NOTHING)
     kept = False
     try:
         node.up(screen.step, detached=keep)
+        show_offer(screen, node)
         failed = run_demos(screen, node, chosen, keep_last=keep)
         if keep:
             (node.folder / "kept").touch()
@@ -180,13 +192,18 @@ def _cluster_half(screen: Screen, options: argparse.Namespace, chosen: Sequence[
     return 0
 
 
-def _gpu_node(profile: str = PROFILE, *, keep: bool = False, mps: bool = False) -> GpuNode:
-    life = KEPT_TOKEN_SECONDS if keep else 3600
-    env = SETTINGS | {"SHARE_CONFIG": str(HOME / "share-configs")}
-    return GpuNode(Cluster(NAME), HOME, profile=profile, token_life=life, driver_env=env, mps=mps)
+def _gpu_node(options: argparse.Namespace, *, mps: bool = False) -> GpuNode:
+    return GpuNode(
+        Cluster(NAME, options.kubernetes),
+        HOME,
+        profile=options.profile,
+        token_life=KEPT_TOKEN_SECONDS if options.keep else 3600,
+        driver_env=SETTINGS | {"SHARE_CONFIG": str(HOME / "share-configs")},
+        mps=mps,
+    )
 
 
-def _installed_node(screen: Screen, profile: str) -> InstalledNode:
+def _installed_node(screen: Screen, options: argparse.Namespace) -> InstalledNode:
     """Build the image, or find the one built before, and return a node that is to run it.
 
     Raises:
@@ -197,8 +214,8 @@ def _installed_node(screen: Screen, profile: str) -> InstalledNode:
         image = builder.archive(Recipe(target="driver", arch=own_architecture()))
     except ImageError as error:
         raise TestbedError(f"the driver's image could not be built: {error}") from error
-    cluster = Cluster(NAME, for_pods=True)
-    return InstalledNode(cluster, HOME, image, profile=profile, driver_env=SETTINGS)
+    cluster = Cluster(NAME, options.kubernetes, for_pods=True)
+    return InstalledNode(cluster, HOME, image, profile=options.profile, driver_env=SETTINGS)
 
 
 def _tear_down(screen: Screen, node: GpuNode) -> None:
@@ -227,12 +244,12 @@ def _tell_how_to_use(screen: Screen, node: GpuNode) -> None:
     End all of it:           .venv/bin/python hack/demo --down""")
 
 
-def _end_kept(screen: Screen) -> int:
+def _end_kept(screen: Screen, options: argparse.Namespace) -> int:
     if os.geteuid() != 0:
         command = _as_root(".venv/bin/python hack/demo --down")
         raise TestbedError(f"only root can end it: {command}")
     with _alone(screen, may_be_kept=True):
-        _gpu_node().clear()
+        _gpu_node(options).clear()
     screen.step("nothing is left of the demo")
     return 0
 

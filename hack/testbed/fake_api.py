@@ -15,15 +15,18 @@ SERVER = REPOSITORY / "hack" / "apiserver"
 
 
 @contextmanager
-def fake_api(folder: Path, objects: list[Object]) -> Iterator[tuple[Api, Path]]:
+def fake_api(folder: Path, objects: list[Object], kubernetes: str) -> Iterator[tuple[Api, Path]]:
     """Serve `objects`, and what is written later, until the end of the block.
+
+    `kubernetes` is the version that it says it has, such as `1.37`.
 
     Yields:
         The API and the path of a kubeconfig for it, which lies in `folder`.
     """
     kubeconfig, seed = folder / "api.kubeconfig", folder / "objects.yaml"
     seed.write_text(yaml.safe_dump_all(objects))
-    words = ("--port", "0", "--objects", str(seed), "--kubeconfig", str(kubeconfig))
+    words = ["--port", "0", "--objects", str(seed), "--kubeconfig", str(kubeconfig)]
+    words += ["--kubernetes", kubernetes]
     log = folder / "api.log"
     with log.open("ab") as output:
         server = subprocess.Popen(

@@ -1,6 +1,7 @@
-"""MIG mode as an admin changes it on cards that take a reset for it (A100, A30).
+"""MIG mode as an admin changes it: by a reset (A100, A30), or at once (Hopper and newer).
 
-The driver runs meanwhile: it lets go of its GPUs while one waits for its reset.
+The driver runs on while one waits for its reset, and lets go of its GPUs. For a switch at once it
+is stopped: a GPU that another program has open refuses it.
 """
 
 from collections.abc import Sequence
@@ -30,11 +31,33 @@ def switch_by_reset(node: GpuNode, minors: Sequence[int], *, on: bool, timeout: 
             f"the GPU with minor number {minor} to be reset",
             timeout=timeout,
         )
-    wait_until(
-        lambda: all(_is_divided(node, minor) is on for minor in minors),
-        f"MIG mode {'on' if on else 'off'} to be published of minor numbers {minors}",
-        timeout=timeout,
-    )
+    _wait_followed(node, minors, on=on, timeout=timeout)
+
+
+def switch_at_once(node: GpuNode, minors: Sequence[int], *, on: bool, timeout: float = 60) -> None:
+    """The same on cards that take no reset, with a restart of the driver.
+
+    Raises:
+        TestbedError: A GPU is in use, or the driver did not follow in time.
+    """
+
+    def switch() -> None:
+        for minor in minors:
+            node.machine.mig("on" if on else "off", "--gpu", f"minor:{minor}")
+
+    node.without_driver(switch, detached=True)
+    _wait_followed(node, minors, on=on, timeout=timeout)
+
+
+def _wait_followed(node: GpuNode, minors: Sequence[int], *, on: bool, timeout: float) -> None:
+    """Wait until GPUs are offered as a whole no more, or again."""
+
+    def followed() -> bool:
+        names = node.devices()
+        return all((f"gpu-{minor}" in names) is not on for minor in minors)
+
+    words = f"MIG mode {'on' if on else 'off'} to be published of minor numbers {minors}"
+    wait_until(followed, words, timeout=timeout)
     node.wait_published()
 
 
@@ -47,10 +70,3 @@ def _is_reset(node: GpuNode, gpu: str) -> bool:
             raise
         return False
     return True
-
-
-def _is_divided(node: GpuNode, minor: int) -> bool | None:
-    """Tell whether a GPU's parts are published or the whole of it; None while neither is so."""
-    names = node.devices()
-    parts = any(name.startswith(f"gpu-{minor}-mig-") for name in names)
-    return None if parts is (f"gpu-{minor}" in names) else parts

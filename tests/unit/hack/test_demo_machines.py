@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 HACK = Path(__file__).resolve().parents[3] / "hack"
-sys.path.append(str(HACK / "demo"))
+sys.path += [str(HACK / "demo"), str(HACK / "cluster")]
 
 import demos  # noqa: E402
 import show  # noqa: E402
@@ -27,6 +27,7 @@ OF_A_PRODUCT = {"one-claim-four-pods"}
 @pytest.mark.parametrize(
     ("profile", "expected"),
     [
+        (show.PROFILE, MIG | WHOLE | OF_A_PRODUCT),
         ("h100x8", MIG | WHOLE | OF_A_PRODUCT),
         ("h200x8", MIG | WHOLE | OF_A_PRODUCT),
         ("b200x8", MIG | WHOLE),
@@ -85,7 +86,7 @@ def test_a_demo_that_is_asked_for_by_name_and_cannot_run_is_an_error(
 ) -> None:
     assert show.main(["--demo", "mig-on-a100"]) == 1
     said = capsys.readouterr().out
-    assert "demo mig-on-a100 cannot run on h100x8: it is for GPUs whose product matches" in said
+    assert "demo mig-on-a100 cannot run on h100x8-mig: it is for GPUs whose product matches" in said
     assert "Profiles that can: a100x8\n" in said
 
 
@@ -99,19 +100,17 @@ def test_an_unknown_machine_names_those_that_are(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("profile", "names", "switched"),
+    ("profile", "names"),
     [
-        ("h100x8", ["1g.10gb", "2g.20gb", "3g.40gb"], 0),
-        ("h200x8", ["1g.18gb", "2g.35gb", "3g.71gb"], 0),
-        ("b200x8", ["1g.23gb", "2g.45gb", "3g.90gb"], 0),
-        ("a100-80x8", ["1g.10gb", "2g.20gb", "3g.40gb"], 4),
-        ("a100x8", ["1g.5gb", "2g.10gb", "3g.20gb"], 4),
+        ("h100x8", ["1g.10gb", "2g.20gb", "3g.40gb"]),
+        ("h200x8", ["1g.18gb", "2g.35gb", "3g.71gb"]),
+        ("b200x8", ["1g.23gb", "2g.45gb", "3g.90gb"]),
+        ("a100-80x8", ["1g.10gb", "2g.20gb", "3g.40gb"]),
+        ("a100x8", ["1g.5gb", "2g.10gb", "3g.20gb"]),
     ],
 )
-def test_mig_profiles_go_by_the_names_of_the_card(
-    profile: str, names: list[str], switched: int
-) -> None:
-    demo = demos.load("mig-four-on-one", machine(profile))
+def test_mig_profiles_go_by_the_names_of_the_card(profile: str, names: list[str]) -> None:
+    demo = demos.load("mig-four-on-one", machine(profile), (1, 36))
     small, medium, large = names
     assert demo.mig["pod-0/small0"] == demo.mig["pod-0/small1"] == (small,)
     assert (demo.mig["pod-0/medium"], demo.mig["pod-0/large"]) == ((medium,), (large,))
@@ -120,7 +119,58 @@ def test_mig_profiles_go_by_the_names_of_the_card(
     )
     asked = str(template["spec"]["spec"]["devices"]["requests"])
     assert [asked.count(f"profile == '{name}'") for name in names] == [2, 1, 1]
-    assert len(set(demo.fit.switched)) == switched
+    assert demo.made == (small, small, medium, large)
+
+
+@pytest.mark.parametrize(
+    ("profile", "divided", "switched", "by_reset"),
+    [
+        (show.PROFILE, (4, 5, 6, 7), (), False),
+        ("h100x8", (0, 1, 2, 3), (0, 1, 2, 3), False),
+        ("a100x8", (2, 3, 0, 1), (2, 3, 0, 1), True),
+    ],
+)
+def test_an_admin_turns_mig_mode_on_where_it_is_off(
+    profile: str, divided: tuple[int, ...], switched: tuple[int, ...], by_reset: bool
+) -> None:
+    fitted = demos.load("mig-four-on-one", machine(profile)).fit
+    assert (fitted.divided, fitted.switched, fitted.by_reset) == (divided, switched, by_reset)
+
+
+def test_gpus_in_mig_mode_are_not_counted_as_whole() -> None:
+    wanted = Needs(gpus=5)
+    with pytest.raises(UnfitError, match=r"5 GPUs; h100-80gb-x8-mig has 8 GPUs: .*, 4 of them in"):
+        fit(wanted, "", machine(show.PROFILE))
+
+
+def test_the_demo_machine_shows_every_demo_without_an_admin_but_for_one() -> None:
+    chosen, _ = demos.load_all(demos.names(), machine(show.PROFILE))
+    assert {demo.name for demo in chosen if demo.fit.switched or demo.made} == {"shares-mig"}
+
+
+def test_before_1_37_an_admin_makes_the_mig_devices() -> None:
+    chosen, left_out = demos.load_all(demos.names(), machine(show.PROFILE), (1, 36))
+    assert {demo.name for demo in chosen if demo.made} == MIG
+    assert {*left_out} == {"mig-on-a100"}
+    (mig,) = (demo for demo in chosen if demo.name == "mig")
+    assert mig.made == ("1g.10gb", "1g.10gb", "3g.40gb")
+
+
+def test_a_demo_of_a_feature_that_is_switched_off_is_left_out() -> None:
+    chosen, left_out = demos.load_all(demos.names(), machine(show.PROFILE), (1, 35))
+    assert {demo.name for demo in chosen} == {
+        *("mig", "mig-four-on-one", "mig-mps", "mps", "one-claim-four-pods", "shared-gpu"),
+        *("time-slicing", "time-slicing-and-mps"),
+    }
+    assert (
+        left_out["sick-gpu"]
+        == "it needs DRADeviceTaints, ResourceHealthStatus, switched off in Kubernetes 1.35"
+    )
+
+
+def test_an_unknown_kubernetes_names_those_that_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert show.main(["--kubernetes", "1.20"]) == 1
+    assert "Kubernetes 1.20 is not known here; choose one of 1.37." in capsys.readouterr().out
 
 
 def test_resource_names_go_by_the_card_too() -> None:
@@ -166,7 +216,7 @@ def test_the_pods_of_a_deployment_are_counted() -> None:
 
 def test_a_card_that_takes_no_reset_is_divided_first() -> None:
     fitted = demos.load("mig", machine("generations")).fit
-    assert (fitted.card, fitted.switched) == ("NVIDIA H100 80GB HBM3", ())
+    assert (fitted.card, fitted.by_reset) == ("NVIDIA H100 80GB HBM3", False)
     assert dict(fitted.names) == {"1g.10gb": "1g.10gb", "3g.40gb": "3g.40gb"}
 
 
@@ -174,7 +224,8 @@ def test_a_card_that_takes_no_reset_is_divided_first() -> None:
 def test_a_demo_says_what_it_takes(name: str) -> None:
     assert demos.profiles_for(name)
     entry = yaml.safe_load((demos.FOLDER / name / "expect.yaml").read_text())["needs"]
-    assert set(entry) <= {"gpus", "mig", "product", "computeCapability", "timeSlices", "nics"}
+    known = {"gpus", "mig", "product", "computeCapability", "timeSlices", "features", "nics"}
+    assert set(entry) <= known
     assert parse_needs(entry) != Needs()
     assert {"gpus", "mig"} & {*entry}
 
@@ -184,3 +235,10 @@ def test_nothing_but_the_names_of_mig_profiles_is_changed() -> None:
     fitted = fit(Needs(divided=1, names_of="h100-80gb"), text, machine("a100x8"))
     assert fitted.names == {"1g.10gb": "1g.5gb"}
     assert fitted.adapted(text) == text.replace("1g.10gb+me", "1g.5gb+me")
+
+
+def test_a_user_without_root_is_told_the_whole_command() -> None:
+    words = ["--demo", "mig", "--profile", "h200x8", "--kubernetes", "1.36", "--keep"]
+    command = show.typed(show.options_of(words))
+    assert command == "make demo DEMO=mig PROFILE=h200x8 KUBERNETES=1.36 KEEP=1"
+    assert show.typed(show.options_of([])) == "make demo"

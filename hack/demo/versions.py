@@ -1,0 +1,43 @@
+"""What the Kubernetes of a demo means for it: features, and who makes MIG devices.
+
+In: a version as a person writes it, and what a demo needs. Out: reasons why it cannot be shown, and
+whether the driver by its default makes the MIG devices of GPUs that are in MIG mode.
+"""
+
+from collections.abc import Collection
+
+from local_cluster.errors import ClusterError
+from local_cluster.versions import DEFAULT_MINOR, resolve
+from testbed.commands import TestbedError
+
+from dra_driver.doctor.cluster_checks import ALL_FEATURES_ON
+from dra_driver.slices.mig_offer import has_cheap_counters
+
+Minor = tuple[int, int]
+
+
+def minor_of(version: str) -> Minor:
+    """Return the minor version of a Kubernetes that hack/cluster has; the empty text is its own.
+
+    Raises:
+        TestbedError: It has no such version; the text lists those that it has.
+    """
+    try:
+        major, minor = resolve(version or DEFAULT_MINOR).minor.split(".")
+    except ClusterError as error:
+        raise TestbedError(str(error)) from error
+    return int(major), int(minor)
+
+
+def makes_mig(kubernetes: Minor) -> bool:
+    """Tell whether the driver by its default makes MIG devices on GPUs in MIG mode there."""
+    return has_cheap_counters(kubernetes)
+
+
+def switched_off(features: Collection[str], kubernetes: Minor) -> list[str]:
+    """Return those of some features that a Kubernetes has switched off."""
+    return [] if kubernetes >= ALL_FEATURES_ON else sorted(features)
+
+
+DEFAULT = minor_of("")
+"""The minor version that a demo runs on unless another one is asked for."""
