@@ -98,11 +98,13 @@ def _campaign(options: argparse.Namespace, report: Report) -> Iterator[Campaign]
             Cluster(options.name, options.kubernetes, containerd=options.containerd),
             folder,
             driver_env={
+                "MIG": "on-demand",
                 "RESCAN_INTERVAL": "1",
                 "HEALTH_SETTLE": "1",
                 "NVML_TIMEOUT": str(_SHORT),
                 "SHARE_CONFIG": str(configs),
                 "SHARE_PLACEMENT": "pack",
+                "WHOLE_GPUS_BESIDE_SHARES": "always",
             },
             mps=True,
         )

@@ -7,8 +7,8 @@ kubernetes.py says which Kubernetes and containerd.
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -92,8 +92,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuNode]:
 
 
 @contextmanager
-def node_of(profile: str, folder: Path) -> Iterator[GpuNode]:
-    """A node of other cards, on a cluster of its own beside that of all other tests."""
+def node_of(profile: str, folder: Path, **settings: str) -> Iterator[GpuNode]:
+    """A node of other cards, on a cluster of its own beside that of all other tests.
+
+    `settings` are given to its driver, by their variables.
+    """
     if reason := missing():
         cannot_run(reason)
     name = f"{os.environ.get('E2E_CLUSTER', 'e2e')[:8]}-{profile}"
@@ -101,7 +104,7 @@ def node_of(profile: str, folder: Path) -> Iterator[GpuNode]:
         cluster_of(name),
         folder,
         profile=profile,
-        driver_env={"RESCAN_INTERVAL": "1", "HEALTH_SETTLE": "3"},
+        driver_env={"RESCAN_INTERVAL": "1", "HEALTH_SETTLE": "3", **settings},
         mps=True,
     )
     node.clear()
@@ -111,6 +114,32 @@ def node_of(profile: str, folder: Path) -> Iterator[GpuNode]:
         yield node
     finally:
         node.down()
+
+
+@contextmanager
+def driver_with(node: GpuNode, **settings: str) -> Iterator[None]:
+    """Give a node's driver more settings, by their variables, for as long as it takes."""
+    before = node.driver_settings
+    _restart(node, before | settings)
+    try:
+        yield
+    finally:
+        _restart(node, before)
+
+
+def _restart(node: GpuNode, settings: Mapping[str, str]) -> None:
+    """Restart a node's driver, and wait until the kubelet knows it as well."""
+    node.restart_driver(settings)
+    node.driver.wait_registered()
+
+
+@contextmanager
+def as_marked(node: GpuNode, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Give a node's driver the settings that a test is marked with."""
+    marked = [marker.kwargs for marker in request.node.iter_markers("driver")]
+    settings = {name: value for one in reversed(marked) for name, value in one.items()}
+    with driver_with(node, **settings) if settings else nullcontext():
+        yield
 
 
 @pytest.fixture
@@ -124,12 +153,13 @@ def mps_node(node: GpuNode) -> GpuNode:
 @pytest.fixture
 def scene(node: GpuNode, request: pytest.FixtureRequest) -> Iterator[Scene]:
     """Pods and claims of one test; afterwards all are deleted, and nothing may be left of them."""
-    scene = Scene(node)
-    before = request.session.testsfailed
-    yield scene
-    if request.session.testsfailed > before:
-        sys.stdout.write(scene.explain())
-    scene.end()
+    with as_marked(node, request):
+        scene = Scene(node)
+        before = request.session.testsfailed
+        yield scene
+        if request.session.testsfailed > before:
+            sys.stdout.write(scene.explain())
+        scene.end()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from testbed.cluster import Cluster
 
 from dra_driver.doctor.cluster_checks import ALL_FEATURES_ON
 from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.slices.mig_offer import CHEAP_COUNTERS, has_cheap_counters
 
 KUBERNETES = os.environ.get("E2E_KUBERNETES", "")
 CONTAINERD = os.environ.get("E2E_CONTAINERD", "")
@@ -49,8 +50,24 @@ def is_on(gate: str) -> bool:
     return gates.get(gate, str(_minor() >= ALL_FEATURES_ON).lower()) == "true"
 
 
-def _minor() -> tuple[int, ...]:
-    return tuple(map(int, KUBERNETES.split(".")[:2])) if KUBERNETES else ALL_FEATURES_ON
+def counters_are_cheap() -> bool:
+    """Tell whether the driver by its default offers what takes counters here.
+
+    These are MIG devices that it makes on GPUs in MIG mode, and whole GPUs beside their shares.
+    """
+    return has_cheap_counters(_minor())
+
+
+def makes_mig_by_default() -> pytest.MarkDecorator:
+    """Mark a test with what it needs: a driver that makes MIG devices without being told to."""
+    reason = f"Kubernetes {KUBERNETES} makes no MIG devices by default"
+    return pytest.mark.skipif(not counters_are_cheap(), reason=reason)
+
+
+def _minor() -> tuple[int, int]:
+    # What hack/cluster chooses is no older than that.
+    major, _, minor = KUBERNETES.partition(".")
+    return (int(major), int(minor.partition(".")[0])) if KUBERNETES else CHEAP_COUNTERS
 
 
 def lacking() -> frozenset[Feature]:

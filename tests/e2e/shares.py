@@ -11,7 +11,7 @@ from testbed.commands import run, wait_until
 from testbed.machine import DRIVER
 from testbed.node import GpuNode
 
-from e2e.conftest import missing
+from e2e.conftest import as_marked, missing
 from e2e.kubernetes import cluster_of
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
@@ -103,6 +103,11 @@ def shares_of(
 
 def unshared_scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[Scene]:
     """Yield a scene that begins and ends with nothing shared."""
+    with as_marked(shares.node, request):
+        yield from _unshared_scene(shares, request)
+
+
+def _unshared_scene(shares: Shares, request: pytest.FixtureRequest) -> Iterator[Scene]:
     shares.set(config(), 0)
     scene = Scene(shares.node)
     before = request.session.testsfailed

@@ -84,6 +84,7 @@ def strategies(*, can_run_mps: bool) -> list[tuple[Strategy, str]]:
     return found
 
 
+@pytest.mark.driver(MIG="on-demand")
 @needs(Feature.COUNTERS)
 def test_pods_of_every_strategy_run_under_it_and_give_no_results(
     runner: PodRunner, scene: Scene
@@ -105,6 +106,7 @@ def test_pods_of_every_strategy_run_under_it_and_give_no_results(
         assert scene.api.all("ResourceClaim", runner.namespace) == []
 
 
+@pytest.mark.driver(MIG="on-demand")
 def test_a_strategy_that_the_cluster_has_not_is_said_with_the_reason(runner: PodRunner) -> None:
     shares = Strategy(sharing=Sharing.SHARES, tenants=2)
     assert runner.obstacle(shares).startswith("name the resource that pods ask for")
@@ -112,6 +114,7 @@ def test_a_strategy_that_the_cluster_has_not_is_said_with_the_reason(runner: Pod
     assert runner.obstacle(absent).startswith("no MIG device 1g.5gb is published; there are: 1g.10")
 
 
+@pytest.mark.driver(MIG="on-demand")
 @needs(Feature.COUNTERS)
 def test_where_there_are_only_mig_devices_one_of_them_says_what_the_card_is(
     runner: PodRunner,
@@ -297,6 +300,7 @@ def test_a_command_of_the_users_runs_as_pods_and_its_failure_is_told(
     }
 
 
+@pytest.mark.driver(MIG="on-demand")
 @needs(Feature.COUNTERS)
 @pytest.mark.parametrize(
     ("over", "tenants", "labels"),

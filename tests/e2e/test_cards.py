@@ -163,6 +163,7 @@ GENERATIONS = {
 }
 
 
+@pytest.mark.driver(MIG="on-demand")
 @cards("generations")
 @needs(Feature.COUNTERS)
 def test_every_generation_is_published_with_what_it_can_do(scene: Scene) -> None:
@@ -197,6 +198,7 @@ def test_a_pod_gets_a_card_of_each_generation(scene: Scene) -> None:
         assert product.removesuffix("-16GB") in said
 
 
+@pytest.mark.driver(MIG="on-demand")
 @cards("generations")
 @needs(Feature.COUNTERS)
 def test_a_mig_device_is_made_on_the_card_that_can(scene: Scene) -> None:

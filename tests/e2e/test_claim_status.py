@@ -139,6 +139,7 @@ def test_nothing_is_written_again_when_the_driver_is_restarted(scene: Scene) -> 
     scene.rewritten()
 
 
+@pytest.mark.driver(MIG="on-demand")
 @needs(Feature.COUNTERS)
 def test_a_mig_device_is_named_by_its_own_uuid(scene: Scene) -> None:
     name = scene.claim(deviceClassName="mig.nvidia.com", selectors=mig_profile("1g.10gb"))

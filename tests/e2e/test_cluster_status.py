@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import yaml
 from testbed.claims import mig_profile
-from testbed.commands import TestbedError, run
+from testbed.commands import TestbedError, run, wait_until
 from testbed.machine import DRIVER
 
 from dra_driver.doctor.cluster_facts import Feature
-from e2e.kubernetes import needs
+from e2e.kubernetes import makes_mig_by_default, needs
 from e2e.scene import NAMESPACE, Scene
+from e2e.test_mig import set_mig_mode
 
 pytestmark = [pytest.mark.e2e, needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE)]
 
@@ -34,6 +35,7 @@ def numbers(scene: Scene) -> dict[str, tuple[int, int, int]]:
     return {one["name"]: (one["offered"], one["used"], one["free"]) for one in node["resources"]}
 
 
+@pytest.mark.driver(MIG="on-demand")
 def test_whole_gpus_of_pods_count_as_used_and_leave_no_room_for_partitions(scene: Scene) -> None:
     before = numbers(scene)
     assert before[GPU] == (GPUS, 0, GPUS)
@@ -54,6 +56,7 @@ def test_whole_gpus_of_pods_count_as_used_and_leave_no_room_for_partitions(scene
     assert numbers(scene) == before
 
 
+@pytest.mark.driver(MIG="on-demand")
 def test_partitions_of_pods_leave_less_room_for_others_and_whole_gpus(scene: Scene) -> None:
     before = numbers(scene)
     template = scene.template(
@@ -71,6 +74,25 @@ def test_partitions_of_pods_leave_less_room_for_others_and_whole_gpus(scene: Sce
     scene.running(rest)
     assert numbers(scene)[GPU] == (GPUS, GPUS - 1, 0)
     scene.unschedulable(scene.pod("too-many", limits={GPU: 1}))
+
+
+@makes_mig_by_default()
+def test_whole_gpus_and_the_parts_of_those_in_mig_mode_are_counted_side_by_side(
+    scene: Scene,
+) -> None:
+    set_mig_mode(scene, "on")
+    try:
+        wait_until(lambda: numbers(scene).get(SMALL), "the parts of a GPU", timeout=30)
+        assert numbers(scene)[GPU] == (GPUS - 1, 0, GPUS - 1)
+        assert numbers(scene)[SMALL] == (SMALL_OF_A_GPU, 0, SMALL_OF_A_GPU)
+        small = scene.template(deviceClassName="mig.nvidia.com", selectors=mig_profile("1g.10gb"))
+        scene.running(scene.pod("small", templates=[small]), scene.pod("gpu", limits={GPU: 1}))
+        assert numbers(scene)[GPU] == (GPUS - 1, 1, GPUS - 2)
+        assert numbers(scene)[SMALL] == (SMALL_OF_A_GPU, 1, SMALL_OF_A_GPU - 1)
+        scene.clear()
+    finally:
+        set_mig_mode(scene, "off")
+    scene.rewritten()
 
 
 def test_who_may_not_list_is_told_what_to_grant(scene: Scene, tmp_path: Path) -> None:

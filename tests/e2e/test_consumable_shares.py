@@ -19,7 +19,7 @@ from testbed.pods import environment
 
 from dra_driver.doctor.cluster_facts import Feature
 from dra_driver.simulator.profile import dump, load
-from e2e.conftest import missing
+from e2e.conftest import as_marked, missing
 from e2e.kubernetes import cluster_of, needs
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
@@ -117,16 +117,17 @@ def mps_node(node: Node) -> Node:
 @pytest.fixture
 def scene(node: Node, request: pytest.FixtureRequest) -> Iterator[Scene]:
     """A scene that begins and ends without pods; a test may set another mode."""
-    scene = Scene(node.node)
-    mode = node.node.driver.env["CONSUMABLE_SHARES"]
-    before = request.session.testsfailed
-    yield scene
-    if request.session.testsfailed > before:
-        print(scene.explain(), node.status())  # noqa: T201 (pytest shows it with the failure)
-    scene.clear()
-    node.set(mode)
-    scene.rewritten()
-    scene.end()
+    with as_marked(node.node, request):
+        scene = Scene(node.node)
+        mode = node.node.driver.env["CONSUMABLE_SHARES"]
+        before = request.session.testsfailed
+        yield scene
+        if request.session.testsfailed > before:
+            print(scene.explain(), node.status())  # noqa: T201 (pytest shows it with the failure)
+        scene.clear()
+        node.set(mode)
+        scene.rewritten()
+        scene.end()
 
 
 def tenant(
@@ -245,6 +246,7 @@ def test_two_requests_of_one_claim_are_two_parts_of_the_gpu_and_a_count_of_two_i
     scene.unschedulable(tenant(scene, "counted", {"memory": "1Gi"}, MPS, count=2))
 
 
+@pytest.mark.driver(MIG="on-demand")
 def test_a_partition_and_parts_of_the_gpu_exclude_each_other(node: Node, scene: Scene) -> None:
     node.set("unlimited")
     part = tenant(scene, "part", {"memory": "10Gi"})

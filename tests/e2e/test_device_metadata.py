@@ -242,6 +242,7 @@ def test_what_a_tenant_annotates_leads_nowhere_else(scene: Scene) -> None:
     }
 
 
+@pytest.mark.driver(MIG="on-demand")
 @needs(Feature.COUNTERS)
 def test_a_mig_device_made_on_demand_is_told_with_the_uuid_that_no_slice_has(scene: Scene) -> None:
     template = scene.template(deviceClassName=MIG_CLASS, selectors=mig_profile("1g.10gb"))

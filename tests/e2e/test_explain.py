@@ -65,6 +65,7 @@ def test_a_pod_that_would_fit_but_for_another_and_then_gets_what_was_said(scene:
     assert allocated["usedBy"] == [late]
 
 
+@pytest.mark.driver(MIG="on-demand")
 def test_a_partition_keeps_its_gpu_and_the_first_free_gpu_is_named(scene: Scene) -> None:
     """Of a claim that no pod uses yet it is foretold what the scheduler will give it."""
     profile = "device.attributes['gpu.nvidia.com'].profile == '1g.10gb'"

@@ -1,4 +1,9 @@
-"""MIG devices on a real node: made for pods, seen by their containers, and gone after them."""
+"""MIG devices on a real node: made for pods, seen by their containers, and gone after them.
+
+The driver makes them on any of the GPUs, with `--mig on-demand`; test_mig_modes.py has the rest.
+"""
+
+from collections.abc import Iterator
 
 import pytest
 from testbed import mps
@@ -6,9 +11,11 @@ from testbed.api import Object
 from testbed.claims import mig_profile
 from testbed.commands import wait_until
 from testbed.driver import DRIVER_NAME
+from testbed.node import GpuNode
 from testbed.pods import claim_uids, container, migs_seen, parse_gpu_list
 
 from dra_driver.doctor.cluster_facts import Feature
+from e2e.conftest import driver_with
 from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene
 
@@ -17,6 +24,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster, needs(Feature.COUNTERS)]
 MIG_CLASS = "mig.nvidia.com"
 SMALL, MEDIUM, LARGE = "1g.10gb", "2g.20gb", "3g.40gb"
 HALF = {"defaultActiveThreadPercentage": 50, "defaultPinnedDeviceMemoryLimit": "4Gi"}
+
+
+@pytest.fixture(scope="module")
+def node(node: GpuNode) -> Iterator[GpuNode]:
+    """The node, with a driver that divides all of its GPUs, and switches their MIG modes."""
+    with driver_with(node, MIG="on-demand"):
+        yield node
 
 
 def migs(sharing: Object | None = None, *, on_one_gpu: bool = False, **requests: str) -> Object:
@@ -241,32 +255,6 @@ def set_mig_mode(scene: Scene, mode: str) -> None:
     scene.node.driver.start()
     scene.node.driver.wait_registered()
     scene.node.driver.wait_log("slices published")  # those of the former life are there already
-
-
-def test_a_node_that_mig_manager_divides_is_left_to_it(scene: Scene) -> None:
-    name = template(scene, migs(mig=SMALL))
-    before = scene.pod("before", templates=[name])
-    scene.running(before)
-    label(scene, "all-1g.10gb")
-    try:
-        wait_until(lambda: "-mig-" not in "".join(scene.node.devices()), "parts to go", timeout=30)
-        assert seen(scene, before)
-        late = scene.pod("late", templates=[name])
-        assert "cannot allocate all claims" in scene.unschedulable(late)
-        scene.delete(before)
-        assert there(scene) == 0
-        wait_until(lambda: len(scene.node.devices()) == 8, "all GPUs to be whole", timeout=30)
-    finally:
-        label(scene, None)
-    scene.running(late)
-    scene.delete(late)
-    scene.rewritten()
-
-
-def label(scene: Scene, value: str | None) -> None:
-    """Give the Node mig-manager's label, or take it away."""
-    labels = {"nvidia.com/mig.config": value}
-    scene.api.patch("Node", scene.node.cluster.node, {"metadata": {"labels": labels}})
 
 
 def test_fifty_six_mig_devices_come_and_go_without_a_write_to_the_slices(scene: Scene) -> None:

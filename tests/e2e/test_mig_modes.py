@@ -1,4 +1,4 @@
-"""Who switches MIG modes on a real node: what `--mig` says, and a card that refuses."""
+"""Which GPUs are divided on a real node: what `--mig` and admins say, and a card that refuses."""
 
 from collections.abc import Iterator
 
@@ -7,28 +7,34 @@ from testbed.commands import wait_until
 from testbed.holder import holding
 
 from dra_driver.doctor.cluster_facts import Feature
-from e2e.kubernetes import needs
+from e2e.kubernetes import KUBERNETES, counters_are_cheap, makes_mig_by_default, needs
 from e2e.scene import Scene
 from e2e.test_mig import MEDIUM, MIG_CLASS, SMALL, migs, parent, seen, set_mig_mode, template, there
 
 pytestmark = [pytest.mark.e2e, pytest.mark.own_cluster, needs(Feature.COUNTERS)]
 
-PARTS = 8 * 25
+PARTS_OF_A_GPU = 25
 FIRST_TO_BE_DIVIDED = 0
 BY_HAND = 7
 
 
 @pytest.fixture
-def by_hand(scene: Scene) -> Iterator[str]:
-    """A MIG device that somebody made by hand on GPU 7; afterwards the node is as it was."""
+def in_mig_mode(scene: Scene) -> Iterator[None]:
+    """GPU 7 in MIG mode, as its admin put it; afterwards the node is as it was."""
     set_mig_mode(scene, "on")
-    uuid = scene.node.machine.mig("create", "--gpu", str(BY_HAND), "--profile", MEDIUM)
-    yield uuid
-    scene.node.machine.mig("destroy", "--device", uuid)
+    yield
     for name in ("MIG", "FEATURE_GATES"):
         scene.node.driver.env.pop(name, None)
     set_mig_mode(scene, "off")
     scene.rewritten()
+
+
+@pytest.fixture
+def by_hand(scene: Scene, in_mig_mode: None) -> Iterator[str]:
+    """A MIG device that somebody made by hand on GPU 7; afterwards the node is as it was."""
+    uuid = scene.node.machine.mig("create", "--gpu", str(BY_HAND), "--profile", MEDIUM)
+    yield uuid
+    scene.node.machine.mig("destroy", "--device", uuid)
 
 
 def restart(scene: Scene, **env: str) -> list[str]:
@@ -45,6 +51,7 @@ def wait_devices(scene: Scene, expected: set[str]) -> None:
     wait_until(lambda: set(scene.node.devices()) == expected, f"{expected}", timeout=30)
 
 
+EVERY = [f"gpu-{minor}" for minor in range(8)]
 WHOLE = {f"gpu-{minor}" for minor in range(8) if minor != BY_HAND}
 HAND_MADE = f"gpu-{BY_HAND}-mig-2g20gb-14-0"
 
@@ -100,13 +107,100 @@ def test_on_demand_goes_on_where_others_made_some(scene: Scene, by_hand: str) ->
     assert there(scene) == 1
 
 
-def test_auto_is_on_demand_on_a_node_without_mig_managers_label(scene: Scene) -> None:
+@pytest.mark.driver(MIG="on-demand")
+def test_on_demand_offers_every_gpu_as_a_whole_and_in_parts(scene: Scene) -> None:
+    assert sorted(set(scene.node.devices()) - set(parts(scene))) == EVERY
+    assert len(parts(scene)) == len(EVERY) * PARTS_OF_A_GPU
+
+
+def test_auto_offers_whole_gpus_and_nothing_else_where_no_gpu_is_in_mig_mode(
+    scene: Scene,
+) -> None:
+    assert sorted(scene.node.devices()) == EVERY
+    counted = [one for each in scene.node.slices() for one in each.get("devices", [])]
+    assert not any("consumesCounters" in one for one in counted)
+    pod = scene.pod(templates=[scene.template(deviceClassName=MIG_CLASS)])
+    assert "cannot allocate all claims" in scene.unschedulable(pod)
+
+
+@makes_mig_by_default()
+@pytest.mark.usefixtures("in_mig_mode")
+def test_auto_divides_the_gpu_that_its_admin_put_in_mig_mode_and_no_other(scene: Scene) -> None:
+    assert scene.node.driver.wait_log("mig devices offered")["source"] == "auto"
+    assert set(scene.node.devices()) - set(parts(scene)) == WHOLE
+    assert len(parts(scene)) == PARTS_OF_A_GPU
+    modes = mig_modes(scene)
+    seven = {"r" + str(number): SMALL for number in range(7)}
+    cut = scene.pod("cut", templates=[template(scene, migs(**seven))])
+    whole = scene.pod("whole", claims=[scene.claim("seven", count=7)])
+    scene.running(cut, whole)
+    assert len(seen(scene, cut)) == 7
+    assert parent(scene, cut) not in scene.gpus(whole)
+    late = scene.pod("late", templates=[template(scene, migs(mig=SMALL))])
+    assert "cannot allocate all claims" in scene.unschedulable(late)
+    scene.delete(cut, whole)
+    scene.running(late)
+    scene.delete(late)
+    assert there(scene) == 0
+    assert mig_modes(scene) == modes
+
+
+def test_auto_says_whether_it_makes_mig_devices_and_why(scene: Scene, by_hand: str) -> None:
     offered = scene.node.driver.wait_log("mig devices offered")
-    assert offered["source"] == "on-demand"
-    assert offered["why"] == "the node has no label nvidia.com/mig.config"
-    assert len([name for name in scene.node.devices() if "-mig-" in name]) == PARTS
+    if counters_are_cheap():
+        why = "the node has no label nvidia.com/mig.config"
+        assert (offered["source"], offered["why"]) == ("auto", why)
+        wait_until(lambda: HAND_MADE in scene.node.devices(), "the MIG device", timeout=30)
+        assert 1 < len(parts(scene)) < PARTS_OF_A_GPU
+    else:
+        assert offered["source"] == "existing"
+        assert f"Kubernetes {KUBERNETES}" in offered["why"]
+        wait_devices(scene, WHOLE | {HAND_MADE})
+    pod = scene.pod(templates=[template(scene, migs(mig=MEDIUM))])
+    scene.running(pod)
+    assert seen(scene, pod) == {by_hand: MEDIUM}
+    scene.delete(pod)
 
 
+@makes_mig_by_default()
+@pytest.mark.usefixtures("in_mig_mode")
+def test_a_node_that_mig_manager_divides_is_left_to_it(scene: Scene) -> None:
+    name = template(scene, migs(mig=SMALL))
+    before = scene.pod("before", templates=[name])
+    scene.running(before)
+    label(scene, "all-1g.10gb")
+    try:
+        wait_until(lambda: len(parts(scene)) <= 1, "the parts of GPU 7 to go", timeout=30)
+        assert seen(scene, before)
+        late = scene.pod("late", templates=[name])
+        assert "cannot allocate all claims" in scene.unschedulable(late)
+        scene.delete(before)
+        assert there(scene) == 0
+        wait_until(lambda: parts(scene) == [], "the last part to go", timeout=30)
+        wait_devices(scene, WHOLE)
+    finally:
+        label(scene, None)
+    scene.running(late)
+    scene.delete(late)
+
+
+def label(scene: Scene, value: str | None) -> None:
+    """Give the Node mig-manager's label, or take it away."""
+    labels = {"nvidia.com/mig.config": value}
+    scene.api.patch("Node", scene.node.cluster.node, {"metadata": {"labels": labels}})
+
+
+def parts(scene: Scene) -> list[str]:
+    """The devices that are parts of GPUs."""
+    return [name for name in scene.node.devices() if "-mig-" in name]
+
+
+def mig_modes(scene: Scene) -> list[str]:
+    """The MIG mode of each GPU."""
+    return [one.mig_mode for one in scene.node.machine.settings().values()]
+
+
+@pytest.mark.driver(MIG="on-demand")
 def test_a_card_that_refuses_is_told_and_passed_over_until_it_is_let_go(scene: Scene) -> None:
     name = template(scene, migs(mig=SMALL))
     with holding(scene.node.machine.root, FIRST_TO_BE_DIVIDED) as pid:

@@ -36,6 +36,7 @@ def talkative(scene: Scene) -> Iterator[GpuNode]:
     driver.wait_registered()
 
 
+@pytest.mark.driver(MIG="on-demand")
 @needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE)
 def test_pods_of_every_variant_run_and_the_driver_has_its_share(talkative: GpuNode) -> None:
     variants = tuple(one for one in VARIANTS if one != MPS or talkative.can_run_mps)

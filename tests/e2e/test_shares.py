@@ -16,7 +16,7 @@ from testbed.pods import STAY, container, is_ready
 
 from dra_driver.doctor.cluster_facts import Feature
 from dra_driver.simulator.profile import dump, load
-from e2e.kubernetes import needs
+from e2e.kubernetes import counters_are_cheap, needs
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene
 from e2e.shares import (
@@ -130,6 +130,7 @@ def test_the_deployment_of_a_device_plugin_user_runs_four_times_on_one_gpu(
         assert "time-slicing divides no memory" in said
 
 
+@pytest.mark.driver(WHOLE_GPUS_BESIDE_SHARES="always")
 def test_eight_and_two_of_ten_shares_are_limited_to_eighty_and_twenty_percent(
     mps_shares: Shares, scene: Scene
 ) -> None:
@@ -201,6 +202,17 @@ def test_a_request_for_two_is_refused_with_the_reason_where_the_file_says_so(
     message = scene.warning(pod, "FailedPrepareDynamicResources")
     assert "asks for 2 of nvidia.com/gpu" in message
     assert "failRequestsGreaterThanOne; ask for 1" in message
+
+
+def test_whole_gpus_are_offered_beside_their_shares_where_that_costs_the_scheduler_little(
+    shares: Shares, scene: Scene
+) -> None:
+    shares.set(config("timeSlicing", 4), 4)
+    devices = [one for each in scene.node.slices() for one in each.get("devices", [])]
+    beside = {one["name"] for one in devices if "-share-" not in one["name"]}
+    assert beside == ({"gpu-0"} if counters_are_cheap() else set())
+    counted = {"consumesCounters" in one for one in devices}
+    assert counted == {counters_are_cheap()}
 
 
 def test_renamed_shares_are_asked_for_by_their_name(shares: Shares, scene: Scene) -> None:

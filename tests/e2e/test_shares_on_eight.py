@@ -130,6 +130,7 @@ def test_shares_are_spread_over_all_gpus(shares: Shares, scene: Scene) -> None:
     assert by_gpu(scene, pods) == [1] * GPUS
 
 
+@pytest.mark.driver(WHOLE_GPUS_BESIDE_SHARES="always")
 @pytest.mark.usefixtures("packed")
 def test_packed_shares_leave_other_gpus_whole(shares: Shares, scene: Scene) -> None:
     shares.set(config("timeSlicing", 4), 4 * GPUS)
@@ -267,6 +268,7 @@ def test_tenants_outlive_a_killed_supervisor_and_new_ones_come(
     assert (scene.container_ids(pod), the_daemon(scene)) == (kept, daemon)
 
 
+@pytest.mark.driver(WHOLE_GPUS_BESIDE_SHARES="always")
 def test_a_claim_of_nvidias_own_class_gets_a_whole_gpu_first_and_then_a_share(
     shares: Shares, scene: Scene
 ) -> None:
@@ -306,6 +308,7 @@ def nvidias_class() -> Object:
     }
 
 
+@pytest.mark.driver(WHOLE_GPUS_BESIDE_SHARES="always")
 def test_the_cluster_status_counts_shares_by_the_name_that_they_serve(
     shares: Shares, scene: Scene
 ) -> None:

@@ -111,6 +111,7 @@ def claims_of(scene: Scene, pod: str) -> list[str]:
     ]
 
 
+@pytest.mark.driver(MIG="on-demand", WHOLE_GPUS_BESIDE_SHARES="always")
 def test_each_container_is_told_of_with_its_pod_its_claim_and_its_device(
     shares: Shares, scene: Scene, jobs: Jobs
 ) -> None:

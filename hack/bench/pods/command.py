@@ -23,8 +23,9 @@ from dra_driver.errors import DriverError
 
 PROFILE = "h100x8"
 _MOST = 8
-_ENV = {"LOG_LEVEL": "debug"}
-"""What the driver is told beside the usual: to log each call of the kubelet with its duration."""
+_ENV = {"LOG_LEVEL": "debug", "MIG": "on-demand"}
+"""What the driver is told beside the usual: to log each call of the kubelet with its duration, and
+to make MIG devices of any GPU."""
 
 
 def main(words: Sequence[str]) -> int:
