@@ -124,10 +124,17 @@ def _show(
         command = _as_root(typed(options))
         screen.line(f"\ndemo: pods left out, because a kubelet needs root: {command} runs them")
         return 0
+    kubernetes = versions.minor_of(options.kubernetes)
     with _alone(screen), Fetch(options.kubernetes) as fetch:
         _node_half(screen, options)
         for name, reason in left_out.items():
             screen.line(f"demo {name}: left out on {options.profile}: {reason}")
+        if any(demo.made for demo in chosen) and not versions.makes_mig(kubernetes):
+            version = ".".join(map(str, kubernetes))
+            screen.line(
+                f"on Kubernetes {version} the driver makes no MIG devices unless it is told to: for"
+                " the demos of MIG an admin makes them"
+            )
         if not chosen:
             screen.line("\ndemo: ok, without pods, as this machine has no GPUs for these demos")
             return 0

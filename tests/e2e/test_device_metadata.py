@@ -329,21 +329,20 @@ def test_a_monitoring_pod_with_admin_access_is_told_of_all_gpus(scene: Scene) ->
     kubectl = scene.node.cluster.kubectl
     kubectl("label", "--overwrite", "namespace", NAMESPACE, f"{ADMIN}=true")
     try:
-        # Where partitions are offered, the scheduler counts a GPU for admin access as taken, too.
-        with settings(scene, MIG="existing"):
-            name = scene.claim("mine")
-            user = scene.pod("user", claims=[name])
-            scene.running(user)
-            every = scene.claim("every", allocationMode="All", adminAccess=True)
-            pod = scene.pod("monitor", claims=[every])
-            scene.running(pod)
-            found = read(scene, pod, reader.by_claim(every, "gpu"))
-            devices = agrees(scene, found, claim_of(scene, every))
-            assert sorted(map(uuid, devices)) == sorted(scene.gpus(pod))
-            expected = {Mapped(device=one["name"], gpu=uuid(one)) for one in devices}
-            assert len(expected) == len(scene.node.machine.settings())
-            assert mapped(scene, pod) == expected, "its labels are on the metrics of all GPUs"
-            assert mapped(scene, user) < expected
+        name = scene.claim("mine")
+        user = scene.pod("user", claims=[name])
+        scene.running(user)
+        every = scene.claim("every", allocationMode="All", adminAccess=True)
+        pod = scene.pod("monitor", claims=[every])
+        scene.running(pod)
+        found = read(scene, pod, reader.by_claim(every, "gpu"))
+        devices = agrees(scene, found, claim_of(scene, every))
+        assert sorted(map(uuid, devices)) == sorted(scene.gpus(pod))
+        expected = {Mapped(device=one["name"], gpu=uuid(one)) for one in devices}
+        assert len(expected) == len(scene.node.machine.settings())
+        assert mapped(scene, pod) == expected, "its labels are on the metrics of all GPUs"
+        assert mapped(scene, user) < expected
+        scene.clear()
     finally:
         kubectl("label", "namespace", NAMESPACE, f"{ADMIN}-")
 
