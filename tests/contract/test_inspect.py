@@ -119,7 +119,7 @@ def test_mig_devices_of_claims_are_told_from_those_made_by_hand(
     hopper.set_mig_mode(uuid, enabled=True)
     hopper.create_mig(uuid, "3g.40gb", 4)
     plugins = tmp_path / "plugins"
-    asked = words(hopper, f"--kubelet-plugins-directory-path={plugins}")
+    asked = words(hopper, f"--kubelet-plugins-directory-path={plugins}", "--mig=on-demand")
 
     assert main(asked) == 0
     by_hand = capsys.readouterr().out
@@ -180,3 +180,19 @@ def test_a_wrong_setting_of_parts_by_capacity_is_refused(
 ) -> None:
     assert main(words(machine, "--consumable-shares=none")) == 2
     assert "--consumable-shares" in capsys.readouterr().err
+
+
+def test_it_says_what_older_kubernetes_is_offered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hopper = Machine.create(tmp_path / "h100", "h100x8")
+    hopper.set_mig_mode(hopper.gpus[0].uuid, enabled=True)
+    assert main(words(hopper)) == 0
+    newest = capsys.readouterr().out
+    assert "MIG devices for claims: auto (on Kubernetes 1.37, unless" in newest
+    assert "would publish 32 devices" in newest
+    assert main(words(hopper, "--kubernetes=1.36")) == 0
+    older = capsys.readouterr().out
+    assert "MIG devices for claims: existing (--mig auto makes none on Kubernetes 1.36" in older
+    assert "would publish 7 devices" in older
+    assert "or set --mig on-demand, which costs" in older
