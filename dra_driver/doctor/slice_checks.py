@@ -71,8 +71,8 @@ def counters_cost(slices: Sequence[Object], version: str) -> Iterator[Seen]:
     else:
         yield warning(
             f"{count(len(counting), 'node')} with counters: {named(counting)}; {COST_BEFORE_1_37}",
-            "set --mig auto or existing and --whole-gpus-beside-shares auto, as they are by "
-            "default; or upgrade to Kubernetes 1.37",
+            "set --mig auto or existing, --whole-gpus-beside-shares auto and no --memory-counters, "
+            "as they are by default; or upgrade to Kubernetes 1.37",
         )
 
 

@@ -451,6 +451,8 @@ def test_a_driver_without_ports_has_no_probes_and_no_metrics(render: Render) -> 
         ("1.36.2", "mig=on-demand", True),
         ("1.36.2", "featureGates.DynamicMIG=true", True),
         ("1.36.2", "wholeGpusBesideShares=always", True),
+        ("1.36.2", "memoryCounters.enabled=true", True),
+        ("1.37.0", "memoryCounters.enabled=true", False),
         ("1.36.2", f"{CTR_ENV}.name=MIG,{CTR_ENV}.value=on-demand", True),
         ("1.36.2", "mig=auto", False),
         ("1.37.0", "mig=on-demand", False),
