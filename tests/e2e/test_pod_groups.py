@@ -30,7 +30,8 @@ pytestmark = [
     pytest.mark.own_cluster,
     needs(Feature.COUNTERS, Feature.EXTENDED_RESOURCE),
     pytest.mark.skipif(
-        KUBERNETES.startswith(("1.34", "1.35", "1.36")), reason="PodGroups with claims: 1.37"
+        KUBERNETES.startswith(("1.34", "1.35", "1.36")),
+        reason=f"Kubernetes {KUBERNETES} has no scheduling.k8s.io/v1beta1",
     ),
 ]
 
