@@ -149,9 +149,8 @@ class Driver:
             are_open=lambda: self._plugin.is_open,
             is_registered=lambda: self._plugin.is_registered,
         )
-        self._http = HttpEndpoint(
-            settings.http_endpoint, {settings.metrics_path: self._metrics.wsgi_app}
-        )
+        pages = {settings.metrics_path: self._metrics.wsgi_app}
+        self._http = HttpEndpoint(settings.http_endpoint, pages)
 
     def _build_inventory(self, roots: Roots) -> None:
         """Build what knows this node's GPUs, and how they are."""
@@ -282,8 +281,8 @@ class Driver:
         self._metrics.watch_prepared(lambda: prepared_by_type(self._claims.holdings))
         if self._settings.usage_metrics:
             records, pods = self._claims.records.readable, pods_of_claims(self._kube)
-            look = node_look(self._session, roots, directory, records, pods)
-            self._metrics.watch_usage(NodeUsage(look.look).series)
+            usage = NodeUsage(node_look(self._session, roots, directory, records, pods).look)
+            self._metrics.watch_usage(usage.series)
         self._metrics.watch_quarantined(lambda: self._claims.records.quarantined)
         self._metrics.watch_sharing(
             (*SharingStrategy, nvidia_mps.NAME, shares.NAME, MIG),
@@ -319,7 +318,7 @@ class Driver:
             clock=clock,
             take_over=self._take_over.run,
         )
-        events = ClaimEvents(
+        self._claim_events = ClaimEvents(
             self._kube, node=self._settings.node_name, now=lambda: datetime.now(UTC)
         )
         self._memory_watch = MemoryWatch(
@@ -328,16 +327,15 @@ class Driver:
             pods=self._memory.pods,
             inventory=self._watcher,
             locks=self._locks,
-            events=events,
+            events=self._claim_events,
             clock=clock,
             timing=MemoryWatchTiming(period=self._settings.rescan_interval),
         )
         self._metrics.watch_memory_limits(self._memory_watch.not_in_force)
-        self._claim_events = events
         self._mps_events = MpsEvents(
             self._sharing.requests,
             self._claims.records,
-            events,
+            self._claim_events,
             folder=self._mps_folder,
             clock=clock,
             timing=EventTiming(),
@@ -366,8 +364,8 @@ class Driver:
         )
         self._unlimited = UnlimitedMemory(self._claims.records, self._claim_events)
         told = self._unlimited.beside(self._claim_status.beside(self._preparer))
-        calls = ringing(told, self._health_stream.ring)
-        self._calls = ClaimCalls(calls, self._metrics, clock=clock)
+        told = ringing(told, self._health_stream.ring)
+        self._calls = ClaimCalls(told, self._metrics, clock=clock)
 
     @property
     def _mps_folder(self) -> Path:

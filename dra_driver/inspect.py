@@ -25,6 +25,25 @@ from dra_driver.cdi.model import Edits, Spec, SpecDevice
 from dra_driver.cdi.roots import Roots, roots_of
 from dra_driver.cdi.spec import KIND, render
 from dra_driver.claims.ownership import Ownership
+from dra_driver.common_settings import (
+    CommandSettings,
+    ConsumableShares,
+    ContainerDevRoot,
+    ContainerDriverRoot,
+    ExcludeGpus,
+    GpuOrderSetting,
+    KubeletPluginsDirectory,
+    KubernetesRelease,
+    MemoryCounters,
+    MigProfiles,
+    MigSetting,
+    NvidiaCdiHookPath,
+    NvidiaDevRoot,
+    NvidiaDriverRoot,
+    ProcRoot,
+    SysRoot,
+    WholeGpusBesideShares,
+)
 from dra_driver.devices.exclusion import Exclusion, without_excluded
 from dra_driver.devices.exclusion_note import read_note
 from dra_driver.devices.kinds import NodeDevice, name_of
@@ -44,25 +63,6 @@ from dra_driver.devices.session import DriverSession
 from dra_driver.devices.shares import Share
 from dra_driver.devices.versions import dotted
 from dra_driver.errors import ConfigError, DeviceError, SetupError, StateError, TransientError
-from dra_driver.settings import (
-    CommandSettings,
-    ConsumableShares,
-    ContainerDevRoot,
-    ContainerDriverRoot,
-    ExcludeGpus,
-    GpuOrderSetting,
-    KubeletPluginsDirectory,
-    KubernetesRelease,
-    MemoryCounters,
-    MigProfiles,
-    MigSetting,
-    NvidiaCdiHookPath,
-    NvidiaDevRoot,
-    NvidiaDriverRoot,
-    ProcRoot,
-    SysRoot,
-    WholeGpusBesideShares,
-)
 from dra_driver.shares.config import read_node_config
 from dra_driver.shares.divide import divide
 from dra_driver.shares.last_good import FILE, kept

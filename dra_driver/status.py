@@ -26,12 +26,7 @@ from dra_driver.claims.checkpoint import StoredRecords, stored_records
 from dra_driver.claims.descriptions import description_of, strategy_of
 from dra_driver.claims.devices import DeviceRecord, recorded_kind
 from dra_driver.claims.record import ClaimRecord, RecordState
-from dra_driver.devices.exclusion_note import ExclusionNote, read_note
-from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.errors import SetupError
-from dra_driver.mps.domain import DomainId, Status, is_shared
-from dra_driver.mps.requests import DomainRequests
-from dra_driver.settings import (
+from dra_driver.common_settings import (
     CommandSettings,
     ContainerDevRoot,
     ContainerDriverRoot,
@@ -42,6 +37,11 @@ from dra_driver.settings import (
     Seconds,
     SysRoot,
 )
+from dra_driver.devices.exclusion_note import ExclusionNote, read_note
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import SetupError
+from dra_driver.mps.domain import DomainId, Status, is_shared
+from dra_driver.mps.requests import DomainRequests
 from dra_driver.shares.notes import ShareNotes, read_notes
 from dra_driver.table import aligned
 

@@ -34,6 +34,18 @@ from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.node import NodeClaims, NodeParts, open_claims
 from dra_driver.claims.removal import Removal, look
 from dra_driver.claims.takeover import TakeOver
+from dra_driver.common_settings import (
+    CdiRoot,
+    CommandSettings,
+    ContainerDevRoot,
+    ContainerDriverRoot,
+    KubeletPluginsDirectory,
+    KubeletRegistrarDirectory,
+    NvidiaDevRoot,
+    NvidiaDriverRoot,
+    ProcRoot,
+    SysRoot,
+)
 from dra_driver.devices.holders import Holders
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Inventory
@@ -53,18 +65,6 @@ from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.node_memory import MemorySettings, NodeMemory, node_memory
 from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
-from dra_driver.settings import (
-    CdiRoot,
-    CommandSettings,
-    ContainerDevRoot,
-    ContainerDriverRoot,
-    KubeletPluginsDirectory,
-    KubeletRegistrarDirectory,
-    NvidiaDevRoot,
-    NvidiaDriverRoot,
-    ProcRoot,
-    SysRoot,
-)
 from dra_driver.sharing import nvidia_mps, shares
 from dra_driver.sharing.base import EXCLUSIVE, Sharing
 from dra_driver.sharing.exclusive import Exclusive

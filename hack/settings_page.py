@@ -16,8 +16,8 @@ from pathlib import Path
 from pydantic_settings import CliSettingsSource
 
 from dra_driver import cli, feature_gates, settings
+from dra_driver.common_settings import CommandSettings
 from dra_driver.feature_gates import FeatureGate, Meaning
-from dra_driver.settings import CommandSettings
 
 PAGE = Path("docs/settings.md")
 GATES = Path("manifests/chart/files/feature-gates.txt")

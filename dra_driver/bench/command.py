@@ -32,9 +32,9 @@ from dra_driver.bench.strategies import ALONE, PROFILE, Sharing, Strategy, of_mi
 from dra_driver.bench.sweep import judged, steps
 from dra_driver.bench.view import as_text, containers_as_text
 from dra_driver.bench.works import Work, WorkKind
+from dra_driver.common_settings import CommandSettings
 from dra_driver.errors import SetupError, StateError
 from dra_driver.kube.connect import connect
-from dra_driver.settings import CommandSettings
 
 _INTERRUPTED = 130
 

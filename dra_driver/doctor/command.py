@@ -16,16 +16,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from dra_driver.cdi.roots import roots_of
-from dra_driver.doctor.checks import CHECKS, SERVER
-from dra_driver.doctor.cluster_facts import Cluster
-from dra_driver.doctor.finding import Finding, Place, Severity
-from dra_driver.doctor.places import Places, host_root
-from dra_driver.doctor.report import as_json, as_text, status_of
-from dra_driver.doctor.runner import Outcome, run_checks
-from dra_driver.doctor.sources import Sources
-from dra_driver.errors import SetupError
-from dra_driver.kube.connect import connect
-from dra_driver.settings import (
+from dra_driver.common_settings import (
     CdiRoot,
     CommandSettings,
     ContainerDevRoot,
@@ -38,6 +29,15 @@ from dra_driver.settings import (
     Seconds,
     SysRoot,
 )
+from dra_driver.doctor.checks import CHECKS, SERVER
+from dra_driver.doctor.cluster_facts import Cluster
+from dra_driver.doctor.finding import Finding, Place, Severity
+from dra_driver.doctor.places import Places, host_root
+from dra_driver.doctor.report import as_json, as_text, status_of
+from dra_driver.doctor.runner import Outcome, run_checks
+from dra_driver.doctor.sources import Sources
+from dra_driver.errors import SetupError
+from dra_driver.kube.connect import connect
 
 _MOST_OF_A_REQUEST = 10.0
 

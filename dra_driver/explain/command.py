@@ -13,11 +13,11 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import CliPositionalArg, SettingsConfigDict
 
+from dra_driver.common_settings import CommandSettings
 from dra_driver.errors import DriverError
 from dra_driver.explain.cluster import explained
 from dra_driver.explain.view import as_json, as_text
 from dra_driver.kube.connect import connect
-from dra_driver.settings import CommandSettings
 
 _NOT_LEARNT = 2
 

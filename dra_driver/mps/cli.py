@@ -21,6 +21,20 @@ from pydantic_settings import SettingsConfigDict
 
 from dra_driver.boot import read_boot_id
 from dra_driver.cdi.roots import find_roots
+from dra_driver.common_settings import (
+    CommandSettings,
+    ContainerDriverRoot,
+    HttpAddress,
+    KubeletPluginsDirectory,
+    LogFormatName,
+    LogLevelName,
+    MetricsPath,
+    NvidiaDevRoot,
+    NvidiaDriverRoot,
+    ProcRoot,
+    Seconds,
+    SecondsOrOff,
+)
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.mps import mounts
@@ -35,20 +49,6 @@ from dra_driver.mps.supervisor import Supervisor
 from dra_driver.ops.http import HttpEndpoint
 from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
 from dra_driver.ops.metrics import MpsMetrics
-from dra_driver.settings import (
-    CommandSettings,
-    ContainerDriverRoot,
-    HttpAddress,
-    KubeletPluginsDirectory,
-    LogFormatName,
-    LogLevelName,
-    MetricsPath,
-    NvidiaDevRoot,
-    NvidiaDriverRoot,
-    ProcRoot,
-    Seconds,
-    SecondsOrOff,
-)
 from dra_driver.shutdown import Shutdown
 from resource_nvidia_com.quantity import Quantity
 

@@ -18,9 +18,7 @@ import yaml
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from dra_driver.devices.model import Inventory
-from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.settings import (
+from dra_driver.common_settings import (
     CommandSettings,
     ConsumableShares,
     KubernetesRelease,
@@ -29,6 +27,8 @@ from dra_driver.settings import (
     MigSetting,
     WholeGpusBesideShares,
 )
+from dra_driver.devices.model import Inventory
+from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.shares.config import read_file
 from dra_driver.shares.divide import divide
 from dra_driver.simulator import profile as profiles
