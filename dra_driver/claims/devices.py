@@ -106,7 +106,7 @@ def allocated_devices(
         if left_out := _excluded(result.device, inventory):
             raise DeviceError(
                 f'device "{result.device}" is not given out any more: {left_out.why}; delete the '
-                "pod and its claim so that they are scheduled anew"
+                "pod and its claim so that they are scheduled again"
             )
         device = _named(result.device, inventory, divisions)
         if device is None:
@@ -185,7 +185,7 @@ def _share(name: str, parsed: ShareName, base: Divisible, division: Division | N
         raise DeviceError(
             f'device "{name}" is not on this node any more, where the device is {now}: the share '
             "config changed after the claim was allocated; delete the pod and its claim so that "
-            "they are scheduled anew"
+            "they are scheduled again"
         )
     return Share(of=base, index=parsed.index, division=division)
 
@@ -212,7 +212,7 @@ def _absent(what: str, kind: DeviceKind, inventory: Inventory) -> DriverError:
     names = ", ".join(gpu_name(gpu.minor) for gpu in inventory.gpus) or "no GPU"
     return DeviceError(
         f"{what} is not on this node, which has {names}; the GPUs changed after the claim was "
-        "allocated: delete the pod and its claim so that they are scheduled anew"
+        "allocated: delete the pod and its claim so that they are scheduled again"
     )
 
 

@@ -207,7 +207,7 @@ class MigDevices:
         if not isinstance(found, MigDevice):
             raise DeviceError(
                 f'device "{entry.name}" ({device.uuid}) was removed by others on the node; delete '
-                "the pod and its claim so that they are scheduled anew"
+                "the pod and its claim so that they are scheduled again"
             )
         if found.uuid != device.uuid and (not device.made_here or _is_shared(entry, record)):
             raise DeviceError(
@@ -296,7 +296,7 @@ class MigDevices:
                 f"{slot.gpu} is not in MIG mode, so that no MIG device can be made on it: MIG mode"
                 " was turned off after the claim was allocated, and this driver turns it on only"
                 f" with --mig on-demand. Turn it on again (nvidia-smi -i {slot.gpu} -mig 1), or"
-                " delete the pod and its claim so that they are scheduled anew"
+                " delete the pod and its claim so that they are scheduled again"
             )
         return False
 

@@ -150,7 +150,7 @@ class WholeGpus:
 def _in_mig_mode(entry: DeviceRecord, gpu: Gpu) -> DeviceError:
     return DeviceError(
         f'device "{entry.name}" is in MIG mode and cannot be used as a whole: delete the pod and '
-        "its claim so that they are scheduled anew, ask for a MIG device, or have MIG turned off "
+        "its claim so that they are scheduled again, ask for a MIG device, or have MIG turned off "
         f"(nvidia-smi -i {gpu.index} -mig 0)"
     )
 
@@ -232,7 +232,7 @@ class Realisers:
         if isinstance(found, RecordedPartition | RecordedShare):
             raise DeviceError(
                 f'device "{entry.name}": the MIG device that it is a share of is not there any '
-                "more; delete the pod and its claim so that they are scheduled anew"
+                "more; delete the pod and its claim so that they are scheduled again"
             )
         return replace(device, of=found)
 

@@ -240,7 +240,7 @@ class TakeOver:
                 self._step("recorded")
                 _say(record)
             elif former.realisations != record.realisations:
-                return True  # it was taken back meanwhile, or made anew
+                return True  # it was taken back meanwhile, or made again
             for one in drafts.made_for(record):
                 ownership.note(one, uid)
                 self._step("noted")

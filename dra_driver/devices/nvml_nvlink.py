@@ -50,7 +50,7 @@ class NvLinkReader:
         self._looks: dict[GpuUuid, int] = {}
 
     def forget(self) -> None:
-        """Read all links at the next look: the library is opened anew."""
+        """Read all links at the next look: the library is opened again."""
         self._looks.clear()
 
     def wiring(

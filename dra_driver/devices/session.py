@@ -7,7 +7,7 @@ Opening is avoided otherwise: it wakes GPUs without persistence mode, which take
 While someone makes or destroys MIG instances the library is lent, and stays open. So it does while
 a GPU hangs in a call: that GPU is sick then, and the others answer as ever (nvml_calls.py).
 A GPU that somebody has open cannot be reset. So while one waits for the reset that changes its MIG
-mode, NVML is closed after each look, and opened by whoever needs it; and so where only others
+mode, NVML is closed after each look, and opened when it is needed; and so where only others
 switch modes, while one waits for a mode that it can take without a reset.
 """
 
