@@ -32,7 +32,7 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import ConsumableSlot, ShareSlot, Slot
 from dra_driver.errors import StateError
 
-VERSION = "v1"
+DATA_VERSION = "v1"
 """Of `data`. Fields may be added to a version; it becomes another one when a field goes, or comes
 to mean something else. Entries of drivers older than this have none, and are of this version."""
 
@@ -167,7 +167,7 @@ def understood(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     Of another version, as a newer driver writes it, that is who the device is, and no more.
     """
     data: Mapping[str, Any] = entry.get("data") or {}
-    if data.get("version", VERSION) == VERSION:
+    if data.get("version", DATA_VERSION) == DATA_VERSION:
         return data
     return {name: data[name] for name in IDENTITY if name in data}
 
@@ -250,7 +250,7 @@ def _identity(key: Key) -> Object:
 
 
 def _data(record: ClaimRecord, device: DeviceRecord, inventory: Inventory) -> Object:
-    found: Object = {"version": VERSION, "type": str(recorded_kind(device.device))}
+    found: Object = {"version": DATA_VERSION, "type": str(recorded_kind(device.device))}
     if device.device.device_uuid is not None:
         found["uuid"] = device.device.device_uuid
     gpu = next((one for one in inventory.gpus if one.uuid == device.device.gpu), None)

@@ -98,4 +98,4 @@ def test_no_two_devices_that_overlap_can_both_be_allocated_and_whole_gpus_have_n
                 assert any(taken[name] + needed[name] > there[name] for name in taken)
         for device, taken in mine:
             if isinstance(device, Gpu):  # whole: no partitions are beside it
-                assert set(taken) <= {"shares"}
+                assert set(taken) <= {"memory", "shares"}

@@ -19,6 +19,7 @@ OTHERS = {
     "cdi/store.py": "CDI specs: read by container runtimes, written again from claims' records",
     "claims/checkpoint.py": "records of claims, as claims/record.py puts them together",
     "claims/locks.py": "locks: without content",
+    "claims/takeover.py": "NVIDIA's checkpoint, without the claims that were taken over",
     "claims/metadata_files.py": "for containers: written again from claims' records, not read here",
     "files.py": "how every file is written",
     "mps/files.py": "how every file of MPS is written",

@@ -309,6 +309,7 @@ def test_a_supervisor_that_comes_back_is_waited_for_as_long_as_anything(
         daemon = ready(mps, node).daemon
     assert daemon is not None
     os.kill(daemon.pid, signal.SIGKILL)
+    eventually(lambda: not processes.is_alive(daemon), "the daemon to have ended")
     shared.join(node, "second")
     waiting = threading.Event()
 

@@ -159,7 +159,15 @@ def test_before_1_37_an_admin_makes_the_mig_devices() -> None:
 def test_a_demo_of_a_feature_that_is_switched_off_is_left_out() -> None:
     chosen, left_out = demos.load_all(demos.names(), machine(show.PROFILE), (1, 35))
     assert {demo.name for demo in chosen} == {
-        *("mig", "mig-four-on-one", "mig-mps", "mps", "one-claim-four-pods", "shared-gpu"),
+        *(
+            "gpu-with-nic",
+            "mig",
+            "mig-four-on-one",
+            "mig-mps",
+            "mps",
+            "one-claim-four-pods",
+            "shared-gpu",
+        ),
         *("time-slicing", "time-slicing-and-mps"),
     }
     assert (
