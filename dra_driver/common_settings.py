@@ -175,7 +175,7 @@ GpuOrderSetting = Annotated[
     Field(
         "least-capable",
         validation_alias="gpu_order",
-        description="Which whole GPU a claim gets that would do with any: that of the least "
+        description="Which whole GPU a claim that names no card gets: that of the least "
         "capable card, or the first by PCI address.",
     ),
 ]

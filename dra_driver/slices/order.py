@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class GpuOrder(StrEnum):
-    """Which whole GPU is given to a claim that would do with any."""
+    """Which whole GPU is given to a claim that names no card."""
 
     LEAST_CAPABLE = "least-capable"
     """The least capable card of the node."""

@@ -91,7 +91,7 @@ def projection(  # noqa: PLR0913 (all that decides what is published)
         refused: the GPUs that cannot be switched to MIG mode at present.
         share: which devices are divided into shares, and what several claims can have of others. A
             partition is always for one claim: it is made for that, and goes with it.
-        gpu_order: which of different cards is given to a claim that would do with any.
+        gpu_order: which of different cards is given to a claim that names no card.
     """
     withheld = [Withheld(index=gpu.index, reason=gpu.reason) for gpu in inventory.sick]
     offers: dict[int, GpuOffer] = {}
