@@ -62,7 +62,10 @@ LABEL_ADVICE = (
 )
 
 WITHOUT: Mapping[Feature, str] = {
-    Feature.COUNTERS: "MIG devices are published only where they exist already, and no shares",
+    Feature.COUNTERS: (
+        "MIG devices are published only where they exist already, and what is divided into shares "
+        "as its shares alone"
+    ),
     Feature.TAINTS: "taints on devices are not stored",
     Feature.CONSUMABLE: "--consumable-shares has no effect",
     Feature.EXTENDED_RESOURCE: "nvidia.com/gpu in a pod's limits is not served by this driver",
