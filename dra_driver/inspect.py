@@ -67,7 +67,7 @@ from dra_driver.shares.config import read_node_config
 from dra_driver.shares.divide import divide
 from dra_driver.shares.last_good import FILE, kept
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY, Consumable
-from dra_driver.slices.mig_offer import MigSettings, release_of
+from dra_driver.slices.mig_offer import COST_BEFORE_1_37, MigSettings, release_of
 from dra_driver.slices.offered import OF_DEFAULTS, Offered
 from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.project import Projection
@@ -302,6 +302,8 @@ def table(
         lines += ["", *aligned([_MIG_COLUMNS, *rows])]
     if any(gpu.mig is not None for gpu in inventory.gpus):
         lines += ["", f"MIG devices for claims: {offered.mig.source} ({offered.mig.why})"]
+        if offered.mig.way_out is not None:
+            lines += [f"--mig on-demand makes them, at a cost: {COST_BEFORE_1_37}"]
     faults = [
         *(f"left out: {gpu}: {gpu.why}" for gpu in inventory.excluded),
         *inventory.unmatched,

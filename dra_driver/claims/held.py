@@ -29,10 +29,9 @@ class HeldDevices:
         Raises:
             StateError: the records cannot be read.
         """
-        if offer.source is not MigSource.AUTO:
-            return offer  # the offer does not follow the modes of GPUs
-        found = {gpu.uuid: _of(self._holdings, gpu.uuid) for gpu in inventory.gpus if gpu.mig}
-        offer = replace(offer, held=found)
+        if offer.source is MigSource.AUTO:  # no other one follows the modes of GPUs
+            found = {gpu.uuid: _of(self._holdings, gpu.uuid) for gpu in inventory.gpus if gpu.mig}
+            offer = replace(offer, held=found)
         self._keeps_any = any(
             offer.keeps_whole(gpu) or offer.keeps_parts(gpu) for gpu in inventory.gpus
         )

@@ -64,11 +64,14 @@ class GpuOffer:
         yield from chain(self.shares, self.existing, *self.existing_shares, self.partitions)
 
     @property
+    def has_shares(self) -> bool:
+        """Whether several claims may share the GPU; not while it is in MIG mode through others."""
+        return not self.gpu.was_put_in_mig_mode or self.mig.keeps_whole(self.gpu)
+
+    @property
     def division(self) -> Division | None:
-        """How the GPU is divided into shares; none while it is in MIG mode through others."""
-        if self.gpu.was_put_in_mig_mode and not self.mig.keeps_whole(self.gpu):
-            return None
-        return self.share.divisions.get(GpuPart(gpu=self.gpu.uuid))
+        """How the GPU is divided into shares, if it is and may be."""
+        return self.share.divisions.get(GpuPart(gpu=self.gpu.uuid)) if self.has_shares else None
 
 
 def fill(offer: GpuOffer, *, with_counters: bool) -> None:
@@ -270,7 +273,7 @@ def _wished(offer: GpuOffer) -> tuple[Partition, ...]:
 
 
 def _offer_kept_parts(offer: GpuOffer, *, with_counters: bool) -> None:
-    """Offer the MIG devices that claims have, to nobody else, and nothing else of the GPU.
+    """Offer the MIG devices that claims have, to nobody else, and make no others.
 
     They consume what the GPU has none of, so that the scheduler gives out none of them again.
     """
@@ -283,6 +286,12 @@ def _offer_kept_parts(offer: GpuOffer, *, with_counters: bool) -> None:
         taken = counters.used(partition.profile, partition.placement, everything)
         offer.counters |= dict.fromkeys(taken, 0)
         offer.partitions.append(_publish(offer, partition).consume(taken))
+    if gpu.was_put_in_mig_mode:
+        offer.notes.append(
+            "MIG devices that were made on it for claims stay until these end, and no more are"
+            f" made: {offer.mig.why}"
+        )
+        return
     offer.notes.append(
         "nothing else of it is offered until claims have given back its MIG devices: "
         + (
@@ -350,12 +359,13 @@ def _publish(
         division: how it is divided, if it is.
         serves: the extended resource that it serves, if that is not the one of its kind.
     """
+    is_in_one_piece = isinstance(device, Gpu) and not offer.has_shares
     found, omitted = wire_form(
         NodeDevice(gpu=offer.gpu, device=device),
         offer.inventory,
         joined=offer.joined,
         in_parts=offer.in_parts,
-        consumable_by=offer.consumable,
+        consumable_by=NO_CONSUMABLES if is_in_one_piece else offer.consumable,
         division=division,
         serves=serves,
     )

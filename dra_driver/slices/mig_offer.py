@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dra_driver.devices.model import Gpu, GpuUuid, MigMode, MigProfile, MigSlot
-from dra_driver.devices.partitions import made_here
+from dra_driver.devices.partitions import found_by_others, made_here
 
 MIG_MANAGER_LABEL = "nvidia.com/mig.config"
 """The label of a Node by which mig-manager is told how to divide its GPUs."""
@@ -111,9 +111,13 @@ class MigOffer:
                 return False
 
     def kept(self, gpu: Gpu) -> frozenset[MigSlot]:
-        """Return the places of a GPU where claims have MIG devices, whatever is offered by now."""
+        """Return the places of a GPU where claims have MIG devices, whatever is offered by now.
+
+        Those that others made, and that are there, are offered as such.
+        """
         here = self.held.get(gpu.uuid, _NOTHING).slots
-        return here | {instance.slot for instance in made_here(gpu)}
+        theirs = {instance.slot for instance in found_by_others(gpu)}
+        return here - theirs | {instance.slot for instance in made_here(gpu)}
 
     def keeps_whole(self, gpu: Gpu) -> bool:
         """Tell whether a GPU stays whole for claims, though it was put in MIG mode meanwhile."""
@@ -123,11 +127,13 @@ class MigOffer:
     def keeps_parts(self, gpu: Gpu) -> bool:
         """Tell whether nothing of a GPU is offered but the MIG devices that claims have.
 
-        They got them while other settings held, or before the GPU was put out of MIG mode.
+        They got them while other settings held, from NVIDIA's driver, or before the GPU was put out
+        of MIG mode. MIG devices that others made are offered beside them.
         """
-        if self.source is not MigSource.AUTO or gpu.was_put_in_mig_mode:
+        if self.switches_modes or self.divides(gpu) or self.keeps_whole(gpu):
             return False
-        return gpu.mig_mode is MigMode.ENABLED or bool(self.kept(gpu))
+        is_on_for_claims = gpu.mig_mode is MigMode.ENABLED and not gpu.was_put_in_mig_mode
+        return is_on_for_claims or bool(self.kept(gpu))
 
 
 ALL = MigOffer()
@@ -199,8 +205,7 @@ class MigSettings:
             f"--mig auto makes none on {named(kubernetes)}, where that would slow the scheduler"
             " down; from Kubernetes 1.37 on it does"
         )
-        way_out = f"or set --mig on-demand, which costs ({COST_BEFORE_1_37})"
-        return self._offer(MigSource.EXISTING, why, way_out)
+        return self._offer(MigSource.EXISTING, why, "or set --mig on-demand")
 
     def _offer(self, source: MigSource, why: str, way_out: str | None = None) -> MigOffer:
         return MigOffer(source=source, why=why, profiles=self.profiles, way_out=way_out)

@@ -186,13 +186,16 @@ def test_it_says_what_older_kubernetes_is_offered(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hopper = Machine.create(tmp_path / "h100", "h100x8")
-    hopper.set_mig_mode(hopper.gpus[0].uuid, enabled=True)
+    for gpu in hopper.gpus[:2]:
+        hopper.set_mig_mode(gpu.uuid, enabled=True)
     assert main(words(hopper)) == 0
     newest = capsys.readouterr().out
     assert "MIG devices for claims: auto (on Kubernetes 1.37, unless" in newest
-    assert "would publish 32 devices" in newest
+    assert "would publish 56 devices" in newest
     assert main(words(hopper, "--kubernetes=1.36")) == 0
     older = capsys.readouterr().out
     assert "MIG devices for claims: existing (--mig auto makes none on Kubernetes 1.36" in older
-    assert "would publish 7 devices" in older
-    assert "or set --mig on-demand, which costs" in older
+    assert "would publish 6 devices" in older
+    assert older.count(", or set --mig on-demand\n") == 2
+    assert older.count("--mig on-demand makes them, at a cost: ") == 1
+    assert older.count("0.35 instead of 34 on 100") == 1

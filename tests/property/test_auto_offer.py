@@ -1,4 +1,4 @@
-"""What `--mig auto` offers of any machine: nothing twice, counters only where they are needed."""
+"""What is offered of any machine without `--mig on-demand`: nothing twice, few counters."""
 
 from collections import Counter
 from dataclasses import replace
@@ -38,7 +38,9 @@ def offers(draw: st.DrawFn) -> tuple[Inventory, Projection]:
     held = {
         gpu.uuid: Held(
             whole=draw(st.booleans()),
-            slots=frozenset(one.slot for one in gpu.mig.instances if one.made_here),
+            slots=frozenset(
+                one.slot for one in gpu.mig.instances if one.made_here or draw(st.booleans())
+            ),
         )
         for gpu in inventory.gpus
         if gpu.mig is not None
@@ -47,7 +49,8 @@ def offers(draw: st.DrawFn) -> tuple[Inventory, Projection]:
     share = ShareOffer(
         divisions=dict.fromkeys(parts, HALVES), alone=draw(st.none() | st.just("it is set so"))
     )
-    mig = MigOffer(source=MigSource.AUTO, held=held)
+    source = draw(st.sampled_from([MigSource.AUTO, MigSource.EXISTING, MigSource.OFF]))
+    mig = MigOffer(source=source, held=held if source is MigSource.AUTO else {})
     with_counters = draw(st.booleans())
     return inventory, projection(inventory, mig=mig, share=share, with_counters=with_counters)
 
@@ -85,6 +88,8 @@ def test_no_two_devices_that_overlap_can_both_be_allocated_and_whole_gpus_have_n
     offer: tuple[Inventory, Projection],
 ) -> None:
     inventory, found = offer
+    names = [str(device["name"]) for device in found.devices]
+    assert len(names) == len(set(names))
     left = {str(one["name"]): amounts(one["counters"]) for one in found.counter_sets}  # type: ignore[arg-type]
     published = [
         (source, consumed(device))

@@ -221,7 +221,7 @@ def test_a_mig_mode_that_changes_changes_the_offer(bench: Bench, start: Start) -
     assert len(bench.devices()) > 2
 
 
-def test_whoever_sets_on_demand_on_an_older_kubernetes_is_told_once_what_it_costs(
+def test_on_demand_on_an_older_kubernetes_is_told_once_what_it_costs(
     bench: Bench, start: Start
 ) -> None:
     bench.server.kubernetes = "1.36"

@@ -11,6 +11,7 @@ from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices.consumable import Consumable, ConsumableMode, consumable
+from dra_driver.slices.mig_offer import Held, MigOffer, MigSource
 from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.share_offer import ShareOffer
 from resource_nvidia_com.quantity import Quantity
@@ -168,3 +169,17 @@ def test_a_card_that_tells_no_memory_is_shared_without_memory() -> None:
 )
 def test_the_setting_and_the_gate(text: str, gate: bool | None, wanted: Consumable) -> None:
     assert Consumable.of(text, gate=gate) == wanted
+
+
+def test_a_gpu_that_others_put_in_mig_mode_is_for_one_claim_even_where_modes_are_switched() -> None:
+    on = make.gpu(0, mig_mode=MigMode.ENABLED, mig=make.mig(pending_mode=MigMode.ENABLED))
+    found = project(on, replace(H100, minor=1, uuid=make.gpu(1).uuid))
+    assert "allowMultipleAllocations" not in device(found, "gpu-0")
+    assert not any("requestPolicy" in one for one in device(found, "gpu-0")["capacity"].values())
+    assert device(found, "gpu-1")["allowMultipleAllocations"] is True
+
+
+def test_a_gpu_that_claims_share_stays_so_when_others_put_it_in_mig_mode() -> None:
+    on = make.gpu(0, mig_mode=MigMode.ENABLED, mig=make.mig(pending_mode=MigMode.ENABLED))
+    auto = MigOffer(source=MigSource.AUTO, why="set", held={on.uuid: Held(whole=True)})
+    assert device(project(on, mig=auto))["allowMultipleAllocations"] is True

@@ -43,7 +43,7 @@ def test_before_1_37_auto_is_existing_and_says_what_else_there_is(
 ) -> None:
     offer = MigSettings.of("auto", "").offer({}, kubernetes)
     assert offer.source == source
-    assert ("0.35 instead of 34" in (offer.way_out or "")) == (source == "existing")
+    assert offer.way_out == ("or set --mig on-demand" if source == "existing" else None)
 
 
 @pytest.mark.parametrize("mig", ["on-demand", "existing", "off"])
@@ -116,10 +116,12 @@ def test_a_gpu_in_mig_mode_is_not_whole_for_whoever_may_not_turn_it_off(source: 
     assert "MIG mode is on" in found.withheld[0].reason
 
 
-def test_a_gpu_with_devices_made_for_claims_before_the_change_is_kept_back() -> None:
+def test_devices_made_for_claims_before_the_change_stay_for_them_alone() -> None:
     found = offered(h100(MADE_HERE), MigSource.EXISTING)
-    assert names(found) == []
-    assert "so it was set" in found.withheld[0].reason
+    assert names(found) == ["gpu-0-mig-1g10gb-19-0"]
+    there = cast("dict[str, dict[str, str]]", found.counter_sets[0]["counters"])
+    assert [there[name]["value"] for name in consumed(found, "gpu-0-mig-1g10gb-19-0")][:1] == ["0"]
+    assert "so it was set" in found.notes[0].text
 
 
 def test_only_the_profiles_that_are_wished_are_offered() -> None:

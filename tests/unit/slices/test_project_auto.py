@@ -119,6 +119,31 @@ def test_what_was_made_on_demand_stays_for_its_claims_and_for_nobody_else() -> N
     assert "turned its MIG mode on for claims" in found.notes[0].text
 
 
+@pytest.mark.parametrize("source", [MigSource.EXISTING, MigSource.OFF])
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_so_it_does_where_no_mig_devices_are_made_any_more(
+    source: MigSource, is_ours: bool
+) -> None:
+    """As after taking over NVIDIA's DynamicMIG on Kubernetes 1.36."""
+    made = make.mig_device(0, "2g.20gb", 2, made_here=True)
+    theirs = make.mig_device(0, "1g.10gb", 6)
+    gpu = h100(0, made, theirs, on=True, turned_on_here=is_ours)
+    found = auto(gpu, h100(1), source=source)
+    others = ["gpu-0-mig-1g10gb-19-6"] if source is MigSource.EXISTING else []
+    assert names(found) == ["gpu-1", *others, "gpu-0-mig-2g20gb-14-2"]
+    counters: Any = found.counter_sets[0]["counters"]
+    assert {one["value"] for name, one in counters.items() if name != "memory"} == {"0"}
+    said = "turned its MIG mode on for claims" if is_ours else "no more are made: so it was set"
+    assert said in found.notes[0].text
+
+
+def test_what_others_made_is_published_once_when_a_claim_has_it() -> None:
+    theirs = make.mig_device(0, "1g.10gb", 6)
+    gpu = h100(0, theirs, on=True, turned_on_here=True)
+    found = auto(gpu, held={gpu.uuid: Held(slots=frozenset({theirs.slot}))})
+    assert names(found) == ["gpu-0-mig-1g10gb-19-6"]
+
+
 def test_a_mode_that_this_driver_has_yet_to_turn_off_keeps_the_gpu_back() -> None:
     found = auto(h100(on=True, turned_on_here=True))
     assert names(found) == []
