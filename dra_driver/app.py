@@ -388,7 +388,7 @@ class Driver:
             self._device_health()  # so that the first look tells already what claims have lost
         self._watcher.start()
         self._health.start(self._metrics, self._claims.holdings, self._claim_events)
-        self._take_over.run_first(self._watcher.wait_until_looked, FIRST_LOOK_SECONDS)
+        self._take_over.run_first(self._watcher, FIRST_LOOK_SECONDS)
         self._plugin.start()
         self._health_stream.start()
         self._publisher.start()

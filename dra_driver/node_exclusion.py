@@ -11,10 +11,11 @@ from pathlib import Path
 
 import structlog
 
+from dra_driver.claims import peer_claims
 from dra_driver.claims.ownership import Ownership
 from dra_driver.devices.exclusion import LABEL, Exclusion, without_excluded
 from dra_driver.devices.exclusion_note import ExclusionNote, read_note, write_note
-from dra_driver.devices.model import ExcludedGpu, GpuUuid, Inventory
+from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory
 from dra_driver.errors import StateError
 from dra_driver.kube.own_node import Labels, OwnNode
 
@@ -90,13 +91,18 @@ class NodeExclusion:
         if exclusion != before:
             self._on_change()
 
-    def _is_in_use(self, gpu: GpuUuid) -> bool:
-        """Tell whether claims have something of a GPU, or something of them is left there."""
-        ownership = self._ownership()
+    def _is_in_use(self, gpu: Gpu) -> bool:
+        """Tell whether claims have something of a GPU, or something of them is left there.
+
+        Claims of NVIDIA's own driver that are still to be taken over count as well.
+        """
+        ownership, uuid = self._ownership(), gpu.uuid
         try:
-            return bool(ownership.holders(gpu) or ownership.made(gpu) or ownership.turned_on(gpu))
+            if ownership.holders(uuid) or ownership.made(uuid) or ownership.turned_on(uuid):
+                return True
         except StateError:
             return True  # better seen than not taken back
+        return gpu.minor in peer_claims.look(self._directory, None).minors
 
     def _say(self, note: ExclusionNote) -> None:
         with self._lock:

@@ -267,6 +267,9 @@ class _Seen:
     def current(self) -> Inventory:
         return self._inventory
 
+    def look_soon(self) -> None:
+        """Do nothing: how they are by now is asked where it is needed."""
+
 
 def _strategies(
     roots: Roots,

@@ -5,13 +5,16 @@ Out: its claims, for people. Nothing is changed, and nothing is an error: a file
 told as such. A claim has ended when its CDI spec is gone: the kubelet had it unprepared.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from dra_driver.claims.model import parse_claim
 from dra_driver.claims.nvidia_checkpoint import LARGEST, PeerClaim, UnreadClaim, parse_checkpoint
 from dra_driver.claims.takeover import FILE
-from dra_driver.errors import DriverError
+from dra_driver.devices.names import DRIVER_NAME, GpuName, MigName, parse_device_name
+from dra_driver.errors import ConfigError, DriverError
 from dra_driver.files import read_whole
 
 
@@ -56,6 +59,11 @@ class PeerClaims:
             found = [f"claim UID {uid}" for uid in sorted(there)]
         return [f"{one} of NVIDIA's driver" for one in found]
 
+    @property
+    def minors(self) -> frozenset[int]:
+        """Minor numbers of the GPUs of which the claims that can be taken over have something."""
+        return frozenset(minor for claim in self.claims for minor in _minors(claim))
+
 
 def look(directory: Path, boot_id: str | None) -> PeerClaims:
     """Look into the driver's directory; without a boot id, any file is of this boot."""
@@ -85,3 +93,15 @@ def named(claim: PeerClaim | UnreadClaim) -> str:
     """Return a claim's UID with the names of its pods, which are all that people know it by."""
     pods = f" (pod {', '.join(claim.pods)})" if claim.pods else ""
     return f"claim UID {claim.uid[:160]}{pods}"
+
+
+def _minors(claim: PeerClaim) -> Iterator[int]:
+    metadata = {"uid": claim.uid, "namespace": claim.namespace, "name": claim.name}
+    try:
+        results = parse_claim({"metadata": metadata, "status": claim.status}, DRIVER_NAME).results
+    except ConfigError:
+        return  # it is not taken over either
+    for result in results:
+        name = parse_device_name(result.device)
+        if isinstance(name, GpuName | MigName):
+            yield name.minor

@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import Protocol
 
 import structlog
 
@@ -59,6 +60,26 @@ _STUCK = (
 _MOST_SAID = 160
 
 
+class LookedAt(InventorySource, Protocol):
+    """Knows the GPUs of this node, and looks at them again (devices/watcher.py)."""
+
+    def look_soon(self) -> None:
+        """Look once more, without waiting for that."""
+        ...
+
+
+class Looks(Protocol):
+    """Looks at the GPUs of this node (devices/watcher.py)."""
+
+    def wait_until_looked(self, timeout: float) -> bool:
+        """Wait until the first look is over; return whether it is."""
+        ...
+
+    def look_again(self, timeout: float) -> bool:
+        """Look once more, and wait until that is over; return whether it is."""
+        ...
+
+
 class TakeOver:
     """Takes over, once at each start, and again while something stands in the way.
 
@@ -75,7 +96,7 @@ class TakeOver:
         self,
         holdings: Holdings,
         locks: NodeLocks,
-        inventory: InventorySource,
+        inventory: LookedAt,
         makes_mig: Callable[[], bool],
         clock: Callable[[], float],
         *,
@@ -95,11 +116,17 @@ class TakeOver:
         """Why the last run has not taken over claims, by their UIDs, or with "" the file."""
         return self._left
 
-    def run_first(self, wait_for_gpus: Callable[[float], object], seconds: float) -> None:
-        """Take over before the kubelet is served, waiting for the first look at the GPUs."""
+    def run_first(self, looks: Looks, seconds: float) -> None:
+        """Take over before the kubelet is served and anything is published.
+
+        The first look at the GPUs is waited for, and another one that knows what was taken over:
+        what was made for claims is published as such from the beginning.
+        """
         if self._is_due:
-            wait_for_gpus(seconds)
+            has_looked = looks.wait_until_looked(seconds)
             self.run()
+            if has_looked:
+                looks.look_again(seconds)
 
     @property
     def _is_due(self) -> bool:
@@ -142,6 +169,8 @@ class TakeOver:
             return True
         left = self._take(checkpoint, deadline)
         taken = [claim.uid for claim in checkpoint.claims if claim.uid not in left]
+        if taken:
+            self._inventory.look_soon()  # whose its MIG devices are is known now
         if not left and not checkpoint.unread:
             self._put_aside()
             self._left = {}

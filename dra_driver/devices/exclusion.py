@@ -57,14 +57,14 @@ NOTHING_EXCLUDED = Exclusion()
 def without_excluded(
     inventory: Inventory,
     exclusion: Exclusion,
-    is_in_use: Callable[[GpuUuid], bool] = lambda _: False,
+    is_in_use: Callable[[Gpu], bool] = lambda _: False,
 ) -> Inventory:
     """Return an inventory without the GPUs that are left out and not in use; they are told apart.
 
     A GPU that cannot be described is known by its index alone.
     """
     reasons = {gpu.uuid: why for gpu in inventory.gpus if (why := exclusion.why(gpu)) is not None}
-    used = {uuid for uuid in reasons if is_in_use(uuid)}
+    used = {gpu.uuid for gpu in inventory.gpus if gpu.uuid in reasons and is_in_use(gpu)}
     of_sick = {
         sick.index: _why(source, word)
         for sick in inventory.sick

@@ -54,6 +54,8 @@ class InventoryWatcher:
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._looked = threading.Event()
+        self._over = threading.Condition()
+        self._begun, self._ended = 0, 0  # looks
         # Not waited for at exit: a call into NVML may hang with its GPU.
         self._thread = threading.Thread(target=self._run, name="inventory", daemon=True)
 
@@ -64,6 +66,13 @@ class InventoryWatcher:
     def wait_until_looked(self, timeout: float) -> bool:
         """Wait until the first look is over; return whether it is."""
         return self._looked.wait(timeout)
+
+    def look_again(self, timeout: float) -> bool:
+        """Look once more, and wait until that look is over; return whether it is."""
+        with self._over:
+            next_one = self._begun + 1
+            self._wake.set()
+            return self._over.wait_for(lambda: self._ended >= next_one, timeout)
 
     def start(self) -> None:
         """Begin to look. A watcher is started once."""
@@ -85,10 +94,15 @@ class InventoryWatcher:
         retry_seconds = _FIRST_RETRY_SECONDS
         while not self._stopping.is_set():
             self._wake.clear()
+            with self._over:
+                self._begun += 1
             inventory = self._look_once()
             if self._stopping.is_set():
                 return
             self._take(inventory)
+            with self._over:
+                self._ended = self._begun
+                self._over.notify_all()
             if inventory.problem is None:
                 retry_seconds = _FIRST_RETRY_SECONDS
                 is_silent = any(gpu.is_silent for gpu in inventory.sick)

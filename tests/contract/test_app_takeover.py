@@ -13,6 +13,8 @@ from worlds.nvidia_files import Left
 from worlds.process import SLICES, ProcessNode, eventually
 
 MIG = "gpu-0-mig-1g10gb-19-0"
+WHOLE = {f"gpu-{minor}" for minor in range(8)}
+PARTS = {"gpu-1-mig-1g10gb-19-0", "gpu-1-mig-3g40gb-9-4"}
 
 
 @pytest.fixture
@@ -94,27 +96,50 @@ def test_under_the_default_what_was_made_stays_published_and_the_gpu_is_whole_af
 ) -> None:
     machine = node.install_gpus("h100x8")
     node.api.kubernetes = version
+    claims = left_by_dynamic_mig(node, machine)
+    node.driver.start()
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register(driver=node.driver)
+        eventually(lambda: published(node) == WHOLE - {"gpu-1"} | PARTS, "its MIG devices alone")
+        assert node.api.seen("update", SLICES) == []  # nothing else was published before
+        kubelet.must_prepare(*claims)
+        kubelet.must_unprepare(*claims)
+    eventually(lambda: published(node) == WHOLE, "the GPU as a whole")
+    assert not any(one.mig_mode for one in machine.status())
+    assert node.place.left_over() == []
+
+
+def test_claims_on_gpus_that_are_left_out_are_taken_over_and_taken_back_too(
+    node: ProcessNode,
+) -> None:
+    machine = node.install_gpus("h100x8")
+    claims = left_by_dynamic_mig(node, machine)
+    node.driver.env["EXCLUDE_GPUS"] = "*"
+    node.driver.start()
+    with KubeletClient(node.place.registry) as kubelet:
+        kubelet.register(driver=node.driver)
+        kubelet.must_prepare(*claims)
+        assert len(node.place.records()) == len(claims)
+        said = [one["gpu"] for one in node.driver.events("gpu left out")]
+        assert sum("; a claim has it from before" in line for line in said) == 3
+        assert len(said) == 8
+        kubelet.must_unprepare(*claims)
+    eventually(lambda: not any(one.mig_mode for one in machine.status()), "MIG mode to be off")
+    assert published(node) == set()
+    assert node.place.left_over() == []
+
+
+def left_by_dynamic_mig(node: ProcessNode, machine: Machine) -> list[ClaimName]:
+    """Files, MIG devices and claims of that driver with its gate DynamicMIG."""
     left = Left("dynamic-mig")
     left.restore_machine(machine)
     left.restore_files(node.place.data, node.place.cdi_root)
     for claim in left.claims:
         del claim["metadata"]["resourceVersion"]
         node.api.put(claim)
-    parts = {"gpu-1-mig-1g10gb-19-0", "gpu-1-mig-3g40gb-9-4"}
-    whole = {f"gpu-{minor}" for minor in range(8)}
-    node.driver.start()
-    with KubeletClient(node.place.registry) as kubelet:
-        kubelet.register(driver=node.driver)
-        eventually(lambda: published(node) == whole - {"gpu-1"} | parts, "its MIG devices alone")
-        claims = [
-            ClaimName(namespace=ref.namespace, name=ref.name, uid=ref.uid)
-            for ref in left.refs.values()
-        ]
-        kubelet.must_prepare(*claims)
-        kubelet.must_unprepare(*claims)
-    eventually(lambda: published(node) == whole, "the GPU as a whole")
-    assert not any(one.mig_mode for one in machine.status())
-    assert node.place.left_over() == []
+    return [
+        ClaimName(namespace=ref.namespace, name=ref.name, uid=ref.uid) for ref in left.refs.values()
+    ]
 
 
 def published(node: ProcessNode) -> set[str]:

@@ -42,7 +42,7 @@ def test_a_word_can_leave_out_every_gpu() -> None:
 
 
 def test_a_gpu_in_use_stays_and_is_told_as_left_out_all_the_same() -> None:
-    found = without_excluded(NODE, Exclusion(setting="1,2"), lambda gpu: gpu == T4S[0].uuid)
+    found = without_excluded(NODE, Exclusion(setting="1,2"), lambda gpu: gpu is T4S[0])
 
     assert found.gpus == (H100, T4S[0])
     assert [(one.index, one.is_in_use) for one in found.excluded] == [(1, True), (2, False)]

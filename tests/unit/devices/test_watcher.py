@@ -61,6 +61,27 @@ def test_the_first_look_is_reported() -> None:
         assert watcher.current() == make.inventory()
 
 
+def test_who_waits_for_another_look_has_one_that_began_after_asking() -> None:
+    before, after = make.inventory(), make.inventory(make.gpu(0))
+    found, begun, may_end = before, threading.Event(), threading.Event()
+
+    def look() -> Inventory:
+        seen = found
+        begun.set()
+        assert may_end.wait(TIMEOUT)
+        return seen
+
+    watcher = InventoryWatcher(look, rescan_seconds=NEVER, on_change=lambda _: None)
+    watcher.start()
+    assert begun.wait(TIMEOUT)
+    found = after  # too late for the look that has begun
+    assert not watcher.look_again(0)
+    threading.Timer(0.05, may_end.set).start()
+    assert watcher.look_again(TIMEOUT)
+    assert watcher.current() == after
+    assert watcher.stop(TIMEOUT)
+
+
 def test_an_unchanged_machine_is_reported_once() -> None:
     changes: queue.Queue[Inventory] = queue.Queue()
     machine = Machine(make.inventory())
