@@ -212,7 +212,7 @@ class MigDevices:
         if found.uuid != device.uuid and (not device.made_here or _is_shared(entry, record)):
             raise DeviceError(
                 f'device "{entry.name}" was replaced by others on the node: it was {device.uuid} '
-                f"and is {found.uuid} now; delete the pod and its claim so that they start anew"
+                f"and is {found.uuid} now; delete the pod and its claim so that they start again"
             )
         return _mig(device.place, found, made_here=device.made_here)
 

@@ -127,5 +127,5 @@ def test_before_1_37_a_gpu_in_mig_mode_is_withheld_with_the_ways_out(
     eventually(lambda: len(named(node)) == 7, "the other GPUs")
     assert not any("sharedCounters" in one["spec"] for one in api.objects(SLICES))
     reason = node.driver.wait_log("gpu withheld")["reason"]
-    for way in ("nvidia-smi mig", "mig-parted", "-mig 0", "--mig on-demand", "0.35 instead of 34"):
+    for way in ("nvidia-smi mig", "mig-parted", "-mig 0", "--mig on-demand"):
         assert way in reason
