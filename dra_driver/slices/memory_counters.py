@@ -8,31 +8,12 @@ that is said there.
 """
 
 from dataclasses import replace
-from typing import Protocol
-
-import structlog
 
 from dra_driver.devices.kinds import NodeDevice
-from dra_driver.errors import DriverError
 from dra_driver.slices import counters
-from dra_driver.slices.mig_offer import (
-    COST_BEFORE_1_37,
-    KubernetesVersion,
-    has_cheap_counters,
-    named,
-)
 from dra_driver.slices.project import Projection
+from dra_driver.slices.scheduler_cost import CostWarning, Version
 from dra_driver.slices.wire import WireDevice
-
-log = structlog.get_logger()
-
-
-class Version(Protocol):
-    """Knows the version of Kubernetes (kube/server_version.py)."""
-
-    def current(self) -> KubernetesVersion | None:
-        """Return it; None where the API server does not say. Raises UnavailableError."""
-        ...
 
 
 class MemoryCounters:
@@ -40,35 +21,20 @@ class MemoryCounters:
 
     def __init__(self, version: Version, *, are_wanted: bool) -> None:
         """Take where the version of Kubernetes is known from; it is not asked yet."""
-        self._version = version
         self._are_wanted = are_wanted
-        self._is_warned = False
+        self._warning = CostWarning(
+            version,
+            "memory counters slow the scheduler",
+            advice="count devices in place of memory and unset --memory-counters, or upgrade to"
+            " Kubernetes 1.37",
+        )
 
     def added_to(self, found: Projection) -> Projection:
         """Return what is published, with a counter set for every GPU if that is wanted."""
         if not self._are_wanted:
             return found
-        self._warn()
+        self._warning.give()
         return with_memory_counters(found)
-
-    def _warn(self) -> None:
-        """Say once what counters cost before Kubernetes 1.37."""
-        if self._is_warned:
-            return
-        try:
-            kubernetes = self._version.current()
-        except DriverError:
-            return  # asked again with the next publication
-        if kubernetes is None or has_cheap_counters(kubernetes):
-            return
-        self._is_warned = True
-        log.warning(
-            "memory counters slow the scheduler",
-            kubernetes=named(kubernetes),
-            reason=COST_BEFORE_1_37,
-            advice="count devices in place of memory and unset --memory-counters, or upgrade to"
-            " Kubernetes 1.37",
-        )
 
 
 def with_memory_counters(found: Projection) -> Projection:

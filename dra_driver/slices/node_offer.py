@@ -8,33 +8,16 @@ another offer without a restart.
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 import structlog
 
 from dra_driver.devices.model import Gpu
 from dra_driver.devices.partitions import awaits_mode, awaits_reset
-from dra_driver.errors import DriverError
 from dra_driver.kube.own_node import Labels, OwnNode
-from dra_driver.slices.mig_offer import (
-    COST_BEFORE_1_37,
-    MIG_MANAGER_LABEL,
-    KubernetesVersion,
-    MigOffer,
-    MigSettings,
-    has_cheap_counters,
-    named,
-)
+from dra_driver.slices.mig_offer import MIG_MANAGER_LABEL, MigOffer, MigSettings
+from dra_driver.slices.scheduler_cost import CostWarning, Version
 
 log = structlog.get_logger()
-
-
-class Version(Protocol):
-    """Knows the version of Kubernetes (kube/server_version.py)."""
-
-    def current(self) -> KubernetesVersion | None:
-        """Return it; None where the API server does not say. Raises UnavailableError."""
-        ...
 
 
 class NodeOffer:
@@ -57,7 +40,11 @@ class NodeOffer:
         self._is_asked = False
         self._decided_by: tuple[str | None] | None = None
         self._offer: MigOffer | None = None
-        self._is_warned = False
+        self._warning = CostWarning(
+            version,
+            "mig on demand slows the scheduler",
+            advice="set --mig auto or existing, or upgrade to Kubernetes 1.37",
+        )
         if settings.heeds_node:
             labels.listen(self._take)
 
@@ -71,7 +58,8 @@ class NodeOffer:
             offer = self._of_node()
         else:
             offer = self._settings.offer({}, None)
-            self._warn(offer)
+            if offer.switches_modes:
+                self._warning.give()
         with self._lock:
             before, self._offer = self._offer, offer
         if offer != before:
@@ -107,24 +95,6 @@ class NodeOffer:
             self._decided_by = now
         if self._is_asked and not is_same:
             self._on_change()
-
-    def _warn(self, offer: MigOffer) -> None:
-        """Say once what it costs to have all partitions on offer before Kubernetes 1.37."""
-        if self._is_warned or not offer.switches_modes:
-            return
-        try:
-            kubernetes = self._version.current()
-        except DriverError:
-            return  # asked again with the next publication
-        if kubernetes is None or has_cheap_counters(kubernetes):
-            return
-        self._is_warned = True
-        log.warning(
-            "mig on demand slows the scheduler",
-            kubernetes=named(kubernetes),
-            reason=COST_BEFORE_1_37,
-            advice="set --mig auto or existing, or upgrade to Kubernetes 1.37",
-        )
 
 
 def _say(offer: MigOffer) -> None:
