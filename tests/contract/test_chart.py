@@ -362,7 +362,7 @@ def test_cleanup_takes_the_place_of_all_else(render: Render) -> None:
     given = environment({"containers": [container]})
     told = environment(driver_pod(render("--values", EVERYTHING))).items()
     wanted = {name: one for name, one in told if name.lower() in known_to(Cleanup)}
-    assert given == wanted | {"CGROUP_ROOT": "/host/sys/fs/cgroup", "MIG": "existing"}
+    assert given == wanted | {"CGROUP_ROOT": "/host/sys/fs/cgroup", "SHARE_PLACEMENT": "pack"}
     Cleanup.model_validate({name.lower(): value for name, value in given.items()})
 
 
