@@ -121,8 +121,12 @@ def test_the_deployment_of_a_device_plugin_user_runs_four_times_on_one_gpu(
     shares.write(config("timeSlicing", 4))
     if counters_are_cheap():
         shares.wait(4)  # beside the whole GPU, which the first pod keeps
-    scene.api.delete("Pod", first, NAMESPACE)
-    shares.wait(4)
+        scene.api.delete("Pod", first, NAMESPACE)
+    else:  # a pod that waits could get the whole GPU before it is divided
+        scale = ("--namespace", NAMESPACE, "scale", f"deployment/{app}")
+        scene.node.cluster.kubectl(*scale, "--replicas=0")
+        shares.wait(4)
+        scene.node.cluster.kubectl(*scale, "--replicas=4")
     pods = running(scene, app, 4)
     assert len({scene.gpus(pod) for pod in pods}) == 1
     assert "share-0-of-4" in shares.status()
