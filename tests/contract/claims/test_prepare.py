@@ -102,7 +102,7 @@ def test_a_gpu_that_is_left_out_is_prepared_for_those_alone_who_had_it(tmp_path:
     after = Driver(tmp_path, boot_id="boot-2", api=before.api)
     holders = after.claims.ownership.holders
     after.gpus.inventory = without_excluded(
-        after.gpus.inventory, Exclusion(setting="1,2"), lambda gpu: bool(holders(gpu))
+        after.gpus.inventory, Exclusion(setting="1,2"), lambda gpu: bool(holders(gpu.uuid))
     )
     assert after.prepare(had) == first
     for name in ("gpu-1", "gpu-2"):

@@ -89,7 +89,10 @@ class TestPublishing:
         publisher.update(make.inventory(make.gpu(0), make.gpu(1, memory_bytes=1024**3)))
 
         def memory() -> Any:
-            return bench.slices()[0]["spec"]["devices"][1]["capacity"]["memory"]["value"]
+            (changed,) = [
+                one for one in bench.slices()[0]["spec"]["devices"] if one["name"] == "gpu-1"
+            ]
+            return changed["capacity"]["memory"]["value"]
 
         bench.wait(lambda: memory() == "1Gi")
         (entry,) = bench.slices()
