@@ -53,10 +53,12 @@ _THEIR_LOCKS = ("pu.lock", "cp.lock")
 _LOCK_SECONDS = 5.0
 
 
-_STUCK = (
+STUCK = (
     "its pods keep running; start NVIDIA's driver again and remove it once they have ended, or "
     "drain the node and run dra-driver cleanup there"
 )
+"""What to do about a claim that is not taken over; doctor says it, too."""
+
 _MOST_SAID = 160
 
 
@@ -349,4 +351,4 @@ def _advice(error: DriverError) -> str:
         return "remove NVIDIA's driver from this node; it is tried again by itself"
     if isinstance(error, TransientError):
         return "it is tried again by itself"
-    return _STUCK
+    return STUCK

@@ -6,6 +6,7 @@ from pathlib import Path
 from dra_driver.cdi.control_nodes import UVM
 from dra_driver.claims import peer_claims
 from dra_driver.claims.peer_claims import PeerClaims
+from dra_driver.claims.takeover import STUCK
 from dra_driver.devices.holders import listed
 from dra_driver.devices.model import Inventory, MigMode
 from dra_driver.devices.modprobe import BY_HAND
@@ -230,12 +231,6 @@ def sockets(facts: SocketFacts) -> Iterator[Seen]:
         )
 
 
-_NOT_TAKEN_OVER = (
-    "its pods keep running; start NVIDIA's driver again and remove it once they have ended, or "
-    "drain the node and run dra-driver cleanup there"
-)
-
-
 def others(facts: OtherFacts) -> Iterator[Seen]:
     """Judge what other software that gives out GPUs has on this node."""
     if facts.device_plugins:
@@ -256,7 +251,7 @@ def _peer(peer: PeerClaims) -> Iterator[Seen]:
         yield warning(
             f"NVIDIA's DRA driver has run here, and its claims are not taken over: {peer.file}: "
             f"{peer.problem}",
-            _NOT_TAKEN_OVER,
+            STUCK,
         )
         return
     unread = peer.unread if peer.is_of_this_boot else ()
@@ -264,7 +259,7 @@ def _peer(peer: PeerClaims) -> Iterator[Seen]:
         yield warning(
             f"NVIDIA's DRA driver had prepared {peer_claims.named(claim)}, which is not taken "
             f"over: {claim.reason}",
-            _NOT_TAKEN_OVER,
+            STUCK,
         )
     if not unread:
         yield info(

@@ -36,11 +36,10 @@ from dra_driver.simulator.instance_types import profile_of
 from dra_driver.simulator.nodes import inventory_of, on_node
 from dra_driver.simulator.templates import dynamic_resources, template_of
 from dra_driver.slices.consumable import Consumable
-from dra_driver.slices.memory_counters import with_memory_counters
-from dra_driver.slices.mig_offer import ALL, MigOffer, MigSettings, release_of
+from dra_driver.slices.mig_offer import MigSettings, release_of
+from dra_driver.slices.offered import Offered
 from dra_driver.slices.pool import Object, build_slices
-from dra_driver.slices.project import projection
-from dra_driver.slices.share_offer import NO_SHARES, ShareOffer, WholeBesideShares
+from dra_driver.slices.share_offer import ShareOffer, WholeBesideShares
 from resource_nvidia_com.device_plugin import NodeConfig
 
 _TEMPLATE = "template"
@@ -124,7 +123,8 @@ class Slices(CommandSettings):
         for node in node_names(self.node_name or _TEMPLATE, self.count):
             there = on_node(inventory, node)
             share = replace(shares_of(config, there), consumable=consumable, alone=alone)
-            found += slices_of(there, node, offer, share, memory_counters=self.memory_counters)
+            offered = Offered(mig=offer, share=share, memory_counters=self.memory_counters)
+            found += slices_of(there, node, offered)
         sys.stdout.write(self._text(found))
 
     def _text(self, slices: list[Object]) -> str:
@@ -147,15 +147,10 @@ def node_names(name: str, count: int) -> list[str]:
 def slices_of(
     inventory: Inventory,
     node: str,
-    offer: MigOffer = ALL,
-    share: ShareOffer = NO_SHARES,
-    *,
-    memory_counters: bool = False,
+    offered: Offered,
 ) -> Iterator[dict[str, object]]:
     """Yield the slices that the driver would create on a node that has none."""
-    published = projection(inventory, mig=offer, share=share)
-    if memory_counters:
-        published = with_memory_counters(published)
+    published = offered.projection(inventory)
     pool = build_slices(
         published.devices,
         driver=DRIVER_NAME,

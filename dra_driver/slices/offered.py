@@ -1,4 +1,4 @@
-"""All that decides what is published of a node's GPUs, together, as `dra-driver inspect` asks it.
+"""All that decides what is published of a node's GPUs, together, as commands ask it.
 
 In: what is offered of MIG and shares, and the settings of order and counters. Out: the projection.
 Pure.
