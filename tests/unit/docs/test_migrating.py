@@ -18,6 +18,7 @@ from dra_driver.explain.offer import Device, read_slice
 from dra_driver.shares.config import read_node_config
 from dra_driver.simulator.nodes import inventory_of
 from dra_driver.simulator.slices_cli import shares_of, slices_of
+from dra_driver.slices.offered import Offered
 
 PAGE = Path(__file__).parents[3] / "docs" / "migrating-from-the-device-plugin.md"
 H100, A100, T4 = "h100-80gb-x8", "a100-sxm4-40gb-x8", "t4-x4"
@@ -53,7 +54,7 @@ class Node:
             f"    - {{name: nvidia.com/gpu, replicas: {self.replicas}}}\n"
         )
         share = shares_of(read_node_config(text.encode(), "default"), self.inventory)
-        slices = slices_of(self.inventory, "node", share=share)
+        slices = slices_of(self.inventory, "node", Offered(share=share))
         return [device for one in slices for device in read_slice(one).devices]
 
 

@@ -16,6 +16,7 @@ from dra_driver.simulator.instance_types import profile_of
 from dra_driver.simulator.nodes import inventory_of
 from dra_driver.simulator.slices_cli import Slices, slices_of
 from dra_driver.simulator.templates import OF_THE_NODE
+from dra_driver.slices.offered import OF_DEFAULTS
 from published import counter_set, device, slices
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -86,7 +87,7 @@ def test_every_selector_has_a_value_on_any_device_and_selects_no_other_drivers(
 def test_attributes_that_constraints_match_are_published() -> None:
     published = {
         name if "/" in name else f"{DRIVER_NAME}/{name}"
-        for one in slices_of(inventory_of("h100x8"), "n1")
+        for one in slices_of(inventory_of("h100x8"), "n1", OF_DEFAULTS)
         for found in one["spec"].get("devices", [])
         for name in found["attributes"]
     }

@@ -6,13 +6,14 @@ from dra_driver.simulator.nodes import inventory_of
 from dra_driver.simulator.profile import names
 from dra_driver.simulator.slices_cli import slices_of
 from dra_driver.simulator.templates import OF_THE_NODE, OF_THE_TYPE, SHARED, template_of
+from dra_driver.slices.offered import OF_DEFAULTS
 
 
 @pytest.mark.parametrize("profile", names())
 def test_of_each_attribute_it_is_decided_whether_a_template_can_know_it(profile: str) -> None:
     published = {
         name
-        for one in slices_of(inventory_of(profile), "n1")
+        for one in slices_of(inventory_of(profile), "n1", OF_DEFAULTS)
         for device in one["spec"].get("devices", [])
         for name in device["attributes"]
     }
@@ -25,7 +26,7 @@ def test_an_attribute_is_either_the_types_or_the_nodes() -> None:
 
 
 def test_the_slices_themselves_stay_as_they_were() -> None:
-    (one,) = slices_of(inventory_of("l4x2"), "n1")
+    (one,) = slices_of(inventory_of("l4x2"), "n1", OF_DEFAULTS)
     before = str(one)
     (left,) = template_of([one])
     assert str(one) == before
