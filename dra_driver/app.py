@@ -111,6 +111,7 @@ class Driver:
             registrar=settings.kubelet_registrar_directory_path,
             pod_uid=settings.pod_uid,
         )
+        self._mps_folder = self.paths.data_directory / "mps"  # the supervisor looks there, too
         self._metrics = Metrics(
             driver=DRIVER_NAME, node=settings.node_name, version=version("dra-driver")
         )
@@ -128,8 +129,6 @@ class Driver:
             lets_go=lambda gpu: self._mig_offer.waits_for_others(gpu),  # noqa: PLW0108 (built later)
         )
         self._metrics.watch_silence(self._session.silences)
-        self._build_inventory(roots)
-        self._build_offers(roots, clock)
         publication = Publication(
             self._kube,
             driver=DRIVER_NAME,
@@ -138,6 +137,8 @@ class Driver:
             project=self._project,
         )
         self._publisher = SlicePublisher(publication, clock=clock, random=random.random)
+        self._build_inventory(roots)
+        self._build_offers(roots, clock)
         self._build_claims(roots, clock)
         self._plugin = KubeletPlugin(
             self._calls, self.paths, self._health_stream, on_status=self._metrics.registered
@@ -186,18 +187,18 @@ class Driver:
             self._own_node,
             self._version,
             MigSettings.of(settings.mig, settings.mig_profiles, gate=settings.gate_of(DYNAMIC_MIG)),
-            on_change=self._offer_anew,
+            on_change=self._publisher.publish_anew,
         )
         self._device_plugin = DevicePlugin(
             self._own_node,
             heed=settings.beside_device_plugin == "withhold",
-            on_change=self._offer_anew,
+            on_change=self._publisher.publish_anew,
         )
         self._share_configs = ShareConfigs(
             settings.share_config,
             default=settings.share_config_default,
             labels=self._own_node,
-            on_change=self._offer_anew,
+            on_change=self._publisher.publish_anew,
             kept=self.paths.data_directory / last_good.FILE,
         )
         self._memory = node_memory(
@@ -265,9 +266,6 @@ class Driver:
         )
         self._held = HeldDevices(self._claims.holdings, self._look_again)
         self._locks = NodeLocks(directory / "locks", clock)
-        self._take_over = TakeOver(
-            self._claims.holdings, self._locks, self._watcher, self._mig_offer.makes, clock
-        )
         self._build_workers(clock)
         self._build_calls(clock)
         self._workers: tuple[_Worker, ...] = (
@@ -310,6 +308,14 @@ class Driver:
             clock=clock,
             on_release=self._on_release,
         )
+        self._take_over = TakeOver(
+            self._claims.holdings,
+            self._locks,
+            self._watcher,
+            self._mig_offer.makes,
+            clock,
+            rival=lambda: self._plugin.rivals.foreign(),  # noqa: PLW0108 (built later)
+        )
         self._reconciler = Reconciler(
             api=self._kube,
             claims=self._claims,
@@ -340,14 +346,6 @@ class Driver:
             clock=clock,
             timing=EventTiming(),
         )
-        self._eviction = Eviction(
-            self._kube,
-            self._settings.node_name,
-            is_in_use=self._claims.holdings.are_there,
-            lock=MpsFiles(root=self._mps_folder).eviction,
-            longest=self._settings.eviction_wait,
-            clock=clock,
-        )
 
     def _build_calls(self, clock: Callable[[], float]) -> None:
         """Build what the kubelet calls, and what tells how calls went."""
@@ -366,11 +364,14 @@ class Driver:
         told = self._unlimited.beside(self._claim_status.beside(self._preparer))
         told = ringing(told, self._health_stream.ring)
         self._calls = ClaimCalls(told, self._metrics, clock=clock)
-
-    @property
-    def _mps_folder(self) -> Path:
-        """Where `dra-driver mps-supervisor` looks for it too."""
-        return self.paths.data_directory / "mps"
+        self._eviction = Eviction(
+            self._kube,
+            self._settings.node_name,
+            is_in_use=self._claims.holdings.are_there,
+            lock=MpsFiles(root=self._mps_folder).eviction,
+            longest=self._settings.eviction_wait,
+            clock=clock,
+        )
 
     def start(self) -> None:
         """Start every part: first what can fail, and what the kubelet waits for.
@@ -433,6 +434,7 @@ class Driver:
     def _project(
         self, inventory: Inventory, *, with_counters: bool, with_consumables: bool
     ) -> Projection:
+        self._plugin.check_may_publish()
         if not self._share_configs.wait_until_looked(FIRST_LOOK_SECONDS):
             raise UnavailableError("the share config waits for the Node's labels")
         inventory = self._health.published(inventory)
@@ -467,9 +469,6 @@ class Driver:
 
     def _look_again(self) -> None:
         self._watcher.look_soon()
-        self._publisher.publish_anew()
-
-    def _offer_anew(self) -> None:
         self._publisher.publish_anew()
 
     def _on_health(self) -> None:

@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Protocol
 
 import structlog
@@ -91,10 +92,11 @@ class TakeOver:
         inventory: the GPUs of this node.
         makes_mig: tells whether MIG devices are made for claims here; raises DriverError.
         clock: monotonic, in seconds.
+        rival: the socket on which that driver listens, if it runs.
         step: called with the name of each step that is done; tests end the process there.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what it asks, each of its own kind)
         self,
         holdings: Holdings,
         locks: NodeLocks,
@@ -102,6 +104,7 @@ class TakeOver:
         makes_mig: Callable[[], bool],
         clock: Callable[[], float],
         *,
+        rival: Callable[[], Path | None] = lambda: None,
         step: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._directory = holdings.records.directory
@@ -110,6 +113,7 @@ class TakeOver:
         self._inventory = inventory
         self._makes_mig = makes_mig
         self._clock = clock
+        self._rival = rival
         self._step = step
         self._left: dict[str, DriverError] = {}
 
@@ -311,9 +315,11 @@ class TakeOver:
         """Hold the locks that NVIDIA's driver works under.
 
         Raises:
-            ConflictError: it is at work.
+            ConflictError: it runs; it holds its locks during calls only.
             StateError: they cannot be opened.
         """
+        if socket := self._rival():
+            raise ConflictError(f"NVIDIA's driver runs on this node, and listens on {socket}")
         with ExitStack() as stack:
             for name in _THEIR_LOCKS:
                 try:

@@ -20,10 +20,11 @@ from pathlib import Path
 import structlog
 
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.errors import DriverError, SetupError, TransientError
+from dra_driver.errors import DriverError, SetupError, TransientError, UnavailableError
 from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.liveness import SocketHealth
 from dra_driver.kubelet.registration import RegistrationService
+from dra_driver.kubelet.rivals import Rivals
 from dra_driver.kubelet.service import V1, V1BETA1, CallThreads, ClaimCalls, DraPlugin
 from dra_driver.kubelet.sockets import SocketPaths, SocketServer, is_live, remove_dead_sockets
 
@@ -64,6 +65,7 @@ class KubeletPlugin:
     ) -> None:
         """Take what is served, where, and whom to tell what the kubelet said of us."""
         self._paths = paths
+        self.rivals = Rivals(paths.service)
         self._calls = calls
         self._health = health
         self._on_status = on_status
@@ -115,11 +117,18 @@ class KubeletPlugin:
             log.info("dead socket removed", socket=str(dead))
 
     def _open(self) -> None:
-        self._service.start()
+        if self.rivals.foreign() == self._paths.service:
+            raise TransientError(
+                f"NVIDIA's driver runs on this node, and listens on {self._paths.service}: remove "
+                "it; this is tried again by itself"
+            )
+        self.rivals.appear()
         try:
+            self._service.start()
             self._registration.start()
         except DriverError:
             self._service.stop(0)
+            self.rivals.leave()
             raise
         self.is_open = True
         log.info(
@@ -131,7 +140,19 @@ class KubeletPlugin:
 
     def _note_status(self, registered: bool) -> None:
         self.is_registered = registered
+        if registered:
+            self.rivals.registered()
         self._on_status(registered)
+
+    def check_may_publish(self) -> None:
+        """Return if the kubelet calls no other driver of this node rather than this one.
+
+        Raises:
+            UnavailableError: another one publishes.
+        """
+        if self._service.is_taken_over():
+            raise UnavailableError(f"another driver listens on {self._paths.service}: {ONE_DRIVER}")
+        self.rivals.check_may_publish()
 
     def stop(self, grace: float, *, delay: float = 0.0) -> tuple[str, ...]:
         """Let running calls end, deregister, and refuse calls once the kubelet has noticed.
@@ -159,6 +180,7 @@ class KubeletPlugin:
         self._health.stop(HEALTH_SECONDS)
         left = max(end - time.monotonic(), 0.0)
         self._service.stop(left).wait(timeout=left + 1)
+        self.rivals.leave()
         self._threads.end()
         log.info("sockets closed", driver=DRIVER_NAME)
         return self._calls.running()
@@ -194,5 +216,6 @@ class KubeletPlugin:
             if server.is_missing():
                 server.renew(OLD_CALLS_SECONDS)
                 if server is self._service:
+                    self.rivals.appear()
                     self._health.end_former()
                 log.warning("socket made anew", socket=str(server.path), reason="file was removed")

@@ -1,5 +1,6 @@
 """The plugin over real gRPC on real unix sockets, asked as a kubelet asks."""
 
+import shutil
 import socket
 import stat
 import threading
@@ -19,6 +20,7 @@ from dra_driver.errors import SetupError, TransientError
 from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.liveness import Liveness
 from dra_driver.kubelet.plugin import CLAIM_WORKERS, KubeletPlugin
+from dra_driver.kubelet.rivals import FOLDER
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.kubelet.sockets import SocketPaths, SocketServer, remove_dead_sockets, socket_paths
 from dra_driver.ops.metrics import Metrics
@@ -291,7 +293,9 @@ def test_stopping_removes_both_sockets_and_nothing_else(running: Running) -> Non
     kept.mkdir()
     assert running.plugin.stop(5) == ()
     assert list(running.paths.registration.parent.iterdir()) == []
-    assert list(running.paths.data_directory.iterdir()) == [kept]
+    folder = running.paths.data_directory / FOLDER
+    assert sorted(running.paths.data_directory.iterdir()) == [kept, folder]
+    assert list(folder.iterdir()) == []
 
 
 def test_stopping_lets_a_running_call_finish(running: Running, kubelet: KubeletClient) -> None:
@@ -417,7 +421,7 @@ def test_wiped_sockets_come_back_and_the_kubelet_can_register_again(
     kubelet.register()
     running.paths.registration.unlink()
     running.paths.service.unlink()
-    running.paths.data_directory.rmdir()
+    shutil.rmtree(running.paths.data_directory)
     running.paths.registration.parent.rmdir()
     eventually(running.paths.registration.is_socket)
     assert running.paths.service.is_socket()
