@@ -1,11 +1,15 @@
 """Clusters for `dra-driver explain`: nodes, GPUs, classes, pods and claims, as objects."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import pytest
 from testbed.manifests import installed
 
 import make
+from apiserver.server import ApiServer
+from dra_driver.cli import main
 from dra_driver.devices.model import Gpu
 from dra_driver.slices.project import projection
 from published import slices
@@ -111,3 +115,21 @@ def having(*devices: str, name: str = "theirs", user: str = "train-0", **facts: 
     made = make.claim_object(*devices, name=name, uid=name, **facts)
     made["status"]["reservedFor"][0]["name"] = user
     return made
+
+
+class Command:
+    """The command, asked of an API server."""
+
+    def __init__(self, api: ApiServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._api, self._capsys = api, capsys
+        self._kubeconfig = api.write_kubeconfig(folder / "kubeconfig")
+
+    def says(self, *things: Object, of: str = "pod train", status: int = 1, flags: str = "") -> str:
+        """What it prints of a cluster that holds these things."""
+        self._api.put(*things)
+        words = ["explain", *of.split(), f"--kubeconfig={self._kubeconfig}", *flags.split()]
+        assert main(words) == status
+        shown = self._capsys.readouterr()
+        assert shown.err == ""
+        assert {entry.verb for entry in self._api.log} <= {"get", "list"}
+        return shown.out

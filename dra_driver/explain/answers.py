@@ -5,11 +5,12 @@ claims would get, or for each wish and device the first reason why not. Pure.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dra_driver.cel.selector import shown
 from dra_driver.cel.values import NotUnderstoodError
+from dra_driver.cluster.allocations import Allocation
 from dra_driver.explain.nodes import Node
 from dra_driver.explain.offer import Device, DeviceId
 from dra_driver.explain.pools import Offer
@@ -23,7 +24,7 @@ from dra_driver.explain.search import (
     UndecidedError,
     picks,
 )
-from dra_driver.explain.taken import Taken
+from dra_driver.explain.taken import Taken, named
 from dra_driver.explain.wishes import ALL, Claim, Constraint, Wish
 
 _VALUES = 4
@@ -79,6 +80,19 @@ class WishAnswer:
         return bool(self.usable) and (len(self.usable) >= self.needed or shared)
 
 
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Why requests do not fit together.
+
+    Attributes:
+        text: the reason in words.
+        holders: the claims that are in the way.
+    """
+
+    text: str
+    holders: tuple[Allocation, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
     """What comes of all claims on a node.
@@ -90,7 +104,7 @@ class NodeAnswer:
         given_up: why the scheduler gives up on the pod, on all nodes.
         unknown: why it is not known whether it fits.
         wishes: what there is for each wish.
-        together: why it does not fit although each wish has enough for itself.
+        together: why it does not fit although each wish has enough for itself, if it is so.
         problems: the pools of which nothing is given out, and why.
     """
 
@@ -100,7 +114,7 @@ class NodeAnswer:
     given_up: GivenUpError | None = None
     unknown: str = ""
     wishes: tuple[WishAnswer, ...] = ()
-    together: str = ""
+    together: Conflict | None = None
     problems: tuple[str, ...] = ()
 
     @property
@@ -160,7 +174,7 @@ def answer_on(
     if picked is not None:
         return replace(found, picks=tuple(picked))
     wishes = tuple(_wishes(scene, claims))
-    together = _together(scene, claims, wishes) if _each_suffices(claims, wishes) else ""
+    together = _together(scene, claims, wishes) if _each_suffices(claims, wishes) else None
     return replace(found, wishes=wishes, together=together)
 
 
@@ -190,25 +204,26 @@ def _each_suffices(claims: Sequence[Claim], wishes: Sequence[WishAnswer]) -> boo
     )
 
 
-def _together(scene: Scene, claims: Sequence[Claim], wishes: Sequence[WishAnswer]) -> str:
+def _together(scene: Scene, claims: Sequence[Claim], wishes: Sequence[WishAnswer]) -> Conflict:
     if any(claim.constraints for claim in claims):
         free = [replace(claim, constraints=()) for claim in claims]
         if _fits(scene, free):
-            return (
-                "; ".join(
-                    _constraint_text(claim, constraint, wishes)
-                    for claim in claims
-                    for constraint in claim.constraints
-                    if not _fits(scene, [*_but(claims, claim), _only(claim, constraint)])
-                )
-                or "no devices fulfil all constraints of the claims together"
-            )
+            found = [
+                _of_constraint(claim, constraint, wishes)
+                for claim in claims
+                for constraint in claim.constraints
+                if not _fits(scene, [*_but(claims, claim), _only(claim, constraint)])
+            ]
+            if not found:
+                return Conflict("no devices fulfil all constraints of the claims together")
+            holders = tuple(holder for one in found for holder in one.holders)
+            return Conflict("; ".join(one.text for one in found), holders)
     if len(wishes) == 1:
-        return (
+        return Conflict(
             f"request {wishes[0].wish.name} has devices enough, but not all at once: they use the "
             "same counters or capacity"
         )
-    return (
+    return Conflict(
         "each request has devices enough for itself, but not all together: they are for the same "
         "devices, counters or capacity"
     )
@@ -229,23 +244,75 @@ def _fits(scene: Scene, claims: Sequence[Claim]) -> bool:
         return False
 
 
-def _constraint_text(claim: Claim, constraint: Constraint, wishes: Sequence[WishAnswer]) -> str:
-    values: dict[DeviceId, object] = {
-        one.device.id: one.device.attribute(constraint.attribute)
-        for wish in wishes
-        if wish.claim == claim.name and constraint.concerns(wish.wish)
-        for one in wish.usable
-    }
-    kind, what = (
-        ("distinctAttribute", "different values")
-        if constraint.distinct
-        else ("matchAttribute", "one and the same value")
+def _of_constraint(claim: Claim, constraint: Constraint, wishes: Sequence[WishAnswer]) -> Conflict:
+    concerned = [
+        wish for wish in wishes if wish.claim == claim.name and constraint.concerns(wish.wish)
+    ]
+    kind = "distinctAttribute" if constraint.distinct else "matchAttribute"
+    subject = f"claim {claim.name} has the constraint {kind} {constraint.attribute}: "
+    free = _by_value(constraint, concerned, lambda one: one.reason is None)
+    if not constraint.distinct:
+        needed = sum(
+            min(one.needed for one in concerned if one.wish.request == request)
+            for request in {one.wish.request for one in concerned}
+        )
+        if enough := _with(free, needed):
+            return Conflict(
+                f"{subject}devices enough have {' or '.join(enough[:_VALUES])}, but not all of "
+                "them can be had at once: they use the same counters or capacity, or other "
+                "requests need them"
+            )
+        there = _by_value(
+            constraint, concerned, lambda one: one.reason is None or bool(one.reason.holders)
+        )
+        if could := _with(there, needed):
+            holders = tuple(
+                holder
+                for value in could
+                for one in there[value].values()
+                if one.reason is not None
+                for holder in one.reason.holders
+            )
+            of_values = ", ".join(
+                f"{len(free.get(value, {}))} of {len(there[value])} with {value}"
+                for value in could[:_VALUES]
+            )
+            return Conflict(
+                f"{subject}its devices must have one and the same value, and too few of any are "
+                f"free, {of_values}: the others are in use by {named(holders)}",
+                holders,
+            )
+    what = "different values" if constraint.distinct else "one and the same value"
+    counts = {value: len(devices) for value, devices in free.items()}
+    return Conflict(
+        f"{subject}its devices must have {what}, and those that are free have "
+        f"{counted_text([value for value, number in counts.items() for _ in range(number)])}"
     )
-    there = counted_text([None if one is None else shown(one) for one in values.values()])
-    return (
-        f"claim {claim.name} has the constraint {kind}: its devices must have {what} of "
-        f"{constraint.attribute}, and those that are free have {there}"
-    )
+
+
+def _by_value(
+    constraint: Constraint,
+    concerned: Sequence[WishAnswer],
+    counts: Callable[[DeviceAnswer], bool],
+) -> dict[str | None, dict[DeviceId, DeviceAnswer]]:
+    """Return the devices that count, by their value in words; None is for those without."""
+    found: dict[str | None, dict[DeviceId, DeviceAnswer]] = {}
+    for wish in concerned:
+        for one in filter(counts, wish.devices):
+            value = one.device.attribute(constraint.attribute)
+            text = None if value is None else shown(value)
+            found.setdefault(text, {})[one.device.id] = one
+    return found
+
+
+def _with(by_value: Mapping[str | None, Mapping[DeviceId, DeviceAnswer]], needed: int) -> list[str]:
+    """Return the values that devices enough have; one claim can have several parts of a device."""
+    return [
+        value
+        for value, devices in by_value.items()
+        if value is not None
+        and (len(devices) >= needed or any(one.device.shared for one in devices.values()))
+    ]
 
 
 def counted_text(values: Sequence[str | None]) -> str:

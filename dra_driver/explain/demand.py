@@ -20,7 +20,10 @@ from resource_nvidia_com.quantity import Quantity
 
 _IMPLICIT = "deviceclass.resource.kubernetes.io/"
 _MOST_USERS = 256
-_OF_KUBERNETES = ("kubernetes.io/", ".kubernetes.io/")
+_OF_KUBERNETES = "kubernetes.io/"
+_NVIDIA = "nvidia.com/"
+_GPU = f"{_NVIDIA}gpu"
+_BEFORE_PLUGINS = "alpha.kubernetes.io/nvidia-gpu"
 
 Find = Callable[[str], Object | None]
 """An object of the pod's namespace by its name; None if there is none."""
@@ -78,7 +81,7 @@ class Demand:
                 yield f"claim {one.name} has devices of {term_text(one.selector)}"
         for name, device_class in self.resources.items():
             if not device_class and not node.plugin_resources.get(name):
-                yield f"nothing offers {name}: no DeviceClass, and no device plugin of the node"
+                yield f"nothing offers {name}: {_why_nothing(name)}"
 
     def unknown_on(self, node: Node) -> str:
         """Return what of it is not looked at here on a node."""
@@ -102,6 +105,15 @@ class Demand:
         listed = ", ".join(f"DeviceClass {names[one]} for {one}" for one in sorted(names))
         implied = Claim(name="by resource name", requests=requests, why=listed)
         return (*self.claims, implied)
+
+
+def _why_nothing(name: str) -> str:
+    if name == _BEFORE_PLUGINS:
+        return f"the name is of Kubernetes before 1.11; ask for {_GPU}"
+    found = "no DeviceClass, and no device plugin of the node"
+    if not name.startswith(_NVIDIA):
+        return found
+    return f"{found} (`dra-driver classes {name}` prints the DeviceClass)"
 
 
 def of_claim(thing: Object) -> Demand:
@@ -149,6 +161,9 @@ def of_pod(
         called = f"{text(entry, 'name')} of template {template}"
         spec = mapping(made, "spec", "spec")
         claims.append(claim_of(called, spec, why="its ResourceClaim is not made yet"))
+    own = text(mapping(pod, "status", "extendedResourceClaimStatus"), "resourceClaimName")
+    if (thing := claim_named(own)) is not None:
+        allocated.append(_allocated(thing))
     return Demand(
         name=f"pod {full_name(pod)}",
         pod=pod,
@@ -236,16 +251,16 @@ def _resources(pod: Object, classes: Sequence[Object]) -> dict[str, str]:
         name
         for container in _containers(pod)
         for name, count in _asked(container).items()
-        if _is_extended(name) and count
+        if "/" in name and count
     )
-    return {name: behind[name][1] if name in behind else "" for name in wanted}
+    return {
+        name: behind[name][1] if name in behind and _is_extended(name) else "" for name in wanted
+    }
 
 
 def _is_extended(name: str) -> bool:
-    if name.startswith(_IMPLICIT):
-        return True
-    domain, slash, _ = name.partition("/")
-    return bool(slash) and not f"{domain}/".endswith(_OF_KUBERNETES)
+    """Tell whether a class may be behind a name with a slash (KEP-5004)."""
+    return name.startswith(_IMPLICIT) or _OF_KUBERNETES not in name
 
 
 def _containers(pod: Object) -> tuple[Object, ...]:

@@ -25,6 +25,7 @@ class Kind(StrEnum):
     """What kind of reason it is, in the order in which they are asked for."""
 
     CLASS = "class"
+    CLASS_FAILS = "class fails"
     SELECTOR = "selector"
     FAILS = "selector fails"
     UNKNOWN = "selector not understood"
@@ -36,7 +37,9 @@ class Kind(StrEnum):
     TAINT = "taint"
 
 
-UNSELECTED = frozenset({Kind.CLASS, Kind.SELECTOR, Kind.FAILS, Kind.UNKNOWN, Kind.NODE})
+UNSELECTED = frozenset(
+    {Kind.CLASS, Kind.CLASS_FAILS, Kind.SELECTOR, Kind.FAILS, Kind.UNKNOWN, Kind.NODE}
+)
 """The device is none of those that are asked for."""
 
 
@@ -90,7 +93,8 @@ def _of_selector(
     except EvaluationError as error:
         faults = scene.rules.selector(text).faults(device.subject)
         words = f"makes {whose} fail: {error}"
-        yield Reason(kind=Kind.FAILS, text=words, selector=text, faults=faults)
+        fails = Kind.CLASS_FAILS if kind is Kind.CLASS else Kind.FAILS
+        yield Reason(kind=fails, text=words, selector=text, faults=faults)
         return
     except NotUnderstoodError as error:
         words = f"may be selected or not: {whose} has {error}, which is not understood here"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from dra_driver.cel.selector import Fault
+from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.explain.answers import (
     DeviceAnswer,
     NodeAnswer,
@@ -37,6 +38,10 @@ _ADVICE: Mapping[Kind, str] = MappingProxyType(
         ),
     }
 )
+_OF_CLASS = (Kind.CLASS, Kind.CLASS_FAILS)
+
+_TYPE = f"{DRIVER_NAME}/type"
+
 _LONGEST = 300
 """So many characters of a selector are shown; it may have 10,000."""
 
@@ -64,6 +69,8 @@ class Finding:
 
 def findings(demand: Demand, answers: Sequence[NodeAnswer]) -> list[Finding]:
     """Return what is in the way of a pod or claim; nothing where it fits."""
+    if demand.on_node:
+        return []
     if demand.blocked:
         return [Finding(title=one) for one in demand.blocked]
     open_to = [one for one in answers if not one.obstacles]
@@ -212,29 +219,47 @@ def _unselected(
         return Finding(
             title=f"{subject}: DeviceClass {wish.device_class} selects none of {total}",
             details=tuple(_unselected_lines(by_kind)),
-            advice=("name another class, or add nodes that have such devices",),
+            advice=(
+                "name another class, or add nodes that have such devices",
+                *_mig_advice(by_kind.get(Kind.CLASS, ())),
+            ),
         )
-    left = devices_text(len(devices) - len(by_kind.get(Kind.CLASS, ())))
+    refused = sum(len(by_kind.get(kind, ())) for kind in _OF_CLASS)
+    left = devices_text(len(devices) - refused)
     return Finding(
         title=(
             f"{subject}: its selectors select none of the {left} that DeviceClass "
             f"{wish.device_class} selects"
         ),
-        details=tuple(_unselected_lines({**by_kind, Kind.CLASS: []})),
-        advice=("correct the selector, or add nodes that have such devices",),
+        details=tuple(_unselected_lines({**by_kind, **{kind: [] for kind in _OF_CLASS}})),
+        advice=(
+            "correct the selector, or add nodes that have such devices",
+            *_mig_advice(by_kind.get(Kind.SELECTOR, ())),
+        ),
     )
+
+
+def _mig_advice(refused: Sequence[DeviceAnswer]) -> Iterator[str]:
+    """Yield why there may be no MIG devices where GPUs are: they are published whole."""
+    faults = [fault for one in refused if one.reason for fault in one.reason.faults]
+    if any((_TYPE, '"gpu"') in fault.reads and "'mig'" in fault.text for fault in faults):
+        yield (
+            "for MIG devices of these GPUs: a GPU whose MIG mode is off is published as a whole; "
+            "turn MIG mode on (`nvidia-smi -i INDEX -mig 1`), or run the driver with --mig "
+            "on-demand; `dra-driver inspect` on the node says which GPUs have MIG"
+        )
 
 
 def _unselected_lines(by_kind: _ByKind) -> Iterator[str]:
     """Yield what is false in selectors, and what the devices have instead."""
-    for kind in (Kind.CLASS, Kind.SELECTOR, Kind.FAILS):
+    for kind in (*_OF_CLASS, Kind.SELECTOR, Kind.FAILS):
         faults: dict[str, list[Fault]] = {}
         for one in by_kind.get(kind, ()):
             for fault in one.reason.faults if one.reason else ():
                 faults.setdefault(fault.text, []).append(fault)
         ranked = sorted(faults.items(), key=lambda entry: -len(entry[1]))
         for text, found in ranked[:_NAMED]:
-            state = "fails" if kind is Kind.FAILS else "false"
+            state = "fails" if kind in (Kind.FAILS, Kind.CLASS_FAILS) else "false"
             yield f"{state} for {devices_text(len(found))}: {_cut(text)}"
             yield from (f"  {line}" for line in _read_lines(found))
     for one in by_kind.get(Kind.UNKNOWN, ())[:1]:
@@ -296,13 +321,17 @@ def _unusable_lines(kind: Kind, found: list[DeviceAnswer]) -> Iterator[str]:
 
 
 def _together(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
-    texts: dict[str, list[str]] = {}
+    found: dict[str, list[NodeAnswer]] = {}
     for one in answers:
-        for text in filter(None, (one.together, one.unknown)):
-            texts.setdefault(text, []).append(one.node.name)
-    for text, names in list(texts.items())[:_NAMED]:
+        for text in filter(None, (one.together.text if one.together else "", one.unknown)):
+            found.setdefault(text, []).append(one)
+    for text, those in list(found.items())[:_NAMED]:
         advice = ("ask for fewer devices, or drop the constraint",) if "constraint" in text else ()
-        yield Finding(title=f"{names_text(names)}: {text}", advice=advice)
+        if those[0].together and those[0].together.holders:
+            advice = ("end one of these pods or wait for it", *advice)
+        yield Finding(
+            title=f"{names_text([one.node.name for one in those])}: {text}", advice=advice
+        )
 
 
 def names_text(names: Sequence[str]) -> str:

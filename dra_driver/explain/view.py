@@ -77,7 +77,7 @@ def as_text(found: Explanation, *, wide: bool = False) -> str:
     if wide and (rows := list(_device_rows(found.answers))):
         lines += ["", *aligned([("NODE", "REQUEST", "DEVICE", "WHY"), *rows])]
     if found.fits and found.answers:
-        lines += ["", _LOOKED_AT if demand.pod else _OF_CLAIM]
+        lines += ["", *(_LOOKED_AT if demand.pod else _OF_CLAIM).splitlines()]
     return "".join(f"{_shown(line)}\n" for line in lines)
 
 

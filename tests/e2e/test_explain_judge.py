@@ -12,6 +12,7 @@ from cel_cases import DEVICE, DO_NOT, FAIL, SELECT
 from cel_expressions import expression
 from dra_driver.cel.selector import Selector
 from dra_driver.cel.values import EvaluationError, NotUnderstoodError
+from dra_driver.explain.answers import Cluster, NodeAnswer, answer_on
 from dra_driver.explain.demand import selectors_by_class
 from dra_driver.explain.nodes import Node
 from dra_driver.explain.offer import read_slice
@@ -20,10 +21,12 @@ from dra_driver.explain.search import GivenUpError, Rules, Scene, picks
 from dra_driver.explain.taken import Taken
 from dra_driver.explain.wishes import read_claim
 from e2e.needs import cannot_run
+from obstacles import without
 
 pytestmark = pytest.mark.e2e
 
 CASES = 4000
+CASES_CLEARED = 500
 EXPRESSIONS = 4000
 FIRST = 20_000
 
@@ -88,6 +91,38 @@ def test_it_picks_what_the_scheduler_picks(program: Path) -> None:
     } == {}
     kinds = [kind for kind, _ in expected.values()]
     assert min(kinds.count(kind) for kind in ("fits", "does not fit", "given up")) > CASES / 10
+
+
+def answered(one: Case) -> NodeAnswer:
+    node = Node.of(NODE)
+    cluster = Cluster(
+        nodes=[node],
+        offer=Offer(map(read_slice, one.slices)),
+        classes=selectors_by_class(one.classes),
+        taken=Taken.by(one.taken),
+    )
+    return answer_on(cluster, node, list(map(read_claim, one.claims)), (), Rules())
+
+
+def test_without_what_is_named_the_scheduler_has_devices_or_something_else_is_named(
+    program: Path,
+) -> None:
+    asked: list[Case] = []
+    told: list[NodeAnswer] = []
+    for seed in range(FIRST, FIRST + CASES_CLEARED):
+        one = case(seed)
+        answer = answered(one)
+        while not answer.fits and not answer.unknown:
+            said, one = str(answer), without(one, answer)
+            answer = answered(one)
+            asked.append(one)
+            told.append(answer)
+            assert str(answer) != said
+    said_of = judge.answers(program, (one.question() for one in asked))
+    for one, answer, said in zip(asked, told, said_of, strict=True):
+        kind, devices = theirs(one, said)
+        assert (kind == "fits") == answer.fits
+        assert [(pick.claim, pick.wish, str(pick.device)) for pick in answer.picks or ()] == devices
 
 
 def selecting(expression: str) -> dict[str, Any]:

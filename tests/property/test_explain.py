@@ -14,6 +14,10 @@ from dra_driver.explain.summary import findings
 from dra_driver.explain.taken import Taken
 from dra_driver.explain.view import Explanation, as_json, as_text
 from dra_driver.explain.wishes import ALL, Claim, read_claim
+from obstacles import without
+
+MOST_ROUNDS = 20
+"""Each takes all away that is named; what was hidden behind it is named then."""
 
 cases = st.integers(min_value=0, max_value=10**9).map(case)
 
@@ -94,3 +98,16 @@ def test_with_less_taken_what_fits_fits_still(one: Case) -> None:
     fewer = answer(Case(one.slices, one.claims, one.taken[1:], one.classes))
     # Another device may come first then, and a selector fail on it.
     assert fewer.picks is not None or fewer.given_up
+
+
+@given(cases)
+def test_without_what_is_named_it_fits_or_something_else_is_named(one: Case) -> None:
+    told: list[str] = []
+    found = explanation(one)
+    while found.fits is False:
+        said = f"{found.findings} {found.answers[0].wishes}"
+        assert said not in told, "what was named is not in the way"
+        told.append(said)
+        one = without(one, found.answers[0])
+        found = explanation(one)
+    assert len(told) <= MOST_ROUNDS

@@ -88,9 +88,15 @@ def test_every_class_has_a_resource_name_of_its_own() -> None:
     assert demand(explained.pod(limits={name: 1})).resources == {name: "gpu.nvidia.com"}
 
 
-@pytest.mark.parametrize("name", ["cpu", "memory", "hugepages-2Mi", "example.kubernetes.io/x"])
+@pytest.mark.parametrize("name", ["cpu", "memory", "hugepages-2Mi"])
 def test_what_is_no_extended_resource_is_not_looked_at(name: str) -> None:
     assert demand(explained.pod(limits={name: 1})).is_empty
+
+
+def test_no_class_is_behind_a_name_of_kubernetes_itself() -> None:
+    assert demand(explained.pod(limits={"x.kubernetes.io/y": 1})).resources == {
+        "x.kubernetes.io/y": ""
+    }
 
 
 def test_a_name_that_nothing_offers_keeps_the_pod_from_nodes_without_a_plugin_for_it() -> None:

@@ -13,7 +13,7 @@ from dra_driver.cli import main
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.project import projection
 from dra_driver.slices.share_offer import ShareOffer
-from explained import Object, claim, gpus, having, node, pod, request, template
+from explained import Command, Object, claim, gpus, having, node, pod, request, template
 from published import part_of, slices
 
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -28,36 +28,6 @@ FULL = [
     having("gpu-0", name="b", user="infer", pool="node-2"),
     having("gpu-1", name="c", user="notebook", pool="node-2"),
 ]
-
-
-class Command:
-    """The command, asked of an API server."""
-
-    def __init__(self, api: ApiServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self._api, self._capsys = api, capsys
-        self._kubeconfig = api.write_kubeconfig(folder / "kubeconfig")
-
-    def says(self, *things: Object, of: str = "pod train", status: int = 1, flags: str = "") -> str:
-        """What it prints of a cluster that holds these things."""
-        self._api.put(*things)
-        words = ["explain", *of.split(), f"--kubeconfig={self._kubeconfig}", *flags.split()]
-        assert main(words) == status
-        shown = self._capsys.readouterr()
-        assert shown.err == ""
-        assert {entry.verb for entry in self._api.log} <= {"get", "list"}
-        return shown.out
-
-
-@pytest.fixture
-def api(api: ApiServer) -> ApiServer:
-    """An API server without the node that other tests need."""
-    api.delete_all("nodes")
-    return api
-
-
-@pytest.fixture
-def command(api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(api, tmp_path, capsys)
 
 
 def test_a_pod_that_fits_is_told_which_devices_it_would_get(command: Command) -> None:
@@ -252,8 +222,8 @@ def test_a_constraint_that_free_devices_do_not_fulfil(command: Command) -> None:
     wanted = claim(request(count=2), constraints=[constraint])
     said = command.says(*CLUSTER, wanted, pod("wanted"))
     assert (
-        "its devices must have one and the same value of resource.kubernetes.io/pcieRoot, and "
-        'those that are free have "pci0000:0f" (1 device), "pci0000:10" (1 device)'
+        "matchAttribute resource.kubernetes.io/pcieRoot: its devices must have one and the same "
+        'value, and those that are free have "pci0000:0f" (1 device), "pci0000:10" (1 device)'
     ) in said
     assert "-> ask for fewer devices, or drop the constraint" in said
 
