@@ -3,10 +3,11 @@
 In: devices and counter sets as dicts. Out: the slices there should be, with their names. Rules: the
 limits of resource.k8s.io/v1; devices and counters live in slices of their own (Kubernetes 1.35 and
 newer); the scheduler takes slices in order of their names and devices in the order they are listed.
-Pure, and deterministic to the byte. Which writes bring it about is in slices/writes.py.
+Pure, and deterministic to the byte, but for `new_tag`. Which writes bring it about is in
+slices/writes.py.
 """
 
-import hashlib
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,10 @@ the lower limit always means that a first taint changes one slice, never how dev
 
 COUNTER_SETS_PER_SLICE = 8
 
-_LONGEST_NAME = 253
+
+def new_tag() -> str:
+    """Return eight hexadecimal digits for a slice's name that nobody can have guessed."""
+    return secrets.token_hex(4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,17 +34,19 @@ class DesiredPool:
     node_name: str
     contents: tuple[Object, ...]
 
-    def slice_name(self, index: int) -> str:
+    def slice_name(self, index: int, *, tag: str = "") -> str:
         """Return the name of a slice: its index first, because the scheduler sorts by name.
 
         A fixed name, where others use a random one: a create that is sent twice is a conflict then,
-        not a second slice.
+        not a second slice. The node's name comes last and whole, so that the admission policy
+        own-node can tell whose name it is; a kubelet's node has a name of 63 characters at most,
+        for it is a label too.
+
+        Args:
+            index: the slice's place in the pool.
+            tag: eight hexadecimal digits that make it another name.
         """
-        name = f"{index:05x}-{self.driver}-{self.node_name}"
-        if len(name) <= _LONGEST_NAME:
-            return name
-        digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-        return f"{name[: _LONGEST_NAME - 17].rstrip('.-')}-{digest}"
+        return f"{index:05x}-{tag}{'-' if tag else ''}{self.driver}-{self.node_name}"
 
     def spec(self, index: int, *, generation: int) -> dict[str, object]:
         """Return the whole spec of one slice."""

@@ -15,7 +15,7 @@ import structlog
 from dra_driver.errors import InvalidError, UnavailableError
 from dra_driver.kube.resource import RESOURCE_SLICES, Resource
 from dra_driver.slices.difference import Kind, differences
-from dra_driver.slices.pool import Object, build_slices
+from dra_driver.slices.pool import Object, build_slices, new_tag
 
 log = structlog.get_logger()
 
@@ -94,8 +94,8 @@ def stores(
         InvalidError: the server takes no such device.
         DriverError: the API server is away, or does not let us create slices.
     """
-    # A name of its own: the slices themselves may be there already.
-    name = f"probe-{build_slices((), driver=driver, node_name=node_name).slice_name(0)}"[:253]
+    # A name that nobody knows: the slices themselves may be there already, and so may others'.
+    name = build_slices((), driver=driver, node_name=node_name).slice_name(0, tag=new_tag())
     pool = {"name": node_name, "generation": 0, "resourceSliceCount": 1}
     asked = {"driver": driver, "nodeName": node_name, "pool": pool, "devices": [device]}
     body: dict[str, object] = {

@@ -7,7 +7,7 @@ so each reply is compared with what was asked; a device that is not safe without
 driver is restarted; a write that the server would not take as asked is not repeated. Counters are
 asked for before the first of them is published (slices/probe.py); without them whole GPUs stay.
 Without consumable capacity devices stay, each for one claim.
-Slices of others are never touched.
+Slices of others are never touched; where one has a name that is ours, ours gets another name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,14 @@ from typing import Protocol, assert_never
 import structlog
 
 from dra_driver.devices.model import Inventory
-from dra_driver.errors import NotFoundError, UnavailableError
+from dra_driver.errors import NotFoundError, StaleError, UnavailableError
 from dra_driver.kube.resource import RESOURCE_SLICES, Resource
 from dra_driver.kube.watch import EventStream
 from dra_driver.ops.metrics import SliceWrite
 from dra_driver.slices.attributes import Omitted
 from dra_driver.slices.consumable import GATED_FIELDS
 from dra_driver.slices.difference import Difference, Kind, differences
-from dra_driver.slices.pool import DesiredPool, Object, build_slices, objects
+from dra_driver.slices.pool import DesiredPool, Object, build_slices, new_tag, objects
 from dra_driver.slices.probe import CONSUMES_COUNTERS, stores_counters, stores_taints
 from dra_driver.slices.project import Note, Projection, Withheld, projection
 from dra_driver.slices.taints import TAINTS, without_taints
@@ -276,16 +276,21 @@ class Publication:
             owner = self._owner = self._read_owner()
             writes = writes_for(pool, existing, owner=owner, settled=self._settled)
         for write in writes:
-            self._do(write)
+            self._do(write, pool)
         return len(writes)
 
     def _existing(self) -> tuple[Object, ...]:
         """Return our slices as the API server has them now: a cache could be behind our writes."""
-        answer = self.api.list(RESOURCE_SLICES, query=self.selectors, timeout=_REQUEST_SECONDS)
-        return tuple(
-            entry
-            for entry in objects(answer.get("items"))
-            if isinstance(spec := entry.get("spec"), dict)
+        return tuple(filter(self._is_ours, self._listed(self.selectors)))
+
+    def _listed(self, query: Mapping[str, str]) -> tuple[Object, ...]:
+        answer = self.api.list(RESOURCE_SLICES, query=query, timeout=_REQUEST_SECONDS)
+        return objects(answer.get("items"))
+
+    def _is_ours(self, entry: Object) -> bool:
+        spec = entry.get("spec")
+        return (
+            isinstance(spec, Mapping)
             and spec.get("driver") == self._driver
             and spec.get("nodeName") == self._node_name
         )
@@ -298,7 +303,7 @@ class Publication:
             raise UnavailableError(f"node {self._node_name} has no uid")
         return Owner(name=self._node_name, uid=uid)
 
-    def _do(self, write: Write) -> None:
+    def _do(self, write: Write, pool: DesiredPool) -> None:
         match write:
             case Delete():
                 self._delete(write)
@@ -311,9 +316,29 @@ class Publication:
                 self.observer.slice_written(SliceWrite.UPDATE)
                 self._compare(write, answer)
             case Create():
-                answer = self.api.create(RESOURCE_SLICES, write.body, timeout=_REQUEST_SECONDS)
+                write, answer = self._create(write, pool)
                 self.observer.slice_written(SliceWrite.CREATE)
                 self._compare(write, answer)
+
+    def _create(self, write: Create, pool: DesiredPool) -> tuple[Create, Object]:
+        """Create a slice, under another name if somebody else's slice has its name."""
+        try:
+            return write, self.api.create(RESOURCE_SLICES, write.body, timeout=_REQUEST_SECONDS)
+        except StaleError:
+            named = self._listed({"fieldSelector": f"metadata.name={write.name}"})
+            if not named or any(map(self._is_ours, named)):
+                raise  # it is gone, or another driver of this node made it just now: look again
+        other = write.renamed(pool.slice_name(write.index, tag=new_tag()))
+        log.warning(
+            "slice name taken by others",
+            slice=write.name,
+            holder=_holder(named[0]),
+            published_as=other.name,
+            advice="another node or driver wrote that slice and should not have: find out why,"
+            f" delete it (kubectl delete resourceslice {write.name}), and apply the driver's"
+            " manifests again, whose policy own-node refuses such slices",
+        )
+        return other, self.api.create(RESOURCE_SLICES, other.body, timeout=_REQUEST_SECONDS)
 
     def _delete(self, write: Delete) -> None:
         preconditions = {"uid": write.uid, "resourceVersion": write.resource_version}
@@ -369,6 +394,12 @@ class Publication:
         for entry in left_out:
             if entry not in told:
                 _tell(entry)
+
+
+def _holder(entry: Object) -> str:
+    spec = entry.get("spec")
+    spec = spec if isinstance(spec, Mapping) else {}
+    return f"driver {spec.get('driver')}, node {spec.get('nodeName') or 'none'}"
 
 
 def _tell(left_out: _LeftOut) -> None:

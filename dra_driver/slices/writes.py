@@ -8,7 +8,7 @@ atomic, writing several is not. Pure: nothing here talks to a server.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dra_driver.slices.difference import differences
 from dra_driver.slices.pool import DesiredPool, Object, objects
@@ -53,10 +53,16 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Create:
-    """Create a slice."""
+    """Create the slice of an index in the pool."""
 
+    index: int
     name: str
     body: dict[str, object]
+
+    def renamed(self, name: str) -> "Create":
+        """Return the same under another name."""
+        metadata = {**_metadata(self.body), "name": name}
+        return replace(self, name=name, body={**self.body, "metadata": metadata})
 
 
 Write = Delete | Update | Create
@@ -107,10 +113,7 @@ def writes_for(
         _update(kept[index], desired.spec(index, generation=generation), owner)
         for index in sorted({*changed, *disowned})
     ]
-    writes += [
-        _create(desired.slice_name(index), desired.spec(index, generation=generation), owner)
-        for index in missing
-    ]
+    writes += [_create(desired, index, generation, owner) for index in missing]
     return tuple(writes)
 
 
@@ -165,9 +168,12 @@ def _update(entry: Object, spec: dict[str, object], owner: Owner) -> Update:
     return Update(name=_name(entry), body=_body(meta, spec))
 
 
-def _create(name: str, spec: dict[str, object], owner: Owner) -> Create:
+def _create(desired: DesiredPool, index: int, generation: int, owner: Owner) -> Create:
+    name = desired.slice_name(index)
     meta: dict[str, object] = {"name": name, "ownerReferences": [owner.reference()]}
-    return Create(name=name, body=_body(meta, spec))
+    return Create(
+        index=index, name=name, body=_body(meta, desired.spec(index, generation=generation))
+    )
 
 
 def _delete(entry: Object) -> Delete:

@@ -1,10 +1,11 @@
 """A node's devices spread over ResourceSlices."""
 
 import json
+import re
 
 import pytest
 
-from dra_driver.slices.pool import build_slices
+from dra_driver.slices.pool import build_slices, new_tag
 
 
 def devices(count: int, **more: object) -> list[dict[str, object]]:
@@ -65,14 +66,12 @@ def test_names_sort_in_the_order_of_the_slices() -> None:
     assert names == sorted(names)
 
 
-def test_a_name_that_would_be_too_long_is_cut_and_stays_unique() -> None:
-    pools = [
-        build_slices([], driver="d.example", node_name="n" * 250 + end) for end in ("ode", "ame")
-    ]
-    names = [pool.slice_name(0) for pool in pools]
-    assert all(len(name) <= 253 for name in names)
-    assert names[0] != names[1]
-    assert names[0].startswith("00000-d.example-nnn")
+def test_names_end_in_the_whole_name_of_their_node() -> None:
+    pool = build_slices([], driver="d.example", node_name="n" * 63)
+    assert pool.slice_name(0) == f"00000-d.example-{'n' * 63}"
+    tagged = pool.slice_name(0, tag=new_tag())
+    assert re.fullmatch(rf"00000-[0-9a-f]{{8}}-d\.example-{'n' * 63}", tagged)
+    assert tagged != pool.slice_name(0, tag=new_tag())
 
 
 def test_two_devices_of_one_name_are_refused() -> None:
