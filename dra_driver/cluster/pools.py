@@ -3,7 +3,8 @@
 In: all ResourceSlices of one driver, as dicts. Out: `Pool` values with their devices in the order
 in which the scheduler takes them, the counters there are, and what is wrong with a pool, if
 anything is. Rules: of a pool its newest generation alone counts, and only once as many slices of it
-are there as each of them says; slices come in order of their names; counters that do not exist and
+are there as each of them says; a node's slices are not another's, whatever pool they say they are
+of; slices come in order of their names; counters that do not exist and
 device names that come twice make a pool invalid (KEP-4381, KEP-4815). Which resource name a device
 serves is said by its attributes. Of capacities only those are read that several claims consume
 together. A claim that does not ask for one consumes the default of its policy, or without one all
@@ -105,7 +106,6 @@ class _Draft:
     """A generation of a pool as its slices come in; `contents` are by the names of the slices."""
 
     generation: int
-    node: str
     slices: int
     contents: dict[str, _Contents] = field(default_factory=dict)
 
@@ -113,26 +113,25 @@ class _Draft:
 def read_pools(slices: Iterable[Object]) -> list[Pool]:
     """Return the pools that these slices make up, by node and name."""
     reader = _Reader()
-    drafts: dict[str, _Draft] = {}
+    drafts: dict[tuple[str, str], _Draft] = {}
     for one in slices:
         spec = _mapping(one, "spec")
         pool = _mapping(spec, "pool")
-        name, generation = _text(pool, "name"), _number(pool, "generation")
-        draft = drafts.get(name)
+        generation = _number(pool, "generation")
+        key = _text(spec, "nodeName"), _text(pool, "name")
+        draft = drafts.get(key)
         if draft is None or generation > draft.generation:
-            draft = drafts[name] = _Draft(
+            draft = drafts[key] = _Draft(
                 generation=generation,
-                node=_text(spec, "nodeName"),
                 slices=_number(pool, "resourceSliceCount"),
             )
         if generation == draft.generation:
             with suppress(ValueError):
                 draft.contents[_text(_mapping(one, "metadata"), "name")] = reader.contents(spec)
-    pools = [_finished(name, draft) for name, draft in drafts.items()]
-    return sorted(pools, key=lambda pool: (pool.node, pool.name))
+    return [_finished(node, name, draft) for (node, name), draft in sorted(drafts.items())]
 
 
-def _finished(name: str, draft: _Draft) -> Pool:
+def _finished(node: str, name: str, draft: _Draft) -> Pool:
     devices: list[Device] = []
     counters: dict[Counter, int] = {}
     for _, (of_slice, there) in sorted(draft.contents.items()):
@@ -140,7 +139,7 @@ def _finished(name: str, draft: _Draft) -> Pool:
         counters |= there
     return Pool(
         name=name,
-        node=draft.node,
+        node=node,
         devices=tuple(devices),
         counters=counters,
         problem=_problem(draft, devices, counters),

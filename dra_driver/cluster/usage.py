@@ -87,7 +87,13 @@ def usage_of(pools: Iterable[Pool], allocations: Iterable[Allocation]) -> Cluste
     by_pool: dict[str, list[Allocation]] = {}
     for one in sorted(allocations, key=lambda each: (each.claim, each.device)):
         by_pool.setdefault(one.pool, []).append(one)
-    found = tuple(_usage_of_pool(pool, by_pool.pop(pool.name, [])) for pool in pools)
+    pools = list(pools)
+    # What is allocated of a name that two nodes use is of the node that the pool is named after.
+    own = {pool.name: pool for pool in sorted(pools, key=lambda pool: pool.node == pool.name)}
+    found = tuple(
+        _usage_of_pool(pool, by_pool.pop(pool.name, []) if own[pool.name] is pool else [])
+        for pool in pools
+    )
     return ClusterUsage(pools=found, stray=tuple(one for rest in by_pool.values() for one in rest))
 
 

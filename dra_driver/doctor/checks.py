@@ -213,7 +213,14 @@ OF_CLUSTERS: tuple[Check[Sources], ...] = (
         title="publishers of the driver's name",
         why="the scheduler cannot tell two publishers of one name apart",
         needs=_CLUSTER,
-        look=lambda sources: slice_checks.of_others(sources.cluster.slices()),
+        look=lambda sources: (
+            *slice_checks.of_others(sources.cluster.slices()),
+            *slice_checks.in_others_names(
+                sources.cluster.every_slice(),
+                sources.cluster.every_node(),
+                sources.cluster.node,
+            ),
+        ),
     ),
     Check(
         id="schedulers",

@@ -362,6 +362,12 @@ def own_node_policy(
                 f"the policies {named(found)} are not about {account}",
                 "name the driver's ServiceAccount in the policy's match condition",
             )
+    for name in shipped.without_names(policies) & found.keys():
+        yield warning(
+            f"ValidatingAdmissionPolicy {name} lets a node's driver take the slice names and the "
+            "pool of another node",
+            INSTALL_AGAIN,
+        )
     for name in found:
         yield from _bound(name, bindings)
 

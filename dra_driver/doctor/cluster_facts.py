@@ -191,8 +191,11 @@ class Cluster:
 
     def slices(self) -> list[Object]:
         """Return the ResourceSlices of this driver's name. Raises DriverError."""
-        found = self._lists[RESOURCE_SLICES].get()
-        return self._of_node(found, lambda one: text(one, "spec", "nodeName"))
+        return self._of_node(self.every_slice(), lambda one: text(one, "spec", "nodeName"))
+
+    def every_slice(self) -> list[Object]:
+        """Return those of all nodes. Raises DriverError."""
+        return self._lists[RESOURCE_SLICES].get()
 
     def daemon_sets(self) -> list[Object]:
         """Return all DaemonSets. Raises DriverError."""

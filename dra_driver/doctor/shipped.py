@@ -111,6 +111,15 @@ def own_node_policies(
     }
 
 
+def without_names(policies: Iterable[Object]) -> frozenset[str]:
+    """Return the policies that bind no slice's name or pool to a node, as those of older builds."""
+    return frozenset(
+        text(policy, "metadata", "name")
+        for policy in policies
+        if not all(field in _all_text(policy) for field in ("metadata.name", "pool.name"))
+    )
+
+
 def actions_of(policy: str, bindings: Iterable[Object]) -> frozenset[str]:
     """Return what happens to what breaks a policy: Deny, Warn, Audit; nothing if not bound."""
     found: set[str] = set()

@@ -1,22 +1,26 @@
 """What the published ResourceSlices say. Pure: slices in, what to tell out.
 
-A slice of this driver is known by its name, which begins with its number in the pool; NVIDIA's own
-driver publishes for the same driver name, and lets the API server make up names.
+A slice of this driver is known by its name, which begins with its number in the pool and ends in
+its node's name; its pool has the node's name, too. NVIDIA's own driver publishes for the same
+driver name, and lets the API server make up names.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dra_driver.cluster.pools import read_pools
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.doctor.cluster_checks import INSTALL_AGAIN
 from dra_driver.doctor.cluster_facts import mapping, text
 from dra_driver.doctor.finding import Seen, count, error, info, named, ok, unknown, warning
 from dra_driver.kube.server_version import version_numbers
 from dra_driver.slices.mig_offer import COST_BEFORE_1_37, has_cheap_counters
 from dra_driver.slices.pool import Object, objects
 
-_OUR_NAME = re.compile(rf"[0-9a-f]{{5}}-{re.escape(DRIVER_NAME)}-.*")
+_OUR_NAME = re.compile(
+    rf"[0-9a-f]{{5}}-(?:[0-9a-f]{{8}}-)?{re.escape(DRIVER_NAME)}-(?P<node>.*)", re.DOTALL
+)
 
 
 def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
@@ -91,6 +95,42 @@ def of_others(slices: Sequence[Object]) -> Iterator[Seen]:
         )
     if not others:
         yield ok(f"all {count(len(slices), 'slice')} of {DRIVER_NAME} are this driver's")
+
+
+def in_others_names(slices: Iterable[Object], nodes: Iterable[Object], node: str) -> Iterator[Seen]:
+    """Judge whether slices of one node have the name or the pool of another.
+
+    Args:
+        slices: of this driver's name, of all nodes.
+        nodes: all Nodes.
+        node: the node that is asked about; empty for all.
+    """
+    known = {text(one, "metadata", "name") for one in nodes}
+    for one in slices:
+        name, owner = text(one, "metadata", "name"), text(one, "spec", "nodeName")
+        pool = text(one, "spec", "pool", "name")
+        match = _OUR_NAME.fullmatch(name)
+        named_after = match["node"] if match and match["node"] in known else owner
+        if node and node not in {owner, pool, named_after}:
+            continue
+        if pool != owner:
+            what = (
+                f"uses the pool of {pool}: schedulers and the eviction by taints can take its "
+                "devices for those of that node"
+            )
+        elif named_after != owner:
+            what = (
+                f"has the name of a slice of {named_after}: this driver takes another name there, "
+                "and older builds of it publish nothing"
+            )
+        else:
+            continue
+        yield error(
+            f"ResourceSlice {name} of {owner or 'no single node'} {what}",
+            f"kubectl delete resourceslice {name}, and {INSTALL_AGAIN}, whose policy own-node "
+            f"refuses such slices; no driver writes them, so find out who has credentials of "
+            f"{owner or 'this cluster'}",
+        )
 
 
 def driver_versions(slices: Sequence[Object]) -> Iterator[Seen]:

@@ -320,7 +320,7 @@ class Publication:
                 self.observer.slice_written(SliceWrite.CREATE)
                 self._compare(write, answer)
 
-    def _create(self, write: Create, pool: DesiredPool) -> tuple[Create, Object]:
+    def _create(self, write: Create, pool: DesiredPool) -> tuple[Create, dict[str, object]]:
         """Create a slice, under another name if somebody else's slice has its name."""
         try:
             return write, self.api.create(RESOURCE_SLICES, write.body, timeout=_REQUEST_SECONDS)

@@ -165,9 +165,10 @@ def test_another_nodes_token_writes_none_of_this_nodes_slices(
         other_node.request("PUT", path, one)
     with pytest.raises(ApiStatusError, match=refused):
         other_node.request("DELETE", path)
-    # The same token does write its own node's.
-    other_node.create(resource_slice(node=OTHER))
-    other_node.delete("ResourceSlice", INTRUDER)
+    # The same token does write its own node's (what it may name them is in test_squatters.py).
+    name = f"00000-{DRIVER_NAME}-{OTHER}"
+    other_node.create(resource_slice(node=OTHER, name=name))
+    other_node.delete("ResourceSlice", name)
 
 
 @pytest.mark.parametrize("token", ["driver_api", "other_node"])
@@ -262,16 +263,16 @@ def container_spec(scene: Scene, container: str) -> Object:
     return spec
 
 
-def resource_slice(*, node: str) -> Object:
+def resource_slice(*, node: str, name: str = INTRUDER) -> Object:
     """A slice without devices."""
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
-        "metadata": {"name": INTRUDER},
+        "metadata": {"name": name},
         "spec": {
             "driver": DRIVER_NAME,
             "nodeName": node,
-            "pool": {"name": "intruder", "generation": 0, "resourceSliceCount": 1},
+            "pool": {"name": node or "everywhere", "generation": 0, "resourceSliceCount": 1},
             "devices": [],
         },
     }

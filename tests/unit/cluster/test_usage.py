@@ -116,3 +116,12 @@ def test_of_an_incomplete_pool_nothing_is_counted_and_nothing_called_gone() -> N
     assert found.resources == ()
     assert found.not_published == ()
     assert [one.device.name for one in found.allocated] == ["gpu-0-share-0"]
+
+
+def test_what_is_allocated_of_a_pool_that_another_node_uses_too_is_its_own_nodes() -> None:
+    (squatter,) = slices([device("gpu-0")], node="evil")
+    squatter["spec"]["pool"] |= {"name": "node-1", "generation": 2**62}
+    pools = read_pools([squatter, *slices([device("gpu-0"), device("gpu-1")])])
+    found = usage_of(pools, has("gpu-0")).pools
+    used = {(one.pool.node, one.pool.name): one.resources[0].used for one in found}
+    assert used == {("evil", "node-1"): 0, ("node-1", "node-1"): 1}

@@ -1,5 +1,6 @@
 """What facts of a cluster mean: good, bad and unknown ones."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -326,6 +327,18 @@ def test_the_policy_of_slices_is_about_the_drivers_account(
     assert len(found) == 3
     seen = cluster_checks.own_node_policy(found, bindings, accounts)
     assert severities(seen) == expected
+
+
+@pytest.mark.parametrize("lost", ["pool.name", "metadata.name"])
+def test_a_policy_of_slices_that_binds_no_names_is_told(lost: str) -> None:
+    found = json.loads(
+        json.dumps(manifests.installed("ValidatingAdmissionPolicy")).replace(lost, "x")
+    )
+    bindings = manifests.installed("ValidatingAdmissionPolicyBinding")
+    seen = list(cluster_checks.own_node_policy(found, bindings, [USER]))
+    assert severities(seen) == [WARNING, OK]
+    assert "own-node lets a node's driver take the slice names and the pool" in seen[0].text
+    assert seen[0].advice == cluster_checks.INSTALL_AGAIN
 
 
 def test_the_policy_of_claims_status_is_known_and_has_to_be_bound() -> None:

@@ -49,6 +49,53 @@ def test_slices_that_are_not_named_as_ours_are_anothers() -> None:
     assert "for b: b-gpu.nvidia.com-x7k2p" in seen.text
 
 
+def node_called(name: str) -> Object:
+    return {"metadata": {"name": name}}
+
+
+def squatting(here: str, *, name: str = "", pool: str = "") -> Object:
+    (one,) = slices(GPUS, node=here)
+    one["metadata"]["name"] = name or one["metadata"]["name"]
+    one["spec"]["pool"]["name"] = pool or here
+    return one
+
+
+NODES = [node_called(name) for name in ("a", "a-b", "evil")]
+
+
+def test_slices_named_after_their_own_node_are_well_whoever_made_the_name() -> None:
+    names = ("00000-gpu.nvidia.com-a", "00000-12ab34cd-gpu.nvidia.com-a", "a-gpu.nvidia.com-x7k2p")
+    names += ("00001-gpu.nvidia.com-a-x7k2p",)  # the API server's end of a name, and of no node
+    one = [squatting("a", name=name) for name in names]
+    assert list(slice_checks.in_others_names(one, NODES, "")) == []
+    assert severities(slice_checks.of_others(one[:2])) == [Severity.OK]
+
+
+def test_a_slice_in_another_nodes_pool_is_named_with_what_to_do() -> None:
+    one = squatting("evil", pool="a")
+    (seen,) = slice_checks.in_others_names([*slices(GPUS, node="a"), one], NODES, "")
+    assert seen.severity is Severity.ERROR
+    assert "ResourceSlice 00000-gpu.nvidia.com-evil of evil uses the pool of a:" in seen.text
+    assert seen.advice is not None
+    assert seen.advice.startswith("kubectl delete resourceslice 00000-gpu.nvidia.com-evil")
+    assert "credentials of evil" in seen.advice
+
+
+def test_a_slice_with_another_nodes_name_is_told_to_those_whom_it_concerns() -> None:
+    one = squatting("evil", name="00000-gpu.nvidia.com-a-b")
+    for asked in ("", "a-b", "evil"):
+        (seen,) = slice_checks.in_others_names([one], NODES, asked)
+        assert "of evil has the name of a slice of a-b" in seen.text
+    assert list(slice_checks.in_others_names([one], NODES, "a")) == []
+
+
+def test_a_squatters_pool_hides_no_nodes_devices() -> None:
+    (one,) = slices(GPUS[:1], node="evil")
+    one["spec"]["pool"] |= {"name": "a", "generation": 2**62}
+    (seen,) = slice_checks.published([one, *slices(GPUS, node="a")], "")
+    assert (seen.severity, seen.text) == (Severity.OK, "3 devices on offer by 2 nodes: a, evil")
+
+
 def versioned(version: str, node: str) -> list[Object]:
     one = device("gpu-0")
     one["attributes"]["driverVersion"] = {"version": version}

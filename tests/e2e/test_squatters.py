@@ -1,0 +1,206 @@
+"""Slices by which another node would keep this one from publishing, and what becomes of them."""
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from testbed.api import Api, ApiStatusError, Object
+from testbed.commands import TestbedError, wait_until
+from testbed.driver import DRIVER_NAME
+from testbed.machine import DRIVER
+
+from e2e.conftest import OTHER
+from e2e.scene import Scene, cel
+
+pytestmark = pytest.mark.e2e
+
+
+def of_other(*, name: str, pool: str = OTHER, driver: str = DRIVER_NAME, **more: str) -> Object:
+    """A slice that the other node writes, of the newest generation there could be."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": name, **more} if name else more,
+        "spec": {
+            "driver": driver,
+            "nodeName": OTHER,
+            "pool": {"name": pool, "generation": 2**62, "resourceSliceCount": 1},
+            "devices": [{"name": "gpu-0"}],
+        },
+    }
+
+
+def first(node: str) -> str:
+    """The name of a node's first slice."""
+    return f"00000-{DRIVER_NAME}-{node}"
+
+
+def names_taken(here: str) -> list[Object]:
+    """Slices under names that are this node's."""
+    return [
+        of_other(name=first(here)),
+        of_other(name=f"00000-0123abcd-{DRIVER_NAME}-{here}"),
+        of_other(name=f"probe-{first(here)}"),
+        of_other(name="", generateName=f"{first(here)}-"),
+        of_other(name=f"{first(here)}-{OTHER}"),
+    ]
+
+
+def test_another_nodes_token_takes_no_name_and_no_pool_of_this_node(
+    scene: Scene, other_node: Api
+) -> None:
+    here = scene.node.cluster.node
+    for one in names_taken(here):
+        with pytest.raises(ApiStatusError, match=f"{OTHER} may not name a ResourceSlice") as no:
+            other_node.create(one)
+        assert no.value.code == 403
+    refused = f"node {OTHER} may not write ResourceSlices of pool {here}"
+    with pytest.raises(ApiStatusError, match=refused):
+        other_node.create(of_other(name=first(OTHER), pool=here))
+    # Its own it creates, and so did older versions of the driver when they tried the API server.
+    for name in (first(OTHER), f"0000f-0123abcd-{DRIVER_NAME}-{OTHER}", f"probe-{first(OTHER)}"):
+        other_node.create(of_other(name=name))
+        other_node.delete("ResourceSlice", name)
+
+
+def test_another_nodes_kubelet_takes_none_either(scene: Scene, other_node: Api) -> None:
+    here = scene.node.cluster.node
+
+    def create(one: Object) -> str:
+        return scene.node.cluster.kubectl(
+            *("create", "-f", "-", "--dry-run=server", "--as", f"system:node:{OTHER}"),
+            *("--as-group", "system:nodes", "--as-group", "system:authenticated"),
+            stdin=json.dumps(one),
+        )
+
+    taken = [*names_taken(here), of_other(name=first(here), driver="other.example.com")]
+    for one in taken:
+        with pytest.raises(TestbedError, match=r"may not name|publishes for gpu\.nvidia\.com only"):
+            create(one)
+    with pytest.raises(TestbedError, match=f"may not write ResourceSlices of pool {here}"):
+        create(of_other(name=first(OTHER), pool=here))
+    assert "created" in create(of_other(name=first(OTHER)))
+    assert "created" in create(of_other(name="theirs", pool="any", driver="other.example.com"))
+
+
+def test_slices_of_before_are_still_changed_and_deleted(scene: Scene, other_node: Api) -> None:
+    """As NVIDIA's driver names them, which this driver goes on with, and names of its own."""
+    for name in (f"00000-{DRIVER_NAME}-e2e-oth7k2p", f"{OTHER}-{DRIVER_NAME}-x7k2p"):
+        made = scene.api.create(of_other(name=name))
+        made["spec"]["devices"] = []
+        other_node.request("PUT", f"/apis/resource.k8s.io/v1/resourceslices/{name}", made)
+        other_node.delete("ResourceSlice", name)
+
+
+@pytest.fixture
+def squatters(scene: Scene) -> Iterator[list[str]]:
+    """Slices of another node in this one's pool, under its names, as no policy kept them out."""
+    here = scene.node.cluster.node
+    ours = published(scene)
+    taken = [*ours, f"ffffe-{DRIVER_NAME}-{OTHER}"]
+    for name in taken:
+        _take(scene.api, name, here)
+    yield taken
+    for name in (*taken, *published(scene)):
+        scene.api.delete("ResourceSlice", name)
+    wait_until(lambda: published(scene) == ours, "the slices' usual names", timeout=30)
+    scene.rewritten()
+
+
+def published(scene: Scene) -> list[str]:
+    """The names of the node's slices."""
+    selector = f"spec.driver={DRIVER_NAME},spec.nodeName={scene.node.cluster.node}"
+    found = scene.api.all("ResourceSlice", fieldSelector=selector)
+    return [one["metadata"]["name"] for one in found if one["spec"].get("devices")]
+
+
+def _take(api: Api, name: str, pool: str) -> None:
+    """Take a name that a driver would take again within a second."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        with suppress(ApiStatusError):
+            api.delete("ResourceSlice", name)
+        with suppress(ApiStatusError):
+            api.create(of_other(name=name, pool=pool))
+            return
+    raise AssertionError(name)
+
+
+def test_a_node_whose_names_and_pool_others_use_goes_on(scene: Scene, squatters: list[str]) -> None:
+    here = scene.node.cluster.node
+    (name,) = wait_until(lambda: published(scene), "slices under other names", timeout=30)
+    assert name.endswith(f"-{DRIVER_NAME}-{here}")
+    assert name not in squatters
+    told = scene.node.driver.wait_log("slice name taken by others", timeout=10)
+    assert told["holder"] == f"driver {DRIVER_NAME}, node {OTHER}"
+
+    # The scheduler takes the node's own slices for the pool, and its pods get their GPUs.
+    scene.running(scene.pod(templates=[scene.template()]))
+
+    words = ("--scope=cluster", "-o", "json", "--kubeconfig", scene.node.cluster.env["KUBECONFIG"])
+    done = subprocess.run(
+        [DRIVER, "doctor", *words], capture_output=True, text=True, check=False, timeout=120
+    )
+    found = json.loads(done.stdout)["findings"]
+    said = [one for one in found if "uses the pool of" in one["seen"]]
+    assert {one["severity"] for one in said} == {"error"}
+    assert [one["advice"].split(",")[0] for one in said] == [
+        f"kubectl delete resourceslice {name}" for name in sorted(squatters)
+    ]
+    assert done.returncode == 1
+
+
+def hostile(*devices: Object) -> Object:
+    """A slice in the other node's own pool, as the policy lets it write one."""
+    made = of_other(name=first(OTHER))
+    made["spec"]["devices"] = list(devices)
+    return made
+
+
+@pytest.fixture
+def schedulable(scene: Scene, other_node: Api) -> Iterator[Api]:
+    """The other node's token; pods may be scheduled to that node."""
+    ready = {"type": "Ready", "status": "True", "reason": "Hostile", "message": "as it says"}
+    room = {"cpu": "64", "memory": "64Gi", "pods": "99"}
+    status = {"conditions": [ready], "capacity": room, "allocatable": room}
+    scene.api.patch("Node", OTHER, {"status": status}, part="/status")
+    scene.api.patch("Node", OTHER, {"spec": {"taints": []}})
+    yield other_node
+    scene.api.delete("ResourceSlice", first(OTHER))
+
+
+def test_odd_devices_of_another_node_keep_nobody_from_the_shipped_classes(
+    scene: Scene, schedulable: Api
+) -> None:
+    odd = {
+        "bare": {},
+        "number": {"type": {"int": 1}},
+        "true": {"type": {"bool": True}},
+        "replicas": {"type": {"string": "gpu"}, "replicas": {"string": "many"}},
+    }
+    schedulable.create(
+        hostile(*({"name": name, "attributes": values} for name, values in odd.items()))
+    )
+    pods = [
+        scene.pod(templates=[scene.template()]),
+        scene.pod("by-name", limits={"nvidia.com/gpu": 1}),
+    ]
+    scene.running(*pods)
+
+
+def test_a_selector_without_a_guard_can_be_stopped_by_another_nodes_device_which_is_named(
+    scene: Scene, schedulable: Api
+) -> None:
+    """What no policy can know: which attributes the claims of a cluster ask for."""
+    schedulable.create(hostile({"name": "gpu-0", "attributes": {"type": {"string": "gpu"}}}))
+    product = f"device.attributes['{DRIVER_NAME}'].productName.startsWith('NVIDIA')"
+    unguarded = scene.pod("unguarded", templates=[scene.template(selectors=cel(product))])
+    is_gpu = f"'productName' in device.attributes['{DRIVER_NAME}'] && {product}"
+    scene.running(scene.pod("guarded", templates=[scene.template(selectors=cel(is_gpu))]))
+    told = scene.warning(unguarded, "FailedScheduling")
+    assert f"on device {DRIVER_NAME}/{OTHER}/gpu-0: CEL runtime error" in told
+    schedulable.delete("ResourceSlice", first(OTHER))
+    scene.running(unguarded)
