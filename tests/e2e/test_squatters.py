@@ -5,6 +5,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from testbed.api import Api, ApiStatusError, Object
@@ -28,7 +29,7 @@ def of_other(*, name: str, pool: str = OTHER, driver: str = DRIVER_NAME, **more:
             "driver": driver,
             "nodeName": OTHER,
             "pool": {"name": pool, "generation": 2**62, "resourceSliceCount": 1},
-            "devices": [{"name": "gpu-0"}],
+            "devices": [],
         },
     }
 
@@ -90,7 +91,7 @@ def test_slices_of_before_are_still_changed_and_deleted(scene: Scene, other_node
     """As NVIDIA's driver names them, which this driver goes on with, and names of its own."""
     for name in (f"00000-{DRIVER_NAME}-e2e-oth7k2p", f"{OTHER}-{DRIVER_NAME}-x7k2p"):
         made = scene.api.create(of_other(name=name))
-        made["spec"]["devices"] = []
+        made["spec"]["pool"]["generation"] += 1
         other_node.request("PUT", f"/apis/resource.k8s.io/v1/resourceslices/{name}", made)
         other_node.delete("ResourceSlice", name)
 
@@ -172,35 +173,65 @@ def schedulable(scene: Scene, other_node: Api) -> Iterator[Api]:
     scene.api.delete("ResourceSlice", first(OTHER))
 
 
-def test_odd_devices_of_another_node_keep_nobody_from_the_shipped_classes(
-    scene: Scene, schedulable: Api
-) -> None:
-    odd = {
-        "bare": {},
-        "number": {"type": {"int": 1}},
-        "true": {"type": {"bool": True}},
-        "replicas": {"type": {"string": "gpu"}, "replicas": {"string": "many"}},
-    }
-    schedulable.create(
-        hostile(*({"name": name, "attributes": values} for name, values in odd.items()))
-    )
-    pods = [
-        scene.pod(templates=[scene.template()]),
-        scene.pod("by-name", limits={"nvidia.com/gpu": 1}),
-    ]
-    scene.running(*pods)
+NEEDED = {name: {"string": "any"} for name in ("productName", "brand", "architecture")}
+GPU = {"type": {"string": "gpu"}, **NEEDED}
+MIG = {"type": {"string": "mig"}, **NEEDED}
 
 
-def test_a_selector_without_a_guard_can_be_stopped_by_another_nodes_device_which_is_named(
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        NEEDED,
+        GPU | {"type": {"int": 1}},
+        GPU | {"productName": {"version": "1.0.0"}},
+        {name: value for name, value in GPU.items() if name != "architecture"},
+        GPU | {f"{DRIVER_NAME}/brand": {"int": 1}},
+        MIG,
+        MIG | {"profile": {"bool": True}},
+    ],
+)
+def test_devices_on_which_a_common_selector_fails_are_refused(
+    other_node: Api, attributes: Object
+) -> None:
+    good = {"name": "good", "attributes": MIG | {"profile": {"string": "1g.10gb"}}}
+    bad = {"name": "bad", "attributes": attributes}
+    with pytest.raises(ApiStatusError, match="each device needs the attributes type") as no:
+        other_node.create(hostile(good, bad))
+    assert no.value.code == 403
+    other_node.create(hostile(good))
+    other_node.delete("ResourceSlice", first(OTHER))
+
+
+def test_what_else_another_nodes_devices_say_keeps_nobody_from_the_shipped_classes(
     scene: Scene, schedulable: Api
 ) -> None:
-    """What no policy can know: which attributes the claims of a cluster ask for."""
-    schedulable.create(hostile({"name": "gpu-0", "attributes": {"type": {"string": "gpu"}}}))
     product = f"device.attributes['{DRIVER_NAME}'].productName.startsWith('NVIDIA')"
-    unguarded = scene.pod("unguarded", templates=[scene.template(selectors=cel(product))])
-    is_gpu = f"'productName' in device.attributes['{DRIVER_NAME}'] && {product}"
-    scene.running(scene.pod("guarded", templates=[scene.template(selectors=cel(is_gpu))]))
-    told = scene.warning(unguarded, "FailedScheduling")
+    by_product = scene.template("by-product", selectors=cel(product))
+    cases: tuple[tuple[Object, Any], ...] = (
+        (GPU | {"replicas": {"string": "many"}}, {"templates": [scene.template()]}),
+        (GPU | {"sharedAs": {"int": 1}}, {"limits": {"nvidia.com/gpu": 1}}),
+        (GPU | {"resourceName": {"bool": True}}, {"limits": {"nvidia.com/gpu": 1}}),
+        (GPU, {"templates": [by_product]}),
+    )
+    for number, (attributes, asked) in enumerate(cases):
+        schedulable.create(hostile({"name": "gpu-0", "attributes": attributes}))
+        scene.running(scene.pod(f"pod-{number}", **asked))
+        schedulable.delete("ResourceSlice", first(OTHER))
+
+
+def test_a_selector_that_fails_on_another_nodes_device_stops_its_pod_and_names_the_device(
+    scene: Scene, schedulable: Api
+) -> None:
+    """No policy knows all that the claims of a cluster ask for."""
+    schedulable.create(hostile({"name": "gpu-0", "attributes": GPU}))
+    memory = f"device.capacity['{DRIVER_NAME}'].memory.compareTo(quantity('1Gi')) > 0"
+    guarded = f"'memory' in device.capacity['{DRIVER_NAME}'] && {memory}"
+    scene.running(
+        scene.pod("guarded", templates=[scene.template("guarded", selectors=cel(guarded))])
+    )
+    pod = scene.pod("stopped", templates=[scene.template("stopped", selectors=cel(memory))])
+    told = scene.warning(pod, "FailedScheduling")
     assert f"on device {DRIVER_NAME}/{OTHER}/gpu-0: CEL runtime error" in told
     schedulable.delete("ResourceSlice", first(OTHER))
-    scene.running(unguarded)
+    scene.running(pod)
