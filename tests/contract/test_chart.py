@@ -235,7 +235,7 @@ def test_every_part_names_the_same_account_in_any_release(render: Render) -> Non
         for suffix in ("-own-node", "-own-claims"):
             (own,) = (one for one in policies if one["metadata"]["name"].endswith(suffix))
             (condition,) = own["spec"]["matchConditions"]
-            assert condition["expression"].endswith(f"== {user}")
+            assert f"request.userInfo.username == {user}" in condition["expression"]
 
 
 def test_a_daemon_set_selects_its_own_pods_alone(render: Render) -> None:
