@@ -1,14 +1,15 @@
 """Folders of a case's own, for sockets and the like, that no killed run leaves for long.
 
-In: nothing. Out: a folder with a short path, locked by whoever made it. It goes with its case; one
-that is not locked any more is that of a run that was killed, and the next run takes it away.
+In: nothing. Out: a folder with a short path. It stands in a folder of this module's making, whose
+marker file its maker holds locked. What has such a marker that nobody locks is of a run that was
+killed, and the next run removes it; a folder without one is not ours, whatever its name and age.
 """
 
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,8 +17,8 @@ from pathlib import Path
 from dra_driver.errors import StateError
 
 _PREFIX = "dra-bench-"
-_YOUNG_SECONDS = 60.0
-"""A folder may be there for a moment before it is locked."""
+_MARKER = "scratch-of-dra-driver-bench"
+_INSIDE = "in"
 
 
 @contextmanager
@@ -29,17 +30,18 @@ def scratch() -> Iterator[Path]:
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        lock = _mark(folder)
+        inside = folder / _INSIDE
+        inside.mkdir()
     except OSError as error:
         raise StateError(
             f"no temporary folder can be made in {tempfile.gettempdir()}: {error.strerror}; free"
             " some space, or name another place by TMPDIR"
         ) from error
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder
+        yield inside
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         os.close(lock)
 
 
@@ -47,22 +49,29 @@ def remove_leftovers() -> list[Path]:
     """Remove the folders of this user's runs that were killed; return which."""
     removed = []
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # another user's, or another run was faster
-            if _is_left(folder):
-                shutil.rmtree(folder)
-                removed.append(folder)
+        with suppress(OSError):  # not ours, another user's, or another run was faster
+            lock = os.open(folder / _MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                seen = folder.lstat()
+                if stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid():
+                    _remove(folder)
+                    removed.append(folder)
+            finally:
+                os.close(lock)
     return removed
 
 
-def _is_left(folder: Path) -> bool:
-    seen = folder.lstat()
-    if seen.st_uid != os.geteuid() or time.time() - seen.st_mtime < _YOUNG_SECONDS:
-        return False
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(handle)
-    return True
+def _mark(folder: Path) -> int:
+    """Write the marker, which is locked when it gets its name; return what holds the lock."""
+    unlocked = folder / f"{_MARKER}.new"
+    lock = os.open(unlocked, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    unlocked.rename(folder / _MARKER)
+    return lock
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, its marker last: if this is interrupted, a later run ends it."""
+    shutil.rmtree(folder / _INSIDE, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -166,22 +166,39 @@ def test_a_full_disk_is_a_failed_case_with_the_reason(
     assert case.reason.startswith("no temporary folder can be made in ")
 
 
-def test_folders_of_killed_runs_are_removed_and_those_of_others_are_not(
+def test_folders_of_killed_runs_are_removed_and_running_ones_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    left, young, own = (tmp_path / f"dra-bench-{name}" for name in ("left", "young", "own"))
-    for folder in (left, young, own):
-        (folder / "pipe").mkdir(parents=True)
+    script = """\
+import os, signal
+from dra_driver.bench.scratch import scratch
+with scratch() as folder:
+    (folder / "pipe").mkdir()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    killed = subprocess.run([sys.executable, "-c", script], env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
     with scratch() as running:
-        for folder in (left, running):
-            os.utime(folder, (0, 0))
-        (tmp_path / "dra-bench-link").symlink_to(own)
         assert remove_leftovers() == [left]
-        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-            ["dra-bench-link", running.name, "dra-bench-young", "dra-bench-own"]
-        )
-    assert not running.exists()
+        assert running.is_dir()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_results_is_never_removed_whatever_its_name_and_age(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    results = tmp_path / "dra-bench-h100"
+    results.mkdir()
+    (results / "report.json").write_text("{}")
+    os.utime(results, (0, 0))
+    (tmp_path / "dra-bench-notes.txt").touch()
+    (tmp_path / "dra-bench-link").symlink_to(results)
+    assert remove_leftovers() == []
+    assert (results / "report.json").exists()
 
 
 def test_of_a_simulated_card_no_result_is_taken(tmp_path: Path) -> None:
@@ -435,10 +452,7 @@ class TestOnASimulatedMachine:
             report = json.loads((tmp_path / "b.json").read_text())
             assert [case["state"] for case in report["cases"]] == ["passed"]
             assert report["interrupted"]
-            left = list(temporary.iterdir())
-            assert left
-            for folder in left:
-                os.utime(folder, (0, 0))
+            assert list(temporary.iterdir())
             short = ("--strategies", "mps", "--command", "true", "--output", tmp_path / "b")
             subprocess.run(
                 [sys.executable, "-m", "dra_driver", "bench", "processes", *words[:4], *short],
