@@ -1,8 +1,8 @@
-"""`dra-driver validate FILE…`: are the configs in these manifests right?
+"""`dra-driver validate FILE…`: are these manifests right?
 
-In: files, folders, or `-` for stdin. Out: a line per error, `FILE:LINE:COLUMN: object: what is
-wrong`, so that editors and CI find the place; the exit status is 1 if there is one, 2 if something
-could not be read. It needs no node, no GPU and no cluster.
+In: files, folders, or `-` for stdin. Out: a line per error or warning, `FILE:LINE:COLUMN: object:
+what is wrong`, so that editors and CI find the place; the exit status is 1 if there is an error, 2
+if something could not be read. It needs no node, no GPU and no cluster.
 """
 
 import json
@@ -21,7 +21,7 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 
 
 class Validate(BaseSettings):
-    """Check the claim configs and share configs in manifests, as the driver would."""
+    """Check claims, pods and configs in manifests, as a cluster and the driver would."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -60,7 +60,7 @@ class Validate(BaseSettings):
                 sys.stderr.write(f"error: {name} cannot be read: {reason}\n")
                 unreadable = True
         sys.stdout.write(_as_json(reports) if self.output == "json" else _as_text(reports))
-        errors = sum(len(report.findings) for report in reports.values())
+        errors = sum(report.errors for report in reports.values())
         if self.output == "text" and (reports or not unreadable):
             sys.stderr.write(summary(reports) + "\n")
         if errors or unreadable:
@@ -87,9 +87,13 @@ def read_manifests(name: str) -> Iterator[tuple[str, str]]:
 def summary(reports: dict[str, FileReport]) -> str:
     """Return one line that says how much was looked at, so that nothing is not taken for good."""
     configs = sum(report.configs for report in reports.values())
-    errors = sum(len(report.findings) for report in reports.values())
-    looked = f"{_count(configs, 'config')} in {_count(len(reports), 'file')}"
-    return f"{looked}: {_count(errors, 'error') if errors else 'no errors'}"
+    errors = sum(report.errors for report in reports.values())
+    objects = sum(report.objects for report in reports.values())
+    warnings = sum(len(report.findings) for report in reports.values()) - errors
+    counted = f"{_count(objects, 'object')} and {_count(configs, 'config')}"
+    found = _count(errors, "error") if errors else "no errors"
+    more = f", {_count(warnings, 'warning')}" if warnings else ""
+    return f"{counted} in {_count(len(reports), 'file')}: {found}{more}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -98,15 +102,22 @@ def _count(number: int, noun: str) -> str:
 
 def _as_text(reports: dict[str, FileReport]) -> str:
     return "".join(
-        f"{name}:{one.line}:{one.column}: {f'{one.subject}: ' if one.subject else ''}{one.text}\n"
+        f"{name}:{one.line}:{one.column}: {'warning: ' if one.severity == 'warning' else ''}"
+        f"{f'{one.subject}: ' if one.subject else ''}{one.text}\n"
         for name, report in reports.items()
         for one in report.findings
     )
 
 
 def _as_json(reports: dict[str, FileReport]) -> str:
-    errors = [
-        {"file": name} | asdict(one) for name, report in reports.items() for one in report.findings
-    ]
-    configs = sum(report.configs for report in reports.values())
-    return json.dumps({"configs": configs, "errors": errors}, indent=2, ensure_ascii=False) + "\n"
+    found: dict[str, list[dict[str, object]]] = {"error": [], "warning": []}
+    for name, report in reports.items():
+        for one in report.findings:
+            fields = asdict(one)
+            found[fields.pop("severity")].append({"file": name, **fields})
+    counts = {
+        "configs": sum(report.configs for report in reports.values()),
+        "objects": sum(report.objects for report in reports.values()),
+    }
+    result = {**counts, "errors": found["error"], "warnings": found["warning"]}
+    return json.dumps(result, indent=2, ensure_ascii=False) + "\n"

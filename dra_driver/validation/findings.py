@@ -1,16 +1,19 @@
-"""Which configs a manifest has for this driver, and what is wrong with them.
+"""What is wrong with the manifests of a file: their objects, and the configs for this driver.
 
-In: the text of a file. Out: findings, each with its place in the file. Looked at are the opaque
-configs of ResourceClaims, ResourceClaimTemplates and DeviceClasses (resource.k8s.io, any version)
-and the share configs of ConfigMaps, also in lists of them, and share configs by themselves; every
-other object is passed over. The checks are those of Prepare, and of the driver's start.
+In: the text of a file. Out: findings, each with its place in the file. Looked at are
+ResourceClaims, ResourceClaimTemplates, DeviceClasses (resource.k8s.io, any version) and pods, and
+the share configs of ConfigMaps, also in lists of them, and share configs by themselves; every other
+object is passed over but for keys that stand twice. Objects are checked as the API server does,
+configs as Prepare and the driver's start do.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.manifest import BrokenManifestError, Document, read_documents
+from dra_driver.validation import near_misses, objects, references
 from dra_driver.validation.node_configs import (
     Wrong,
     configs_of,
@@ -34,29 +37,40 @@ _CONFIGS: Mapping[str, Path] = {
 class Finding:
     """One thing that is wrong in a file. Lines and columns are counted from 1.
 
-    `subject` is the kind and name of the object it is in, empty where the file is not YAML.
+    `subject` is the kind and name of the object it is in, empty where the file is not YAML. An
+    error is what a cluster or the driver refuses; a warning most likely has not the meant effect.
     """
 
     line: int
     column: int
     subject: str
     text: str
+    severity: Literal["error", "warning"] = "error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReport:
-    """What one file holds for this driver."""
+    """What one file holds for this driver: configs, objects that are checked, what is wrong."""
 
     configs: int
+    objects: int
     findings: tuple[Finding, ...]
+
+    @property
+    def errors(self) -> int:
+        """How many errors there are."""
+        return sum(one.severity == "error" for one in self.findings)
 
 
 def check_manifest(text: str) -> FileReport:
-    """Look at all configs in the text of a file."""
-    configs = 0
+    """Look at all objects and configs in the text of a file."""
+    configs = looked_at = 0
     findings: list[Finding] = []
     try:
         for document in read_documents(text):
+            for path, one in _objects(document.value, ()):
+                looked_at += objects.is_looked_at(one)
+                findings += _of_object(document, one, path)
             for found in _configs(document.value, ()):
                 configs += found.ours
                 findings += (_finding(document, found, problem) for problem in _problems(found))
@@ -66,7 +80,47 @@ def check_manifest(text: str) -> FileReport:
     except BrokenManifestError as error:
         place = error.place
         findings.append(Finding(line=place.line, column=place.column, subject="", text=str(error)))
-    return FileReport(configs=configs, findings=tuple(findings))
+    findings.sort(key=lambda one: (one.line, one.column))
+    return FileReport(configs=configs, objects=looked_at, findings=tuple(findings))
+
+
+def _of_object(document: Document, value: Mapping[str, object], path: Path) -> Iterator[Finding]:
+    """Yield what is wrong with an object, but for what is in the configs for this driver."""
+    own = [one.path for one in _configs(value, ()) if one.ours]
+    for problem in objects.problems(value):
+        if not any(problem.path[: len(one) + 1] == (*one, "parameters") for one in own):
+            yield _of_problem(document, value, path, problem)
+    for problem in _warnings(value):
+        yield _of_problem(document, value, path, problem, "warning")
+
+
+def _of_problem(
+    document: Document,
+    value: Mapping[str, object],
+    path: Path,
+    problem: Problem,
+    severity: Literal["error", "warning"] = "error",
+) -> Finding:
+    place = document.place((*path, *problem.path))
+    begins = f"{dotted(path)}." if path else ""
+    return Finding(
+        line=place.line,
+        column=place.column,
+        subject=_subject(value),
+        text=f"{begins}{problem.text}",
+        severity=severity,
+    )
+
+
+def _warnings(value: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield what a cluster takes, and most likely has not the meant effect."""
+    if objects.is_of_devices(value):
+        yield from near_misses.in_selectors(value)
+        for config in _configs(value, ()):
+            if near_misses.is_near_miss(config.driver) and not list(_wrong_driver(config)):
+                yield near_misses.warning(config.driver, (*config.path, "driver"))
+    elif pod := objects.pod_of(value):
+        yield from references.unused_claims(pod.value, pod.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ def test_right_manifests_are_status_0(folder: Path, capsys: pytest.CaptureFixtur
     assert cli.main(["validate", str(folder / "good.yaml")]) == 0
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err == "1 config in 1 file: no errors\n"
+    assert printed.err == "1 object and 1 config in 1 file: no errors\n"
 
 
 def test_a_wrong_config_is_a_line_with_its_place_and_status_1(
@@ -46,14 +46,14 @@ def test_a_wrong_config_is_a_line_with_its_place_and_status_1(
         'spec.devices.config[0].opaque.parameters: unknown field "shraing": '
         'did you mean "sharing"? allowed fields: apiVersion, kind, sharing\n'
     )
-    assert printed.err == "2 configs in 2 files: 1 error\n"
+    assert printed.err == "2 objects and 2 configs in 2 files: 1 error\n"
 
 
 def test_a_folder_without_manifests_is_not_passed_over_in_silence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["validate", str(tmp_path)]) == 0
-    assert capsys.readouterr().err == "0 configs in 0 files: no errors\n"
+    assert capsys.readouterr().err == "0 objects and 0 configs in 0 files: no errors\n"
 
 
 def test_stdin_is_a_dash(
@@ -81,6 +81,26 @@ def test_an_error_counts_more_than_an_unreadable_file(folder: Path) -> None:
 def test_no_file_at_all_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["validate"]) == 2
     assert "required: FILES" in capsys.readouterr().err
+
+
+def test_a_warning_is_marked_and_leaves_status_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.yaml").write_text(
+        GOOD.replace("gpu.nvidia.com", "gpu.nvidia.org", 1).replace(
+            "resource.nvidia.com/v1beta1", "v1"
+        )
+    )
+    assert cli.main(["validate", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == (
+        f"{tmp_path}/a.yaml:8:9: warning: ResourceClaim good: spec.devices.config[0].opaque.driver:"
+        ' "gpu.nvidia.org" is not this driver: did you mean "gpu.nvidia.com"?\n'
+    )
+    assert printed.err == "1 object and 0 configs in 1 file: no errors, 1 warning\n"
+    assert cli.main(["validate", "--output", "json", str(tmp_path)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["errors"], report["warnings"][0]["line"]) == ([], 8)
 
 
 def test_json_is_for_programs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,139 @@
+"""Names in an object that refer to nothing in it, as the API server refuses them.
+
+In: claims and pods as manifests have them. Out: what is wrong, each with its path. Rules: a config
+and a constraint name requests of their claim; a container names claims of its pod; an extended
+resource has a limit in whole numbers, and no other request (validation of core/v1 and
+resource.k8s.io/v1).
+"""
+
+from collections.abc import Iterator, Mapping
+
+from resource_nvidia_com.problems import Path, Problem, dotted, hint
+from resource_nvidia_com.quantity import Quantity
+from resource_nvidia_com.rules import plain, shown
+
+_CONTAINERS = ("initContainers", "containers")
+_NATIVE = ("kubernetes.io/", ".kubernetes.io/")
+
+
+def in_claim(value: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield what refers to no request of a claim or template."""
+    spec: Path = ("spec", "spec") if value.get("kind") == "ResourceClaimTemplate" else ("spec",)
+    devices = _at(value, (*spec, "devices"))
+    requests: list[str] = []
+    for index, request in _items(devices, "requests"):
+        requests += _names(request)
+        yield from _class_name(request, (*spec, "devices", "requests", index))
+    for part in ("config", "constraints"):
+        for index, one in _items(devices, part):
+            for number, name in enumerate(_texts(_at(one, ("requests",)))):
+                if name not in requests:
+                    path = (*spec, "devices", part, index, "requests", number)
+                    yield _nothing(
+                        path, f"no request of this claim is called {shown(name)}", name, requests
+                    )
+
+
+def in_pod(value: object, path: Path) -> Iterator[Problem]:
+    """Yield what refers to no claim of a pod, and wrong limits of extended resources."""
+    claims = [
+        str(_at(one, ("name",))) for _, one in _items(_at(value, ("spec",)), "resourceClaims")
+    ]
+    for part in _CONTAINERS:
+        for index, container in _items(_at(value, ("spec",)), part):
+            where = (*path, "spec", part, index, "resources")
+            resources = _at(container, ("resources",))
+            for number, claim in _items(resources, "claims"):
+                name = _at(claim, ("name",))
+                if isinstance(name, str) and name not in claims:
+                    text = f"spec.resourceClaims of this pod has no {shown(name)}"
+                    yield _nothing((*where, "claims", number, "name"), text, name, claims)
+            yield from _extended(resources, where)
+
+
+def unused_claims(value: object, path: Path) -> Iterator[Problem]:
+    """Yield claims of a pod that none of its containers names: nobody sees their devices."""
+    spec = _at(value, ("spec",))
+    named = {
+        _at(claim, ("name",))
+        for part in _CONTAINERS
+        for _, container in _items(spec, part)
+        for _, claim in _items(_at(container, ("resources",)), "claims")
+    }
+    for index, claim in _items(spec, "resourceClaims"):
+        name, where = _at(claim, ("name",)), (*path, "spec", "resourceClaims", index)
+        if isinstance(name, str) and name not in named:
+            text = (
+                f"{dotted(where)}: no container has {shown(name)} in its resources.claims: its "
+                "devices are allocated, and no container sees them"
+            )
+            yield Problem(path=where, text=text)
+
+
+def _extended(resources: object, path: Path) -> Iterator[Problem]:
+    requests, limits = _at(resources, ("requests",)), _at(resources, ("limits",))
+    for part, amounts in (("limits", limits), ("requests", requests)):
+        for name, amount in amounts.items() if isinstance(amounts, Mapping) else ():
+            if not _is_extended(name):
+                continue
+            where = (*path, part, name)
+            below = f"{dotted((*path, part))}: {plain(name)}"
+            if not _is_whole(amount):
+                yield Problem(
+                    path=where, text=f"{below} must be a whole number, not {shown(amount)}"
+                )
+            if part == "requests" and str(_at(limits, (name,))) != str(amount):
+                text = f"{below} must have a limit of the same amount: write it under limits alone"
+                yield Problem(path=where, text=text)
+
+
+def _is_extended(name: str) -> bool:
+    domain, slash, _ = name.partition("/")
+    return bool(slash) and not f"{domain}/".endswith(_NATIVE)
+
+
+def _is_whole(amount: object) -> bool:
+    try:
+        return Quantity.parse(str(amount)).nanos % 10**9 == 0
+    except ValueError:
+        return True  # its schema says what it is
+
+
+def _class_name(request: object, path: Path) -> Iterator[Problem]:
+    for where in (("deviceClassName",), ("exactly", "deviceClassName")):
+        name = _at(request, where)
+        if isinstance(name, str) and "/" in name:
+            text = (
+                f"{dotted((*path, *where))}: {shown(name)} is the name of a resource, for limits "
+                "of containers; a class has a name such as gpu.nvidia.com"
+            )
+            yield Problem(path=(*path, *where), text=text)
+
+
+def _names(request: object) -> Iterator[str]:
+    """Yield the names by which a request can be referred to: its own, and of what it may be."""
+    name = _at(request, ("name",))
+    if isinstance(name, str):
+        yield name
+        for _, one in _items(request, "firstAvailable"):
+            yield f"{name}/{_at(one, ('name',))}"
+
+
+def _nothing(path: Path, text: str, name: str, known: list[str]) -> Problem:
+    near = hint(name, known).strip()
+    return Problem(path=path, text=f"{dotted(path)}: {text}{f': {near}' if near else ''}")
+
+
+def _items(value: object, key: str) -> Iterator[tuple[int, object]]:
+    found = _at(value, (key,))
+    yield from enumerate(found if isinstance(found, list) else ())
+
+
+def _texts(value: object) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
+def _at(value: object, path: Path) -> object:
+    for part in path:
+        value = value.get(part) if isinstance(value, Mapping) and isinstance(part, str) else None
+    return value

@@ -1,0 +1,190 @@
+"""Objects that no cluster takes, or of which it drops a part, each with what `validate` says.
+
+The same table is held against `dra-driver validate` and a real API server.
+"""
+
+from dataclasses import dataclass
+
+EXACTLY = "a request has had its fields under `exactly` since resource.k8s.io/v1beta2"
+CLASSIC = (
+    "apiVersion: gpu.resource.nvidia.com/v1alpha1 is of NVIDIA's driver before "
+    "resource.k8s.io/v1alpha3, and nothing reads it now: "
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadObject:
+    """Errors are (line, beginning of the text)."""
+
+    name: str
+    text: str
+    errors: tuple[tuple[int, str], ...]
+
+
+def _claim(devices: str, version: str = "v1") -> str:
+    head = f"apiVersion: resource.k8s.io/{version}\nkind: ResourceClaim\nmetadata: {{name: c}}\n"
+    return f"{head}spec:\n  devices:\n{devices}"
+
+
+def _pod(spec: str) -> str:
+    return f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n{spec}"
+
+
+REQUEST = "    requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]\n"
+CLAIMS = "  resourceClaims: [{name: gpu, resourceClaimTemplateName: t}]\n"
+
+BAD_OBJECTS = (
+    BadObject(
+        name="parameters-of-the-first-driver",
+        text=(
+            "apiVersion: gpu.resource.nvidia.com/v1alpha1\nkind: GpuClaimParameters\n"
+            "metadata: {name: p}\nspec: {count: 1}\n"
+        ),
+        errors=((1, CLASSIC),),
+    ),
+    BadObject(
+        name="claim-of-v1alpha2",
+        text=(
+            "apiVersion: resource.k8s.io/v1alpha2\nkind: ResourceClaim\nmetadata: {name: c}\n"
+            "spec:\n  resourceClassName: gpu.nvidia.com\n"
+        ),
+        errors=(
+            (1, "apiVersion: resource.k8s.io/v1alpha2: Kubernetes 1.34 and newer do not serve it"),
+            (5, 'spec: unknown field "resourceClassName": a claim has asked for devices since '),
+        ),
+    ),
+    BadObject(
+        name="resource-class",
+        text=(
+            "apiVersion: resource.k8s.io/v1alpha2\nkind: ResourceClass\nmetadata: {name: c}\n"
+            "driverName: gpu.resource.nvidia.com\n"
+        ),
+        errors=(
+            (2, "kind: resource.k8s.io has had no ResourceClass since v1alpha3: write a DeviceC"),
+        ),
+    ),
+    BadObject(
+        name="claim-of-v1beta1",
+        text=_claim(
+            "    requests:\n    - name: gpu\n      deviceClassName: gpu.nvidia.com\n", "v1beta1"
+        ),
+        errors=(
+            (1, "apiVersion: resource.k8s.io/v1beta1: Kubernetes 1.34 and newer serve it only "),
+            (8, f'spec.devices.requests[0]: unknown field "deviceClassName": {EXACTLY}: write '),
+        ),
+    ),
+    BadObject(
+        name="flat-request-in-v1",
+        text=_claim("    requests:\n    - name: gpu\n      deviceClassName: gpu.nvidia.com\n"),
+        errors=(
+            (8, f'spec.devices.requests[0]: unknown field "deviceClassName": {EXACTLY}: write '),
+        ),
+    ),
+    BadObject(
+        name="neither-exactly-nor-first-available",
+        text=_claim("    requests: [{name: gpu}]\n"),
+        errors=(
+            (6, "spec.devices.requests[0]: exactly one of exactly and firstAvailable must be se"),
+        ),
+    ),
+    BadObject(
+        name="misspelled-field",
+        text=_claim("    request: [{name: gpu}]\n"),
+        errors=((6, 'spec.devices: unknown field "request": did you mean "requests"?'),),
+    ),
+    BadObject(
+        name="wrong-type",
+        text=_claim(
+            '    requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com, count: "2"}}]\n'
+        ),
+        errors=((6, 'spec.devices.requests[0].exactly.count: must be a whole number, not "2"'),),
+    ),
+    BadObject(
+        name="wrong-value",
+        text=_claim(
+            "    requests:\n    - name: gpu\n      exactly:\n"
+            "        deviceClassName: gpu.nvidia.com\n        allocationMode: Some\n"
+        ),
+        errors=(
+            (
+                10,
+                "spec.devices.requests[0].exactly.allocationMode: must be All or ExactCount, not ",
+            ),
+        ),
+    ),
+    BadObject(
+        name="no-class",
+        text=_claim("    requests: [{name: gpu, exactly: {count: 1}}]\n"),
+        errors=((6, 'spec.devices.requests[0].exactly: missing field "deviceClassName"'),),
+    ),
+    BadObject(
+        name="resource-name-as-class",
+        text=_claim("    requests: [{name: gpu, exactly: {deviceClassName: nvidia.com/gpu}}]\n"),
+        errors=((6, 'spec.devices.requests[0].exactly.deviceClassName: "nvidia.com/gpu" is the '),),
+    ),
+    BadObject(
+        name="no-quantity",
+        text=_claim(
+            "    requests:\n    - name: gpu\n      exactly:\n"
+            "        deviceClassName: gpu.nvidia.com\n"
+            "        capacity: {requests: {memory: 10 GiB}}\n"
+        ),
+        errors=(
+            (10, "spec.devices.requests[0].exactly.capacity.requests.memory: must be a quantity"),
+        ),
+    ),
+    BadObject(
+        name="constraint-for-no-request",
+        text=_claim(
+            f"{REQUEST}    constraints:\n"
+            "    - {requests: [gpus], matchAttribute: gpu.nvidia.com/uuid}\n"
+        ),
+        errors=(
+            (8, 'spec.devices.constraints[0].requests[0]: no request of this claim is called "gp'),
+        ),
+    ),
+    BadObject(
+        name="pod-claim-with-source",
+        text=_pod(
+            "  resourceClaims:\n  - name: gpu\n    source: {resourceClaimTemplateName: t}\n"
+            "  containers: [{name: c, image: i, resources: {claims: [{name: gpu}]}}]\n"
+        ),
+        errors=((7, 'spec.resourceClaims[0]: unknown field "source": write resourceClaimName or'),),
+    ),
+    BadObject(
+        name="container-with-a-claim-that-is-not-there",
+        text=_pod(
+            f"{CLAIMS}  containers:\n  - name: c\n    image: i\n"
+            "    resources: {claims: [{name: gpu}, {name: gpus}]}\n"
+        ),
+        errors=(
+            (9, "spec.containers[0].resources.claims[1].name: spec.resourceClaims of this pod ha"),
+        ),
+    ),
+    BadObject(
+        name="half-a-gpu",
+        text=_pod(
+            "  containers:\n  - name: c\n    image: i\n"
+            "    resources: {limits: {nvidia.com/gpu: 500m}}\n"
+        ),
+        errors=((8, "spec.containers[0].resources.limits: nvidia.com/gpu must be a whole numbe"),),
+    ),
+    BadObject(
+        name="request-without-limit",
+        text=_pod(
+            "  containers:\n  - name: c\n    image: i\n"
+            "    resources: {requests: {nvidia.com/gpu: 1}}\n"
+        ),
+        errors=(
+            (8, "spec.containers[0].resources.requests: nvidia.com/gpu must have a limit of "),
+        ),
+    ),
+    BadObject(
+        name="data-twice",
+        text=(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n"
+            'data:\n  a: "version: v1"\ndata:\n  b: "version: v1"\n'
+        ),
+        errors=((6, "data: this key stands twice, and all but the last are dropped: make one of"),),
+    ),
+)

@@ -1,0 +1,133 @@
+"""Objects that a cluster refuses are errors with their lines; what it takes is none."""
+
+import pytest
+
+from bad_objects import BAD_OBJECTS, BadObject
+from dra_driver.validation.findings import check_manifest
+from dra_driver.validation.near_misses import is_near_miss
+
+GOOD = """\
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: t, annotations: null, labels: {a: b}}
+spec:
+  spec:
+    devices:
+      requests:
+      - name: gpu
+        firstAvailable:
+        - {name: a, deviceClassName: gpu.nvidia.com, count: 2, allocationMode: ""}
+        - {name: b, deviceClassName: mig.nvidia.com, capacity: {requests: {memory: 10Gi}}}
+      - name: other
+        exactly:
+          deviceClassName: gpu.nvidia.com
+          allocationMode: All
+          selectors:
+          - cel: {expression: "device.driver == 'gpu.nvidia.com' && device.attributes[
+              'gpu.nvidia.com'].resourceName == 'nvidia.com/gpu'"}
+      constraints: [{requests: [gpu/a, other], matchAttribute: resource.kubernetes.io/pcieRoot}]
+      config:
+      - requests: [gpu]
+        opaque: {driver: net.example.com, parameters: {any: {thing: [1]}}}
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: j}
+spec:
+  schedule: "* * * * *"
+  jobTemplate:
+    spec:
+      template:
+        spec:
+          resourceClaims: [{name: gpu, resourceClaimTemplateName: t}]
+          containers:
+          - name: c
+            image: i
+            ports: [{containerPort: 80}]
+            readinessProbe: {httpGet: {port: http}}
+            resources:
+              claims: [{name: gpu, request: other}]
+              requests: {cpu: 1.5, memory: 1Gi, nvidia.com/gpu: 1}
+              limits: {nvidia.com/gpu: "1", deviceclass.resource.kubernetes.io/gpu.nvidia.com: 1}
+---
+apiVersion: resource.k8s.io/v1beta2
+kind: DeviceTaintRule
+metadata: {name: r}
+---
+apiVersion: example.com/v1
+kind: DeviceClass
+"""
+
+
+@pytest.mark.parametrize("bad", BAD_OBJECTS, ids=lambda bad: str(bad.name))
+def test_what_a_cluster_refuses_is_an_error_at_its_line(bad: BadObject) -> None:
+    found = check_manifest(bad.text).findings
+    assert [one.line for one in found] == [line for line, _ in bad.errors]
+    for one, (_, text) in zip(found, bad.errors, strict=True):
+        assert one.text[: len(text)] == text
+    assert all(one.severity == "error" for one in found)
+
+
+def test_what_a_cluster_takes_is_no_finding() -> None:
+    report = check_manifest(GOOD)
+    assert report.findings == ()
+    assert report.objects == 3
+
+
+def test_the_objects_of_a_list_are_named_with_their_place_in_it() -> None:
+    inner = BAD_OBJECTS[0].text.replace("\n", "\n  ")
+    (finding,) = check_manifest(f"apiVersion: v1\nkind: List\nitems:\n- {inner}").findings
+    assert finding.text.startswith("items[0].apiVersion: gpu.resource.nvidia.com/v1alpha1 is of ")
+    assert finding.line == 4
+
+
+def test_a_kind_under_a_wrong_group_is_not_passed_over() -> None:
+    (finding,) = check_manifest("apiVersion: resources.k8s.io/v1\nkind: ResourceClaim\n").findings
+    assert finding.text == (
+        'apiVersion: a ResourceClaim is of resource.k8s.io/v1, not of "resources.k8s.io/v1"'
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gpu.nvidia.org", "gpus.nvidia.com", "nvidia.com/gpu", "gpu.nvida.com"),
+        *("mig.nvidia.com", "gpu.resource.nvidia.com", "nvidia.com", "GPU.nvidia.com"),
+    ],
+)
+def test_a_name_that_is_nearly_the_driver_s_is_a_warning(name: str) -> None:
+    text = GOOD.replace("net.example.com", name)
+    (finding,) = check_manifest(text).findings
+    assert (finding.line, finding.severity) == (22, "warning")
+    assert finding.text == (
+        f'spec.spec.devices.config[0].opaque.driver: "{name}" is not this driver: did you mean '
+        '"gpu.nvidia.com"?'
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gpu.nvidia.com", "compute-domain.nvidia.com", "gpu.amd.com", "gpu.example.com"),
+        *("nvidia", "dra.net", "gpu.intel.com"),
+    ],
+)
+def test_other_drivers_are_no_near_misses(name: str) -> None:
+    assert not is_near_miss(name)
+
+
+def test_a_near_miss_in_a_selector_is_a_warning() -> None:
+    (finding,) = check_manifest(
+        GOOD.replace("device.driver == 'gpu.nvidia.com'", "device.driver == 'gpu.nvidia.org'")
+    ).findings
+    assert (finding.line, finding.severity) == (17, "warning")
+    assert finding.text.endswith(
+        '.selectors[0].cel.expression: "gpu.nvidia.org" is not this driver: did you mean '
+        '"gpu.nvidia.com"?'
+    )
+
+
+def test_a_claim_that_no_container_names_is_a_warning() -> None:
+    (finding,) = check_manifest(GOOD.replace("claims: [{name: gpu, request: other}]", "")).findings
+    assert (finding.line, finding.severity) == (33, "warning")
+    assert 'no container has "gpu" in its resources.claims' in finding.text
