@@ -1,4 +1,4 @@
-"""Objects that no cluster takes, or of which it drops a part, each with what `validate` says.
+"""Objects that no cluster takes, each with what `validate` says, and objects that it takes.
 
 The same table is held against `dra-driver validate` and a real API server.
 """
@@ -188,3 +188,56 @@ BAD_OBJECTS = (
         errors=((6, "data: this key stands twice, and all but the last are dropped: make one of"),),
     ),
 )
+
+GOOD = """\
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: t, annotations: null, labels: {a: b}}
+spec:
+  spec:
+    devices:
+      requests:
+      - name: gpu
+        firstAvailable:
+        - {name: a, deviceClassName: gpu.nvidia.com, count: 2, allocationMode: ""}
+        - {name: b, deviceClassName: mig.nvidia.com, capacity: {requests: {memory: 10Gi}}}
+      - name: other
+        exactly:
+          deviceClassName: gpu.nvidia.com
+          allocationMode: All
+          selectors:
+          - cel: {expression: "device.driver == 'gpu.nvidia.com' && device.attributes[
+              'gpu.nvidia.com'].resourceName == 'nvidia.com/gpu'"}
+      constraints: [{requests: [gpu/a, other], matchAttribute: resource.kubernetes.io/pcieRoot}]
+      config:
+      - requests: [gpu]
+        opaque: {driver: net.example.com, parameters: {any: {thing: [1]}}}
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: j}
+spec:
+  schedule: "* * * * *"
+  jobTemplate:
+    spec:
+      template:
+        spec:
+          resourceClaims: [{name: gpu, resourceClaimTemplateName: t}]
+          containers:
+          - name: c
+            image: i
+            ports: [{containerPort: 80}]
+            readinessProbe: {httpGet: {port: http}}
+            resources:
+              claims: [{name: gpu, request: other}]
+              requests: {cpu: 1.5, memory: 1Gi, nvidia.com/gpu: 1}
+              limits: {nvidia.com/gpu: "1", deviceclass.resource.kubernetes.io/gpu.nvidia.com: 1}
+          restartPolicy: Never
+---
+apiVersion: resource.k8s.io/v1beta2
+kind: DeviceTaintRule
+metadata: {name: r}
+---
+apiVersion: example.com/v1
+kind: DeviceClass
+"""

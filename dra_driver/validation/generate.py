@@ -1,4 +1,4 @@
-"""Writes what is generated from the config models: JSON schemas and the admission policy.
+"""Writes what is generated from the config models: JSON schemas and the admission policies.
 
 In: a folder that stands for the repository's root. Out: files below it. `hack/generate` runs it,
 and compares its output with the repository's files to see whether they have drifted.
@@ -8,11 +8,13 @@ import json
 import sys
 from pathlib import Path
 
+from dra_driver.validation.near_miss_policy import near_miss_policy_yaml
 from dra_driver.validation.policy import policy_yaml
 from resource_nvidia_com.schema import json_schemas
 
 SCHEMAS = Path("api/resource_nvidia_com/v1beta1/schema")
 POLICY = Path("manifests/chart/files/claim-configs-policy.yaml")
+NEAR_MISSES = Path("manifests/chart/files/near-misses-policy.yaml")
 
 
 def generated() -> dict[Path, str]:
@@ -21,7 +23,7 @@ def generated() -> dict[Path, str]:
         SCHEMAS / f"{kind}.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
         for kind, schema in json_schemas().items()
     }
-    return {**schemas, POLICY: policy_yaml()}
+    return {**schemas, POLICY: policy_yaml(), NEAR_MISSES: near_miss_policy_yaml()}
 
 
 def write_generated(root: Path) -> None:

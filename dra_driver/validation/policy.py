@@ -20,13 +20,15 @@ NAME = "dra-driver-claim-configs"
 
 _WIDTH = 100
 
-_OPAQUE = (
+OPAQUE = (
     "dyn(object).spec.?devices.?config\n"  # a claim
     ".or(dyn(object).spec.?spec.?devices.?config)\n"  # a template
     ".or(dyn(object).spec.?config)\n"  # a class
     ".orValue([])"
 )
 _IS_OURS = f"it.?opaque.?driver.orValue('') == {literal(DRIVER_NAME)}"
+
+CHANGED = "request.operation == 'CREATE' || dyn(object).spec != dyn(oldObject).spec"
 
 _YAML = """\
 # Refuses claims, claim templates and DeviceClasses whose config for {driver} is wrong, when they
@@ -93,7 +95,7 @@ spec:
 def policy_checks() -> Checks:
     """Return the variables and validations of the policy."""
     found = checks(MODELS)
-    configs = f"{_OPAQUE}.map(it, {_IS_OURS}, it.opaque.parameters)"
+    configs = f"{OPAQUE}.map(it, {_IS_OURS}, it.opaque.parameters)"
     found.variables.insert(0, Variable(name=CONFIGS, expression=configs))
     return found
 
@@ -101,12 +103,11 @@ def policy_checks() -> Checks:
 def policy_yaml() -> str:
     """Return the manifest."""
     found = policy_checks()
-    changed = "request.operation == 'CREATE' || dyn(object).spec != dyn(oldObject).spec"
     return _YAML.format(
         driver=DRIVER_NAME,
         name=NAME,
-        ours=_line("      expression", f"{_OPAQUE}.exists(it, {_IS_OURS})"),
-        changed=_line("      expression", changed),
+        ours=line("      expression", f"{OPAQUE}.exists(it, {_IS_OURS})"),
+        changed=line("      expression", CHANGED),
         variables="\n".join(_variables(found.variables)),
         validations="\n".join(_validations(found.validations)),
     )
@@ -115,16 +116,16 @@ def policy_yaml() -> str:
 def _variables(variables: Iterable[Variable]) -> Iterator[str]:
     for one in variables:
         yield f"    - name: {one.name}"
-        yield _line("      expression", one.expression)
+        yield line("      expression", one.expression)
 
 
 def _validations(validations: Iterable[Validation]) -> Iterator[str]:
     for one in validations:
-        yield _line("    - expression", one.expression)
-        yield _line("      message", one.message)
+        yield line("    - expression", one.expression)
+        yield line("      message", one.message)
 
 
-def _line(key: str, text: str) -> str:
+def line(key: str, text: str) -> str:
     """Return a key of a list's item and a text, on one line if it fits and is plain to YAML."""
     line = f"{key}: {text}"
     if len(line) <= _WIDTH and ": " not in text and "\n" not in text:

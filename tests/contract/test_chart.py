@@ -388,6 +388,7 @@ def test_warnings_in_place_of_refusals(render: Render) -> None:
     actions = {one["metadata"]["name"]: one["spec"]["validationActions"] for one in bindings}
     assert actions == {
         "dra-driver-claim-configs": ["Warn", "Audit"],
+        "dra-driver-near-misses": ["Warn"],
         "dra-driver-own-node": ["Deny"],
         "dra-driver-own-claims": ["Deny"],
     }

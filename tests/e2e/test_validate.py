@@ -1,0 +1,106 @@
+"""A real API server refuses what `dra-driver validate` does, and warns of near misses too."""
+
+import json
+import subprocess
+
+import kubernetes_schema
+import pytest
+import yaml
+from testbed.api import Api, ApiStatusError
+from testbed.commands import wait_until
+from testbed.node import GpuNode
+
+from bad_objects import BAD_OBJECTS, GOOD, BadObject
+from dra_driver.validation.near_miss_policy import NEAR_MISSES
+from e2e.scene import NAMESPACE, claim_spec
+
+pytestmark = pytest.mark.e2e
+
+GROUPS = {"Pod": "/api/v1", "ConfigMap": "/api/v1", "CronJob": "/apis/batch/v1"}
+CLUSTER_WIDE = {"DeviceClass", "ResourceClass"}
+
+
+def create(api: Api, text: str) -> None:
+    """Have the API server judge a manifest as kubectl does with --validate=strict; keep nothing."""
+    value = yaml.safe_load(text)
+    kind = value["kind"]
+    group = GROUPS.get(kind, f"/apis/{value['apiVersion']}")
+    scope = "" if kind in CLUSTER_WIDE else f"/namespaces/{NAMESPACE}"
+    plural = f"{kind.lower()}{'es' if kind.endswith('Class') else 's'}"
+    path = f"{group}{scope}/{plural}?dryRun=All&fieldValidation=Strict"
+    headers = {"Accept": "application/json", "Content-Type": "application/yaml"}
+    status, answer = api._exchange("POST", path, text.encode(), headers)
+    if status >= 300:
+        raise ApiStatusError(status, answer.decode()[:500])
+
+
+@pytest.mark.parametrize("bad", BAD_OBJECTS, ids=lambda bad: str(bad.name))
+def test_what_validate_refuses_the_api_server_refuses(node: GpuNode, bad: BadObject) -> None:
+    with pytest.raises(ApiStatusError) as refusal:
+        create(node.cluster.api, bad.text)
+    assert refusal.value.code in {400, 404, 422}
+
+
+def test_what_validate_takes_the_api_server_takes(node: GpuNode) -> None:
+    for text in GOOD.split("---\n")[:2]:
+        create(node.cluster.api, text)
+
+
+def test_the_schemas_are_those_of_the_newest_api_server(node: GpuNode) -> None:
+    api = node.cluster.api
+    documents = [json.loads(api.request("GET", path)) for path in kubernetes_schema.DOCUMENTS]
+    version = json.loads(api.request("GET", "/version"))["gitVersion"].removeprefix("v")
+    stored = kubernetes_schema.FILE.read_text(encoding="utf-8")
+    known = json.loads(stored)["kubernetes"]
+    if _numbers(version) >= _numbers(known):
+        assert kubernetes_schema.text(version, kubernetes_schema.pruned(documents)) == stored
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def warnings(node: GpuNode, kind: str, spec: object) -> str:
+    """What kubectl prints as warnings when such an object is created."""
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": "near"}}
+    env = node.cluster.env
+    done = subprocess.run(
+        (
+            *(env["KUBECTL"], "--kubeconfig", env["KUBECONFIG"], "--namespace", NAMESPACE),
+            *("create", "--dry-run=server", "-f", "-"),
+        ),
+        input=json.dumps(body | {"spec": spec}).encode(),
+        capture_output=True,
+        check=True,
+    )
+    return done.stderr.decode()
+
+
+def test_a_near_miss_is_created_with_a_warning(node: GpuNode) -> None:
+    def with_driver(name: str) -> object:
+        opaque = {"driver": name, "parameters": {"any": "thing"}}
+        return {"devices": claim_spec()["devices"] | {"config": [{"opaque": opaque}]}}
+
+    def selecting(expression: str) -> object:
+        return {"selectors": [{"cel": {"expression": expression}}]}
+
+    right = claim_spec()["devices"]["requests"][0]["exactly"]
+    said = 'opaque.driver "gpu.nvidia.org" is not this driver: did you mean "gpu.nvidia.com"?'
+    wait_until(
+        lambda: said in warnings(node, "ResourceClaim", with_driver("gpu.nvidia.org")),
+        f"the policy {NEAR_MISSES} to be at work",
+        timeout=30,
+    )
+    assert warnings(node, "ResourceClaimTemplate", {"spec": with_driver("gpus.nvidia.com")})
+    assert warnings(node, "ResourceClaim", with_driver("compute-domain.nvidia.com")) == ""
+    assert "a selector names a driver" in warnings(
+        node, "DeviceClass", selecting("device.driver == 'gpu.nvida.com'")
+    )
+    own = "device.driver == 'gpu.nvidia.com' && device.attributes[\"gpu.nvidia.com\"].index == 0"
+    assert warnings(node, "DeviceClass", selecting(own)) == ""
+    for request in (
+        {"exactly": right | selecting("device.driver == 'gpu.nvidia.org'")},
+        {"firstAvailable": [{"name": "a"} | right | selecting("device.driver == 'nvidia.com'")]},
+    ):
+        spec = {"devices": {"requests": [{"name": "gpu"} | request]}}
+        assert "a selector names a driver" in warnings(node, "ResourceClaim", spec)
