@@ -1,6 +1,6 @@
 """What of a cluster says whether a pod or claim fits: read from the API server.
 
-In: how to ask it, and the name of a pod or claim. Out: an `Explanation`. Seven kinds of objects are
+In: how to ask it, and the name of a pod or claim. Out: an `Explanation`. Eight kinds of objects are
 read and nothing is written. Claims come last, so that of what happens in between nothing that is
 given out counts as free.
 """
@@ -16,6 +16,7 @@ from dra_driver.explain.fields import full_name, mapping, text
 from dra_driver.explain.nodes import Node, obstacles
 from dra_driver.explain.offer import Slice, TaintRule, read_slice
 from dra_driver.explain.pools import Offer
+from dra_driver.explain.refusals import refusals
 from dra_driver.explain.search import Rules
 from dra_driver.explain.summary import findings
 from dra_driver.explain.taken import Taken
@@ -86,7 +87,13 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
         taken=Taken.by(claims.values()),
     )
     answers = tuple(answers_to(demand, cluster))
-    return Explanation(demand=demand, answers=answers, findings=tuple(findings(demand, answers)))
+    refused = refusals(api, demand, answers, page=_PAGE, timeout=_TIMEOUT_SECONDS)
+    return Explanation(
+        demand=demand,
+        answers=answers,
+        findings=tuple(findings(demand, answers)),
+        refused=refused,
+    )
 
 
 def answers_to(demand: Demand, cluster: Cluster) -> Iterator[NodeAnswer]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from dra_driver.explain.answers import NodeAnswer, WishAnswer, devices_text
 from dra_driver.explain.demand import Allocated, Demand
+from dra_driver.explain.refusals import Refusal
 from dra_driver.explain.summary import Finding, names_text
 from dra_driver.explain.taken import users_text
 from dra_driver.table import aligned
@@ -21,6 +22,9 @@ _LOOKED_AT = (
 )
 
 
+_OF_REFUSED = (
+    "delete such a pod, or do what its reason says: nobody else gets its devices until then"
+)
 _OF_CLAIM = "On which nodes its pod may be is not looked at: ask for the pod."
 
 
@@ -32,11 +36,13 @@ class Explanation:
         demand: what is asked for.
         answers: what comes of it, node by node.
         findings: what is in the way.
+        refused: pods that have their devices and do not start: its own, and those in its way.
     """
 
     demand: Demand
     answers: tuple[NodeAnswer, ...]
     findings: tuple[Finding, ...]
+    refused: tuple[Refusal, ...] = ()
 
     @property
     def fits(self) -> bool | None:
@@ -72,6 +78,10 @@ def as_text(found: Explanation, *, wide: bool = False) -> str:
         lines += ["", "What is in the way:"]
         for each in found.findings:
             lines += _finding_lines(each)
+    if found.refused:
+        lines += ["", "Has devices and does not start:"]
+        lines += (f"  * pod {each.pod}: {each.why}" for each in found.refused)
+        lines.append(f"    -> {_OF_REFUSED}")
     if found.answers:
         lines += ["", *aligned([("NODE", "FITS", "WHY"), *_node_rows(found.answers)])]
     if wide and (rows := list(_device_rows(found.answers))):
@@ -196,6 +206,7 @@ def as_json(found: Explanation) -> str:
             {"title": one.title, "details": one.details, "advice": one.advice}
             for one in found.findings
         ],
+        "refused": [{"pod": one.pod, "why": one.why} for one in found.refused],
         "nodes": [_node_json(one) for one in found.answers],
     }
     return json.dumps(document, indent=2) + "\n"

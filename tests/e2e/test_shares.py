@@ -6,14 +6,21 @@ a cluster of its own beside the one of the other tests.
 
 import json
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from testbed import mps
-from testbed.api import Object
-from testbed.commands import wait_until
+from testbed.api import ApiStatusError, Object
+from testbed.claims import claim
+from testbed.cluster import COMMAND
+from testbed.commands import run, wait_until
+from testbed.driver import DRIVER_NAME
+from testbed.machine import DRIVER
 from testbed.pods import STAY, container, is_ready
 
+from charts import FOLDER
 from dra_driver.doctor.cluster_facts import Feature
 from dra_driver.simulator.profile import dump, load
 from e2e.kubernetes import counters_are_cheap, needs
@@ -208,6 +215,59 @@ def test_a_request_for_two_is_refused_with_the_reason_where_the_file_says_so(
     message = scene.warning(pod, "FailedPrepareDynamicResources")
     assert "asks for 2 of nvidia.com/gpu" in message
     assert "failRequestsGreaterThanOne; ask for 1" in message
+    kubeconfig = ("--kubeconfig", shares.node.cluster.env["KUBECONFIG"])
+    said = run((DRIVER, "explain", "pod", pod, "--namespace", NAMESPACE, *kubeconfig))
+    assert f"Has devices and does not start:\n  * pod {NAMESPACE}/{pod}: " in said
+    assert "asks for 2 of nvidia.com/gpu" in said
+
+
+@pytest.fixture
+def single_shares(shares: Shares, tmp_path: Path) -> Iterator[None]:
+    """The chart's policy for a share config that refuses requests for several shares."""
+    (tmp_path / "default").write_text(config("mps", 4))
+    name, template = "dra-driver", "templates/share-requests-policy.yaml"
+    cluster = shares.node.cluster
+    helm = Path(run((sys.executable, COMMAND, "fetch", "helm")).split()[1]) / "helm"
+    words = ("--namespace", name, "--show-only", template)
+    of_config = f"config.map.default={tmp_path / 'default'}"
+    text = run((helm, "template", name, FOLDER, *words, "--set-file", of_config))
+    cluster.kubectl("apply", "-f", "-", stdin=text)
+    cluster.api.create(claim("try"), NAMESPACE)
+    device = {"driver": DRIVER_NAME, "pool": cluster.node, "request": "gpu"}
+    results = [device | {"device": f"gpu-0-share-{index}-of-4"} for index in range(2)]
+    change = {"status": {"allocation": {"devices": {"results": results}}}}
+
+    def is_refused() -> bool:
+        try:
+            cluster.api.patch("ResourceClaim", "try", change, NAMESPACE, "/status?dryRun=All")
+        except ApiStatusError as error:
+            return "asks for several shares" in str(error)
+        return False
+
+    wait_until(is_refused, "the policy to be in force", timeout=30)
+    cluster.api.delete("ResourceClaim", "try", NAMESPACE)
+    yield
+    cluster.kubectl("delete", "-f", "-", stdin=text)
+
+
+@pytest.mark.usefixtures("single_shares")
+def test_where_the_chart_has_the_file_such_a_pod_waits_and_holds_no_share(
+    shares: Shares, scene: Scene
+) -> None:
+    shares.set(config("timeSlicing", 4, failRequestsGreaterThanOne=True), 4)
+    claims = scene.api.all("ResourceClaim", NAMESPACE)
+    pod = scene.pod(limits={GPU: 4})
+    message = scene.warning(pod, "FailedScheduling")
+    assert "asks for several shares, and here a request may have one" in message
+    assert "failRequestsGreaterThanOne; ask for 1" in message
+    assert "nodeName" not in scene.api.get("Pod", pod, NAMESPACE)["spec"]
+    others = [scene.pod(f"other-{number}", limits={GPU: 1}) for number in range(4)]
+    for other in others:
+        scene.running(other)
+    scene.delete(pod)
+    for other in others:
+        scene.delete(other)
+    assert len(scene.api.all("ResourceClaim", NAMESPACE)) == len(claims)
 
 
 def test_whole_gpus_are_offered_beside_their_shares_where_that_costs_the_scheduler_little(

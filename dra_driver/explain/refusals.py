@@ -1,0 +1,103 @@
+"""Pods that have devices and do not start, because a driver refuses to prepare them.
+
+In: an explanation, and how to ask the API server. Out: those pods among its own and among those
+that are in its way, each with the reason. Rules: the kubelet says it in an event of reason
+FailedPrepareDynamicResources, again at each try; the claim stays allocated all the while, so that
+nobody else gets its devices. Without the permission to read events nothing is said of it.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from dra_driver.errors import ApiError, NotFoundError
+from dra_driver.explain.answers import NodeAnswer
+from dra_driver.explain.demand import Demand
+from dra_driver.explain.fields import mapping, text
+from dra_driver.kube.resource import EVENTS, PODS, Resource
+from dra_driver.slices.pool import Object
+
+_REASON = "FailedPrepareDynamicResources"
+_LOOKED_AT = 10
+"""So many pods with such events are asked for; each is a request."""
+
+_Pod = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A pod, as namespace/name, and what its newest event says."""
+
+    pod: str
+    why: str
+
+
+class Reads(Protocol):
+    """What is needed of an API server."""
+
+    def get(
+        self, resource: Resource, name: str, *, namespace: str | None = None, timeout: float
+    ) -> dict[str, object]:
+        """Return one object."""
+        ...
+
+    def each(
+        self, resource: Resource, *, query: Mapping[str, str], page: int, timeout: float
+    ) -> Iterator[dict[str, object]]:
+        """Yield all objects of a kind, of all namespaces."""
+        ...
+
+
+def refusals(
+    api: Reads, demand: Demand, answers: tuple[NodeAnswer, ...], *, page: int, timeout: float
+) -> tuple[Refusal, ...]:
+    """Return the pods that do not start, of those that have what is asked for.
+
+    Raises:
+        UnavailableError: the API server cannot be reached.
+    """
+    pods = dict.fromkeys((*_own(demand), *_holders(answers)))
+    said: dict[_Pod, Object] = {}
+    if pods:
+        with suppress(ApiError):
+            query = {"fieldSelector": f"reason={_REASON}"}
+            for event in api.each(EVENTS, query=query, page=page, timeout=timeout):
+                about = mapping(event, "regarding")
+                pod = (text(about, "namespace"), text(about, "name"))
+                if pod in pods and text(event, "reason") == _REASON:
+                    said[pod] = max(said.get(pod, event), event, key=_time)
+    found = []
+    for (namespace, name), newest in list(said.items())[:_LOOKED_AT]:
+        with suppress(ApiError, NotFoundError):
+            pod_now = api.get(PODS, name, namespace=namespace, timeout=timeout)
+            if _still_waits(pod_now, newest):
+                found.append(Refusal(pod=f"{namespace}/{name}", why=text(newest, "note")))
+    return tuple(found)
+
+
+def _own(demand: Demand) -> Iterator[_Pod]:
+    for claim in demand.allocated:
+        namespace = claim.name.partition("/")[0]
+        yield from ((namespace, user) for user in claim.users)
+    metadata = mapping(demand.pod, "metadata")
+    if demand.on_node and metadata:
+        yield text(metadata, "namespace"), text(metadata, "name")
+
+
+def _holders(answers: tuple[NodeAnswer, ...]) -> Iterator[_Pod]:
+    for answer in answers:
+        for wish in answer.wishes:
+            for device in wish.devices:
+                for holder in device.reason.holders if device.reason else ():
+                    namespace = holder.claim.partition("/")[0]
+                    yield from ((namespace, user) for user in holder.users)
+
+
+def _still_waits(pod: Object, event: Object) -> bool:
+    is_the_same = text(mapping(pod, "metadata"), "uid") == text(mapping(event, "regarding"), "uid")
+    return is_the_same and text(mapping(pod, "status"), "phase") == "Pending"
+
+
+def _time(event: Object) -> str:
+    return text(event, "deprecatedLastTimestamp") or text(event, "eventTime")
