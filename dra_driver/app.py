@@ -160,6 +160,7 @@ class Driver:
             settings,
             self._session,
             watcher=lambda: self._watcher,
+            holders=lambda: self._claims.holdings,
             directory=self.paths.data_directory,
             boot_id=read_boot_id(roots.proc),
             on_change=self._on_health,
@@ -361,9 +362,8 @@ class Driver:
             self._device_health, may_begin=self._watcher.wait_until_looked
         )
         self._unlimited = UnlimitedMemory(self._claims.records, self._claim_events)
-        told = self._unlimited.beside(self._claim_status.beside(self._preparer))
-        told = ringing(told, self._health_stream.ring)
-        self._calls = ClaimCalls(told, self._metrics, clock=clock)
+        told = ringing(self._claim_status.beside(self._preparer), self._health_stream.ring)
+        self._calls = ClaimCalls(self._unlimited.beside(told), self._metrics, clock=clock)
         self._eviction = Eviction(
             self._kube,
             self._settings.node_name,
@@ -388,7 +388,7 @@ class Driver:
         with suppress(StateError):
             self._device_health()  # so that the first look tells already what claims have lost
         self._watcher.start()
-        self._health.start(self._metrics, self._claims.holdings, self._claim_events)
+        self._health.start(self._metrics, self._claim_events)
         self._take_over.run_first(self._watcher, FIRST_LOOK_SECONDS)
         self._plugin.start()
         self._health_stream.start()

@@ -71,6 +71,10 @@ class Watcher(Protocol):
 class Holders(Protocol):
     """Knows which claims hold something of a GPU (claims/holdings.py)."""
 
+    def still_holds(self, record: ClaimRecord) -> bool:
+        """Tell whether the claim is prepared as its record says, and has been since it was read."""
+        ...
+
     def users_of(self, gpu: GpuUuid) -> Iterable[ClaimRecord]:
         """Return their records. Raises StateError."""
         ...
@@ -100,6 +104,7 @@ class NodeHealth:
         session: Session,
         *,
         watcher: Callable[[], Watcher],
+        holders: Callable[[], Holders],
         directory: Path,
         boot_id: str,
         on_change: Callable[[], None],
@@ -111,6 +116,7 @@ class NodeHealth:
             settings: the driver's.
             session: its way to NVML.
             watcher: what looks by `look`.
+            holders: who knows the claims.
             directory: the driver's own.
             boot_id: of the present boot.
             on_change: called when other things are wrong than before.
@@ -121,6 +127,7 @@ class NodeHealth:
         """
         self._session = session
         self._watcher = watcher
+        self._holders = holders
         self._effects = {
             Severity.REMARK: Effect(settings.remark_effect),
             Severity.WARNING: Effect(settings.taint_warning),
@@ -138,7 +145,7 @@ class NodeHealth:
             on_change=on_change,
             on_begin=self._begun,
         )
-        self._sightings = Sightings()
+        self._sightings = Sightings[ClaimRecord](lambda record: holders().still_holds(record))
         self._listener: Listener | None = None
         self._news: queue.Queue[_News] = queue.Queue(_MOST_WAITING)
         self._teller: HealthEvents | None = None
@@ -152,7 +159,7 @@ class NodeHealth:
         self._ward.look(inventory)
         return inventory
 
-    def start(self, metrics: Metrics, holders: Holders, events: Events) -> None:
+    def start(self, metrics: Metrics, events: Events) -> None:
         """Begin to listen and to tell. It is started once."""
         self._metrics = metrics
         metrics.watch_ailments(tuple(Cause), tuple(Severity), self._count)
@@ -162,7 +169,7 @@ class NodeHealth:
             look=self._watcher().look_soon,
             clock=time.monotonic,
         )
-        self._teller = HealthEvents(self._news, holders, events)
+        self._teller = HealthEvents(self._news, self._holders(), events)
         self._listener.start()
         self._teller.start()
 
@@ -185,15 +192,17 @@ class NodeHealth:
         """Return what is published with the taints of what is not well."""
         return tainted(found, Health(ailments=self._ward.in_force(), effects=self._effects))
 
-    def of_device(self, device: RecordedDevice) -> DeviceHealth:
+    def of_device(self, record: ClaimRecord, device: RecordedDevice) -> DeviceHealth:
         """Return how a device of a claim is doing now.
 
         A MIG device that is asked for before the first look is missed by that one already.
         """
-        return health_of(device, self._watcher().current(), self._ward.in_force(), self._is_gone)
 
-    def _is_gone(self, device: RecordedMig) -> bool:
-        return self._sightings.is_gone(device.uuid, device.gpu)
+        def is_gone(mig: RecordedMig) -> bool:
+            uid = record.ref.uid
+            return self._sightings.is_gone(mig.uuid, mig.gpu, claim=uid, record=record)
+
+        return health_of(device, self._watcher().current(), self._ward.in_force(), is_gone)
 
     def _hear(self, event: GpuEvent) -> bool:
         excluded = self._watcher().current().excluded

@@ -98,6 +98,8 @@ class RecordStore:
     def peek(self, uid: ClaimUid) -> ClaimRecord | None:
         """Return the claim's record, or None for none and for a damaged one. Changes nothing.
 
+        It is the very object of the call before if the file was left alone in between.
+
         Raises:
             VersionError: a newer version of this driver prepared the claim.
             StateError: the disk cannot be read.

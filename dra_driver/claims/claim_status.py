@@ -73,13 +73,13 @@ class Condition:
     message: str = ""
 
 
-Conditions = Callable[[DeviceRecord], Sequence[Condition]]
+Conditions = Callable[[ClaimRecord, DeviceRecord], Sequence[Condition]]
 """Says how a device of a prepared claim is."""
 
 
-def prepared(device: DeviceRecord) -> Sequence[Condition]:
+def prepared(record: ClaimRecord, device: DeviceRecord) -> Sequence[Condition]:
     """Return what is true of every device of a prepared claim."""
-    del device
+    del record, device
     return (Condition(type="Ready", status=True, reason="Prepared"),)
 
 
@@ -105,7 +105,7 @@ def entries(
             Entry(
                 key=key,
                 data=_fitting(_data(record, device, inventory)),
-                conditions=_distinct(conditions(device)),
+                conditions=_distinct(conditions(record, device)),
             ),
         )
     return tuple(found[key] for key in sorted(found))

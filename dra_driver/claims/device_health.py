@@ -52,8 +52,8 @@ class DeviceHealth:
 
 WELL = DeviceHealth(wellness=Wellness.WELL, reason="Well")
 
-Judge = Callable[[RecordedDevice], DeviceHealth]
-"""Says how a device is doing."""
+Judge = Callable[[ClaimRecord, RecordedDevice], DeviceHealth]
+"""Says how a device of a claim is doing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ def reported(records: Iterable[ClaimRecord], judge: Judge) -> tuple[Reported, ..
     found: dict[tuple[str, str], DeviceHealth] = {}
     for record in records:
         for entry in record.devices:
-            key, health = (entry.pool, entry.name), judge(entry.device)
+            key, health = (entry.pool, entry.name), judge(record, entry.device)
             if key not in found or found[key].wellness < health.wellness:
                 found[key] = health
     return tuple(
@@ -126,8 +126,8 @@ def reported(records: Iterable[ClaimRecord], judge: Judge) -> tuple[Reported, ..
 def conditions(judge: Judge) -> Conditions:
     """Return what says of a device of a prepared claim that it is set up, and how it is doing."""
 
-    def of(device: DeviceRecord) -> Sequence[Condition]:
-        return (*prepared(device), condition(judge(device.device)))
+    def of(record: ClaimRecord, device: DeviceRecord) -> Sequence[Condition]:
+        return (*prepared(record, device), condition(judge(record, device.device)))
 
     return of
 

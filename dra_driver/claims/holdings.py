@@ -16,7 +16,7 @@ from dra_driver.claims.record import ClaimRecord, MakeMigDevices, RecordState
 from dra_driver.devices.kinds import GpuPart, overlap
 from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.devices.shares import ConsumableSlot, ShareStrategy
-from dra_driver.errors import ConflictError, VersionError
+from dra_driver.errors import ConflictError, StateError, VersionError
 from dra_driver.sharing.base import SharingPlan
 
 
@@ -80,6 +80,16 @@ class Holdings:
     def holds(self, record: ClaimRecord) -> bool:
         """Tell whether the record keeps others from its GPUs; after a reboot nothing uses them."""
         return self.is_of_this_boot(record) and record.state is not RecordState.RELEASED
+
+    def still_holds(self, record: ClaimRecord) -> bool:
+        """Tell whether the claim is prepared as it was when a record was read, and since then.
+
+        Prepared again in between, it has another record on disk, even if that says the same.
+        """
+        try:
+            return self.is_prepared(record) and self.records.peek(record.ref.uid) is record
+        except StateError:
+            return False
 
     def are_there(self) -> bool:
         """Tell whether a claim of this node holds anything, as far as this version can read.

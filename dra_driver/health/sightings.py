@@ -1,51 +1,60 @@
 """Which MIG devices of claims are gone: those that a look did not find, and should have.
 
-In: who asks for a MIG device of a prepared claim, which is there by then; the beginning and end of
-each look. Out: whether it is gone. A look says nothing of a device that may have been made after it
-began, so it counts for devices that had been asked for before. While MIG devices of a GPU cannot be
-listed, and while the GPU itself is away, what was known of them stays.
+In: each MIG device of a prepared claim, with the record that says so; the beginning and end of each
+look; whether a record still holds. Out: whether the device is gone. A record that held before a
+look began and still holds after it says that the driver left the device alone in between, so a look
+that did not find it tells of a loss. Once the claim is unprepared or prepared again, what was known
+of its devices is dropped: the UUID of a MIG device repeats when it is made again at the same place.
+While MIG devices of a GPU cannot be listed, and while the GPU itself is away, what was known stays.
 
 A GPU that is reset loses its MIG devices, and who may run nvidia-smi as root can destroy those that
 no process uses.
 """
 
 import threading
-from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import structlog
 
 from dra_driver.devices.model import GpuUuid, Inventory, MigUuid
 
-MOST_DEVICES = 4096
-"""Remembered; far more than a node has at a time, so that only what nobody asks for is dropped."""
-
 log = structlog.get_logger()
+
+Record = TypeVar("Record")
 
 
 @dataclass(slots=True, kw_only=True)
-class _Asked:
+class _Asked(Generic[Record]):
     """A MIG device that is asked for.
 
     Attributes:
+        record: of the claim that has it.
         gpu: the GPU that it is on.
         after: how many looks had begun when it was first asked for.
         is_gone: whether the latest look that can tell did not find it.
     """
 
+    record: Record
     gpu: GpuUuid
     after: int
     is_gone: bool = False
 
 
-class Sightings:
-    """Remembers which MIG devices looks have found. Methods may be called from any thread."""
+class Sightings(Generic[Record]):
+    """Remembers which MIG devices looks have found. Methods may be called from any thread.
 
-    def __init__(self) -> None:
+    `still_holds` tells whether a claim has been neither unprepared nor prepared again since its
+    record was read.
+    """
+
+    def __init__(self, still_holds: Callable[[Record], bool]) -> None:
         """Begin with no look and no device."""
+        self._still_holds = still_holds
         self._lock = threading.Lock()
         self._begun = 0
-        self._asked: OrderedDict[MigUuid, _Asked] = OrderedDict()
+        self._asked: dict[tuple[str, MigUuid], _Asked[Record]] = {}
 
     def begin(self) -> int:
         """Note that a look begins; return its number, for `end`."""
@@ -61,23 +70,32 @@ class Sightings:
                 listed.add(gpu.uuid)
                 found |= {one.uuid for one in (gpu.mig.devices if gpu.mig else ())}
         with self._lock:
-            changed = []
-            for uuid, one in self._asked.items():
+            held = {key: one for key, one in self._asked.items() if self._still_holds(one.record)}
+            self._asked = held
+            changed = {}
+            for (_, uuid), one in held.items():
                 is_gone = uuid not in found
                 if one.gpu in listed and one.after < number and is_gone != one.is_gone:
                     one.is_gone = is_gone
-                    changed.append((uuid, one.gpu, is_gone))
-        for uuid, on, is_gone in changed:
-            if is_gone:
-                log.warning("mig device of a claim is gone", mig_device=uuid, gpu=on)
+                    changed[uuid] = one
+        for uuid, one in changed.items():
+            if one.is_gone:
+                log.warning("mig device of a claim is gone", mig_device=uuid, gpu=one.gpu)
             else:
-                log.info("mig device of a claim is back", mig_device=uuid, gpu=on)
+                log.info("mig device of a claim is back", mig_device=uuid, gpu=one.gpu)
 
-    def is_gone(self, device: MigUuid, gpu: GpuUuid) -> bool:
-        """Tell whether a MIG device that a prepared claim has is not there any more."""
+    def is_gone(self, device: MigUuid, gpu: GpuUuid, *, claim: str, record: Record) -> bool:
+        """Tell whether a MIG device that a prepared claim has is not there any more.
+
+        Args:
+            device: the MIG device.
+            gpu: the GPU that it is on.
+            claim: UID of the claim.
+            record: the claim's, as it was read.
+        """
         with self._lock:
-            one = self._asked.setdefault(device, _Asked(gpu=gpu, after=self._begun))
-            self._asked.move_to_end(device)
-            if len(self._asked) > MOST_DEVICES:
-                self._asked.popitem(last=False)
+            one = self._asked.get((claim, device))
+            if one is None or one.record is not record:
+                one = _Asked(record=record, gpu=gpu, after=self._begun)
+                self._asked[claim, device] = one
             return one.is_gone

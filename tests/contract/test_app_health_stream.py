@@ -1,6 +1,8 @@
 """The whole driver as a process, as it tells a kubelet how the devices of claims are doing."""
 
+import random
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +15,7 @@ from testbed.kubelet import ClaimName, KubeletClient
 
 from apiserver.server import ApiServer
 from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
+from dra_driver.simulator.machine import Machine
 from worlds.process import SLICES, ProcessNode, eventually
 from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of
 
@@ -34,6 +37,7 @@ class Told:
         self.health: dict[str, int] = {}
         self.messages: dict[str, str] = {}
         self.sent = 0
+        self.ever: set[int] = set()
         self._stream = kubelet.watch_health(version)
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -45,6 +49,7 @@ class Told:
     def _take(self, message: Any) -> None:
         self.messages = {one.device.device_name: one.message for one in message.devices}
         self.health = {one.device.device_name: one.health for one in message.devices}
+        self.ever |= {*self.health.values()}
         self.sent += 1
 
     def wait(self, wanted: dict[str, int], seconds: float = 30) -> None:
@@ -177,3 +182,62 @@ def test_a_warning_leaves_it_healthy_with_words(node: ProcessNode) -> None:
         report(machine, uuid_of(machine, 1), Health(gpu="1", uncorrected=3))
         eventually(lambda: told.messages.get("gpu-1"), "a message")
         assert told.health == {"gpu-1": HEALTHY}
+
+
+PLACE = "gpu-0-mig-1g10gb-19-4"
+
+
+def with_mig(node: ProcessNode, kubelet: KubeletClient) -> tuple[Machine, Told]:
+    """Start on a GPU in MIG mode whose MIG devices are made for claims."""
+    machine = machine_of(node, "h100x8", KNOWS_NO_RECOVERY)
+    machine.set_mig_mode(uuid_of(machine, 0), enabled=True)
+    node.driver.env["MIG"] = "on-demand"
+    return machine, start(node, kubelet)
+
+
+def cycle(node: ProcessNode, kubelet: KubeletClient, name: str) -> Iterator[None]:
+    """Prepare a claim on the one place, and unprepare it at the next step."""
+    claim = ClaimName(namespace="default", name=name, uid=f"uid-{name}")
+    if claim.uid not in {one["metadata"]["uid"] for one in node.api.objects("resourceclaims")}:
+        node.allocate(name, PLACE)
+    kubelet.must_prepare(claim)
+    yield
+    kubelet.must_unprepare(claim)
+    yield
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_mig_devices_that_claims_come_and_go_with_are_well_and_no_loss(
+    node: ProcessNode, seed: int
+) -> None:
+    dice = random.Random(seed)  # noqa: S311 (cases, no secrets)
+    with KubeletClient(node.place.registry) as kubelet:
+        _, told = with_mig(node, kubelet)
+        for _ in range(12):
+            for _ in cycle(node, kubelet, dice.choice("abc")):
+                time.sleep(dice.choice((0, 0.3, 1.2)))  # a look is every half second
+        prepared(node, kubelet, last=PLACE)
+        told.wait({PLACE: HEALTHY})
+        time.sleep(1.2)
+        assert told.ever == {HEALTHY}, told.messages
+        assert node.driver.events("mig device of a claim is gone") == []
+
+
+def test_a_lost_mig_device_is_told_of_its_own_claim_and_not_of_the_next_one_there(
+    node: ProcessNode,
+) -> None:
+    with KubeletClient(node.place.registry) as kubelet:
+        machine, told = with_mig(node, kubelet)
+        for name in ("one", "two"):
+            steps = cycle(node, kubelet, name)
+            next(steps)
+            told.wait({PLACE: HEALTHY})
+            assert told.ever == {HEALTHY}, told.messages
+            time.sleep(1)
+            (lost,) = machine.mig_devices(uuid_of(machine, 0))
+            machine.destroy_mig(lost.uuid)
+            told.wait({PLACE: UNHEALTHY}, SOON)
+            next(steps)
+            told.wait({})
+            told.ever.clear()
+        assert len(node.driver.events("mig device of a claim is gone")) == 2

@@ -18,6 +18,7 @@ from apiserver.server import ApiServer
 from dra_driver.claims.claim_status import Condition
 from dra_driver.claims.devices import DeviceRecord
 from dra_driver.claims.model import ClaimRef, ClaimUid
+from dra_driver.claims.record import ClaimRecord
 from dra_driver.claims.status_writer import MANAGER, StatusTiming, StatusWriter
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.kubeconfig import from_kubeconfig
@@ -62,7 +63,7 @@ class Place:
             conditions=self._conditions,
         )
 
-    def _conditions(self, device: DeviceRecord) -> list[Condition]:
+    def _conditions(self, _record: ClaimRecord, _device: DeviceRecord) -> list[Condition]:
         return self.conditions
 
     def say_of_nic(self) -> None:

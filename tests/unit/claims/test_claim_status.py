@@ -206,7 +206,7 @@ def test_of_what_is_too_long_for_the_api_the_identity_stays() -> None:
 
 
 def test_conditions_come_from_who_knows_one_of_each_type_and_eight_at_most() -> None:
-    def sick(device: DeviceRecord) -> list[Condition]:
+    def sick(_: ClaimRecord, device: DeviceRecord) -> list[Condition]:
         lost = Condition(type="Ready", status=False, reason="GPULost", message=device.name * 999)
         return [Condition(type="Ready", status=True, reason="A"), lost] + [
             Condition(type=f"Other{number}", status=None, reason="B") for number in range(9)
@@ -228,7 +228,7 @@ def test_a_condition_keeps_since_when_it_has_been_so() -> None:
     assert again == before
     assert are_stored(wanted, before)
 
-    def not_ready(_: DeviceRecord) -> list[Condition]:
+    def not_ready(_: ClaimRecord, __: DeviceRecord) -> list[Condition]:
         return [Condition(type="Ready", status=False, reason="GPULost")]
 
     changed = entries(make.record(GPU), NODE, not_ready)

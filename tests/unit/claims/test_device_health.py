@@ -156,7 +156,7 @@ def claim(*devices: tuple[str, Device]) -> ClaimRecord:
 
 
 def test_each_device_is_reported_once_with_the_worst_of_it() -> None:
-    def judge(device: RecordedDevice) -> DeviceHealth:
+    def judge(_: ClaimRecord, device: RecordedDevice) -> DeviceHealth:
         return health_of(device, NODE, {WHOLE.uuid: ailing(tables.XIDS[79])})
 
     records = [claim(("gpu-9", MIG), ("gpu-1", WHOLE)), claim(("gpu-9", WHOLE), ("gpu-0", MIG))]

@@ -6,7 +6,6 @@ from structlog.testing import capture_logs
 
 import make
 from dra_driver.devices.model import Inventory, MigDevice
-from dra_driver.health import sightings
 from dra_driver.health.sightings import Sightings
 
 ONE = make.mig_device(0, "1g.10gb", 2)
@@ -19,16 +18,20 @@ def node(*devices: MigDevice, problem: str | None = None) -> Inventory:
 
 
 class Looks:
-    """Looks, one after the other, and who asks between them."""
+    """Looks, one after the other, and the claims that ask between them."""
 
     def __init__(self) -> None:
-        self.seen = Sightings()
+        self.records = {"claim": object()}
+        self.seen = Sightings[object](lambda record: record in self.records.values())
 
     def find(self, inventory: Inventory) -> None:
         self.seen.end(self.seen.begin(), inventory)
 
-    def gone(self, *devices: MigDevice) -> list[bool]:
-        return [self.seen.is_gone(one.uuid, one.parent) for one in devices]
+    def gone(self, *devices: MigDevice, claim: str = "claim") -> list[bool]:
+        record = self.records[claim]
+        return [
+            self.seen.is_gone(one.uuid, one.parent, claim=claim, record=record) for one in devices
+        ]
 
 
 def test_what_a_look_does_not_find_is_gone_until_one_does() -> None:
@@ -82,12 +85,54 @@ def test_a_gpu_whose_mig_mode_is_off_has_none() -> None:
     assert looks.gone(ONE) == [True]
 
 
-def test_what_nobody_asks_for_any_more_is_forgotten_first() -> None:
+def test_what_a_claim_gave_back_is_no_loss_of_it_nor_of_the_next_claim_there() -> None:
     looks = Looks()
-    looks.gone(ONE, TWO)
+    looks.gone(ONE)
+    looks.find(node(ONE))
+    del looks.records["claim"]
+    with capture_logs() as logs:
+        looks.find(node())
+        looks.records["next"] = object()
+        assert looks.gone(ONE, claim="next") == [False]
+        looks.find(node(ONE))
+    assert logs == []
+
+
+def test_what_a_claim_lost_is_no_loss_of_the_next_claim_there() -> None:
+    looks = Looks()
+    looks.gone(ONE)
     looks.find(node())
-    for number in range(sightings.MOST_DEVICES - 1):
-        looks.gone(replace(ONE, uuid=f"MIG-{number}"))  # type: ignore[arg-type]
-        looks.gone(TWO)
-    assert looks.gone(TWO) == [True]
-    assert looks.gone(ONE) == [False]  # as one that is asked for the first time
+    assert looks.gone(ONE) == [True]
+    del looks.records["claim"]
+    looks.records["next"] = object()
+    assert looks.gone(ONE, claim="next") == [False]
+
+
+def test_a_claim_prepared_again_during_a_look_has_lost_nothing() -> None:
+    looks = Looks()
+    looks.gone(ONE)
+    number = looks.seen.begin()
+    looks.records["claim"] = object()
+    looks.seen.end(number, node())
+    assert looks.gone(ONE) == [False]
+    looks.find(node(ONE))
+    assert looks.gone(ONE) == [False]
+
+
+def test_a_claim_prepared_again_after_a_loss_is_well_at_once() -> None:
+    looks = Looks()
+    looks.gone(ONE)
+    looks.find(node())
+    looks.records["claim"] = object()
+    assert looks.gone(ONE) == [False]
+
+
+def test_what_several_claims_share_is_lost_to_each_that_still_has_it() -> None:
+    looks = Looks()
+    looks.records["other"] = object()
+    looks.gone(ONE)
+    looks.gone(ONE, claim="other")
+    looks.find(node())
+    del looks.records["claim"]
+    looks.find(node())
+    assert looks.gone(ONE, claim="other") == [True]
