@@ -6,6 +6,11 @@ that entries of other drivers stay; where that cannot be, by a merge. No pod wai
 only rings, and what the API server refuses harms no claim. What it holds already is not written
 again, also not after a restart.
 
+What fails for one claim waits for that claim alone: an admission policy may refuse one, a webhook
+may fail for one namespace, and a right may hold in some namespaces only. All wait only if the API
+server does not accept the driver's credentials, or fails for two claims in a row. Who has waited
+longest is next.
+
 Entries of a claim that was unprepared are taken out if it is still allocated after a while; else
 the API server has dropped them. A process that ends in that while leaves them there, until the
 claim is prepared again or gives its devices back.
@@ -19,6 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Protocol
 
 import structlog
@@ -50,6 +56,7 @@ from dra_driver.claims.telling import Claims, Telling, ringing
 from dra_driver.claims.validity import has_devices_of
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import (
+    AccessError,
     ApiError,
     ConfigError,
     DriverError,
@@ -62,6 +69,9 @@ from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.resource import RESOURCE_CLAIMS, Resource
 
 log = structlog.get_logger()
+
+_REFUSED = "claim status refused"
+_LATER = "claim status not written yet"
 
 MANAGER = f"{DRIVER_NAME}/dra-driver"
 """The field manager; there is one for the drivers of all nodes, as a claim is on one at a time."""
@@ -83,13 +93,13 @@ class StatusTiming:
 
     first_retry: float = 1.0
     longest_retry: float = 60.0
-    """While the API server is away."""
+    """After the API server failed, for a claim or for all."""
 
     stale_retry: float = 1.0
     """After somebody changed the claim at the same time."""
 
     refused_retry: float = 600.0
-    """After a refusal, as rights may be granted later."""
+    """For a claim, after a refusal, as rights may be granted and policies changed later."""
 
     request_timeout: float = 10.0
 
@@ -136,11 +146,13 @@ class _Told:
         ref: the claim.
         entries: what the API server has of this driver; None while that is not known.
         due: when there may be a next request for it.
+        backoff: its own, while the API server fails.
         is_gone: it was unprepared.
         said: of which refusal the log has told.
     """
 
     ref: ClaimRef
+    backoff: Backoff
     entries: tuple[Entry, ...] | None = None
     due: float = 0.0
     is_gone: bool = False
@@ -181,11 +193,13 @@ class StatusWriter(Background):
         self._may_begin = may_begin
         self._timing = timing
         self._bell = threading.Event()
-        self._backoff = Backoff(first=timing.first_retry, most=timing.longest_retry, random=jitter)
+        self._jitter = jitter
+        self._backoff = self._new_backoff()
+        self._failed_for: ClaimRef | None = None
+        """The claim for which the API server failed, if it has not answered since."""
         self._told: dict[ClaimUid, _Told] = {}
         self._paused_until = -math.inf
         self._next = math.inf
-        self._has_written = False
         self._is_dropped = False
         self._said = ""
 
@@ -217,24 +231,32 @@ class StatusWriter(Background):
         self._next = self._clock() + self._timing.period
         inventory = self._inventory.current()
         others: set[ClaimUid] = set()  # being prepared, or prepared before a reboot
+        todo: list[tuple[_Told, Callable[[], None]]] = []
         for record in self._claims.records.readable():
             uid = record.ref.uid
             if record.state is RecordState.RELEASED:
                 continue
             others.add(uid)
             if self._claims.holdings.is_prepared(record) and record.ref.name:
-                told = self._told.setdefault(uid, _Told(ref=record.ref))
+                told = self._told.get(uid) or _Told(ref=record.ref, backoff=self._new_backoff())
+                self._told[uid] = told
                 if told.is_gone:
                     told.is_gone, told.due = False, 0.0
                 wanted = entries(record, inventory, self._conditions)
                 if told.entries != wanted:
-                    self._attempt(told, partial(self._write, told, record, wanted))
+                    todo.append((told, partial(self._write, told, record, wanted)))
         for uid in self._told.keys() - others:
             told = self._told[uid]
             if not told.is_gone:
                 told.is_gone = True
                 told.due = self._clock() + self._timing.withdraw_after
-            self._attempt(told, partial(self._withdraw, uid, told))
+            todo.append((told, partial(self._withdraw, uid, told)))
+        for told, work in sorted(todo, key=lambda one: one[0].due):
+            self._attempt(told, work)
+
+    def _new_backoff(self) -> Backoff:
+        timing = self._timing
+        return Backoff(first=timing.first_retry, most=timing.longest_retry, random=self._jitter)
 
     def _run(self) -> None:
         while not self._stop.is_set() and not self._may_begin(1.0):
@@ -261,26 +283,44 @@ class StatusWriter(Background):
         try:
             work()
         except UnavailableError as error:
-            self._say("claim status not written yet", str(error))
-            self._paused_until = now + max(self._backoff.delay(), error.retry_after or 0.0)
-            return self._paused_until
+            least = error.retry_after or 0.0
+            told.due = now + max(told.backoff.delay(), least)
+            if self._failed_for in {None, told.ref}:
+                self._say_of(told, _LATER, error)
+            else:
+                self._pause(_LATER, error, least)
+            self._failed_for = told.ref
+            return told.due
         except StaleError as error:
             log.debug("claim status changed meanwhile", claim=str(told.ref), reason=str(error))
             told.due = now + self._timing.stale_retry
         except ApiError as error:
+            if error.status == HTTPStatus.UNAUTHORIZED:
+                self._pause("claim status not written", error)
+                return self._paused_until
             told.due = now + self._timing.refused_retry
-            if not self._has_written:
-                # It is not this claim's fault: the right is missing, and one request says so.
-                self._say("claim status not written", str(error))
-                self._paused_until = told.due
-            elif told.said != str(error):
-                log.warning("claim status refused", claim=str(told.ref), reason=str(error))
-                told.said = str(error)
+            if isinstance(error, AccessError) and told.said != _REFUSED:
+                self._say("claim status not written", str(error))  # a right, which many may need
+                told.said = _REFUSED
+            self._say_of(told, _REFUSED, error)
         else:
-            self._backoff.reset()
+            told.due, told.said = -math.inf, ""
+            told.backoff.reset()
             self._said = ""
-            return math.inf
-        return told.due
+        self._failed_for = None
+        self._backoff.reset()
+        return told.due if told.due > now else math.inf
+
+    def _say_of(self, told: _Told, event: str, error: DriverError) -> None:
+        """Log once what keeps one claim from being told of, until it is."""
+        if told.said != event:
+            log.warning(event, claim=str(told.ref), reason=str(error))
+        told.said = event
+
+    def _pause(self, event: str, error: DriverError, least: float = 0.0) -> None:
+        """Leave all claims alone for a while, at least for so many seconds."""
+        self._paused_until = self._clock() + max(self._backoff.delay(), least)
+        self._say(event, str(error))
 
     def _write(self, told: _Told, record: ClaimRecord, wanted: tuple[Entry, ...]) -> None:
         """Have the API server say this of a prepared claim."""
@@ -291,7 +331,6 @@ class StatusWriter(Background):
             complete = kept(wanted, stored)
             if not are_stored(complete, stored):
                 answer = self._send(applied(told.ref, complete, stored, self._time()), found)
-                self._has_written = True
                 self._look_at_dropped(is_dropped=not stored_entries(answer))
         # Of a claim that is gone or has other devices now there is nothing to say.
         told.entries = wanted

@@ -37,10 +37,11 @@ class Seen:
 
 @dataclass(kw_only=True)
 class Fault:
-    """Something to do to the next `times` requests of a verb on a kind (None matches every one)."""
+    """Something to do to the next `times` requests of a verb on an object (None matches any)."""
 
     verb: str | None = None
     plural: str | None = None
+    name: str | None = None
     status: int | None = None
     message: str = "injected"
     retry_after: int | None = None
@@ -48,8 +49,9 @@ class Fault:
     hang_up: bool = False
     times: float = 1
 
-    def covers(self, verb: str, plural: str) -> bool:
-        return self.times > 0 and self.verb in {None, verb} and self.plural in {None, plural}
+    def covers(self, verb: str, plural: str, name: str | None) -> bool:
+        asked = ((self.verb, verb), (self.plural, plural), (self.name, name))
+        return self.times > 0 and all(mine in {None, one} for mine, one in asked)
 
 
 Page = Callable[[Object], Object]
@@ -68,7 +70,7 @@ class Api(Protocol):
     granted: AbstractSet[tuple[str, str]] | None
     node: str
 
-    def take_fault(self, verb: str, plural: str) -> Fault | None: ...
+    def take_fault(self, verb: str, plural: str, name: str | None) -> Fault | None: ...
 
     def note(self, entry: Seen) -> None: ...
 
@@ -181,7 +183,8 @@ class Connection(BaseHTTPRequestHandler):
 
     def _fault(self, target: Target | None) -> bool:
         """Do to this request what a test asked for; say whether that was the answer."""
-        fault = self.api.take_fault(self.verb, target.kind.plural if target else "")
+        plural, name = (target.kind.plural, target.name) if target else ("", None)
+        fault = self.api.take_fault(self.verb, plural, name)
         if fault is None:
             return False
         time.sleep(fault.delay)

@@ -155,10 +155,10 @@ class ApiServer:
         path.write_text(yaml.safe_dump(config), encoding="utf-8")
         return path
 
-    def take_fault(self, verb: str, plural: str) -> Fault | None:
+    def take_fault(self, verb: str, plural: str, name: str | None) -> Fault | None:
         with self.logged:
             for fault in self.faults:
-                if fault.covers(verb, plural):
+                if fault.covers(verb, plural, name):
                     fault.times -= 1
                     return fault
         return None

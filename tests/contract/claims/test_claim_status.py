@@ -330,7 +330,7 @@ def test_an_api_server_that_is_away_is_waited_for_and_said_once(place: Place) ->
     assert len(place.status()) == 1
 
 
-def test_a_missing_right_is_said_once_and_asked_for_seldom(place: Place, tmp_path: Path) -> None:
+def test_a_missing_right_is_said_once_and_asked_for_seldom(place: Place) -> None:
     server = place.server
     server.put(*(make.claim_object(f"gpu-{n}", uid=f"uid-{n}", name=f"c-{n}") for n in range(4)))
     for number in range(4):
@@ -342,29 +342,63 @@ def test_a_missing_right_is_said_once_and_asked_for_seldom(place: Place, tmp_pat
             place.look(10)
     assert [one["event"] for one in logs] == ["claim status not written"]
     assert "grant the verb 'patch' on resourceclaims/status.resource.k8s.io" in logs[0]["reason"]
-    assert len(server.seen("patch")) == 1
+    assert len(server.seen("patch")) == 4
     # Once it is granted they are written by themselves.
     server.granted = None
     place.look(StatusTiming().refused_retry)
     assert all(one["status"].get("devices") for one in server.objects("resourceclaims"))
 
 
-def test_a_refusal_of_one_claim_keeps_no_other_from_its_status(place: Place) -> None:
-    place.driver.prepare(place.put("gpu-1"))
-    place.look()
-    place.server.put(
-        *(make.claim_object(f"gpu-{n}", uid=f"uid-{n}", name=f"c-{n}") for n in (2, 3))
-    )
-    for number in (2, 3):
-        ref = ClaimRef(uid=ClaimUid(f"uid-{number}"), namespace="default", name=f"c-{number}")
+REFUSALS = {
+    "a rule of the API": ({"status": 422}, "claim status refused"),
+    "an admission policy": ({"status": 403}, "claim status not written"),
+    "a policy with another status": ({"status": 405}, "claim status refused"),
+    "a webhook that fails": ({"status": 500}, "claim status not written yet"),
+    "a webhook that is slow": ({"status": 504}, "claim status not written yet"),
+    "another writer": ({"status": 409}, ""),
+}
+
+
+@pytest.mark.parametrize(("fault", "said"), REFUSALS.values(), ids=REFUSALS)
+def test_what_fails_for_one_claim_keeps_no_other_from_its_status(
+    place: Place, fault: dict[str, Any], said: str
+) -> None:
+    names = [f"c-{number}" for number in range(4)]
+    for number, name in enumerate(names):  # the bad one has the lowest UID
+        place.server.put(make.claim_object(f"gpu-{number}", uid=f"uid-{number}", name=name))
+        ref = ClaimRef(uid=ClaimUid(f"uid-{number}"), namespace="default", name=name)
         place.driver.prepare(ref)
-    place.server.fail("patch", "resourceclaims", status=422, message="no such entry")
+    place.server.fail("patch", "resourceclaims", name=names[0], times=1000, **fault)
+
+    def told() -> list[str]:
+        claims = place.server.objects("resourceclaims")
+        return [one["metadata"]["name"] for one in claims if one["status"].get("devices")]
+
     with structlog.testing.capture_logs() as logs:
         place.look()
-        place.look(1)
-    assert [one["event"] for one in logs] == ["claim status refused"]
-    told = [bool(one["status"].get("devices")) for one in place.server.objects("resourceclaims")]
-    assert sorted(told) == [False, True, True]
+        assert told() == names[1:]
+        for _ in range(20):
+            place.look(100)
+    assert [one["event"] for one in logs if one["log_level"] == "warning"] == [said] * bool(said)
+    place.server.faults.clear()
+    place.look(600)
+    assert told() == names
+
+
+def test_after_an_outage_claims_that_have_waited_longest_are_first(place: Place) -> None:
+    for number in range(4):
+        name = f"c-{number}"
+        place.server.put(make.claim_object(f"gpu-{number}", uid=f"uid-{number}", name=name))
+        ref = ClaimRef(uid=ClaimUid(f"uid-{number}"), namespace="default", name=name)
+        place.driver.prepare(ref)
+    place.server.fail("get", "resourceclaims", status=503, times=2)
+    before = len(place.server.seen("get", "resourceclaims"))
+    place.look()
+    asked = place.server.seen("get", "resourceclaims")[before:]
+    assert len(asked) == 2  # the second failure in a row is the API server's
+    place.look(StatusTiming().first_retry)
+    names = [one.name for one in place.server.seen("get", "resourceclaims")]
+    assert names[before:] == ["c-0", "c-1", "c-2", "c-3", "c-0", "c-1"]
 
 
 def test_an_api_server_without_the_feature_is_noticed_once(place: Place) -> None:
