@@ -5,7 +5,7 @@ and what the claim's own status says in the cluster (claims/claim_status.py): th
 both. Pure.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from dra_driver.claims.devices import DeviceRecord
@@ -47,6 +47,41 @@ def description_of(record: ClaimRecord, device: DeviceRecord) -> Description:
     if plan is None or key is None or plan.strategy not in _DESCRIBE:
         return Description()
     return _DESCRIBE[plan.strategy](plan, key)
+
+
+def memory_limit(record: ClaimRecord, devices: Iterable[DeviceRecord]) -> int | None:
+    """Return the MiB that a claim may have of a GPU or MIG device; None if nothing limits it.
+
+    What a claim has there under one plan, as shares that add up, is limited together: each of its
+    devices is described with the limit of all.
+
+    Args:
+        record: the claim's.
+        devices: all that it has of the GPU or MIG device.
+
+    Raises:
+        StateError: the record's plan cannot be read.
+    """
+    limits: dict[int, int] = {}
+    for device in devices:
+        plan = _plan_of(record, device)
+        limit = None if plan is None else _memory_limit(plan, device)
+        if limit is None:
+            return None
+        limits[id(plan)] = max(limit, limits.get(id(plan), 0))
+    return sum(limits.values()) if limits else None
+
+
+def _memory_limit(plan: SharingPlan, device: DeviceRecord) -> int | None:
+    key = device.device.key
+    if key is None or plan.strategy not in _DESCRIBE:
+        return None
+    of_pod = shares.memory_part(plan).mib if plan.strategy == shares.NAME else {}
+    if device.device.gpu in of_pod:
+        return of_pod[device.device.gpu]
+    settings = _DESCRIBE[plan.strategy](plan, key).settings
+    found = (settings.get(name) for name in ("memoryMiB", "pinnedMemoryMiB"))
+    return next((amount for amount in found if isinstance(amount, int)), None)
 
 
 def _plan_of(record: ClaimRecord, device: DeviceRecord) -> SharingPlan | None:

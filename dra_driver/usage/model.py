@@ -8,9 +8,9 @@ not seen in hardware, so claims of one pod with several shares of a device are t
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from dra_driver.claims.descriptions import description_of
+from dra_driver.claims.descriptions import memory_limit
 from dra_driver.claims.devices import (
     DeviceRecord,
     RecordedDevice,
@@ -255,21 +255,12 @@ def _users(
     yield from sorted(users, key=_order)
     told = {(claim, user.pod_uid) for user in users for claim in user.claims}
     busy = {claim for claim, _ in told}
-    idle: dict[tuple[tuple[str, ...], str], User] = {}
+    by_claim: dict[ClaimUid, list[_Held]] = {}
     for mine in held:
-        for user in () if mine.entry.admin_access else _idle(mine, told, busy):
-            place = (user.claims, user.pod_uid)
-            idle[place] = _with(idle[place], user) if place in idle else user
-    yield from sorted(idle.values(), key=_order)
-
-
-def _with(one: User, other: User) -> User:
-    """Return a pod with two devices of a claim as one."""
-    return replace(
-        one,
-        devices=tuple(sorted({*one.devices, *other.devices})),
-        limit_bytes=added((one.limit_bytes, other.limit_bytes)),
-    )
+        if not mine.entry.admin_access:
+            by_claim.setdefault(mine.record.ref.uid, []).append(mine)
+    idle = (user for mine in by_claim.values() for user in _idle(mine, told, busy))
+    yield from sorted(idle, key=_order)
 
 
 def _user(
@@ -288,7 +279,7 @@ def _user(
         pod_uid=uid,
         container=name.name if name else "",
         container_id=container,
-        limit_bytes=added(_limit(one) for one in by) if by else None,
+        limit_bytes=_limit(by),
         processes=processes,
     )
 
@@ -306,8 +297,9 @@ def _claims_of(uid: str, namespace: str, held: Sequence[_Held]) -> list[_Held]:
     return near if len({one.record.ref.uid for one in near}) == 1 else []
 
 
-def _idle(one: _Held, told: set[tuple[str, str]], busy: set[str]) -> Iterator[User]:
+def _idle(held: Sequence[_Held], told: set[tuple[str, str]], busy: set[str]) -> Iterator[User]:
     """Return the pods of a claim that have no process there; the claim itself if it has none."""
+    one = held[0]
     claim = str(one.record.ref)
     pods = [(pod.uid, pod.name) for pod in one.present if (claim, pod.uid) not in told]
     if not one.present and claim not in busy:
@@ -316,23 +308,30 @@ def _idle(one: _Held, told: set[tuple[str, str]], busy: set[str]) -> Iterator[Us
         yield User(
             claims=(claim,),
             pod_groups=tuple(one.groups),
-            devices=(one.entry.name,),
+            devices=tuple(sorted({each.entry.name for each in held})),
             namespace=one.record.ref.namespace,
             pod=name,
             pod_uid=uid,
-            limit_bytes=_limit(one),
+            limit_bytes=_limit(held),
         )
 
 
-def _limit(one: _Held) -> int | None:
+def _limit(held: Sequence[_Held]) -> int | None:
+    """Return what claims allow together of the device that they have; None if one is not limited.
+
+    Raises nothing: of a record that cannot be read no limit is known.
+    """
+    claims: dict[ClaimUid, list[_Held]] = {}
+    for one in held:
+        claims.setdefault(one.record.ref.uid, []).append(one)
     try:
-        settings = description_of(one.record, one.entry).settings
+        limits = [
+            memory_limit(mine[0].record, [one.entry for one in mine]) for mine in claims.values()
+        ]
     except StateError:
         return None
-    for name in ("memoryMiB", "pinnedMemoryMiB"):
-        if isinstance(amount := settings.get(name), int):
-            return amount * _MIB
-    return None
+    total = added(limits) if limits else None
+    return None if total is None else total * _MIB
 
 
 def _process(one: GpuProcess, who: SeenProcess) -> Process:
