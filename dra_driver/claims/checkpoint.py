@@ -76,6 +76,7 @@ class RecordStore:
         self._quarantine = directory / "quarantine"
         self.quarantined = 0
         self._peeked: dict[ClaimUid, tuple[_Look, ClaimRecord]] = {}
+        self._unreadable: set[ClaimUid] = set()
         # On a disk that cannot be written yet, whoever is the first to write makes them.
         with suppress(OSError):
             self._make_folders()
@@ -122,8 +123,32 @@ class RecordStore:
     def readable(self) -> Iterator[ClaimRecord]:
         """Yield the records that this version can read. Changes nothing.
 
+        A file that the disk does not give out is said once: nobody else's report waits for it.
+
         Raises:
-            StateError: the disk cannot be read.
+            StateError: the folder cannot be read.
+        """
+        uids = self.uids()
+        self._unreadable &= uids
+        for uid in sorted(uids):
+            try:
+                record = self.peek(uid)
+            except VersionError:
+                continue
+            except StateError as error:
+                if uid not in self._unreadable:
+                    log.warning("record not readable", claim_uid=uid, reason=str(error))
+                self._unreadable.add(uid)
+                continue
+            self._unreadable.discard(uid)
+            if record is not None:
+                yield record
+
+    def all(self) -> Iterator[ClaimRecord]:
+        """Yield the same, for those who must not miss one.
+
+        Raises:
+            StateError: the folder or one of its files cannot be read.
         """
         for uid in sorted(self.uids()):
             with suppress(VersionError):
@@ -297,7 +322,11 @@ def stored_records(directory: Path) -> StoredRecords:
         try:
             paths = sorted((directory / folder).glob("[!.]*"))
             for path in paths:
-                found = read_whole(path)
+                try:
+                    found = read_whole(path)
+                except OSError as error:
+                    damaged[path.name] = str(_failed("read", path, error))
+                    continue
                 if found is None:
                     continue  # unprepared meanwhile
                 try:

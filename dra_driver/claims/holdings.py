@@ -97,7 +97,7 @@ class Holdings:
         Raises:
             StateError: the disk cannot be read.
         """
-        return any(self.holds(record) for record in self.records.readable())
+        return any(self.holds(record) for record in self.records.all())
 
     def neighbours(self, wanted: ClaimRecord) -> Neighbours:
         """Return what other claims have to do with the GPUs that a record wants.

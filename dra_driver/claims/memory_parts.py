@@ -36,7 +36,7 @@ def of_pod(holdings: Holdings, pod: str) -> list[MemoryPart]:
     """
     return [
         part
-        for record in holdings.records.readable()
+        for record in holdings.records.all()
         if holdings.holds(record)
         for _, part in parts_of(record)
         if part.pod == pod

@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 import make
+from dra_driver.claims.checkpoint import stored_records
 from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.record import RecordState
-from dra_driver.errors import TransientError
+from dra_driver.errors import StateError, TransientError
 from worlds.driver import Driver
 
 GPU = make.gpu(1).uuid
@@ -58,3 +60,23 @@ def test_whoever_looks_again_sees_a_record_as_it_is_by_now(driver: Driver) -> No
     assert records.peek(ref.uid) == first
     records.delete(ref.uid)
     assert records.peek(ref.uid) is None
+
+
+def test_a_record_that_the_disk_does_not_give_out_hides_no_other(driver: Driver) -> None:
+    bad, good = (driver.api.add(f"gpu-{n}", uid=f"uid-{n}", name=f"claim-{n}") for n in range(2))
+    for ref in (bad, good):
+        driver.prepare(ref)
+    path = driver.plugin / "claims" / f"{bad.uid}.json"
+    path.unlink()
+    path.mkdir()
+    records = driver.claims.records
+    with capture_logs() as logs:
+        for _ in range(2):
+            assert [one.ref.uid for one in records.readable()] == [good.uid]
+    assert [one["event"] for one in logs] == ["record not readable"]
+    stored = stored_records(driver.plugin)
+    assert [one.ref.uid for one in stored.records] == [good.uid]
+    assert path.name in stored.damaged
+    assert not driver.claims.cleanup.count_pending()
+    with pytest.raises(StateError):  # what it held is not known
+        driver.claims.holdings.are_there()
