@@ -12,7 +12,7 @@ from dra_driver.claims.checkpoint import RecordStore
 from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.orphans import ClaimLister
-from dra_driver.errors import AccessError
+from dra_driver.errors import AccessError, DriverError, UnavailableError
 
 log = structlog.get_logger()
 
@@ -32,23 +32,21 @@ class ClaimNames:
         self._locks = locks
         self._gone: set[ClaimUid] = set()
 
-    def look(self, *, timeout: float, lock_deadline: float) -> None:
-        """Give every record a name that lacks one and whose claim is still there.
+    def look(self, *, timeout: float, lock_deadline: float) -> set[ClaimUid]:
+        """Name each record without a name whose claim is still there; return those left for later.
 
         Args:
             timeout: for one request to the API server, in seconds.
             lock_deadline: how long to wait for a claim that somebody is busy with.
 
         Raises:
-            UnavailableError: the API server does not answer.
-            ConflictError: somebody was busy with a claim until then.
-            StateError: the disk refused.
+            StateError: the records cannot be read.
         """
         nameless = {record.ref.uid for record in self._records.readable() if not record.ref.name}
         self._gone &= nameless
         unknown = nameless - self._gone
         if not unknown:
-            return
+            return set()
         found: dict[ClaimUid, ClaimRef] = {}
         try:
             for claim in self._api.each_claim(timeout=timeout):
@@ -60,14 +58,24 @@ class ClaimNames:
                     )
         except AccessError as error:
             log.info("claims kept without a name", claims=sorted(unknown), reason=str(error))
-            return
-        for uid, ref in found.items():
-            with self._locks.claim(uid, lock_deadline):
-                record = self._records.read(uid)
+            return set()
+        except UnavailableError as error:
+            log.debug("claims not named yet", reason=str(error))
+            return unknown
+        self._gone |= unknown - found.keys()
+        return {uid for uid, ref in found.items() if not self._named(ref, lock_deadline)}
+
+    def _named(self, ref: ClaimRef, lock_deadline: float) -> bool:
+        try:
+            with self._locks.claim(ref.uid, lock_deadline):
+                record = self._records.read(ref.uid)
                 if record is not None and not record.ref.name:
                     self._records.write(replace(record, ref=ref))
-                    log.info("claim taken over has a name", claim=str(ref), claim_uid=uid)
-        self._gone |= unknown - found.keys()
+                    log.info("claim taken over has a name", claim=str(ref), claim_uid=ref.uid)
+        except DriverError as error:  # somebody is busy with it, or the disk refused
+            log.debug("claim not named yet", claim=str(ref), reason=str(error))
+            return False
+        return True
 
     def is_gone(self, uid: ClaimUid) -> bool:
         """Tell whether the API server has said that there is no claim of this UID."""

@@ -20,7 +20,13 @@ from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import ClaimRef, ClaimUid, uid_of
 from dra_driver.claims.node import NodeClaims
 from dra_driver.claims.validity import ClaimReader
-from dra_driver.errors import AccessError, ConflictError, NotFoundError, UnavailableError
+from dra_driver.errors import (
+    AccessError,
+    ConflictError,
+    DriverError,
+    NotFoundError,
+    UnavailableError,
+)
 
 log = structlog.get_logger()
 
@@ -74,31 +80,40 @@ class OrphanedSpecs:
         self._timing = timing
         self._found: dict[ClaimUid, ClaimRef] = {}
         self._gone_since: dict[ClaimUid, float] = {}
+        self._said: dict[ClaimUid, str] = {}
 
     def look(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
         """Delete specs whose claims have been gone for a while; return those to come back for.
 
         Raises:
-            StateError: a folder cannot be read, or a spec not be deleted.
+            StateError: a folder cannot be read.
         """
         records = self._claims.records.uids()
         orphans = {ClaimUid(uid) for uid in self._claims.specs.files.uids()} - records
         self._found = {uid: ref for uid, ref in self._found.items() if uid in orphans}
         self._gone_since = {uid: at for uid, at in self._gone_since.items() if uid in orphans}
+        self._said = {uid: text for uid, text in self._said.items() if uid in orphans}
         todo = orphans if only is None else orphans.intersection(only)
         # A UID never comes back: what is gone need not be asked for again.
-        try:
-            gone = self._gone(todo.difference(self._gone_since))
-        except UnavailableError as error:
-            log.debug("specs not compared", reason=str(error))
-            return todo
-        for uid in gone:
+        asked = todo.difference(self._gone_since)
+        left: set[ClaimUid] = set()
+        for uid in self._gone(asked, left):
             self._gone_since[uid] = self._clock()
-        return {uid for uid in todo if uid in self._gone_since and not self._deleted(uid)}
+        return left | {uid for uid in todo if uid in self._gone_since and not self._deleted(uid)}
 
-    def _gone(self, uids: set[ClaimUid]) -> set[ClaimUid]:
-        """Return which of these claims no longer exist. All claims are listed once at most."""
-        gone = {uid for uid in uids if uid in self._found and not self._exists(self._found[uid])}
+    def _gone(self, uids: set[ClaimUid], left: set[ClaimUid]) -> set[ClaimUid]:
+        """Return which of these claims no longer exist. All claims are listed once at most.
+
+        Those of which the API server does not say it are added to `left`.
+        """
+        gone: set[ClaimUid] = set()
+        for uid in sorted(uids.intersection(self._found)):
+            try:
+                if not self._exists(self._found[uid]):
+                    gone.add(uid)
+            except DriverError as error:
+                log.debug("spec not compared", claim_uid=uid, reason=str(error))
+                left.add(uid)
         unknown = uids.difference(self._found)
         if not unknown:
             return gone
@@ -106,6 +121,10 @@ class OrphanedSpecs:
             found = {ref.uid: ref for ref in self._all() if ref.uid in unknown}
         except AccessError as error:
             log.info("specs without a record kept", claims=sorted(unknown), reason=str(error))
+            return gone
+        except UnavailableError as error:
+            log.debug("specs not compared", reason=str(error))
+            left |= unknown
             return gone
         self._found |= found
         if found:
@@ -139,6 +158,11 @@ class OrphanedSpecs:
                     self._take_back(uid)
         except ConflictError:
             return False  # the kubelet is busy with it
+        except DriverError as error:
+            if self._said.get(uid) != str(error):
+                log.warning("spec of a claim that is gone left", claim_uid=uid, reason=str(error))
+            self._said[uid] = str(error)
+            return False
         return True
 
     def _take_back(self, uid: ClaimUid) -> None:

@@ -93,6 +93,7 @@ class Reconciler(Background):
             ),
         )
         self._gone_since: dict[ClaimUid, float] = {}
+        self._unanswered: set[ClaimUid] = set()
         self._said: dict[ClaimUid, str] = {}
 
     def mend(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
@@ -137,23 +138,29 @@ class Reconciler(Background):
         """
         uids = self._claims.records.uids()
         self._gone_since = {uid: at for uid, at in self._gone_since.items() if uid in uids}
-        todo = sorted(uids if only is None else uids.intersection(only))
-        left: set[ClaimUid] = set()
-        try:
-            self._names.look(
-                timeout=self._timing.request_timeout,
-                lock_deadline=self._clock() + self._timing.lock_timeout,
-            )
-        except UnavailableError as error:
-            log.debug("claims not compared", reason=str(error))
-            return set(todo)
+        self._unanswered &= uids
+        todo = list(uids if only is None else uids.intersection(only))
+        todo.sort(key=lambda uid: (uid in self._unanswered, uid))
+        left = self._names.look(
+            timeout=self._timing.request_timeout,
+            lock_deadline=self._clock() + self._timing.lock_timeout,
+        )
+        in_a_row = 0
         for position, uid in enumerate(todo):
             try:
                 if not self._done(uid, self._compare_claim):
                     left.add(uid)
             except UnavailableError as error:
-                log.debug("claims not compared", reason=str(error))
-                return left.union(todo[position:])
+                # It may fail for one claim alone; that one is last the next time.
+                log.debug("claim not compared", claim_uid=uid, reason=str(error))
+                self._unanswered.add(uid)
+                left.add(uid)
+                in_a_row += 1
+                if in_a_row > 1:
+                    return left.union(todo[position:])
+            else:
+                self._unanswered.discard(uid)
+                in_a_row = 0
         return left
 
     def _run(self) -> None:
@@ -248,6 +255,8 @@ class Reconciler(Background):
                     self._claims.mig.tidy(gpu)
             except ConflictError:
                 continue  # a claim is busy with it, and tidies up itself
+            except DriverError as error:
+                log.debug("mig mode not looked at", gpu=gpu, reason=str(error))
 
     def _undo_deadline(self) -> float:
         return self._clock() + self._timing.undo_timeout

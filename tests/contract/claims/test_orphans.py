@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.claims.model import ClaimRef
+from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.reconcile import Reconciler, ReconcileTiming
 from dra_driver.errors import AccessError, DriverError, StateError, UnavailableError
 from worlds.configs import MPS
@@ -70,6 +70,56 @@ def test_what_lives_by_itself_for_a_claim_in_use_lives_until_its_end(
             clock.now += GRACE
     assert driver.left() == []
     driver.close()
+
+
+def two_orphans(driver: Driver) -> list[ClaimRef]:
+    refs = [driver.api.add(f"gpu-{n}", uid=f"uid-{n}", name=f"claim-{n}") for n in range(2)]
+    for ref in refs:
+        driver.prepare(ref)
+        (driver.plugin / "claims" / f"{ref.uid}.json").unlink()
+    return refs
+
+
+@pytest.mark.parametrize(
+    "error", [UnavailableError("etcd"), AccessError("a policy", status=403)], ids=repr
+)
+def test_a_claim_that_cannot_be_asked_for_keeps_no_other_spec(
+    driver: Driver, error: DriverError
+) -> None:
+    refs, clock = two_orphans(driver), Clock()
+    reconciler = driver.reconciler(ReconcileTiming(grace=GRACE), clock)
+    reconciler.compare_orphans()  # now their names are known
+
+    def trouble(name: str) -> None:
+        if name == refs[0].name:
+            raise error
+
+    driver.api.trouble = trouble
+    driver.api.claims.clear()
+    for _ in range(3):
+        assert refs[0].uid in reconciler.compare_orphans()
+        clock.now += GRACE
+    assert [driver.specs.exists(ref.uid) for ref in refs] == [True, False]
+
+
+def test_a_spec_that_cannot_be_deleted_keeps_no_other_from_it(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refs, clock = two_orphans(driver), Clock()
+    driver.api.claims.clear()
+    forget = driver.claims.leftovers.forget
+
+    def refuses(uid: ClaimUid) -> None:
+        if uid == refs[0].uid:
+            raise StateError("the disk refused")
+        forget(uid)
+
+    monkeypatch.setattr(driver.claims.leftovers, "forget", refuses)
+    reconciler = driver.reconciler(ReconcileTiming(grace=GRACE), clock)
+    for _ in range(3):
+        reconciler.compare_orphans()
+        clock.now += GRACE
+    assert [driver.specs.exists(ref.uid) for ref in refs] == [True, False]
 
 
 @pytest.mark.parametrize("loss", ["deleted", "replaced"])
