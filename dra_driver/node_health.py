@@ -9,6 +9,7 @@ status of claims.
 import queue
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -239,23 +240,53 @@ class HealthEvents(Background):
         self._events = events
 
     def _run(self) -> None:
+        late: list[_Letter] = []
+        retry_at = 0.0
         while not self._stop.is_set():
-            try:
-                one = self._news.get(timeout=1.0)
-            except queue.Empty:
-                continue
-            while not self._stop.is_set():
-                try:
-                    self._tell(one)
-                except UnavailableError as error:
-                    self._stop.wait(max(_RETRY_SECONDS, error.retry_after or 0.0))
-                    continue
-                except DriverError as error:
-                    log.warning("event not created", regarding=one.gpu.name, reason=str(error))
-                break
+            letters: list[_Letter] = []
+            with suppress(queue.Empty):
+                letters = self._letters(self._news.get(timeout=1.0))
+            if late and time.monotonic() >= retry_at:
+                letters, late = letters + late, []
+            for one in letters:
+                if self._stop.is_set():
+                    return
+                pause = self._sent(one)
+                if pause is not None:
+                    late.append(one)
+                    retry_at = time.monotonic() + pause
+            if len(late) > _MOST_WAITING:
+                log.warning("events not created", count=len(late) - _MOST_WAITING)
+                late = late[-_MOST_WAITING:]
 
-    def _tell(self, one: _News) -> None:
+    def _letters(self, one: _News) -> "list[_Letter]":
+        """Return what to tell whom."""
+        try:
+            records = self._holders.users_of(GpuUuid(one.uuid))
+        except DriverError as error:
+            log.warning("event not created", regarding=one.gpu.name, reason=str(error))
+            return []
         note = f"{one.gpu.name}: {one.ailment.finding.text}"
-        for record in self._holders.users_of(GpuUuid(one.uuid)):
-            if any(concerns(one.ailment, entry.device) for entry in record.devices):
-                self._events.tell(record.ref, reason=REASON, action="TaintingDevice", note=note)
+        return [
+            _Letter(ref=record.ref, note=note)
+            for record in records
+            if any(concerns(one.ailment, entry.device) for entry in record.devices)
+        ]
+
+    def _sent(self, one: "_Letter") -> float | None:
+        """Tell one claim; return after how many seconds to try again, None for never."""
+        try:
+            self._events.tell(one.ref, reason=REASON, action="TaintingDevice", note=one.note)
+        except UnavailableError as error:
+            return max(_RETRY_SECONDS, error.retry_after or 0.0)
+        except DriverError as error:
+            log.warning("event not created", regarding=str(one.ref), reason=str(error))
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Letter:
+    """What a claim is to be told."""
+
+    ref: ClaimRef
+    note: str

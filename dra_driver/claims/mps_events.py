@@ -249,34 +249,43 @@ class MpsEvents(Background):
     def look(self) -> None:
         """Report every death and every fault that was not reported yet.
 
+        What cannot be told of one domain keeps no other from being told of.
+
         Raises:
-            UnavailableError: the API server cannot be reached; the next look tries again.
-            StateError: the MPS directory cannot be read or written.
+            UnavailableError: the API server did not take an event; the next look tries again.
+            StateError: the MPS directory, or a file of a domain, cannot be read or written.
         """
         before = self._read_reported() if self._reported is None else self._reported
         listed = sorted(self._domains.list())
         reported = {domain: before.get(domain, 0) for domain in listed}
         self._faulted.intersection_update(listed)
         self._reported_at = {one: at for one, at in self._reported_at.items() if one[0] in reported}
-        try:
-            for domain in listed:
-                status = self._domains.status(domain)
-                if status is None:
-                    continue
-                if status.restarts > reported[domain] and self._is_due(domain, DEATH):
-                    self._report(domain, DEATH, status)
-                    reported[domain] = status.restarts
-                if status.state is State.READY:
-                    # Fewer than before: the claim was unprepared and prepared again meanwhile.
-                    reported[domain] = min(reported[domain], status.restarts)
-                    self._faulted.discard(domain)
-                elif status.state is State.FAULTED and domain not in self._faulted:
-                    if self._is_due(domain, FAULT):
-                        self._report(domain, FAULT, status)
-                    self._faulted.add(domain)
-        finally:
-            self._reported = reported
-            self._write_reported(before)
+        errors: list[DriverError] = []
+        for domain in listed:
+            try:
+                self._look_at(domain, reported)
+            except DriverError as error:
+                errors.append(error)
+        self._reported = reported
+        self._write_reported(before)
+        if errors:
+            raise errors[0]
+
+    def _look_at(self, domain: DomainId, reported: dict[DomainId, int]) -> None:
+        status = self._domains.status(domain)
+        if status is None:
+            return
+        if status.restarts > reported[domain] and self._is_due(domain, DEATH):
+            self._report(domain, DEATH, status)
+            reported[domain] = status.restarts
+        if status.state is State.READY:
+            # Fewer than before: the claim was unprepared and prepared again meanwhile.
+            reported[domain] = min(reported[domain], status.restarts)
+            self._faulted.discard(domain)
+        elif status.state is State.FAULTED and domain not in self._faulted:
+            if self._is_due(domain, FAULT):
+                self._report(domain, FAULT, status)
+            self._faulted.add(domain)
 
     def _run(self) -> None:
         pause, logged = 0.0, ""
@@ -300,9 +309,16 @@ class MpsEvents(Background):
     def _report(self, domain: DomainId, reason: str, status: Status) -> None:
         """Tell every claim of the domain; those that were told stay so if another cannot be."""
         told = self._told.setdefault((domain, reason), set())
+        errors: list[DriverError] = []
         for uid in sorted(self._domains.claims_of(domain) - told):
-            self._tell(ClaimUid(uid), reason, status)
-            told.add(uid)
+            try:
+                self._tell(ClaimUid(uid), reason, status)
+            except DriverError as error:
+                errors.append(error)
+            else:
+                told.add(uid)
+        if errors:
+            raise errors[0]
         del self._told[domain, reason]
         self._reported_at[domain, reason] = self._clock()
 

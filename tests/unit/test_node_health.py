@@ -16,7 +16,7 @@ from dra_driver.claims.record import ClaimRecord
 from dra_driver.devices.exclusion import Exclusion, without_excluded
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, MigMode
 from dra_driver.devices.vitals import GpuEvent, InstanceId, Vitals
-from dra_driver.errors import StateError, UnavailableError
+from dra_driver.errors import AccessError, DriverError, StateError, UnavailableError
 from dra_driver.node_health import REASON, NodeHealth
 from dra_driver.ops.metrics import Metrics
 from dra_driver.settings import Settings
@@ -35,6 +35,7 @@ class World:
         self.events: list[GpuEvent] = []
         self.told: list[tuple[str, str]] = []
         self.outages = 0
+        self.failures: dict[str, DriverError] = {}
         self.records: dict[str, list[ClaimRecord]] = {}
         self.looks = 0
         self.health = NodeHealth(
@@ -77,6 +78,8 @@ class World:
         if self.outages:
             self.outages -= 1
             raise UnavailableError("away", retry_after=0.0)
+        if ref.name in self.failures:
+            raise self.failures[ref.name]
         assert (reason, action) == (REASON, "TaintingDevice")
         self.told.append((ref.name, note))
 
@@ -156,3 +159,19 @@ def test_records_that_cannot_be_read_end_nothing(world: World) -> None:
     world.records = {DIVIDED.uuid: [record("one", DEVICES[0], DIVIDED)]}
     world.events.append(GpuEvent(gpu=DIVIDED.uuid, xid=62))
     eventually(lambda: [name for name, _ in world.told] == ["one"])
+
+
+@pytest.mark.parametrize(
+    "error", [UnavailableError("its webhook fails"), AccessError("a policy", status=403)], ids=repr
+)
+def test_a_claim_that_cannot_be_told_keeps_no_other_from_being_told(
+    world: World, error: DriverError
+) -> None:
+    world.failures["bad"] = error
+    world.records = {
+        DIVIDED.uuid: [record("bad", DEVICES[0], DIVIDED), record("good", DEVICES[0], DIVIDED)],
+        WHOLE.uuid: [record("whole", WHOLE, WHOLE)],
+    }
+    world.events.append(GpuEvent(gpu=DIVIDED.uuid, xid=62))
+    world.events.append(GpuEvent(gpu=WHOLE.uuid, xid=62))
+    eventually(lambda: [name for name, _ in world.told] == ["good", "whole"])

@@ -13,7 +13,7 @@ from apiserver.server import ApiServer
 from dra_driver.claims.checkpoint import RecordStore
 from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.mps_events import FILE_NAME, ClaimEvents, EventTiming, MpsEvents
-from dra_driver.errors import UnavailableError
+from dra_driver.errors import DriverError, StateError, UnavailableError
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.mps.domain import DomainId, State, Status, encode_status, shared_domain
 from dra_driver.mps.files import MpsFiles
@@ -215,6 +215,35 @@ def test_claims_that_were_told_are_not_told_again_because_others_could_not_be(
     fault.times = 0
     driver.look()
     assert len(claim.events()) == 4
+
+
+def test_a_claim_that_cannot_be_told_keeps_no_other_from_being_told(claim: MpsClaim) -> None:
+    claim.join("one", "two")
+    claim.say(restarts=1, domain=SHARED)
+    claim.say(restarts=1)
+    claim.server.fail("get", name="claim", status=500, times=1000)
+    claim.server.fail("get", name="one", status=403, times=1000)
+    driver = claim.driver()
+    for _ in range(3):
+        with pytest.raises(DriverError):
+            driver.look()
+    told = [name for kind, name in claim.regarding() if kind == "ResourceClaim"]
+    assert told == ["two"]
+    claim.server.faults.clear()
+    driver.look()
+    told = [name for kind, name in claim.regarding() if kind == "ResourceClaim"]
+    assert told == ["claim", "one", "two"]
+
+
+def test_a_status_file_that_the_disk_does_not_give_out_hides_no_other_domain(
+    claim: MpsClaim,
+) -> None:
+    claim.join("one")
+    claim.say(restarts=1, domain=SHARED)
+    claim.files.status(DOMAIN).mkdir()
+    with pytest.raises(StateError):
+        claim.driver().look()
+    assert ("ResourceClaim", "one") in claim.regarding()
 
 
 def test_a_server_in_fault_is_reported_once_until_it_has_been_well(claim: MpsClaim) -> None:
