@@ -10,7 +10,7 @@ record has left of the limit of all pods is taken back. Why all this is decision
 Takes the claim's lock and those of its GPUs, as the kubelet's calls do, and gives way to them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ from dra_driver.errors import (
     DriverError,
     NotFoundError,
     TransientError,
+    UnavailableError,
 )
 from dra_driver.sharing import shares
 from dra_driver.sharing.base import SharingPlan
@@ -120,6 +121,7 @@ class MemoryWatch(Background):
         self._said: dict[str, str] = {}
         self._told: dict[ClaimUid, set[tuple[str, str]]] = {}
         self._not_in_force: set[ClaimUid] = set()
+        self._api_is_away = False
 
     def not_in_force(self) -> int:
         """Return of how many claims limits were found not to be in force, and could not be set."""
@@ -131,7 +133,8 @@ class MemoryWatch(Background):
         Raises:
             StateError: the driver's directory cannot be read.
         """
-        limited = [one.ref.uid for one in self._claims.records.readable() if any(_limited(one))]
+        self._api_is_away = False
+        limited = [one.ref.uid for one in self._claims.records.readable() if self._is_limited(one)]
         self._asked_at = {uid: at for uid, at in self._asked_at.items() if uid in limited}
         self._told = {uid: told for uid, told in self._told.items() if uid in limited}
         self._not_in_force.intersection_update(limited)
@@ -161,6 +164,11 @@ class MemoryWatch(Background):
         else:
             self._said.pop(subject, None)
 
+    def _is_limited(self, record: ClaimRecord) -> bool:
+        found: list[bool] = []
+        self._try(f"claim {record.ref}", lambda: found.append(any(_limited(record))))
+        return any(found)
+
     def _look_at(self, uid: ClaimUid) -> None:
         now = self._asked(uid)
         end = self._clock() + self._timing.lock_timeout
@@ -171,11 +179,12 @@ class MemoryWatch(Background):
             with self._locks.gpus(record.touched_gpus, end):
                 if now is not None:
                     record = self._handed_over(record, now)
-                for part in _limited(record):
-                    self._mend(record, part)
-                self._not_in_force.discard(uid)
-                if now is not None:
-                    self._refuse_later_pods(record, now)
+                try:
+                    _all_of(partial(self._mend, record, part) for part in _limited(record))
+                    self._not_in_force.discard(uid)
+                finally:
+                    if now is not None:
+                        self._refuse_later_pods(record, now)
 
     def _asked(self, uid: ClaimUid) -> Claim | None:
         """Return the claim as it is now; None if it is not time to ask, or it cannot be known."""
@@ -184,6 +193,8 @@ class MemoryWatch(Background):
         record = self._claims.records.peek(uid)
         if record is None or (at is not None and self._clock() < at + every):
             return None
+        if self._api_is_away:
+            return None  # limits are looked after without its word
         try:
             found = self._api.get_claim(
                 record.ref.namespace, record.ref.name, timeout=self._timing.request_timeout
@@ -192,6 +203,7 @@ class MemoryWatch(Background):
         except (NotFoundError, ConfigError):
             return None  # claims/reconcile.py
         except DriverError as error:
+            self._api_is_away = isinstance(error, UnavailableError)
             log.debug("reservations not looked at", claim=str(record.ref), reason=str(error))
             return None
         self._asked_at[uid] = self._clock()
@@ -227,8 +239,8 @@ class MemoryWatch(Background):
                 for one in tenants(self._claims.holdings, gpu)
                 if one.pod == part.pod
             )
-            for container in self._pods.free_containers(part.pod, {gpu: size}):
-                self._bind(record, part.pod, container, {gpu: size})
+            free = self._pods.free_containers(part.pod, {gpu: size})
+            _all_of(partial(self._bind, record, part.pod, one, {gpu: size}) for one in free)
 
     def _bind(
         self, record: ClaimRecord, pod: str, container: Path, limits: dict[GpuUuid, int]
@@ -258,19 +270,24 @@ class MemoryWatch(Background):
         parts = list(_limited(record))
         owners = {part.pod for part in parts}
         names = ", ".join(pod.name for pod in record.pods if pod.uid in owners)
-        for pod in now.pods:
-            if pod.uid in owners:
-                continue
-            for gpu in (gpu for part in parts for gpu in part.mib):
-                if not self._has_share(pod.uid, gpu):
-                    self._pods.refuse_pod(pod.uid, gpu)
-            note = (
-                f"this pod has no GPU memory: claim {record.ref} has a share that pod {names} "
-                "already has; give each pod a claim of its own by a resourceClaimTemplate"
-            )
-            self._tell(record, pod, NO_MEMORY, note)
-        for group in now.groups if parts else ():
-            self._tell_group(record, group, names)
+        note = (
+            f"this pod has no GPU memory: claim {record.ref} has a share that pod {names} "
+            "already has; give each pod a claim of its own by a resourceClaimTemplate"
+        )
+        later = [pod for pod in now.pods if pod.uid not in owners]
+        gpus = [gpu for part in parts for gpu in part.mib]
+        groups = now.groups if parts else ()
+        _all_of(
+            [
+                *(partial(self._refuse, pod, gpu) for pod in later for gpu in gpus),
+                *(partial(self._tell, record, pod, NO_MEMORY, note) for pod in later),
+                *(partial(self._tell_group, record, group, names) for group in groups),
+            ]
+        )
+
+    def _refuse(self, pod: ConsumerPod, gpu: GpuUuid) -> None:
+        if not self._has_share(pod.uid, gpu):
+            self._pods.refuse_pod(pod.uid, gpu)
 
     def _tell_group(self, record: ClaimRecord, group: ConsumerGroup, names: str) -> None:
         """Tell a PodGroup that came to a claim which a pod has: which pods it has is not known."""
@@ -305,6 +322,18 @@ class MemoryWatch(Background):
 
     def _is_shared(self, gpu: GpuUuid) -> bool:
         return any(gpu in part.mib for part in tenants(self._claims.holdings, gpu))
+
+
+def _all_of(works: Iterable[Callable[[], None]]) -> None:
+    """Do each, whatever comes of the others; raise the first error, if there is one."""
+    errors: list[DriverError] = []
+    for work in works:
+        try:
+            work()
+        except DriverError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _for_pod(plan: SharingPlan, pod: str) -> SharingPlan:

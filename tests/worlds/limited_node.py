@@ -14,6 +14,7 @@ from dra_driver.cdi.roots import find_roots
 from dra_driver.claims.memory_watch import MemoryWatch, MemoryWatchTiming
 from dra_driver.claims.model import ClaimRef, ConsumerGroup, ConsumerPod
 from dra_driver.devices.shares import ShareStrategy
+from dra_driver.errors import DriverError
 from dra_driver.mps.domain import Domain, DomainId, State, Status
 from dra_driver.mps.files import DomainPaths
 from dra_driver.node_memory import MemorySettings, NodeMemory, node_memory
@@ -52,8 +53,11 @@ class Events:
 
     def __init__(self) -> None:
         self.posted: list[tuple[str, str, str]] = []
+        self.trouble: DriverError | None = None
 
     def post_on_pod(self, namespace: str, pod: ConsumerPod, reason: str, note: str) -> None:
+        if self.trouble is not None:
+            raise self.trouble
         self.posted.append((pod.name, reason, note))
 
     def post_on_group(self, namespace: str, group: ConsumerGroup, reason: str, note: str) -> None:

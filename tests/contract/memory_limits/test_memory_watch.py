@@ -1,14 +1,17 @@
 """Memory limits of shares are looked after, and come back whatever happened to them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dra_driver.claims.memory_watch import ESCAPED, NO_MEMORY, NOT_IN_FORCE
-from dra_driver.claims.model import ClaimRef
+from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.unlimited_memory import NOT_LIMITED
+from dra_driver.devices.shares import ShareStrategy
+from dra_driver.errors import UnavailableError
 from worlds.limited_node import LimitedNode, share
 
 PREPARE_STEPS = ["marked", "intended", "applied", "recorded", "described", "specified"]
@@ -69,6 +72,39 @@ def test_a_later_pod_of_a_claim_gets_nothing_and_is_told(node: LimitedNode) -> N
     ((name, reason, note),) = node.events.posted
     assert (name, reason) == (f"pod-{second[:4]}", NO_MEMORY)
     assert f"claim default/claim has a share that pod pod-{first[:4]} already has" in note
+
+
+def test_later_pods_get_nothing_also_if_one_of_them_has_some_or_none_can_be_told(
+    dmem: LimitedNode,
+) -> None:
+    pods = [dmem.pod() for _ in range(4)]
+    ref = dmem.claim_of(pods[0][0], share(0))
+    dmem.driver.prepare(ref)
+    assert dmem.take(pods[1][1], 10, pid=1)
+    dmem.reserve(ref, *(pod for pod, _ in pods))
+    dmem.events.trouble = UnavailableError("a webhook fails")
+    dmem.look_after()
+    assert [dmem.limit(group) for _, group in pods[2:]] == [1, 1]
+    dmem.events.trouble = None
+    dmem.look_after()
+    assert {name for name, _, _ in dmem.events.posted} == {f"pod-{pod[:4]}" for pod, _ in pods[1:]}
+
+
+def test_a_record_whose_plan_cannot_be_read_keeps_no_other_from_its_limit(
+    node: LimitedNode,
+) -> None:
+    (one, _), (two, group) = node.pod(), node.pod()
+    node.divide(1, combines=True, strategy=ShareStrategy.TIME_SLICING)
+    node.driver.prepare(node.claim_of(one, share(0), name="a"))
+    node.driver.prepare(node.claim_of(two, share(0, 1), name="b"))
+    records = node.driver.claims.records
+    record = records.read(ClaimUid("uid-a"))
+    assert record is not None
+    broken = tuple(replace(plan, changes={"memory": {"by": "magic"}}) for plan in record.plans)
+    records.write(replace(record, plans=broken))
+    node.make_anew(group)
+    node.look_after()
+    assert node.limit(group, 1) == node.share_mib
 
 
 def test_a_pod_group_that_comes_later_is_told_and_takes_nobodys_place(node: LimitedNode) -> None:
