@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dra_driver.claims.checkpoint import stored_records
 from dra_driver.claims.record import ClaimRecord
+from dra_driver.errors import StateError
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.usage.containers import FOLDER, container_names
 from dra_driver.usage.model import Daemon, Known
@@ -37,7 +38,10 @@ def known_below(
     requests = DomainRequests(directory / "mps", lambda: 0.0)
     daemons = []
     for domain in requests.list():
-        status = requests.status(domain)
+        try:
+            status = requests.status(domain)
+        except StateError:
+            continue  # its servers count as processes of no pod
         if status is not None and status.daemon is not None:
             at = status.daemon
             daemons.append(Daemon(pid=at.pid, start_ticks=at.start_ticks, domain=str(domain)))

@@ -5,8 +5,9 @@ that may use a claim. The kubelet prepares a claim once, for the pod that comes 
 names that one alone; `status.reservedFor` names all (the scheduler adds a pod before it binds it).
 
 It takes the right to get claims, which the driver has anyway, and none to read pods. Nothing is
-asked while nobody looks; an answer is good for half a minute, and an API server that is away or
-refuses is left alone for a while. A look waits for it a second at most.
+asked while nobody looks; an answer is good for half a minute. An API server that is away is left
+alone for a while, and so is a claim that it refuses; the claims that have waited longest are asked
+for first. A look waits for it a second at most.
 """
 
 import time
@@ -18,6 +19,8 @@ from dra_driver.claims.model import ClaimUid, ConsumerPod, parse_claim
 from dra_driver.claims.record import ClaimRecord, RecordState
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ApiError, ConfigError, NotFoundError, UnavailableError
+
+_NEVER = float("-inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,7 @@ class ReservedTiming:
     """After the API server did not answer."""
 
     refused_pause: float = 600.0
-    """After it refused, as rights may be granted later."""
+    """For a claim, after it refused it, as rights may be granted later."""
 
 
 class ApiServer(Protocol):
@@ -75,39 +78,47 @@ class ReservedPods:
         self._clock = clock
         self._timing = timing
         self._answers: dict[ClaimUid, _Answer] = {}
-        self._paused_until = float("-inf")
+        self._tried: dict[ClaimUid, float] = {}
+        self._refused_until: dict[ClaimUid, float] = {}
+        self._paused_until = _NEVER
         self._said = ""
 
     def of(self, records: Sequence[ClaimRecord]) -> Mapping[ClaimUid, Sequence[ConsumerPod]]:
         """Return the pods of claims, as far as they are known; none of a claim that has none."""
         uids = {one.ref.uid for one in records}
         self._answers = {uid: one for uid, one in self._answers.items() if uid in uids}
+        self._tried = {uid: at for uid, at in self._tried.items() if uid in uids}
+        self._refused_until = {uid: at for uid, at in self._refused_until.items() if uid in uids}
         self._ask(one for one in records if one.state is not RecordState.RELEASED and one.ref.name)
         return {uid: one.pods for uid, one in self._answers.items() if one.pods}
 
     def _ask(self, records: Iterable[ClaimRecord]) -> None:
-        """Ask for those whose answer is old, the oldest first, until the time is over."""
+        """Ask for those whose answer is old, the longest untried first, until the time is over."""
         now = self._clock()
-        due = [one for one in records if now - self._asked_at(one) >= self._timing.fresh]
+        due = [one for one in records if self._is_due(one, now)]
         end = now + self._timing.look
-        for record in sorted(due, key=self._asked_at):
+        for record in sorted(due, key=lambda one: self._tried.get(one.ref.uid, _NEVER)):
             left = end - self._clock()
             if left <= 0 or self._clock() < self._paused_until:
                 return
+            uid = record.ref.uid
+            self._tried[uid] = self._clock()
             try:
                 pods = self._pods_of(record, timeout=left)
             except UnavailableError as error:
-                self._pause(self._timing.pause, str(error))
+                self._paused_until = self._clock() + self._timing.pause
+                self._say(str(error))
             except ApiError as error:
-                self._pause(self._timing.refused_pause, str(error))
+                self._refused_until[uid] = self._clock() + self._timing.refused_pause
+                self._say(str(error))
             else:
                 self._said = ""
-                self._answers[record.ref.uid] = _Answer(at=self._clock(), pods=pods)
+                self._answers[uid] = _Answer(at=self._clock(), pods=pods)
 
-    def _asked_at(self, record: ClaimRecord) -> float:
-        """Return when a claim was asked for; long ago if it never was."""
+    def _is_due(self, record: ClaimRecord, now: float) -> bool:
         answer = self._answers.get(record.ref.uid)
-        return float("-inf") if answer is None else answer.at
+        is_old = answer is None or now - answer.at >= self._timing.fresh
+        return is_old and now >= self._refused_until.get(record.ref.uid, _NEVER)
 
     def _pods_of(self, record: ClaimRecord, *, timeout: float) -> tuple[ConsumerPod, ...]:
         ref = record.ref
@@ -119,8 +130,7 @@ class ReservedPods:
             return ()
         return claim.pods if claim.ref.uid == ref.uid else ()
 
-    def _pause(self, seconds: float, reason: str) -> None:
-        self._paused_until = self._clock() + seconds
+    def _say(self, reason: str) -> None:
         if reason != self._said:
             self._on_problem(reason)
         self._said = reason

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 import make
 from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
 from dra_driver.claims.record import ClaimRecord, RecordState
@@ -28,6 +30,7 @@ class Api:
         self.pods: dict[str, list[str]] = {"one": ["a", "b"], "two": ["c"]}
         self.uids: dict[str, str] = {}
         self.error: DriverError | None = None
+        self.bad = ""
         self.asked: list[str] = []
         self.now = 100.0
         self.takes = 0.0
@@ -39,7 +42,7 @@ class Api:
         assert 0 < timeout <= TIMING.look
         self.asked.append(name)
         self.now += self.takes
-        if self.error is not None:
+        if self.error is not None and self.bad in {"", name}:
             raise self.error
         if name not in self.pods:
             raise NotFoundError("no such claim", status=404)
@@ -129,3 +132,26 @@ def test_a_slow_one_is_asked_for_a_second_and_then_for_the_rest() -> None:
     assert set(api.found(ONE, TWO, three)) == {"uid-one", "uid-two"}
     assert api.asked == ["one", "two"]
     assert set(api.found(ONE, TWO, three)) == {"uid-one", "uid-two", "uid-three"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnavailableError("its webhook fails"),
+        ApiError("a policy", status=403),
+        ApiError("no", status=405),
+    ],
+    ids=repr,
+)
+def test_a_claim_that_fails_keeps_no_other_from_being_asked_for(error: DriverError) -> None:
+    api = Api()
+    api.error, api.bad = error, "one"
+    for pods in (["c"], ["d"], ["e"]):
+        api.pods["two"] = pods
+        api.found(ONE, TWO)
+        api.now += TIMING.pause
+        assert api.found(ONE, TWO) == {"uid-two": [f"pod-{pods[0]}"]}
+        api.now += TIMING.fresh
+    api.error = None
+    api.now += TIMING.refused_pause
+    assert set(api.found(ONE, TWO)) == {"uid-one", "uid-two"}
