@@ -10,11 +10,12 @@ the API server, where it can be (status_usage.py).
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import SettingsConfigDict
@@ -39,10 +40,11 @@ from dra_driver.common_settings import (
 )
 from dra_driver.devices.exclusion_note import ExclusionNote, read_note
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.errors import SetupError
+from dra_driver.errors import SetupError, StateError
 from dra_driver.mps.domain import DomainId, Status, is_shared
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.shares.notes import ShareNotes, read_notes
+from dra_driver.sharing.base import Description
 from dra_driver.table import aligned
 
 if TYPE_CHECKING:
@@ -271,13 +273,34 @@ def look(directory: Path, boot_id: str) -> NodeStatus:
     return NodeStatus(
         boot_id=boot_id,
         stored=stored_records(directory),
-        domains={str(domain): requests.status(domain) for domain in domains},
-        domain_claims={str(domain): requests.claims_of(domain) for domain in domains},
+        domains={str(domain): _read(partial(requests.status, domain)) for domain in domains},
+        domain_claims={
+            str(domain): _read(partial(requests.claims_of, domain)) or frozenset()
+            for domain in domains
+        },
         supervisor_runs=requests.supervisor_runs(),
         shares=read_notes(directory),
         health=status_health.read_notes(directory, boot_id),
         exclusion=read_note(directory),
     )
+
+
+T = TypeVar("T")
+
+
+def _read(one: Callable[[], T]) -> T | None:
+    """Return what a file says; None if the disk does not give it out, which hides no other."""
+    try:
+        return one()
+    except StateError:
+        return None
+
+
+def _described(record: ClaimRecord, device: DeviceRecord) -> Description:
+    try:
+        return description_of(record, device)
+    except StateError as error:
+        return Description(settings={"problem": str(error)}, words=f"not known: {error}")
 
 
 def table(node: NodeStatus) -> str:
@@ -338,7 +361,7 @@ def _row(node: NodeStatus, record: ClaimRecord, device: DeviceRecord) -> tuple[s
         ", ".join(_users(record)) or "-",
         device.name,
         strategy_of(record, device),
-        description_of(record, device).words or "-",
+        _described(record, device).words or "-",
         _state(node, record, device),
     )
 
@@ -350,7 +373,7 @@ def _users(record: ClaimRecord) -> Iterator[str]:
 
 
 def _claim_json(node: NodeStatus, record: ClaimRecord) -> dict[str, object]:
-    domains = (description_of(record, device).domain for device in record.devices)
+    domains = (_described(record, device).domain for device in record.devices)
     domain = next((one for one in domains if one in node.domains), None)
     return {
         "namespace": record.ref.namespace,
@@ -368,7 +391,7 @@ def _claim_json(node: NodeStatus, record: ClaimRecord) -> dict[str, object]:
                 "gpu": device.device.gpu,
                 "requests": device.request_names,
                 "strategy": strategy_of(record, device),
-                "settings": description_of(record, device).settings,
+                "settings": _described(record, device).settings,
             }
             for device in record.devices
         ],
@@ -394,7 +417,7 @@ def _state(node: NodeStatus, record: ClaimRecord, device: DeviceRecord) -> str:
         return "prepared before the last reboot"
     if record.state is RecordState.PREPARING:
         return "being prepared"
-    domain = description_of(record, device).domain
+    domain = _described(record, device).domain
     return "prepared" if domain is None else _health(node, domain)
 
 

@@ -27,7 +27,7 @@ from dra_driver.mps.domain import (
 )
 from dra_driver.shares.notes import NotedConsumable, ShareNotes
 from dra_driver.sharing.base import SharingPlan
-from dra_driver.status import NodeStatus, report, table
+from dra_driver.status import NodeStatus, look, report, table
 
 SLICED, SERVED, PLAIN = make.gpu(0), make.gpu(1), make.gpu(2)
 POD = ConsumerPod(name="pod-a", uid="pod-uid")
@@ -305,3 +305,20 @@ def test_gpus_that_are_left_out_are_told_and_words_that_leave_none_out() -> None
     found = json.loads(report(node))
     assert found["excludedGPUs"] == ["GPU 0: why"]
     assert found["excludedWithoutEffect"] == ["7 names none"]
+
+
+def test_a_plan_or_domain_that_cannot_be_read_hides_nothing_else(tmp_path: Path) -> None:
+    records = RecordStore(tmp_path)
+    strange = SharingPlan(strategy="Shares", gpus=(PLAIN.uuid,), changes={"shares": 7})
+    records.write(record("bad", PLAIN, plans=(strange,)))
+    records.write(record("one", SLICED, plans=(LONG,)))
+    (tmp_path / "mps/status").mkdir(parents=True)
+    (tmp_path / "mps/status/uid-one.json").mkdir()
+    found = look(tmp_path, make.record().boot_id)
+    assert "default/one" in table(found)
+    assert "not known: the record's plan for shares" in table(found)
+    settings = {
+        one["name"]: one["devices"][0]["settings"] for one in json.loads(report(found))["claims"]
+    }
+    assert "problem" in settings["bad"]
+    assert "problem" not in settings["one"]
