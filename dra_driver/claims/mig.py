@@ -235,12 +235,20 @@ class MigDevices:
     def take_away(self, orphans: Mapping[MigSlot, ClaimUid]) -> None:
         """Destroy MIG devices that were made here for claims that no longer have a record.
 
+        All are tried, whatever comes of one.
+
         Raises:
             DeviceError, TransientError: one cannot be destroyed.
         """
+        errors: list[DriverError] = []
         for slot, uid in orphans.items():
             log.warning("mig device without a claim taken away", gpu=slot.gpu, claim_uid=uid)
-            self._destroy(slot, uid)
+            try:
+                self._destroy(slot, uid)
+            except DriverError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def tidy(self, gpu: GpuUuid) -> bool:
         """Turn MIG mode off if it was turned on here and nothing made here is left on the GPU.

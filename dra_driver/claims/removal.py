@@ -109,8 +109,12 @@ class Removal:
             if uid not in self._claims.records.uids()
         }
         with self._locks.gpus({*gpus_of(made), *ownership.gpus_turned_on()}, end):
-            mig.take_away(made)
-            return [
+            problems: list[str] = []
+            try:
+                mig.take_away(made)
+            except DriverError as error:
+                problems = [str(error)]
+            return problems + [
                 f"MIG mode of {gpu} could not be turned off"
                 for gpu in ownership.gpus_turned_on()
                 if not mig.tidy(gpu) or ownership.made(gpu)

@@ -199,8 +199,11 @@ class TakeOver:
             else:
                 records += [] if record is None else [record]
         for record in records:
-            if not self._write(record, drafts, deadline):
-                left[record.ref.uid] = StateError("another claim has its GPU already")
+            try:
+                if not self._write(record, drafts, deadline):
+                    left[record.ref.uid] = StateError("another claim has its GPU already")
+            except DriverError as error:  # somebody is busy with it, or the disk refused
+                left[record.ref.uid] = TransientError(str(error))
         return left
 
     def _say_left(self, checkpoint: PeerCheckpoint, left: dict[str, DriverError]) -> None:

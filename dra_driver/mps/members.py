@@ -138,13 +138,20 @@ class SharedDomains:
         claims of this node have been mended, and with them member files that somebody deleted.
 
         Raises:
-            StateError: the disk cannot be read or changed.
+            StateError: the disk cannot be read or changed; the other domains are tidied up.
         """
         ended: set[DomainId] = set()
+        errors: list[StateError] = []
         for domain in sorted(self._domains() | self._asked_for()):
-            with suppress(ConflictError):  # whoever is busy with it tidies up, or the next call
+            try:
                 if not self.members(domain) and self._end_unused(domain):
                     ended.add(domain)
+            except ConflictError:
+                continue  # whoever is busy with it tidies up, or the next call
+            except StateError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
         return frozenset(ended)
 
     def _end_unused(self, domain: DomainId) -> bool:

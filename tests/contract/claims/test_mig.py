@@ -331,6 +331,21 @@ def test_a_held_mig_device_is_destroyed_by_the_reconciler_later(node: Node) -> N
     assert node.left() == []
 
 
+def test_of_a_lost_record_each_mig_device_goes_that_nobody_holds(node: Node) -> None:
+    ref = node.claim(node.name("1g.10gb", 0), node.name("1g.10gb", 1))
+    node.driver.prepare(ref)
+    held = node.migs()[0]
+    node.machine.hold_instance(held.uuid)
+    node.driver.claims.records.delete(ref.uid)
+    node.driver.specs.delete(ref.uid)
+    reconciler = node.driver.reconciler(ReconcileTiming())
+    assert reconciler.mend() == {ref.uid}
+    assert [one.uuid for one in node.migs()] == [held.uuid]
+    node.machine.release_instance(held.uuid)
+    assert reconciler.mend() == set()
+    assert node.left() == []
+
+
 def test_what_nvml_refuses_for_good_does_not_keep_the_pod(node: Node) -> None:
     ref = node.claim(node.name("1g.10gb", 0))
     node.driver.prepare(ref)

@@ -1,6 +1,7 @@
 """Nodes are taken over from the files that NVIDIA's own DRA driver really wrote."""
 
 import json
+import time
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -13,7 +14,7 @@ from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.claims.takeover import TakeOver
 from dra_driver.devices.partitions import partition_name, partitions
 from worlds.node import MakeNode, Node
-from worlds.nvidia import checkpoint
+from worlds.nvidia import NvidiaDriver, checkpoint
 from worlds.nvidia_files import FOLDERS, Left, entry_of
 
 Change = Callable[[Left], bytes]
@@ -314,3 +315,21 @@ def test_what_is_struck_out_leaves_a_file_that_driver_takes(form: Change) -> Non
         claims = {uid: left.prepared[uid] for uid in uids[2:]}
         assert rest == checkpoint(claims, boot_id=left.boot_id)
         assert without(data, uids) == checkpoint({}, boot_id=left.boot_id)
+
+
+def test_a_claim_that_somebody_is_busy_with_keeps_no_other_from_being_taken_over(
+    node: Node,
+) -> None:
+    theirs = NvidiaDriver(node)
+    busy, other = node.claim("gpu-0", name="a"), node.claim("gpu-1", name="b")
+    for ref in (busy, other):
+        theirs.prepare(ref)
+    node.restart()
+    node.look()
+    take_over = node.take_over()
+    with node.driver.locks.claim(busy.uid, time.monotonic()):
+        assert not take_over.run()
+    assert node.driver.claims.records.uids() == {other.uid}
+    assert take_over.run()
+    assert node.driver.claims.records.uids() == {busy.uid, other.uid}
+    assert not theirs.file.exists()

@@ -189,6 +189,20 @@ def test_tidying_ends_what_nobody_is_left_in(
     assert not (tmp_path / "mps/members" / NODE.id).exists()
 
 
+def test_a_domain_that_cannot_be_ended_keeps_no_other_from_it(
+    shared: SharedDomains, requests: DomainRequests, tmp_path: Path
+) -> None:
+    bad, good = sorted((NODE, OTHER), key=lambda one: one.id)
+    for domain in (bad, good):
+        shared.join(domain, "one")
+        (tmp_path / "mps/members" / domain.id / "one").unlink()
+    (tmp_path / "mps/members" / bad.id).rmdir()
+    (tmp_path / "mps/members" / bad.id).touch()
+    with pytest.raises(StateError):
+        shared.tidy()
+    assert requests.desired(good.id) is None
+
+
 def test_tidying_before_anything_was_joined_does_nothing(
     shared: SharedDomains, tmp_path: Path
 ) -> None:
