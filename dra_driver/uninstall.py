@@ -53,7 +53,14 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvml_calls import NvmlCalls
 from dra_driver.devices.refusals import Refusals
 from dra_driver.devices.session import DriverSession
-from dra_driver.errors import ConflictError, DriverError, SetupError, TransientError
+from dra_driver.errors import (
+    ApiError,
+    ConflictError,
+    DriverError,
+    NotFoundError,
+    SetupError,
+    TransientError,
+)
 from dra_driver.kube.connect import connect
 from dra_driver.kube.resource import RESOURCE_SLICES
 from dra_driver.kubelet.sockets import is_live
@@ -437,18 +444,25 @@ def _slices(settings: Cleanup, environment: Mapping[str, str]) -> tuple[list[str
     except SetupError:
         return [by_hand], []
     said: list[str] = []
+    failed: list[str] = []
     query = {"fieldSelector": f"spec.driver={DRIVER_NAME},spec.nodeName={settings.node_name}"}
     try:
         for one in list(api.each(RESOURCE_SLICES, query=query, timeout=_REQUEST_SECONDS)):
             metadata = one["metadata"]
             slice_name = str(metadata["name"]) if isinstance(metadata, dict) else ""
-            if not settings.dry_run:
-                api.delete(RESOURCE_SLICES, slice_name, timeout=_REQUEST_SECONDS)
+            try:
+                if not settings.dry_run:
+                    api.delete(RESOURCE_SLICES, slice_name, timeout=_REQUEST_SECONDS)
+            except NotFoundError:
+                continue  # the kubelet was first
+            except ApiError as error:
+                failed.append(f"ResourceSlice {slice_name}: {error}")
+                continue
             said.append(
                 f"{'would remove' if settings.dry_run else 'removed'}: ResourceSlice {slice_name}"
             )
     except DriverError as error:
-        return said, [f"ResourceSlices: {error}"]
+        failed.append(f"ResourceSlices: {error}")
     finally:
         api.close()
-    return said, []
+    return said, failed

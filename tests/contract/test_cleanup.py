@@ -146,6 +146,25 @@ def test_of_a_node_that_was_drained_nothing_stays(
     ) in said
 
 
+def test_a_slice_that_cannot_be_deleted_keeps_no_other(
+    node: ProcessNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.install_gpus("h100x8")
+    node.driver.env["MIG"] = "on-demand"
+    node.driver.start()
+    node.wait_devices(8)
+    assert node.driver.stop() == 0
+    names = sorted(one["metadata"]["name"] for one in node.api.objects("resourceslices"))
+    assert len(names) > 2
+    node.api.fail("delete", "resourceslices", name=names[0], status=403, times=9)
+    node.api.fail("delete", "resourceslices", name=names[1], status=404, times=9)
+    assert main(command(node)) == 1
+    left = sorted(one["metadata"]["name"] for one in node.api.objects("resourceslices"))
+    assert left == names[:2]
+    said = capsys.readouterr().err
+    assert f"ResourceSlice {names[0]}: " in said
+
+
 def test_a_checkpoint_that_cannot_be_read_is_put_aside_and_daemons_of_its_claims_stay(
     node: ProcessNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
