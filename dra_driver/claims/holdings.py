@@ -95,9 +95,11 @@ class Holdings:
         """Tell whether a claim of this node holds anything, as far as this version can read.
 
         Raises:
-            StateError: the disk cannot be read.
+            StateError: the disk cannot be read; of a single record, only if no other one does.
         """
-        return any(self.holds(record) for record in self.records.all())
+        return any(map(self.holds, self.records.readable())) or any(
+            map(self.holds, self.records.all())
+        )
 
     def neighbours(self, wanted: ClaimRecord) -> Neighbours:
         """Return what other claims have to do with the GPUs that a record wants.

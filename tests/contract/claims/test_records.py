@@ -78,5 +78,7 @@ def test_a_record_that_the_disk_does_not_give_out_hides_no_other(driver: Driver)
     assert [one.ref.uid for one in stored.records] == [good.uid]
     assert path.name in stored.damaged
     assert not driver.claims.cleanup.count_pending()
-    with pytest.raises(StateError):  # what it held is not known
+    assert driver.claims.holdings.are_there()
+    driver.unprepare(good)
+    with pytest.raises(StateError):  # what the other holds is not known
         driver.claims.holdings.are_there()
