@@ -9,7 +9,6 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
@@ -65,6 +64,7 @@ from dra_driver.ops.http import HttpEndpoint
 from dra_driver.ops.metrics import Metrics
 from dra_driver.settings import Settings
 from dra_driver.shares import last_good
+from dra_driver.shares.config_events import ShareConfigEvents
 from dra_driver.shares.source import ShareConfigs
 from dra_driver.sharing import nvidia_mps, shares
 from dra_driver.slices.consumable import Consumable
@@ -140,6 +140,8 @@ class Driver:
         self._build_inventory(roots)
         self._build_offers(roots, clock)
         self._build_claims(roots, clock)
+        self._share_configs.tell_problems(ShareConfigEvents(self._kube, settings.node_name).post)
+        self._metrics.watch_share_config(self._share_configs.is_valid)
         self._plugin = KubeletPlugin(
             self._calls, self.paths, self._health_stream, on_status=self._metrics.registered
         )
@@ -155,9 +157,8 @@ class Driver:
 
     def _build_inventory(self, roots: Roots) -> None:
         """Build what knows this node's GPUs, and how they are."""
-        settings = self._settings
         self._health = NodeHealth(
-            settings,
+            self._settings,
             self._session,
             watcher=lambda: self._watcher,
             holders=lambda: self._claims.holdings,
@@ -167,7 +168,7 @@ class Driver:
         )
         self._watcher = InventoryWatcher(
             self._health.look,
-            rescan_seconds=settings.rescan_interval,
+            rescan_seconds=self._settings.rescan_interval,
             on_change=self._on_inventory,
         )
 
@@ -325,9 +326,7 @@ class Driver:
             clock=clock,
             take_over=self._take_over.run,
         )
-        self._claim_events = ClaimEvents(
-            self._kube, node=self._settings.node_name, now=lambda: datetime.now(UTC)
-        )
+        self._claim_events = ClaimEvents(self._kube, node=self._settings.node_name)
         self._memory_watch = MemoryWatch(
             api=self._kube,
             claims=self._claims,

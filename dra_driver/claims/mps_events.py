@@ -29,7 +29,7 @@ from dra_driver.claims.model import (
     uid_of,
 )
 from dra_driver.claims.record import ClaimRecord
-from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.devices.names import CONTROLLER, DRIVER_NAME
 from dra_driver.envelope import seal, unseal
 from dra_driver.errors import (
     ConfigError,
@@ -39,7 +39,7 @@ from dra_driver.errors import (
     UnavailableError,
     VersionError,
 )
-from dra_driver.kube.events import Happening, Regarding, Reporter, warning_event
+from dra_driver.kube.events import Happening, Regarding, Reporter, utc_now, warning_event
 from dra_driver.kube.resource import EVENTS, POD_GROUPS, RESOURCE_CLAIMS, Resource
 from dra_driver.mps.domain import DomainId, State, Status, is_shared
 from dra_driver.mps.files import read_file, write_file
@@ -48,7 +48,6 @@ log = structlog.get_logger()
 
 DEATH = "MPSDaemonDied"
 FAULT = "MPSServerFault"
-CONTROLLER = f"{DRIVER_NAME}/dra-driver"
 FILE_NAME = "reported-deaths.json"
 REQUEST_SECONDS = 10.0
 
@@ -118,7 +117,7 @@ class ClaimEvents:
         api: ApiServer,
         *,
         node: str,
-        now: Callable[[], datetime],
+        now: Callable[[], datetime] = utc_now,
         request_seconds: float = REQUEST_SECONDS,
     ) -> None:
         """Take the API server.

@@ -14,6 +14,9 @@ from typing import NewType
 DRIVER_NAME = "gpu.nvidia.com"
 """The DRA driver's name: in ResourceSlices, allocation results and the kubelet's registration."""
 
+CONTROLLER = f"{DRIVER_NAME}/dra-driver"
+"""Who reports, in the Events that this driver makes."""
+
 DeviceName = NewType("DeviceName", str)
 
 _GPU = re.compile(r"gpu-(?P<minor>[0-9]+)")

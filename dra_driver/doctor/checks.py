@@ -128,6 +128,13 @@ OF_NODES: tuple[Check[Sources], ...] = (
         needs=_NODE,
         look=lambda sources: node_checks.others(node_facts.other_facts(sources.places)),
     ),
+    Check(
+        id="share-config",
+        title="share configs",
+        why="of a config that cannot be taken nothing comes into force, on each node that uses it",
+        needs=_NODE | _CLUSTER,
+        look=lambda sources: sources.share_config(),
+    ),
 )
 
 OF_CLUSTERS: tuple[Check[Sources], ...] = (
@@ -182,6 +189,14 @@ OF_CLUSTERS: tuple[Check[Sources], ...] = (
         why="a node without the driver's pod offers no GPU, and starts no pod with one",
         needs=_CLUSTER,
         look=lambda sources: cluster_checks.daemon_sets(sources.daemon_sets()),
+    ),
+    Check(
+        id="driver-pods",
+        title="pods of driver and MPS supervisor",
+        why="a pod that fails again and again is ready in between, and a node is of no use to pods "
+        "with GPUs while its driver does not run",
+        needs=_CLUSTER,
+        look=lambda sources: sources.driver_pods(),
     ),
     Check(
         id="others-in-cluster",

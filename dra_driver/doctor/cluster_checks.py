@@ -217,8 +217,8 @@ def labels_of(node: Object) -> list[str]:
 
 
 def daemon_sets(found: DaemonSets) -> Iterator[Seen]:
-    """Judge whether the driver runs where it should."""
-    for one in found.ours:
+    """Judge whether driver and MPS supervisor run where they should."""
+    for one in (*found.ours, *found.supervisors):
         if one.wanted == 0:
             yield error(
                 f"DaemonSet {one.name} has no pod: no node is matched by its affinity", LABEL_ADVICE
@@ -226,14 +226,20 @@ def daemon_sets(found: DaemonSets) -> Iterator[Seen]:
         elif one.ready < one.wanted:
             yield error(
                 f"DaemonSet {one.name} has {one.ready} of {count(one.wanted, 'pod')} ready",
-                f"kubectl describe pods --namespace {one.namespace}, and their logs",
+                "driver-pods below says which, and why",
             )
         else:
             yield ok(f"DaemonSet {one.name} has {count(one.ready, 'pod')} ready")
     if not found.ours:
         yield warning(
-            "there is no DaemonSet of this driver",
+            "there is no DaemonSet of this driver: none runs `dra-driver kubelet-plugin`, and none "
+            "has the labels of its chart",
             "install it, unless it runs in another way (ResourceSlices below say whether)",
+        )
+    elif not found.supervisors:
+        yield info(
+            "there is no DaemonSet of the MPS supervisor: claims and shares with MPS do not start",
+            "set mpsSupervisor.enabled, unless that is meant",
         )
 
 

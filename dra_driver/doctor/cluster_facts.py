@@ -8,6 +8,7 @@ refusal names the permission that lacks.
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from functools import partial
@@ -16,13 +17,15 @@ from typing import Protocol
 
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.doctor.once import Once
-from dra_driver.errors import ApiError, DriverError, InvalidError
+from dra_driver.errors import ApiError, DriverError, InvalidError, NotFoundError
 from dra_driver.kube.client import Answer
 from dra_driver.kube.resource import (
+    CONFIG_MAPS,
     DAEMON_SETS,
     DEPLOYMENTS,
     DEVICE_CLASSES,
     NODES,
+    PODS,
     POLICIES,
     POLICY_BINDINGS,
     RESOURCE_SLICES,
@@ -201,6 +204,35 @@ class Cluster:
         """Return all DaemonSets. Raises DriverError."""
         return self._lists[DAEMON_SETS].get()
 
+    def pods(self, labels: Mapping[str, str]) -> list[Object]:
+        """Return the Pods with these labels, on the node that is asked about. Raises DriverError.
+
+        Of no labels, which would be all the cluster's, there are none.
+        """
+        if not labels:
+            return []
+        query = {"labelSelector": ",".join(f"{key}={value}" for key, value in labels.items())}
+        if self.node:
+            query["fieldSelector"] = f"spec.nodeName={self.node}"
+        return list(self._api.each(PODS, query=query, page=_PAGE, timeout=self._timeout))
+
+    def config_map(self, namespace: str, name: str) -> Object | None:
+        """Return a ConfigMap; None if there is none. Raises DriverError."""
+        call = Call(verb="get", resource=CONFIG_MAPS, name=name, namespace=namespace)
+        try:
+            return self._api.read(call, timeout=self._timeout).body
+        except NotFoundError:
+            return None
+
+    def now(self) -> datetime:
+        """Return the time by the server's clock, or by ours if it does not say.
+
+        Raises:
+            DriverError: the server does not answer.
+        """
+        ahead = self.server().ahead_seconds or 0.0
+        return datetime.now(UTC) + timedelta(seconds=ahead)
+
     def deployments(self) -> list[Object]:
         """Return all Deployments. Raises DriverError."""
         return self._lists[DEPLOYMENTS].get()
@@ -342,6 +374,12 @@ def text(holder: Object, *path: str) -> str:
     *folders, key = path
     value = mapping(holder, *folders).get(key)
     return value if isinstance(value, str) else ""
+
+
+def number(holder: Object, key: str) -> int:
+    """Return the number below an object; 0 if there is none."""
+    value = holder.get(key)
+    return value if isinstance(value, int) else 0
 
 
 def texts(holder: Object, *path: str) -> dict[str, str]:

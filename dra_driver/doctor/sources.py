@@ -7,22 +7,28 @@ ServiceAccount the driver has is said by its DaemonSet, and a node's labels by i
 from collections.abc import Iterator, Mapping
 
 from dra_driver.devices.model import Inventory
+from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.doctor import (
     cluster_checks,
     node_checks,
     node_facts,
+    pod_checks,
     runtime_checks,
     schedulers,
+    share_configs,
     shipped,
 )
-from dra_driver.doctor.cluster_facts import Cluster, PermissionFacts, text
-from dra_driver.doctor.finding import Seen, unknown
-from dra_driver.doctor.installed import DaemonSets, sorted_out
+from dra_driver.doctor.cluster_facts import Cluster, PermissionFacts, mapping, text, texts
+from dra_driver.doctor.finding import Seen, Severity, of_error, unknown
+from dra_driver.doctor.installed import DaemonSets, Installed, sorted_out
 from dra_driver.doctor.once import Once
 from dra_driver.doctor.places import Places
+from dra_driver.doctor.pod_facts import DaemonPod, pods_of
 from dra_driver.doctor.runtime_config import RuntimeConfig
 from dra_driver.errors import DeviceError, DriverError, SetupError
 from dra_driver.kube.server_version import version_numbers
+from dra_driver.shares.notes import read_notes
+from dra_driver.slices.pool import Object, objects
 
 _NO_NVML = "NVML does not answer (see gpus)"
 
@@ -133,6 +139,54 @@ class Sources:
         """Return the DaemonSets that give out GPUs. Raises DriverError."""
         return sorted_out(self.cluster.daemon_sets())
 
+    def driver_pods(self) -> Iterator[Seen]:
+        """Judge the pods of the driver's DaemonSets, node by node."""
+        cluster, installed = self.cluster, self.daemon_sets()
+        nodes = {text(one, "metadata", "name"): one for one in cluster.nodes()}
+        labelled = {
+            name: _taints(node) for name, node in nodes.items() if cluster_checks.labels_of(node)
+        }
+        down = [name for name, node in nodes.items() if not _is_ready(node)]
+        for one in (*installed.ours, *installed.supervisors):
+            yield from pod_checks.pods(
+                one, self._pods_of(one), down=down, labelled=labelled, now=cluster.now()
+            )
+        if not (installed.ours or installed.supervisors):
+            yield unknown("no DaemonSet of this driver is known (see daemonset)")
+
+    def _pods_of(self, one: Installed) -> list[DaemonPod]:
+        found = self.cluster.pods(one.pod_labels)
+        own = [pod for pod in found if text(pod, "metadata", "namespace") == one.namespace]
+        return pods_of(one.short_name, own)
+
+    def share_config(self) -> Iterator[Seen]:
+        """Judge the share configs: what this node's driver says, and what its ConfigMap has."""
+        if self.has_node:
+            notes = read_notes(self.places.plugins / DRIVER_NAME)
+            yield from share_configs.of_node(notes)
+        if self._cluster is not None:
+            try:
+                yield from self._share_configs(self._cluster)
+            except DriverError as error:
+                yield of_error(Severity.UNKNOWN, error)
+
+    def _share_configs(self, cluster: Cluster) -> Iterator[Seen]:
+        installed = self.daemon_sets().ours
+        labels = {
+            text(one, "metadata", "name"): texts(one, "metadata", "labels")
+            for one in cluster.nodes()
+        }
+        for one in installed:
+            source = share_configs.source_of(one.pod)
+            name = source.config_map if source else ""
+            found = cluster.config_map(one.namespace, name) if name else None
+            nodes = {pod.node for pod in self._pods_of(one)} & labels.keys()
+            yield from share_configs.of_cluster(
+                source, found, one.namespace, {node: labels[node] for node in nodes}
+            )
+        if not installed:
+            yield unknown("no DaemonSet of this driver is known (see daemonset)")
+
     def schedulers(self) -> Iterator[Seen]:
         """Judge what else decides over pods with claims."""
         cluster = self.cluster
@@ -207,3 +261,17 @@ class Sources:
             facts = node_facts.driver_facts(self.places)
             labels = cluster_checks.labels_of(own[0])
             yield from node_checks.labelled(facts, labels, self._own_node)
+
+
+def _taints(node: Object) -> str:
+    found = (
+        f"{text(one, 'key')}{f'={value}' if (value := text(one, 'value')) else ''}:"
+        f"{text(one, 'effect')}"
+        for one in objects(mapping(node, "spec").get("taints"))
+    )
+    return ", ".join(found)
+
+
+def _is_ready(node: Object) -> bool:
+    conditions = objects(mapping(node, "status").get("conditions"))
+    return all(text(one, "status") == "True" for one in conditions if text(one, "type") == "Ready")

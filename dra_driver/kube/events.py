@@ -2,8 +2,8 @@
 
 In: the object, what happened, and when. Out: an events.k8s.io/v1 Event as a dict. Rules: the API
 reference of events.k8s.io/v1 (a note of at most 1 kB, a reporting instance of at most 128 bytes,
-the event in its object's namespace). Names are made as client-go makes them: the object's, and the
-time. Nothing here talks to a server.
+the event in its object's namespace, in `default` for one that lives in none). Names are made as
+client-go makes them: the object's, and the time. Nothing here talks to a server.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,18 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regarding:
-    """The object that an event is about; it lives in a namespace."""
+    """The object that an event is about; without a namespace it is the cluster's, as a Node is."""
 
     api_version: str
     kind: str
     namespace: str
     name: str
     uid: str
+
+    @property
+    def event_namespace(self) -> str:
+        """Where events about it are."""
+        return self.namespace or "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,11 @@ class Happening:
     time: datetime
 
 
+def utc_now() -> datetime:
+    """Return the time of day."""
+    return datetime.now(UTC)
+
+
 def warning_event(about: Regarding, what: Happening, reporter: Reporter) -> Mapping[str, object]:
     """Return the event of type Warning; a note that is too long is cut."""
     stamp = f"{(what.time - _EPOCH) // _MICROSECOND * 1000:x}"
@@ -53,7 +63,7 @@ def warning_event(about: Regarding, what: Happening, reporter: Reporter) -> Mapp
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"name": f"{name}.{stamp}", "namespace": about.namespace},
+        "metadata": {"name": f"{name}.{stamp}", "namespace": about.event_namespace},
         "type": "Warning",
         "reason": what.reason,
         "action": what.action,
@@ -64,7 +74,7 @@ def warning_event(about: Regarding, what: Happening, reporter: Reporter) -> Mapp
         "regarding": {
             "apiVersion": about.api_version,
             "kind": about.kind,
-            "namespace": about.namespace,
+            **({"namespace": about.namespace} if about.namespace else {}),
             "name": about.name,
             "uid": about.uid,
         },

@@ -53,6 +53,7 @@ def _quoted(name: str) -> str:
 CLAIM_TEMPLATES = Resource(
     group="resource.k8s.io", version="v1", plural="resourceclaimtemplates", namespaced=True
 )
+CONFIG_MAPS = Resource(group="", version="v1", plural="configmaps", namespaced=True)
 DAEMON_SETS = Resource(group="apps", version="v1", plural="daemonsets", namespaced=True)
 DEPLOYMENTS = Resource(group="apps", version="v1", plural="deployments", namespaced=True)
 DEVICE_CLASSES = Resource(group="resource.k8s.io", version="v1", plural="deviceclasses")

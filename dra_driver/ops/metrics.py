@@ -169,6 +169,11 @@ class Metrics:
             "What sharing strategies have set and could not take back yet.",
             "strategy",
         )
+        self._share_config = self._gauge(
+            "nvidia_dra_share_config_valid",
+            "1, or 0 while the node's newest share config cannot be taken.",
+        )
+        self._share_config.labels(self._driver).set(1)
         self._limits_lost = self._gauge(
             "nvidia_dra_memory_limits_not_in_force",
             "Claims whose limits of GPU memory on control groups could not be set again.",
@@ -250,6 +255,10 @@ class Metrics:
     def watch_quarantined(self, count: Callable[[], int]) -> None:
         """Ask `count` at each scrape how many records are in quarantine."""
         self._quarantined.labels(self._driver).set_function(count)
+
+    def watch_share_config(self, is_valid: Callable[[], bool]) -> None:
+        """Ask `is_valid` at each scrape whether the newest share config could be taken."""
+        self._share_config.labels(self._driver).set_function(is_valid)
 
     def watch_memory_limits(self, not_in_force: Callable[[], int]) -> None:
         """Ask `not_in_force` at each scrape of how many claims memory limits are not in force."""

@@ -6,6 +6,7 @@ mounted, each file is a config by its name; the order of the choice is that of t
 config manager.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,27 +37,46 @@ def choose(path: Path, *, label: str, default: str) -> Choice:
     """
     if not path.is_dir():
         return Choice(file=path, origin=f"file {path}")
-    names = _names(path)
+    name, why = choose_name(_names(path), label=label, default=default, where=f"folder {path}")
+    if name is None:
+        return Choice(file=None, origin=why)
+    return Choice(file=path / name, origin=f"file {path / name} ({why})")
+
+
+def choose_name(
+    names: Sequence[str], *, label: str, default: str, where: str
+) -> tuple[str | None, str]:
+    """Return which of these configs holds, None where none does, and why.
+
+    Args:
+        names: the configs there are, sorted.
+        label: the label's value, empty where the Node has none.
+        default: the name in the setting; empty for none.
+        where: where these configs are, for people.
+
+    Raises:
+        ConfigError: a name was given that none of them has.
+    """
     if label and (names or default):
-        return _named(path, label, names, f"label {LABEL}")
+        return _named(label, names, f"label {LABEL}", where)
     if default:
-        return _named(path, default, names, "setting --share-config-default")
+        return _named(default, names, "setting --share-config-default", where)
     if DEFAULT_NAME in names:
-        return _named(path, DEFAULT_NAME, names, f'no label {LABEL}; the one named "default"')
+        return DEFAULT_NAME, f'no label {LABEL}; the one named "default"'
     if len(names) == 1:
-        return _named(path, names[0], names, f"no label {LABEL}; the only one there")
+        return names[0], f"no label {LABEL}; the only one there"
     # Of an empty folder, too, whatever label a device plugin has left: there is nothing to choose.
     why = f"no label {LABEL}, and it has {_listed(names)}" if names else "it is empty"
-    return Choice(file=None, origin=f"no config of folder {path}: {why}")
+    return None, f"no config of {where}: {why}"
 
 
-def _named(path: Path, name: str, names: list[str], why: str) -> Choice:
+def _named(name: str, names: Sequence[str], why: str, where: str) -> tuple[str, str]:
     if name not in names:
         there = f"it has {_listed(names)}" if names else "it is empty"
         raise ConfigError(
-            f'{why}: no config "{name}" in folder {path}: {there}; name one of those, or add it'
+            f'{why}: no config "{name}" in {where}: {there}; name one of those, or add it'
         )
-    return Choice(file=path / name, origin=f"file {path / name} ({why})")
+    return name, why
 
 
 def _names(path: Path) -> list[str]:
@@ -68,6 +88,6 @@ def _names(path: Path) -> list[str]:
     )
 
 
-def _listed(names: list[str], most: int = 10) -> str:
+def _listed(names: Sequence[str], most: int = 10) -> str:
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -1,10 +1,10 @@
 """The share config that holds on this node, kept current by a thread of its own.
 
-In: a path, a default name, and the Node's labels. Out: the latest state for any thread, and a call
-for each change of it. A node that runs never loses its config to a mistake: a file that is gone,
-damaged, half written or not named right leaves the last good one in place, and the state says why
-the newest could not be taken. Files are compared by content: a ConfigMap's volume is replaced
-behind symlinks, and an editor may write in place.
+In: a path, a default name, and the Node's labels. Out: the latest state for any thread, a call for
+each change of it, and word of a config that cannot be taken. A node that runs never loses its
+config to a mistake: a file that is gone, damaged, half written or not named right leaves the last
+good one in place, and the state says why the newest could not be taken. Files are compared by
+content: a ConfigMap's volume is replaced behind symlinks, and an editor may write in place.
 """
 
 import threading
@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from dra_driver.errors import ConfigError, StateError
+from dra_driver.errors import ConfigError, StateError, UnavailableError
 from dra_driver.files import read_whole
 from dra_driver.kube.own_node import Labels, OwnNode
 from dra_driver.shares.choice import LABEL, Choice, choose
@@ -107,23 +107,37 @@ class ShareConfigs:
         self._kept = kept
         self._default = default
         self._on_change = on_change
+        self._tell: Callable[[str, str], None] = lambda _problem, _holds: None
         self._timing = timing or ShareConfigTiming()
         self._heeds_label = path is not None and not _is_file(path)
         self._state = _NO_LABELS_YET if self._heeds_label else _NOT_YET if path else _NO_PATH
         self._label: str | None = None if self._heeds_label else ""
         if self._heeds_label:
             labels.listen(self._take_labels)
-        # Of the thread alone: the last look that counted, and the file of the last good config.
+        # Of the thread alone: the last look that counted, the file of the last good config, and
+        # what is still to be told.
         self._last: _Look | None = None
         self._file: Path | None = None
+        self._untold: tuple[str, str] | None = None
         self._looked = threading.Event()
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="share-config", daemon=True)
 
+    def tell_problems(self, tell: Callable[[str, str], None]) -> None:
+        """Have a problem told to `tell`, on the thread, with the origin of what holds; once.
+
+        It is told at the next look again where that raises UnavailableError. Called before `start`.
+        """
+        self._tell = tell
+
     def current(self) -> ShareConfigState:
         """Return the latest state. Never blocks."""
         return self._state
+
+    def is_valid(self) -> bool:
+        """Tell whether the newest could be taken."""
+        return self._state.problem is None
 
     def wait_until_looked(self, timeout: float) -> bool:
         """Wait until `current` says more than that nobody has looked; return whether it does."""
@@ -157,7 +171,16 @@ class ShareConfigs:
             # Before the Node's labels are known, any choice could be the wrong one.
             if self._path is not None and self._label is not None:
                 self._look_once(self._path, self._label)
+                self._tell_problem()
             self._wake.wait(self._timing.look)
+
+    def _tell_problem(self) -> None:
+        if self._untold is not None:
+            try:
+                self._tell(*self._untold)
+            except UnavailableError:
+                return  # the next look tries again
+            self._untold = None
 
     def _look_once(self, path: Path, label: str) -> None:
         look = self._look(path, label)
@@ -210,6 +233,7 @@ class ShareConfigs:
         self._state = state
         self._looked.set()
         if state != before:
+            self._untold = (state.problem, state.origin) if state.problem else None
             _log_change(before, state)
             self._on_change()
 

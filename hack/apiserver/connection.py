@@ -270,12 +270,18 @@ class Connection(BaseHTTPRequestHandler):
         return body
 
     def _selected(self, items: Iterable[Object]) -> list[Object]:
-        wanted = [
-            term.partition("=")[::2]
-            for term in self.query.get("fieldSelector", "").split(",")
-            if term
+        fields, labels = (self._terms(name) for name in ("fieldSelector", "labelSelector"))
+        return [
+            item
+            for item in items
+            if all(_field(item, key) == value for key, value in fields)
+            and labels <= (item["metadata"].get("labels") or {}).items()
         ]
-        return [item for item in items if all(_field(item, key) == value for key, value in wanted)]
+
+    def _terms(self, name: str) -> set[tuple[str, str]]:
+        """A selector's terms, all of them of the form key=value."""
+        terms = (term.partition("=") for term in self.query.get(name, "").split(",") if term)
+        return {(key, value) for key, _, value in terms}
 
     def _watch(self, target: Target) -> None:
         """Stream events until the client leaves, timeoutSeconds pass, or a test cuts the watch."""

@@ -27,6 +27,7 @@ class Kind:
 KINDS = (
     Kind(group="", version="v1", plural="nodes", kind="Node", with_status=True),
     Kind(group="", version="v1", plural="pods", kind="Pod", namespaced=True, with_status=True),
+    Kind(group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True),
     Kind(group="events.k8s.io", version="v1", plural="events", kind="Event", namespaced=True),
     Kind(
         group="resource.k8s.io",

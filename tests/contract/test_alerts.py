@@ -80,6 +80,9 @@ CASES: dict[str, list[Case]] = {
     "DRACleanupsPending": [
         one("nvidia_dra_pending_cleanups", 'strategy="MPS"', "1x60", "1x20 0x40", 35, 20)
     ],
+    "DRAShareConfigNotTaken": [
+        one("nvidia_dra_share_config_valid", "", "1 0x20", "1 0 0 1x20", 7, 4)
+    ],
     "DRAMemoryLimitsNotInForce": [
         one("nvidia_dra_memory_limits_not_in_force", "", "2x20", "1 1 0x20", 6, 4)
     ],

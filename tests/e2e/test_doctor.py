@@ -19,7 +19,7 @@ pytestmark = pytest.mark.e2e
 
 Document = dict[str, Any]
 
-NOT_INSTALLED = {"daemonset", "permissions"}
+NOT_INSTALLED = {"daemonset", "driver-pods", "permissions", "share-config"}
 """The driver of these tests is a process of the host, and no DaemonSet."""
 
 

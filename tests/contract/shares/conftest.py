@@ -14,6 +14,7 @@ from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kube.resource import NODES
 from dra_driver.shares.choice import LABEL
+from dra_driver.shares.config_events import ShareConfigEvents
 from dra_driver.shares.source import ShareConfigs, ShareConfigState, ShareConfigTiming
 from worlds.process import eventually
 
@@ -48,6 +49,7 @@ class World:
             kept=kept,
             timing=timing,
         )
+        self.configs.tell_problems(ShareConfigEvents(self.client, "n1").post)
         self.labels.start()
         self.configs.start()
         return self.configs

@@ -193,3 +193,49 @@ def test_the_last_good_config_outlives_the_driver(world: World) -> None:
     kept.write_bytes(kept.read_bytes()[:-10])
     world.start(file, kept=kept)
     assert not world.until_problem("there is no").is_known
+
+
+def test_what_cannot_be_taken_is_told_once_as_an_event_of_the_node(world: World) -> None:
+    file = world.root / "config.yaml"
+    file.write_text(config(4))
+    configs = world.start(file)
+    world.until_replicas(4)
+    assert configs.is_valid()
+    file.write_text("version: v1\nsharing: [\n")
+    world.until_problem("config.yaml:")
+    assert not configs.is_valid()
+    eventually(lambda: world.server.objects("events"), "the event")
+    (event,) = world.server.objects("events")
+    assert event["metadata"]["namespace"] == "default"
+    assert (event["type"], event["reason"]) == ("Warning", "ShareConfigNotTaken")
+    assert event["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"}
+    assert event["note"].startswith(f"the share config cannot be taken: {file}:3:1: ")
+    assert event["note"].endswith(f"; what holds is file {file}")
+
+    file.write_text(config(4))
+    world.until_replicas(4)
+    assert configs.is_valid()
+    assert len(world.server.objects("events")) == 1
+
+
+def test_it_is_told_later_when_the_api_server_was_away(world: World) -> None:
+    file = world.root / "config.yaml"
+    file.write_text("version: v2\n")
+    away = world.server.fail("create", "events", status=503, times=1000)
+    world.start(file)
+    world.until_problem("must be v1")
+    eventually(lambda: world.server.seen("create", "events"), "a try")
+    assert world.server.objects("events") == []
+    away.times = 0
+    eventually(lambda: world.server.objects("events"), "the event")
+    assert "no GPU is offered" in world.server.objects("events")[0]["note"]
+
+
+def test_a_driver_without_the_right_goes_on(world: World) -> None:
+    world.server.fail("create", "events", status=403, message="forbidden", times=1000)
+    file = world.root / "config.yaml"
+    file.write_text("version: v2\n")
+    world.start(file)
+    eventually(lambda: world.server.seen("create", "events"), "a try")
+    file.write_text(config(2))
+    world.until_replicas(2)

@@ -161,11 +161,17 @@ def installed(wanted: int = 2, ready: int = 2, name: str = "dra-driver") -> Inst
 def test_the_drivers_daemonset_runs_where_it_should(
     ours: tuple[Installed, ...], severity: Severity
 ) -> None:
-    assert severities(cluster_checks.daemon_sets(DaemonSets(ours=ours))) == [severity]
+    assert severities(cluster_checks.daemon_sets(DaemonSets(ours=ours)))[0] is severity
+
+
+def test_the_supervisors_daemonset_is_looked_at_too() -> None:
+    found = DaemonSets(ours=(installed(),), supervisors=(installed(ready=1, name="mps"),))
+    assert severities(cluster_checks.daemon_sets(found)) == [OK, ERROR]
+    assert severities(cluster_checks.daemon_sets(DaemonSets(ours=(installed(),)))) == [OK, INFO]
 
 
 def test_a_daemonset_without_a_node_is_told_the_label() -> None:
-    (seen,) = cluster_checks.daemon_sets(DaemonSets(ours=(installed(wanted=0, ready=0),)))
+    seen, *_ = cluster_checks.daemon_sets(DaemonSets(ours=(installed(wanted=0, ready=0),)))
     assert "no node is matched" in seen.text
     assert f"kubectl label node NODE {NODE_LABEL}" in seen.advice
 

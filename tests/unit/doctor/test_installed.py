@@ -24,7 +24,11 @@ def daemon_set(image: str, *command: str, **status: int) -> Object:
         ("dra-driver:0.1.0", ("dra-driver", "kubelet-plugin"), "ours"),
         ("registry.example/a/dra-driver@sha256:00", ("dra-driver", "kubelet-plugin"), "ours"),
         ("dra-driver", ("bash", "-c", "exec gpu-kubelet-plugin -v 4"), "ours"),
-        ("dra-driver:0.1.0", ("dra-driver", "mps-supervisor"), None),
+        ("dra-driver:0.1.0", ("dra-driver", "mps-supervisor"), "supervisors"),
+        ("registry.example/gpu-stack:v7", ("dra-driver", "kubelet-plugin"), "ours"),
+        ("registry.example/gpu-stack:v7", ("/opt/bin/dra-driver", "mps-supervisor"), "supervisors"),
+        ("gpu-stack", ("sh", "-c", "exec dra-driver kubelet-plugin -v 4"), "ours"),
+        ("gpu-stack", ("gpu-kubelet-plugin",), "nvidias"),
         ("nvcr.io/nvidia/k8s-dra-driver-gpu:v25.3.0", (), "nvidias"),
         ("localhost:5000/dra-driver-nvidia-gpu:v0.5.0", ("gpu-kubelet-plugin",), "nvidias"),
         (
@@ -43,9 +47,22 @@ def test_who_gives_out_gpus_is_known(image: str, command: tuple[str, ...], kind:
     found = sorted_out([daemon_set(image, *command)])
     names = {
         name: [one.name for one in getattr(found, name)]
-        for name in ("ours", "nvidias", "device_plugins")
+        for name in ("ours", "supervisors", "nvidias", "device_plugins")
     }
     assert names == {name: ["gpu/one"] if name == kind else [] for name in names}
+
+
+def test_ours_are_known_by_the_charts_labels_whatever_they_run() -> None:
+    wrapped = daemon_set("registry.example/gpu-stack", "/entry.sh")
+    labels = {"app.kubernetes.io/name": "dra-driver"}
+    for component, name in (("kubelet-plugin", "ours"), ("mps-supervisor", "supervisors")):
+        label = {"app.kubernetes.io/component": component}
+        wrapped["spec"]["template"]["metadata"] = {"labels": labels | label}
+        (one,) = getattr(sorted_out([wrapped]), name)
+        assert one.name == "gpu/one"
+    other = {"app.kubernetes.io/name": "other", "app.kubernetes.io/component": "kubelet-plugin"}
+    wrapped["spec"]["template"]["metadata"] = {"labels": other}
+    assert sorted_out([wrapped]) == DaemonSets()
 
 
 def test_how_many_pods_there_should_be_and_as_whom() -> None:

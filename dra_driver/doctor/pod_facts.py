@@ -1,0 +1,142 @@
+"""What the API says of the pods of our DaemonSets, as values.
+
+In: Pods as dicts. Out: for each its node, its revision, since when it is ready or not, and for each
+container why it waits, how it ended last and how often it was started. Pure.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from dra_driver.doctor.cluster_facts import mapping, number, text, texts
+from dra_driver.slices.pool import Object, objects
+
+_REVISION_LABEL = "pod-template-generation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a container ended: a reason such as OOMKilled, its exit code, its last words, when."""
+
+    reason: str
+    code: int
+    message: str
+    at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """A container: why it waits and the kubelet's words for it, empty while it does not."""
+
+    name: str
+    waits: str
+    message: str
+    restarts: int
+    ended: Ended | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonPod:
+    """A pod of a DaemonSet.
+
+    Attributes:
+        name: its name.
+        node: where it is, or is to be.
+        revision: counts its DaemonSet's revisions; empty where it is not known.
+        is_placed: whether it was bound to the node.
+        unplaced: why it was not, in the scheduler's words.
+        ready: whether it is ready.
+        since: since when it is so; when it was made, for one that has not been looked at.
+        deleted: when its grace period ends or ended; None unless somebody has deleted it.
+        failed: why it has failed for good, such as Evicted; empty if it has not.
+        containers: its containers, as far as they have been looked at.
+    """
+
+    name: str
+    node: str
+    revision: str
+    is_placed: bool
+    unplaced: str
+    ready: bool
+    since: datetime | None
+    deleted: datetime | None
+    failed: str
+    containers: tuple[Container, ...]
+
+
+def pods_of(owner: str, pods: Iterable[Object]) -> list[DaemonPod]:
+    """Return those of these pods that a DaemonSet of this name owns, by node and name."""
+    found = [_pod(one) for one in pods if _owner(one) == owner]
+    return sorted(found, key=lambda one: (one.node, one.name))
+
+
+def _owner(pod: Object) -> str | None:
+    owners = objects(mapping(pod, "metadata").get("ownerReferences"))
+    return next((text(one, "name") for one in owners if text(one, "kind") == "DaemonSet"), None)
+
+
+def _pod(pod: Object) -> DaemonPod:
+    meta, status = mapping(pod, "metadata"), mapping(pod, "status")
+    conditions = {text(one, "type"): one for one in objects(status.get("conditions"))}
+    ready, placed = conditions.get("Ready", {}), conditions.get("PodScheduled", {})
+    has_failed = text(status, "phase") == "Failed"
+    return DaemonPod(
+        name=text(meta, "name"),
+        node=text(pod, "spec", "nodeName") or _wanted_node(pod),
+        revision=texts(meta, "labels").get(_REVISION_LABEL, ""),
+        is_placed=bool(text(pod, "spec", "nodeName")),
+        unplaced=text(placed, "message") if text(placed, "status") == "False" else "",
+        ready=text(ready, "status") == "True",
+        since=_time(ready, "lastTransitionTime") or _time(meta, "creationTimestamp"),
+        deleted=_time(meta, "deletionTimestamp"),
+        failed=_failure(status) if has_failed else "",
+        containers=tuple(map(_container, objects(status.get("containerStatuses")))),
+    )
+
+
+def _failure(status: Object) -> str:
+    words = (text(status, "reason"), text(status, "message"))
+    return ": ".join(filter(None, words)) or "it has failed"
+
+
+def _wanted_node(pod: Object) -> str:
+    """Return the node that a DaemonSet's controller made a pod for, before it is bound there."""
+    affinity = mapping(pod, "spec", "affinity", "nodeAffinity")
+    required = mapping(affinity, "requiredDuringSchedulingIgnoredDuringExecution")
+    for term in objects(required.get("nodeSelectorTerms")):
+        for field in objects(term.get("matchFields")):
+            values = field.get("values")
+            if text(field, "key") == "metadata.name" and isinstance(values, list) and values:
+                return str(values[0])
+    return ""
+
+
+def _container(status: Object) -> Container:
+    state, last = mapping(status, "state"), mapping(status, "lastState")
+    waiting = mapping(state, "waiting")
+    ended = mapping(state, "terminated") or mapping(last, "terminated")
+    return Container(
+        name=text(status, "name"),
+        waits=text(waiting, "reason"),
+        message=text(waiting, "message"),
+        restarts=number(status, "restartCount"),
+        ended=_ended(ended) if ended else None,
+    )
+
+
+def _ended(state: Object) -> Ended:
+    return Ended(
+        reason=text(state, "reason"),
+        code=number(state, "exitCode"),
+        message=" ".join(text(state, "message").split()),
+        at=_time(state, "finishedAt"),
+    )
+
+
+def _time(holder: Object, key: str) -> datetime | None:
+    """Return a time of the API (RFC 3339, in UTC); None if there is none."""
+    try:
+        found = datetime.fromisoformat(text(holder, key))
+    except ValueError:
+        return None
+    return found if found.tzinfo else None
