@@ -39,7 +39,7 @@ from dra_driver.common_settings import (
     SysRoot,
 )
 from dra_driver.devices.exclusion_note import ExclusionNote, read_note
-from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.devices.names import DRIVER_NAME, in_order, undivided_name
 from dra_driver.errors import SetupError, StateError
 from dra_driver.mps.domain import DomainId, Status, is_shared
 from dra_driver.mps.requests import DomainRequests
@@ -305,7 +305,7 @@ def _described(record: ClaimRecord, device: DeviceRecord) -> Description:
 
 def table(node: NodeStatus) -> str:
     """Return it for people."""
-    rows = [_row(node, record, device) for record in node.claims for device in record.devices]
+    rows = [row for record in node.claims for row in _rows(node, record)]
     lines = aligned([_COLUMNS, *rows]) if rows else ["no claim is prepared on this node"]
     lines += status_health.lines(node.health)
     lines += status_shares.lines(node.shares, node.claims)
@@ -355,15 +355,23 @@ def report(node: NodeStatus) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _row(node: NodeStatus, record: ClaimRecord, device: DeviceRecord) -> tuple[str, ...]:
-    return (
-        str(record.ref),
-        ", ".join(_users(record)) or "-",
-        device.name,
-        strategy_of(record, device),
-        _described(record, device).words or "-",
-        _state(node, record, device),
-    )
+def _rows(node: NodeStatus, record: ClaimRecord) -> list[tuple[str, ...]]:
+    """Return the claim's lines: one for all that it has of a device in one way.
+
+    Of its shares of a device the settings say how many there are, and what they come to together.
+    """
+    found = {
+        (
+            str(record.ref),
+            ", ".join(_users(record)) or "-",
+            undivided_name(device.name),
+            strategy_of(record, device),
+            _described(record, device).words or "-",
+            _state(node, record, device),
+        )
+        for device in record.devices
+    }
+    return sorted(found, key=lambda row: (in_order(row[2]), row))
 
 
 def _users(record: ClaimRecord) -> Iterator[str]:

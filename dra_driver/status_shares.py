@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from dra_driver.claims.devices import RecordedShare
 from dra_driver.claims.record import ClaimRecord
-from dra_driver.devices.names import MigName, ShareName, gpu_name, parse_device_name
+from dra_driver.devices.names import MigName, ShareName, gpu_name, in_order, parse_device_name
 from dra_driver.devices.shares import ConsumableSlot
-from dra_driver.shares.notes import ShareNotes
+from dra_driver.shares.notes import NotedDevice, ShareNotes
 from dra_driver.table import aligned
 
 _COLUMNS = (
@@ -52,7 +52,7 @@ def lines(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[str]:
             one.limited_by or "nothing",
             _WAITS if one.waits else _BLOCKED if one.name in blocked else "-",
         )
-        for one in notes.devices
+        for one in _in_order(notes)
     ]
     found = ["", *aligned([_COLUMNS, *rows])] if rows else []
     found += [f"  {text}" for text in _reasons(notes)]
@@ -84,7 +84,7 @@ def as_json(notes: ShareNotes, records: Sequence[ClaimRecord]) -> dict[str, obje
                 "whyNotBetter": one.why,
                 "changeWaits": one.waits,
             }
-            for one in notes.devices
+            for one in _in_order(notes)
         ],
         "consumable": [
             {
@@ -144,7 +144,7 @@ def _parts(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[_Parts]:
             one.strategy = str(device.slot.strategy)
     for name in _held_whole(found.keys(), records):
         found[name].is_blocked = True
-    return list(found.values())
+    return sorted(found.values(), key=lambda one: in_order(one.name))
 
 
 def _part_row(one: _Parts) -> tuple[str, ...]:
@@ -160,10 +160,14 @@ def _part_row(one: _Parts) -> tuple[str, ...]:
     )
 
 
+def _in_order(notes: ShareNotes) -> list[NotedDevice]:
+    return sorted(notes.devices, key=lambda one: in_order(one.name))
+
+
 def _reasons(notes: ShareNotes) -> list[str]:
     """Return why nothing better limits memory, each reason once."""
     devices: dict[tuple[str, str], list[str]] = {}
-    for one in notes.devices:
+    for one in _in_order(notes):
         if one.why:
             devices.setdefault((one.limited_by or "nothing", one.why), []).append(one.name)
     return [

@@ -63,7 +63,8 @@ def show(
         reserved = None if api is None else ReservedPods(api, on_problem=_tell)
         look = node_look(library, roots, directory, reserved=reserved).look
         if question.as_json or question.interval is None or not out.isatty():
-            out.write(text_of(question, look(), shutil.get_terminal_size().columns))
+            width = shutil.get_terminal_size().columns if out.isatty() else None
+            out.write(text_of(question, look(), width))
             return
         _renew(question, look, out)
     finally:
@@ -74,8 +75,8 @@ def _tell(reason: str) -> None:
     sys.stderr.write(f"names of later pods of a claim are not asked for: {reason}\n")
 
 
-def text_of(question: Question, use: NodeUse, width: int) -> str:
-    """Return one look as it is printed.
+def text_of(question: Question, use: NodeUse, width: int | None) -> str:
+    """Return one look as it is printed; `width` is the terminal's, None without one.
 
     Raises:
         SetupError: there is no such GPU, or the process is on none.

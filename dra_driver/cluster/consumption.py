@@ -78,9 +78,19 @@ class Consumed:
         """Tell whether nobody gets anything of the device, whatever is left of it."""
         return device.name in self.closed
 
-    def used(self, device: Device) -> int:
+    def count(self, device: Device) -> int:
         """Return how often claims have the device, or a part of it."""
         return self.parts.get(device.name, 0) + (device.name in self.whole)
+
+    def used(self, device: Device) -> int:
+        """Return how many fewer claims can have it that ask for no capacity, for those that do.
+
+        Where any number can, it is how many have it.
+        """
+        if not self.is_taken(device):
+            return 0
+        room = NOTHING_CONSUMED.room(device)
+        return self.count(device) if room is None else room - (self.room(device) or 0)
 
     def sums(self, device: Device) -> dict[str, int]:
         """Return what claims have of a device's capacities; all of it if one has it as a whole.

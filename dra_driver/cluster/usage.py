@@ -1,12 +1,14 @@
 """How many devices of each resource name a node offers, how many are used, how many are free.
 
-In: pools, and the devices that claims have. Out: three numbers for each node and resource name,
-what is used and free of capacities that claims consume together, and what all of it leaves out.
+In: pools, and the devices that claims have. Out: numbers for each node and resource name that add
+up, what is used and free of capacities that claims consume together, and what all of it leaves out.
 Rule: the scheduler takes the first device that nobody has, that no taint keeps away and whose
 counters are all left (KEP-4815); one that several claims can have it gives again as long as
-capacity is left, and its counters once (KEP-5075). `offered` and `free` are how many times it would
-find one, for pods that ask for this resource name alone and one device each. Names that share GPUs
-share them here too: their numbers do not add up. Pure, and linear in devices and claims.
+capacity is left, and its counters once (KEP-5075). The unit of a line is a pod that asks for this
+resource name alone, for one device and none of its capacities: `offered` and `free` are how many of
+these would get one, and `used` is how many fewer they are for what claims have of these devices.
+Names that share GPUs share them here too: lines do not add up. Pure, and linear in devices and
+claims.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,8 +27,11 @@ class ResourceUsage:
         resource: the extended resource name; None for devices that only claims get.
         offered: how many can be allocated with nothing allocated, tainted ones among them; None for
             any number, of devices that several claims can have.
-        used: how many are allocated; of a device that several claims have, each part of it.
+        used: how many are allocated; of a device that several claims can have, how many pods that
+            ask for none of its capacities would have what they have, or the number of parts where
+            `offered` is any number.
         free: how many more can be allocated now; None as for `offered`.
+        parts: how many claims have a device, or a part of one.
         capacities: what claims consume together of these devices, by name; none of devices for one
             claim each.
     """
@@ -35,7 +40,16 @@ class ResourceUsage:
     offered: int | None
     used: int
     free: int | None
+    parts: int = 0
     capacities: Mapping[str, CapacityUsage] = field(default_factory=dict)
+
+    @property
+    def blocked(self) -> int | None:
+        """How many are neither used nor free: tainted, or what they take is used by other names.
+
+        None where any number is offered.
+        """
+        return None if self.offered is None else self.offered - self.used - (self.free or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +153,15 @@ def _usage_of_resource(
 ) -> ResourceUsage:
     offered = _given_out(devices, counters, NOTHING_CONSUMED)
     free = _given_out((one for one in devices if not one.taints), left, consumed)
+    used, more = sum(map(consumed.used, devices)), _room(free, consumed)
+    most = _room(offered, NOTHING_CONSUMED)
     return ResourceUsage(
         resource=resource,
-        offered=_room(offered, NOTHING_CONSUMED),
-        used=sum(map(consumed.used, devices)),
-        free=_room(free, consumed),
+        # First fit is not always the most; what claims have together shows what there was.
+        offered=None if most is None else max(most, used + (more or 0)),
+        used=used,
+        free=more,
+        parts=sum(map(consumed.count, devices)),
         capacities=consumed.capacities(
             (one for one in devices if one.allows_multiple),
             offered={one.name for one in offered},

@@ -10,11 +10,11 @@ from types import MappingProxyType
 
 from dra_driver.cluster.allocations import Allocation
 from dra_driver.cluster.consumption import CapacityUsage
-from dra_driver.cluster.usage import AllocatedDevice, ClusterUsage, PoolUsage
+from dra_driver.cluster.usage import AllocatedDevice, ClusterUsage, PoolUsage, ResourceUsage
 from dra_driver.slices.consumable import CORES, MEMORY, SHARES
 from dra_driver.table import aligned
 
-_COLUMNS = ("NODE", "RESOURCE NAME", "OFFERED", "USED", "FREE")
+_COLUMNS = ("NODE", "RESOURCE NAME", "OFFERED", "USED", "BLOCKED", "FREE")
 _WIDE_COLUMNS = ("NODE", "DEVICE", "RESOURCE NAME", "CLAIM", "USED BY")
 _CAPACITY_COLUMNS = (
     "NODE",
@@ -49,10 +49,10 @@ _WORDS: Mapping[str, Callable[[int], str]] = MappingProxyType(
 def table(found: ClusterUsage, *, wide: bool = False) -> str:
     """Return it for people; `wide` adds every allocated device with its claim and pods."""
     rows = [
-        (_node(one), each.resource or _BY_CLAIM, *map(_count, (each.offered, each.used, each.free)))
+        (_node(one), each.resource or _BY_CLAIM, *_numbers(each))
         for one in found.pools
         for each in one.resources
-        if each.resource or each.used  # who asks by resource name has no use for the others
+        if each.resource or each.parts  # who asks by resource name has no use for the others
     ]
     lines = aligned([_COLUMNS, *rows]) if rows else ["no devices are published"]
     if capacities := list(_capacity_rows(found)):
@@ -78,7 +78,9 @@ def report(found: ClusterUsage) -> str:
                         "name": each.resource,
                         "offered": each.offered,
                         "used": each.used,
+                        "blocked": each.blocked,
                         "free": each.free,
+                        "parts": each.parts,
                         "capacities": {
                             name: _capacity_json(one) for name, one in each.capacities.items()
                         },
@@ -107,8 +109,10 @@ def _node(one: PoolUsage) -> str:
     return one.pool.node or _NONE
 
 
-def _count(number: int | None) -> str:
-    return _ANY if number is None else str(number)
+def _numbers(one: ResourceUsage) -> Sequence[str]:
+    """Return what is offered, and what of it is used, blocked and free: these add up to it."""
+    offered, free = (_ANY if each is None else str(each) for each in (one.offered, one.free))
+    return offered, str(one.used), _NONE if one.blocked is None else str(one.blocked), free
 
 
 def _capacity_rows(found: ClusterUsage) -> Iterable[Sequence[str]]:

@@ -86,6 +86,18 @@ def mig_name(minor: int, profile: str, profile_id: int, start: int, suffix: str 
     return DeviceName(f"gpu-{minor}-mig-{readable}-{numbers}")
 
 
+def in_order(name: str) -> tuple[tuple[int, str], ...]:
+    """Return by what names are sorted as people count: `gpu-2` before `gpu-10`."""
+    parts = re.split(r"([0-9]+)", name)
+    return tuple((int(one), "") if one.isdecimal() else (-1, one) for one in parts)
+
+
+def undivided_name(name: str) -> str:
+    """Return the name of the device that a share is of; of another device its own."""
+    match = _SHARE.fullmatch(name)
+    return match["of"] if match else name
+
+
 def parse_device_name(name: str) -> GpuName | MigName | ShareName | None:
     """Return what a device name says; None if it has none of the three forms."""
     if match := _SHARE.fullmatch(name):

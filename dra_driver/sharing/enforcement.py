@@ -72,7 +72,7 @@ class Choice:
             case Means.CONTROL_GROUPS:
                 return "control groups (NVML)"
             case Means.MPS:
-                return "MPS, if programs leave their environment" if combines else "MPS"
+                return "MPS, while programs keep the driver's variables" if combines else "MPS"
             case Means.NOTHING:
                 return None
 

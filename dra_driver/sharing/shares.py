@@ -375,7 +375,7 @@ def _described_size(limits: ShareLimits) -> tuple[dict[str, object], list[str]]:
     """Return how large a share is: for programs, and for people."""
     if limits.count is not None:
         settings: dict[str, object] = {"shares": limits.taken, "of": limits.count}
-        return settings, [f"{limits.taken} of {limits.count}"]
+        return settings, [f"{limits.taken} of {limits.count} shares"]
     memory, cores = limits.consumed_memory_mib, limits.consumed_cores
     sizes = [f"{memory} MiB"] if memory else []
     sizes += [f"{cores} % of SMs"] if cores else []

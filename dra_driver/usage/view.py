@@ -1,13 +1,15 @@
 """Who uses the GPUs, for people on a terminal and for programs. Pure.
 
 In: `NodeUse`, the width of the terminal, and which GPUs are of interest. Out: lines, or a document.
-Names are shortened where a line would be too long; the document has them whole.
+Names are shortened where a line would be too long for the terminal; without one, and in the
+document, they are whole.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.devices.load import Memory
+from dra_driver.table import aligned
 from dra_driver.usage.model import DeviceUse, GpuUse, Process, User, added
 from dra_driver.usage.node import NodeUse
 
@@ -34,9 +36,12 @@ class Selected:
 EVERYTHING = Selected()
 
 
-def lines(use: NodeUse, *, width: int, of: Selected = EVERYTHING) -> list[str]:
-    """Return it for people; no line is wider than the terminal, or than 80 if that is narrower."""
-    width = max(width, NARROWEST)
+def lines(use: NodeUse, *, width: int | None, of: Selected = EVERYTHING) -> list[str]:
+    """Return it for people; no line is wider than the terminal, or than 80 if that is narrower.
+
+    Without a terminal, which is a width of None, nothing is shortened.
+    """
+    width = None if width is None else max(width, NARROWEST)
     found: list[str] = []
     for gpu in use.gpus:
         if gpu.load.index in of:
@@ -47,7 +52,7 @@ def lines(use: NodeUse, *, width: int, of: Selected = EVERYTHING) -> list[str]:
     return found[1:] if found else ["no GPU on this node"]
 
 
-def _gpu_lines(gpu: GpuUse, width: int) -> Iterator[str]:
+def _gpu_lines(gpu: GpuUse, width: int | None) -> Iterator[str]:
     load = gpu.load
     facts = [f"GPU {load.index}", load.product_name, gpu.name, load.uuid]
     yield _cut("  ".join(facts), width)
@@ -58,7 +63,8 @@ def _gpu_lines(gpu: GpuUse, width: int) -> Iterator[str]:
     if not rows:
         yield "  nobody has it"
         return
-    yield from (f"  {line}" for line in _table((_COLUMNS, *rows), width - 2))
+    table = aligned((_COLUMNS, *rows)) if width is None else _table((_COLUMNS, *rows), width - 2)
+    yield from (f"  {line}" for line in table)
 
 
 def _rows(gpu: GpuUse, device: DeviceUse) -> Iterator[tuple[str, ...]]:
@@ -158,8 +164,8 @@ def _table(rows: Sequence[Sequence[str]], width: int) -> list[str]:
     ]
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _cut(text: str, most: int | None) -> str:
+    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
 
 
 def document(use: NodeUse, of: Selected = EVERYTHING) -> Mapping[str, object]:

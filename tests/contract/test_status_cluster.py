@@ -40,9 +40,9 @@ def test_nodes_and_resource_names_of_the_whole_cluster(
     shown = capsys.readouterr()
     assert shown.err == ""
     assert shown.out.splitlines() == [
-        "NODE    RESOURCE NAME          OFFERED  USED  FREE",
-        "node-1  nvidia.com/gpu         4        2     2",
-        "node-2  nvidia.com/gpu.shared  10       1     9",
+        "NODE    RESOURCE NAME          OFFERED  USED  BLOCKED  FREE",
+        "node-1  nvidia.com/gpu         4        2     0        2",
+        "node-2  nvidia.com/gpu.shared  10       1     0        9",
         "",
         "NODE    DEVICE         RESOURCE NAME          CLAIM        USED BY",
         "node-1  gpu-0          nvidia.com/gpu         default/two  pod",
@@ -64,7 +64,9 @@ def test_one_node_alone(
         "name": "nvidia.com/gpu.shared",
         "offered": 10,
         "used": 1,
+        "blocked": 0,
         "free": 9,
+        "parts": 1,
         "capacities": {},
     }
     assert found["poolsNotPublished"] == []
@@ -80,8 +82,8 @@ def test_parts_of_a_device_by_capacity(
     assert main(words) == 0
 
     assert capsys.readouterr().out.splitlines() == [
-        "NODE    RESOURCE NAME   OFFERED  USED  FREE",
-        "node-1  nvidia.com/gpu  4        1     3",
+        "NODE    RESOURCE NAME   OFFERED  USED  BLOCKED  FREE",
+        "node-1  nvidia.com/gpu  4        1     0        3",
         "",
         "NODE    RESOURCE NAME   CAPACITY  OFFERED    USED      FREE       MOST ON ONE DEVICE",
         "node-1  nvidia.com/gpu  memory    15000 MiB  4000 MiB  11000 MiB  11000 MiB",

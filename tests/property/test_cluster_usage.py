@@ -204,7 +204,10 @@ def test_a_scheduler_gives_out_as_much_of_each_capacity_as_is_free(
     allocations = [one for claim in claims for one in allocations_in(claim, DRIVER_NAME)]
     (found,) = usage_of(read_pools(slices(IN_PARTS[mode])), allocations).pools
 
-    assert sum(one.used for one in found.resources) == len(claims)
+    assert sum(one.parts for one in found.resources) == len(claims)
+    for one in found.resources:
+        if one.offered is not None:
+            assert one.offered == one.used + one.free
     of_resource = {"nvidia.com/gpu": schedulers[:2], "nvidia.com/mig-1g.10gb": schedulers[2:]}
     for numbers in found.resources:
         serving = of_resource[numbers.resource or ""]

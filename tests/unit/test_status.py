@@ -89,6 +89,12 @@ def test_each_device_says_how_it_is_shared() -> None:
     ]
 
 
+def test_devices_stand_as_people_count() -> None:
+    many = record("many", *(make.gpu(minor) for minor in (3, 10, 2, 0)))
+    found = [line.split()[2] for line in table(node(many)).splitlines()[1:]]
+    assert found == ["gpu-0", "gpu-2", "gpu-3", "gpu-10"]
+
+
 def test_the_same_for_programs() -> None:
     found = json.loads(report(node(ONE, domains={"uid-one": READY})))
     (claim,) = found["claims"]

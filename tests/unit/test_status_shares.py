@@ -113,3 +113,13 @@ def test_why_nothing_better_limits_memory_is_said_once_for_all_devices() -> None
     text = "\n".join(status_shares.lines(replace(NOTES, devices=(one, two)), []))
     assert text.count(why) == 1
     assert f"memory of gpu-0, gpu-1 is limited by MPS: {why}" in text
+
+
+def test_devices_stand_as_people_count() -> None:
+    noted = tuple(replace(NOTED, name=f"gpu-{minor}") for minor in (3, 10, 4, 2))
+    notes = replace(NOTES, devices=noted)
+    wanted = ["gpu-2", "gpu-3", "gpu-4", "gpu-10"]
+    found = status_shares.lines(notes, ())
+    assert [line.split()[0] for line in found if line.startswith("gpu-")] == wanted
+    devices = status_shares.as_json(notes, ())["devices"]
+    assert [one["name"] for one in devices] == wanted  # type: ignore[attr-defined]

@@ -240,7 +240,7 @@ def test_without_the_hook_the_kernels_counting_is_not_enough(tmp_path: Path) -> 
     ref = node.claim_of(pod, share(0))
     node.driver.prepare(ref)
     assert node.limit(group) is None
-    assert words(node, ref.uid) == "1 of 10, nothing limits memory"
+    assert words(node, ref.uid) == "1 of 10 shares, nothing limits memory"
     record = node.driver.claims.records.read(ref.uid)
     assert record is not None
     assert "nvidia-cdi-hook 1.20.1" in str(record.plans[0].changes["memory"])
@@ -265,7 +265,7 @@ def test_before_r615_mps_limits_memory_or_nothing_does_and_the_reason_is_kept(
     node.divide(1, combines=True)
     node.driver.prepare(first)
     node.driver.prepare(second)
-    assert words(node, first.uid) == "1 of 10, nothing limits memory"
+    assert words(node, first.uid) == "1 of 10 shares, nothing limits memory"
     assert words(node, second.uid).endswith("enforced by MPS")
     assert node.driver.env(second, share(0, 1))[LIMIT] == f"{node.uuid(1)}={node.share_mib}M"
     record = node.driver.claims.records.read(second.uid)

@@ -238,6 +238,21 @@ def test_by_command(node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "no GPU of this node is '9'" in capsys.readouterr().err
 
 
+def test_without_a_terminal_no_name_is_cut(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    pod = "dcgmproftester-with-a-long-name-7f9c6d5b8-x2x4q"
+    note_container(node.machine, pod, "monitoring-of-the-platform", "the-container-of-the-test")
+    node.run(101, 300, group=container(), sm=40)
+    node.session.close()
+    words = words_of(node.machine, "--kubelet-plugins-directory-path", str(tmp_path))
+    assert cli.main([*words, "--usage", "--once"]) == 0
+    out = capsys.readouterr().out
+    assert f"monitoring-of-the-platform/{pod}  the-container-of-the-test  " in out
+    assert "…" not in out
+
+
 def test_in_the_cluster_no_gpu_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", "--cluster", "--usage"]) != 0
     assert "has no meaning with --cluster" in capsys.readouterr().err

@@ -125,3 +125,17 @@ def test_what_is_allocated_of_a_pool_that_another_node_uses_too_is_its_own_nodes
     found = usage_of(pools, has("gpu-0")).pools
     used = {(one.pool.node, one.pool.name): one.resources[0].used for one in found}
     assert used == {("evil", "node-1"): 0, ("node-1", "node-1"): 1}
+
+
+def test_what_is_offered_is_used_blocked_or_free() -> None:
+    pools = h100s(2)
+    tainted = read_pools(slices([device("gpu-0", taints=("NoSchedule",)), device("gpu-1")]))
+    for there, taken in ((pools, ("gpu-1", "gpu-0-mig-3g40gb-9-4")), (SHARES, ("gpu-0",))):
+        for one in one_pool(there, has(*taken)).resources:
+            assert one.blocked is not None
+            assert one.offered == one.used + one.blocked + (one.free or 0)
+            assert one.blocked >= 0
+    (of_tainted,) = one_pool(tainted, has("gpu-1")).resources
+    assert (of_tainted.offered, of_tainted.used, of_tainted.blocked) == (2, 1, 1)
+    (small,) = (one for one in one_pool(pools, has("gpu-1")).resources if one.resource == SMALL)
+    assert (small.offered, small.used, small.blocked, small.free) == (14, 0, 7, 7)

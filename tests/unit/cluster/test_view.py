@@ -26,9 +26,9 @@ def test_a_line_for_each_node_and_resource_name() -> None:
     shared = slices(shares(10), [counter_set(shares=10)], node="node-2")
 
     assert table(found([*PLAIN, *shared], make.claim_object("gpu-0"))).splitlines() == [
-        "NODE    RESOURCE NAME          OFFERED  USED  FREE",
-        "node-1  nvidia.com/gpu         4        1     3",
-        "node-2  nvidia.com/gpu.shared  10       0     10",
+        "NODE    RESOURCE NAME          OFFERED  USED  BLOCKED  FREE",
+        "node-1  nvidia.com/gpu         4        1     0        3",
+        "node-2  nvidia.com/gpu.shared  10       0     0        10",
     ]
 
 
@@ -36,8 +36,8 @@ def test_a_divided_gpu_that_a_claim_has_as_a_whole_is_shown() -> None:
     shared = slices(shares(10), [counter_set(shares=10)])
 
     assert table(found(shared, make.claim_object("gpu-0"))).splitlines()[1:] == [
-        "node-1  nvidia.com/gpu.shared  10       0     0",
-        "node-1  (by claim)             1        1     0",
+        "node-1  nvidia.com/gpu.shared  10       0     10       0",
+        "node-1  (by claim)             1        1     0        0",
     ]
 
 
@@ -66,9 +66,9 @@ def test_capacities_that_claims_share_have_a_table_of_their_own() -> None:
     part = part_of("gpu-0", "a", {"memory": "4000Mi", "cores": 20, "shares": 1})
 
     assert table(found(there, part)).splitlines() == [
-        "NODE    RESOURCE NAME   OFFERED  USED  FREE",
-        "node-1  nvidia.com/gpu  8        1     7",
-        "node-2  nvidia.com/gpu  any      0     any",
+        "NODE    RESOURCE NAME   OFFERED  USED  BLOCKED  FREE",
+        "node-1  nvidia.com/gpu  8        1     0        7",
+        "node-2  nvidia.com/gpu  any      0     -        any",
         "",
         "NODE    RESOURCE NAME   CAPACITY  OFFERED    USED      FREE       MOST ON ONE DEVICE",
         "node-1  nvidia.com/gpu  memory    30000 MiB  4000 MiB  26000 MiB  15000 MiB",
@@ -152,6 +152,7 @@ def test_programs_get_the_same_as_json() -> None:
     shown = json.loads(report(found(PLAIN, make.claim_object("gpu-0", "gpu-9"), stray)))
 
     gpus = {"name": "nvidia.com/gpu", "offered": 4, "used": 1, "free": 3, "capacities": {}}
+    gpus |= {"blocked": 0, "parts": 1}
     use = {"claim": "default/claim", "usedBy": ["pod"], "shareID": None, "consumed": {}}
     assert shown == {
         "nodes": [

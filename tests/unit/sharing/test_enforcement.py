@@ -143,5 +143,9 @@ def test_a_part_is_read_back_from_a_plan() -> None:
 
 def test_each_means_has_words_for_people() -> None:
     words = [Choice(by=one).words(combines=True) for one in Means]
-    assert words == ["control groups (NVML)", "MPS, if programs leave their environment", None]
+    assert words == [
+        "control groups (NVML)",
+        "MPS, while programs keep the driver's variables",
+        None,
+    ]
     assert Choice(by=Means.MPS).words(combines=False) == "MPS"
