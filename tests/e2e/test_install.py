@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from image.recipe import NAME as IMAGE
 from image.recipe import version
 from testbed import mps
 from testbed.commands import TestbedError, run, wait_until
-from testbed.installed_node import LABEL, NAMESPACE, InstalledNode
+from testbed.installed_node import LABEL, NAMESPACE, RELEASE, InstalledNode
 from testbed.machine import DRIVER
 from testbed.mounts import mounts_below
 
@@ -246,6 +247,45 @@ def test_doctor_finds_nothing_wrong_from_a_laptop_and_from_the_drivers_pod(
     of_node = ["driver-library", "gpus", "device-nodes", "cdi-folder", "registration"]
     of_cluster = ["api-server", "permissions", "slices"]
     assert [one for one in of_node + of_cluster if near[one] == {"ok"}] == of_node + of_cluster
+
+
+def test_doctor_tells_of_a_pod_that_crashes_and_of_a_share_config_that_is_wrong(
+    installed: InstalledNode,
+) -> None:
+    kubectl, node = installed.cluster.kubectl, installed.cluster.node
+
+    def wrong(check: str) -> str:
+        words = ("doctor", "--scope=cluster", "-o", "json")
+        config = ("--kubeconfig", installed.cluster.env["KUBECONFIG"])
+        # It ends with status 1.
+        said = subprocess.run((DRIVER, *words, *config), capture_output=True, check=False).stdout
+        found = [one for one in json.loads(said)["findings"] if one["id"] == check]
+        return "\n".join(one["seen"] for one in found if one["severity"] == "error")
+
+    assert (wrong("driver-pods"), wrong("share-config")) == ("", "")
+    env = ("set", "env", "--namespace", NAMESPACE, f"daemonset/{RELEASE}")
+    kubectl(*env, "GPU_ORDER=by-colour")
+    try:
+        wait_until(lambda: "CrashLoopBackOff" in wrong("driver-pods"), "doctor to tell", timeout=90)
+        seen = wrong("driver-pods")
+        assert f"on node {node}: CrashLoopBackOff after " in seen
+        assert "exit code 2" in seen
+        assert "by-colour" in seen
+    finally:
+        kubectl(*env, "GPU_ORDER-")
+    installed.wait_ready()
+
+    installed.share(config("timeSlicing", 4).replace("replicas: 4", "replicas: many"))
+    assert f"used by {node}, cannot be taken: default:" in wrong("share-config")
+    wait_until(
+        lambda: "ShareConfigNotTaken" in kubectl("describe", "node", node),
+        "the driver to say so in an Event of the Node",
+        timeout=150,  # a kubelet brings a ConfigMap to its volumes about once a minute
+    )
+    metric = 'nvidia_dra_share_config_valid{driver="gpu.nvidia.com"}'
+    assert f"{metric} 0.0" in installed.metrics()
+    installed.share("")
+    wait_until(lambda: f"{metric} 1.0" in installed.metrics(), "no problem", timeout=150)
 
 
 def test_usage_names_the_pods_of_an_mps_claim_with_their_memory_and_the_server(
