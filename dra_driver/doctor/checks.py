@@ -131,7 +131,7 @@ OF_NODES: tuple[Check[Sources], ...] = (
     Check(
         id="share-config",
         title="share configs",
-        why="of a config that cannot be taken nothing comes into force, on each node that uses it",
+        why="nothing of a config that cannot be taken comes into force on the nodes that use it",
         needs=_NODE | _CLUSTER,
         look=lambda sources: sources.share_config(),
     ),

@@ -24,7 +24,7 @@ _PATHS = ("SHARE_CONFIG", "CONFIG_FILE")
 _DEFAULT = "SHARE_CONFIG_DEFAULT"
 
 _HOLDS_ON = (
-    "until then a node keeps the last config that it could take, and one that never had any "
+    "until then each node keeps the last config that it could take; a node that never had one "
     "offers no GPU"
 )
 
