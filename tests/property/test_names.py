@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.cdi.spec import claim_device_id, claim_device_name
-from dra_driver.devices.names import GpuName, MigName, gpu_name, mig_name, parse_device_name
+from dra_driver.devices.names import (
+    GpuName,
+    MigName,
+    gpu_name,
+    in_order,
+    mig_name,
+    parse_device_name,
+    share_suffix,
+    undivided_name,
+)
 
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 CDI_DEVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
@@ -51,3 +60,13 @@ def test_a_claims_cdi_name_is_one_that_runtimes_parse(
 
     assert CDI_DEVICE.fullmatch(name)
     assert (kind, separator, device) == ("k8s.gpu.nvidia.com/claim", "=", name)
+
+
+@given(st.lists(st.integers(0, 300), unique=True), st.integers(1, 99))
+def test_names_stand_as_people_count_and_shares_with_their_device(
+    minors: list[int], count: int
+) -> None:
+    names = [str(gpu_name(minor)) for minor in minors]
+    assert sorted(names, key=in_order) == [str(gpu_name(minor)) for minor in sorted(minors)]
+    for name in names:
+        assert undivided_name(f"{name}{share_suffix(0, count)}") == undivided_name(name) == name

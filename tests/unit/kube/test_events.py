@@ -61,3 +61,11 @@ def test_a_long_node_name_is_cut() -> None:
     reporter = Reporter(controller="c", instance="n" * 200)
     what = Happening(reason="Died", action="Restarting", note="", time=TIME)
     assert warning_event(about(), what, reporter)["reportingInstance"] == "n" * 128
+
+
+def test_an_event_of_what_lives_in_no_namespace_is_in_the_default_one() -> None:
+    node = Regarding(api_version="v1", kind="Node", namespace="", name="node-1", uid="node-1")
+    what = Happening(reason="Died", action="Restarting", note="it died", time=TIME)
+    found: dict[str, Any] = dict(warning_event(node, what, NODE))
+    assert found["metadata"]["namespace"] == node.event_namespace == "default"
+    assert "namespace" not in found["regarding"]
