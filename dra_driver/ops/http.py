@@ -4,14 +4,18 @@ In: a listening address such as `:8080` or `127.0.0.1:0`, and WSGI applications 
 `Metrics.wsgi_app`. Out: GET and HEAD of these and of `/healthz`; anything else is refused. The
 server is the standard library's, by wsgiref. Not prometheus_client's `start_http_server`: that
 answers every path with metrics, asks the name service for this host's name before it listens, and
-lets a peer that is slow or silent hold a thread for ever, any number of them. Here that is ten
-seconds at most for each of a few, so that a scraper gone wild costs the driver little.
+lets a peer that is slow or silent hold a thread for ever, any number of them. Here a peer has ten
+seconds in all, and where there are too many the one that came first goes: any pod of the cluster
+may connect, and idle ones keep no scraper out.
 """
 
 import io
 import socket
 import threading
+import time
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -24,9 +28,14 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 REQUEST_SECONDS = 10.0
-"""How long a peer may take to send its request or to read its answer."""
+"""How long a peer may take to send its request and to read its answer, together."""
 
 MAX_PEERS = 16
+
+_POLL_SECONDS = 0.2
+
+_LEAVE_SECONDS = 0.5
+"""How long a new peer waits for the thread of one that was cut off."""
 
 _Answer = tuple[str, list[tuple[str, str]], bytes]
 """Status, headers and body."""
@@ -87,7 +96,7 @@ class HttpEndpoint:
                 f"{error.strerror or error}: choose another --http-endpoint"
             ) from error
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.2,), name="http", daemon=True
+            target=self._server.serve_forever, args=(_POLL_SECONDS,), name="http", daemon=True
         )
         self._thread.start()
         log.info("http endpoint opened", endpoint=self._endpoint, port=self.port)
@@ -155,6 +164,8 @@ class _Server(ThreadingMixIn, WSGIServer):
     ) -> None:
         self._request_seconds = request_seconds
         self._free = threading.BoundedSemaphore(MAX_PEERS)
+        self._peers: OrderedDict[socket.socket, float] = OrderedDict()  # and when each came
+        self._peers_lock = threading.Lock()
         self.address_family = _family(host)
         super().__init__((host, port), _Handler)
         self.set_app(application)
@@ -176,9 +187,14 @@ class _Server(ThreadingMixIn, WSGIServer):
     def process_request(
         self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
     ) -> None:
+        assert isinstance(request, socket.socket)  # noqa: S101 (TCP; the type is UDP's as well)
         if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+            self._cut_off_first()
+            if not self._free.acquire(timeout=_LEAVE_SECONDS):
+                self.shutdown_request(request)
+                return
+        with self._peers_lock:
+            self._peers[request] = time.monotonic()
         super().process_request(request, client_address)
 
     def process_request_thread(
@@ -189,9 +205,35 @@ class _Server(ThreadingMixIn, WSGIServer):
         finally:
             self._free.release()
 
+    def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
+        with self._peers_lock:
+            self._peers.pop(request, None)  # type: ignore[call-overload]  # a socket, as above
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Cut off who has had its time: it may have sent a byte now and then. Called often."""
+        before = time.monotonic() - self._request_seconds
+        with self._peers_lock:
+            for peer, came in self._peers.items():
+                if came <= before:
+                    _cut_off(peer)
+
+    def _cut_off_first(self) -> None:
+        with self._peers_lock:
+            for peer in self._peers:
+                _cut_off(peer)
+                self._peers.pop(peer)
+                return
+
     def handle_error(self, request: object, client_address: object) -> None:
         del request
         log.debug("http request failed", peer=str(client_address))
+
+
+def _cut_off(peer: socket.socket) -> None:
+    """End a connection under its thread, which then reads its end or cannot write."""
+    with suppress(OSError):
+        peer.shutdown(socket.SHUT_RDWR)
 
 
 def _family(host: str) -> socket.AddressFamily:

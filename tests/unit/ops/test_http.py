@@ -2,6 +2,7 @@
 
 import http.client
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -158,12 +159,49 @@ def test_a_peer_that_is_silent_for_too_long_is_hung_up_on(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_no_more_than_a_few_peers_are_served_at_once(endpoint: HttpEndpoint) -> None:
+def test_peers_that_are_idle_keep_nobody_out(endpoint: HttpEndpoint) -> None:
     address = ("127.0.0.1", endpoint.port)
-    peers = [socket.create_connection(address, timeout=10) for _ in range(MAX_PEERS)]
+    before = threading.active_count()
+    peers = [socket.create_connection(address, timeout=10) for _ in range(200)]
     try:
-        with socket.create_connection(address, timeout=10) as peer:
-            assert peer.recv(64) == b""
+        for _ in range(3):
+            assert ask(endpoint, "GET", "/metrics")[0] == 200
+        assert threading.active_count() <= before + MAX_PEERS
+        peers[0].settimeout(10)
+        assert peers[0].recv(64) == b"", "the first that came is the first to go"
     finally:
         for peer in peers:
             peer.close()
+
+
+def test_a_peer_that_sends_a_byte_now_and_then_has_no_more_time_than_others() -> None:
+    endpoint = HttpEndpoint("127.0.0.1:0", {}, request_seconds=0.5)
+    endpoint.start()
+    try:
+        with socket.create_connection(("127.0.0.1", endpoint.port), timeout=10) as peer:
+            with pytest.raises(ConnectionError):
+                for _ in range(100):
+                    peer.sendall(b"G")
+                    time.sleep(0.05)
+    finally:
+        endpoint.stop()
+
+
+def test_a_peer_that_does_not_read_its_answer_is_cut_off() -> None:
+    def long_page(environ: "WSGIEnvironment", start_response: "StartResponse") -> list[bytes]:
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return [b"x" * 50_000_000]
+
+    endpoint = HttpEndpoint("127.0.0.1:0", {"/long": long_page}, request_seconds=0.5)
+    endpoint.start()
+    try:
+        before = threading.active_count()
+        with socket.create_connection(("127.0.0.1", endpoint.port), timeout=10) as peer:
+            peer.sendall(b"GET /long HTTP/1.0\r\n\r\n")
+            assert peer.recv(1)
+            end = time.monotonic() + 10
+            while threading.active_count() > before and time.monotonic() < end:
+                time.sleep(0.05)
+            assert threading.active_count() <= before
+    finally:
+        endpoint.stop()
