@@ -48,8 +48,9 @@ from dra_driver.kube.connect import connect_pod
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kube.server_version import ServerVersion
 from dra_driver.kubelet.eviction import Eviction
+from dra_driver.kubelet.health import Health
 from dra_driver.kubelet.health_stream import HealthStream
-from dra_driver.kubelet.liveness import Liveness
+from dra_driver.kubelet.liveness import Probes
 from dra_driver.kubelet.plugin import KubeletPlugin
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.kubelet.sockets import SocketPaths, socket_paths
@@ -145,12 +146,11 @@ class Driver:
         self._plugin = KubeletPlugin(
             self._calls, self.paths, self._health_stream, on_status=self._metrics.registered
         )
-        self._liveness = Liveness(
-            self.paths,
+        self._probes = Probes(
+            Health(self.paths, self._plugin),
+            path=settings.health_socket,
             address=settings.healthcheck_address,
             port=settings.healthcheck_port,
-            are_open=lambda: self._plugin.is_open,
-            is_registered=lambda: self._plugin.is_registered,
         )
         pages = {settings.metrics_path: self._metrics.wsgi_app}
         self._http = HttpEndpoint(settings.http_endpoint, pages)
@@ -382,8 +382,7 @@ class Driver:
         """
         if self._settings.http_endpoint:
             self._http.start()
-        if self._settings.healthcheck_port >= 0:
-            self._liveness.start()
+        self._probes.start()
         with suppress(StateError):
             self._device_health()  # so that the first look tells already what claims have lost
         self._watcher.start()
@@ -411,7 +410,7 @@ class Driver:
 
         Returns the claims whose calls did not end in time.
         """
-        self._liveness.stop()
+        self._probes.stop()
         # Calls that only wait for something would use up the grace of those that work.
         self._preparer.stop()
         self._sharing.requests.stop()

@@ -209,13 +209,16 @@ class Settings(CommandSettings):
     )
 
     # Operations
+    health_socket: Path | None = Field(
+        None,
+        description="Unix socket for the pod's own probes (dra-driver-probe); unset: off.",
+    )
     healthcheck_port: Port = Field(
-        -1, description="TCP port of the gRPC probes; negative: off, 0: any free port."
+        -1,
+        description="TCP port of gRPC health checks from the network; negative: off, 0: any free "
+        "port.",
     )
-    healthcheck_address: str = Field(
-        "",
-        description="Address of the liveness probe; unset: all, as a kubelet probes the pod's IP.",
-    )
+    healthcheck_address: str = Field("", description="Address of that port; unset: all.")
     http_endpoint: HttpAddress
     metrics_path: MetricsPath
     log_level: LogLevelName

@@ -46,6 +46,7 @@ def sound_layer() -> list[tuple[tarfile.TarInfo, bytes]]:
     site = "usr/local/lib/python3.13/dist-packages"
     return [
         file("usr/bin/dra-driver", mode=0o755),
+        file("usr/bin/dra-driver-probe", mode=0o755),
         file("usr/bin/gpu-kubelet-plugin", mode=0o755),
         file("usr/bin/bash", mode=0o755),
         file("etc/passwd"),

@@ -21,8 +21,8 @@ import structlog
 
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import DriverError, SetupError, TransientError, UnavailableError
+from dra_driver.kubelet.health import SocketHealth
 from dra_driver.kubelet.health_stream import HealthStream
-from dra_driver.kubelet.liveness import SocketHealth
 from dra_driver.kubelet.registration import RegistrationService
 from dra_driver.kubelet.rivals import Rivals
 from dra_driver.kubelet.service import V1, V1BETA1, CallThreads, ClaimCalls, DraPlugin

@@ -187,14 +187,14 @@ class _Server(ThreadingMixIn, WSGIServer):
     def process_request(
         self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
     ) -> None:
-        assert isinstance(request, socket.socket)  # noqa: S101 (TCP; the type is UDP's as well)
         if not self._free.acquire(blocking=False):
             self._cut_off_first()
             if not self._free.acquire(timeout=_LEAVE_SECONDS):
                 self.shutdown_request(request)
                 return
-        with self._peers_lock:
-            self._peers[request] = time.monotonic()
+        if isinstance(request, socket.socket):  # always, with TCP
+            with self._peers_lock:
+                self._peers[request] = time.monotonic()
         super().process_request(request, client_address)
 
     def process_request_thread(
@@ -206,8 +206,9 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._free.release()
 
     def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
-        with self._peers_lock:
-            self._peers.pop(request, None)  # type: ignore[call-overload]  # a socket, as above
+        if isinstance(request, socket.socket):
+            with self._peers_lock:
+                self._peers.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
@@ -220,10 +221,8 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def _cut_off_first(self) -> None:
         with self._peers_lock:
-            for peer in self._peers:
-                _cut_off(peer)
-                self._peers.pop(peer)
-                return
+            if self._peers:
+                _cut_off(self._peers.popitem(last=False)[0])
 
     def handle_error(self, request: object, client_address: object) -> None:
         del request

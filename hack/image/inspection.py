@@ -16,6 +16,7 @@ from image.archive import Image, Member
 _PYTHON_FOLDERS = ("usr/lib/python3", "usr/local/lib/python3")
 _PRESENT = (
     "usr/bin/dra-driver",
+    "usr/bin/dra-driver-probe",
     "usr/bin/gpu-kubelet-plugin",
     "usr/bin/bash",
     "etc/passwd",

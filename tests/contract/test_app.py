@@ -224,7 +224,7 @@ def test_metrics_and_liveness_are_served_where_told(node: ProcessNode) -> None:
     node.install_gpus("t4x4")
     node.driver.start("--http-endpoint=127.0.0.1:0", "--healthcheck-port=0")
     port = node.driver.wait_log("http endpoint opened")["port"]
-    health = node.driver.wait_log("liveness opened")["port"]
+    health = node.driver.wait_log("health port opened")["port"]
     node.wait_devices(4)
     claim = node.allocate("one", "gpu-1")
     with KubeletClient(node.place.registry) as kubelet:

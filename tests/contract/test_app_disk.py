@@ -56,7 +56,7 @@ def test_a_driver_that_starts_on_a_blocked_disk_serves_as_soon_as_it_can(
         assert len(node.wait_devices(8)) == 8
         (line,) = node.driver.events("socket not made")
         assert f"dra.sock cannot be made: {reason}; free space" in line["error"]
-        port = node.driver.wait_log("liveness opened")["port"]
+        port = node.driver.wait_log("health port opened")["port"]
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             probe = health_pb2_grpc.HealthStub(channel)
             answer = probe.Check(health_pb2.HealthCheckRequest(), timeout=60)

@@ -303,7 +303,8 @@ def test_a_label_keeps_the_supervisor_to_nodes_that_want_mps(render: Render) -> 
     assert driver_pod(things)["nodeSelector"] == {"pool": "gpus"}
 
 
-def test_network_policies_open_the_ports_of_their_pods_and_no_other(render: Render) -> None:
+def test_network_policies_open_the_ports_for_metrics_and_no_other(render: Render) -> None:
+    """Health checks are no exception: the kubelet's probes ask inside the pod."""
     things = render("--values", EVERYTHING)
     sets = {one["metadata"]["name"]: one["spec"] for one in of_kind(things, "DaemonSet")}
     policies = of_kind(things, "NetworkPolicy")
@@ -313,7 +314,9 @@ def test_network_policies_open_the_ports_of_their_pods_and_no_other(render: Rend
         assert one["spec"]["podSelector"]["matchLabels"] == pods["selector"]["matchLabels"]
         (container,) = pods["template"]["spec"]["containers"]
         opened = {port["port"] for rule in one["spec"]["ingress"] for port in rule["ports"]}
-        assert opened == {port["containerPort"] for port in container["ports"]}
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        assert opened == {ports.pop("metrics")}
+        assert ports == ({"health": 9091} if "kubelet-plugin" in container["name"] else {})
 
 
 def test_openshift_allows_what_the_pods_ask_for(render: Render) -> None:
@@ -437,13 +440,14 @@ def test_the_charts_health_is_the_drivers_own_by_default(render: Render) -> None
         assert type(getattr(usual, name))(value) == getattr(usual, name)
 
 
-def test_a_driver_without_ports_has_no_probes_and_no_metrics(render: Render) -> None:
-    words = "kubeletPlugin.containers.gpus.healthcheckPort=-1,kubeletPlugin.metrics.enabled=false"
-    pod = driver_pod(render("--set", words))
-    (container,) = pod["containers"]
-    assert not {"startupProbe", "livenessProbe"} & set(container)
-    assert not container.get("ports")
-    assert not {"HTTP_ENDPOINT", "HEALTHCHECK_PORT"} & set(environment(pod))
+def test_a_driver_without_metrics_has_no_port_and_its_probes_all_the_same(render: Render) -> None:
+    things = render("--set", "kubeletPlugin.metrics.enabled=false")
+    (container,) = driver_pod(things)["containers"]
+    assert {"startupProbe", "readinessProbe", "livenessProbe"} < set(container)
+    assert "ports" not in container
+    assert not {"HTTP_ENDPOINT", "HEALTHCHECK_PORT"} & set(environment(driver_pod(things)))
+    (policy,) = (one for one in of_kind(things, "NetworkPolicy") if "ingress" not in one["spec"])
+    assert policy["metadata"]["name"] == "dra-driver"
 
 
 @pytest.mark.parametrize(

@@ -116,11 +116,20 @@ def test_the_driver_understands_the_values_of_the_daemonset() -> None:
     given = {one["name"].lower(): one.get("value", "10.0.0.1") for one in plugin_container()["env"]}
     settings = Settings.model_validate(given | {"pod_uid": "0b8e6a5e"})
     assert settings.without_effect() == {}
-    ports = {port["name"]: port["containerPort"] for port in plugin_container()["ports"]}
-    assert settings.healthcheck_port == ports["health"]
-    assert settings.http_endpoint == f":{ports['metrics']}"
-    for probe in ("startupProbe", "livenessProbe"):
-        assert plugin_container()[probe]["grpc"]["port"] == settings.healthcheck_port
+    (port,) = plugin_container()["ports"]
+    assert settings.http_endpoint == f":{port['containerPort']}"
+
+
+def test_the_kubelets_probes_ask_where_no_other_pod_gets() -> None:
+    """At a socket in a volume of the pod's own, by a program of the image."""
+    container, path = plugin_container(), Path(values(plugin_container())["HEALTH_SOCKET"])
+    asked = {"startupProbe": "liveness", "readinessProbe": "readiness", "livenessProbe": "liveness"}
+    for probe, service in asked.items():
+        assert container[probe]["exec"] == {"command": ["dra-driver-probe", str(path), service]}
+    (mount,) = (one for one in container["volumeMounts"] if one["mountPath"] == str(path.parent))
+    (volume,) = (one for one in pod_spec(DRIVER)["volumes"] if one["name"] == mount["name"])
+    assert "emptyDir" in volume
+    assert not {"startupProbe", "readinessProbe", "livenessProbe"} & set(supervisor_container())
 
 
 def test_paths_that_the_kubelet_and_the_driver_share_are_the_same_for_both() -> None:
@@ -221,12 +230,10 @@ def test_each_verb_of_the_role_is_explained_above_it() -> None:
         assert sorted(", ".join(explained).split(", ")) == sorted(granted["verbs"])
 
 
-def test_the_supervisor_is_probed_where_it_listens() -> None:
+def test_the_supervisor_serves_metrics_at_the_port_it_names() -> None:
     container = supervisor_container()
     (port,) = container["ports"]
     assert values(container)["HTTP_ENDPOINT"] == f":{port['containerPort']}"
-    for probe in ("startupProbe", "livenessProbe"):
-        assert container[probe]["httpGet"] == {"port": port["name"], "path": "/healthz"}
 
 
 def test_the_share_config_is_a_config_map_that_need_not_be_there() -> None:
