@@ -11,14 +11,13 @@ from pathlib import Path
 import grpc
 import pytest
 import structlog
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from testbed.commands import wait_until
 from testbed.kubelet import ClaimName, KubeletClient
 
 from dra_driver.claims.model import ClaimRef, PreparedDevice
 from dra_driver.errors import SetupError, TransientError
+from dra_driver.kubelet.health import Health
 from dra_driver.kubelet.health_stream import HealthStream
-from dra_driver.kubelet.liveness import Liveness
 from dra_driver.kubelet.plugin import CLAIM_WORKERS, KubeletPlugin
 from dra_driver.kubelet.rivals import FOLDER
 from dra_driver.kubelet.service import ClaimCalls
@@ -212,11 +211,8 @@ def test_get_info_is_answered_while_every_claim_worker_is_busy(
             pod.join()
 
 
-def serving(liveness: Liveness) -> bool:
-    with grpc.insecure_channel(f"127.0.0.1:{liveness.port}") as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=10)
-    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+def alive(running: Running) -> bool:
+    return Health(running.paths, running.plugin).fault("liveness") == ""
 
 
 def test_waiting_prepares_starve_neither_an_unprepare_nor_the_probe(
@@ -229,20 +225,17 @@ def test_waiting_prepares_starve_neither_an_unprepare_nor_the_probe(
             freed.wait(60)
 
     running.claims.before = wait_for_a_gpu
-    liveness = Liveness(running.paths, address="127.0.0.1", port=0)
-    liveness.start()
     kubelet.register()
     pods = [threading.Thread(target=kubelet.prepare, args=(claim(n),)) for n in range(100)]
     for pod in pods:
         pod.start()
     try:
         eventually(lambda: len(running.calls.running()) >= 32)
-        assert serving(liveness)
+        assert alive(running)
         # This is what gives them their GPU.
         assert kubelet.unprepare(OTHER, timeout=10)[OTHER.uid].error == ""
     finally:
         freed.set()
-        liveness.stop()
         for pod in pods:
             pod.join()
     assert len(running.claims.prepared) == len(pods)
@@ -258,19 +251,16 @@ def test_waiting_unprepares_starve_neither_a_prepare_nor_the_probe(
             freed.wait(60)
 
     running.claims.before = wait_for_a_process
-    liveness = Liveness(running.paths, address="127.0.0.1", port=0)
-    liveness.start()
     kubelet.register()
     pods = [threading.Thread(target=kubelet.unprepare, args=(claim(n),)) for n in range(100)]
     for pod in pods:
         pod.start()
     try:
         eventually(lambda: len(running.calls.running()) >= 32)
-        assert serving(liveness)
+        assert alive(running)
         assert len(kubelet.prepare(OTHER, timeout=10)[OTHER.uid].devices) == 1
     finally:
         freed.set()
-        liveness.stop()
         for pod in pods:
             pod.join()
 
