@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from testbed.commands import wait_until
 from testbed.driver import DRIVER
 from testbed.kubelet import ClaimName, KubeletClient
 
+import dra_driver.probe
 import make
 from apiserver.server import ApiServer
 from worlds.process import NODE, ProcessNode, eventually
@@ -222,7 +224,10 @@ def test_a_gpu_that_hangs_is_tainted_alone_until_it_answers(node: ProcessNode) -
 
 def test_metrics_and_liveness_are_served_where_told(node: ProcessNode) -> None:
     node.install_gpus("t4x4")
-    node.driver.start("--http-endpoint=127.0.0.1:0", "--healthcheck-port=0")
+    path = f"{node.place.plugins}/h"
+    node.driver.start(
+        "--http-endpoint=127.0.0.1:0", "--healthcheck-port=0", f"--health-socket={path}"
+    )
     port = node.driver.wait_log("http endpoint opened")["port"]
     health = node.driver.wait_log("health port opened")["port"]
     node.wait_devices(4)
@@ -230,6 +235,9 @@ def test_metrics_and_liveness_are_served_where_told(node: ProcessNode) -> None:
     with KubeletClient(node.place.registry) as kubelet:
         kubelet.register()
         assert kubelet.prepare(claim)["uid-one"].error == ""
+    for service in ("liveness", "readiness"):
+        program = [sys.executable, "-I", "-S", dra_driver.probe.__file__, path, service]
+        assert subprocess.run(program, check=False, timeout=30).returncode == 0
     text = eventually(lambda: _published(port), "published devices in the metrics")
     labels = f'device_type="gpu",driver="gpu.nvidia.com",node="{NODE}"'
     assert f"nvidia_dra_prepared_devices{{{labels}}} 1.0" in text
