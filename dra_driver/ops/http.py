@@ -158,6 +158,7 @@ def _healthy(_environ: "WSGIEnvironment", start_response: "StartResponse") -> It
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 64  # of five, a burst of idle peers fills the queue for a second
 
     def __init__(
         self, host: str, port: int, application: "WSGIApplication", *, request_seconds: float
