@@ -18,7 +18,7 @@ import structlog
 
 from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.errors import DeviceError, StateError
-from dra_driver.mps import mounts, pipes, processes
+from dra_driver.mps import mounts, pipes, processes, shm
 from dra_driver.mps.cgroup import DaemonGroup
 from dra_driver.mps.compute_modes import DEFAULT, ComputeModes
 from dra_driver.mps.control import Control
@@ -28,7 +28,6 @@ from dra_driver.mps.health import ServerState, server_states
 from dra_driver.mps.limits import Limits, LimitsError, read_limits, set_limits
 from dra_driver.mps.probe import Server
 from dra_driver.mps.record import DomainRecord, read_record, write_record
-from dra_driver.mps.shm import ShmPruner
 
 log = structlog.get_logger()
 
@@ -91,7 +90,7 @@ class Lifecycle:
         self._paths = context.files.paths(domain)
         self._ask = partial(context.control.ask, self._paths)
         self._step = partial(context.step, domain)
-        self._shm = ShmPruner()
+        self._shm = shm.ShmPruner()
         self._log = log.bind(domain=domain)
 
     @property
@@ -118,6 +117,7 @@ class Lifecycle:
         elif record.daemon != daemon:
             write_record(self._paths.record, replace(record, daemon=daemon))
         pipes.publish_pipes(self._paths)
+        self._limit_shm()
         if serving and (serving.daemon, serving.generation) == (daemon, wanted.generation):
             self._trim_logs()
             self._prune_shm()
@@ -293,6 +293,13 @@ class Lifecycle:
                         shutil.copyfile(path, path.with_suffix(".log.1"))
                     os.truncate(path, 0)
 
+    def _limit_shm(self) -> None:
+        """Limit the files in a /dev/shm that a former version, which did not, has mounted."""
+        try:
+            mounts.limit_files(self._paths.shm, shm.FILES)
+        except DeviceError as error:
+            self._log.warning("files in /dev/shm not limited", cause=str(error))
+
     def _prune_shm(self) -> None:
         """Remove what claims that have left a shared domain have left in its /dev/shm."""
         if is_shared(self._domain):
@@ -316,7 +323,7 @@ class Lifecycle:
     def _mount_folders(self) -> None:
         """Mount what tenants can fill, so that none of it lies on the node's disk."""
         paths = self._paths
-        mounts.mount_tmpfs(paths.shm, size_bytes=self._context.shm_bytes)
+        mounts.mount_tmpfs(paths.shm, size_bytes=self._context.shm_bytes, files=shm.FILES)
         mounts.mount_tmpfs(paths.log, size_bytes=_LOG_FOLDER_BYTES, mode=0o755, files=pipes.FILES)
         mounts.mount_tmpfs(paths.run, size_bytes=pipes.SIZE, mode=0o755, files=pipes.FILES)
         pipes.clean_pipes(paths)

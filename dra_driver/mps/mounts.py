@@ -20,7 +20,8 @@ T = TypeVar("T")
 # linux/sched.h, sys/mount.h
 _CLONE_FS, _CLONE_NEWNS = 0x00000200, 0x00020000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_RELATIME = 0x2, 0x4, 0x8, 0x200000
-_MS_BIND, _MS_REC, _MS_SLAVE = 0x1000, 0x4000, 0x80000
+_MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 0x20, 0x1000, 0x4000, 0x80000
+_TENANTS = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | _MS_RELATIME
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 0x2, 0x8
 
 _MOUNT_INFO = Path("/proc/thread-self/mountinfo")
@@ -46,27 +47,41 @@ def hides_mounts(folder: Path) -> bool:
     return bool(found) and not any(one.startswith("shared:") for one in found[-1][_OPTIONAL:])
 
 
-def mount_tmpfs(
-    folder: Path, *, size_bytes: int, mode: int = 0o1777, files: int | None = None
-) -> None:
+def mount_tmpfs(folder: Path, *, size_bytes: int, files: int, mode: int = 0o1777) -> None:
     """Mount a tmpfs on a folder, unless something is mounted there already.
 
     Args:
         folder: the folder, which exists.
         size_bytes: how much it takes at most.
+        files: how many files, links and folders it takes at most. What they take of the kernel's
+            own memory the size does not limit.
         mode: permissions of its top.
-        files: how many files and folders it takes at most; None leaves that to the kernel.
 
     Raises:
         DeviceError: the kernel refused.
     """
     if layers(folder):
         return
-    options = f"size={size_bytes},mode={mode:o}"
-    if files is not None:
-        options += f",nr_inodes={files}"
-    flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | _MS_RELATIME
-    _mount("tmpfs", folder, "tmpfs", flags, options)
+    options = f"size={size_bytes},mode={mode:o},nr_inodes={files}"
+    _mount("tmpfs", folder, "tmpfs", _TENANTS, options)
+
+
+def limit_files(folder: Path, files: int) -> bool:
+    """Limit how many files a tmpfs takes that is mounted already; return whether it is so now.
+
+    One that has more takes no further ones; it can be limited when they have gone.
+
+    Raises:
+        DeviceError: the kernel refused, as it does where somebody has just made more.
+    """
+    try:
+        found = os.statvfs(folder)
+    except OSError as error:
+        raise DeviceError(f"cannot look at {folder}: {error.strerror}") from error
+    most = max(files, found.f_files - found.f_ffree)
+    if found.f_files != most:
+        _mount("tmpfs", folder, "tmpfs", _TENANTS | _MS_REMOUNT, f"nr_inodes={most}")
+    return most == files
 
 
 def unmount_all(folder: Path) -> None:

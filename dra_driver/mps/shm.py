@@ -1,37 +1,45 @@
-"""Prunes the /dev/shm of a shared domain: files that claims have left there that are gone.
+"""Prunes the /dev/shm of a shared domain: what claims have left there that are gone.
 
-In: the folder, and the claims that have joined the domain, at each look. Out: fewer files. A file
-may be the work of whoever was a member when it was first seen, or was seen to have changed. It goes
-when all of these have left and no process on the node has it open or mapped, which a lease on it
-tells (fcntl(2), F_SETLEASE): the kernel gives one only for a file that nobody else has open, in
-whichever container. So no clock is believed, and no process's memory looked into.
+In: the folder, and the claims that have joined the domain, at each look. Out: fewer files. A file,
+link, socket, FIFO or folder may be the work of whoever was a member when it was first seen, or was
+seen to have changed. It goes when all of these have left: a folder once it is empty, and a plain
+file once no process on the node has it open or mapped, which a lease on it tells (fcntl(2),
+F_SETLEASE): the kernel gives one only for a file that nobody else has open, in whichever container.
+So no clock is believed, and no process's memory looked into.
 
-Only plain files at the top are removed. Their names are the tenants' work: none is followed, none
-is opened that is no plain file, and none leads elsewhere, since each is looked up in the folder's
-descriptor. Folders, links, FIFOs and sockets stay until the domain ends: they take next to nothing.
+Each look goes through all there is, which the tmpfs limits (`FILES`), so nothing can be hidden
+behind other names or in deep folders. Names are the tenants' work: no link is followed, nothing is
+opened that is no plain file or folder, and none leads elsewhere, since each is looked up in a
+folder's descriptor. Of a tree two folders are open at a time; on the way back `..` has to be the
+folder from which the way led down (as in rm(1)), or a tenant has moved it, and the rest of that
+tree waits for the next look.
 """
 
 import fcntl
 import os
 import signal
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-MOST_FILES = 4096
-"""How many names are looked at: a tenant can make as many as it likes."""
+FILES = 65_536
+"""How many files, links and folders the tmpfs takes: about 1 KiB of the kernel's memory each."""
+
+MOST_NAMES = 2 * FILES
+"""How many names a look goes through: a tmpfs of a former version may have more until then."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK it would wait for a tenant that has a lease on the file.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_UNOPENED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """A file as it was: `makers` are the members that may have made it, and are still there."""
+    """An inode as it was: `makers` are the members that may have made it, and are still there."""
 
     changed_ns: int
     makers: frozenset[str]
@@ -41,75 +49,211 @@ class ShmPruner:
     """Prunes one domain's /dev/shm. For one thread."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, _Seen] = {}
+        self._seen: Mapping[int, _Seen] = {}
 
     def look(self, folder: Path, members: Callable[[], frozenset[str]]) -> int:
-        """Remove the files of claims that are gone; return how many.
+        """Remove what claims have left that are gone; return how many files and folders.
 
         Args:
             folder: the tmpfs.
-            members: returns the claims that have joined. Asked once, after the files were seen:
-                whoever has made one had joined before, or has left since.
+            members: returns the claims that have joined. Asked before, for who has left, and again
+                after all was seen: whoever has made something had joined before, or has left since.
 
         Raises:
             StateError: the members cannot be read.
         """
         try:
-            inside = os.open(folder, _FOLDER)
+            top = os.open(folder, _FOLDER)
         except OSError:
             return 0
         try:
-            return self._prune(inside, members)
+            look = _Look(top, self._seen, members())
+            look.go()
         finally:
-            os.close(inside)
-
-    def _prune(self, inside: int, read_members: Callable[[], frozenset[str]]) -> int:
-        with os.scandir(inside) as entries:
-            names = [entry.name for entry in islice(entries, MOST_FILES)]
-        files = {name: found for name in names if (found := _plain_file(inside, name))}
-        members = read_members()
-        seen: dict[int, _Seen] = {}
-        pruned = 0
-        for name, found in files.items():
-            before = self._seen.get(found.st_ino)
-            is_same = before is not None and before.changed_ns == found.st_ctime_ns
-            makers = before.makers & members if before is not None and is_same else members
-            if is_same and not makers and _remove_unused(inside, name, found):
-                pruned += 1
-            else:
-                seen[found.st_ino] = _Seen(changed_ns=found.st_ctime_ns, makers=makers)
-        self._seen = seen
-        return pruned
+            os.close(top)
+        self._seen = look.seen_by(members())
+        return look.pruned
 
 
-def _plain_file(inside: int, name: str) -> os.stat_result | None:
+@dataclass(slots=True, kw_only=True)
+class _Folder:
+    """A folder on the way: its name in the one above, as it was found, and what is left to do."""
+
+    name: str
+    found: os.stat_result
+    makers: frozenset[str] | None
+    names: Iterator[str]
+    was_pruned: bool = False
+
+
+class _Look:
+    """One look at all there is."""
+
+    def __init__(self, top: int, before: Mapping[int, _Seen], members: frozenset[str]) -> None:
+        self.pruned = 0
+        self._top = top
+        self._top_found = os.fstat(top)
+        self._before = before
+        self._members = members
+        self._seen: dict[int, _Seen] = {}
+        self._new: dict[int, int] = {}
+        self._names_left = MOST_NAMES
+        self._is_whole = True
+
+    def go(self) -> None:
+        """See and remove."""
+        for name in self._names(self._top):
+            found = _found(self._top, name)
+            if found is not None and stat.S_ISDIR(found.st_mode):
+                try:
+                    self._tree(name, found)
+                except OSError:
+                    self._is_whole = False
+            elif found is not None:
+                self._visit(self._top, name, found)
+
+    def seen_by(self, members: frozenset[str]) -> dict[int, _Seen]:
+        """Return what is there now; what is new may be the work of all these members."""
+        seen = self._seen | {
+            inode: _Seen(changed_ns=changed_ns, makers=members)
+            for inode, changed_ns in self._new.items()
+        }
+        if not self._is_whole and len(seen) < MOST_NAMES:
+            # What was not come to is not new when it is.
+            seen = {**self._before, **seen}
+        return seen
+
+    def _names(self, folder: int) -> Iterator[str]:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in islice(entries, self._names_left)]
+        self._names_left -= len(names)
+        self._is_whole &= self._names_left > 0
+        return iter(names)
+
+    def _tree(self, name: str, found: os.stat_result) -> None:
+        """Go through a folder of the top, and all below it, whatever is moved meanwhile.
+
+        Raises:
+            OSError: a folder cannot be entered, or is not where it was.
+        """
+        way: list[_Folder] = []
+        here = os.dup(self._top)
+        try:
+            here = self._entered(here, name, found, way)
+            while way:
+                folder = way[-1]
+                child = next(folder.names, None)
+                if child is None:
+                    way.pop()
+                    above = way[-1].found if way else self._top_found
+                    here = _moved(here, "..", above)
+                    was_removed = self._leave(here, folder)
+                    if way:
+                        way[-1].was_pruned |= was_removed
+                    continue
+                there = _found(here, child)
+                if there is not None and stat.S_ISDIR(there.st_mode):
+                    here = self._entered(here, child, there, way)
+                elif there is not None:
+                    folder.was_pruned |= self._visit(here, child, there)
+        finally:
+            os.close(here)
+
+    def _entered(self, here: int, name: str, found: os.stat_result, way: list[_Folder]) -> int:
+        if found.st_dev != self._top_found.st_dev:
+            return here
+        inside = _moved(here, name, found)
+        makers = self._makers(found)
+        way.append(_Folder(name=name, found=found, makers=makers, names=self._names(inside)))
+        return inside
+
+    def _leave(self, above: int, folder: _Folder) -> bool:
+        """Remove a folder that nobody is left of, if it is empty; return whether it is gone."""
+        now = _found(above, folder.name)
+        if now is None or not os.path.samestat(now, folder.found):
+            return False
+        if folder.makers is not None and not folder.makers:
+            with suppress(OSError):
+                os.rmdir(folder.name, dir_fd=above)
+                self.pruned += 1
+                return True
+        # Removing something in it changes it as well.
+        self._keep(now if folder.was_pruned else folder.found, folder.makers)
+        return False
+
+    def _visit(self, inside: int, name: str, found: os.stat_result) -> bool:
+        """Remove what is no folder, if nobody is left of it or uses it; return whether it is."""
+        makers = self._makers(found)
+        if makers is not None and not makers:
+            left = _remove_unused(inside, name, found)
+            if left is not None:
+                self.pruned += 1
+                if left.st_nlink:  # other names of it are still to come, and it has just changed
+                    self._keep(left, makers)
+                return True
+        self._keep(found, makers)
+        return False
+
+    def _makers(self, found: os.stat_result) -> frozenset[str] | None:
+        """Return who of those that may have made something is left; None if it is new."""
+        before = self._seen.get(found.st_ino) or self._before.get(found.st_ino)
+        if before is None or found.st_ino in self._new or before.changed_ns != found.st_ctime_ns:
+            return None
+        return before.makers & self._members
+
+    def _keep(self, found: os.stat_result, makers: frozenset[str] | None) -> None:
+        if makers is None:
+            self._new[found.st_ino] = found.st_ctime_ns
+        else:
+            self._seen[found.st_ino] = _Seen(changed_ns=found.st_ctime_ns, makers=makers)
+
+
+def _found(inside: int, name: str) -> os.stat_result | None:
     with suppress(OSError):
-        found = os.stat(name, dir_fd=inside, follow_symlinks=False)
-        if stat.S_ISREG(found.st_mode):
-            return found
+        return os.stat(name, dir_fd=inside, follow_symlinks=False)
     return None
 
 
-def _remove_unused(inside: int, name: str, found: os.stat_result) -> bool:
-    """Remove a file that nobody has open or mapped; return whether it is gone."""
+def _moved(here: int, name: str, wanted: os.stat_result) -> int:
+    """Return a folder opened in the place of `here`, which is closed.
+
+    Raises:
+        OSError: it is not the one that is wanted; `here` stays.
+    """
+    there = os.open(name, _FOLDER, dir_fd=here)
+    if not os.path.samestat(os.fstat(there), wanted):
+        os.close(there)
+        raise NotADirectoryError(name)
+    os.close(here)
+    return there
+
+
+def _remove_unused(inside: int, name: str, found: os.stat_result) -> os.stat_result | None:
+    """Remove a name of what nobody has open or mapped; return what it is then, None if it stays."""
+    is_file = stat.S_ISREG(found.st_mode)
     try:
-        descriptor = os.open(name, _FILE, dir_fd=inside)
+        descriptor = os.open(name, _FILE if is_file else _UNOPENED, dir_fd=inside)
     except OSError:
-        return False
+        return None
     try:
-        now = os.fstat(descriptor)
-        if not os.path.samestat(now, found) or now.st_ctime_ns != found.st_ctime_ns:
-            return False
-        # Who opens the file now has this process told by a signal, of which the usual one ends it.
-        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
-        # Refused while anybody else has it open; who opens it from now on waits until it is gone.
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-        there = _plain_file(inside, name)
-        if there is None or not os.path.samestat(there, now):
-            return False
+        if not _is_same(os.fstat(descriptor), found):
+            return None
+        if is_file:
+            # Who opens it now has this process told by a signal, of which the usual one ends it.
+            fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+            # Refused while anybody else has it open; who opens it from now on waits until it is
+            # gone.
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        there = _found(inside, name)
+        if there is None or not _is_same(there, found):
+            return None
         os.unlink(name, dir_fd=inside)
+        return os.fstat(descriptor)
     except OSError:
-        return False
+        return None
     finally:
         os.close(descriptor)
-    return True
+
+
+def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
+    return os.path.samestat(one, other) and one.st_ctime_ns == other.st_ctime_ns

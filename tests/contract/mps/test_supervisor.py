@@ -246,7 +246,7 @@ def test_what_an_earlier_supervisor_left_is_removed(mps: MpsDomains, run: Run) -
     for name in ("control", "control_privileged", "control_lock", "nvidia-cuda-mps-control.pid"):
         (paths.pipe / name).write_text("1")
     os.mkfifo(paths.pipe / "log")
-    mounts.mount_tmpfs(paths.shm, size_bytes=1024**2)
+    mounts.mount_tmpfs(paths.shm, size_bytes=1024**2, files=64)
     write_record(
         paths.record, DomainRecord(boot_id="of another boot", modes_found={mps.uuid(0): 2})
     )

@@ -126,25 +126,25 @@ def test_a_tenant_that_opens_a_file_just_then_does_not_end_the_supervisor(
     assert came == [1]  # told to try again
 
 
-def test_nothing_but_plain_files_is_touched_and_no_link_is_followed(
+def test_links_sockets_fifos_and_folders_go_as_files_do_and_no_link_is_followed(
     folder: Folder, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"
-    outside.write_text("not a tenant's")
+    outside.mkdir()
+    (outside / "kept").write_text("not a tenant's")
     (folder.path / "link").symlink_to(outside)
     (folder.path / "dangling").symlink_to("nowhere")
     (folder.path / "folder").mkdir()
     (folder.path / "folder" / "inside").touch()
+    (folder.path / "folder" / "link").symlink_to(outside)
     os.mkfifo(folder.path / "fifo")
     inside = os.open(folder.path, os.O_PATH)
     with socket.socket(socket.AF_UNIX) as end:
         end.bind(f"/proc/self/fd/{inside}/socket")
     os.close(inside)
-    folder.look(FIRST)
-    assert folder.look(SECOND) == 0
-    assert outside.read_text() == "not a tenant's"
-    names = {"link", "dangling", "folder", "fifo", "socket"}
-    assert {path.name for path in folder.path.iterdir()} == names
+    assert [folder.look(members) for members in (FIRST, FIRST, SECOND)] == [0, 0, 7]
+    assert list(folder.path.iterdir()) == []
+    assert (outside / "kept").read_text() == "not a tenant's"
 
 
 def test_names_that_mean_something_elsewhere_are_only_names(folder: Folder) -> None:
@@ -177,10 +177,107 @@ def test_a_folder_that_is_a_link_or_gone_is_left_alone(tmp_path: Path) -> None:
     assert (real / "file").exists()
 
 
-def test_only_so_many_names_are_looked_at(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shm, "MOST_FILES", 3)
+def test_a_look_that_is_cut_short_removes_something_and_the_next_goes_on(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(5):
         folder.make(str(number))
     folder.look(FIRST)
+    monkeypatch.setattr(shm, "MOST_NAMES", 3)
+    assert [folder.look(SECOND) for _ in range(3)] == [3, 2, 0]
+
+
+def test_all_names_of_a_file_go(folder: Folder) -> None:
+    made = folder.make()
+    (folder.path / "folder").mkdir()
+    for number in range(3):
+        os.link(made, folder.path / f"name-{number}")
+        os.link(made, folder.path / "folder" / f"name-{number}")
+    folder.look(FIRST)
+    assert folder.look(SECOND) == 8
+    assert list(folder.path.iterdir()) == []
+
+
+def test_what_somebody_who_is_there_puts_in_a_folder_stays_and_the_folder_with_it(
+    folder: Folder,
+) -> None:
+    theirs = folder.path / "folder"
+    theirs.mkdir()
+    (theirs / "old").touch()
+    folder.look(FIRST)
+    (theirs / "new").write_text("of the second")
+    folder.look(BOTH)
+    folder.look(SECOND)
+    assert (theirs / "new").read_text() == "of the second"
+    assert not (theirs / "old").exists()
+    (theirs / "new").unlink()
+    folder.look(SECOND)
+    assert theirs.exists(), "the second has used it"
+    folder.look(frozenset({"third"}))
+    assert not theirs.exists()
+
+
+def test_a_tree_deeper_than_files_can_be_open_goes_at_once(folder: Folder) -> None:
+    make_chain(folder.path, 3000)
+    folder.look(FIRST)
+    assert folder.look(SECOND) == 3001
+    assert list(folder.path.iterdir()) == []
+
+
+def make_chain(top: Path, depth: int) -> None:
+    """Make a file in a folder of a folder, and so on."""
+    here = os.open(top, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=here)
+        inside = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inside
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.close(here)
+
+
+def test_a_folder_that_is_moved_meanwhile_leads_nowhere_else(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Moved to the top, `..` of it is the top; of the top it would be the node's own folder."""
+    outside = tmp_path / "mine"
+    outside.touch()
+    deep = folder.path / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    (deep / "file").touch()
+    folder.make("beside")
+    folder.look(FIRST)
+    opened = os.open
+
+    def moving(path: str, *rest: int, **facts: int) -> int:
+        if path == ".." and deep.exists():
+            deep.rename(folder.path / "moved")
+        return opened(path, *rest, **facts)
+
+    monkeypatch.setattr(os, "open", moving)
+    assert folder.look(SECOND) == 2, "the two files"
+    monkeypatch.setattr(os, "open", opened)
+    assert outside.exists()
+    assert folder.look(SECOND) == 0, "the folders have changed"
+    assert folder.look(frozenset({"third"})) == 3
+    assert list(folder.path.iterdir()) == []
+
+
+def test_what_a_look_did_not_come_to_is_not_new_to_the_next(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = folder.path / "a" / "b"
+    deep.mkdir(parents=True)
+    (folder.path / "a" / "file").touch()
+    folder.look(FIRST)
+    opened = os.open
+
+    def refused(path: str, *rest: int, **facts: int) -> int:
+        if path == "a":
+            raise PermissionError(path)
+        return opened(path, *rest, **facts)
+
+    monkeypatch.setattr(os, "open", refused)
+    assert folder.look(SECOND) == 0
+    monkeypatch.setattr(os, "open", opened)
     assert folder.look(SECOND) == 3
-    assert len(list(folder.path.iterdir())) == 2
