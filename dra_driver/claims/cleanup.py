@@ -7,7 +7,8 @@ still use the device, and that for some minutes only: the process may be no pod'
 before the devices under it are unmade. A disk on which nothing can be written keeps nobody either:
 what is on it names more than is left to do, and to undo is harmless when it is repeated.
 
-Callers hold the lock of the claim and of the GPUs it touches.
+Callers hold the lock of the claim and of the GPUs it touches, but for `let_go`, which waits for
+daemons before.
 """
 
 from collections import Counter
@@ -83,6 +84,15 @@ class Cleanup:
         self._step = step
 
     # What a claim has done
+
+    def let_go(self, record: ClaimRecord, deadline: float) -> bool:
+        """Have the daemons end that a record names, before anything else of it is undone.
+
+        Returns whether all have by the deadline; what has not is left to `undo`. Where they are
+        waited for no GPU is locked: others who share one need not wait.
+        """
+        pending = (one.of for one in record.pending if isinstance(one.of, SharingPlan))
+        return self._strategies.let_go([*record.plans, *pending], deadline)
 
     def undo(self, record: ClaimRecord, deadline: float) -> tuple[PendingCleanup, ...]:
         """Undo all that a record names, pending cleanups too; return what could not be.

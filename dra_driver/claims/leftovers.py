@@ -2,7 +2,7 @@
 
 In: CDI specs, marks and notes on disk, and what lives by itself, as MPS daemons do. Nothing of it
 proves that a claim is there: only a record does (claims/record.py). Callers hold the lock of the
-claim, and of the GPUs where something is taken back.
+claim, and of the GPUs where something is taken back, but for `let_go`, which waits for daemons.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +14,7 @@ from dra_driver.claims.mig import MigDevices
 from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.record import MIG, ClaimRecord
 from dra_driver.claims.specs import ClaimSpecs
-from dra_driver.claims.strategies import Strategies
+from dra_driver.claims.strategies import NO_WAIT, Strategies
 from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.errors import DriverError, TransientError, VersionError
 
@@ -61,15 +61,21 @@ class Leftovers:
         """Return the MIG devices that were made for a claim: their GPUs are locked for `sweep`."""
         return {slot: owner for slot, owner in self._ownership.made().items() if owner == uid}
 
-    def sweep(self, uid: ClaimUid, made: Mapping[MigSlot, ClaimUid], *, deadline: float) -> bool:
+    def let_go(self, uid: ClaimUid, *, deadline: float) -> None:
+        """Have the daemons of a claim end that has no record; `sweep` says what has not."""
+        if uid in self._strategies.claims():
+            log.warning("claim without a record taken back", claim_uid=uid)
+            self._strategies.sweep(uid, deadline)
+
+    def sweep(self, uid: ClaimUid, made: Mapping[MigSlot, ClaimUid]) -> bool:
         """Take back what is there for a claim that has no record; return whether all of it is.
 
-        `made` are the MIG devices that were made for it; one that is gone by now is fine.
+        `made` are the MIG devices that were made for it; one that is gone by now is fine. No daemon
+        is waited for: `let_go` comes before.
         """
-        swept = uid in self._strategies.claims()
-        if swept or made:
-            log.warning("claim without a record taken back", claim_uid=uid)
-        failed = self._strategies.sweep(uid, deadline)
+        if made:
+            log.warning("mig devices of a claim without a record taken back", claim_uid=uid)
+        failed = self._strategies.sweep(uid, NO_WAIT)
         for name, _ in failed:
             self._on_failed(name)
         if failed:
@@ -83,7 +89,7 @@ class Leftovers:
             self._mig.tidy(gpu)
         return True
 
-    def vacate(self, uid: ClaimUid, wanted: ClaimRecord, *, deadline: float) -> None:
+    def vacate(self, uid: ClaimUid, wanted: ClaimRecord) -> None:
         """Take back what a claim without a record may have left where a record wants something.
 
         A claim of which a whole GPU was given to another one is gone. Of one with another part of
@@ -95,7 +101,7 @@ class Leftovers:
         """
         whole = {part.gpu for part in wanted.held_parts if part.placement is None}
         marked = [gpu for gpu in whole if uid in self._ownership.holders(gpu)]
-        if marked and not self.sweep(uid, self.made_for(uid), deadline=deadline):
+        if marked and not self.sweep(uid, self.made_for(uid)):
             raise TransientError(
                 f"{', '.join(marked)} cannot be used yet: what was made there for claim UID {uid}, "
                 "whose record is lost, has not ended"

@@ -130,7 +130,6 @@ def open_claims(
         specs=specs,
         cleanup=cleanup,
         leftovers=leftovers,
-        clock=parts.clock,
         step=step,
     )
     return NodeClaims(

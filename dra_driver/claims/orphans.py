@@ -169,6 +169,7 @@ class OrphanedSpecs:
         leftovers, now = self._claims.leftovers, self._clock()
         leftovers.forget(uid)
         log.info("spec of a claim that is gone deleted", claim_uid=uid)
+        leftovers.let_go(uid, deadline=now + self._timing.undo_timeout)
         made = leftovers.made_for(uid)
-        with self._locks.gpus(gpus_of(made), now):
-            leftovers.sweep(uid, made, deadline=now + self._timing.undo_timeout)
+        with self._locks.gpus(gpus_of(made), self._clock()):
+            leftovers.sweep(uid, made)

@@ -30,10 +30,11 @@ from dra_driver.claims.locks import NodeLocks
 from dra_driver.claims.model import Claim, ClaimRef, ClaimUid, PreparedDevice, parse_claim, uid_of
 from dra_driver.claims.node import NodeClaims
 from dra_driver.claims.record import ClaimRecord, PendingCleanup, RecordState
-from dra_driver.claims.strategies import consumable_strategies
+from dra_driver.claims.strategies import NO_WAIT, consumable_strategies
 from dra_driver.claims.transaction import Wanted
 from dra_driver.claims.validity import ClaimReader, has_devices_of, why_gone
 from dra_driver.devices.exclusion import admitting
+from dra_driver.devices.kinds import overlap
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import (
     ConfigError,
@@ -46,6 +47,12 @@ from dra_driver.errors import (
 )
 
 log = structlog.get_logger()
+
+_UNDO_SECONDS = 2.0
+"""What is kept, after a call's deadline, to take back what could not be done by then."""
+
+_LONGEST_UNDO_SECONDS = 5.0
+"""The most of a call that failed for taking back; its reason should not wait for what is hung."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,9 +157,10 @@ class ClaimPreparer:
             record = self._records.read(uid)
             if record is None:
                 self._leftovers.forget(uid)
+                self._leftovers.let_go(uid, deadline=end)
                 made = self._leftovers.made_for(uid)
                 with self._locks.gpus(gpus_of(made), end):
-                    self._leftovers.sweep(uid, made, deadline=end)
+                    self._leftovers.sweep(uid, made)
             else:
                 self._release_all(record, end)
 
@@ -197,8 +205,7 @@ class ClaimPreparer:
             return seconds > 0 and not self._stopping
 
     def _release(self, record: ClaimRecord, end: float) -> tuple[PendingCleanup, ...]:
-        with self._locks.gpus(record.touched_gpus, end):
-            left = self._transaction.release(record, deadline=end)
+        left = self._undo(record, end)
         with self._changed:
             self._released += 1
             self._changed.notify_all()
@@ -206,6 +213,14 @@ class ClaimPreparer:
         if record.state is not RecordState.RELEASED:
             log.info("claim unprepared", **_facts(record))
         return left
+
+    def _undo(self, record: ClaimRecord, end: float) -> tuple[PendingCleanup, ...]:
+        while True:
+            has_ended = self._transaction.let_go(record, deadline=end)
+            with self._locks.gpus(record.touched_gpus, end):
+                # Of a shared domain the last claim may have left since: then wait for its end, too.
+                if not has_ended or self._transaction.let_go(record, deadline=NO_WAIT):
+                    return self._transaction.release(record, deadline=end)
 
     def _end(self, deadline: float) -> float:
         timing = self._timing
@@ -246,16 +261,18 @@ class ClaimPreparer:
 
     def _wait(self, uid: ClaimUid, end: float, pause: float, seen: int) -> bool:
         """Wait until a GPU came free or `pause` is over; False when there is no point in it."""
-
-        def hopeless() -> bool:
-            return self._stopping or uid in self._unwanted
-
         with self._changed:
             left = end - self._clock()
-            if left <= 0 or hopeless():
+            if left <= 0 or self._is_given_up(uid):
                 return False
-            self._changed.wait_for(lambda: hopeless() or self._released != seen, min(pause, left))
-            return not hopeless()
+            self._changed.wait_for(
+                lambda: self._is_given_up(uid) or self._released != seen, min(pause, left)
+            )
+            return not self._is_given_up(uid)
+
+    def _is_given_up(self, uid: ClaimUid) -> bool:
+        """Tell whether there is no point in a Prepare: the claim's pod is gone, or we stop."""
+        return self._stopping or uid in self._unwanted
 
     def _attempt(self, ref: ClaimRef, end: float) -> tuple[PreparedDevice, ...]:
         record = self._records.read(ref.uid)
@@ -309,7 +326,7 @@ class ClaimPreparer:
             if not self._specs.files.exists(uid):
                 raise
             log.warning("spec left as it was", claim=str(record.ref), reason=str(error))
-        self._transaction.wait_ready(record, deadline=end)
+        self._transaction.wait_ready(record, deadline=end, given_up=lambda: self._is_given_up(uid))
         return record.answer
 
     def _prepare(
@@ -335,16 +352,40 @@ class ClaimPreparer:
             self._cleanup.check_free(draft.pending, draft)
         if not draft.devices:
             return ()
+        wanted = Wanted(draft=draft, allocated=allocated, groups=groups)
+        try:
+            record = self._carry_out(wanted, end)
+        except DriverError:
+            self._take_back(claim.ref.uid, end)
+            raise
+        log.info("claim prepared", **_facts(record))
+        return record.answer
+
+    def _carry_out(self, wanted: Wanted, end: float) -> ClaimRecord:
+        draft = wanted.draft
         with self._locks.gpus(draft.touched_gpus, end):
             neighbours = self._holdings.neighbours(draft)
             if neighbours.rival is None:
                 self._clear(neighbours.former, draft, end)
-                wanted = Wanted(draft=draft, allocated=allocated, groups=groups)
-                record = self._transaction.prepare(wanted, deadline=end)
+                begun = self._transaction.begin(wanted, deadline=end)
         if neighbours.rival is not None:
             raise self._conflict(neighbours.rival, end)
-        log.info("claim prepared", **_facts(record))
-        return record.answer
+        uid = draft.ref.uid
+        return self._transaction.complete(
+            begun, deadline=end, given_up=lambda: self._is_given_up(uid)
+        )
+
+    def _take_back(self, uid: ClaimUid, end: float) -> None:
+        """Take back what a Prepare that failed has begun; claims/reconcile.py does the rest."""
+        until = self._clock()
+        if not self._is_given_up(uid):  # else Unprepare, or the next start, waits for the rest
+            until = min(end + _UNDO_SECONDS, until + _LONGEST_UNDO_SECONDS)
+        try:
+            record = self._records.read(uid)
+            if record is not None and record.state is RecordState.PREPARING:
+                self._undo(record, until)
+        except DriverError as error:
+            log.warning("preparation not taken back yet", claim_uid=uid, reason=str(error))
 
     def _clear(self, former: Iterable[ClaimUid], draft: ClaimRecord, end: float) -> None:
         """Have taken back what earlier claims have left on the draft's GPUs."""
@@ -353,11 +394,23 @@ class ClaimPreparer:
                 # Not waited for: whoever has that claim may be waiting for our GPUs.
                 with self._locks.claim(uid, self._clock()):
                     if self._records.read(uid) is None:
-                        self._leftovers.vacate(uid, draft, deadline=end)
+                        self._leftovers.vacate(uid, draft)
                     else:
                         self._cleanup.vacate(uid, draft, deadline=end)
             except ConflictError as error:
-                raise TransientError(f"a GPU is being given back: {error}") from error
+                if self._is_in_the_way(uid, draft):
+                    raise TransientError(
+                        f"a GPU is being given back: claim UID {uid}, which had it before, is "
+                        "being unprepared"
+                    ) from error
+
+    def _is_in_the_way(self, uid: ClaimUid, draft: ClaimRecord) -> bool:
+        """Tell whether a former claim had, or has left, any of what a draft wants."""
+        former = self._records.peek(uid)
+        if former is None:
+            return True
+        left = (part for cleanup in former.pending for part in cleanup.parts)
+        return overlap([*former.held_parts, *left], draft.held_parts)
 
     def _conflict(self, rival: Rival, end: float) -> DriverError:
         """Return the error for a device that another claim holds: final, or one that may pass."""

@@ -223,10 +223,12 @@ class Reconciler(Background):
                 if self._claims.specs.files.exists(uid):
                     return True  # it may be in use: claims/orphans.py
                 self._claims.leftovers.forget(uid)
+                self._claims.leftovers.let_go(uid, deadline=self._undo_deadline())
                 made = self._claims.leftovers.made_for(uid)
                 with self._locks.gpus(gpus_of(made), self._clock() + self._timing.lock_timeout):
-                    deadline = self._undo_deadline()
-                    return self._claims.leftovers.sweep(uid, made, deadline=deadline)
+                    return self._claims.leftovers.sweep(uid, made)
+            if not self._claims.holdings.is_prepared(record):
+                self._claims.cleanup.let_go(record, self._undo_deadline())
             with self._locks.gpus(record.touched_gpus, self._clock() + self._timing.lock_timeout):
                 return self._mend_record(record)
 

@@ -88,13 +88,15 @@ class Removal:
         with self._locks.claim(uid, end):
             record = self._claims.records.read(uid)
             if record is not None:
+                self._claims.transaction.let_go(record, deadline=end)
                 with self._locks.gpus(record.touched_gpus, end):
                     left = self._claims.transaction.release(record, deadline=end)
                 return [f"{one.name} on {', '.join(one.gpus)}: {one.reason}" for one in left]
             leftovers = self._claims.leftovers
+            leftovers.let_go(uid, deadline=end)
             made = leftovers.made_for(uid)
             with self._locks.gpus(gpus_of(made), end):
-                if not leftovers.sweep(uid, made, deadline=end):
+                if not leftovers.sweep(uid, made):
                     return ["what was set for it could not be taken back"]
             leftovers.forget(uid)
             return []

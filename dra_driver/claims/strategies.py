@@ -2,10 +2,12 @@
 
 In: config groups and the devices they are for, or recorded plans. Out: plans, container edits. The
 plans of a claim are for different GPUs, or can be undone each by itself, so they run side by side.
-Callers hold the GPUs' locks.
+Callers hold the GPUs' locks, but for `wait_ready` and `let_go`: nobody waits for a daemon with a
+GPU's lock in hand.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -27,6 +29,9 @@ from dra_driver.sharing.base import (
     SharingPlan,
     strategy_name,
 )
+
+NO_WAIT = -math.inf
+"""A deadline by which nothing is waited for."""
 
 
 class Strategies:
@@ -98,14 +103,37 @@ class Strategies:
         """
         parallel.all_or_error(plans, lambda plan: self._of(plan).apply(plan, deadline))
 
-    def ensure(self, plans: Sequence[SharingPlan], deadline: float | None) -> None:
+    def ensure(self, plans: Sequence[SharingPlan]) -> None:
         """See to it that plans that were applied still are.
 
         Raises:
-            DeviceError, TransientError: one is not, by the deadline.
+            DeviceError, TransientError: one is not.
         """
         for plan in plans:
-            self._of(plan).ensure(plan, deadline)
+            self._of(plan).ensure(plan)
+
+    def wait_ready(
+        self, plans: Sequence[SharingPlan], deadline: float, given_up: Callable[[], bool]
+    ) -> None:
+        """Wait until containers can be started with plans that were applied.
+
+        Raises:
+            DeviceError, TransientError: they cannot by the deadline, or it was given up.
+        """
+        parallel.all_or_error(
+            plans, lambda plan: self._of(plan).wait_ready(plan, deadline, given_up)
+        )
+
+    def lasting(self, plans: Iterable[SharingPlan]) -> tuple[SharingPlan, ...]:
+        """Return the plans for which something lives by itself: what there is to wait for."""
+        return tuple(plan for plan in plans if self.survives_reboot(plan))
+
+    def let_go(self, plans: Iterable[SharingPlan], deadline: float) -> bool:
+        """Ask for the end of what lives by itself, wait for it, and tell whether all has ended."""
+        ends = parallel.outcomes(
+            self.lasting(plans), lambda plan: self._of(plan).let_go(plan, deadline)
+        )
+        return not any(isinstance(end, DriverError) for end in ends)
 
     def undo(
         self, plans: Sequence[SharingPlan], deadline: float

@@ -3,14 +3,15 @@
 In: a claim with its configs, or its record. Out: marks on GPUs, a record, devices that exist and
 are shared as the configs say, and a CDI spec.
 
-    mark -> intend -> realise -> share -> record -> describe -> specify
-    released -> unshare -> unmake -> unspecify -> forget -> unmark
+    mark -> intend -> realise -> share -> wait -> record -> describe -> specify
+    released -> let go -> unshare -> unmake -> unspecify -> forget -> unmark
 
 Hardware is changed only under a record that says what will be changed, and a kill at any point is
 repaired by the next call for the claim or by claims/reconcile.py. Where no hardware is changed,
 nothing is intended. Sharing is planned for devices that exist; while some are still to be made it
 is tried out (`Strategies.dry_plan`), and intended when they are there. Nothing here asks the API
-server or takes a lock: callers hold the lock of the claim and of the GPUs it touches.
+server or takes a lock. Callers hold the lock of the claim, and that of the GPUs it touches, but not
+where a daemon is waited for (`complete`, `wait_ready`, `let_go`): the GPU's other users need not.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,13 +34,6 @@ from dra_driver.claims.record import ClaimRecord, PendingCleanup, RecordState
 from dra_driver.claims.specs import ClaimSpecs
 from dra_driver.claims.strategies import Strategies
 from dra_driver.devices.kinds import NodeDevice
-from dra_driver.errors import DriverError
-
-UNDO_SECONDS = 2.0
-"""What is kept, after a call's deadline, to take back what could not be done by then."""
-
-LONGEST_UNDO_SECONDS = 5.0
-"""The most of a call that failed for taking back; its reason should not wait for what is hung."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +51,14 @@ class Wanted:
     groups: Sequence[ConfigGroup]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A claim's record, and its spec that is yet to be written; None: all is done."""
+
+    record: ClaimRecord
+    spec: Spec | None
+
+
 class Transaction:
     """Prepares claims and takes them back.
 
@@ -67,7 +69,6 @@ class Transaction:
         specs: the claims' CDI specs.
         cleanup: takes back.
         leftovers: what claims without a record have left.
-        clock: monotonic, in seconds; deadlines are its values.
         step: called with the name of each step that is done; tests end the process there.
     """
 
@@ -80,7 +81,6 @@ class Transaction:
         specs: ClaimSpecs,
         cleanup: Cleanup,
         leftovers: Leftovers,
-        clock: Callable[[], float],
         step: Callable[[str], None],
     ) -> None:
         self._holdings = holdings
@@ -90,7 +90,6 @@ class Transaction:
         self._specs = specs
         self._cleanup = cleanup
         self._leftovers = leftovers
-        self._clock = clock
         self._step = step
 
     def draft(self, claim: Claim, allocated: Mapping[str, NodeDevice]) -> ClaimRecord:
@@ -119,14 +118,15 @@ class Transaction:
             pod_claim_name=claim.pod_claim_name,
         )
 
-    def prepare(self, wanted: Wanted, *, deadline: float) -> ClaimRecord:
-        """Give a claim what it is to get; return its record.
+    def begin(self, wanted: Wanted, *, deadline: float) -> Begun:
+        """Give a claim what it is to get; a daemon is asked for, and `complete` waits for it.
 
         Raises:
             ConfigError: a config asks for what these devices or this driver cannot do.
             DeviceError, TransientError: the hardware refused, or takes longer than until the
-                deadline; what was changed has been undone, or is a pending cleanup.
-            StateError: the disk refused; the next call for the claim finishes or undoes it.
+                deadline.
+            StateError: the disk refused.
+            In any case: what was changed stands in a record that is PREPARING.
         """
         record = self._find(wanted, deadline)
         is_planned = record.is_complete
@@ -135,22 +135,38 @@ class Transaction:
         self._mark(record)
         if record.realisations or record.plans:
             self._intend(record)
-            try:
-                record = self._realise(record)
-                if not is_planned:
-                    record = self._plan(record, wanted, deadline)
-                    if record.plans:
-                        self._intend(record)
-                self._share(record, deadline)
-                spec = spec or self._specs.of(record)
-            except DriverError:
-                end = min(deadline + UNDO_SECONDS, self._clock() + LONGEST_UNDO_SECONDS)
-                self.release(record, deadline=end)
-                raise
-        self._record(record)
-        self._describe(record)
-        self._specify(record, spec or self._specs.of(record))
-        return record
+            record = self._realise(record)
+            if not is_planned:
+                record = self._plan(record, wanted, deadline)
+                if record.plans:
+                    self._intend(record)
+            self._share(record, deadline)
+        begun = Begun(record=record, spec=spec or self._specs.of(record))
+        return begun if self._strategies.lasting(record.plans) else self._finish(begun)
+
+    def complete(
+        self, begun: Begun, *, deadline: float, given_up: Callable[[], bool]
+    ) -> ClaimRecord:
+        """Wait for what was begun for a claim, and record it; return its record.
+
+        Raises:
+            DeviceError, TransientError: its daemon is not ready by the deadline, or nobody wants it
+                any more; the record is PREPARING.
+            StateError: the disk refused.
+        """
+        if begun.spec is not None:
+            self.wait_ready(begun.record, deadline=deadline, given_up=given_up)
+            self._finish(begun)
+        return begun.record
+
+    def let_go(self, record: ClaimRecord, *, deadline: float) -> bool:
+        """Have the daemons of a claim end that is to be released; tell whether all have.
+
+        Raises:
+            StateError: nothing can be changed on this disk, and nothing was.
+        """
+        self._note_release(record)
+        return self._cleanup.let_go(record, deadline)
 
     def release(self, record: ClaimRecord, *, deadline: float) -> tuple[PendingCleanup, ...]:
         """Take back everything of a claim; return what hardware refuses to take back.
@@ -160,12 +176,15 @@ class Transaction:
         Raises:
             StateError: nothing can be changed on this disk, and nothing was.
         """
-        if record.state is not RecordState.RELEASED:
-            # What is half undone is not prepared: whoever comes then must not take it for that.
-            self._records.note_release(record.ref.uid)
+        self._note_release(record)
         left = self._cleanup.undo(record, deadline)
         self._step("undone")
         return self._cleanup.forget(record, left)
+
+    def _note_release(self, record: ClaimRecord) -> None:
+        # What is half undone is not prepared: whoever comes then must not take it for that.
+        if record.state is not RecordState.RELEASED:
+            self._records.note_release(record.ref.uid)
 
     # A claim that is prepared
 
@@ -190,7 +209,7 @@ class Transaction:
         """
         for uuid in record.touched_gpus:
             self._holdings.ownership.mark(uuid, record.ref.uid)
-        self._strategies.ensure(record.plans, None)
+        self._strategies.ensure(record.plans)
         self._specs.write(record)
 
     def uphold(self, record: ClaimRecord) -> None:
@@ -200,17 +219,19 @@ class Transaction:
             DeviceError, TransientError: a GPU refuses, or is not there.
             StateError: the disk refused.
         """
-        self._strategies.ensure(record.plans, None)
+        self._strategies.ensure(record.plans)
 
-    def wait_ready(self, record: ClaimRecord, *, deadline: float) -> None:
-        """Wait until containers can be started with what was applied for a prepared claim.
+    def wait_ready(
+        self, record: ClaimRecord, *, deadline: float, given_up: Callable[[], bool]
+    ) -> None:
+        """Wait until containers can be started with what was applied for a claim.
 
         Raises:
-            DeviceError, TransientError: they cannot by the deadline.
+            DeviceError, TransientError: they cannot by the deadline, or nobody wants it any more.
         """
-        self._strategies.ensure(record.plans, deadline)
+        self._strategies.wait_ready(record.plans, deadline, given_up)
 
-    # Steps of `prepare`, in their order
+    # Steps of `begin` and `complete`, in their order
 
     def _find(self, wanted: Wanted, deadline: float) -> ClaimRecord:
         """Return a draft with the devices that are there, and what is to be done. Nothing is yet.
@@ -254,6 +275,13 @@ class Transaction:
     def _share(self, record: ClaimRecord, deadline: float) -> None:
         self._strategies.apply(record.plans, deadline)
         self._step("applied")
+
+    def _finish(self, begun: Begun) -> Begun:
+        record = begun.record
+        self._record(record)
+        self._describe(record)
+        self._specify(record, begun.spec or self._specs.of(record))
+        return replace(begun, spec=None)
 
     def _record(self, record: ClaimRecord) -> None:
         self._records.write(record)

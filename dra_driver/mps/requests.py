@@ -178,7 +178,9 @@ class DomainRequests:
         self._stopping.set()
         self._watches.close()
 
-    def wait_ready(self, domain: Domain, deadline: float) -> Status:
+    def wait_ready(
+        self, domain: Domain, deadline: float, given_up: Callable[[], bool] = lambda: False
+    ) -> Status:
         """Wait until the domain's daemon serves clients with the limits that were asked for.
 
         A domain that has failed is retried at once, without the supervisor's pause; a shared one
@@ -188,7 +190,7 @@ class DomainRequests:
         Raises:
             DeviceError: several attempts to start it have failed, no supervisor runs, or it is not
                 ready by the deadline; the text says why.
-            TransientError: the driver stops.
+            TransientError: `given_up` returned True, or the driver stops.
             VersionError: the supervisor that answers is of a newer version.
             StateError: the disk cannot be read.
         """
@@ -221,6 +223,7 @@ class DomainRequests:
                 waited_for="ready",
                 grace=grace,
                 without=lambda: self._orphaned(domain),
+                given_up=given_up,
             )
         except _OverdueError as error:
             # It was waited for as long as anybody should; to begin anew would help nobody.
@@ -255,8 +258,8 @@ class DomainRequests:
             return True if is_wanted or not self._is_present(domain) else None
 
         if not self._drop_unanswered(domain) and look(None) is None:
-            # It is ended later all the same, so nobody waits for a supervisor to be replaced.
-            self._wait(domain, deadline, look, waited_for="removed", grace=self._grace)
+            # It is ended later all the same, so nobody waits for a supervisor to come.
+            self._wait(domain, deadline, look, waited_for="removed", grace=0.0)
 
     def _drop_unanswered(self, domain: DomainId) -> bool:
         """Drop a domain if no supervisor has done anything for it, and none runs."""
@@ -281,7 +284,7 @@ class DomainRequests:
         except OSError as error:
             raise file_error("read", status, error) from error
 
-    def _wait(
+    def _wait(  # noqa: PLR0913 (what both waits differ in)
         self,
         domain: DomainId,
         deadline: float,
@@ -290,6 +293,7 @@ class DomainRequests:
         waited_for: str,
         grace: float,
         without: Callable[[], T | None] = lambda: None,
+        given_up: Callable[[], bool] = lambda: False,
     ) -> T:
         self._files.make_folders()
         missing_since: float | None = None
@@ -310,7 +314,9 @@ class DomainRequests:
                         return found
                 if now >= deadline:
                     raise _OverdueError(self._late(domain, waited_for))
-                if self._stopping.is_set():
+                if self._stopping.is_set() or given_up():
+                    if supervisor is None:
+                        raise TransientError(_NOT_RUNNING)
                     raise TransientError(self._late(domain, waited_for))
                 watch.wait(min(_LONGEST_WAIT, deadline - now))
 

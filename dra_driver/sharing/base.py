@@ -8,7 +8,7 @@ for a claim as there are parts that can be undone each by itself. What needs no 
 or one that locks no GPU, if `dra-driver status` has something to tell of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NewType, Protocol
 
@@ -104,8 +104,9 @@ class Description:
 class Sharing(Protocol):
     """A sharing strategy. Methods that touch hardware are called with the plan's GPUs locked.
 
-    Plans of one claim are applied and undone side by side, on threads of their own. Deadlines are
-    values of the driver's monotonic clock, in seconds.
+    So none of them waits for a daemon: `wait_ready` and `let_go` do, with no GPU locked. Plans of
+    one claim are applied and undone side by side, on threads of their own. Deadlines are values of
+    the driver's monotonic clock, in seconds.
     """
 
     @property
@@ -152,13 +153,29 @@ class Sharing(Protocol):
         """
         ...
 
-    def ensure(self, plan: SharingPlan, deadline: float | None) -> None:
+    def ensure(self, plan: SharingPlan) -> None:
         """See to it that a plan which was applied still is, touching no hardware.
 
-        Without a deadline nothing is waited for.
+        Raises:
+            DeviceError, TransientError: it cannot be now.
+        """
+        ...
+
+    def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
+        """Wait until containers can be started with a plan that was applied.
+
+        Ends soon after `given_up` returns True.
 
         Raises:
-            DeviceError, TransientError: containers cannot be started with it now.
+            DeviceError, TransientError: they cannot by the deadline; the text says why.
+        """
+        ...
+
+    def let_go(self, plan: SharingPlan, deadline: float) -> None:
+        """Ask for the end of what lives by itself for the plan, and wait for it; `undo` follows.
+
+        Raises:
+            TransientError: it has not ended by the deadline.
         """
         ...
 
@@ -166,7 +183,8 @@ class Sharing(Protocol):
         """Take back whatever of the plan has been brought about. Repeating it is harmless.
 
         Raises:
-            DeviceError, TransientError: the hardware refused; it is tried again later.
+            DeviceError, TransientError: the hardware refused, or what lives by itself has not
+                ended; it is tried again later.
         """
         ...
 
@@ -176,6 +194,9 @@ class Sharing(Protocol):
 
     def sweep(self, claim: str, deadline: float) -> None:
         """Undo all that is there for a claim that has no record, and so no plans.
+
+        What lives by itself is waited for until the deadline; one in the past is for callers that
+        have GPUs locked.
 
         Raises:
             DeviceError, TransientError: it is not gone yet; it is tried again later.

@@ -4,7 +4,7 @@ The scheduler gives a device to one claim only, and claims/ checks it again, so 
 plan, nothing to set and nothing to take back.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dra_driver.cdi.model import Edits
 from dra_driver.sharing.base import Description, DeviceKey, Group, SharingPlan
@@ -31,8 +31,14 @@ class Exclusive:
     def apply(self, plan: SharingPlan, deadline: float) -> None:
         """Do nothing."""
 
-    def ensure(self, plan: SharingPlan, deadline: float | None) -> None:
+    def ensure(self, plan: SharingPlan) -> None:
         """Do nothing."""
+
+    def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
+        """Do nothing: there is no daemon."""
+
+    def let_go(self, plan: SharingPlan, deadline: float) -> None:
+        """Do nothing: there is no daemon."""
 
     def undo(self, plan: SharingPlan, deadline: float) -> None:
         """Do nothing."""

@@ -46,27 +46,31 @@ _MPS, _LIMITS = (3, 5), (7, 0)
 _ALL = 100
 
 
-class Requests(Protocol):
-    """The driver's side of the supervisor (mps/requests.py)."""
+class DomainWaits(Protocol):
+    """The driver's side of the supervisor: how domains come and go (mps/requests.py)."""
 
     def paths(self, domain: DomainId) -> DomainPaths:
         """Return a domain's folders."""
         ...
 
-    def write_desired(self, domain: Domain) -> None:
-        """Ask for a domain."""
-        ...
-
-    def wait_ready(self, domain: Domain, deadline: float) -> Status:
+    def wait_ready(self, domain: Domain, deadline: float, given_up: Callable[[], bool]) -> Status:
         """Wait until it serves clients. Raises DeviceError, TransientError."""
-        ...
-
-    def remove(self, domain: DomainId) -> None:
-        """Ask for a domain's end."""
         ...
 
     def wait_gone(self, domain: DomainId, deadline: float) -> None:
         """Wait until it has ended. Raises TransientError."""
+        ...
+
+
+class Requests(DomainWaits, Protocol):
+    """The same, with domains that are asked for."""
+
+    def write_desired(self, domain: Domain) -> None:
+        """Ask for a domain."""
+        ...
+
+    def remove(self, domain: DomainId) -> None:
+        """Ask for a domain's end."""
         ...
 
     def list(self) -> frozenset[DomainId]:
@@ -141,35 +145,40 @@ class Mps:
             words.append("multi-user")
         return Description(settings=settings, words=", ".join(words), domain=domain.id)
 
-    def apply(self, plan: SharingPlan, deadline: float) -> None:
-        """Ask for the domain and wait until its daemon serves clients with these limits.
+    def apply(self, plan: SharingPlan, deadline: float) -> None:  # noqa: ARG002 (a Sharing)
+        """Ask for the domain."""
+        self.ensure(plan)
+
+    def ensure(self, plan: SharingPlan) -> None:
+        """See to it that the domain is asked for."""
+        self._requests.write_desired(_domain(plan))
+
+    def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
+        """Wait until the domain's daemon serves clients with these limits.
 
         Raises:
-            DeviceError: several attempts to start it have failed.
-            TransientError: it is not ready in time, or no supervisor runs.
+            DeviceError: several attempts to start it have failed, it is not ready in time, or no
+                supervisor runs.
+            TransientError: it was given up.
         """
-        domain = _domain(plan)
-        self._requests.write_desired(domain)
-        self._requests.wait_ready(domain, min(deadline, self._clock() + self._ready_seconds))
+        end = min(deadline, self._clock() + self._ready_seconds)
+        self._requests.wait_ready(_domain(plan), end, given_up)
 
-    def ensure(self, plan: SharingPlan, deadline: float | None) -> None:
-        """See to it that the domain is asked for; with a deadline, that it serves clients.
-
-        Raises:
-            DeviceError, TransientError: it does not by then.
-        """
-        if deadline is None:
-            self._requests.write_desired(_domain(plan))
-        else:
-            self.apply(plan, deadline)
-
-    def undo(self, plan: SharingPlan, deadline: float) -> None:
+    def let_go(self, plan: SharingPlan, deadline: float) -> None:
         """Ask for the domain's end and wait for it.
 
         Raises:
             TransientError: it takes longer, or no supervisor runs; the domain's end stays wanted.
         """
         self._end([_domain(plan).id], deadline)
+
+    def undo(self, plan: SharingPlan, deadline: float) -> None:  # noqa: ARG002 (a Sharing)
+        """Ask for the domain's end.
+
+        Raises:
+            TransientError: it has not ended yet; its end stays wanted.
+        """
+        self._end([_domain(plan).id], self._clock())
 
     def claims(self) -> frozenset[str]:
         """Return the claims that have a domain of their own."""

@@ -7,7 +7,7 @@ socket, which lies in a folder that tenants write: it names the Deployment for a
 Without clients such a daemon uses nothing of a GPU. No claim is given this strategy anew.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -106,7 +106,13 @@ class NvidiaMps:
     def apply(self, plan: SharingPlan, deadline: float) -> None:
         """Do nothing: that driver has."""
 
-    def ensure(self, plan: SharingPlan, deadline: float | None) -> None:
+    def ensure(self, plan: SharingPlan) -> None:
+        """Do nothing: the Deployment keeps its daemon."""
+
+    def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
+        """Do nothing: the Deployment keeps its daemon."""
+
+    def let_go(self, plan: SharingPlan, deadline: float) -> None:
         """Do nothing: the Deployment keeps its daemon."""
 
     def undo(self, plan: SharingPlan, deadline: float) -> None:  # noqa: ARG002 (a Sharing)

@@ -34,12 +34,10 @@ from dra_driver.mps.domain import (
     Domain,
     DomainDevice,
     DomainId,
-    Status,
     domain_json,
     domain_of,
     shared_domain,
 )
-from dra_driver.mps.files import DomainPaths
 from dra_driver.sharing.base import (
     Description,
     DeviceKey,
@@ -59,7 +57,7 @@ from dra_driver.sharing.enforcement import (
     part_json,
     part_of,
 )
-from dra_driver.sharing.mps import GONE_SECONDS
+from dra_driver.sharing.mps import GONE_SECONDS, DomainWaits
 from dra_driver.sharing.share_limits import (
     ShareLimits,
     key_of,
@@ -74,22 +72,6 @@ _DEFAULT_MODE = 0
 _MODES: Mapping[int, str] = MappingProxyType(
     {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}
 )
-
-
-class Requests(Protocol):
-    """The driver's side of the supervisor (mps/requests.py)."""
-
-    def paths(self, domain: DomainId) -> DomainPaths:
-        """Return a domain's folders."""
-        ...
-
-    def wait_ready(self, domain: Domain, deadline: float) -> Status:
-        """Wait until it serves clients. Raises DeviceError, TransientError."""
-        ...
-
-    def wait_gone(self, domain: DomainId, deadline: float) -> None:
-        """Wait until it has ended. Raises TransientError."""
-        ...
 
 
 class Membership(Protocol):
@@ -127,7 +109,7 @@ class Shares:
 
     def __init__(
         self,
-        requests: Requests,
+        requests: DomainWaits,
         members: Membership,
         modes: ComputeModes,
         clock: Callable[[], float],
@@ -268,48 +250,64 @@ class Shares:
             domain=None if domain is None else domain.id,
         )
 
-    def apply(self, plan: SharingPlan, deadline: float) -> None:
-        """Limit memory, join the domain, and wait until its daemon serves clients.
+    def apply(self, plan: SharingPlan, deadline: float) -> None:  # noqa: ARG002 (a Sharing)
+        """Limit memory, and join the domain.
 
         Raises:
             ConfigError: the claim's pod has another share of the device that this would starve.
             ConflictError: other claims use the device in another way now.
-            DeviceError: NVML refuses, or several attempts to start the daemon have failed.
-            TransientError: it is not ready in time, or no supervisor runs.
+            DeviceError: NVML refuses.
         """
         self._memory.apply(memory_part(plan))
         domain = _domain_of(plan)
         if domain is not None:
             self._members.join(domain, _claim(plan))
-            self._requests.wait_ready(domain, min(deadline, self._clock() + self._ready_seconds))
 
-    def ensure(self, plan: SharingPlan, deadline: float | None) -> None:
-        """See to it that the claim has joined; with a deadline, that its daemon serves clients.
-
-        Memory limits that are gone are set again without a deadline; with one they have to be
-        there.
+    def ensure(self, plan: SharingPlan) -> None:
+        """See to it that the claim has joined, and set memory limits again that are gone.
 
         Raises:
-            ConflictError, DeviceError, TransientError: it does not by then, or they are not.
+            ConflictError, DeviceError, TransientError: it cannot be done now.
         """
         domain = _domain_of(plan)
         if domain is not None:
             self._members.join(domain, _claim(plan))
-        self._memory.ensure(memory_part(plan), mend=deadline is None)
-        if domain is not None and deadline is not None:
-            self._requests.wait_ready(domain, min(deadline, self._clock() + self._ready_seconds))
+        self._memory.ensure(memory_part(plan), mend=True)
 
-    def undo(self, plan: SharingPlan, deadline: float) -> None:
-        """Leave the domain, wait for its end if nobody else is in it, and take limits back.
+    def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
+        """Check that memory is limited, and wait until the domain's daemon serves clients.
 
         Raises:
-            DeviceError: NVML refuses to take a limit back.
+            DeviceError: several attempts to start the daemon have failed, it is not ready in time,
+                or no supervisor runs.
+            TransientError: it was given up, or memory is not limited.
+        """
+        self._memory.ensure(memory_part(plan), mend=False)
+        domain = _domain_of(plan)
+        if domain is not None:
+            end = min(deadline, self._clock() + self._ready_seconds)
+            self._requests.wait_ready(domain, end, given_up)
+
+    def let_go(self, plan: SharingPlan, deadline: float) -> None:
+        """Leave the domain, and wait for its end if nobody else is in it.
+
+        Raises:
             TransientError: it takes longer, or no supervisor runs; the domain's end stays wanted.
         """
         domain = _domain_of(plan)
+        if domain is not None:
+            self._leave([domain.id], _claim(plan), deadline)
+
+    def undo(self, plan: SharingPlan, deadline: float) -> None:  # noqa: ARG002 (a Sharing)
+        """Leave the domain, and take limits back.
+
+        Raises:
+            DeviceError: NVML refuses to take a limit back.
+            TransientError: nobody else is in the domain, and it has not ended yet; its end stays
+                wanted.
+        """
         try:
-            if domain is not None:
-                self._leave([domain.id], _claim(plan), deadline)
+            self.let_go(plan, self._clock())
         finally:
             self._memory.undo(memory_part(plan))
 

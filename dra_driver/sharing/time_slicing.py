@@ -10,7 +10,7 @@ Only whole GPUs have a time-slice: on MIG devices the strategy is accepted and n
 plan without GPUs says so, for `dra-driver status`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -133,8 +133,14 @@ class TimeSlicing:
             self._modes.set_compute_mode(uuid, _DEFAULT_MODE)
         log.info("time-slice set", gpu=uuid, interval=str(interval))
 
-    def ensure(self, plan: SharingPlan, deadline: float | None) -> None:
+    def ensure(self, plan: SharingPlan) -> None:
         """Do nothing: both settings stay until a reboot, and cannot or need not be set again."""
+
+    def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
+        """Do nothing: there is no daemon."""
+
+    def let_go(self, plan: SharingPlan, deadline: float) -> None:
+        """Do nothing: there is no daemon."""
 
     def undo(self, plan: SharingPlan, deadline: float) -> None:
         """Set the time-slice and the compute mode that were found.

@@ -1,6 +1,6 @@
 """For any tenants, in any order: no GPU is promised twice, and each pod's limit is what it got."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from hypothesis import given
@@ -67,7 +67,7 @@ class PlayedMps:
     def paths(self, domain: DomainId) -> DomainPaths:
         raise AssertionError("nobody makes containers here")
 
-    def wait_ready(self, domain: Domain, deadline: float) -> Status:
+    def wait_ready(self, domain: Domain, deadline: float, given_up: Callable[[], bool]) -> Status:
         return Status(id=domain.id, state=State.READY, supervisor="played")
 
     def wait_gone(self, domain: DomainId, deadline: float) -> None:

@@ -6,6 +6,7 @@ ready as soon as it is asked for, and gone as soon as it is not; who is in it st
 
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from dra_driver.errors import DriverError
 from dra_driver.mps.domain import Domain, DomainId, State, Status
 from dra_driver.mps.files import DomainPaths
 from dra_driver.node_memory import MemorySettings, NodeMemory, node_memory
-from dra_driver.sharing import shares
+from dra_driver.sharing.mps import DomainWaits
 from dra_driver.simulator import memory
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.driver_root import Options
@@ -33,7 +34,7 @@ QUICK = MemoryWatchTiming(reservations=0.0)
 
 
 class PlayedDomains:
-    """Domains that are ready at once (sharing/shares.py Requests)."""
+    """Domains that are ready at once (sharing/mps.py DomainWaits)."""
 
     def __init__(self, mps: MpsDomains) -> None:
         self._mps = mps
@@ -41,7 +42,7 @@ class PlayedDomains:
     def paths(self, domain: DomainId) -> DomainPaths:
         return self._mps.requests.paths(domain)
 
-    def wait_ready(self, domain: Domain, deadline: float) -> Status:
+    def wait_ready(self, domain: Domain, deadline: float, given_up: Callable[[], bool]) -> Status:
         return Status(id=domain.id, state=State.READY, supervisor="played")
 
     def wait_gone(self, domain: DomainId, deadline: float) -> None:
@@ -104,7 +105,7 @@ class LimitedNode(Node):
         )
         return node_memory(settings, self.session, roots, lambda: self.driver.claims.holdings)
 
-    def mps_requests(self) -> shares.Requests:
+    def mps_requests(self) -> DomainWaits:
         return PlayedDomains(self.mps)
 
     def look_after(self) -> None:

@@ -28,7 +28,7 @@ from dra_driver.node_memory import MemorySettings, NodeMemory, node_memory
 from dra_driver.sharing import nvidia_mps, shares
 from dra_driver.sharing.base import EXCLUSIVE, Sharing
 from dra_driver.sharing.exclusive import Exclusive
-from dra_driver.sharing.mps import Mps
+from dra_driver.sharing.mps import DomainWaits, Mps
 from dra_driver.sharing.nvidia_smi import NvidiaSmi
 from dra_driver.sharing.time_slicing import TimeSlicing
 from dra_driver.simulator.driver_root import Options, UserspaceChoice
@@ -104,7 +104,7 @@ class Node:
         settings = MemorySettings(cgroup_root=self.root / "cgroup")
         return node_memory(settings, self.session, roots, lambda: self.driver.claims.holdings)
 
-    def mps_requests(self) -> shares.Requests:
+    def mps_requests(self) -> DomainWaits:
         """The way from shares to the supervisor."""
         return self.mps.requests
 

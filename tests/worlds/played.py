@@ -89,9 +89,15 @@ class FileSharing:
             raise self.refuse_apply
         self.applied += 1
 
-    def ensure(self, plan: SharingPlan, deadline: float | None) -> None:
-        if deadline is not None and self.refuse_uphold:
+    def ensure(self, plan: SharingPlan) -> None:
+        pass
+
+    def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
+        if self.refuse_uphold:
             raise self.refuse_uphold
+
+    def let_go(self, plan: SharingPlan, deadline: float) -> None:
+        pass
 
     def undo(self, plan: SharingPlan, deadline: float) -> None:
         if self.refuse_undo:

@@ -102,7 +102,7 @@ def test_cards_before_mps_have_none(mps: Mps) -> None:
 
 def test_what_is_asked_for_without_a_record_can_be_undone(mps: Mps, tmp_path: Path) -> None:
     (plan,) = mps.plan([group([ONE])], 0.0)
-    mps.ensure(plan, None)
+    mps.ensure(plan)
     assert mps.claims() == {"uid"}
     mps.sweep("uid", 0.0)
     assert mps.claims() == frozenset()
@@ -140,10 +140,10 @@ def test_each_mig_device_has_a_domain_of_its_own_beside_the_one_of_whole_gpus(mp
 
 def test_what_is_left_of_a_claims_domains_is_ended_together(mps: Mps) -> None:
     for plan in mps.plan([group([ONE])], 0.0):
-        mps.ensure(plan, None)
+        mps.ensure(plan)
     unit = MigUnit(gpu=TWO, device=make.mig_device(2))
     for plan in mps.plan([Group(claim="uid", config=make.gpu_config("MPS"), migs=(unit,))], 0.0):
-        mps.ensure(plan, None)
+        mps.ensure(plan)
     assert mps.claims() == {"uid"}
     mps.sweep("another", 0.0)
     assert mps.claims() == {"uid"}

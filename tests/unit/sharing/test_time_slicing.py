@@ -217,7 +217,7 @@ def test_on_a_mig_device_there_is_nothing_to_do_but_to_say_so() -> None:
     assert (plan.strategy, plan.gpus) == ("TimeSlicing", ()), "no GPU is locked for it"
     assert plan.parts == (GpuPart(gpu=GPU.uuid, placement=device.placement),)
     strategy.apply(plan, 0.0)
-    strategy.ensure(plan, None)
+    strategy.ensure(plan)
     strategy.undo(plan, 0.0)
     assert (card.time_slices, card.mode) == ([], EXCLUSIVE_PROCESS)
     assert strategy.describe(plan, DeviceUuid(device.uuid)).words == "no effect on MIG devices"
