@@ -46,6 +46,7 @@ from dra_driver.common_settings import (
     ProcRoot,
     SysRoot,
 )
+from dra_driver.devices import control_groups
 from dra_driver.devices.holders import Holders
 from dra_driver.devices.mig import MigInstances
 from dra_driver.devices.model import Inventory
@@ -80,7 +81,6 @@ from dra_driver.sharing.nvidia_smi import NvidiaSmi
 from dra_driver.sharing.time_slicing import TimeSlicing
 from resource_nvidia_com.v1beta1.sharing import SharingStrategy
 
-_CGROUPS = Path("/sys/fs/cgroup")
 _EMPTY_SECONDS = 5.0
 _MPS_SECONDS = 30.0
 _REQUEST_SECONDS = 20.0
@@ -177,7 +177,7 @@ def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
                 problems = node.take_back()
         stays = [] if problems else _put_aside(directory, specs, dry_run=settings.dry_run)
     files = [*_sockets(settings, directory), *_remains(directory)]
-    groups = DaemonGroup(settings.cgroup_root or _CGROUPS).folders()
+    groups = DaemonGroup(settings.cgroup_root or control_groups.USUAL).folders()
     found += [str(path) for path in (*files, *groups)]
     if not settings.dry_run and not problems:
         problems = [*_remove(directory, files), *_remove_groups(groups)]

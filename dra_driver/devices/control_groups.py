@@ -8,6 +8,9 @@ import re
 from pathlib import Path
 
 MOUNTINFO = Path("/proc/self/mountinfo")
+USUAL = Path("/sys/fs/cgroup")
+"""Where cgroup v2 has to be for NVML's memory limits, by NVIDIA's documentation of MPS."""
+
 _CONTROLLERS = "cgroup.controllers"
 # A group below the root has it; so does what a container sees as its root.
 _EVENTS = "cgroup.events"
@@ -20,12 +23,16 @@ def find_hierarchy(setting: Path | None, mountinfo: Path = MOUNTINFO) -> Path | 
     Args:
         setting: the node's /sys/fs/cgroup as this process sees it; None to look for mounts.
         mountinfo: the list of this process's mounts. The whole hierarchy is preferred to a
-            container's part of it, and among equals the mount that comes first.
+            container's part of it, then the usual place, then the mount that comes first: a driver
+            root of / brings the host's own along.
     """
     places = _mounts(mountinfo) if setting is None else [setting, setting / "unified"]
     found = [place for place in places if (place / _CONTROLLERS).is_file()]
-    whole = [place for place in found if not (place / _EVENTS).exists()]
-    return next(iter([*whole, *found]), None)
+
+    def order(place: Path) -> tuple[bool, bool]:
+        return (place / _EVENTS).exists(), not place.is_relative_to(USUAL)
+
+    return min(found, key=order, default=None)
 
 
 def kernel_counts_gpus(hierarchy: Path) -> bool:

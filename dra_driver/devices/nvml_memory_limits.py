@@ -2,7 +2,9 @@
 
 In: a GPU's handle, and the folder of a control group (cgroup v2). Out: `MemoryLimits`. Processes of
 the group, and of those below it, then get no more of the GPU's memory than the hard limit; above
-it their allocations fail, and they live on. Source: nvml.h, nvmlDeviceSetMemoryLimits_v1.
+it their allocations fail, and they live on. Source: nvml.h, nvmlDeviceSetMemoryLimits_v1. The
+path is as this process sees it, at /sys/fs/cgroup, where NVIDIA's documentation wants cgroup v2:
+whether NVML takes another place is not known, so driver and cleanup use none.
 
 Soft limits are always 0: only MPS heeds them, and where the kernel keeps the limits they add up in
 the groups above, and stay there. Every set is read back, because the kernel ignores a limit below

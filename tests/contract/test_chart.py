@@ -365,8 +365,24 @@ def test_cleanup_takes_the_place_of_all_else(render: Render) -> None:
     given = environment({"containers": [container]})
     told = environment(driver_pod(render("--values", EVERYTHING))).items()
     wanted = {name: one for name, one in told if name.lower() in known_to(Cleanup)}
-    assert given == wanted | {"CGROUP_ROOT": "/host/sys/fs/cgroup", "SHARE_PLACEMENT": "pack"}
+    assert given == wanted | {"SHARE_PLACEMENT": "pack"}
     Cleanup.model_validate({name.lower(): value for name, value in given.items()})
+
+
+def test_cleanup_sees_the_node_by_the_paths_of_the_driver(render: Render) -> None:
+    """NVML is told of control groups by their paths, and may take no others."""
+    driver = places(driver_pod(render("--values", EVERYTHING))["containers"])
+    things = render("--values", EVERYTHING, "--set", "cleanup.enabled=true")
+    pod = daemon_set(things, "cleanup")["spec"]["template"]["spec"]
+    cleanup = places(pod["initContainers"])
+    assert cleanup["cgroup"] == "/sys/fs/cgroup"
+    assert {name: driver.get(name) for name in cleanup} == cleanup
+
+
+def places(containers: list[Object]) -> dict[str, str]:
+    return {
+        mount["name"]: mount["mountPath"] for one in containers for mount in one["volumeMounts"]
+    }
 
 
 def test_a_scrape_reaches_both_daemon_sets(render: Render) -> None:

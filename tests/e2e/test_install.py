@@ -455,7 +455,7 @@ def test_pods_of_the_image_take_off_a_node_what_the_driver_has_left(node: Instal
 
         node.clean_up("--force")
         node.wait_ready(timeout=240)
-        assert re.search(f"removed: /host/sys/fs/cgroup/.*{GROUP}", cleanups_log(node))
+        assert re.search(f"removed: /sys/fs/cgroup/.*{GROUP}", cleanups_log(node))
         assert mps.processes(node.place.plugins) == {}
         assert set(node.machine.settings().values()) == {USUAL}
         assert (node.place.left_over(), node.place.data.exists()) == ([], False)

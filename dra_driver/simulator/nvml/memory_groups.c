@@ -6,6 +6,9 @@
  * there as in a container, it is where the file system cgroup2 begins. A container sees its own
  * group there and nothing above; only the root of all has no file cgroup.events.
  *
+ * NVIDIA's documentation wants cgroup v2 at /sys/fs/cgroup, and does not say what another mount of
+ * it comes to. So a path has to be below that, or below the machine's own root.
+ *
  * A process is in the group that NVML_SIMULATOR_CGROUP names, or else /proc/self/cgroup.
  */
 #define _GNU_SOURCE
@@ -111,6 +114,13 @@ static bool climb_cgroup2(int folder, struct sim_lineage *lineage)
     return (root || lineage->depth > 0) && lineage->depth < SIM_MAX_GROUP_DEPTH;
 }
 
+static bool is_below(const char *path, const char *root)
+{
+    size_t length = strlen(root);
+    return length > 0 && strncmp(path, root, length) == 0 &&
+           (path[length] == '/' || path[length] == '\0');
+}
+
 /*
  * Opens a control group and all above it. The root itself has depth 0. NOT_FOUND without the path,
  * NOT_SUPPORTED for cgroup v1, INVALID_ARGUMENT for what is no control group.
@@ -122,6 +132,10 @@ nvmlReturn_t sim_open_lineage(const struct sim_state *state, const char *path,
     int folder = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0)
         return reason(errno);
+    if (!is_below(path, state->cgroup_root) && !is_below(path, DEFAULT_MOUNT)) {
+        close(folder);
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
     /* A file `tasks` is what only version 1 has. */
     bool version_1 = on_file_system(folder, CGROUP_SUPER_MAGIC) || has(folder, "tasks");
     if (version_1) {

@@ -49,6 +49,17 @@ def test_a_limit_is_read_back_and_binds(world: Limits) -> None:
     assert world.get(pod) == (0, 10 * GIB, 10 * GIB)
 
 
+def test_a_group_is_refused_by_another_path_than_that_below_the_hierarchy(world: Limits) -> None:
+    world.groups.make("pod")
+    elsewhere = world.groups.root.with_name("host")
+    elsewhere.symlink_to(world.groups.root)
+
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        world.set(elsewhere / "pod", GIB)
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        world.get(elsewhere / "pod")
+
+
 def test_a_limit_on_a_pod_binds_all_its_containers_together(world: Limits) -> None:
     pod = world.groups.make("pod")
     one, two = world.groups.make("pod/one"), world.groups.make("pod/two")

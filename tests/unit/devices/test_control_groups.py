@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.devices import control_groups
 from dra_driver.devices.control_groups import find_hierarchy, kernel_counts_gpus
 
 
@@ -37,6 +38,18 @@ def test_the_whole_hierarchy_is_preferred_to_a_containers_part(tmp_path: Path) -
     whole = hierarchy(tmp_path / "whole")
     assert find_hierarchy(None, mountinfo(tmp_path, line(part), line(whole))) == whole
     assert find_hierarchy(None, mountinfo(tmp_path, line(part))) == part
+
+
+def test_the_usual_place_is_preferred_to_what_a_driver_root_brings_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = tmp_path / "sys/fs/cgroup"
+    monkeypatch.setattr(control_groups, "USUAL", usual)
+    brought = hierarchy(tmp_path / "driver-root/sys/fs/cgroup")
+    unified = hierarchy(usual / "unified")
+    assert find_hierarchy(None, mountinfo(tmp_path, line(brought), line(unified))) == unified
+    (unified / "cgroup.events").touch()
+    assert find_hierarchy(None, mountinfo(tmp_path, line(brought), line(unified))) == brought
 
 
 @pytest.mark.parametrize("place", ["", "unified"])
