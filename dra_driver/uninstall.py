@@ -83,6 +83,7 @@ from resource_nvidia_com.v1beta1.sharing import SharingStrategy
 
 _EMPTY_SECONDS = 5.0
 _MPS_SECONDS = 30.0
+_LOOK_SECONDS = 0.01
 _REQUEST_SECONDS = 20.0
 _THEIR_FILES = ("cp.lock", "pu.lock", "nvidia-cdi-hook", "mps")
 """What NVIDIA's driver has in the directory that it shares with this one."""
@@ -259,6 +260,10 @@ class _Node:
         thread = threading.Thread(target=supervisor.run, name="supervisor", daemon=True)
         thread.start()
         try:
+            # Nobody waits for the end of a daemon while no supervisor is there to end it.
+            end = time.monotonic() + _MPS_SECONDS
+            while not self.requests.supervisor_runs() and time.monotonic() < end:
+                thread.join(_LOOK_SECONDS)
             yield
         finally:
             supervisor.stop()
