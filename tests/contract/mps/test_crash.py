@@ -15,6 +15,7 @@ from dra_driver.mps.supervisor import Supervisor
 from worlds import child
 from worlds.configs import PATIENCE
 from worlds.mps import MpsDomains
+from worlds.process import eventually
 
 Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
 Start = Callable[[str], "subprocess.Popen[bytes]"]
@@ -82,6 +83,7 @@ def test_killed_while_a_domain_comes_up_that_is_then_not_wanted_nothing_is_left(
     killed(start(step))
     mps.requests.remove(domain.id)
     run(mps.supervised())
+    eventually(mps.requests.supervisor_runs, "the supervisor to run")
     mps.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
     assert mps.left(domain) == []
 
@@ -96,6 +98,7 @@ def test_killed_while_a_domain_goes_the_next_finishes(
     mps.requests.remove(domain.id)
     killed(child)
     run(mps.supervised())
+    eventually(mps.requests.supervisor_runs, "the supervisor to run")
     mps.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
     assert mps.left(domain) == []
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dra_driver.mps.supervisor import Supervisor
 from worlds.configs import PATIENCE
 from worlds.mps import MpsDomains
+from worlds.process import eventually
 
 Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
 
@@ -21,6 +22,7 @@ def test_daemons_without_a_record_are_adopted_or_ended(mps: MpsDomains, run: Run
     mps.requests.remove(unwanted.id)
 
     run(mps.supervised())
+    eventually(mps.requests.supervisor_runs, "the supervisor to run")
 
     assert mps.ready(kept).daemon == daemon
     mps.requests.wait_gone(unwanted.id, time.monotonic() + PATIENCE)

@@ -22,6 +22,7 @@ from dra_driver.mps.supervisor import Supervisor
 from dra_driver.simulator.layout import Fact
 from worlds.configs import PATIENCE
 from worlds.mps import MpsDomains
+from worlds.process import eventually
 
 Run = Callable[[AbstractContextManager[Supervisor]], Supervisor]
 
@@ -265,6 +266,7 @@ def test_what_is_no_longer_wanted_is_undone_at_the_start(mps: MpsDomains, run: R
     with pytest.raises(TransientError, match="the MPS supervisor is not running on this node"):
         mps.impatient.wait_gone(domain.id, time.monotonic() + PATIENCE)
     run(mps.supervised())
+    eventually(mps.requests.supervisor_runs, "the supervisor to run")
     mps.requests.wait_gone(domain.id, time.monotonic() + PATIENCE)
     assert mps.left(domain) == []
 
@@ -348,6 +350,7 @@ def test_a_damaged_record_does_not_leave_the_gpu_exclusive(mps: MpsDomains, run:
         mps.files.paths(one.id).record.write_bytes(b"")
     mps.requests.remove(unwanted.id)
     run(mps.supervised())
+    eventually(mps.requests.supervisor_runs, "the supervisor to run")
     assert mps.ready(domain).daemon == daemon
     mps.gone(domain)
     mps.requests.wait_gone(unwanted.id, time.monotonic() + PATIENCE)
