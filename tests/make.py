@@ -113,6 +113,26 @@ def config(
     return {"source": source, "requests": list(requests), "opaque": opaque}
 
 
+def schedule_configs(claim: dict[str, Any], *configs: dict[str, Any]) -> None:
+    """Write configs into a claim's spec, and into its allocation as Kubernetes 1.37 copies them.
+
+    What names no request that got a device is left out, and so are the names where a config names
+    all (kubernetes staging/src/k8s.io/dynamic-resource-allocation, structured/internal).
+    """
+    devices = claim["status"]["allocation"]["devices"]
+    got = {one["request"]: one["request"].partition("/")[0] for one in devices["results"]}
+    claim["spec"] = {"devices": {"config": []}}
+    for one in configs:
+        written = {key: value for key, value in one.items() if key != "source"}
+        claim["spec"]["devices"]["config"].append(written)
+        names = set(one["requests"])
+        named = [request for request, base in got.items() if names & {request, base}]
+        if not names or len(named) == len(got):
+            devices["config"].append({key: one[key] for key in ("source", "opaque")})
+        elif named:
+            devices["config"].append(one)
+
+
 def record(*gpus: Gpu, **changes: Any) -> ClaimRecord:
     """The record of a claim prepared with the given GPUs, or with one."""
     uid = changes.pop("uid", "11111111-0000-4000-8000-000000000000")

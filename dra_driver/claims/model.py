@@ -178,7 +178,7 @@ def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
                 for entry in devices.get("results") or ()
                 if entry["driver"] == driver
             ),
-            configs=_configs(devices.get("config") or (), driver),
+            configs=_configs(devices, claim.get("spec") or {}, driver),
             pods=tuple(
                 ConsumerPod(name=_text(pod["name"]), uid=_text(pod["uid"]))
                 for pod in status.get("reservedFor") or ()
@@ -235,16 +235,20 @@ def _text(value: object) -> str:
     return value
 
 
-def _configs(entries: tuple[Mapping[str, Any], ...], driver: str) -> tuple[OpaqueConfig, ...]:
+def _configs(
+    devices: Mapping[str, Any], spec: Mapping[str, Any], driver: str
+) -> tuple[OpaqueConfig, ...]:
     """Return this driver's configs, classes first: what comes later overrides."""
     found: dict[ConfigSource, list[OpaqueConfig]] = {source: [] for source in ConfigSource}
+    written = _written(devices, spec)
     of_claim = 0
-    for entry in entries:
+    for entry in devices.get("config") or ():
         source = _source(entry.get("source"))
         requests = tuple(map(_text, entry.get("requests") or ()))
         if source is ConfigSource.CLAIM:
-            # The scheduler copies all configs of the claim in their order, other drivers' too.
-            origin = f"spec.devices.config[{of_claim}] of the claim"
+            # The scheduler copies the configs of the claim in their order, other drivers' too.
+            index, requests = written[of_claim] if written else (of_claim, requests)
+            origin = f"spec.devices.config[{index}] of the claim"
             of_claim += 1
         else:
             origin = f"config of the DeviceClass of request {', '.join(requests) or '(all)'}"
@@ -259,6 +263,39 @@ def _configs(entries: tuple[Mapping[str, Any], ...], driver: str) -> tuple[Opaqu
             )
             found[source].append(config)
     return tuple(found[ConfigSource.CLASS] + found[ConfigSource.CLAIM])
+
+
+def _written(
+    devices: Mapping[str, Any], spec: Mapping[str, Any]
+) -> list[tuple[int, tuple[str, ...]]]:
+    """Return the place in the spec, and the request names, of each of the claim's own configs.
+
+    The scheduler of Kubernetes 1.37 leaves the names out of the allocation where a config names all
+    requests, and configs for sub-requests that were not chosen. Nothing is returned where the two
+    do not go together: then the allocation alone counts.
+    """
+    copied = [one for one in devices.get("config") or () if one.get("source") == ConfigSource.CLAIM]
+    got = {name for one in devices.get("results") or () for name in _names(one["request"])}
+    written = [
+        (index, tuple(map(_text, one.get("requests") or ())), one)
+        for index, one in enumerate((spec.get("devices") or {}).get("config") or ())
+        if not one.get("requests") or got.intersection(one["requests"])
+    ]
+    pairs = list(zip(written, copied, strict=False))
+    agree = len(written) == len(copied) and all(
+        _driver(one) == _driver(copy) and (copy.get("requests") or list(names)) == list(names)
+        for (_, names, one), copy in pairs
+    )
+    return [(index, names) for index, names, _ in written] if agree else []
+
+
+def _names(request: str) -> tuple[str, str]:
+    """Return by what a config can name a request that got a device."""
+    return request, request.partition("/")[0]
+
+
+def _driver(config: Mapping[str, Any]) -> object:
+    return (config.get("opaque") or {}).get("driver")
 
 
 def _source(value: object) -> ConfigSource:

@@ -428,7 +428,8 @@ def _configs(claim: PeerClaim, parsed: Claim) -> dict[str, Config]:
     """Return the config of each device, by its name."""
     kinds = {result.device: kind_named(result.device) for result in parsed.results}
     try:
-        groups = group_by_config(parsed, kinds)
+        # What that driver passed over has no effect on what runs.
+        groups = group_by_config(parsed, kinds, all_hold=False)
     except ConfigError as error:
         raise _unfit(claim.uid, error) from error
     return {result.device: group.config for group in groups for result in group.results}

@@ -7,6 +7,7 @@ object is passed over but for keys that stand twice. Objects are checked as the 
 configs as Prepare and the driver's start do.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -14,6 +15,7 @@ from typing import Literal
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.manifest import BrokenManifestError, Document, read_documents
 from dra_driver.validation import near_misses, objects, references
+from dra_driver.validation.meant_for import WrittenConfig, in_vain
 from dra_driver.validation.node_configs import (
     Wrong,
     configs_of,
@@ -71,9 +73,11 @@ def check_manifest(text: str) -> FileReport:
             for path, one in _objects(document.value, ()):
                 looked_at += objects.is_looked_at(one)
                 findings += _of_object(document, one, path)
-            for found in _configs(document.value, ()):
-                configs += found.ours
-                findings += (_finding(document, found, problem) for problem in _problems(found))
+            for ours in _by_object(_configs(document.value, ())):
+                configs += sum(one.ours for one in ours)
+                for one in ours:
+                    findings += (_finding(document, one, problem) for problem in _problems(one))
+                findings += (_finding(document, *found) for found in _in_vain(ours))
             for subject, wrongs in _node_configs(document):
                 configs += 1
                 findings += (_located_finding(subject, wrong) for wrong in wrongs)
@@ -129,6 +133,9 @@ class _Config:
     path: Path
     driver: str
     parameters: object
+    named: tuple[str, ...]
+    requests: object
+    """Those of the object, as they are written."""
 
     @property
     def ours(self) -> bool:
@@ -143,14 +150,32 @@ def _configs(value: object, path: Path) -> Iterator[_Config]:
             continue
         entries = _at(one, _CONFIGS[kind])
         for index, entry in enumerate(entries if isinstance(entries, list) else []):
-            opaque = _at(entry, ("opaque",))
+            opaque, named = _at(entry, ("opaque",)), _at(entry, ("requests",))
             if isinstance(opaque, Mapping):
                 yield _Config(
                     subject=_subject(one),
                     path=(*where, *_CONFIGS[kind], index, "opaque"),
                     driver=str(opaque.get("driver")),
                     parameters=opaque.get("parameters"),
+                    named=tuple(named) if isinstance(named, list) else (),
+                    requests=_at(one, (*_CONFIGS[kind][:-1], "requests")),
                 )
+
+
+def _by_object(configs: Iterator[_Config]) -> Iterator[list[_Config]]:
+    """Yield the configs of each object together."""
+    for _, group in itertools.groupby(configs, key=lambda one: one.path[:-2]):
+        yield list(group)
+
+
+def _in_vain(configs: list[_Config]) -> Iterator[tuple[_Config, tuple[Path, str]]]:
+    """Yield what has no effect of the configs of one object."""
+    ours = [one for one in configs if one.ours]
+    written = [
+        WrittenConfig(kind=str(_at(one.parameters, ("kind",))), requests=one.named) for one in ours
+    ]
+    for index, text in in_vain(ours[0].requests if ours else None, written):
+        yield ours[index], (("parameters", "kind"), f"parameters.kind: {text}")
 
 
 def _node_configs(document: Document) -> Iterator[tuple[str, Iterator[Wrong]]]:

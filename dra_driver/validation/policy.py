@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.validation.cel import CONFIGS, Checks, Validation, Variable, checks, literal
+from dra_driver.validation.meant_for import CLASSES
 from resource_nvidia_com.decode import MODELS
 
 NAME = "dra-driver-claim-configs"
@@ -24,6 +25,11 @@ OPAQUE = (
     "dyn(object).spec.?devices.?config\n"  # a claim
     ".or(dyn(object).spec.?spec.?devices.?config)\n"  # a template
     ".or(dyn(object).spec.?config)\n"  # a class
+    ".orValue([])"
+)
+_REQUESTS = (
+    "dyn(object).spec.?devices.?requests\n"
+    ".or(dyn(object).spec.?spec.?devices.?requests)\n"
     ".orValue([])"
 )
 _IS_OURS = f"it.?opaque.?driver.orValue('') == {literal(DRIVER_NAME)}"
@@ -42,7 +48,8 @@ _YAML = """\
 #                    change, are passed over: nothing else is evaluated for them.
 #   variables        Each is a list. `configs` holds the parameters of every config for
 #                    {driver}. Each other variable holds the values of the field it is named
-#                    after, from all of these configs; null counts as not set.
+#                    after, from all of these configs; null counts as not set. The last ones say
+#                    which requests configs of each kind name, and for which they can be.
 #   validations      One rule each: the expression must hold, or the object is refused with the
 #                    message. When several fail, the API server shows the first one;
 #                    `dra-driver validate FILE` shows all of them, with line numbers.
@@ -97,7 +104,48 @@ def policy_checks() -> Checks:
     found = checks(MODELS)
     configs = f"{OPAQUE}.map(it, {_IS_OURS}, it.opaque.parameters)"
     found.variables.insert(0, Variable(name=CONFIGS, expression=configs))
+    _check_kinds(found)
     return found
+
+
+def _check_kinds(found: Checks) -> None:
+    """Add that configs are for devices that their requests can get (validation/meant_for.py)."""
+    found.variables.append(Variable(name="requests", expression=_REQUESTS))
+    for kind, class_name in CLASSES.items():
+        is_one = f"deviceClassName == {literal(class_name)}"
+        asking = (
+            f"(has(it.exactly) && it.exactly.{is_one} &&\n!it.exactly.?adminAccess.orValue(false))"
+            f"\n|| (has(it.firstAvailable) && it.firstAvailable.all(one, one.{is_one}))"
+        )
+        named = (
+            f"{_OPAQUE}.map(it, {_IS_OURS} &&\n"
+            f"it.?opaque.?parameters.?kind.orValue(null) == {literal(kind)},\n"
+            "it.?requests.orValue([]))"
+        )
+        can_be = f"variables.requests.map(it, {asking}, it.name)"
+        found.variables.append(Variable(name=_named_by(kind), expression=named))
+        found.variables.append(Variable(name=_for_kind(kind), expression=can_be))
+    for kind in CLASSES:
+        (other,) = (one for one in CLASSES if one != kind)
+        found.refuse(
+            ("kind",),
+            _named_by(kind),
+            f"variables.{_named_by(other)}.size() > 0\n"
+            f"|| !it.exists(name, name in variables.{_for_kind(other)})\n"
+            "&& (it.size() > 0 || variables.requests.size() == 0\n"
+            f"|| variables.{_for_kind(other)}.size() < variables.requests.size())",
+            f"must be {other} for requests of DeviceClass {CLASSES[other]}",
+        )
+
+
+def _named_by(kind: str) -> str:
+    """Return the variable with the request names of each config of a kind; empty means all."""
+    return f"requestsOf{kind}"
+
+
+def _for_kind(kind: str) -> str:
+    """Return the variable with the names of requests that get devices for configs of a kind."""
+    return f"requestsFor{kind}"
 
 
 def policy_yaml() -> str:

@@ -17,6 +17,7 @@ from testbed.node import GpuNode
 from bad_configs import BAD_CONFIGS, VERSION, BadConfig
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.validation.policy import policy_checks
+from e2e.kubernetes import KUBERNETES
 from e2e.scene import NAMESPACE, Scene, claim_spec
 from generated_configs import Json, configs
 from resource_nvidia_com.decode import decode
@@ -57,6 +58,8 @@ def entries(*parameters: Json) -> list[Object]:
 
 def claim(*parameters: Json) -> Object:
     spec = claim_spec()
+    # What devices this class gives, the policy does not know: configs of any kind may be for them.
+    spec["devices"]["requests"][0]["exactly"]["deviceClassName"] = "gpu.resource.nvidia.com"
     spec["devices"]["config"] = entries(*parameters)
     return thing("ResourceClaim", spec)
 
@@ -102,6 +105,47 @@ def test_policy_and_driver_agree_on_any_config(api: Api) -> None:
         assert not said or is_about_one_of(said, wrong)
 
     agree()
+
+
+MIG: Object = {"apiVersion": VERSION, "kind": "MigDeviceConfig"}
+
+
+def asking(*requests: Object, named: tuple[str, ...] = (), kinds: tuple[Object, ...]) -> Object:
+    """A claim with requests, and configs that name some of them."""
+    config = [one | {"requests": list(named)} for one in entries(*kinds)]
+    return thing("ResourceClaim", {"devices": {"requests": list(requests), "config": config}})
+
+
+def request(name: str, class_name: str, **facts: object) -> Object:
+    return {"name": name, "exactly": {"deviceClassName": class_name, **facts}}
+
+
+def alternatives(name: str, *class_names: str) -> Object:
+    subs = [{"name": f"s{n}", "deviceClassName": one} for n, one in enumerate(class_names)]
+    return {"name": name, "firstAvailable": subs}
+
+
+def test_a_config_for_devices_that_its_request_cannot_get_is_refused(api: Api) -> None:
+    gpu, mig = request("g", "gpu.nvidia.com"), request("m", "mig.nvidia.com")
+    either = alternatives("m", "mig.nvidia.com", "gpu.nvidia.com")
+    no_gpu = (
+        "opaque.parameters.kind must be MigDeviceConfig for requests of DeviceClass mig.nvidia.com"
+    )
+    no_mig = "opaque.parameters.kind must be GpuConfig for requests of DeviceClass gpu.nvidia.com"
+    cases = [
+        (asking(mig, kinds=(GOOD,)), no_gpu),
+        (asking(mig, named=("m",), kinds=(GOOD,)), no_gpu),
+        (asking(gpu, mig, named=("g", "m"), kinds=(GOOD,)), no_gpu),
+        (asking(alternatives("m", "mig.nvidia.com"), named=("m",), kinds=(GOOD,)), no_gpu),
+        (asking(gpu, kinds=(MIG,)), no_mig),
+        (asking(gpu, mig, kinds=(GOOD,)), ""),
+        (asking(gpu, mig, named=("g",), kinds=(GOOD,)), ""),
+        (asking(mig, kinds=(MIG, GOOD)), ""),
+        (asking(either, named=("m",), kinds=(GOOD,)), ""),
+        (asking(mig, request("any", "any.example.com"), kinds=(GOOD,)), ""),
+    ]
+    for body, said in cases:
+        assert refusal(api, body) == said
 
 
 def wrong_fields(config: Json) -> list[tuple[str, ...]]:
@@ -236,6 +280,33 @@ def test_the_pod_s_event_says_what_validate_says(api: Api, scene: Scene, tmp_pat
         pod = scene.pod(claims=[name])
         said = scene.warning(pod, "FailedPrepareDynamicResources", timeout=60)
         assert f"spec.devices.config[0] of the claim: {BAD_TEXT}" in said
+        scene.delete(pod)
+    finally:
+        api.delete("ResourceClaim", name, NAMESPACE)
+
+
+@pytest.mark.parametrize(
+    ("named", "error"),
+    [
+        (["gpu"], 'cannot apply MigDeviceConfig to device "gpu-'),
+        ([], "spec.devices.config[0] of the claim: the MigDeviceConfig has no effect: no device "),
+    ],
+)
+def test_a_config_of_the_wrong_kind_is_refused_when_the_request_has_got_its_device(
+    api: Api, scene: Scene, named: list[str], error: str
+) -> None:
+    body = claim(MIG | {"sharing": {"strategy": "MPS"}})
+    body["spec"]["devices"]["config"][0]["requests"] = named
+    name = api.create(body, NAMESPACE)["metadata"]["name"]
+    try:
+        pod = scene.pod(claims=[name])
+        said = scene.warning(pod, "FailedPrepareDynamicResources", timeout=60)
+        assert error in said
+        assert "write a GpuConfig" in said
+        # What the scheduler writes does not say whether the config names the claim's only request.
+        allocated = api.get("ResourceClaim", name, NAMESPACE)["status"]["allocation"]["devices"]
+        older = KUBERNETES.startswith(("1.34", "1.35", "1.36"))
+        assert older or "requests" not in allocated["config"][0]
         scene.delete(pod)
     finally:
         api.delete("ResourceClaim", name, NAMESPACE)

@@ -245,11 +245,11 @@ def test_one_device_seen_and_used_in_one_claim_is_one_cdi_device(driver: Driver)
 def test_admin_access_neither_conflicts_nor_changes_anything(driver: Driver) -> None:
     user = driver.api.add("gpu-1", uid="user", name="user", configs=[MPS])
     driver.prepare(user)
-    admin = driver.api.add("gpu-1", "gpu-2", uid="admin", name="admin", configs=[MPS])
-    for result in driver.api.results(admin):
+    admin = driver.api.add("gpu-1", "gpu-2", "gpu-3", uid="admin", name="admin", configs=[MPS])
+    for result in driver.api.results(admin)[:2]:
         result["adminAccess"] = True
     driver.prepare(admin)
-    assert driver.nodes(admin) == ["/dev/nvidia1", "/dev/nvidia2"]
+    assert driver.nodes(admin) == ["/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia3"]
     assert driver.set_on(make.gpu(2).uuid) is None
     late = driver.api.add("gpu-2", uid="late", name="late")
     driver.prepare(late)

@@ -1,7 +1,12 @@
 """MPS on MIG devices, made for a claim, with NVIDIA's real control daemon kept by a supervisor."""
 
+import pytest
+
+import make
 from dra_driver.claims.reconcile import ReconcileTiming
+from dra_driver.errors import ConfigError
 from dra_driver.mps.domain import DomainId
+from worlds.configs import HALF
 from worlds.node import Node
 
 
@@ -36,3 +41,17 @@ def test_without_a_supervisor_the_pod_ends_and_the_mig_device_goes_later(node: N
         assert node.driver.reconciler(ReconcileTiming()).mend() == set()
         assert len(node.migs()) == 0
         assert node.left() == []
+
+
+@pytest.mark.parametrize("named", [("gpu",), ()])
+def test_limits_for_whole_gpus_are_refused_for_a_mig_device(
+    node: Node, named: tuple[str, ...]
+) -> None:
+    """The scheduler of Kubernetes 1.37 names no request where a config names all of them."""
+    ref = node.claim(node.name("1g.10gb", 0))
+    object_ = node.driver.api.claims[ref.namespace, ref.name]
+    make.schedule_configs(object_, make.config(*named, sharing=HALF))
+    assert "requests" not in object_["status"]["allocation"]["devices"]["config"][0]
+    with pytest.raises(ConfigError, match=r"GpuConfig .*write a MigDeviceConfig"):
+        node.driver.prepare(ref)
+    assert node.left() == []

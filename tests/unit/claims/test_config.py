@@ -25,6 +25,16 @@ def claim(*requests: str, configs: list[dict[str, Any]] | None = None) -> Claim:
     return parse_claim(value, "gpu.nvidia.com")
 
 
+def scheduled(*requests: str, configs: list[dict[str, Any]]) -> Claim:
+    """The same, as the scheduler of Kubernetes 1.37 writes it."""
+    value = make.claim_object(*(f"gpu-{index}" for index in range(len(requests))))
+    results = value["status"]["allocation"]["devices"]["results"]
+    for result, request in zip(results, requests, strict=True):
+        result["request"] = request
+    make.schedule_configs(value, *configs)
+    return parse_claim(value, "gpu.nvidia.com")
+
+
 def strategies(value: Claim, kinds: dict[str, DeviceKind] = GPUS) -> dict[str, str | None]:
     """The strategy that holds for each device."""
     found: dict[str, str | None] = {}
@@ -133,3 +143,96 @@ def test_devices_with_admin_access_stand_in_no_group() -> None:
     value = make.claim_object("gpu-0", "gpu-1", configs=[make.config(**MPS)])
     value["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
     assert strategies(parse_claim(value, "gpu.nvidia.com")) == {"gpu-1": "MPS"}
+
+
+MIGS = dict.fromkeys(GPUS, DeviceKind.MIG)
+ON_MIG = make.config(kind="MigDeviceConfig", **MPS)
+
+
+def test_the_only_request_is_named_in_the_spec_where_the_allocation_names_none() -> None:
+    with pytest.raises(ConfigError) as caught:
+        strategies(scheduled("m", configs=[make.config("m", **MPS)]), MIGS)
+    assert str(caught.value) == (
+        'cannot apply GpuConfig to device "gpu-0" of type "mig" (request: m): '
+        "spec.devices.config[0] of the claim names that request; write a MigDeviceConfig there, "
+        "or another request"
+    )
+
+
+def test_configs_are_told_by_their_place_in_the_spec() -> None:
+    """The scheduler leaves out what is for an alternative that it has not chosen."""
+    configs = [
+        make.config("r/large", **MPS),
+        make.config("r/small", **TIME_SLICING),
+        make.config("r/small", kind="MigDeviceConfig"),
+    ]
+    assert strategies(scheduled("r/large", configs=configs)) == {"gpu-0": "MPS"}
+    with pytest.raises(ConfigError, match=r"spec\.devices\.config\[2\] of the claim names that"):
+        strategies(scheduled("r/small", configs=configs))
+
+
+def test_of_equal_configs_each_keeps_its_own_requests() -> None:
+    configs = [make.config("r/small", **MPS), make.config("r", **MPS)]
+    assert strategies(scheduled("r/large", configs=configs)) == {"gpu-0": "MPS"}
+    assert strategies(scheduled("r/small", configs=configs)) == {"gpu-0": "MPS"}
+
+
+def test_a_spec_that_is_not_what_was_allocated_is_not_used() -> None:
+    value = make.claim_object("gpu-0", configs=[make.config(**MPS)])
+    value["spec"] = {"devices": {"config": []}}
+    assert strategies(parse_claim(value, "gpu.nvidia.com")) == {"gpu-0": "MPS"}
+    value["spec"]["devices"]["config"] = [make.config("gpu", **MPS), make.config("gpu")]
+    assert strategies(parse_claim(value, "gpu.nvidia.com")) == {"gpu-0": "MPS"}
+
+
+def test_a_config_for_all_requests_that_fits_no_device_is_an_error() -> None:
+    with pytest.raises(ConfigError) as caught:
+        strategies(scheduled("a", "b", configs=[make.config(**MPS)]), MIGS)
+    assert str(caught.value) == (
+        "spec.devices.config[0] of the claim: the GpuConfig has no effect: no device that this "
+        'claim got takes one, and "gpu-0" (request: a) is of type "mig"; write a MigDeviceConfig, '
+        "or remove the config"
+    )
+    of_class = make.config("a", source="FromClass", kind="MigDeviceConfig")
+    with pytest.raises(ConfigError, match="the GpuConfig has no effect"):
+        strategies(claim("a", configs=[of_class, make.config(**MPS)]), MIGS)
+
+
+def test_configs_of_both_kinds_for_all_requests_are_for_either() -> None:
+    configs = [make.config(**TIME_SLICING), ON_MIG]
+    assert strategies(scheduled("a", configs=configs), MIGS) == {"gpu-0": "MPS"}
+    assert strategies(scheduled("a", configs=configs), GPUS) == {"gpu-0": "TimeSlicing"}
+
+
+def test_a_config_may_be_for_an_alternative_that_was_not_chosen() -> None:
+    assert strategies(scheduled("r/mig", configs=[make.config(**MPS)]), MIGS) == {"gpu-0": None}
+    configs = [make.config("r/gpu", **MPS)]
+    assert strategies(scheduled("r/mig", configs=configs), MIGS) == {"gpu-0": None}
+
+
+def test_a_config_for_requests_that_got_devices_of_other_drivers_is_passed_over() -> None:
+    value = make.claim_object("gpu-0")
+    other = {"request": "nic", "driver": "net.example.com", "pool": "p", "device": "nic-0"}
+    value["status"]["allocation"]["devices"]["results"].append(other)
+    make.schedule_configs(value, make.config("nic", **MPS))
+    assert strategies(parse_claim(value, "gpu.nvidia.com")) == {"gpu-0": None}
+
+
+def test_a_config_of_a_class_may_be_for_another_kind() -> None:
+    configs = [make.config("a", source="FromClass", kind="MigDeviceConfig")]
+    assert strategies(claim("a", configs=configs)) == {"gpu-0": None}
+    assert strategies(claim("a", configs=[ON_MIG | {"source": "FromClass"}])) == {"gpu-0": None}
+
+
+def test_a_config_for_requests_with_admin_access_alone_is_an_error() -> None:
+    value = make.claim_object("gpu-0", "gpu-1")
+    value["status"]["allocation"]["devices"]["results"][0] |= {"request": "a", "adminAccess": True}
+    make.schedule_configs(value, make.config("a", **MPS))
+    with pytest.raises(ConfigError, match="request a has adminAccess, which sees devices and"):
+        strategies(parse_claim(value, "gpu.nvidia.com"))
+
+
+def test_what_was_taken_over_keeps_configs_without_effect() -> None:
+    found = claim("a", configs=[make.config(**MPS)])
+    (group,) = group_by_config(found, MIGS, all_hold=False)
+    assert group.config == MigDeviceConfig()

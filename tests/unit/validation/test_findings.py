@@ -66,6 +66,67 @@ def test_a_missing_field_stands_where_it_should_be() -> None:
     assert finding.text.endswith('missing field "sharing.strategy": must be TimeSlicing or MPS')
 
 
+def misplaced(kind: str, *requests: str, named: str = "", also: str = "") -> list[str]:
+    """What is said of a claim with a config of a kind, and its requests as YAML."""
+    text = """\
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: c}
+spec:
+  devices:
+    requests:
+"""
+    text += "".join(f"    - {one}\n" for one in requests) + "    config:\n"
+    for one in filter(None, (kind, also)):
+        text += f"    - requests: [{named}]\n      opaque:\n        driver: gpu.nvidia.com\n"
+        text += "        parameters:\n          apiVersion: resource.nvidia.com/v1beta1\n"
+        text += f"          kind: {one}\n"
+    return [f"{one.line}:{one.column} {one.text}" for one in check_manifest(text).findings]
+
+
+G = "{name: g, exactly: {deviceClassName: gpu.nvidia.com}}"
+M = "{name: m, exactly: {deviceClassName: mig.nvidia.com}}"
+ANY = "{name: any, exactly: {deviceClassName: fast.example.com}}"
+SEEN = "{name: m, exactly: {deviceClassName: mig.nvidia.com, adminAccess: true}}"
+BOTH = "{name: m, firstAvailable: [{name: a, deviceClassName: mig.nvidia.com}, "
+MIGS = BOTH + "{name: b, deviceClassName: mig.nvidia.com}]}"
+EITHER = BOTH + "{name: b, deviceClassName: gpu.nvidia.com}]}"
+
+
+def test_a_config_that_is_for_other_devices_than_its_request_gets_is_found() -> None:
+    text = (
+        "spec.devices.config[0].opaque.parameters.kind: a GpuConfig has no effect on the devices "
+        "of request m, which asks for DeviceClass mig.nvidia.com: write MigDeviceConfig"
+    )
+    assert misplaced("GpuConfig", M) == [f"14:11 {text}"]
+    assert misplaced("GpuConfig", M, named="m") == [f"14:11 {text}"]
+    assert misplaced("GpuConfig", G, M, named="g, m") == [f"15:11 {text}"]
+    assert misplaced("GpuConfig", MIGS, named="m") == [f"14:11 {text}"]
+    (found,) = misplaced("MigDeviceConfig", G)
+    assert found.endswith("request g, which asks for DeviceClass gpu.nvidia.com: write GpuConfig")
+
+
+@pytest.mark.parametrize(
+    ("kind", "requests", "named"),
+    [
+        ("GpuConfig", (G,), ""),
+        ("GpuConfig", (G, M), ""),
+        ("GpuConfig", (M, ANY), ""),
+        ("GpuConfig", (ANY,), "any"),
+        ("GpuConfig", (EITHER,), "m"),
+        ("GpuConfig", (SEEN, G), "g, m"),
+    ],
+)
+def test_a_config_that_may_have_an_effect_is_left_to_prepare(
+    kind: str, requests: tuple[str, ...], named: str
+) -> None:
+    assert misplaced(kind, *requests, named=named) == []
+
+
+def test_of_configs_of_both_kinds_one_may_hide_the_other() -> None:
+    assert misplaced("GpuConfig", M, also="MigDeviceConfig") == []
+
+
 def test_the_second_of_two_equal_keys_is_pointed_at() -> None:
     report = check_manifest(TEMPLATE.replace("TimeSlice", "MPS") + "              strategy: MPS\n")
     (finding,) = report.findings

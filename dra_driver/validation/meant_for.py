@@ -1,0 +1,64 @@
+"""Whether the configs of a claim are for devices that its requests can get. Pure.
+
+In: the requests and configs of a claim as they are written. Out: what has no effect for certain, in
+words for its author. What a DeviceClass gives is known of the two that come with the driver, by
+their names; of any other only Prepare knows what a request got. Where a claim has configs of both
+kinds one can hide the other, and Prepare alone says which.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+CLASSES: Mapping[str, str] = MappingProxyType(
+    {"GpuConfig": "gpu.nvidia.com", "MigDeviceConfig": "mig.nvidia.com"}
+)
+"""The DeviceClass whose devices configs of a kind are for, by the kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenConfig:
+    """A config of this driver: its kind, and the requests it names; none means all."""
+
+    kind: str
+    requests: tuple[str, ...]
+
+
+def in_vain(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[tuple[int, str]]:
+    """Yield (index, why) of each config that has no effect whatever its requests get.
+
+    `requests` is what stands in `devices.requests`, of whatever shape.
+    """
+    kinds = {config.kind for config in configs}
+    asked = requests if isinstance(requests, list) else []
+    for index, config in enumerate(configs):
+        other = next((one for one in CLASSES if one != config.kind), "")
+        if config.kind not in CLASSES or other in kinds:
+            continue
+        names = [_text(one, "name") for one in asked if _asks_for(one, CLASSES[other])]
+        wrong = [name for name in names if name in config.requests]
+        if not config.requests and names and len(names) == len(asked):
+            wrong = names
+        if wrong:
+            asks = f"request {', '.join(wrong)}, which asks for DeviceClass {CLASSES[other]}"
+            yield index, f"a {config.kind} has no effect on the devices of {asks}: write {other}"
+
+
+def _asks_for(request: object, class_name: str) -> bool:
+    """Tell whether a request gets devices of a class for certain, and may change them."""
+    if not isinstance(request, Mapping):
+        return False
+    exactly, alternatives = request.get("exactly"), request.get("firstAvailable")
+    if isinstance(exactly, Mapping):
+        return _text(exactly, "deviceClassName") == class_name and not exactly.get("adminAccess")
+    return isinstance(alternatives, list) and _all_of(alternatives, class_name)
+
+
+def _all_of(alternatives: Iterable[object], class_name: str) -> bool:
+    found = [_text(one, "deviceClassName") for one in alternatives]
+    return bool(found) and set(found) == {class_name}
+
+
+def _text(value: object, key: str) -> str:
+    found = value.get(key) if isinstance(value, Mapping) else None
+    return found if isinstance(found, str) else ""
