@@ -1,4 +1,7 @@
-"""Tells a claim that has a share of a GPU that nothing limits how much memory it uses.
+"""Tells a claim of limits of memory that do nothing.
+
+Nothing limits how much memory of a GPU it uses that it has a share of; or the limit in its config
+is more than the device has.
 
 In: the claims that have just been prepared, and their records. Out: an Event on the claim with the
 reason and what to do, once while it is prepared. A thread posts it after Prepare has answered: no
@@ -18,12 +21,14 @@ from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.record import ClaimRecord
 from dra_driver.claims.telling import Claims, Telling
 from dra_driver.errors import DriverError, UnavailableError
+from dra_driver.sharing import mps
 from dra_driver.sharing.enforcement import Means
 
 log = structlog.get_logger()
 
 NOT_LIMITED = "GPUMemoryNotLimited"
-"""Reason of the Event."""
+TOO_HIGH = "GPUMemoryLimitTooHigh"
+"""Reasons of the Events."""
 
 _MOST_WAITING = 1000
 
@@ -105,12 +110,42 @@ class UnlimitedMemory(Background):
         if ref.uid in self._told:
             return
         record = self._records.peek(ref.uid)
-        note = None if record is None else note_of(record)
-        if note is not None:
-            self._events.post_on_claim(
-                ref, reason=NOT_LIMITED, action="PreparingDevices", note=note
-            )
+        if record is None:
+            return
+        notes = notes_of(record)
+        for reason, note in notes.items():
+            self._events.post_on_claim(ref, reason=reason, action="PreparingDevices", note=note)
+        if notes:
             self._told.add(ref.uid)
+
+
+def notes_of(record: ClaimRecord) -> dict[str, str]:
+    """Return what a claim is to be told of its memory, by the reason of the Event.
+
+    Raises:
+        StateError: a plan in the record cannot be read.
+    """
+    notes = {NOT_LIMITED: note_of(record), TOO_HIGH: _too_high(record)}
+    return {reason: note for reason, note in notes.items() if note is not None}
+
+
+def _too_high(record: ClaimRecord) -> str | None:
+    """Return which limits of MPS are more than the device has; None if none is."""
+    found = [
+        f"{asked} MiB for {entry.name}, which has {held} MiB"
+        for plan in record.plans
+        if plan.strategy == mps.NAME
+        for key, asked in mps.too_high(plan).items()
+        for entry in record.devices
+        if entry.device.key == key and not entry.admin_access
+        for held in [mps.Mps.describe(plan, key).settings["pinnedMemoryMiB"]]
+    ]
+    if not found:
+        return None
+    return (
+        f"the limit of pinned device memory is {'; '.join(found)}: programs may use all of it. "
+        "For a limit that holds, write less in the claim's mpsConfig"
+    )
 
 
 def note_of(record: ClaimRecord) -> str | None:

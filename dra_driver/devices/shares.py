@@ -19,7 +19,7 @@ from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition
 Divisible = Gpu | MigDevice | Partition
 """What can be divided. Of MIG devices those that exist; a partition stands for one by its place."""
 
-_MIB = 1024**2
+MIB = 1024**2
 _PERCENT = 100
 
 
@@ -165,7 +165,7 @@ def memory_mib(total: int, taken: int, count: int) -> int:
         taken: how many shares.
         count: into how many the device is divided.
     """
-    return total // _MIB // count * taken
+    return total // MIB // count * taken
 
 
 def percentage(taken: int, count: int) -> int:

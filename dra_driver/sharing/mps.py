@@ -10,11 +10,13 @@ GPU.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from dra_driver.cdi.model import Edits
 from dra_driver.devices.kinds import DeviceKind, GpuPart
-from dra_driver.devices.model import Gpu, GpuUuid
+from dra_driver.devices.model import Gpu, GpuUuid, MigDevice
+from dra_driver.devices.shares import MIB, memory_of
 from dra_driver.devices.versions import dotted
 from dra_driver.errors import ConfigError, StateError
 from dra_driver.mps.client_edits import client_edits
@@ -139,7 +141,8 @@ class Mps:
             words.append(f"{percentage} % of threads")
         if memory is not None:
             settings["pinnedMemoryMiB"] = memory
-            words.append(f"{memory} MiB")
+            asked = too_high(plan).get(device)
+            words.append(f"{memory} MiB" + (f" (asked for {asked} MiB)" if asked else ""))
         if domain.multi_user:
             settings["multiUser"] = True
             words.append("multi-user")
@@ -208,6 +211,18 @@ def _domain(plan: SharingPlan) -> Domain:
         raise StateError(f"the record's plan for MPS cannot be read: {error}") from error
 
 
+def too_high(plan: SharingPlan) -> dict[DeviceKey, int]:
+    """Return by device the MiB that a config asks for, where that is more than the device has.
+
+    Raises:
+        StateError: the plan was not made by this strategy.
+    """
+    asked = plan.changes.get("tooHigh", {})
+    if not isinstance(asked, Mapping):
+        raise StateError("the record's plan for MPS does not say which limits are too high")
+    return {DeviceKey(uuid): int(mib) for uuid, mib in asked.items()}
+
+
 def _client_percentages(plan: SharingPlan) -> dict[DeviceKey, int]:
     """Return by device the active thread percentage of containers that use it; 100 is no limit."""
     clients = plan.changes.get("clients")
@@ -221,8 +236,10 @@ def _plans_of_gpus(limited: Sequence[tuple[Group, MpsConfig]]) -> tuple[SharingP
     if not limited:
         return ()
     memory: dict[str, int | None] = {}
+    devices: dict[str, Gpu | MigDevice] = {}
     for group, config in limited:
         memory |= pinned_memory_mib(config, [gpu.uuid for gpu in group.gpus])
+        devices |= {gpu.uuid: gpu for gpu in group.gpus}
     percentages: dict[str, int] = {
         gpu.uuid: active_thread_percentage(config) or _ALL
         for group, config in limited
@@ -231,7 +248,7 @@ def _plans_of_gpus(limited: Sequence[tuple[Group, MpsConfig]]) -> tuple[SharingP
     uuids = sorted(memory)
     changes = _changes(
         DomainId(limited[0][0].claim),
-        [_device(uuid, DeviceKind.GPU, memory[uuid]) for uuid in uuids],
+        [_Limited(device=devices[uuid], asked_mib=memory[uuid]) for uuid in uuids],
         percentages,
         multi_user=any(bool(config.multi_user) for _, config in limited),
     )
@@ -250,7 +267,7 @@ def _plans_of_migs(limited: Sequence[tuple[Group, MpsConfig]]) -> tuple[SharingP
             uuid, parent = unit.device.uuid, unit.gpu.uuid
             changes = _changes(
                 mig_domain(group.claim, len(plans)),
-                [_device(uuid, DeviceKind.MIG, memory[uuid])],
+                [_Limited(device=unit.device, asked_mib=memory[uuid])],
                 {uuid: active_thread_percentage(config) or _ALL},
                 multi_user=bool(config.multi_user),
             )
@@ -261,13 +278,30 @@ def _plans_of_migs(limited: Sequence[tuple[Group, MpsConfig]]) -> tuple[SharingP
     return tuple(plans)
 
 
-def _device(uuid: str, kind: DeviceKind, memory_mib: int | None) -> DomainDevice:
-    return DomainDevice(uuid=uuid, kind=kind, pinned_memory_mib=memory_mib)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limited:
+    """A device, and the limit of pinned memory that a config asks for; None for none."""
+
+    device: Gpu | MigDevice
+    asked_mib: int | None
+
+    @property
+    def held_mib(self) -> int | None:
+        """The limit that holds: the daemon takes any number, and no program has more than all."""
+        total = memory_of(self.device)
+        if self.asked_mib is None or total is None:
+            return self.asked_mib
+        return min(self.asked_mib, total // MIB)
+
+    @property
+    def wanted(self) -> DomainDevice:
+        kind = DeviceKind.GPU if isinstance(self.device, Gpu) else DeviceKind.MIG
+        return DomainDevice(uuid=self.device.uuid, kind=kind, pinned_memory_mib=self.held_mib)
 
 
 def _changes(
     domain: DomainId,
-    devices: Sequence[DomainDevice],
+    devices: Sequence[_Limited],
     percentages: Mapping[str, int],
     *,
     multi_user: bool,
@@ -275,11 +309,17 @@ def _changes(
     largest = max(percentages.values())
     wanted = Domain(
         id=domain,
-        devices=tuple(devices),
+        devices=tuple(one.wanted for one in devices),
         active_thread_percentage=None if largest == _ALL else largest,
         multi_user=multi_user,
     )
-    return {"domain": domain_json(wanted), "clients": dict(sorted(percentages.items()))}
+    return {
+        "domain": domain_json(wanted),
+        "clients": dict(sorted(percentages.items())),
+        "tooHigh": {
+            one.device.uuid: one.asked_mib for one in devices if one.asked_mib != one.held_mib
+        },
+    }
 
 
 def _config(group: Group) -> MpsConfig:

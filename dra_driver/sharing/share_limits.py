@@ -315,6 +315,7 @@ def _lowered_memory(
     for uuid, unit in devices.items():
         limit = wanted[uuid]
         if limit is not None and uuid not in memory and _may_limit_itself(unit):
+            _check_holds(unit, limit)
             found[uuid] = limit
         elif limit is not None:
             what = "the limit of pinned device memory"
@@ -326,6 +327,20 @@ def _lowered_memory(
 def _may_limit_itself(unit: ShareUnit) -> bool:
     """Tell whether a claim may set a limit where it has consumed nothing that would be one."""
     return isinstance(unit.share, ConsumableShare) and _has_limits(unit)
+
+
+def _check_holds(unit: ShareUnit, wanted: int) -> None:
+    """Check that a limit is no more than the device has.
+
+    Raises:
+        ConfigError: it is.
+    """
+    total = memory_of(unit.share.of)
+    if total is not None and wanted > total // MIB:
+        raise ConfigError(
+            f'the limit of pinned device memory of {wanted} MiB is more than device "{unit.name}" '
+            f"has, which is {total // MIB} MiB: write less, or leave it out"
+        )
 
 
 def _check_lower(unit: ShareUnit, what: str, wanted: int, share: int | None, of: str) -> None:

@@ -13,9 +13,10 @@ from apiserver.server import ApiServer
 from dra_driver.claims.model import ClaimRef
 from dra_driver.claims.mps_events import ClaimEvents
 from dra_driver.claims.unlimited_memory import UnlimitedMemory
-from dra_driver.devices.shares import ShareStrategy
+from dra_driver.devices.shares import MIB, ShareStrategy, memory_of
 from dra_driver.kube.kubeconfig import from_kubeconfig
-from worlds.configs import PATIENCE
+from dra_driver.mps.domain import DomainId
+from worlds.configs import HALF, PATIENCE
 from worlds.node import MakeNode, Node
 
 SHARE = "gpu-0-share-0-of-10"
@@ -106,6 +107,33 @@ def test_claims_whose_memory_is_limited_or_all_theirs_are_not_told(telling: Tell
         for ref in refs:
             telling.prepare(ref)
         assert [one["regarding"]["name"] for one in telling.told(1)] == ["last"]
+        for ref in refs:
+            telling.unprepare(ref)
+    assert node.left() == []
+
+
+def test_the_event_names_a_limit_that_is_more_than_the_gpu_has(telling: Telling) -> None:
+    node = telling.node
+    mps = {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "100Gi"}}
+    with node.mps.supervised():
+        refs = [
+            node.claim_gpus({"a": mps}, name="above"),
+            node.claim_gpus({"a": HALF}, first=1, name="below"),
+        ]
+        for ref in refs:
+            telling.prepare(ref)
+        (event,) = telling.told(1)
+        total = memory_of(node.gpu(0))
+        assert total is not None
+        held = total // MIB
+        desired = node.mps.requests.desired(DomainId(refs[0].uid))
+        assert desired is not None
+        assert [one.pinned_memory_mib for one in desired.devices] == [held]
+        assert (event["reason"], event["type"]) == ("GPUMemoryLimitTooHigh", "Warning")
+        assert event["note"].startswith(
+            "the limit of pinned device memory is 102400 MiB for gpu-0, which has "
+            f"{held} MiB: programs may use all of it. "
+        )
         for ref in refs:
             telling.unprepare(ref)
     assert node.left() == []

@@ -11,8 +11,8 @@ from dra_driver.devices.model import Gpu
 from dra_driver.errors import ConfigError, StateError
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, domain_of, shared_domain
 from dra_driver.mps.requests import DomainRequests
-from dra_driver.sharing.base import Group, MigUnit, SharingPlan
-from dra_driver.sharing.mps import Mps
+from dra_driver.sharing.base import DeviceKey, Group, MigUnit, SharingPlan
+from dra_driver.sharing.mps import Mps, too_high
 from resource_nvidia_com.decode import decode as decode_config
 
 ONE, TWO, THREE = make.gpu(1), make.gpu(2), make.gpu(3)
@@ -161,3 +161,43 @@ def test_shared_domains_are_no_claims_and_no_claim_ends_them(tmp_path: Path) -> 
     for claim in ("uid", shared_domain("uid"), shared_domain("uid_mig_0")):
         mps.sweep(claim, 0.0)
     assert requests.list() == {shared_domain("uid"), shared_domain("uid_mig_0")}
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"defaultPinnedDeviceMemoryLimit": "100Gi"},
+        {"defaultPerDevicePinnedMemoryLimit": {ONE.uuid: "100Gi"}},
+    ],
+)
+def test_a_limit_above_a_gpu_s_memory_is_that_memory(mps: Mps, limits: dict[str, Any]) -> None:
+    (plan,) = mps.plan([group([ONE], **limits)], 0.0)
+    (device,) = domain_of(plan.changes["domain"]).devices
+    assert device.pinned_memory_mib == 80 * 1024
+    said = Mps.describe(plan, DeviceKey(ONE.uuid))
+    assert said.settings == {"pinnedMemoryMiB": 80 * 1024}
+    assert said.words == "81920 MiB (asked for 102400 MiB)"
+
+
+def test_a_limit_above_what_the_nvidia_driver_leaves_of_a_gpu_is_too_high(mps: Mps) -> None:
+    reserved = make.gpu(1, memory_reserved_bytes=1024**3)
+    (plan,) = mps.plan([group([reserved], defaultPinnedDeviceMemoryLimit="80Gi")], 0.0)
+    assert Mps.describe(plan, DeviceKey(ONE.uuid)).settings == {"pinnedMemoryMiB": 79 * 1024}
+
+
+def test_a_limit_of_all_memory_is_not_too_high(mps: Mps) -> None:
+    silent = make.gpu(2, memory_bytes=None)
+    plans = mps.plan([group([ONE, silent], defaultPinnedDeviceMemoryLimit="80Gi")], 0.0)
+    assert [too_high(plan) for plan in plans] == [{}]
+
+
+def test_a_limit_above_a_mig_device_s_memory_is_that_memory(mps: Mps) -> None:
+    device = make.mig_device(1)
+    settings = {"strategy": "MPS", "mpsConfig": {"defaultPinnedDeviceMemoryLimit": "80Gi"}}
+    config = make.config(kind="MigDeviceConfig", sharing=settings)["opaque"]["parameters"]
+    unit = MigUnit(gpu=ONE, device=device)
+    wanted = Group(claim="uid", migs=(unit,), config=decode_config(config))
+    (plan,) = mps.plan([wanted], 0.0)
+    assert too_high(plan) == {device.uuid: 80 * 1024}
+    memory = device.profile.memory_bytes // 1024**2
+    assert Mps.describe(plan, DeviceKey(device.uuid)).settings == {"pinnedMemoryMiB": memory}
