@@ -313,13 +313,12 @@ def _changes(
         active_thread_percentage=None if largest == _ALL else largest,
         multi_user=multi_user,
     )
-    return {
+    changes: dict[str, object] = {
         "domain": domain_json(wanted),
         "clients": dict(sorted(percentages.items())),
-        "tooHigh": {
-            one.device.uuid: one.asked_mib for one in devices if one.asked_mib != one.held_mib
-        },
     }
+    too_much = {one.device.uuid: one.asked_mib for one in devices if one.asked_mib != one.held_mib}
+    return changes | ({"tooHigh": too_much} if too_much else {})
 
 
 def _config(group: Group) -> MpsConfig:

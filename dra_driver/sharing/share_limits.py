@@ -132,6 +132,30 @@ def _of_request(
     }
 
 
+def limits_json(limits: ShareLimits) -> dict[str, object]:
+    """Return limits as a plan's changes hold them."""
+    return {
+        "taken": limits.taken,
+        "of": limits.count,
+        "consumedMemoryMiB": limits.consumed_memory_mib,
+        "consumedCores": limits.consumed_cores,
+        "activeThreadPercentage": limits.active_thread_percentage,
+        "memoryMiB": dict(limits.memory_mib),
+    }
+
+
+def described_size(limits: ShareLimits) -> tuple[dict[str, object], list[str]]:
+    """Return how large a share is: for programs, and for people."""
+    if limits.count is not None:
+        settings: dict[str, object] = {"shares": limits.taken, "of": limits.count}
+        return settings, [f"{limits.taken} of {limits.count} shares"]
+    memory, cores = limits.consumed_memory_mib, limits.consumed_cores
+    sizes = [f"{memory} MiB"] if memory else []
+    sizes += [f"{cores} % of SMs"] if cores else []
+    settings = {"consumedMemoryMiB": memory, "consumedCores": cores}
+    return settings, [f"consumes {' and '.join(sizes) or 'no memory or SMs'}"]
+
+
 def memory_by_gpu(
     units: Sequence[ShareUnit],
     limits: Mapping[DeviceKey, ShareLimits],

@@ -46,6 +46,11 @@ from dra_driver.sharing.base import (
     SharingPlan,
     key_uuid,
 )
+from dra_driver.sharing.container_limits import (
+    changes_of,
+    container_limits,
+    limits_of_containers,
+)
 from dra_driver.sharing.enforcement import (
     KEY,
     LIMITS_SINCE,
@@ -60,7 +65,9 @@ from dra_driver.sharing.enforcement import (
 from dra_driver.sharing.mps import GONE_SECONDS, DomainWaits
 from dra_driver.sharing.share_limits import (
     ShareLimits,
+    described_size,
     key_of,
+    limits_json,
     limits_of,
     memory_by_gpu,
     uuid_of,
@@ -179,12 +186,15 @@ class Shares:
         changes: dict[str, object] = {
             "claim": part.claim,
             "strategy": str(units[0].share.slot.strategy),
-            "shares": {key_of(unit): _json(limits[key_of(unit)]) for unit in units},
+            "shares": {key_of(unit): limits_json(limits[key_of(unit)]) for unit in units},
             KEY: part_json(part),
         }
         gpus = tuple(sorted(part.mib))
         if units[0].share.slot.strategy is ShareStrategy.MPS:
             changes["domain"] = domain_json(_domain(name, units, part.of_device))
+            by_mps = part.by is Means.MPS
+            found = container_limits(units, limits, memory_in_environment=by_mps)
+            changes |= changes_of(found, limits)
             gpus = _together(units[0]) or (units[0].gpu.uuid,)
         else:
             for unit in units:
@@ -200,21 +210,27 @@ class Shares:
         if domain is None:
             return dict.fromkeys(limits_in(plan), memory) if memory != Edits() else {}
         paths = self._requests.paths(domain.id)
+        try:
+            limits = limits_of_containers(
+                plan.changes, limits_in(plan), memory_in_environment=part.by is Means.MPS
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _unreadable(error) from error
         own = {device.uuid: device.pinned_memory_mib for device in domain.devices}
         return {
             key: client_edits(
                 paths,
-                active_thread_percentage=None
-                if limits.active_thread_percentage == domain.active_thread_percentage
-                else limits.active_thread_percentage,
+                active_thread_percentage=_below(
+                    one.active_thread_percentage, domain.active_thread_percentage
+                ),
                 pinned_memory_mib={
                     uuid: mib
-                    for uuid, mib in limits.memory_mib.items()
-                    if part.by is Means.MPS and mib != own.get(uuid)
+                    for uuid, mib in one.memory_mib.items()
+                    if _below(mib, own.get(uuid)) is not None
                 },
             )
             + memory
-            for key, limits in limits_in(plan).items()
+            for key, one in limits.items()
         }
 
     @staticmethod
@@ -227,7 +243,7 @@ class Shares:
         limits, domain = limits_in(plan).get(device), _domain_of(plan)
         if limits is None:
             raise StateError(f"the record's plan for shares does not know {device}")
-        settings, words = _described_size(limits)
+        settings, words = described_size(limits)
         if limits.active_thread_percentage is not None:
             settings["activeThreadPercentage"] = limits.active_thread_percentage
             words.append(f"{limits.active_thread_percentage} % of threads")
@@ -369,16 +385,9 @@ def limits_in(plan: SharingPlan) -> dict[DeviceKey, ShareLimits]:
         raise _unreadable(error) from error
 
 
-def _described_size(limits: ShareLimits) -> tuple[dict[str, object], list[str]]:
-    """Return how large a share is: for programs, and for people."""
-    if limits.count is not None:
-        settings: dict[str, object] = {"shares": limits.taken, "of": limits.count}
-        return settings, [f"{limits.taken} of {limits.count} shares"]
-    memory, cores = limits.consumed_memory_mib, limits.consumed_cores
-    sizes = [f"{memory} MiB"] if memory else []
-    sizes += [f"{cores} % of SMs"] if cores else []
-    settings = {"consumedMemoryMiB": memory, "consumedCores": cores}
-    return settings, [f"consumes {' and '.join(sizes) or 'no memory or SMs'}"]
+def _below(limit: int | None, of_daemon: int | None) -> int | None:
+    """Return a limit if it is below that of the daemon, which no client can raise."""
+    return limit if limit is not None and (of_daemon is None or limit < of_daemon) else None
 
 
 def memory_part(plan: SharingPlan) -> MemoryPart:
@@ -397,17 +406,6 @@ def memory_part(plan: SharingPlan) -> MemoryPart:
     limits = limits_in(plan).values()
     by = Means.MPS if any(one.memory_mib for one in limits) else Means.NOTHING
     return MemoryPart(by=by, of_device=by, claim=_claim(plan))
-
-
-def _json(limits: ShareLimits) -> dict[str, object]:
-    return {
-        "taken": limits.taken,
-        "of": limits.count,
-        "consumedMemoryMiB": limits.consumed_memory_mib,
-        "consumedCores": limits.consumed_cores,
-        "activeThreadPercentage": limits.active_thread_percentage,
-        "memoryMiB": dict(limits.memory_mib),
-    }
 
 
 def _claim(plan: SharingPlan) -> str:

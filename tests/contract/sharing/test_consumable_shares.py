@@ -123,9 +123,10 @@ def test_a_pod_by_its_resource_name_uses_a_gpu_as_its_class_says_and_in_turns_el
         assert node.left() == []
 
 
-def test_two_shares_of_a_request_are_one_larger_share_and_two_requests_are_two(
+def test_two_shares_of_a_request_are_one_larger_share_and_so_are_two_requests(
     node: Node,
 ) -> None:
+    """A container that gets both requests has the variables of one of them."""
     with node.mps.supervised():
         together = node.claim_parts("one", "two", memory="10Gi", cores=20)
         node.driver.prepare(together)
@@ -140,8 +141,14 @@ def test_two_shares_of_a_request_are_one_larger_share_and_two_requests_are_two(
         ]
         for share_id in ("three", "four"):
             found = node.part_env(apart, share_id)
+            assert (found[THREADS], found[LIMIT]) == ("4", f"{node.uuid(0)}=2048M")
+        names = ("container-0-request-0", "container-1-request-0")
+        containers = node.claim_parts("five", "six", memory="1Gi", cores=2, requests=names)
+        node.driver.prepare(containers)
+        for share_id in ("five", "six"):
+            found = node.part_env(containers, share_id)
             assert (found[THREADS], found[LIMIT]) == ("2", f"{node.uuid(0)}=1024M")
-        for ref in (together, apart):
+        for ref in (together, apart, containers):
             node.driver.unprepare(ref)
         assert node.left() == []
 

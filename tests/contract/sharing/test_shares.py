@@ -96,6 +96,27 @@ def test_eight_and_two_shares_of_one_gpu_are_limited_to_eighty_and_twenty_percen
         assert node.left() == []
 
 
+def test_shares_of_two_gpus_by_two_requests_are_refused_where_a_container_may_have_both(
+    node: Node,
+) -> None:
+    """One of the two would have no limit there."""
+    together = tuple(sorted((node.gpu(0).uuid, node.gpu(1).uuid)))
+    node.divide(0, 1, count=4, combines=True, together=together)
+    devices = (share(0, 0, 4), share(0, 1, 4))
+    with node.mps.supervised():
+        ref = claim(node, *devices, requests=("a", "b"))
+        with pytest.raises(ConfigError, match="ask for all shares of a container in one request"):
+            node.driver.prepare(ref)
+        assert node.left() == []
+        names = ("container-0-request-0", "container-1-request-0")
+        ref = claim(node, *devices, name="limits", requests=names)
+        node.driver.prepare(ref)
+        for minor, device in enumerate(devices):
+            assert node.driver.env(ref, device)[LIMIT] == f"{node.uuid(minor)}={mib(node) // 4}M"
+        node.driver.unprepare(ref)
+        assert node.left() == []
+
+
 def test_shares_of_two_gpus_in_one_request_are_clients_of_one_daemon_over_both(node: Node) -> None:
     together = tuple(sorted((node.gpu(0).uuid, node.gpu(1).uuid)))
     node.divide(0, 1, count=4, combines=True, together=together)

@@ -155,9 +155,26 @@ def made(kind: str) -> ClaimRecord:
 @pytest.mark.parametrize("kind", ["v1-shares", "v1-parts"])
 def test_a_record_with_shares_is_read_and_written_as_ever(kind: str) -> None:
     golden = (GOLDEN / f"{kind}.json").read_bytes()
+    record = made(kind)
+    plans = [without(plan, "containers") for plan in record.plans]
+    record = replace(record, plans=tuple(plans))
 
-    assert decode(golden) == decode(encode(made(kind)))
-    assert encode(made(kind)) == golden
+    assert decode(golden) == decode(encode(record))
+    assert encode(record) == golden
+
+
+def without(plan: SharingPlan, key: str) -> SharingPlan:
+    """The plan as it was written before there was this key."""
+    return replace(plan, changes={name: one for name, one in plan.changes.items() if name != key})
+
+
+def test_what_containers_get_by_several_requests_comes_back_from_the_record() -> None:
+    gpu, mig = decode(encode(made("v1-parts"))).plans
+    assert "containers" not in mig.changes
+    (edits,) = set(strategy().edits(gpu).values())
+    assert f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={GPU.uuid}=12288M" in edits.env
+    before = strategy().edits(without(gpu, "containers"))
+    assert [edits.env[-1].rpartition("=")[2] for edits in before.values()] == ["10240M", "2048M"]
 
 
 def golden_plans(kind: str) -> tuple[SharingPlan, ...]:

@@ -1,0 +1,179 @@
+"""What the containers of a claim get as limits, whichever of its requests they use. Pure.
+
+In: the shares of a claim that one MPS daemon serves, and the limits of each request. Out: for each
+share the limits that stand in the environment of containers with it. A container can have one
+request of a claim, several, or all, in any order; each brings variables of the same names, and the
+last one holds (CDI). So requests that a container may have together bring the same ones:
+
+- shares of one GPU by several requests are one larger share, as they are to a control group;
+- of several GPUs there are none that are right for all containers, since CUDA drops every limit
+  when it finds a GPU named there that the container does not see. That is refused.
+
+In a claim that the scheduler made for container limits the name of a request says whose it is
+(KEP-5004), and containers have their limits each by itself.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.errors import ConfigError
+from dra_driver.sharing.base import DeviceKey, DeviceUuid, ShareUnit
+from dra_driver.sharing.share_limits import ShareLimits, key_of, uuid_of
+
+_OF_CONTAINER = re.compile(r"(container-[0-9]+)-request-[0-9]+")
+_ALL = 100
+_KEY = "containers"
+"""Where a plan's changes hold the limits of containers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerLimits:
+    """The limits of a process of a container: percent of SMs, and MiB by device; none is no limit.
+
+    `memory_mib` is empty where the environment does not limit memory.
+    """
+
+    active_thread_percentage: int | None = None
+    memory_mib: Mapping[str, int] = field(default_factory=dict)
+
+
+def container_limits(
+    units: Sequence[ShareUnit],
+    limits: Mapping[DeviceKey, ShareLimits],
+    *,
+    memory_in_environment: bool,
+) -> dict[DeviceKey, ContainerLimits]:
+    """Return what containers get, for all shares that one MPS daemon serves.
+
+    Args:
+        units: the claim's shares of the daemon's devices.
+        limits: those of each request.
+        memory_in_environment: whether the environment is what limits memory.
+
+    Raises:
+        ConfigError: no environment is right for every container.
+    """
+    names = {unit.request for unit in units}
+    by_container: dict[str, list[ShareUnit]] = {}
+    for unit in units:
+        by_container.setdefault(_container(unit.request, names), []).append(unit)
+    found: dict[DeviceKey, ContainerLimits] = {}
+    for members in by_container.values():
+        requests: dict[str, list[ShareUnit]] = {}
+        for unit in members:
+            requests.setdefault(unit.request, []).append(unit)
+        each = {
+            name: _of_request(limits[key_of(own[0])], memory_in_environment=memory_in_environment)
+            for name, own in requests.items()
+        }
+        _check_same_devices(requests, each)
+        together = _together(each.values())
+        found |= {key_of(unit): together for unit in members}
+    return found
+
+
+def changes_of(
+    found: Mapping[DeviceKey, ContainerLimits], limits: Mapping[DeviceKey, ShareLimits]
+) -> dict[str, object]:
+    """Return what a plan has to say of containers: nothing where each has one request's limits."""
+    # Memory that the environment does not limit is not looked at.
+    if all(
+        one == _of_request(limits[key], memory_in_environment=bool(one.memory_mib))
+        for key, one in found.items()
+    ):
+        return {}
+    return {
+        _KEY: {
+            key: {
+                "activeThreadPercentage": one.active_thread_percentage,
+                "memoryMiB": dict(one.memory_mib),
+            }
+            for key, one in found.items()
+        }
+    }
+
+
+def limits_of_containers(
+    changes: Mapping[str, Any],
+    limits: Mapping[DeviceKey, ShareLimits],
+    *,
+    memory_in_environment: bool,
+) -> dict[DeviceKey, ContainerLimits]:
+    """Return the limits of containers by share, as a plan has them.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: the plan cannot be read.
+    """
+    if _KEY not in changes:
+        return {
+            key: _of_request(one, memory_in_environment=memory_in_environment)
+            for key, one in limits.items()
+        }
+    return {
+        DeviceKey(key): ContainerLimits(
+            active_thread_percentage=value["activeThreadPercentage"],
+            memory_mib=dict(value["memoryMiB"]),
+        )
+        for key, value in changes[_KEY].items()
+    }
+
+
+def _container(request: str, all_requests: Iterable[str]) -> str:
+    """Return whose request it is: the container's, or empty where containers may have several."""
+    matches = {name: _OF_CONTAINER.fullmatch(name) for name in all_requests}
+    match = matches[request]
+    return match[1] if match and all(matches.values()) else ""
+
+
+def _of_request(limits: ShareLimits, *, memory_in_environment: bool) -> ContainerLimits:
+    return ContainerLimits(
+        active_thread_percentage=limits.active_thread_percentage,
+        memory_mib=limits.memory_mib if memory_in_environment else {},
+    )
+
+
+def _together(each: Iterable[ContainerLimits]) -> ContainerLimits:
+    """Return the limits of several requests for the same devices, as of one larger request."""
+    members = list(each)
+    percents = [one.active_thread_percentage for one in members]
+    known = [one for one in percents if one is not None]
+    percent = min(_ALL, sum(known)) if len(known) == len(members) else _ALL
+    uuids = [
+        uuid for uuid in members[0].memory_mib if all(uuid in one.memory_mib for one in members)
+    ]
+    return ContainerLimits(
+        active_thread_percentage=None if percent == _ALL else percent,
+        memory_mib={uuid: sum(one.memory_mib[uuid] for one in members) for uuid in uuids},
+    )
+
+
+def _check_same_devices(
+    requests: Mapping[str, Sequence[ShareUnit]], each: Mapping[str, ContainerLimits]
+) -> None:
+    """Check that requests that a container may have together are for the same devices.
+
+    Raises:
+        ConfigError: they are not, and have limits of their own.
+    """
+    devices = {name: frozenset(map(uuid_of, own)) for name, own in requests.items()}
+    percents = {one.active_thread_percentage for one in each.values()}
+    if len(set(devices.values())) == 1:
+        return
+    if len(percents) == 1 and not any(one.memory_mib for one in each.values()):
+        return
+    places = "; ".join(f"{name}: {_names(own)}" for name, own in sorted(requests.items()))
+    raise ConfigError(
+        f"requests of this claim got shares of different GPUs ({places}), and no limits can be set "
+        "that are right for a container with one of these requests and for one with all: ask for "
+        "all shares of a container in one request (`count`), and give each container a claim of "
+        "its own, or shares by `nvidia.com/gpu` in its limits"
+    )
+
+
+def _names(units: Sequence[ShareUnit]) -> str:
+    first: dict[DeviceUuid, str] = {}
+    for unit in units:
+        first.setdefault(uuid_of(unit), unit.name)
+    return ", ".join(first.values())
