@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.errors import ConfigError
-from dra_driver.sharing.base import DeviceKey, DeviceUuid, ShareUnit
+from dra_driver.sharing.base import DeviceKey, DeviceUuid, ShareUnit, key_uuid
 from dra_driver.sharing.share_limits import ShareLimits, key_of, uuid_of
 
 _OF_CONTAINER = re.compile(r"(container-[0-9]+)-request-[0-9]+")
@@ -118,6 +118,17 @@ def limits_of_containers(
         )
         for key, value in changes[_KEY].items()
     }
+
+
+def words_for(changes: Mapping[str, Any], key: DeviceKey) -> list[str]:
+    """Return for people what containers with a share have by all of their requests together."""
+    found = changes.get(_KEY, {}).get(key)
+    if found is None:
+        return []
+    percent, mib = found["activeThreadPercentage"], found["memoryMiB"].get(key_uuid(key))
+    limits = [f"{mib} MiB"] if mib is not None else []
+    limits += [f"{percent} % of threads"] if percent is not None else []
+    return [f"with the claim's other requests {' and '.join(limits) or 'no limit'}"]
 
 
 def _container(request: str, all_requests: Iterable[str]) -> str:

@@ -50,6 +50,7 @@ from dra_driver.sharing.container_limits import (
     changes_of,
     container_limits,
     limits_of_containers,
+    words_for,
 )
 from dra_driver.sharing.enforcement import (
     KEY,
@@ -252,6 +253,7 @@ class Shares:
         if memory is not None:
             settings["pinnedMemoryMiB" if part.by is Means.MPS else "memoryMiB"] = memory
             words.append(f"{memory} MiB")
+        words += words_for(plan.changes, device)
         enforced = part.choice.words(combines=False)
         settings["enforcedBy"] = enforced
         if memory is None and part.by is Means.CONTROL_GROUPS:

@@ -173,6 +173,10 @@ def test_what_containers_get_by_several_requests_comes_back_from_the_record() ->
     assert "containers" not in mig.changes
     (edits,) = set(strategy().edits(gpu).values())
     assert f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={GPU.uuid}=12288M" in edits.env
+    key = share_key(DeviceUuid(GPU.uuid), "a671734a-e8e5-11e4-8fde-42010af09327")
+    said = Shares.describe(gpu, key).words
+    assert said.startswith("consumes 10240 MiB and 20 % of SMs, 20 % of threads, 10240 MiB, with ")
+    assert "with the claim's other requests 12288 MiB, enforced by MPS" in said
     before = strategy().edits(without(gpu, "containers"))
     assert [edits.env[-1].rpartition("=")[2] for edits in before.values()] == ["10240M", "2048M"]
 
