@@ -23,6 +23,8 @@ from chaos.campaign import Campaign, Report, Violation
 from chaos.divisions import DIVISIONS, config
 from chaos.holds import RULES
 from chaos.plan import Round, rounds
+from chaos.soak import run as soak
+from chaos.turns import turns
 from chaos.workloads import NAMESPACE
 
 _DISK_BYTES = 24 * 1024 * 1024
@@ -36,12 +38,13 @@ def main(words: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and tidy up
     options = _options(words)
     if options.plan:
-        for plan in itertools.islice(rounds(options.seed), options.rounds or 10):
-            print(f"round {plan.number}", *(f"  {event}" for event in plan.events), sep="\n")
+        _print_plan(options)
         return 0
     if os.geteuid() != 0:
         sys.stderr.write("error: a real cluster needs root; --plan does not\n")
         return 2
+    if options.hostile:
+        return _soak(options)
     report = Report(seed=options.seed)
     try:
         with _campaign(options, report) as campaign:
@@ -58,9 +61,36 @@ def main(words: Sequence[str]) -> int:
     return 1 if report.violations else 0
 
 
+def _soak(options: argparse.Namespace) -> int:
+    """Run a soak beside a hostile tenant; return as `main` does."""
+    try:
+        report = soak(options)
+    except TestbedError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    print(report.judge())
+    if options.output:
+        options.output.write_text(report.as_json() + "\n")
+    return 1 if report.violations else 0
+
+
+def _print_plan(options: argparse.Namespace) -> None:
+    count = options.rounds or 10
+    if options.hostile:
+        print(*itertools.islice(turns(options.seed), count), sep="\n")
+        return
+    for plan in itertools.islice(rounds(options.seed), count):
+        print(f"round {plan.number}", *(f"  {event}" for event in plan.events), sep="\n")
+
+
 def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="hack/chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="what happens follows from it")
+    parser.add_argument(
+        "--hostile",
+        action="store_true",
+        help="nothing breaks; three tenants work beside a hostile one, whose turns are the rounds",
+    )
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--rounds", type=int, default=0, help="how many rounds (default: 10)")
     length.add_argument("--minutes", type=float, default=0, help="how long; ends after a round")

@@ -1,25 +1,21 @@
 """A root container with an MPS claim attacks all that it can reach; its neighbours notice nothing.
 
-The attacks are in attacks.py, which runs in the container with this machine's Python. What came of
-them is looked at from outside.
+The attacks are those of testbed/attacks.py. What came of them is looked at from outside.
 """
 
 import json
 import os
 import signal
-import sys
-import sysconfig
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from testbed.api import Object
+from testbed.attackers import attack, attackers_pod, python
 from testbed.commands import TestbedError, wait_until
 from testbed.driver import DriverProcess
 from testbed.node import GpuNode
-from testbed.pods import container
 
 from dra_driver.mps.cgroup import GROUP
 from e2e.scene import Scene
@@ -38,8 +34,6 @@ pytestmark = pytest.mark.e2e
 MIB = 1024**2
 MOST = {"run": MIB, "log": 64 * MIB, "shm": 64 * MIB}
 """How much each of a domain's folders may hold; that of shm is set here."""
-
-TOOLS, NODE, ATTACKS = "/tools", "/node", "/attacks.py"
 
 
 @pytest.fixture
@@ -75,10 +69,7 @@ class Street:
 
     def attack(self, name: str, *words: str) -> object:
         """Make an attack from inside; return what it says to have achieved."""
-        libraries = ("/usr/local/nvidia/lib64", f"{TOOLS}/lib", f"{NODE}/lib/{multiarch()}")
-        env = (f"PYTHONHOME={TOOLS}", f"LD_LIBRARY_PATH={':'.join(libraries)}")
-        program = f"{TOOLS}/bin/{python()}"
-        said = self.scene.run_in(self.attacker, "env", *env, program, ATTACKS, name, *words)
+        said = self.scene.run_in(self.attacker, *attack(name, *words))
         return json.loads(said)
 
     def facts(self) -> dict[str, object]:
@@ -262,32 +253,6 @@ def forge(street: Street, of: Shared) -> list[int]:
     ]
     assert len(found) == 2
     return found
-
-
-def attackers_pod() -> Object:
-    """A pod's spec with one root container that has this machine's Python and the attacks."""
-    one = container("ctr", {"claims": [{"name": "shared"}]})
-    attacks = Path(__file__).with_name("attacks.py")
-    folders = {
-        "tools": (sys.base_prefix, TOOLS),
-        "node": ("/usr", NODE),
-        "attacks": (str(attacks), ATTACKS),
-    }
-    one["volumeMounts"] = [
-        {"name": name, "mountPath": inside, "readOnly": True}
-        for name, (_, inside) in folders.items()
-    ]
-    one["securityContext"] = {"runAsUser": 0}
-    volumes = [{"name": name, "hostPath": {"path": path}} for name, (path, _) in folders.items()]
-    return {"containers": [one], "volumes": volumes}
-
-
-def python() -> str:
-    return f"python3.{sys.version_info.minor}"
-
-
-def multiarch() -> str:
-    return str(sysconfig.get_config_var("MULTIARCH") or "")
 
 
 def own_pids() -> Path:

@@ -1,13 +1,16 @@
 """What a hostile root container tries. Runs inside of it, with the standard library alone.
 
 `python attacks.py NAME [WORDS]` makes one attack and prints as JSON what it achieved. Nothing here
-is meant to be polite: an attack that goes through is for tests/e2e/test_hostile_tenants.py to see.
+is meant to be polite: an attack that goes through is for tests/e2e/test_hostile_tenants.py and
+hack/chaos to see.
 """
 
+import array
 import ctypes
 import errno
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -165,6 +168,146 @@ def kill() -> object:
     return sorted(killed)
 
 
+# What hack/chaos makes beside those above
+
+
+def crowd(*addresses: str) -> object:
+    """Hold connections to ports: idle, with half a request, and with answers that nobody reads."""
+    kinds = (
+        b"",
+        b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-A: ",
+        b"GET /metrics HTTP/1.1\r\n\r\n" * 64,
+    )
+    ends = []
+    for address in addresses:
+        for number in range(400):
+            with suppress(OSError):
+                end = _dial(address, seconds=0.2)
+                ends.append(end)
+                end.setblocking(False)
+                end.send(kinds[number % len(kinds)])
+    time.sleep(_HELD_S)
+    return len(ends)
+
+
+def flood(*addresses: str) -> object:
+    """Connect to ports, ask or send rubbish, and hang up, again and again; return how often."""
+    kinds = (
+        b"GET /metrics HTTP/1.0\r\n\r\n",
+        b"GET /healthz HTTP/1.0\r\n\r\n",
+        b"GET /" + b"a" * 9000,
+    )
+    count, end = 0, time.monotonic() + _HELD_S
+    while time.monotonic() < end:
+        for address in addresses:
+            with suppress(OSError), _dial(address, seconds=0.2) as peer:
+                peer.send(secrets.choice((*kinds, os.urandom(4096), _HTTP2, b"")))
+                count += 1
+    return count
+
+
+def streams(*addresses: str) -> object:
+    """Ask for a server's health in thousands of calls at once that last, over HTTP/2."""
+    ends = []
+    for address in addresses:
+        for _ in range(8):
+            with suppress(OSError):
+                end = _dial(address, seconds=1)
+                ends.append(end)
+                end.sendall(_HTTP2 + b"".join(map(_health_call, range(1, 1000, 2))))
+    time.sleep(_HELD_S)
+    return len(ends)
+
+
+def clutter() -> object:
+    """Put 100,000 links and folders into /dev/shm, and bytes behind them; return what it took."""
+    took = {"links": 0, "folders": 0, "MiB": 0}
+    mark = secrets.token_hex(4)
+    with suppress(OSError):
+        for number in range(50_000):
+            (SHM / f"{mark}-{number}").symlink_to("/nowhere")
+            took["links"] += 1
+    with suppress(OSError):
+        for number in range(50_000):
+            (SHM / f"{mark}+{number}").mkdir()
+            took["folders"] += 1
+    with suppress(OSError), (SHM / f"{mark}-last").open("wb", buffering=0) as file:
+        while took["MiB"] < 64:
+            took["MiB"] += file.write(b"\1" * MIB) // MIB
+    return took
+
+
+def garbage() -> object:
+    """Send broken messages, and descriptors, to all sockets and pipes of its daemon."""
+    sent = 0
+    os.chdir(PIPES)
+    files = array.array("i", [os.open("/dev/null", os.O_RDONLY) for _ in range(200)]).tobytes()
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)]
+    messages = (b"", b"\0" * 65_536, b"\xff" * 8, os.urandom(1000), b"quit\n" * 1000, b"%s%n" * 99)
+    for name in sorted(path.name for path in PIPES.iterdir()):
+        for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            for message in messages:
+                with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as end:
+                    end.setblocking(False)
+                    end.connect(name)
+                    end.send(message)
+                    end.sendmsg([message], rights)
+                    sent += 1
+        with suppress(OSError):
+            pipe = os.open(name, os.O_WRONLY | os.O_NONBLOCK)
+            sent += os.write(pipe, os.urandom(65_536)) > 0
+    return sent
+
+
+def mute() -> object:
+    """Leave stopped processes behind that have connected to the daemon and never speak."""
+    before = len(list(Path("/proc").glob("[0-9]*")))
+    for _ in range(4):
+        _start([sys.executable, __file__, "stopped"], os.environ)
+    time.sleep(_HELD_S / 2)
+    return len(list(Path("/proc").glob("[0-9]*"))) - before
+
+
+def stopped() -> object:
+    """Connect to the daemon, and stop with the sockets open."""
+    ends = _flood_socket(connections=100)
+    while ends:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return None
+
+
+_HELD_S = 6.0
+_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+"""The preface, and empty settings."""
+
+
+def _dial(address: str, *, seconds: float) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=seconds)
+
+
+def _health_call(stream: int) -> bytes:
+    """A call of grpc.health.v1.Health as HTTP/2 frames (RFC 9113); every other one is a Watch."""
+    method = "Watch" if stream % 4 == 1 else "Check"
+    headers = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": f"/grpc.health.v1.Health/{method}",
+        ":authority": "a",
+        "content-type": "application/grpc",
+        "te": "trailers",
+    }
+    # Each a literal without indexing (RFC 7541, 6.2.2).
+    block = b"".join(
+        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in headers.items()
+    )
+    message = b"\0\0\0\0\x0a\x0a\x08liveness"
+    number = stream.to_bytes(4, "big")
+    ask = len(block).to_bytes(3, "big") + b"\1\4" + number + block
+    return ask + len(message).to_bytes(3, "big") + b"\0\1" + number + message
+
+
 def _refuse() -> object:
     raise OSError(errno.EPERM, "a FIFO takes bytes, which says nothing")
 
@@ -220,5 +363,7 @@ def _flood_socket(*, connections: int) -> list[socket.socket]:
 
 
 if __name__ == "__main__":
-    attack = {one.__name__: one for one in (places, forge, stay, links, fill, order, kill)}
+    ways = (places, forge, stay, links, fill, order, kill)
+    more = (crowd, flood, streams, clutter, garbage, mute, stopped)
+    attack = {one.__name__: one for one in (*ways, *more)}
     sys.stdout.write(json.dumps(attack[sys.argv[1]](*sys.argv[2:])))

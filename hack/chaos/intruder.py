@@ -1,0 +1,195 @@
+"""The hostile tenant of a soak: carries out the turns of chaos.turns on a node, by its own rights.
+
+What it asks of the API server it asks by the token of its ServiceAccount, which may edit its
+namespace. Only what is done inside of its container is brought there by the cluster's admin.
+"""
+
+import os
+import random
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import yaml
+from testbed import mps
+from testbed.api import Api, ApiStatusError, Object
+from testbed.attackers import attack, attackers_pod
+from testbed.claims import claim, gpu_config
+from testbed.commands import TestbedError, wait_until
+from testbed.node import GpuNode
+from testbed.pods import make_namespace, wait_running
+
+from chaos.odd_claims import odd, only, pod_of, with_configs
+from chaos.turns import FLOODS, OUTSIDE, Turn
+from chaos.workloads import SHARE_CLASS
+
+NAMESPACE = "hostile"
+MATE = "mate"
+"""A pod of the hostile tenant that only stays, so that its shared MPS domain does too."""
+
+_LIMITS = {"limits": {"cpu": "500m", "memory": "512Mi"}}
+"""Of each attacking pod: what CPU and memory are worth is no question to this driver."""
+
+_GONE_S = 150.0
+_ODD_S = 6.0
+"""Seconds that odd claims and pods stay."""
+
+
+class Intruder:
+    """The tenant; `whole` and `shared` are its GPUs by UUID, `doors` addresses that it floods."""
+
+    def __init__(
+        self, node: GpuNode, whole: Sequence[str], shared: str, doors: Sequence[str]
+    ) -> None:
+        self._node = node
+        self._whole = whole
+        self._share = claim("", device_class=SHARE_CLASS, selectors=only([shared]))
+        self._doors = doors
+        self.domain = f"shared_{shared}"
+        """The MPS domain in which its pods with shares are."""
+
+        self.did: Counter[str] = Counter()
+        """How often each attack and act came, and what came of it."""
+
+    def settle(self) -> None:
+        """Get the namespace, and start the mate."""
+        admin = self._node.cluster.api
+        make_namespace(admin, NAMESPACE)
+        words = ("create", "rolebinding", "tenant", "--clusterrole=edit")
+        account = f"--serviceaccount={NAMESPACE}:default"
+        self._node.cluster.kubectl(*words, account, "--namespace", NAMESPACE)
+        self._api = self._as_tenant()
+        self._make(self._share | {"metadata": {"name": MATE}}, pod_of(MATE, MATE))
+        wait_running(self._api, NAMESPACE, (MATE,), timeout=120)
+
+    def take(self, turn: Turn) -> None:
+        """Take a turn, and go.
+
+        Raises:
+            TestbedError: The pods and claims of the turn did not go.
+        """
+        chance = random.Random(turn.seed)  # noqa: S311
+        name = f"attacker-{turn.number}"
+        with ThreadPoolExecutor(1) as beside:
+            acts = beside.submit(self._act, turn, chance)
+            if self._enter(turn, name):
+                for one in turn.attacks:
+                    self._attack(name, one)
+            acts.result()
+        self.leave(is_abrupt=turn.is_abrupt)
+
+    def leave(self, *, is_abrupt: bool = False, with_mate: bool = False) -> None:
+        """Delete all pods and claims, with the mate's or without, and wait until they are gone."""
+        kinds, stay = ("Pod", "ResourceClaim"), set() if with_mate else {MATE}
+        for kind in kinds:
+            for name in {*self._names(kind)} - stay:
+                self._api.delete(kind, name, NAMESPACE, grace=0 if is_abrupt else None)
+        for kind in kinds:
+            wait_until(
+                lambda kind=kind: {*self._names(kind)} <= stay,
+                f"the hostile tenant's {kind}s to go",
+                timeout=_GONE_S,
+            )
+
+    def _as_tenant(self) -> Api:
+        """The API by the token of the tenant's ServiceAccount, and without any other right."""
+        cluster = self._node.cluster
+        token = cluster.kubectl(
+            *("create", "token", "default", "--namespace", NAMESPACE, "--duration", "48h")
+        ).strip()
+        config = yaml.safe_load(Path(cluster.env["KUBECONFIG"]).read_text())
+        for user in config["users"]:
+            user["user"] = {"token": token}
+        path = self._node.folder / "hostile.kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        path.chmod(0o600)
+        return Api.from_kubeconfig(path)
+
+    def _names(self, kind: str) -> list[str]:
+        return [one["metadata"]["name"] for one in self._api.all(kind, NAMESPACE)]
+
+    # Inside
+
+    def _enter(self, turn: Turn, name: str) -> bool:
+        """Start the attacking pod; tell whether it runs, which is its own trouble alone."""
+        whole = claim("", selectors=only(self._whole))
+        own = with_configs(whole, gpu_config(strategy="MPS"))
+        body = self._share if turn.body == "share" else own
+        pod = pod_of(name, name)
+        pod["spec"] |= attackers_pod("c0", **_LIMITS)
+        self._make(body | {"metadata": {"name": name}}, pod)
+        try:
+            wait_running(self._api, NAMESPACE, (name,), timeout=60)
+        except TestbedError:
+            self.did["(its pod did not start)"] += 1
+            return False
+        return True
+
+    def _attack(self, pod: str, name: str) -> None:
+        words = tuple(self._doors) if name in FLOODS else ()
+        if name == "order":
+            words = ("quit", "quit -t 1", "set_default_active_thread_percentage 100")
+        if name == "forge":
+            domain = self._node.place.mps / "domains" / self.domain
+            words = (f"{mps.MARK}={domain}", "DRA_DRIVER_MPS_TOKEN=guessed")
+        if name == "links":
+            words = (str(self._node.place.data), "/etc/passwd", "/proc/1/mem")
+        where = ("exec", "--namespace", NAMESPACE, pod, "--container", "ctr", "--")
+        self.did[name] += 1
+        try:
+            said = self._node.cluster.kubectl(*where, *attack(name, *words), timeout=60)
+        except TestbedError as error:
+            self.did[f"{name} (broke off)"] += 1
+            said = str(error).splitlines()[0]
+        print(f"  {name}: {said[:150]}", flush=True)
+
+    # At the API server
+
+    def _act(self, turn: Turn, chance: random.Random) -> None:
+        for act in turn.acts:
+            self.did[act] += 1
+            if act in OUTSIDE:
+                self._kill_daemons()
+                continue
+            made = odd(act, chance, self._whole)
+            if refused := self._make(*made.claims, *made.pods):
+                self.did[f"{act} (refused objects)"] += refused
+            time.sleep(chance.uniform(0, 1.5) if made.is_hurried else _ODD_S)
+            for one in (*made.pods, *made.claims):
+                grace = 0 if made.is_hurried or turn.is_abrupt else None
+                self._api.delete(one["kind"], one["metadata"]["name"], NAMESPACE, grace=grace)
+
+    def _make(self, *things: Object) -> int:
+        """Create what the API server takes; return how many it refused."""
+        refused = 0
+        for thing in things:
+            try:
+                self._api.create(thing, NAMESPACE)
+            except ApiStatusError:
+                refused += 1
+        return refused
+
+    def _kill_daemons(self) -> None:
+        """Kill the MPS daemons and servers of this tenant's claims and shares."""
+        claims = self._node.cluster.api.all("ResourceClaim", NAMESPACE)
+        mine = {self.domain, *(one["metadata"]["uid"] for one in claims)}
+        for pid, domain in mps.processes(self._node.place.plugins).items():
+            if domain in mine:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def open_ports(address: str) -> list[str]:
+    """All TCP ports of an address that take connections, as `ADDRESS:PORT`."""
+    found = []
+    for port in range(1, 65_536):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
+            one.settimeout(0.5)
+            if one.connect_ex((address, port)) == 0:
+                found.append(f"{address}:{port}")
+    return found

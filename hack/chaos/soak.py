@@ -1,0 +1,287 @@
+"""A soak: three tenants work beside a hostile one, on a node with the driver as it is installed.
+
+In: how long, and a seed. Out: what the tenants noticed, whether driver and MPS supervisor
+restarted, whether what they need stayed flat, and what the hostile tenant left. See docs/chaos.md.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+from image.builder import Builder, cache_folder
+from image.errors import ImageError
+from image.recipe import Recipe, own_architecture
+from testbed import mps
+from testbed.api import ApiStatusError
+from testbed.cluster import Cluster
+from testbed.commands import TestbedError, wait_until
+from testbed.installed_node import NAMESPACE as DRIVERS
+from testbed.installed_node import InstalledNode
+from testbed.pods import make_namespace
+
+from chaos import flat
+from chaos.intruder import Intruder, open_ports
+from chaos.neighbours import Neighbour, Noticed, tenants
+from chaos.turns import turns
+from chaos.workloads import NAMESPACE
+
+_CALM_STARTS = 4
+"""Starts of each tenant by which those beside the hostile one are judged."""
+
+_BACK_S = 60.0
+"""Seconds until nothing is left of claims that are gone: what failed is tried again every ten."""
+
+_LEFT_FILES = 64
+"""Files that a shared domain's tmpfs may have with nobody in it who writes: the daemon's own."""
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What came of a soak."""
+
+    seed: int
+    seconds: float = 0.0
+    turns: int = 0
+    did: dict[str, int] = field(default_factory=dict)
+    starts: dict[str, list[float]] = field(default_factory=dict)
+    """Seconds of each tenant's pod starts beside the hostile one; `NAME, calm` without it."""
+
+    bounds: dict[str, float] = field(default_factory=dict)
+    peaks: dict[str, float] = field(default_factory=dict)
+    samples: list[flat.Sample] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+
+    def as_json(self) -> str:
+        """The report, for a file."""
+        return json.dumps(vars(self), indent=1)
+
+    def judge(self) -> str:
+        """Write down what is not flat; return the report, for a person."""
+        lines, wrong = flat.table(self.samples, self.seconds)
+        self.violations += wrong
+        minutes = f"{self.seconds / 60:.0f} minutes"
+        said = [f"seed {self.seed}: {self.turns} turns of the hostile tenant, {minutes}"]
+        said += [f"  {count:5}  {name}" for name, count in sorted(self.did.items())]
+        said += [
+            f"{name}: {len(found)} pod starts, {sorted(found)[len(found) // 2]:.1f} s (median), "
+            f"{max(found):.1f} s (longest)"
+            + (f", {self.bounds[name]:.0f} s at most" if name in self.bounds else "")
+            for name, found in self.starts.items()
+            if found
+        ]
+        said += [f"{name}: {peak:.0f} MiB of memory at most" for name, peak in self.peaks.items()]
+        return "\n".join([*said, *lines, *(f"violation: {one}" for one in self.violations)])
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Run a soak.
+
+    Raises:
+        TestbedError: It could not be run.
+    """
+    report = Report(seed=options.seed)
+    with _node(options) as node:
+        Soak(node, report).run(options.minutes, options.rounds or 10)
+        report.violations += _left_at_the_end(node)
+    return report
+
+
+class Soak:
+    """A soak on a node that is up and has no pods."""
+
+    def __init__(self, node: InstalledNode, report: Report) -> None:
+        self._node = node
+        self._report = report
+        self._noticed = Noticed()
+        make_namespace(node.cluster.api, NAMESPACE)
+        gpus = _gpus(node)
+        theirs = (gpus[0], gpus[1], gpus[2], gpus[3])
+        self._neighbours = [
+            Neighbour(node, one, self._noticed, report.seed) for one in tenants(theirs)
+        ]
+        self._lives = self._look()
+        self._ours = [
+            flat.Ours.find(name.partition("/")[2], container)
+            for name, (container, _) in sorted(self._lives.items())
+        ]
+        pods = node.driver_pods()
+        doors = [door for pod in pods for door in open_ports(pod["status"]["podIP"])]
+        print(f"ports of driver and MPS supervisor: {', '.join(doors)}")
+        self._intruder = Intruder(node, gpus[4:6], gpus[6], doors)
+
+    def run(self, minutes: float, most_turns: int) -> None:
+        """Let all tenants work for so many minutes, or turns of the hostile one."""
+        report = self._report
+        with ThreadPoolExecutor(len(self._neighbours)) as pool:
+            list(pool.map(lambda one: one.settle(_CALM_STARTS), self._neighbours))
+            for one in self._neighbours:
+                report.starts[f"{one.name}, calm"] = one.calm
+                report.starts[one.name] = one.starts
+                report.bounds[one.name] = one.bound
+            self._intruder.settle()
+            stopping = threading.Event()
+            working = [pool.submit(one.work, stopping) for one in self._neighbours]
+            try:
+                self._turns(minutes, most_turns)
+            finally:
+                stopping.set()
+            for each in working:
+                each.result()
+        self._without_the_intruder()
+        for one in self._neighbours:
+            with self._noticing():
+                one.end()
+        report.peaks = {one.name: one.peak() for one in self._ours}
+        report.did = dict(self._intruder.did)
+        report.violations += self._noticed.things
+
+    def _turns(self, minutes: float, most: int) -> None:
+        began = time.monotonic()
+        for turn in turns(self._report.seed):
+            print(f"{time.strftime('%H:%M:%S')} {turn}", flush=True)
+            with self._noticing():
+                self._intruder.take(turn)
+            self._check()
+            self._report.turns = turn.number
+            self._report.seconds = time.monotonic() - began
+            with suppress(OSError):  # one that has ended has been noticed
+                self._report.samples.append(flat.sample(self._ours, self._node.place.mps))
+            if self._report.seconds >= minutes * 60 if minutes else turn.number >= most:
+                return
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """Take for a violation what cannot be done in time."""
+        try:
+            yield
+        except (TestbedError, ApiStatusError, OSError) as error:
+            self._noticed.add(f"{time.strftime('%H:%M:%S')} {error}")
+
+    def _check(self) -> None:
+        """Notice what a turn has left, and whether it has ended driver or supervisor."""
+        for one in self._noticed.things:
+            print(f"  noticed: {one[:300]}", flush=True)
+        if (now := self._look()) != self._lives:
+            self._noticed.add(f"driver or MPS supervisor restarted: {self._lives}, then {now}")
+            self._lives = now
+        with self._noticing():
+            self._wait_given_back()
+
+    def _look(self) -> dict[str, tuple[str, int]]:
+        """The containers of driver and supervisor: id and restarts, by pod and container."""
+        return {
+            f"{pod['metadata']['name']}/{one['name']}": (one["containerID"], one["restartCount"])
+            for pod in self._node.driver_pods()
+            for one in pod["status"]["containerStatuses"]
+        }
+
+    def _wait_given_back(self) -> None:
+        """Wait until what is on the node for a claim is for one that there is."""
+
+        def given_back() -> bool:
+            left = self._node.place.left_over()
+            there = [one["metadata"]["uid"] for one in self._node.cluster.api.all("ResourceClaim")]
+            daemons = mps.processes(self._node.place.plugins).values()
+            names = {*left, *daemons}
+            return all("shared_" in one or any(uid in one for uid in there) for one in names)
+
+        wait_until(
+            given_back, "what the hostile tenant's claims had to be given back", timeout=_BACK_S
+        )
+
+    def _without_the_intruder(self) -> None:
+        """Look for what the hostile tenant left in the domain that its mate keeps; end the mate."""
+        shm = self._node.place.mps / "domains" / self._intruder.domain / "shm"
+        found = os.statvfs(shm)
+
+        def emptied() -> bool:
+            nonlocal found
+            found = os.statvfs(shm)
+            used = (found.f_blocks - found.f_bfree) * found.f_frsize
+            return found.f_files - found.f_ffree <= _LEFT_FILES and used < 2**20
+
+        with self._noticing():
+            try:
+                wait_until(emptied, "the shared domain's /dev/shm to be emptied", timeout=_BACK_S)
+            except TestbedError as error:
+                files = found.f_files - found.f_ffree
+                raise TestbedError(f"{error}: {files} files are left") from error
+        with self._noticing():
+            self._intruder.leave(with_mate=True)
+
+
+def _left_at_the_end(node: InstalledNode) -> list[str]:
+    """What is left on a node without claims."""
+    place = node.place
+
+    def left() -> list[str]:
+        daemons = [f"MPS daemon of {one}" for one in mps.processes(place.plugins).values()]
+        return [*place.left_over(), *daemons, *node.machine.mig_devices()]
+
+    with suppress(TestbedError):
+        wait_until(lambda: not left(), "everything to be given back", timeout=_BACK_S)
+    return [f"left at the end: {one}" for one in left()]
+
+
+@contextmanager
+def _node(options: argparse.Namespace) -> Iterator[InstalledNode]:
+    """Bring up a node with the driver as its chart installs it; take it down in the end."""
+    builder = Builder(cache=cache_folder(os.environ), say=print)
+    try:
+        image = builder.archive(Recipe(target="driver", arch=own_architecture()))
+    except ImageError as error:
+        raise TestbedError(f"the driver's image could not be built: {error}") from error
+    with ExitStack() as undo:
+        node = InstalledNode(
+            Cluster(options.name, options.kubernetes, containerd=options.containerd, for_pods=True),
+            Path(tempfile.mkdtemp(prefix="dra-soak-", dir="/var/tmp")),
+            image,
+            driver_env={"MIG": "on-demand", "RESCAN_INTERVAL": "1"},
+        )
+        node.clear()
+        undo.callback(node.down)
+        node.share(_shares("3", "6"))
+        node.up(print)
+        if not node.can_run_mps:
+            raise TestbedError("NVIDIA's MPS programs could not be had")
+        # What this policy refuses is to come to the driver, as on a cluster without it.
+        kinds = "validatingadmissionpolicybindings,validatingadmissionpolicies"
+        node.cluster.kubectl("delete", kinds, "dra-driver-claim-configs")
+        if options.logs:
+            undo.callback(_keep_logs, node, options.logs)
+        yield node
+
+
+def _shares(*gpus: str) -> str:
+    """A share config: four shares of each of these GPUs (by index), under MPS."""
+    resource = {"name": "nvidia.com/gpu", "replicas": 4, "devices": list(gpus)}
+    sharing = {
+        "renameByDefault": True,
+        "failRequestsGreaterThanOne": True,
+        "resources": [resource],
+    }
+    return yaml.safe_dump({"version": "v1", "sharing": {"mps": sharing}})
+
+
+def _gpus(node: InstalledNode) -> list[str]:
+    """The node's GPUs by UUID, in the order of their indices."""
+    return list(node.machine.settings())
+
+
+def _keep_logs(node: InstalledNode, kept: Path) -> None:
+    """Write what driver and supervisor said into a folder."""
+    kept.mkdir(parents=True, exist_ok=True)
+    for pod in node.driver_pods():
+        name = pod["metadata"]["name"]
+        with suppress(TestbedError):
+            text = node.cluster.kubectl("logs", "--namespace", DRIVERS, name)
+            (kept / f"{name}.log").write_text(text)
