@@ -89,12 +89,11 @@ class Intruder:
         for kind in kinds:
             for name in {*self._names(kind)} - stay:
                 self._api.delete(kind, name, NAMESPACE, grace=0 if is_abrupt else None)
-        for kind in kinds:
-            wait_until(
-                lambda kind=kind: {*self._names(kind)} <= stay,
-                f"the hostile tenant's {kind}s to go",
-                timeout=_GONE_S,
-            )
+        wait_until(
+            lambda: all({*self._names(kind)} <= stay for kind in kinds),
+            "the hostile tenant's pods and claims to go",
+            timeout=_GONE_S,
+        )
 
     def _as_tenant(self) -> Api:
         """The API by the token of the tenant's ServiceAccount, and without any other right."""

@@ -16,6 +16,9 @@ from testbed.pods import container
 from chaos.workloads import MIG_CLASS
 
 _VERSION = "resource.nvidia.com/v1beta1"
+DEEP = 4000
+"""Lists in lists of a config: more than Python's own limit of calls in calls."""
+
 _MOST = 10 * 1024
 """Bytes that the API server takes for the parameters of a config."""
 
@@ -93,7 +96,7 @@ def _unknown_fields(make: _Maker) -> Odd:
 
 def _huge_configs(make: _Maker) -> Odd:
     deep: object = 1
-    for _ in range(1500):
+    for _ in range(DEEP):
         deep = [deep]
     many = {f"k{number}": number for number in range(700)}
     long = "x" * (_MOST - 200)

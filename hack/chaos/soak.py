@@ -7,6 +7,7 @@ restarted, whether what they need stayed flat, and what the hostile tenant left.
 import argparse
 import json
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -31,6 +32,7 @@ from testbed.pods import make_namespace
 from chaos import flat
 from chaos.intruder import Intruder, open_ports
 from chaos.neighbours import Neighbour, Noticed, tenants
+from chaos.odd_claims import DEEP
 from chaos.turns import turns
 from chaos.workloads import NAMESPACE
 
@@ -89,6 +91,7 @@ def run(options: argparse.Namespace) -> Report:
         TestbedError: It could not be run.
     """
     report = Report(seed=options.seed)
+    sys.setrecursionlimit(4 * DEEP)
     with _node(options) as node:
         Soak(node, report).run(options.minutes, options.rounds or 10)
         report.violations += _left_at_the_end(node)
