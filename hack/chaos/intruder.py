@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -25,12 +26,15 @@ from testbed.node import GpuNode
 from testbed.pods import make_namespace, wait_running
 
 from chaos.odd_claims import odd, only, pod_of, with_configs
-from chaos.turns import FLOODS, OUTSIDE, Turn
+from chaos.turns import OUTSIDE, Turn
 from chaos.workloads import SHARE_CLASS
 
 NAMESPACE = "hostile"
-MATE = "mate"
-"""A pod of the hostile tenant that only stays, so that its shared MPS domain does too."""
+MATE, LOUD = "mate", "loud"
+"""Pods of the hostile tenant that stay: one keeps its shared MPS domain, the other floods."""
+
+FLOOD_S = 100.0
+"""Seconds of a flood: longer than a kubelet takes to give up a container whose probes fail."""
 
 _LIMITS = {"limits": {"cpu": "500m", "memory": "512Mi"}}
 """Of each attacking pod: what CPU and memory are worth is no question to this driver."""
@@ -65,7 +69,20 @@ class Intruder:
         self._node.cluster.kubectl(*words, account, "--namespace", NAMESPACE)
         self._api = self._as_tenant()
         self._make(self._share | {"metadata": {"name": MATE}}, pod_of(MATE, MATE))
-        wait_running(self._api, NAMESPACE, (MATE,), timeout=120)
+        loud = pod_of(LOUD)
+        loud["spec"] |= attackers_pod(**_LIMITS)
+        self._make(loud)
+        wait_running(self._api, NAMESPACE, (MATE, LOUD), timeout=120)
+
+    def flood(self, name: str, stopping: threading.Event) -> None:
+        """Make a flood again and again until told to stop."""
+        while not stopping.is_set():
+            self._attack(LOUD, name, f"{FLOOD_S}", *self._doors)
+            stopping.wait(1)
+
+    def silence(self) -> None:
+        """End the pod that floods."""
+        self._api.delete("Pod", LOUD, NAMESPACE, grace=0)
 
     def take(self, turn: Turn) -> None:
         """Take a turn, and go.
@@ -79,13 +96,13 @@ class Intruder:
             acts = beside.submit(self._act, turn, chance)
             if self._enter(turn, name):
                 for one in turn.attacks:
-                    self._attack(name, one)
+                    self._attack(name, one, *self._words(one))
             acts.result()
         self.leave(is_abrupt=turn.is_abrupt)
 
-    def leave(self, *, is_abrupt: bool = False, with_mate: bool = False) -> None:
-        """Delete all pods and claims, with the mate's or without, and wait until they are gone."""
-        kinds, stay = ("Pod", "ResourceClaim"), set() if with_mate else {MATE}
+    def leave(self, *, is_abrupt: bool = False, is_last: bool = False) -> None:
+        """Delete pods and claims, in the end those too that stay, and wait until they are gone."""
+        kinds, stay = ("Pod", "ResourceClaim"), set() if is_last else {MATE, LOUD}
         for kind in kinds:
             for name in {*self._names(kind)} - stay:
                 self._api.delete(kind, name, NAMESPACE, grace=0 if is_abrupt else None)
@@ -129,19 +146,20 @@ class Intruder:
             return False
         return True
 
-    def _attack(self, pod: str, name: str) -> None:
-        words = tuple(self._doors) if name in FLOODS else ()
-        if name == "order":
-            words = ("quit", "quit -t 1", "set_default_active_thread_percentage 100")
-        if name == "forge":
-            domain = self._node.place.mps / "domains" / self.domain
-            words = (f"{mps.MARK}={domain}", "DRA_DRIVER_MPS_TOKEN=guessed")
-        if name == "links":
-            words = (str(self._node.place.data), "/etc/passwd", "/proc/1/mem")
+    def _words(self, attack: str) -> tuple[str, ...]:
+        place = self._node.place
+        words = {
+            "order": ("quit", "quit -t 1", "set_default_active_thread_percentage 100"),
+            "forge": (f"{mps.MARK}={place.mps / 'domains' / self.domain}",),
+            "links": (str(place.data), "/etc/passwd", "/proc/1/mem"),
+        }
+        return words.get(attack, ())
+
+    def _attack(self, pod: str, name: str, *words: str) -> None:
         where = ("exec", "--namespace", NAMESPACE, pod, "--container", "ctr", "--")
         self.did[name] += 1
         try:
-            said = self._node.cluster.kubectl(*where, *attack(name, *words), timeout=60)
+            said = self._node.cluster.kubectl(*where, *attack(name, *words), timeout=2 * FLOOD_S)
         except TestbedError as error:
             self.did[f"{name} (broke off)"] += 1
             said = str(error).splitlines()[0]

@@ -33,7 +33,7 @@ from chaos import flat
 from chaos.intruder import Intruder, open_ports
 from chaos.neighbours import Neighbour, Noticed, tenants
 from chaos.odd_claims import DEEP
-from chaos.turns import turns
+from chaos.turns import FLOODS, turns
 from chaos.workloads import NAMESPACE
 
 _CALM_STARTS = 4
@@ -124,7 +124,7 @@ class Soak:
     def run(self, minutes: float, most_turns: int) -> None:
         """Let all tenants work for so many minutes, or turns of the hostile one."""
         report = self._report
-        with ThreadPoolExecutor(len(self._neighbours)) as pool:
+        with ThreadPoolExecutor(len(self._neighbours) + len(FLOODS)) as pool:
             list(pool.map(lambda one: one.settle(_CALM_STARTS), self._neighbours))
             for one in self._neighbours:
                 report.starts[f"{one.name}, calm"] = one.calm
@@ -133,10 +133,12 @@ class Soak:
             self._intruder.settle()
             stopping = threading.Event()
             working = [pool.submit(one.work, stopping) for one in self._neighbours]
+            working += [pool.submit(self._intruder.flood, one, stopping) for one in FLOODS]
             try:
                 self._turns(minutes, most_turns)
             finally:
                 stopping.set()
+                self._intruder.silence()
             for each in working:
                 each.result()
         self._without_the_intruder()
@@ -219,7 +221,7 @@ class Soak:
                 files = found.f_files - found.f_ffree
                 raise TestbedError(f"{error}: {files} files are left") from error
         with self._noticing():
-            self._intruder.leave(with_mate=True)
+            self._intruder.leave(is_last=True)
 
 
 def _left_at_the_end(node: InstalledNode) -> list[str]:

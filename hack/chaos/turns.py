@@ -1,8 +1,9 @@
 """What a hostile tenant does in a soak, worked out from its seed alone.
 
-In a turn the tenant has a pod of its own, attacks from inside of it, and troubles the API server
+In a turn the tenant has a pod with GPUs, attacks from inside of it, and troubles the API server
 beside that; then it goes. All of it lies within its rights: root in its container, and the objects
-of its namespace. Every attack comes once before any comes again.
+of its namespace. Every attack comes once before any comes again. Another pod of it floods the ports
+of driver and supervisor all the time.
 """
 
 import itertools
@@ -16,7 +17,7 @@ BODIES = ("share", "claim")
 """How it comes to an MPS daemon: by a share, in a domain with others, or by a claim of its own."""
 
 FLOODS = ("crowd", "flood", "streams")
-"""Attacks on the ports of driver and supervisor."""
+"""Attacks on the ports of driver and supervisor, all three at once."""
 
 INSIDE = ("clutter", "garbage", "mute", "places", "links", "fill", "order", "forge", "kill")
 """Attacks on its daemon, and on what its container shares with it; see testbed/attacks.py."""
@@ -48,13 +49,12 @@ class Turn:
 def turns(seed: int) -> Iterator[Turn]:
     """Yield the turns of a soak, without end."""
     chance = random.Random(seed)  # noqa: S311  # attacks, not secrets
-    floods, inside = _shuffled(chance, FLOODS), _shuffled(chance, INSIDE)
-    acts = _shuffled(chance, (*ACTS, *OUTSIDE))
+    inside, acts = _shuffled(chance, INSIDE), _shuffled(chance, (*ACTS, *OUTSIDE))
     for number in itertools.count(1):
         yield Turn(
             number,
             BODIES[number % 2],
-            (next(floods), next(inside), next(inside)),
+            (next(inside), next(inside)),
             tuple(next(acts) for _ in range(3)),
             chance.random() < 0.5,
             chance.randrange(2**32),

@@ -13,9 +13,9 @@ from testbed.pods import container
 _TOOLS, _NODE, _ATTACKS = "/tools", "/node", "/attacks.py"
 
 
-def attackers_pod(claim: str = "shared", **resources: object) -> Object:
-    """Return containers and volumes of a pod that has a claim under this name, and can attack."""
-    one = container("ctr", {"claims": [{"name": claim}], **resources})
+def attackers_pod(*claims: str, **resources: object) -> Object:
+    """Return containers and volumes of a pod that can attack, and has claims by these names."""
+    one = container("ctr", {"claims": [{"name": name} for name in claims], **resources})
     folders = {
         "tools": (sys.base_prefix, _TOOLS),
         "node": ("/usr", _NODE),

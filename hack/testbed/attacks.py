@@ -8,6 +8,7 @@ hack/chaos to see.
 import array
 import ctypes
 import errno
+import itertools
 import json
 import os
 import secrets
@@ -16,7 +17,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -171,52 +173,50 @@ def kill() -> object:
 # What hack/chaos makes beside those above
 
 
-def crowd(*addresses: str) -> object:
-    """Hold connections to ports: idle, with half a request, and with answers that nobody reads."""
-    kinds = (
-        b"",
-        b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-A: ",
-        b"GET /metrics HTTP/1.1\r\n\r\n" * 64,
-    )
-    ends = []
-    for address in addresses:
-        for number in range(400):
+def crowd(seconds: str, *addresses: str) -> object:
+    """Keep hundreds of connections to ports: idle, half asked, with answers that nobody reads."""
+    ask = b"GET /metrics HTTP/1.1\r\nHost: a\r\n"
+    kinds = itertools.cycle((b"", ask, (ask + b"\r\n") * 64))
+    ends: deque[socket.socket] = deque(maxlen=300 * len(addresses))
+    for count in _until(seconds):
+        for address in addresses:
             with suppress(OSError):
-                end = _dial(address, seconds=0.2)
-                ends.append(end)
-                end.setblocking(False)
-                end.send(kinds[number % len(kinds)])
-    time.sleep(_HELD_S)
+                ends.append(_dial(address))
+                ends[-1].setblocking(False)
+                ends[-1].send(next(kinds))
+        time.sleep(0 if count < 300 else 0.05)
     return len(ends)
 
 
-def flood(*addresses: str) -> object:
+def flood(seconds: str, *addresses: str) -> object:
     """Connect to ports, ask or send rubbish, and hang up, again and again; return how often."""
-    kinds = (
+    gets = (
         b"GET /metrics HTTP/1.0\r\n\r\n",
         b"GET /healthz HTTP/1.0\r\n\r\n",
         b"GET /" + b"a" * 9000,
     )
-    count, end = 0, time.monotonic() + _HELD_S
-    while time.monotonic() < end:
+    done = 0
+    for _ in _until(seconds):
         for address in addresses:
-            with suppress(OSError), _dial(address, seconds=0.2) as peer:
-                peer.send(secrets.choice((*kinds, os.urandom(4096), _HTTP2, b"")))
-                count += 1
-    return count
+            with suppress(OSError), _dial(address) as peer:
+                peer.send(secrets.choice((*gets, os.urandom(4096), _HTTP2, b"")))
+                done += 1
+    return done
 
 
-def streams(*addresses: str) -> object:
+def streams(seconds: str, *addresses: str) -> object:
     """Ask for a server's health in thousands of calls at once that last, over HTTP/2."""
-    ends = []
-    for address in addresses:
-        for _ in range(8):
-            with suppress(OSError):
-                end = _dial(address, seconds=1)
-                ends.append(end)
-                end.sendall(_HTTP2 + b"".join(map(_health_call, range(1, 1000, 2))))
-    time.sleep(_HELD_S)
-    return len(ends)
+    done = 0
+    for _ in _until(seconds):
+        ends = []
+        for address in addresses:
+            for _ in range(8):
+                with suppress(OSError):
+                    ends.append(_dial(address))
+                    ends[-1].sendall(_HTTP2 + b"".join(map(_health_call, range(1, 1000, 2))))
+        done += len(ends)
+        time.sleep(_HELD_S)
+    return done
 
 
 def clutter() -> object:
@@ -264,7 +264,7 @@ def mute() -> object:
     before = len(list(Path("/proc").glob("[0-9]*")))
     for _ in range(4):
         _start([sys.executable, __file__, "stopped"], os.environ)
-    time.sleep(_HELD_S / 2)
+    time.sleep(2)
     return len(list(Path("/proc").glob("[0-9]*"))) - before
 
 
@@ -276,14 +276,20 @@ def stopped() -> object:
     return None
 
 
-_HELD_S = 6.0
+_HELD_S = 10.0
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """The preface, and empty settings."""
 
 
-def _dial(address: str, *, seconds: float) -> socket.socket:
+def _until(seconds: str) -> Iterator[int]:
+    """Count, from 0, until so many seconds are over."""
+    end = time.monotonic() + float(seconds)
+    return itertools.takewhile(lambda _: time.monotonic() < end, itertools.count())
+
+
+def _dial(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=seconds)
+    return socket.create_connection((host, int(port)), timeout=0.2)
 
 
 def _health_call(stream: int) -> bytes:

@@ -124,7 +124,7 @@ def street(supervisor: DriverProcess, scene: Scene) -> Street:
     hostile = Shared.make(scene, "hostile", gpu=mps_limits())
     mps = Shared.make(scene, "mps", gpu=mps_limits(20, "5Gi"))
     turns = Shared.make(scene, "turns", gpu=time_slicing("Long"))
-    attacker = hostile.pod("attacker", spec=attackers_pod())
+    attacker = hostile.pod("attacker", spec=attackers_pod("shared"))
     pods = (mps.pod("client", one="gpu", other="gpu"), turns.pod("turner"))
     scene.running(attacker, *pods, timeout=120)
     street = Street(
