@@ -60,7 +60,11 @@ class Ours:
 
     @classmethod
     def find(cls, name: str, container_id: str) -> "Ours":
-        """Find a container's by its id."""
+        """Find them by the container's id.
+
+        Raises:
+            ValueError: It does not run.
+        """
         plain = container_id.rpartition("/")[2]
         found = {pid: text for pid, text in _groups() if plain in text}
         pid = min(found)
@@ -133,7 +137,7 @@ def table(samples: Sequence[Sample], seconds: float) -> tuple[list[str], list[st
     if len(samples) < 4:
         return [*lines, "too few samples"], ["there are too few samples to compare"]
     quarter = len(samples) // 4
-    for name in samples[0]:
+    for name in (one for one in samples[0] if all(one in each for each in samples)):
         values = [one[name] for one in samples]
         second = statistics.median(values[quarter : 2 * quarter])
         last = statistics.median(values[-quarter:])

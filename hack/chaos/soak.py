@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -111,11 +111,9 @@ class Soak:
         self._neighbours = [
             Neighbour(node, one, self._noticed, report.seed) for one in tenants(theirs)
         ]
+        self._told = 0
         self._lives = self._look()
-        self._ours = [
-            flat.Ours.find(name.partition("/")[2], container)
-            for name, (container, _) in sorted(self._lives.items())
-        ]
+        self._ours = _ours(self._lives)
         pods = node.driver_pods()
         doors = [door for pod in pods for door in open_ports(pod["status"]["podIP"])]
         print(f"ports of driver and MPS supervisor: {', '.join(doors)}")
@@ -145,14 +143,15 @@ class Soak:
         for one in self._neighbours:
             with self._noticing():
                 one.end()
-        report.peaks = {one.name: one.peak() for one in self._ours}
+        with self._noticing():
+            report.peaks = {one.name: one.peak() for one in self._ours}
         report.did = dict(self._intruder.did)
         report.violations += self._noticed.things
 
     def _turns(self, minutes: float, most: int) -> None:
         began = time.monotonic()
         for turn in turns(self._report.seed):
-            print(f"{time.strftime('%H:%M:%S')} {turn}", flush=True)
+            print(f"{_now()} {turn}", flush=True)
             with self._noticing():
                 self._intruder.take(turn)
             self._check()
@@ -169,17 +168,21 @@ class Soak:
         try:
             yield
         except (TestbedError, ApiStatusError, OSError) as error:
-            self._noticed.add(f"{time.strftime('%H:%M:%S')} {error}")
+            self._noticed.add(f"{_now()} {error}")
 
     def _check(self) -> None:
         """Notice what a turn has left, and whether it has ended driver or supervisor."""
-        for one in self._noticed.things:
-            print(f"  noticed: {one[:300]}", flush=True)
-        if (now := self._look()) != self._lives:
-            self._noticed.add(f"driver or MPS supervisor restarted: {self._lives}, then {now}")
-            self._lives = now
         with self._noticing():
+            now = self._look()
+            for name, (container, restarts) in now.items():
+                if self._lives.get(name) != (container, restarts):
+                    self._noticed.add(f"{_now()} {name} ended, and was restarted {restarts} times")
+            if now != self._lives:
+                self._lives, self._ours = now, _ours(now)
             self._wait_given_back()
+        for one in self._noticed.things[self._told :]:
+            print(f"  noticed: {one}", flush=True)
+        self._told = len(self._noticed.things)
 
     def _look(self) -> dict[str, tuple[str, int]]:
         """The containers of driver and supervisor: id and restarts, by pod and container."""
@@ -222,6 +225,19 @@ class Soak:
                 raise TestbedError(f"{error}: {files} files are left") from error
         with self._noticing():
             self._intruder.leave(is_last=True)
+
+
+def _ours(lives: Mapping[str, tuple[str, int]]) -> list[flat.Ours]:
+    """The containers of driver and supervisor that run, of those that _look returns."""
+    found = []
+    for name, (container, _) in sorted(lives.items()):
+        with suppress(ValueError):  # it has ended just now
+            found.append(flat.Ours.find(name.partition("/")[2], container))
+    return found
+
+
+def _now() -> str:
+    return time.strftime("%H:%M:%S")
 
 
 def _left_at_the_end(node: InstalledNode) -> list[str]:
