@@ -91,7 +91,7 @@ class _Maker:
 
 def _unknown_fields(make: _Maker) -> Odd:
     known = gpu_config(strategy="MPS", mpsConfig={"defaultActiveThreadPercentag": 50})
-    return make.each(make.one(known), make.one(known | {"sharin": {}, "": 1}), make.one({}))
+    return make.each(make.one(known), make.one(known | {"share": {}, "": 1}), make.one({}))
 
 
 def _huge_configs(make: _Maker) -> Odd:
