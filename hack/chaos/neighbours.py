@@ -23,8 +23,8 @@ from chaos.workloads import MIG_CLASS, NAMESPACE, SHARE_CLASS
 MOST_S = 45.0
 """Seconds that no start may need: after a failure a kubelet tries again in a minute or more."""
 
-_LEAST_S = 20.0
-"""Seconds that every start may need: a busy machine starts some pods in ten, hostile or not."""
+_LEAST_S = 30.0
+"""Seconds that every start may need: a busy machine starts some pods in twenty, hostile or not."""
 
 _FACTOR = 5.0
 _BACK_S = 20.0
