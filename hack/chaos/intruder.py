@@ -4,6 +4,7 @@ What it asks of the API server it asks by the token of its ServiceAccount, which
 namespace. Only what is done inside of its container is brought there by the cluster's admin.
 """
 
+import itertools
 import os
 import random
 import signal
@@ -31,7 +32,8 @@ from chaos.workloads import SHARE_CLASS
 
 NAMESPACE = "hostile"
 MATE, LOUD = "mate", "loud"
-"""Pods of the hostile tenant that stay: one keeps its shared MPS domain, the other floods."""
+"""Pods of the hostile tenant beside those that attack: one after another keeps its shared MPS
+domain, and one floods."""
 
 FLOOD_S = 100.0
 """Seconds of a flood: longer than a kubelet takes to give up a container whose probes fail."""
@@ -57,6 +59,8 @@ class Intruder:
         self.domain = f"shared_{shared}"
         """The MPS domain in which its pods with shares are."""
 
+        self._mate = ""
+        self._numbers = itertools.count(1)
         self.did: Counter[str] = Counter()
         """How often each attack and act came, and what came of it."""
 
@@ -68,11 +72,19 @@ class Intruder:
         account = f"--serviceaccount={NAMESPACE}:default"
         self._node.cluster.kubectl(*words, account, "--namespace", NAMESPACE)
         self._api = self._as_tenant()
-        self._make(self._share | {"metadata": {"name": MATE}}, pod_of(MATE, MATE))
         loud = pod_of(LOUD)
         loud["spec"] |= attackers_pod(**_LIMITS)
         self._make(loud)
-        wait_running(self._api, NAMESPACE, (MATE, LOUD), timeout=120)
+        wait_running(self._api, NAMESPACE, (LOUD,), timeout=120)
+        self.relieve_mate()
+
+    def relieve_mate(self) -> None:
+        """Put another mate in the place of the one before: what is of no member then, can go."""
+        before, self._mate = self._mate, f"{MATE}-{next(self._numbers)}"
+        self._make(self._share | {"metadata": {"name": self._mate}}, pod_of(self._mate, self._mate))
+        wait_running(self._api, NAMESPACE, (self._mate,), timeout=120)
+        for kind in ("Pod", "ResourceClaim") if before else ():
+            self._api.delete(kind, before, NAMESPACE)
 
     def flood(self, name: str, stopping: threading.Event) -> None:
         """Make a flood again and again until told to stop."""
@@ -102,7 +114,7 @@ class Intruder:
 
     def leave(self, *, is_abrupt: bool = False, is_last: bool = False) -> None:
         """Delete pods and claims, in the end those too that stay, and wait until they are gone."""
-        kinds, stay = ("Pod", "ResourceClaim"), set() if is_last else {MATE, LOUD}
+        kinds, stay = ("Pod", "ResourceClaim"), set() if is_last else {self._mate, LOUD}
         for kind in kinds:
             for name in {*self._names(kind)} - stay:
                 self._api.delete(kind, name, NAMESPACE, grace=0 if is_abrupt else None)

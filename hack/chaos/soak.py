@@ -42,6 +42,11 @@ _CALM_STARTS = 4
 _BACK_S = 60.0
 """Seconds until nothing is left of claims that are gone: what failed is tried again every ten."""
 
+_RELIEFS, _LOOK_S = 4, 70.0
+"""How often another mate comes in the end, and for how many seconds /dev/shm is looked at then:
+the supervisor looks each minute, and a file may be of all who were members when it was first seen.
+"""
+
 _LEFT_FILES = 64
 """Files that a shared domain's tmpfs may have with nobody in it who writes: the daemon's own."""
 
@@ -154,6 +159,7 @@ class Soak:
             print(f"{_now()} {turn}", flush=True)
             with self._noticing():
                 self._intruder.take(turn)
+                self._intruder.relieve_mate()
             self._check()
             self._report.turns = turn.number
             self._report.seconds = time.monotonic() - began
@@ -218,11 +224,14 @@ class Soak:
             return found.f_files - found.f_ffree <= _LEFT_FILES and used < 2**20
 
         with self._noticing():
-            try:
-                wait_until(emptied, "the shared domain's /dev/shm to be emptied", timeout=_BACK_S)
-            except TestbedError as error:
+            for _ in range(_RELIEFS):
+                self._intruder.relieve_mate()
+                with suppress(TestbedError):
+                    wait_until(emptied, "its files to go", timeout=_LOOK_S)
+                    break
+            else:
                 files = found.f_files - found.f_ffree
-                raise TestbedError(f"{error}: {files} files are left") from error
+                self._noticed.add(f"{files} files of tenants that left are in /dev/shm for good")
         with self._noticing():
             self._intruder.leave(is_last=True)
 

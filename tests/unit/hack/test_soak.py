@@ -68,7 +68,7 @@ def test_no_two_tenants_need_a_gpu_of_each_other() -> None:
     assert MOST_S < 60
 
 
-@pytest.mark.parametrize("row", FLAT)
+@pytest.mark.parametrize("row", [row for row in FLAT if "tmpfs" not in row])
 def test_what_grows_from_the_second_quarter_to_the_last_is_seen(row: str) -> None:
     samples: list[Sample] = [
         FLAT | {row: FLAT[row] * (1 + number / 5) + 20 * number} for number in range(60)
@@ -86,7 +86,7 @@ def test_what_grows_while_it_warms_up_or_once_alone_is_not(row: str) -> None:
     assert table(samples, LONG)[1] == []
 
 
-def test_the_machine_is_judged_in_long_soaks_only() -> None:
+def test_memory_is_judged_in_long_soaks_only() -> None:
     samples: list[Sample] = [FLAT | {"machine: Slab, MiB": 100.0 * number} for number in range(40)]
     lines, wrong = table(samples, 180)
     assert wrong == []
