@@ -74,9 +74,11 @@ def check_manifest(text: str) -> FileReport:
                 looked_at += objects.is_looked_at(one)
                 findings += _of_object(document, one, path)
             for ours in _by_object(_configs(document.value, ())):
-                configs += sum(one.ours for one in ours)
-                for one in ours:
-                    findings += (_finding(document, one, problem) for problem in _problems(one))
+                configs += sum(config.ours for config in ours)
+                for config in ours:
+                    findings += (
+                        _finding(document, config, problem) for problem in _problems(config)
+                    )
                 findings += (_finding(document, *found) for found in _in_vain(ours))
             for subject, wrongs in _node_configs(document):
                 configs += 1

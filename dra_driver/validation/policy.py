@@ -118,7 +118,7 @@ def _check_kinds(found: Checks) -> None:
             f"\n|| (has(it.firstAvailable) && it.firstAvailable.all(one, one.{is_one}))"
         )
         named = (
-            f"{_OPAQUE}.map(it, {_IS_OURS} &&\n"
+            f"{OPAQUE}.map(it, {_IS_OURS} &&\n"
             f"it.?opaque.?parameters.?kind.orValue(null) == {literal(kind)},\n"
             "it.?requests.orValue([]))"
         )
