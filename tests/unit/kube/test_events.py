@@ -22,7 +22,7 @@ def test_an_event_names_its_object_its_reporter_and_its_time() -> None:
     assert event() == {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"name": "claim.1886caf21ca08a70", "namespace": "default"},
+        "metadata": {"name": "claim.1886caf21ca08dd8", "namespace": "default"},
         "type": "Warning",
         "reason": "Died",
         "action": "Restarting",
@@ -55,6 +55,19 @@ def test_what_is_too_long_is_cut_and_stays_text() -> None:
 def test_events_of_one_object_have_names_of_their_own() -> None:
     later = TIME + timedelta(microseconds=1)
     assert event(time=later)["metadata"]["name"] != event()["metadata"]["name"]
+
+
+def test_events_of_a_pod_and_of_a_claim_of_its_name_have_names_of_their_own() -> None:
+    claim = Regarding(
+        api_version="resource.k8s.io/v1",
+        kind="ResourceClaim",
+        namespace="default",
+        name="claim",
+        uid="uid",
+    )
+    what = Happening(reason="Died", action="Restarting", note="it died", time=TIME)
+    made = warning_event(claim, what, NODE)
+    assert made["metadata"] != event()["metadata"]
 
 
 def test_a_long_node_name_is_cut() -> None:
