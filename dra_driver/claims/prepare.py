@@ -71,6 +71,9 @@ class PrepareTiming:
     longest_in_use: float = 300.0
     """For processes that still use a claim's MIG device to keep its pod, over all calls."""
 
+    read_timeout: float = 10.0
+    """For one answer of the API server: if a connection is dead, the next may not be."""
+
     repeat_timeout: float = 2.0
     """For the API server, when the answer is known already."""
 
@@ -292,9 +295,8 @@ class ClaimPreparer:
         return self._prepare(claim, record, end)
 
     def _read(self, ref: ClaimRef, end: float, known: ClaimRecord | None) -> Claim:
-        timeout = max(0.1, end - self._clock())
-        if known:
-            timeout = min(timeout, self._timing.repeat_timeout)
+        longest = self._timing.repeat_timeout if known else self._timing.read_timeout
+        timeout = min(max(0.1, end - self._clock()), longest)
         try:
             found = self._api.get_claim(ref.namespace, ref.name, timeout=timeout)
         except NotFoundError as error:

@@ -230,11 +230,12 @@ class ShareConfigs:
                 state = ShareConfigState(
                     config=config, origin=look.choice.origin, problem=None, is_known=True
                 )
-        self._state = state
-        self._looked.set()
         if state != before:
             self._untold = (state.problem, state.origin) if state.problem else None
             _log_change(before, state)
+        self._state = state
+        self._looked.set()
+        if state != before:
             self._on_change()
 
     def _before(self, state: ShareConfigState) -> ShareConfigState:

@@ -108,7 +108,7 @@ def test_the_api_server_takes_it_and_holds_what_was_asked(
     cards = data.draw(gpus())
     record = data.draw(claims(cards))
     node = make.inventory(*cards, driver_version=data.draw(texts))
-    wanted = entries(record, node, lambda _: said)
+    wanted = entries(record, node, lambda _record, _device: said)
     old = claim_object(record)
     body = applied(record.ref, wanted, (), NOW)
     new = merged(old, body, manager="driver", force=False)

@@ -117,7 +117,9 @@ def test_the_command_finds_what_the_driver_refuses(value: dict[str, Any]) -> Non
         assert found == []
     else:
         assert found
-        assert said.startswith("; ".join(found[:10]))
+        # The command names them in the order of the file, and the driver ten of them.
+        named = sum(one in said for one in found)
+        assert named == len(found) if len(found) <= 10 else named >= 10
 
 
 def repeated(line: str, count: int) -> str:

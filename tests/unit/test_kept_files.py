@@ -21,6 +21,8 @@ OTHERS = {
     "claims/locks.py": "locks: without content",
     "claims/takeover.py": "NVIDIA's checkpoint, without the claims that were taken over",
     "claims/metadata_files.py": "for containers: written again from claims' records, not read here",
+    "bench/scratch.py": "marks of scratch folders: true while they are locked",
+    "kubelet/rivals.py": "when the kubelet registered which driver: true while that one listens",
     "files.py": "how every file is written",
     "mps/files.py": "how every file of MPS is written",
     "mps/lock.py": "the supervisor's lock: what it says is true while it is held",

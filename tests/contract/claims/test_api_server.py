@@ -1,6 +1,7 @@
 """Prepare and reconcile with the real client, against an API server over real HTTP."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.reconcile import ReconcileTiming
 from dra_driver.errors import ConflictError, NotFoundError, TransientError
 from dra_driver.kube.kubeconfig import from_kubeconfig
-from worlds.driver import Driver
+from worlds.driver import FAST, Driver
 
 UID = ClaimUid("11111111-0000-4000-8000-000000000000")
 REF = ClaimRef(uid=UID, namespace="default", name="claim")
@@ -57,6 +58,20 @@ def test_a_server_in_trouble_is_asked_again(
 ) -> None:
     server.fail("get", times=2, **fault)
     assert len(driver.prepare(REF)) == 1
+
+
+def test_an_answer_that_is_lost_is_asked_for_again_in_the_same_call(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    client = from_kubeconfig(server.write_kubeconfig(tmp_path / "kubeconfig"))
+    driver = Driver(tmp_path, reader=client, timing=replace(FAST, read_timeout=0.2))
+    lost = server.fail("get", delay=60.0)
+    try:
+        assert len(driver.prepare(REF)) == 1
+    finally:
+        driver.close()
+        client.close()
+    assert lost.times == 0
 
 
 def test_a_server_that_is_down_is_an_error_but_not_for_a_prepared_claim(
