@@ -22,6 +22,8 @@ from local_cluster.state import Cluster, Ports
 SIOCSIFADDR = 0x8916
 SIOCSIFNETMASK = 0x891C
 SIOCSIFFLAGS = 0x8914
+SIOCSIFHWADDR = 0x8924
+SIOCGIFHWADDR = 0x8927
 SIOCBRADDBR = 0x89A0
 SIOCBRDELBR = 0x89A1
 IFF_UP = 0x1
@@ -94,6 +96,11 @@ def create_bridge(cluster: Cluster) -> None:
     with _control() as control:
         if not (NET_CLASS / name).exists():
             fcntl.ioctl(control, SIOCBRADDBR, name.encode() + b"\0")
+        # A bridge whose address nobody has set takes the lowest of its ports': with each pod that
+        # comes or goes it could change, and what other pods send to the node is lost until they
+        # ask for it again.
+        address = fcntl.ioctl(control, SIOCGIFHWADDR, struct.pack("16s24x", name.encode()))
+        fcntl.ioctl(control, SIOCSIFHWADDR, address)
         fcntl.ioctl(control, SIOCSIFADDR, _address_request(name, cluster.node_ip))
         fcntl.ioctl(control, SIOCSIFNETMASK, _address_request(name, "255.255.255.0"))
         fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sh14x", name.encode(), IFF_UP))
