@@ -182,7 +182,7 @@ class Transaction:
         return self._cleanup.forget(record, left)
 
     def _note_release(self, record: ClaimRecord) -> None:
-        # What is half undone is not prepared: whoever comes then must not take it for that.
+        # What is half undone is not prepared, and must not be taken for that.
         if record.state is not RecordState.RELEASED:
             self._records.note_release(record.ref.uid)
 

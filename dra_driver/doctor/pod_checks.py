@@ -123,7 +123,7 @@ def _container(
     if container.waits in _OF_CONFIG:
         return error(
             f"{what}: {container.waits}: {_cut(container.message)}",
-            f"make what it names; kubectl describe pod {where} has its events",
+            f"create what it names; kubectl describe pod {where} has its events",
         )
     ended = container.ended
     if ended is None or ended.at is None:

@@ -96,7 +96,7 @@ class Health:
             return self._fault
 
     def _try(self) -> str:
-        """Return what is wrong, or nothing. Channels are made anew: no back-off hides a socket."""
+        """Return what is wrong, or nothing. Channels are new each time, without a back-off."""
         try:
             with grpc.insecure_channel(f"unix:{self._paths.registration}") as channel:
                 registration = pluginregistration_v1_pb2_grpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]

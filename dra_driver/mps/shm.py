@@ -1,7 +1,7 @@
 """Prunes the /dev/shm of a shared domain: what claims have left there that are gone.
 
 In: the folder, and the claims that have joined the domain, at each look. Out: fewer files. A file,
-link, socket, FIFO or folder may be the work of whoever was a member when it was first seen, or was
+link, socket, FIFO or folder may be the work of all who were members when it was first seen, or was
 seen to have changed. It goes when all of these have left: a folder once it is empty, and a plain
 file once no process on the node has it open or mapped, which a lease on it tells (fcntl(2),
 F_SETLEASE): the kernel gives one only for a file that nobody else has open, in whichever container.
@@ -57,7 +57,7 @@ class ShmPruner:
         Args:
             folder: the tmpfs.
             members: returns the claims that have joined. Asked before, for who has left, and again
-                after all was seen: whoever has made something had joined before, or has left since.
+                after all was seen: who has made something had joined before, or has left since.
 
         Raises:
             StateError: the members cannot be read.

@@ -22,7 +22,7 @@ _NAME = literal(f"(?i)^{NAME}$")
 _LITERAL = literal(f"(?i){LITERAL}")
 
 _YAML = """\
-# Warns whoever creates or changes a claim, claim template or DeviceClass with a config for, or a
+# Warns those who create or change a claim, claim template or DeviceClass with a config for, or a
 # selector of, a driver whose name is nearly {driver}, such as gpu.nvidia.org: it would match
 # nothing of this driver's, and nobody would say so. Nothing is refused.
 #
