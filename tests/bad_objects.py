@@ -60,7 +60,7 @@ BAD_OBJECTS = (
             "driverName: gpu.resource.nvidia.com\n"
         ),
         errors=(
-            (2, "kind: resource.k8s.io has had no ResourceClass since v1alpha3: write a DeviceC"),
+            (2, "kind: resource.k8s.io has had no ResourceClass since v1alpha3: write a "),
         ),
     ),
     BadObject(
@@ -167,7 +167,7 @@ BAD_OBJECTS = (
             "  containers:\n  - name: c\n    image: i\n"
             "    resources: {limits: {nvidia.com/gpu: 500m}}\n"
         ),
-        errors=((8, "spec.containers[0].resources.limits: nvidia.com/gpu must be a whole numbe"),),
+        errors=((8, "spec.containers[0].resources.limits: nvidia.com/gpu must be a whole"),),
     ),
     BadObject(
         name="request-without-limit",
