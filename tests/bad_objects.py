@@ -59,9 +59,7 @@ BAD_OBJECTS = (
             "apiVersion: resource.k8s.io/v1alpha2\nkind: ResourceClass\nmetadata: {name: c}\n"
             "driverName: gpu.resource.nvidia.com\n"
         ),
-        errors=(
-            (2, "kind: resource.k8s.io has had no ResourceClass since v1alpha3: write a "),
-        ),
+        errors=((2, "kind: resource.k8s.io has had no ResourceClass since v1alpha3: write a "),),
     ),
     BadObject(
         name="claim-of-v1beta1",
