@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from testbed import mps
 from testbed.api import ApiStatusError, Object
-from testbed.claims import claim
+from testbed.claims import allocation, claim
 from testbed.cluster import COMMAND
 from testbed.commands import run, wait_until
 from testbed.driver import DRIVER_NAME
@@ -268,6 +268,18 @@ def test_where_the_chart_has_the_file_such_a_pod_waits_and_holds_no_share(
     for other in others:
         scene.delete(other)
     assert len(scene.api.all("ResourceClaim", NAMESPACE)) == len(claims)
+
+
+@pytest.mark.usefixtures("single_shares")
+def test_who_sees_all_shares_by_admin_access_takes_none_and_is_not_refused(shares: Shares) -> None:
+    kubectl, name = shares.node.cluster.kubectl, "admins"
+    kubectl("create", "namespace", name)
+    kubectl("label", "namespace", name, "resource.kubernetes.io/admin-access=true")
+    shares.node.cluster.api.create(claim("all", allocationMode="All", adminAccess=True), name)
+    names = [f"gpu-0-share-{index}-of-4" for index in range(2)]
+    status = {"status": allocation(shares.node.cluster.node, *names, admin_access=True)}
+    shares.node.cluster.api.patch("ResourceClaim", "all", status, name, "/status")
+    kubectl("delete", "namespace", name, "--wait=false")
 
 
 def test_whole_gpus_are_offered_beside_their_shares_where_that_costs_the_scheduler_little(
