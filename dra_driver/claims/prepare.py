@@ -27,6 +27,7 @@ from dra_driver.claims.devices import (
 from dra_driver.claims.holdings import Rival
 from dra_driver.claims.leftovers import gpus_of
 from dra_driver.claims.locks import NodeLocks
+from dra_driver.claims.memory_parts import parts_of
 from dra_driver.claims.model import Claim, ClaimRef, ClaimUid, PreparedDevice, parse_claim, uid_of
 from dra_driver.claims.node import NodeClaims
 from dra_driver.claims.record import ClaimRecord, PendingCleanup, RecordState
@@ -45,6 +46,7 @@ from dra_driver.errors import (
     TransientError,
     UnavailableError,
 )
+from dra_driver.sharing.enforcement import Means
 
 log = structlog.get_logger()
 
@@ -325,7 +327,8 @@ class ClaimPreparer:
                 record = self._transaction.mend(record)
                 self._transaction.restore(record)
         except (DeviceError, TransientError) as error:
-            if not self._specs.files.exists(uid):
+            # Limits of control groups may be gone, and no container starts without.
+            if not self._specs.files.exists(uid) or _is_limited(record):
                 raise
             log.warning("spec left as it was", claim=str(record.ref), reason=str(error))
         self._transaction.wait_ready(record, deadline=end, given_up=lambda: self._is_given_up(uid))
@@ -445,6 +448,11 @@ def _facts(record: ClaimRecord) -> dict[str, object]:
         "claim_uid": record.ref.uid,
         "devices": [device.name for device in record.devices],
     }
+
+
+def _is_limited(record: ClaimRecord) -> bool:
+    """Tell whether control groups limit memory of a claim."""
+    return any(part.by is Means.CONTROL_GROUPS and part.mib for _, part in parts_of(record))
 
 
 def _asked_pause(error: TransientError) -> float:

@@ -293,14 +293,13 @@ class Shares:
         self._memory.ensure(memory_part(plan), mend=True)
 
     def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
-        """Check that memory is limited, and wait until the domain's daemon serves clients.
+        """Wait until the domain's daemon serves clients; `apply` and `ensure` limit memory.
 
         Raises:
             DeviceError: several attempts to start the daemon have failed, it is not ready in time,
                 or no supervisor runs.
-            TransientError: it was given up, or memory is not limited.
+            TransientError: it was given up.
         """
-        self._memory.ensure(memory_part(plan), mend=False)
         domain = _domain_of(plan)
         if domain is not None:
             end = min(deadline, self._clock() + self._ready_seconds)

@@ -1,0 +1,21 @@
+"""Two claims of one pod that are prepared at the same time."""
+
+import time
+from dataclasses import replace
+
+from dra_driver.claims.model import ClaimRef, ClaimUid
+from dra_driver.claims.record import RecordState
+from worlds.limited_node import LimitedNode, share
+
+
+def test_one_whose_limit_is_yet_to_be_set_makes_the_other_no_trouble(node: LimitedNode) -> None:
+    pod, _ = node.pod()
+    ref = node.claim_of(pod, share(0))
+    node.driver.prepare(ref)
+    claims = node.driver.claims
+    record = claims.records.read(ref.uid)
+    assert record is not None
+    other = ClaimRef(namespace="default", name="other", uid=ClaimUid("other-uid"))
+    claims.records.write(replace(record, ref=other, state=RecordState.PREPARING))
+    claims.ownership.mark(node.uuid(0), other.uid)
+    claims.transaction.wait_ready(record, deadline=time.monotonic(), given_up=lambda: False)
