@@ -25,6 +25,7 @@ def create(api: Api, text: str) -> None:
     value = yaml.safe_load(text)
     kind = value["kind"]
     group = GROUPS.get(kind, f"/apis/{value['apiVersion']}")
+    api.request("GET", group)  # of a version that is not served it reads no body that is sent
     scope = "" if kind in CLUSTER_WIDE else f"/namespaces/{NAMESPACE}"
     plural = f"{kind.lower()}{'es' if kind.endswith('Class') else 's'}"
     path = f"{group}{scope}/{plural}?dryRun=All&fieldValidation=Strict"
