@@ -101,8 +101,8 @@ VALUES = st.sampled_from(
 @given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES, st.booleans()), max_size=3))
 def test_both_refuse_the_same_pods(changes: list[tuple[tuple[Any, ...], object, bool]]) -> None:
     pod = copy.deepcopy(OBJECT)
-    for path, new, beside in changes:
-        parent = pod
+    for path, value, beside in changes:
+        new, parent = copy.deepcopy(value), pod
         for part in path[:-1]:
             parent = parent[part] if _has(parent, part) else {}
         if isinstance(parent, dict):

@@ -21,6 +21,7 @@ from dra_driver.mps.domain import Domain, DomainDevice, DomainId, Status
 from dra_driver.mps.domain_worker import WorkerTiming
 from dra_driver.mps.files import DomainPaths, MpsFiles
 from dra_driver.mps.lifecycle import SupervisorContext
+from dra_driver.mps.lock import holder_of
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.mps.supervisor import Supervisor
@@ -33,6 +34,10 @@ Step = Callable[[DomainId, str], None]
 
 def no_step(domain: DomainId, name: str) -> None:
     """Pass every step."""
+
+
+_SECONDS_TO_LOCK = 5.0
+"""What a supervisor gets that may not take it at all, as a test has it."""
 
 
 @contextmanager
@@ -82,8 +87,11 @@ class MpsDomains:
     def supervised(
         self, step: Step = no_step, timing: WorkerTiming = QUICK, *, modes: bool = True
     ) -> Iterator[Supervisor]:
-        """Run a supervisor in this process."""
+        """Run a supervisor in this process. A driver knows that it runs by its lock."""
         with running(self.supervisor(step, timing, modes=modes)) as supervisor:
+            end = time.monotonic() + _SECONDS_TO_LOCK
+            while holder_of(self.files.lock) is None and time.monotonic() < end:
+                time.sleep(0.005)
             yield supervisor
 
     def uuid(self, minor: int) -> str:

@@ -17,7 +17,6 @@ from dra_driver.errors import DeviceError, TransientError
 from dra_driver.mps import mounts, processes
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, State, decode_status
 from dra_driver.mps.domain_worker import WorkerTiming
-from dra_driver.mps.lock import holder_of
 from dra_driver.mps.record import DomainRecord, write_record
 from dra_driver.mps.supervisor import Supervisor
 from dra_driver.simulator.layout import Fact
@@ -305,7 +304,6 @@ def test_a_domain_that_a_newer_driver_asks_for_is_left_as_it_is(mps: MpsDomains,
         mps.ready(other)  # written later, so the first was seen
     with capture_logs() as second:
         run(mps.supervised())
-        eventually(lambda: holder_of(mps.files.lock), "the supervisor")
         mps.gone(other)
 
     assert (desired.read_bytes(), status.read_bytes()) == (asked, said)
