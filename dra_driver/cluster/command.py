@@ -1,24 +1,25 @@
 """`dra-driver status --cluster`: asks the API server for what the cluster offers, and shows it.
 
-In: how to reach the API server, and which node is asked about. Out: the text to print. Two lists
-are read, page by page, and nothing is written. Slices are asked for by driver and node, claims are
-not, because the API selects them by name and namespace only. They come second, so that of what
-happens between the two lists nothing that is given out counts as free.
+In: how to reach the API server, and which node is asked about. Out: the text to print. Slices,
+claims and events are read, page by page, and nothing is written. Slices are asked for by driver and
+node, claims are not, because the API selects them by name and namespace only. They come second, so
+that of what happens between the two lists nothing that is given out counts as free.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from dra_driver.cluster.allocations import allocations_in
 from dra_driver.cluster.pools import read_pools
+from dra_driver.cluster.refusals import Reads, refusals
 from dra_driver.cluster.usage import ClusterUsage, usage_of
 from dra_driver.cluster.view import report, table
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import SetupError
 from dra_driver.kube.connect import connect
-from dra_driver.kube.resource import RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dra_driver.kube.resource import RESOURCE_CLAIMS, RESOURCE_SLICES
 
 _TIMEOUT_SECONDS = 30.0
 """For connecting and for each wait for bytes of a page."""
@@ -26,7 +27,7 @@ _TIMEOUT_SECONDS = 30.0
 _SLICES_OF_A_PAGE = 100
 """A slice has up to 64 devices, and is then some 50 KiB."""
 
-_CLAIMS_OF_A_PAGE = 500
+_PAGE = 500
 """As kubectl has it."""
 
 
@@ -47,16 +48,6 @@ class Question:
     output: Literal["table", "wide", "json"]
 
 
-class Lists(Protocol):
-    """What is needed of an API server."""
-
-    def each(
-        self, resource: Resource, *, query: Mapping[str, str], page: int, timeout: float
-    ) -> Iterator[dict[str, object]]:
-        """Yield all objects of a kind, of all namespaces, `page` of them with each request."""
-        ...
-
-
 def shown(question: Question, *, environment: Mapping[str, str]) -> str:
     """Return what is to be printed.
 
@@ -75,7 +66,7 @@ def shown(question: Question, *, environment: Mapping[str, str]) -> str:
     )
 
 
-def look(api: Lists, *, node: str) -> ClusterUsage:
+def look(api: Reads, *, node: str) -> ClusterUsage:
     """Return what is offered, used and free on one node, or with an empty name on all.
 
     Raises:
@@ -94,14 +85,16 @@ def look(api: Lists, *, node: str) -> ClusterUsage:
     if not pools:
         raise SetupError(_nothing_published(node))
     asked = {pool.name for pool in pools}
-    claims = api.each(RESOURCE_CLAIMS, query={}, page=_CLAIMS_OF_A_PAGE, timeout=_TIMEOUT_SECONDS)
+    claims = api.each(RESOURCE_CLAIMS, query={}, page=_PAGE, timeout=_TIMEOUT_SECONDS)
     allocations = [
         one
         for claim in claims
         for one in allocations_in(claim, DRIVER_NAME)
         if not node or one.pool in asked
     ]
-    return usage_of(pools, allocations)
+    pods = [(one.claim.partition("/")[0], user) for one in allocations for user in one.users]
+    refused = refusals(api, pods, page=_PAGE, timeout=_TIMEOUT_SECONDS)
+    return replace(usage_of(pools, allocations), refused=refused)
 
 
 def _nothing_published(node: str) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from dra_driver.cluster.allocations import Allocation
 from dra_driver.cluster.consumption import NOTHING_CONSUMED, CapacityUsage, Consumed
 from dra_driver.cluster.pools import Amounts, Device, Pool
+from dra_driver.cluster.refusals import Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +91,12 @@ class ClusterUsage:
     Attributes:
         pools: by node and name.
         stray: what claims have of pools that are not published at all.
+        refused: pods that have devices and do not start.
     """
 
     pools: tuple[PoolUsage, ...]
     stray: tuple[Allocation, ...]
+    refused: tuple[Refusal, ...] = ()
 
 
 def usage_of(pools: Iterable[Pool], allocations: Iterable[Allocation]) -> ClusterUsage:

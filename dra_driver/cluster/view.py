@@ -101,6 +101,7 @@ def report(found: ClusterUsage) -> str:
         "poolsNotPublished": [
             {"pool": each.pool, **_allocation_json(each)} for each in found.stray
         ],
+        "refused": [{"pod": one.pod, "why": one.why} for one in found.refused],
     }
     return json.dumps(document, indent=2) + "\n"
 
@@ -178,6 +179,7 @@ def _sections(found: ClusterUsage) -> dict[str, list[str]]:
         "allocated, but no longer published": [
             f"{where} {each.device}: claim {each.claim}" for where, each in gone
         ],
+        "have devices and do not start": [f"pod {one.pod}: {one.why}" for one in found.refused],
         "without devices": [
             _place(one) for one in found.pools if one.pool.problem is None and not one.resources
         ],

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from dra_driver.cluster.fields import full_name, mapping, text
+from dra_driver.cluster.refusals import PodName, refusals
 from dra_driver.errors import ApiError, NotFoundError, SetupError
 from dra_driver.explain.answers import Cluster, NodeAnswer, answer_on
 from dra_driver.explain.demand import Demand, of_claim, of_pod, selectors_by_class
-from dra_driver.explain.fields import full_name, mapping, text
 from dra_driver.explain.nodes import Node, obstacles
 from dra_driver.explain.offer import Slice, TaintRule, read_slice
 from dra_driver.explain.pools import Offer
-from dra_driver.explain.refusals import refusals
 from dra_driver.explain.search import Rules
 from dra_driver.explain.summary import findings
 from dra_driver.explain.taken import Taken
@@ -87,13 +87,32 @@ def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanatio
         taken=Taken.by(claims.values()),
     )
     answers = tuple(answers_to(demand, cluster))
-    refused = refusals(api, demand, answers, page=_PAGE, timeout=_TIMEOUT_SECONDS)
+    pods = (*_own(demand), *_holders(answers))
+    refused = refusals(api, pods, page=_PAGE, timeout=_TIMEOUT_SECONDS)
     return Explanation(
         demand=demand,
         answers=answers,
         findings=tuple(findings(demand, answers)),
         refused=refused,
     )
+
+
+def _own(demand: Demand) -> Iterator[PodName]:
+    for claim in demand.allocated:
+        namespace = claim.name.partition("/")[0]
+        yield from ((namespace, user) for user in claim.users)
+    metadata = mapping(demand.pod, "metadata")
+    if demand.on_node and metadata:
+        yield text(metadata, "namespace"), text(metadata, "name")
+
+
+def _holders(answers: tuple[NodeAnswer, ...]) -> Iterator[PodName]:
+    for answer in answers:
+        for wish in answer.wishes:
+            for device in wish.devices:
+                for holder in device.reason.holders if device.reason else ():
+                    namespace = holder.claim.partition("/")[0]
+                    yield from ((namespace, user) for user in holder.users)
 
 
 def answers_to(demand: Demand, cluster: Cluster) -> Iterator[NodeAnswer]:

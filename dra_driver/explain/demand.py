@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from dra_driver.claims.model import is_pod_group
 from dra_driver.cluster.allocations import user_of
-from dra_driver.explain.fields import full_name, mapping, text
+from dra_driver.cluster.fields import full_name, mapping, text
 from dra_driver.explain.nodes import Node, selects, term_text
 from dra_driver.explain.wishes import Claim, Request, Wish, claim_of, read_claim, selectors_of
 from dra_driver.slices.pool import Object, objects

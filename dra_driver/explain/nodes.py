@@ -9,7 +9,7 @@ memory, ports, volumes, other pods near by) is not looked at. Pure.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dra_driver.explain.fields import mapping, text, texts
+from dra_driver.cluster.fields import mapping, text, texts
 from dra_driver.slices.pool import Object, objects
 
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"

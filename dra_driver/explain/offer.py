@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dra_driver.cel.selector import Subject
 from dra_driver.cel.values import Semver
-from dra_driver.explain.fields import mapping, nanos, number, quantity, text
+from dra_driver.cluster.fields import mapping, nanos, number, quantity, text
 from dra_driver.explain.nodes import Node, Taint, selects
 from dra_driver.slices.pool import Object, objects
 

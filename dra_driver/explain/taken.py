@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dra_driver.cluster.allocations import Allocation, allocations_in
-from dra_driver.explain.fields import mapping, text
+from dra_driver.cluster.fields import mapping, text
 from dra_driver.explain.offer import DeviceId
 from dra_driver.slices.pool import Object, objects
 

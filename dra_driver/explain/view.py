@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dra_driver.cluster.refusals import Refusal
 from dra_driver.explain.answers import NodeAnswer, WishAnswer, devices_text
 from dra_driver.explain.demand import Allocated, Demand
-from dra_driver.explain.refusals import Refusal
 from dra_driver.explain.summary import Finding, names_text
 from dra_driver.explain.taken import users_text
 from dra_driver.table import aligned

@@ -8,7 +8,7 @@ for exactly one device. Amounts are in billionths of their units. Pure.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dra_driver.explain.fields import full_name, mapping, nanos, number, text, texts
+from dra_driver.cluster.fields import full_name, mapping, nanos, number, text, texts
 from dra_driver.explain.nodes import Toleration
 from dra_driver.slices.pool import Object, objects
 

@@ -52,6 +52,31 @@ def test_nodes_and_resource_names_of_the_whole_cluster(
     assert {entry.verb for entry in api.log} == {"list"}
 
 
+def test_a_pod_that_has_devices_and_does_not_start_is_named_with_the_reason(
+    api: ApiServer, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    in_use(api)
+    why = "NodePrepareResources failed: request gpu asks for 2 of nvidia.com/gpu; ask for 1"
+    pod = {"namespace": "default", "name": "pod", "uid": "pod-uid"}
+    api.put(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": pod, "status": {"phase": "Pending"}},
+        {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"namespace": "default", "name": "pod.1"},
+            "reason": "FailedPrepareDynamicResources",
+            "note": why,
+            "regarding": {"kind": "Pod"} | pod,
+        },
+    )
+    assert main(words) == 0
+    said = f"have devices and do not start:\n  pod default/pod: {why}\n"
+    assert said in capsys.readouterr().out
+    assert main([*words, "--output=json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["refused"] == [{"pod": "default/pod", "why": why}]
+
+
 def test_one_node_alone(
     api: ApiServer, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -169,4 +169,5 @@ def test_programs_get_the_same_as_json() -> None:
         "poolsNotPublished": [
             {"pool": "node-9", "device": "gpu-0", **use, "claim": "default/lost"}
         ],
+        "refused": [],
     }

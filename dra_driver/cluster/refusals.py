@@ -1,20 +1,18 @@
 """Pods that have devices and do not start, because a driver refuses to prepare them.
 
-In: an explanation, and how to ask the API server. Out: those pods among its own and among those
-that are in its way, each with the reason. Rules: the kubelet says it in an event of reason
+In: pods that claims are reserved for, and how to ask the API server. Out: those of them that do not
+start, each with the reason. Rules: the kubelet says it in an event of reason
 FailedPrepareDynamicResources, again at each try; the claim stays allocated all the while, so that
 nobody else gets its devices. Without the permission to read events nothing is said of it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from dra_driver.cluster.fields import mapping, text
 from dra_driver.errors import ApiError, NotFoundError
-from dra_driver.explain.answers import NodeAnswer
-from dra_driver.explain.demand import Demand
-from dra_driver.explain.fields import mapping, text
 from dra_driver.kube.resource import EVENTS, PODS, Resource
 from dra_driver.slices.pool import Object
 
@@ -22,7 +20,8 @@ _REASON = "FailedPrepareDynamicResources"
 _LOOKED_AT = 10
 """So many pods with such events are asked for; each is a request."""
 
-_Pod = tuple[str, str]
+PodName = tuple[str, str]
+"""Its namespace and name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +49,15 @@ class Reads(Protocol):
 
 
 def refusals(
-    api: Reads, demand: Demand, answers: tuple[NodeAnswer, ...], *, page: int, timeout: float
+    api: Reads, asked: Iterable[PodName], *, page: int, timeout: float
 ) -> tuple[Refusal, ...]:
-    """Return the pods that do not start, of those that have what is asked for.
+    """Return the pods that do not start, of these.
 
     Raises:
         UnavailableError: the API server cannot be reached.
     """
-    pods = dict.fromkeys((*_own(demand), *_holders(answers)))
-    said: dict[_Pod, Object] = {}
+    pods = frozenset(asked)
+    said: dict[PodName, Object] = {}
     if pods:
         with suppress(ApiError):
             query = {"fieldSelector": f"reason={_REASON}"}
@@ -74,24 +73,6 @@ def refusals(
             if _still_waits(pod_now, newest):
                 found.append(Refusal(pod=f"{namespace}/{name}", why=text(newest, "note")))
     return tuple(found)
-
-
-def _own(demand: Demand) -> Iterator[_Pod]:
-    for claim in demand.allocated:
-        namespace = claim.name.partition("/")[0]
-        yield from ((namespace, user) for user in claim.users)
-    metadata = mapping(demand.pod, "metadata")
-    if demand.on_node and metadata:
-        yield text(metadata, "namespace"), text(metadata, "name")
-
-
-def _holders(answers: tuple[NodeAnswer, ...]) -> Iterator[_Pod]:
-    for answer in answers:
-        for wish in answer.wishes:
-            for device in wish.devices:
-                for holder in device.reason.holders if device.reason else ():
-                    namespace = holder.claim.partition("/")[0]
-                    yield from ((namespace, user) for user in holder.users)
 
 
 def _still_waits(pod: Object, event: Object) -> bool:
