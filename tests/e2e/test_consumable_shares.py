@@ -242,7 +242,8 @@ def test_two_requests_of_one_claim_are_two_parts_of_the_gpu_and_a_count_of_two_i
     first, second = results(scene, pod)
     assert first["device"] == second["device"] == "gpu-0"
     assert first["shareID"] != second["shareID"]
-    assert environment(scene.node.cluster, pod, "ctr", NAMESPACE)[LIMIT] == f"{gpu}=10240M"
+    # The container uses both requests.
+    assert environment(scene.node.cluster, pod, "ctr", NAMESPACE)[LIMIT] == f"{gpu}=20480M"
     scene.unschedulable(tenant(scene, "counted", {"memory": "1Gi"}, MPS, count=2))
 
 

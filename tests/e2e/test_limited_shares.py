@@ -123,9 +123,8 @@ def test_an_over_asking_container_is_refused_and_its_neighbour_is_not(
     greedy, modest = scene.pod("greedy", limits={GPU: 1}), scene.pod("modest", limits={GPU: 1})
     without = scene.pod("without")
     scene.running(greedy, modest, without)
-    assert re.search(
-        r"gpu-0-share-\d-of-4 .*, enforced by control groups \(NVML\) ", shares.status()
-    )
+    one = rf"gpu-0 +Shares +1 of 4 shares, {share} MiB, enforced by control groups \(NVML\) "
+    assert re.search(one, shares.status())
     assert re.search(rf"gpu-0 +{GPU} .* control groups \(NVML\) ", shares.status())
     assert "gpu-0: persistence mode is off" in shares.status()
 
