@@ -7,10 +7,9 @@ given out counts as free.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from dra_driver.cluster.fields import full_name, mapping, text
-from dra_driver.cluster.refusals import PodName, refusals
+from dra_driver.cluster.refusals import PodName, Reads, refusals
 from dra_driver.errors import ApiError, NotFoundError, SetupError
 from dra_driver.explain.answers import Cluster, NodeAnswer, answer_on
 from dra_driver.explain.demand import Demand, of_claim, of_pod, selectors_by_class
@@ -41,22 +40,6 @@ _SLICES_OF_A_PAGE = 100
 """A slice has up to 64 devices, and is then some 50 KiB."""
 
 _NOT_SERVED = 404
-
-
-class Reads(Protocol):
-    """What is needed of an API server."""
-
-    def get(
-        self, resource: Resource, name: str, *, namespace: str | None = None, timeout: float
-    ) -> dict[str, object]:
-        """Return one object."""
-        ...
-
-    def each(
-        self, resource: Resource, *, query: Mapping[str, str], page: int, timeout: float
-    ) -> Iterator[dict[str, object]]:
-        """Yield all objects of a kind, of all namespaces, `page` of them with each request."""
-        ...
 
 
 def explained(api: Reads, *, kind: str, name: str, namespace: str) -> Explanation:

@@ -150,8 +150,8 @@ class Enforcement(Protocol):
         """Bring it about. Raises ConfigError, DeviceError, TransientError."""
         ...
 
-    def ensure(self, part: MemoryPart, *, mend: bool) -> None:
-        """See to it that it holds; mend it, or raise. Raises DeviceError, TransientError."""
+    def ensure(self, part: MemoryPart) -> None:
+        """See to it that it holds. Raises DeviceError, TransientError."""
         ...
 
     def undo(self, part: MemoryPart) -> None:
@@ -185,7 +185,7 @@ class MpsLimits:
     def apply(self, part: MemoryPart) -> None:
         """Leave it to the domain."""
 
-    def ensure(self, part: MemoryPart, *, mend: bool) -> None:
+    def ensure(self, part: MemoryPart) -> None:
         """Leave it to the domain."""
 
     def undo(self, part: MemoryPart) -> None:
@@ -303,10 +303,10 @@ class ShareMemory:
         if part.by in self._means:
             self._means[part.by].apply(part)
 
-    def ensure(self, part: MemoryPart, *, mend: bool) -> None:
-        """See to it that a part holds: mend it, or raise. Raises DeviceError, TransientError."""
+    def ensure(self, part: MemoryPart) -> None:
+        """See to it that a part holds. Raises DeviceError, TransientError."""
         if part.by in self._means:
-            self._means[part.by].ensure(part, mend=mend)
+            self._means[part.by].ensure(part)
 
     def undo(self, part: MemoryPart) -> None:
         """Take a part back. Raises DeviceError, TransientError."""

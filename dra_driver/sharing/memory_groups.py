@@ -14,7 +14,7 @@ from typing import Protocol
 
 from dra_driver.cdi.model import Edits, Hook
 from dra_driver.devices.model import Gpu, GpuUuid
-from dra_driver.errors import ConfigError, DriverError, TransientError
+from dra_driver.errors import ConfigError, DriverError
 from dra_driver.sharing.enforcement import MIB, DividedDevice, Means, MemoryPart
 
 _LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
@@ -132,25 +132,18 @@ class MemoryGroups:
             self._pods.limit(part.pod, {gpu: self._size(part, gpu)})
             self._pods.refuse_others(gpu)
 
-    def ensure(self, part: MemoryPart, *, mend: bool) -> None:
-        """See to it that the pod's limits are in force: set them anew, or only say so.
+    def ensure(self, part: MemoryPart) -> None:
+        """See to it that the pod's limits are in force: set again those that are not.
 
         Raises:
             DeviceError: NVML refuses, or somebody has more already.
-            TransientError: they are not in force, or NVML is not open at this moment.
+            TransientError: NVML is not open at this moment.
         """
         for gpu in sorted(part.mib):
             size = self._size(part, gpu)
-            holds = self._pods.holds(part.pod, {gpu: size})
-            if mend:
-                if not holds:
-                    self._pods.limit(part.pod, {gpu: size})
-                self._pods.refuse_others(gpu)
-            elif not holds:
-                raise TransientError(
-                    f"the memory limit of pod {part.pod} on {gpu} is not in force, and is set "
-                    "again in a moment"
-                )
+            if not self._pods.holds(part.pod, {gpu: size}):
+                self._pods.limit(part.pod, {gpu: size})
+            self._pods.refuse_others(gpu)
 
     def undo(self, part: MemoryPart) -> None:
         """Bring limits in line with the claims that are left. All GPUs are tried.

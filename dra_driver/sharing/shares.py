@@ -290,7 +290,7 @@ class Shares:
         domain = _domain_of(plan)
         if domain is not None:
             self._members.join(domain, _claim(plan))
-        self._memory.ensure(memory_part(plan), mend=True)
+        self._memory.ensure(memory_part(plan))
 
     def wait_ready(self, plan: SharingPlan, deadline: float, given_up: Callable[[], bool]) -> None:
         """Wait until the domain's daemon serves clients; `apply` and `ensure` limit memory.

@@ -8,15 +8,10 @@ not refused: a driver may have that name.
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.validation.cel import literal
 from dra_driver.validation.near_misses import LITERAL, NAME
-from dra_driver.validation.policy import CHANGED, OPAQUE, line
+from dra_driver.validation.policy import CHANGED, OPAQUE, REQUESTS, line
 
 NEAR_MISSES = "dra-driver-near-misses"
 
-_REQUESTS = (
-    "dyn(object).spec.?devices.?requests\n"  # of a claim
-    ".or(dyn(object).spec.?spec.?devices.?requests)\n"  # of a template
-    ".orValue([])"
-)
 _SELECTORS = "?selectors.orValue([])"
 _NAME = literal(f"(?i)^{NAME}$")
 _LITERAL = literal(f"(?i){LITERAL}")
@@ -89,7 +84,7 @@ def near_miss_policy_yaml() -> str:
         changed=line("      expression", CHANGED),
         drivers=line("      expression", f"{OPAQUE}.map(it, it.?opaque.?driver.orValue(''))"),
         near=line("      expression", near),
-        requests=line("      expression", _REQUESTS),
+        requests=line("      expression", REQUESTS),
         config=line("      messageExpression", config),
         selectors=line("    - expression", selectors),
         selector=line(

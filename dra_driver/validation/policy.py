@@ -27,7 +27,7 @@ OPAQUE = (
     ".or(dyn(object).spec.?config)\n"  # a class
     ".orValue([])"
 )
-_REQUESTS = (
+REQUESTS = (
     "dyn(object).spec.?devices.?requests\n"
     ".or(dyn(object).spec.?spec.?devices.?requests)\n"
     ".orValue([])"
@@ -110,7 +110,7 @@ def policy_checks() -> Checks:
 
 def _check_kinds(found: Checks) -> None:
     """Add that configs are for devices that their requests can get (validation/meant_for.py)."""
-    found.variables.append(Variable(name="requests", expression=_REQUESTS))
+    found.variables.append(Variable(name="requests", expression=REQUESTS))
     for kind, class_name in CLASSES.items():
         is_one = f"deviceClassName == {literal(class_name)}"
         asking = (
