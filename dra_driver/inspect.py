@@ -89,6 +89,7 @@ class Inspect(CommandSettings):
     model_config = SettingsConfigDict(
         env_prefix="inspect_",  # for what is not a setting of the driver, and has no alias
         cli_prog_name="dra-driver inspect",
+        cli_shortcuts={"output": "o"},
     )
 
     output: Literal["table", "yaml", "json"] = Field(

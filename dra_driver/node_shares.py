@@ -297,11 +297,10 @@ class NodeShares:
             gpu=gpu,
             is_mig=part.placement is not None,
             strategy=division.strategy,
-            combines=division.combines,
         )
         try:
             choice = self._memory.choose(device)
-            by, why = choice.words(combines=division.combines), choice.why
+            by, why = choice.condition(), choice.why
         except DriverError as error:
             by, why = None, f"not known: {error}"
         return NotedDevice(

@@ -59,6 +59,7 @@ class ShowStatus(CommandSettings):
     model_config = SettingsConfigDict(
         env_prefix="status_",  # for what is not a setting of the driver, and has no alias
         cli_prog_name="dra-driver status",
+        cli_shortcuts={"output": "o"},
     )
 
     cluster: bool = Field(

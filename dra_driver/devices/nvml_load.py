@@ -64,11 +64,21 @@ def _processes(handle: Any, samples: dict[int, float] | None) -> tuple[GpuProces
                 pid=key[0],
                 kind=kind,
                 memory_bytes=max((int(each) for each in amounts if each is not None), default=None),
-                sm=None if samples is None else samples.get(key[0], 0.0),
+                sm=_busy(kind, samples, key[0]),
                 gpu_instance=key[1],
                 compute_instance=key[2],
             )
     return tuple(found[key] for key in sorted(found, key=lambda key: key[0]))
+
+
+def _busy(kind: ProcessKind, samples: dict[int, float] | None, pid: int) -> float | None:
+    """Return how busy a process is; 0 for one without a sample, as an idle one has none.
+
+    None for a client of MPS without one: its work is counted for its server (docs/hardware.md).
+    """
+    if samples is None:
+        return None
+    return samples.get(pid, None if kind is ProcessKind.MPS else 0.0)
 
 
 def _samples(handle: Any) -> dict[int, float] | None:

@@ -7,6 +7,7 @@ CDI hook program is not one of these: it belongs to the container toolkit (cdi/h
 """
 
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,8 @@ _OTHER_FOLDERS = (
 )
 _FOLDERS = (*PATH_FOLDERS, *_OTHER_FOLDERS)
 
+_ELF = b"\x7fELF"
+
 SEARCHED = ", ".join(_FOLDERS)
 """Where programs are looked for, in words."""
 
@@ -55,14 +58,25 @@ class Program:
 def find_program(root: Path, name: str) -> Program | None:
     """Return the first executable file of this name, None when the root has none.
 
+    A script comes last: it starts the program that lies elsewhere, which a container does not have.
+
     Raises:
         OSError: the root cannot be read.
     """
+    found = list(_programs(root, name))
+    return next((one for one in found if _is_elf(one.path)), found[0] if found else None)
+
+
+def _programs(root: Path, name: str) -> Iterator[Program]:
     for folder in _FOLDERS:
         source = rooted.resolve(root, f"{folder}/{name}")
         if source is not None and _is_executable(rooted.outside(root, source)):
-            return Program(folder=folder, source=source, path=rooted.outside(root, source))
-    return None
+            yield Program(folder=folder, source=source, path=rooted.outside(root, source))
+
+
+def _is_elf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_ELF)) == _ELF
 
 
 def _is_executable(path: Path) -> bool:

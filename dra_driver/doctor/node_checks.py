@@ -23,6 +23,9 @@ from dra_driver.doctor.node_facts import (
 )
 from dra_driver.slices.mig_offer import COST_BEFORE_1_37, KubernetesVersion, has_cheap_counters
 
+_OURSELVES = "dra-driver"
+"""What the driver's process calls itself; it lets go of a GPU whose MIG mode it changes."""
+
 NODE_LABEL = "nvidia.com/dra-driver=true"
 """The label that an admin sets by hand on a node with GPUs."""
 
@@ -130,7 +133,11 @@ def holders(facts: HolderFacts) -> Iterator[Seen]:
             "run doctor on the node, or in a pod that has the node's root mounted (--host-root)",
         )
         return
-    held = {minor: found for minor, found in facts.holders.items() if found}
+    others = {
+        minor: [one for one in found if one.name != _OURSELVES]
+        for minor, found in facts.holders.items()
+    }
+    held = {minor: found for minor, found in others.items() if found}
     for minor, found in held.items():
         yield info(
             f"/dev/nvidia{minor} is open in {listed(found)}",

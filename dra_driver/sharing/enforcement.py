@@ -43,16 +43,11 @@ class Means(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedDevice:
-    """A device of which tenants have shares: the GPU itself, or a MIG device on it.
-
-    `combines` says whether tenants may have several shares, or as large ones as they ask for, and
-    so differ in their limits.
-    """
+    """A device of which tenants have shares: the GPU itself, or a MIG device on it."""
 
     gpu: Gpu
     is_mig: bool
     strategy: ShareStrategy
-    combines: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,19 +57,26 @@ class Choice:
     by: Means
     why: str = ""
 
-    def words(self, *, combines: bool) -> str | None:
-        """Return the means for people; None for nothing.
-
-        Where tenants may have several shares (`combines`), MPS's limits differ between them, and
-        stand in their environment.
-        """
+    def words(self) -> str | None:
+        """Return the means for people; None for nothing."""
         match self.by:
             case Means.CONTROL_GROUPS:
                 return "control groups (NVML)"
             case Means.MPS:
-                return "MPS, while programs keep the driver's variables" if combines else "MPS"
+                return "MPS"
             case Means.NOTHING:
                 return None
+
+    def condition(self) -> str | None:
+        """Return the means and what its limits depend on; None for nothing.
+
+        Any program may put MPS's limit of memory aside for itself, by its environment: where the
+        limit is the daemon's as well (seen on an H100 with R580, docs/hardware.md).
+        """
+        words = self.words()
+        if self.by is Means.MPS:
+            return f"{words}, while programs leave its variables alone"
+        return words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +232,7 @@ class ShareMemory:
             choice = Choice(by=present, why=why)
         if self._said.get(device.gpu.uuid) != choice:
             self._said[device.gpu.uuid] = choice
-            words = choice.words(combines=device.combines) or "nothing"
+            words = choice.condition() or "nothing"
             log.info(
                 "memory enforcement chosen", gpu=device.gpu.uuid, limited_by=words, why=choice.why
             )
@@ -242,9 +244,7 @@ class ShareMemory:
         Raises:
             DeviceError, TransientError, StateError: as for `choose`.
         """
-        device = DividedDevice(
-            gpu=gpu, is_mig=False, strategy=ShareStrategy.TIME_SLICING, combines=True
-        )
+        device = DividedDevice(gpu=gpu, is_mig=False, strategy=ShareStrategy.TIME_SLICING)
         by = self._present(device) or self._best(device).by
         found = self._means[by].caution(gpu) if by in self._means else None
         if found is not None and self._cautions.get(gpu.uuid) != found:

@@ -254,7 +254,7 @@ class Shares:
             settings["pinnedMemoryMiB" if part.by is Means.MPS else "memoryMiB"] = memory
             words.append(f"{memory} MiB")
         words += words_for(plan.changes, device)
-        enforced = part.choice.words(combines=False)
+        enforced = part.choice.words()
         settings["enforcedBy"] = enforced
         if memory is None and part.by is Means.CONTROL_GROUPS:
             words.append("no limit of memory")
@@ -462,7 +462,6 @@ def _divided(unit: ShareUnit) -> DividedDevice:
         gpu=unit.gpu,
         is_mig=not isinstance(unit.share.of, Gpu),
         strategy=unit.share.slot.strategy,
-        combines=_same_for_all(unit) is None,
     )
 
 

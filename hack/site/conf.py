@@ -62,6 +62,7 @@ NAVIGATION = {
         "docs/operations.md",
         "docs/usage.md",
         "docs/choosing.md",
+        "docs/hardware.md",
         "docs/explain.md",
         "docs/works-with.md",
         "docs/health.md",

@@ -92,7 +92,12 @@ class Place:
     def metadata_files(self) -> list[str]:
         """What there is of device metadata: folders and files, as `claim UID/gpu.json`."""
         root = self.data / "device-metadata"
-        return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+        found = (  # by os.walk, which goes on where a folder is gone before it is looked into
+            Path(folder, name)
+            for folder, folders, files in os.walk(root)
+            for name in (*folders, *files)
+        )
+        return sorted(str(path.relative_to(root)) for path in found)
 
     def cdi_files(self) -> list[str]:
         """The names of the driver's CDI specs."""

@@ -58,6 +58,10 @@ def buckets(under: float) -> Series:
 
 UP = 'up{job="dra-driver-metrics",node="n",pod="p"}'
 CONTAINER = 'namespace="a",pod="p",container="c",claim="a/c",gpu="0",device="gpu-0",uuid="u"'
+USED, LIMIT = (
+    f"nvidia_dra_container_gpu_memory_{what}_bytes{{{DRIVER},{CONTAINER}}}"
+    for what in ("used", "limit")
+)
 ERRORS = "nvidia_dra_node_{}_errors_total"
 
 CASES: dict[str, list[Case]] = {
@@ -100,6 +104,14 @@ CASES: dict[str, list[Case]] = {
     "MPSDomainFailed": [
         one("nvidia_dra_mps_domains", f'state="{state}"', "1x20", "1 1 0x20", 6, 4)
         for state in ("failed", "faulted")
+    ],
+    "GPUMemoryAboveLimit": [
+        Case(
+            firing={USED: "900x20", LIMIT: "800x20"},
+            quiet={USED: "900 900 700x20", LIMIT: "800x20"},
+            minute=6,
+            early=4,
+        )
     ],
     "GPUIdleInPod": [
         one("nvidia_dra_container_gpu_processes", CONTAINER, "0x400", "0x300 1 0x90", 370, 300)

@@ -58,6 +58,14 @@ static nvmlReturn_t answer(nvmlFieldValue_t *field, unsigned int value)
     return NVML_SUCCESS;
 }
 
+/* Counters of memory errors have 64 bits, as on an H100 with R580. */
+static nvmlReturn_t answer_long(nvmlFieldValue_t *field, uint64_t value)
+{
+    field->valueType = VALUE_UNSIGNED_LONG_LONG;
+    field->value.ullVal = value;
+    return NVML_SUCCESS;
+}
+
 /* The speed of one link by its generation. */
 static unsigned int link_speed(const struct sim_link *link)
 {
@@ -116,7 +124,8 @@ static nvmlReturn_t read_plain(const struct sim_gpu *gpu, nvmlFieldValue_t *fiel
             return NVML_ERROR_NOT_SUPPORTED;
         if ((ecc && gpu->facts[FACT_ECC_CURRENT] != 1) || (rows && sim_has_instances(gpu)))
             return NVML_ERROR_NOT_SUPPORTED;
-        return answer(field, (unsigned int)value);
+        return ecc || rows ? answer_long(field, (uint64_t)value)
+                           : answer(field, (unsigned int)value);
     }
     return NVML_ERROR_NOT_SUPPORTED;
 }

@@ -4,7 +4,9 @@
  * As the kernel driver does it: PIDs are those of the asker's PID namespace, and a process that is
  * not there is left out without a word; samples of who is busy keep the host's PID. A real driver
  * would tell a container of its own processes, which is not played. A whole GPU in MIG mode is told
- * for all its instances, to root alone, and is not sampled. A process that is idle has no sample.
+ * for all its instances, to root alone, and is not sampled. A process that is idle has no sample,
+ * and a client of MPS neither: its server is sampled in its place. It is in the list of those that
+ * compute as well as in its own (an H100 with R580).
  * Samples are not taken out when they are read: those that are too old come back with the others.
  */
 #define _GNU_SOURCE
@@ -47,7 +49,9 @@ static nvmlReturn_t list_processes(const char *function, nvmlDevice_t device,
     bool seen = sees_processes();
     for (unsigned int i = 0; i < SIM_MAX_PROCESSES && seen; i++) {
         const struct sim_process *process = &sim_state()->processes[i];
-        if (process->kind != kind || !is_on(process, device, &target))
+        bool listed = process->kind == kind ||
+                      (kind == PROCESS_COMPUTES && process->kind == PROCESS_BY_MPS);
+        if (!listed || !is_on(process, device, &target))
             continue;
         if (used < room)
             processes[used] =
@@ -84,7 +88,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t
 /* When the latest sample of a process was taken; 0 if there is none. */
 static uint64_t sampled(const struct sim_process *process)
 {
-    if (process->sm + process->memory_access + process->encoder + process->decoder == 0)
+    if (process->kind == PROCESS_BY_MPS ||
+        process->sm + process->memory_access + process->encoder + process->decoder == 0)
         return 0;
     if (process->sampled_us != 0)
         return process->sampled_us;
@@ -123,7 +128,7 @@ static nvmlReturn_t list_samples(const char *function, nvmlDevice_t device, uint
     *count = used;
     if (used > room)
         return NVML_ERROR_INSUFFICIENT_SIZE;
-    return used > 0 && newer == 0 ? NVML_ERROR_NOT_FOUND : NVML_SUCCESS;
+    return newer == 0 ? NVML_ERROR_NOT_FOUND : NVML_SUCCESS;
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,

@@ -224,7 +224,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device,
     {                                                                                     \
         SIM_TRY(constant(__func__, device, 0, percent));                                  \
         SIM_REQUIRE(period != NULL);                                                      \
-        *period = 167000;                                                                 \
+        *period = 100000;                                                                 \
         return NVML_SUCCESS;                                                              \
     }
 
@@ -242,7 +242,7 @@ IDLE_ENGINE(nvmlDeviceGetDecoderUtilization)
         if (architecture < ARCHITECTURE_TURING)                                           \
             return NVML_ERROR_NOT_SUPPORTED;                                              \
         *percent = 0;                                                                     \
-        *period = 167000;                                                                 \
+        *period = 100000;                                                                 \
         return NVML_SUCCESS;                                                              \
     }
 

@@ -125,6 +125,7 @@ def test_clients_of_mps_are_told_by_themselves_and_once(node: Node) -> None:
     assert [(one.kind, one.memory_bytes) for one in user.processes] == [
         (str(ProcessKind.MPS), 300 * MIB)
     ]
+    assert user.sm is None  # NVML counts the server as busy, and tells of no client's part
 
 
 def test_what_nvml_does_not_know_is_not_made_up(node: Node) -> None:

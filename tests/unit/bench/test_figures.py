@@ -190,6 +190,12 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_report(path) == report()
 
 
+def test_a_report_of_a_real_card_is_read() -> None:
+    found = read_report(Path(__file__).parents[2] / "data/bench/inference-h100.json")
+    assert found.card.name == "NVIDIA H100 80GB HBM3"
+    assert [len(case.tenants) for case in found.cases] == [1, 2, 2, 2, 4, 4, 4, 8, 8, 8]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

@@ -31,6 +31,19 @@ def test_of_two_the_one_that_a_shell_would_run_is_found(tmp_path: Path) -> None:
     assert program.folder == "/usr/local/bin"
 
 
+def test_a_script_that_starts_the_program_elsewhere_comes_last(tmp_path: Path) -> None:
+    script = add(tmp_path, f"/usr/bin/{NVIDIA_SMI}")
+    script.write_text("#!/bin/sh\nexec /usr/local/nvidia/bin/nvidia-smi\n")
+    found = find_program(tmp_path, NVIDIA_SMI)
+    assert found is not None
+    assert found.path == script
+    program = add(tmp_path, f"/usr/local/nvidia/bin/{NVIDIA_SMI}")
+    program.write_bytes(b"\x7fELF")
+    found = find_program(tmp_path, NVIDIA_SMI)
+    assert found is not None
+    assert found.path == program
+
+
 def test_an_absolute_link_leads_inside_the_root(tmp_path: Path) -> None:
     file = add(tmp_path, f"/usr/lib/nvidia/current/{NVIDIA_SMI}")
     link = tmp_path / "usr/bin" / NVIDIA_SMI

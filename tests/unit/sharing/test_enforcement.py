@@ -25,7 +25,7 @@ from dra_driver.sharing.enforcement import (
 )
 
 GPU = make.gpu(0)
-BY_MPS = DividedDevice(gpu=GPU, is_mig=False, strategy=ShareStrategy.MPS, combines=False)
+BY_MPS = DividedDevice(gpu=GPU, is_mig=False, strategy=ShareStrategy.MPS)
 SLICED = replace(BY_MPS, strategy=ShareStrategy.TIME_SLICING)
 TENANT = Tenant(claim="uid", name="default/x", pods={"pod-uid": "a"}, mib={GPU.uuid: 100})
 PART = MemoryPart(
@@ -142,10 +142,9 @@ def test_a_part_is_read_back_from_a_plan() -> None:
 
 
 def test_each_means_has_words_for_people() -> None:
-    words = [Choice(by=one).words(combines=True) for one in Means]
-    assert words == [
+    assert [Choice(by=one).words() for one in Means] == ["control groups (NVML)", "MPS", None]
+    assert [Choice(by=one).condition() for one in Means] == [
         "control groups (NVML)",
-        "MPS, while programs keep the driver's variables",
+        "MPS, while programs leave its variables alone",
         None,
     ]
-    assert Choice(by=Means.MPS).words(combines=False) == "MPS"

@@ -1,0 +1,40 @@
+"""What the testbed finds of a driver on disk, while the driver works there."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.driver import DRIVER_NAME, Place
+
+
+def test_a_folder_that_goes_while_it_is_looked_through_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(
+        node="n",
+        kubeconfig=tmp_path,
+        plugins=tmp_path,
+        registry=tmp_path,
+        cdi_root=tmp_path,
+        driver_root=tmp_path,
+    )
+    root = tmp_path / DRIVER_NAME / "device-metadata"
+    for claim in ("gone", "there"):
+        (root / claim).mkdir(parents=True)
+        (root / claim / "gpu.json").touch()
+    look = os.scandir
+
+    @contextmanager
+    def late(folder: Any) -> Iterator[Any]:
+        if Path(folder).name == "gone":
+            shutil.rmtree(folder)
+        with look(folder) as found:
+            yield found
+
+    monkeypatch.setattr(os, "scandir", late)
+    assert "there/gpu.json" in place.metadata_files()
