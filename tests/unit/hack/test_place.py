@@ -1,14 +1,10 @@
 """What the testbed finds of a driver on disk, while the driver works there."""
 
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-
 from testbed.driver import DRIVER_NAME, Place
 
 
@@ -29,12 +25,10 @@ def test_a_folder_that_goes_while_it_is_looked_through_is_left_out(
         (root / claim / "gpu.json").touch()
     look = os.scandir
 
-    @contextmanager
-    def late(folder: Any) -> Iterator[Any]:
+    def late(folder: Any) -> Any:
         if Path(folder).name == "gone":
-            shutil.rmtree(folder)
-        with look(folder) as found:
-            yield found
+            Path(folder).rename(tmp_path / "elsewhere")
+        return look(folder)
 
     monkeypatch.setattr(os, "scandir", late)
     assert "there/gpu.json" in place.metadata_files()
