@@ -13,6 +13,7 @@ from apiserver.server import ApiServer
 from charts import REPOSITORY, Render, objects
 from dra_driver.errors import SetupError
 from dra_driver.simulator import build, userspace
+from promtool import PromtoolError, program
 from worlds.driver import Driver
 from worlds.node import MakeNode, Node
 from worlds.process import serving_a_node
@@ -31,11 +32,10 @@ def helm() -> str:
 @pytest.fixture(scope="session")
 def promtool() -> Path:
     """Prometheus' own program, of this machine or of Debian's package."""
-    command = (sys.executable, REPOSITORY / "hack" / "dashboard", "fetch")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"promtool could not be had: {done.stderr}")
-    return Path(done.stdout.strip()) / "promtool"
+    try:
+        return program()
+    except PromtoolError as error:
+        pytest.skip(f"promtool could not be had: {error}")
 
 
 @pytest.fixture

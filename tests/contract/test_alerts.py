@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import yaml
 from charts import REPOSITORY, Object, Render, of_kind
 from exported import exported
 from promql import mistakes, placeholders, result_labels, selectors
+from promtool import said
 
 EVERYTHING = Path(__file__).with_name("chart_values.yaml")
 EXPORTED = exported()
@@ -233,13 +233,6 @@ def played(alert: str, series: Series, fires: dict[int, int]) -> dict[str, Any]:
             for expr, at, count in questions
         ],
     }
-
-
-def said(program: Path, *words: object) -> str:
-    command = [str(program), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
-    return done.stdout + done.stderr
 
 
 def test_the_dashboard_comes_with_the_label_of_the_sidecar(render: Render) -> None:

@@ -1,14 +1,13 @@
 """The dashboard's JSON as values: rows of panels, and what each asks Prometheus."""
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-FILE = REPOSITORY / "manifests" / "chart" / "dashboards" / "dra-driver.json"
+from charts import FOLDER
+
+FILE = FOLDER / "dashboards" / "dra-driver.json"
 
 # What Grafana puts in place of variables when all is shown, for a scrape each minute.
 _SHOWN = {
@@ -27,7 +26,6 @@ class Query:
 
     expr: str
     legend: str
-    instant: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,41 +42,9 @@ class Panel:
     source: dict[str, Any]
 
     @property
-    def defaults(self) -> dict[str, Any]:
-        """How its fields are shown."""
-        found: dict[str, Any] = self.source["fieldConfig"]["defaults"]
-        return found
-
-    @property
-    def custom(self) -> dict[str, Any]:
-        """The same, of this kind of panel alone."""
-        found: dict[str, Any] = self.defaults.get("custom", {})
-        return found
-
-    @property
-    def step(self) -> float:
-        """Seconds from one value to the next."""
-        return 300.0 if "interval" in self.source else 120.0
-
-    @property
     def unit(self) -> str:
         """Its values' unit, by Grafana's name."""
-        return str(self.defaults["unit"])
-
-    def override(self, name: str, key: str) -> Any:
-        """What is said of one field alone; None if nothing is."""
-        for one in self.source["fieldConfig"]["overrides"]:
-            if _matches(one["matcher"], name):
-                for each in one["properties"]:
-                    if each["id"] == key:
-                        return each["value"]
-        return None
-
-
-def _matches(matcher: dict[str, str], name: str) -> bool:
-    if matcher["id"] == "byRegexp":
-        return re.search(matcher["options"].strip("/"), name) is not None
-    return matcher["options"] == name
+        return str(self.source["fieldConfig"]["defaults"]["unit"])
 
 
 def panels(board: dict[str, Any]) -> Iterator[Panel]:
@@ -115,5 +81,4 @@ def _query(target: dict[str, Any]) -> Query:
     return Query(
         expr=shown(target["expr"]),
         legend="" if legend == "__auto" else legend,
-        instant=target["instant"],
     )
