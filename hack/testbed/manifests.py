@@ -1,4 +1,4 @@
-"""What an installation consists of: manifests/install.yaml, and the chart that it is made from."""
+"""What an installation consists of: manifests/install.yaml, and its DeviceClasses alone."""
 
 import yaml
 
@@ -6,8 +6,8 @@ from testbed.api import Object
 from testbed.commands import REPOSITORY
 
 INSTALL = REPOSITORY / "manifests" / "install.yaml"
-CLASSES = REPOSITORY / "manifests" / "chart" / "files" / "classes"
-"""A file for each DeviceClass that comes with the driver, or for a few."""
+CLASSES = REPOSITORY / "deviceclasses"
+"""A file for each DeviceClass that comes with the driver, or for a few, and a kustomization."""
 
 
 def installed(*kinds: str) -> list[Object]:

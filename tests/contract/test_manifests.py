@@ -17,7 +17,8 @@ from dra_driver.settings import Settings
 REPOSITORY = Path(__file__).resolve().parents[2]
 MANIFESTS = REPOSITORY / "manifests"
 INSTALL = MANIFESTS / "install.yaml"
-CLASSES = MANIFESTS / "chart" / "files" / "classes"
+CLASSES = REPOSITORY / "deviceclasses"
+COPIES = MANIFESTS / "chart" / "files" / "classes"
 DRIVER, SUPERVISOR = "dra-driver", "dra-driver-mps-supervisor"
 DEMOS = sorted(path.parent for path in (MANIFESTS / "demos").glob("*/demo.yaml"))
 
@@ -36,6 +37,11 @@ def only(kind: str, name: str, path: Path = INSTALL) -> Object:
         for thing in objects(path)
         if (thing["kind"], thing["metadata"]["name"]) == (kind, name)
     )
+    return found
+
+
+def kustomization(folder: Path) -> Object:
+    found: Object = yaml.safe_load((folder / "kustomization.yaml").read_text())
     return found
 
 
@@ -86,10 +92,26 @@ def test_one_device_class_stands_behind_each_resource_name() -> None:
     }
 
 
-def test_every_device_class_of_the_chart_is_installed() -> None:
+def test_kustomize_takes_every_file_of_device_classes_and_nothing_else() -> None:
+    assert kustomization(CLASSES) == {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": sorted({one.name for one in CLASSES.iterdir()} - {"kustomization.yaml"}),
+    }
+
+
+def test_the_device_classes_alone_are_those_of_an_installation() -> None:
     installed = [one for one in objects(INSTALL) if one["kind"] == "DeviceClass"]
-    shipped = list(objects(*CLASSES.iterdir()))
-    assert sorted(installed, key=str) == sorted(shipped, key=str)
+    alone = list(objects(*(CLASSES / name for name in kustomization(CLASSES)["resources"])))
+    assert sorted(installed, key=str) == sorted(alone, key=str)
+
+
+def test_the_charts_device_classes_are_copies() -> None:
+    assert {one.name: one.read_text() for one in COPIES.iterdir()} == {
+        name: f"# Written by hack/generate from deviceclasses/{name}.\n"
+        + (CLASSES / name).read_text()
+        for name in kustomization(CLASSES)["resources"]
+    }, "run make generate"
 
 
 def test_the_policy_names_the_driver_and_is_bound() -> None:
@@ -246,9 +268,7 @@ def test_the_share_config_is_a_config_map_that_need_not_be_there() -> None:
 
 
 def test_kustomize_has_the_same() -> None:
-    assert yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())["resources"] == [
-        INSTALL.name
-    ]
+    assert kustomization(MANIFESTS)["resources"] == [INSTALL.name]
 
 
 @pytest.mark.parametrize("folder", DEMOS, ids=lambda folder: str(folder.name))

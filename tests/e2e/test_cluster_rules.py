@@ -11,7 +11,7 @@ from testbed.api import Api, ApiStatusError, Object
 from testbed.commands import REPOSITORY, TestbedError, run
 from testbed.driver import DRIVER_NAME
 from testbed.machine import DRIVER
-from testbed.manifests import INSTALL, installed
+from testbed.manifests import CLASSES, INSTALL, installed
 
 from dra_driver.doctor.cluster_facts import Feature
 from e2e.conftest import OTHER
@@ -36,6 +36,13 @@ def test_every_manifest_is_accepted_without_a_warning(scene: Scene) -> None:
     done = kubectl("apply", "-f", INSTALL, "--dry-run=server", "--warnings-as-errors")
     assert "daemonset.apps/dra-driver created (server dry run)" in done
     assert "daemonset.apps/dra-driver-mps-supervisor created (server dry run)" in done
+
+
+def test_the_device_classes_alone_are_accepted_without_a_warning(scene: Scene) -> None:
+    words = ("--dry-run=server", "--warnings-as-errors", "--output", "name")
+    done = scene.node.cluster.kubectl("apply", "-k", CLASSES, *words)
+    names = [one["metadata"]["name"] for one in installed("DeviceClass")]
+    assert sorted(done.split()) == sorted(f"deviceclass.resource.k8s.io/{name}" for name in names)
 
 
 def test_every_demo_is_accepted_without_a_warning(scene: Scene) -> None:

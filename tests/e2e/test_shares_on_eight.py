@@ -289,7 +289,7 @@ def test_a_claim_of_nvidias_own_class_gets_a_whole_gpu_first_and_then_a_share(
         assert scene.gpus(late) == scene.gpus(tenant)
     finally:
         kubectl("delete", "deviceclass", DRIVER_NAME)
-        kubectl("apply", "-f", CLASSES)
+        kubectl("apply", "-k", CLASSES)
         # The scheduler forgets a resource name with either of its classes, until the other changes.
         words = ("annotate", "--overwrite", "deviceclass", "gpu.resource.nvidia.com")
         kubectl(*words, f"after={scene.name('nvidias-class')}")

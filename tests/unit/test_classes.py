@@ -50,7 +50,7 @@ def test_what_every_cluster_gets_is_what_the_command_prints(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main(["classes", "nvidia.com/gpu", "nvidia.com/gpu.shared"]) == 0
-    shipped = REPOSITORY / "manifests/chart/files/classes/extended-resources.yaml"
+    shipped = REPOSITORY / "deviceclasses/extended-resources.yaml"
     assert capsys.readouterr().out == shipped.read_text(), "run make generate"
 
 

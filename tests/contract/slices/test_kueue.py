@@ -6,8 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-import yaml
-from testbed.manifests import CLASSES
+from testbed.manifests import installed
 
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Inventory, MigMode
@@ -30,11 +29,10 @@ WHOLE_ALONE = MigOffer(source=MigSource.EXISTING)
 
 def selector_of(device_class: str) -> str:
     """The selector of a DeviceClass that comes with the driver."""
-    for path in CLASSES.glob("*.yaml"):
-        for one in yaml.safe_load_all(path.read_text()):
-            if one["metadata"]["name"] == device_class:
-                (selector,) = one["spec"]["selectors"]
-                return str(selector["cel"]["expression"])
+    for one in installed("DeviceClass"):
+        if one["metadata"]["name"] == device_class:
+            (selector,) = one["spec"]["selectors"]
+            return str(selector["cel"]["expression"])
     raise AssertionError(device_class)
 
 

@@ -54,8 +54,7 @@ def test_the_example_is_right_and_served_by_a_class_that_comes_with_the_driver(
     file = tmp_path / "share-configs.yaml"
     file.write_text(config_map())
     assert served_names(str(file)) == ["nvidia.com/gpu"]
-    classes = REPOSITORY / "manifests" / "chart" / "files" / "classes"
-    shipped = (classes / "extended-resources.yaml").read_text()
+    shipped = (REPOSITORY / "deviceclasses" / "extended-resources.yaml").read_text()
     assert manifest({"nvidia.com/gpu": None}) in shipped
     assert class_name("nvidia.com/gpu") in PAGE
 
