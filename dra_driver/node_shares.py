@@ -300,7 +300,7 @@ class NodeShares:
         )
         try:
             choice = self._memory.choose(device)
-            by, why = choice.condition(), choice.why
+            by, why = choice.with_condition(), choice.why
         except DriverError as error:
             by, why = None, f"not known: {error}"
         return NotedDevice(

@@ -23,9 +23,6 @@ from dra_driver.doctor.node_facts import (
 )
 from dra_driver.slices.mig_offer import COST_BEFORE_1_37, KubernetesVersion, has_cheap_counters
 
-_OURSELVES = "dra-driver"
-"""What the driver's process calls itself; it lets go of a GPU whose MIG mode it changes."""
-
 NODE_LABEL = "nvidia.com/dra-driver=true"
 """The label that an admin sets by hand on a node with GPUs."""
 
@@ -133,15 +130,12 @@ def holders(facts: HolderFacts) -> Iterator[Seen]:
             "run doctor on the node, or in a pod that has the node's root mounted (--host-root)",
         )
         return
-    others = {
-        minor: [one for one in found if one.name != _OURSELVES]
-        for minor, found in facts.holders.items()
-    }
-    held = {minor: found for minor, found in others.items() if found}
+    held = {minor: found for minor, found in facts.holders.items() if found}
     for minor, found in held.items():
         yield info(
             f"/dev/nvidia{minor} is open in {listed(found)}",
-            "nothing as long as its MIG mode is not to change; for that these have to end",
+            "nothing as long as its MIG mode is not to change; for that these have to end, but for "
+            "the driver itself (dra-driver), which lets go of it",
         )
     if not held:
         yield ok("no other process has a GPU open")

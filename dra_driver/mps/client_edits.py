@@ -1,14 +1,14 @@
 """What a client's container gets, so that its CUDA programs are clients of the domain's daemon.
 
 In: the domain's folders, and the client's share of threads and memory. Out: container edits. A CUDA
-program finds its daemon through the sockets in CUDA_MPS_PIPE_DIRECTORY and shares memory with it in
-/dev/shm; one that finds no daemon runs without MPS and without limits. So the variable is always
-set, and the domain's own folder is mounted over the default path, where a pipe directory of the
-host might be visible otherwise.
+program finds its daemon through the sockets in CUDA_MPS_PIPE_DIRECTORY, and may share memory with
+it in /dev/shm; one that finds no daemon runs without MPS and without limits. So the variable is
+always set, and the domain's own folder is mounted over the default path, where a pipe directory of
+the host might be visible otherwise.
 
-A limit in a client's environment can only lower what the daemon allows. It binds programs that
-leave their environment as it is: a tenant can take the variables away, and then has the daemon's
-limits.
+Such a limit lowers what the daemon allows. It binds programs that leave their environment alone:
+one that takes the variables away has the daemon's limits, and one that spoils
+CUDA_MPS_PINNED_DEVICE_MEM_LIMIT has no limit of memory (docs/hardware.md).
 """
 
 from collections.abc import Mapping

@@ -257,6 +257,8 @@ class DomainWorker:
         fault = server_fault(states)
         if fault:
             self._hang.drop()
+        else:
+            self._life.keep_limits(wanted, states)
         return fault or self._hang.look(wanted, states)
 
     def _report_fault(self, fault: str) -> None:

@@ -9,7 +9,7 @@ continues from there, and a daemon that runs is never started twice.
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ from dra_driver.mps.control import Control
 from dra_driver.mps.domain import Daemon, Domain, DomainId, State, is_shared
 from dra_driver.mps.files import MpsFiles, file_error, members_in
 from dra_driver.mps.health import ServerState, server_states
-from dra_driver.mps.limits import Limits, LimitsError, read_limits, set_limits
+from dra_driver.mps.limits import Limits, LimitsError, put_back, read_limits, set_limits
 from dra_driver.mps.probe import Server
 from dra_driver.mps.record import DomainRecord, read_record, write_record
 
@@ -145,6 +145,16 @@ class Lifecycle:
             DeviceError: the daemon does not answer (SilenceError), or cannot be asked.
         """
         return server_states(self._ask, with_clients=with_clients)
+
+    def keep_limits(self, wanted: Domain, states: Iterable[ServerState]) -> None:
+        """Put back the limits of servers that clients have changed.
+
+        Raises:
+            DeviceError: as for `server_states`.
+        """
+        servers = [one.pid for one in states if one.is_active]
+        for words in put_back(self._ask, wanted, servers):
+            self._log.warning("mps limits put back", cause=words)
 
     def server_at(self, pid: int) -> Server | None:
         """Return the server of this domain that has a PID; None if that is another process."""

@@ -7,8 +7,10 @@ and writes what is 1 GiB or more in whole GiB, rounded down: 10240M as 10G, and 
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from dra_driver.errors import DeviceError
 from dra_driver.mps.domain import Domain
@@ -79,6 +81,44 @@ def read_limits(ask: Ask, domain: Domain) -> Limits:
             raise _mismatch(f"a pinned memory limit for {uuid}", text.strip(), f"{limit}M")
     memory = tuple((uuid, limit) for _, uuid, limit in limited)
     return Limits(active_thread_percentage=percentage, pinned_memory_mib=memory)
+
+
+def put_back(ask: Ask, domain: Domain, servers: Iterable[int]) -> list[str]:
+    """Set the limits of servers that run to the domain's, for their next clients.
+
+    A container's root can change them by its socket (R580). What a server does not tell is left.
+
+    Returns:
+        What was changed, for people.
+
+    Raises:
+        DeviceError: the daemon does not answer.
+    """
+    percentage = domain.active_thread_percentage or 100
+    kept: list[tuple[str, str, str, Callable[[str], bool]]] = [
+        (
+            "active_thread_percentage",
+            "",
+            str(percentage),
+            lambda said: abs(_percentage(said) - percentage) <= _TOLERANCE,
+        )
+    ]
+    for ordinal, device in enumerate(domain.devices):
+        if (limit := device.pinned_memory_mib) is not None:
+            kept.append(
+                ("device_pinned_mem_limit", f" {ordinal}", f"{limit}M", partial(_says, limit=limit))
+            )
+    changed = []
+    for pid in servers:
+        answers = ask([f"get_{name} {pid}{place}" for name, place, _, _ in kept])
+        if len(answers) != len(kept):
+            continue
+        for (name, place, value, is_right), said in zip(kept, answers, strict=True):
+            with suppress(LimitsError):
+                if not is_right(said):
+                    ask([f"set_{name} {pid}{place} {value}"])
+                    changed.append(f"server {pid} had {name}{place} {said} instead of {value}")
+    return changed
 
 
 def _percentage(text: str) -> float:

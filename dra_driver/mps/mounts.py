@@ -1,9 +1,10 @@
 """Mounts of MPS domains: the tmpfs of each folder, and a daemon's private view of the machine.
 
-A daemon and its clients share two folders, CUDA_MPS_PIPE_DIRECTORY and /dev/shm, which must have
-the same paths for both (NVIDIA's MPS documentation). Clients see them through bind mounts in their
-containers. A daemon sees them in a mount namespace of its own, so several daemons on one host stay
-apart although all have the same environment. The namespace ends with the daemon.
+A daemon and its clients share two folders, CUDA_MPS_PIPE_DIRECTORY and /dev/shm, which are to have
+the same paths for both (NVIDIA's MPS documentation; R580 needs only the first). Clients see them
+through bind mounts in their containers. A daemon sees them in a mount namespace of its own, so
+several daemons on one host stay apart although all have the same environment. The namespace ends
+with the daemon.
 """
 
 import ctypes

@@ -43,7 +43,7 @@ class UsageMetric(Enum):
     )
     CONTAINER_SM = (
         "container_gpu_sm_utilization_ratio",
-        "For how much of the time a container's kernels ran, of the whole GPU; none in MIG mode.",
+        "How much of the time a container's kernels ran on the GPU; none in MIG mode or by MPS.",
         _CONTAINER,
     )
     CONTAINER_PROCESSES = (

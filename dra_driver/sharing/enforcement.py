@@ -67,11 +67,11 @@ class Choice:
             case Means.NOTHING:
                 return None
 
-    def condition(self) -> str | None:
+    def with_condition(self) -> str | None:
         """Return the means and what its limits depend on; None for nothing.
 
-        Any program may put MPS's limit of memory aside for itself, by its environment: where the
-        limit is the daemon's as well (seen on an H100 with R580, docs/hardware.md).
+        Any program can lift MPS's limit of memory for itself, by its environment, even where the
+        daemon has the limit too (docs/hardware.md).
         """
         words = self.words()
         if self.by is Means.MPS:
@@ -232,7 +232,7 @@ class ShareMemory:
             choice = Choice(by=present, why=why)
         if self._said.get(device.gpu.uuid) != choice:
             self._said[device.gpu.uuid] = choice
-            words = choice.condition() or "nothing"
+            words = choice.with_condition() or "nothing"
             log.info(
                 "memory enforcement chosen", gpu=device.gpu.uuid, limited_by=words, why=choice.why
             )

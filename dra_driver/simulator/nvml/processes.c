@@ -5,7 +5,7 @@
  * not there is left out without a word; samples of who is busy keep the host's PID. A real driver
  * would tell a container of its own processes, which is not played. A whole GPU in MIG mode is told
  * for all its instances, to root alone, and is not sampled. A process that is idle has no sample,
- * and a client of MPS neither: its server is sampled in its place. It is in the list of those that
+ * and neither has a client of MPS: its server is sampled in its place. It is in the list of those that
  * compute as well as in its own (an H100 with R580).
  * Samples are not taken out when they are read: those that are too old come back with the others.
  */

@@ -6,7 +6,7 @@ import pytest
 
 from dra_driver.errors import DeviceError
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId
-from dra_driver.mps.limits import Limits, read_limits, set_limits
+from dra_driver.mps.limits import Limits, put_back, read_limits, set_limits
 
 ONE, TWO, THREE = "GPU-1", "GPU-2", "GPU-3"
 DOMAIN = Domain(
@@ -63,6 +63,59 @@ def test_what_the_daemon_reads_back_is_in_percent_and_mebibytes() -> None:
         "get_default_device_pinned_mem_limit 0",
         "get_default_device_pinned_mem_limit 2",
     ]
+
+
+class Servers:
+    """A daemon with servers; answers as that of R580 on an H100 does."""
+
+    def __init__(self) -> None:
+        self.limits = {
+            "active_thread_percentage 41": "30.0",
+            "device_pinned_mem_limit 41 0": "10G",
+            "device_pinned_mem_limit 41 2": "953M",
+        }
+        self.told: list[str] = []
+
+    def __call__(self, commands: Sequence[str]) -> list[str]:
+        answers = []
+        for command in commands:
+            if command.startswith("set_"):
+                self.told.append(command)
+                continue
+            name = command.removeprefix("get_")
+            answer = self.limits.get(name, "Server 7 not found")
+            answers += [answer] if answer else []
+        return answers
+
+
+def test_limits_of_a_server_that_are_right_are_left_alone() -> None:
+    servers = Servers()
+    assert put_back(servers, DOMAIN, [41]) == []
+    assert servers.told == []
+
+
+def test_limits_that_a_client_has_changed_on_a_server_are_put_back() -> None:
+    servers = Servers()
+    servers.limits |= {
+        "active_thread_percentage 41": "100.0",
+        "device_pinned_mem_limit 41 2": "70G",
+    }
+    assert put_back(servers, DOMAIN, [41]) == [
+        "server 41 had active_thread_percentage 100.0 instead of 30",
+        "server 41 had device_pinned_mem_limit 2 70G instead of 953M",
+    ]
+    assert servers.told == [
+        "set_active_thread_percentage 41 30",
+        "set_device_pinned_mem_limit 41 2 953M",
+    ]
+
+
+@pytest.mark.parametrize("answer", ["", "Server 7 not found", "thirty"])
+def test_what_a_server_does_not_tell_is_left_as_it_is(answer: str) -> None:
+    servers = Servers()
+    servers.limits["active_thread_percentage 41"] = answer
+    assert put_back(servers, DOMAIN, [41, 7]) == []
+    assert servers.told == []
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_a_part_is_read_back_from_a_plan() -> None:
 
 def test_each_means_has_words_for_people() -> None:
     assert [Choice(by=one).words() for one in Means] == ["control groups (NVML)", "MPS", None]
-    assert [Choice(by=one).condition() for one in Means] == [
+    assert [Choice(by=one).with_condition() for one in Means] == [
         "control groups (NVML)",
         "MPS, while programs leave its variables alone",
         None,
