@@ -1,101 +1,45 @@
 """The admission policy for claim configs, generated from the models in `api/`. Pure.
 
-In: nothing but the models. Out: a ValidatingAdmissionPolicy and its binding, as YAML that a person
-can audit. The API server then refuses claims, claim templates and DeviceClasses with a config that
-Prepare would refuse. No server of ours takes part (admissionregistration.k8s.io/v1; an object of
-an older resource.k8s.io version is converted first, as matchPolicy is Equivalent by default).
-
-Only new or changed specs are looked at: a claim that is stored already must stay free to lose its
-finalizers, or it could never be deleted.
+In: nothing but the models. Out: a policy as validation/admission.py writes it. The API server then
+refuses claims, claim templates and DeviceClasses with a config that Prepare would refuse.
 """
 
-import textwrap
-from collections.abc import Iterable, Iterator
-
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.validation.cel import CONFIGS, Checks, Validation, Variable, checks, literal
+from dra_driver.validation.admission import OPAQUE, REQUESTS, Policy
+from dra_driver.validation.cel import CONFIGS, Checks, Variable, checks, literal
 from dra_driver.validation.meant_for import CLASSES
 from resource_nvidia_com.decode import MODELS
 
 NAME = "dra-driver-claim-configs"
 
-_WIDTH = 100
-
-OPAQUE = (
-    "dyn(object).spec.?devices.?config\n"  # a claim
-    ".or(dyn(object).spec.?spec.?devices.?config)\n"  # a template
-    ".or(dyn(object).spec.?config)\n"  # a class
-    ".orValue([])"
-)
-REQUESTS = (
-    "dyn(object).spec.?devices.?requests\n"
-    ".or(dyn(object).spec.?spec.?devices.?requests)\n"
-    ".orValue([])"
-)
 _IS_OURS = f"it.?opaque.?driver.orValue('') == {literal(DRIVER_NAME)}"
 
-CHANGED = "request.operation == 'CREATE' || dyn(object).spec != dyn(oldObject).spec"
+_ABOUT = f"""\
+Refuses claims, claim templates and DeviceClasses whose config for {DRIVER_NAME} is wrong, when they
+are created or changed. Without it the driver refuses the same configs, but only when a pod
+starts. docs/claim-configs.md explains each field.
 
-_YAML = """\
-# Refuses claims, claim templates and DeviceClasses whose config for {driver} is wrong, when they
-# are created or changed. Without it the driver refuses the same configs, but only when a pod
-# starts. docs/claim-configs.md explains each field.
-#
-# Written by hack/generate from the models in api/: change those, not this file.
-#
-# How to read it
-#   matchConditions  Objects without a config for {driver}, and those whose spec does not
-#                    change, are passed over: nothing else is evaluated for them.
-#   variables        Each is a list. `configs` holds the parameters of every config for
-#                    {driver}. Each other variable holds the values of the field it is named
-#                    after, from all of these configs; null counts as not set. The last ones say
-#                    which requests configs of each kind name, and for which they can be.
-#   validations      One rule each: the expression must hold, or the object is refused with the
-#                    message. When several fail, the API server shows the first one;
-#                    `dra-driver validate FILE` shows all of them, with line numbers.
-#   failurePolicy    If an expression cannot be evaluated, the object is refused too. The largest
-#                    claim that the API server accepts stays within its CEL cost limits.
-#
-# How to switch it to warnings: set validationActions in the binding, at the end of this file, to
-# [Warn, Audit]; it is claimConfigsPolicy.validationActions of the chart. Then nothing is refused:
-# whoever creates a wrong config gets a warning, the audit log has it, and pods that use it do not
-# start and say why in their events.
-#   kubectl patch validatingadmissionpolicybinding {name} --type=merge \\
-#     --patch '{{"spec": {{"validationActions": ["Warn", "Audit"]}}}}'
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicy
-metadata:
-  name: {name}
-  labels:
-    app.kubernetes.io/name: dra-driver
-spec:
-  failurePolicy: Fail
-  matchConstraints:
-    matchPolicy: Equivalent
-    resourceRules:
-      - apiGroups: [resource.k8s.io]
-        apiVersions: [v1]
-        operations: [CREATE, UPDATE]
-        resources: [resourceclaims, resourceclaimtemplates, deviceclasses]
-  matchConditions:
-    - name: has-a-config-for-this-driver
-{ours}
-    - name: is-new-or-has-a-changed-spec
-{changed}
-  variables:
-{variables}
-  validations:
-{validations}
----
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicyBinding
-metadata:
-  name: {name}
-  labels:
-    app.kubernetes.io/name: dra-driver
-spec:
-  policyName: {name}
-  validationActions: [Deny]
+Written by hack/generate from the models in api/: change those, not this file.
+
+How to read it
+  matchConditions  Objects without a config for {DRIVER_NAME}, and those whose spec does not
+                   change, are passed over: nothing else is evaluated for them.
+  variables        Each is a list. `configs` holds the parameters of every config for
+                   {DRIVER_NAME}. Each other variable holds the values of the field it is named
+                   after, from all of these configs; null counts as not set. The last ones say
+                   which requests configs of each kind name, and for which they can be.
+  validations      One rule each: the expression must hold, or the object is refused with the
+                   message. When several fail, the API server shows the first one;
+                   `dra-driver validate FILE` shows all of them, with line numbers.
+  failurePolicy    If an expression cannot be evaluated, the object is refused too. The largest
+                   claim that the API server accepts stays within its CEL cost limits.
+
+How to switch it to warnings: set validationActions in the binding, at the end of this file, to
+[Warn, Audit]; it is claimConfigsPolicy.validationActions of the chart. Then nothing is refused:
+whoever creates a wrong config gets a warning, the audit log has it, and pods that use it do not
+start and say why in their events.
+  kubectl patch validatingadmissionpolicybinding {NAME} --type=merge \\
+    --patch '{{"spec": {{"validationActions": ["Warn", "Audit"]}}}}'
 """
 
 
@@ -151,38 +95,15 @@ def _for_kind(kind: str) -> str:
 def policy_yaml() -> str:
     """Return the manifest."""
     found = policy_checks()
-    return _YAML.format(
-        driver=DRIVER_NAME,
+    ours = f"{OPAQUE}.exists(it, {_IS_OURS})"
+    return Policy(
         name=NAME,
-        ours=line("      expression", f"{OPAQUE}.exists(it, {_IS_OURS})"),
-        changed=line("      expression", CHANGED),
-        variables="\n".join(_variables(found.variables)),
-        validations="\n".join(_validations(found.validations)),
-    )
-
-
-def _variables(variables: Iterable[Variable]) -> Iterator[str]:
-    for one in variables:
-        yield f"    - name: {one.name}"
-        yield line("      expression", one.expression)
-
-
-def _validations(validations: Iterable[Validation]) -> Iterator[str]:
-    for one in validations:
-        yield line("    - expression", one.expression)
-        yield line("      message", one.message)
-
-
-def line(key: str, text: str) -> str:
-    """Return a key of a list's item and a text, on one line if it fits and is plain to YAML."""
-    line = f"{key}: {text}"
-    if len(line) <= _WIDTH and ": " not in text and "\n" not in text:
-        return line
-    lines = [
-        " " * 8 + wrapped
-        for part in text.split("\n")
-        for wrapped in textwrap.wrap(
-            part, _WIDTH - 8, break_long_words=False, break_on_hyphens=False
-        )
-    ]
-    return "\n".join((f"{key}: >-", *lines))
+        about=_ABOUT,
+        failure_policy="Fail",
+        action="Deny",
+        conditions=[Variable(name="has-a-config-for-this-driver", expression=ours)],
+        variables=found.variables,
+        validations=[
+            {"expression": one.expression, "message": one.message} for one in found.validations
+        ],
+    ).yaml()
