@@ -21,6 +21,7 @@ from dra_driver.claims.device_health import DeviceHealth, concerns, health_of
 from dra_driver.claims.devices import RecordedDevice, RecordedMig
 from dra_driver.claims.model import ClaimRef
 from dra_driver.claims.record import ClaimRecord
+from dra_driver.claims.takeover import LookedAt
 from dra_driver.devices.model import GpuUuid, Inventory
 from dra_driver.devices.vitals import GpuEvent
 from dra_driver.errors import DriverError, UnavailableError
@@ -54,18 +55,6 @@ class Session(Protocol):
 
     def next_event(self, seconds: float) -> GpuEvent | None:
         """Return the next event; None if there is none. Raises DeviceError, TransientError."""
-        ...
-
-
-class Watcher(Protocol):
-    """Looks again and again (devices/watcher.py)."""
-
-    def current(self) -> Inventory:
-        """Return the latest inventory."""
-        ...
-
-    def look_soon(self) -> None:
-        """Look once more, at once."""
         ...
 
 
@@ -104,7 +93,7 @@ class NodeHealth:
         settings: Settings,
         session: Session,
         *,
-        watcher: Callable[[], Watcher],
+        watcher: Callable[[], LookedAt],
         holders: Callable[[], Holders],
         directory: Path,
         boot_id: str,

@@ -15,9 +15,10 @@ from dra_driver.cdi.roots import Roots
 from dra_driver.claims.holdings import Holdings
 from dra_driver.claims.memory_parts import of_pod, tenants
 from dra_driver.claims.pod_groups import PodGroups
-from dra_driver.claims.pod_limits import MemoryLimiter, PodLimits
+from dra_driver.claims.pod_limits import PodLimits
 from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.devices.model import GpuUuid
+from dra_driver.devices.session import DriverSession
 from dra_driver.sharing.enforcement import MemoryPart, MpsLimits, ShareMemory
 from dra_driver.sharing.memory_groups import MemoryGroups
 
@@ -41,7 +42,7 @@ class NodeMemory:
 
 def node_memory(
     settings: MemorySettings,
-    gpus: MemoryLimiter,
+    gpus: DriverSession,
     roots: Roots,
     holdings: Callable[[], Holdings],
 ) -> NodeMemory:

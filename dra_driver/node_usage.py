@@ -15,13 +15,14 @@ from dra_driver.cdi.roots import Roots
 from dra_driver.claims.devices import recorded_kind
 from dra_driver.claims.holdings import Holdings
 from dra_driver.claims.record import ClaimRecord
+from dra_driver.claims.validity import ClaimReader
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.ops.metrics import DeviceType
 from dra_driver.ops.usage_metrics import UsageSeries
 from dra_driver.usage.known import known_below
 from dra_driver.usage.node import Loads, NodeLook, NodeUse
 from dra_driver.usage.processes import Processes
-from dra_driver.usage.reserved import ApiServer, ReservedPods
+from dra_driver.usage.reserved import ReservedPods
 from dra_driver.usage.sampler import Sampler
 from dra_driver.usage.series import series
 
@@ -60,7 +61,7 @@ def node_look(
     )
 
 
-def pods_of_claims(api: ApiServer) -> ReservedPods:
+def pods_of_claims(api: ClaimReader) -> ReservedPods:
     """Return what asks the API server for the later pods of claims, and logs why it does not."""
     return ReservedPods(
         api, on_problem=lambda why: log.warning("pods of shared claims not asked for", reason=why)

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TextIO
 
 from dra_driver.cdi.roots import Roots
+from dra_driver.claims.validity import ClaimReader
 from dra_driver.devices.nvml import NvmlLibrary, find_library
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import SetupError
 from dra_driver.node_usage import NOT_SEEN, node_look
 from dra_driver.usage.node import NodeUse
-from dra_driver.usage.reserved import ApiServer, ReservedPods
+from dra_driver.usage.reserved import ReservedPods
 from dra_driver.usage.view import EVERYTHING, Selected, document, lines
 
 _NEW_PAGE = "\x1b[H\x1b[2J"
@@ -41,7 +42,7 @@ def show(
     roots: Roots,
     directory: Path,
     out: TextIO,
-    api: ApiServer | None = None,
+    api: ClaimReader | None = None,
 ) -> None:
     """Look and print, on a terminal until somebody presses Ctrl-C.
 

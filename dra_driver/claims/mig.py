@@ -36,6 +36,7 @@ from dra_driver.devices.model import (
     Partition,
 )
 from dra_driver.devices.partitions import partition_named, why_not_partitioned
+from dra_driver.devices.refusals import Refusals
 from dra_driver.errors import (
     ConflictError,
     DeviceError,
@@ -76,22 +77,6 @@ class MigHardware(Protocol):
         ...
 
 
-class SwitchObserver(Protocol):
-    """Who remembers which GPUs cannot be switched to MIG mode (devices/refusals.py)."""
-
-    def refused(self, slot: MigSlot, user: str, error: HeldError) -> None:
-        """A GPU was not switched for a user's MIG device."""
-        ...
-
-    def switched(self, gpu: GpuUuid) -> None:
-        """A GPU is in MIG mode."""
-        ...
-
-    def given_up(self, user: str) -> None:
-        """A user wants no MIG devices any more."""
-        ...
-
-
 class MigDevices:
     """The MIG devices of this node's claims.
 
@@ -108,7 +93,7 @@ class MigDevices:
         hardware: MigHardware,
         holdings: Holdings,
         inventory: InventorySource,
-        switches: SwitchObserver,
+        switches: Refusals,
         *,
         switches_modes: bool,
     ) -> None:

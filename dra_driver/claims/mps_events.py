@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
 
 import structlog
 
 from dra_driver.claims.background import Background
+from dra_driver.claims.checkpoint import RecordStore
 from dra_driver.claims.model import (
     Claim,
     ClaimRef,
@@ -28,7 +28,6 @@ from dra_driver.claims.model import (
     parse_claim,
     uid_of,
 )
-from dra_driver.claims.record import ClaimRecord
 from dra_driver.devices.names import CONTROLLER, DRIVER_NAME
 from dra_driver.envelope import seal, unseal
 from dra_driver.errors import (
@@ -39,10 +38,12 @@ from dra_driver.errors import (
     UnavailableError,
     VersionError,
 )
+from dra_driver.kube.client import KubeClient
 from dra_driver.kube.events import Happening, Regarding, Reporter, utc_now, warning_event
-from dra_driver.kube.resource import EVENTS, POD_GROUPS, RESOURCE_CLAIMS, Resource
+from dra_driver.kube.resource import EVENTS, POD_GROUPS, RESOURCE_CLAIMS
 from dra_driver.mps.domain import DomainId, State, Status, is_shared
 from dra_driver.mps.files import read_file, write_file
+from dra_driver.mps.requests import DomainRequests
 
 log = structlog.get_logger()
 
@@ -50,49 +51,6 @@ DEATH = "MPSDaemonDied"
 FAULT = "MPSServerFault"
 FILE_NAME = "reported-deaths.json"
 REQUEST_SECONDS = 10.0
-
-
-class Domains(Protocol):
-    """The MPS domains of this node, and their status (mps/requests.py)."""
-
-    def list(self) -> frozenset[DomainId]:
-        """Return the ids of all domains."""
-        ...
-
-    def status(self, domain: DomainId) -> Status | None:
-        """Return a domain's last status, or None."""
-        ...
-
-    def claims_of(self, domain: DomainId) -> frozenset[str]:
-        """Return the UIDs of the claims that a domain is for."""
-        ...
-
-
-class Records(Protocol):
-    """The claims of this node (claims/checkpoint.py)."""
-
-    def peek(self, uid: ClaimUid) -> ClaimRecord | None:
-        """Return a claim's record, or None."""
-        ...
-
-
-class ApiServer(Protocol):
-    """Reads claims and creates events (kube/client.py)."""
-
-    def get_claim(self, namespace: str, name: str, *, timeout: float) -> Mapping[str, Any]:
-        """Return one ResourceClaim."""
-        ...
-
-    def create(
-        self,
-        resource: Resource,
-        body: Mapping[str, object],
-        *,
-        namespace: str | None = None,
-        timeout: float,
-    ) -> Mapping[str, Any]:
-        """Create an object."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +72,7 @@ class ClaimEvents:
 
     def __init__(
         self,
-        api: ApiServer,
+        api: KubeClient,
         *,
         node: str,
         now: Callable[[], datetime] = utc_now,
@@ -215,8 +173,8 @@ class MpsEvents(Background):
 
     def __init__(
         self,
-        domains: Domains,
-        records: Records,
+        domains: DomainRequests,
+        records: RecordStore,
         events: ClaimEvents,
         *,
         folder: Path,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.checkpoint import RecordStore
 from dra_driver.claims.cleanup import Cleanup, Undoers
 from dra_driver.claims.devices import InventorySource
@@ -16,13 +17,14 @@ from dra_driver.claims.divisions import Divisions, NothingOffered, Offered
 from dra_driver.claims.holdings import Holdings
 from dra_driver.claims.leftovers import Leftovers
 from dra_driver.claims.metadata_files import MetadataFiles
-from dra_driver.claims.mig import MigDevices, MigHardware, SwitchObserver
+from dra_driver.claims.mig import MigDevices, MigHardware
 from dra_driver.claims.ownership import Ownership
 from dra_driver.claims.realise import Realisers, WholeGpus
-from dra_driver.claims.specs import ClaimSpecs, EditsSource, SpecFiles
+from dra_driver.claims.specs import ClaimSpecs, EditsSource
 from dra_driver.claims.strategies import Strategies
 from dra_driver.claims.transaction import Transaction
 from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.refusals import Refusals
 from dra_driver.devices.shares import Division
 from dra_driver.sharing.base import Sharing
 
@@ -41,10 +43,10 @@ class NodeParts:
 
     inventory: InventorySource
     edits: EditsSource
-    specs: SpecFiles
+    specs: SpecStore
     strategies: Mapping[str, Sharing]
     mig: MigHardware
-    switches: SwitchObserver
+    switches: Refusals
     switches_modes: bool
     divisions: Callable[[], Mapping[GpuPart, Division]] = dict
     why_no_divisions: Callable[[], str | None] = lambda: None

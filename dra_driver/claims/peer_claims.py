@@ -8,22 +8,14 @@ told as such. A claim has ended when its CDI spec is gone: the kubelet had it un
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
+from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model import parse_claim
 from dra_driver.claims.nvidia_checkpoint import LARGEST, PeerClaim, UnreadClaim, parse_checkpoint
 from dra_driver.claims.takeover import FILE
 from dra_driver.devices.names import DRIVER_NAME, GpuName, MigName, parse_device_name
 from dra_driver.errors import ConfigError, DriverError
 from dra_driver.files import read_whole
-
-
-class PeerSpecs(Protocol):
-    """The CDI specs of a node (cdi/store.py)."""
-
-    def peers(self) -> set[str]:
-        """Return the UIDs of the claims of which NVIDIA's driver has written one."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +41,7 @@ class PeerClaims:
         """All claims that are listed."""
         return (*self.claims, *self.unread)
 
-    def in_use(self, specs: PeerSpecs) -> list[str]:
+    def in_use(self, specs: SpecStore) -> list[str]:
         """Return the claims that have not ended, for people: all with a spec in a damaged file."""
         if self.file is None or not self.is_of_this_boot:
             return []

@@ -14,42 +14,22 @@ import threading
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Protocol
 
 from dra_driver.claims.pod_groups import PodGroups
 from dra_driver.devices.control_groups import kernel_counts_gpus
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.nvml_memory_limits import MemoryLimits
+from dra_driver.devices.session import DriverSession
 from dra_driver.errors import ConfigError, DriverError, TransientError
 
 _NOTHING = 1024**2
 """So little, in bytes, that no CUDA context fits in."""
 
 
-class MemoryLimiter(Protocol):
-    """The GPUs (devices/session.py)."""
-
-    def knows_memory_limits(self) -> bool:
-        """Tell whether the driver has limits. Raises DeviceError or TransientError."""
-        ...
-
-    def can_limit_memory(self, uuid: str, cgroup: Path | None) -> str | None:
-        """Tell why groups below one cannot be limited. Raises DeviceError or TransientError."""
-        ...
-
-    def memory_limits(self, uuid: str, group: Path) -> MemoryLimits | None:
-        """Return the limits in force for a group. Raises DeviceError or TransientError."""
-        ...
-
-    def set_memory_limit(self, uuid: str, group: Path, hard_bytes: int | None) -> MemoryLimits:
-        """Set or clear the limit of a group. Raises DeviceError or TransientError."""
-        ...
-
-
 class PodLimits:
     """Limits pods. For any thread; calls about one pod and GPU come one after the other."""
 
-    def __init__(self, *, gpus: MemoryLimiter, groups: PodGroups) -> None:
+    def __init__(self, *, gpus: DriverSession, groups: PodGroups) -> None:
         """Take who sets limits, and who knows where pods are."""
         self._gpus = gpus
         self._groups = groups

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.checkpoint import stored_records
 from dra_driver.claims.leftovers import gpus_of
 from dra_driver.claims.locks import NodeLocks
@@ -17,7 +18,6 @@ from dra_driver.claims.model import ClaimUid
 from dra_driver.claims.node import NodeClaims
 from dra_driver.claims.ownership import Ownership
 from dra_driver.claims.record import RecordState
-from dra_driver.claims.specs import SpecFiles
 from dra_driver.errors import DriverError
 
 _UNDO_SECONDS = 20.0
@@ -32,7 +32,7 @@ class ClaimsLeft:
     things: tuple[str, ...]
 
 
-def look(directory: Path, specs: SpecFiles, boot_id: str) -> ClaimsLeft:
+def look(directory: Path, specs: SpecStore, boot_id: str) -> ClaimsLeft:
     """Return what is there of claims, changing nothing.
 
     Args:

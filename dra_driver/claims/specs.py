@@ -11,6 +11,7 @@ import structlog
 
 from dra_driver.cdi.model import Edits, Mount, Spec, SpecDevice
 from dra_driver.cdi.spec import KIND, claim_device_name
+from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.device_metadata import container_paths, documents
 from dra_driver.claims.devices import DeviceRecord, InventorySource, recorded_gpus, restored
 from dra_driver.claims.metadata_files import MetadataFiles
@@ -46,40 +47,12 @@ class EditsSource(Protocol):
         ...
 
 
-class SpecFiles(Protocol):
-    """Keeps one CDI spec for each claim (cdi/store.py)."""
-
-    def write(self, uid: str, spec: Spec) -> None:
-        """Write the claim's spec, whole or not at all; nothing when it is there already."""
-        ...
-
-    def exists(self, uid: str) -> bool:
-        """Tell whether the claim has a spec."""
-        ...
-
-    def is_peers(self, uid: str) -> bool:
-        """Tell whether NVIDIA's driver wrote the claim's spec."""
-        ...
-
-    def delete(self, uid: str) -> None:
-        """Remove the claim's spec; none is fine."""
-        ...
-
-    def uids(self) -> set[str]:
-        """Return the claims that have a spec."""
-        ...
-
-    def delete_leftovers(self) -> int:
-        """Remove what a killed process was writing; return how many files that were."""
-        ...
-
-
 class ClaimSpecs:
     """The CDI specs of this node's claims."""
 
     def __init__(
         self,
-        files: SpecFiles,
+        files: SpecStore,
         metadata: MetadataFiles,
         edits: EditsSource,
         inventory: InventorySource,

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -66,7 +66,8 @@ from dra_driver.errors import (
     UnavailableError,
 )
 from dra_driver.kube.backoff import Backoff
-from dra_driver.kube.resource import RESOURCE_CLAIMS, Resource
+from dra_driver.kube.client import KubeClient
+from dra_driver.kube.resource import RESOURCE_CLAIMS
 
 log = structlog.get_logger()
 
@@ -104,40 +105,6 @@ class StatusTiming:
     request_timeout: float = 10.0
 
 
-class ApiServer(Protocol):
-    """Reads claims and writes their status (kube/client.py)."""
-
-    def get_claim(self, namespace: str, name: str, *, timeout: float) -> Mapping[str, Any]:
-        """Return one ResourceClaim."""
-        ...
-
-    def apply_status(
-        self,
-        resource: Resource,
-        name: str,
-        body: Mapping[str, object],
-        *,
-        namespace: str,
-        manager: str,
-        timeout: float,
-    ) -> Mapping[str, Any]:
-        """Apply fields of an object's status."""
-        ...
-
-    def merge_status(
-        self,
-        resource: Resource,
-        name: str,
-        body: Mapping[str, object],
-        *,
-        namespace: str,
-        manager: str,
-        timeout: float,
-    ) -> Mapping[str, Any]:
-        """Merge fields into an object's status."""
-        ...
-
-
 @dataclass(slots=True, kw_only=True)
 class _Told:
     """What is known of the status of one claim.
@@ -172,7 +139,7 @@ class StatusWriter(Background):
         self,
         *,
         on: bool = True,
-        api: ApiServer,
+        api: KubeClient,
         claims: NodeClaims,
         inventory: InventorySource,
         clock: Callable[[], float],
@@ -408,7 +375,7 @@ def _parsed(found: Mapping[str, Any]) -> Claim | None:
 
 def status_writer(
     on: bool,
-    api: ApiServer,
+    api: KubeClient,
     claims: NodeClaims,
     inventory: InventorySource,
     *,

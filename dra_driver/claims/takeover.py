@@ -30,6 +30,7 @@ from dra_driver.claims.nvidia_checkpoint import (
 )
 from dra_driver.claims.record import ClaimRecord
 from dra_driver.claims.takeover_drafts import Drafts, Node
+from dra_driver.devices.watcher import InventoryWatcher
 from dra_driver.errors import (
     ConflictError,
     DriverError,
@@ -68,18 +69,6 @@ class LookedAt(InventorySource, Protocol):
 
     def look_soon(self) -> None:
         """Look once more, without waiting for that."""
-        ...
-
-
-class Looks(Protocol):
-    """Looks at the GPUs of this node (devices/watcher.py)."""
-
-    def wait_until_looked(self, timeout: float) -> bool:
-        """Wait until the first look is over; return whether it is."""
-        ...
-
-    def look_again(self, timeout: float) -> bool:
-        """Look once more, and wait until that is over; return whether it is."""
         ...
 
 
@@ -122,7 +111,7 @@ class TakeOver:
         """Why the last run has not taken over claims, by their UIDs, or with "" the file."""
         return self._left
 
-    def run_first(self, looks: Looks, seconds: float) -> None:
+    def run_first(self, looks: InventoryWatcher, seconds: float) -> None:
         """Take over before the kubelet is served and anything is published.
 
         The first look at the GPUs is waited for, and another one that knows what was taken over:

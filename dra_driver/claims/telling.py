@@ -11,14 +11,17 @@ from dra_driver.claims.model import ClaimRef, PreparedDevice
 
 
 class Claims(Protocol):
-    """Prepares and unprepares claims (claims/prepare.py)."""
+    """What prepares and unprepares one claim; both may be repeated and may run side by side."""
 
     def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[PreparedDevice, ...]:
-        """Prepare a claim. Raises DriverError."""
+        """Make the claim's devices ready. Raises DriverError, whose text is the user's text.
+
+        `deadline` is when the caller stops listening; the work ends early enough to answer.
+        """
         ...
 
     def unprepare(self, ref: ClaimRef, *, deadline: float) -> None:
-        """Unprepare a claim. Raises DriverError."""
+        """Undo it. An unknown claim is fine. Raises DriverError."""
         ...
 
 

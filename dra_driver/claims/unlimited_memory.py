@@ -16,6 +16,7 @@ from typing import Protocol
 import structlog
 
 from dra_driver.claims.background import Background
+from dra_driver.claims.checkpoint import RecordStore
 from dra_driver.claims.memory_parts import parts_of
 from dra_driver.claims.model import ClaimRef, ClaimUid
 from dra_driver.claims.record import ClaimRecord
@@ -37,14 +38,6 @@ RETRY_SECONDS = 15.0
 """After the API server could not be reached."""
 
 
-class Records(Protocol):
-    """The claims of this node (claims/checkpoint.py)."""
-
-    def peek(self, uid: ClaimUid) -> ClaimRecord | None:
-        """Return a claim's record, or None. Raises StateError, VersionError."""
-        ...
-
-
 class Events(Protocol):
     """Posts Events on claims (claims/mps_events.py)."""
 
@@ -57,7 +50,7 @@ class UnlimitedMemory(Background):
     """A thread that posts the Event."""
 
     def __init__(
-        self, records: Records, events: Events, *, retry_seconds: float = RETRY_SECONDS
+        self, records: RecordStore, events: Events, *, retry_seconds: float = RETRY_SECONDS
     ) -> None:
         super().__init__("unlimited-memory")
         self._records = records

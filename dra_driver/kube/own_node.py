@@ -8,10 +8,11 @@ watch is opened only where there are listeners.
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
+from dra_driver.kube.client import KubeClient
 from dra_driver.kube.resource import NODES
-from dra_driver.kube.watch import Changed, Listed, Watch, WatchApi
+from dra_driver.kube.watch import Changed, Listed, Watch
 
 _REQUEST_SECONDS = 10.0
 
@@ -21,14 +22,6 @@ Allocatable = Mapping[str, str]
 """What the Node has to give out beside what DRA has: `status.allocatable`, by resource name."""
 
 T = TypeVar("T")
-
-
-class NodeApi(WatchApi, Protocol):
-    """What is needed of the API server's client (kube/client.py)."""
-
-    def get_node(self, name: str, *, timeout: float) -> dict[str, object]:
-        """Return a Node."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +58,7 @@ class OwnNode:
 
     def __init__(
         self,
-        api: NodeApi,
+        api: KubeClient,
         node_name: str,
         *,
         clock: Callable[[], float],

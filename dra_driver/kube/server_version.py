@@ -8,25 +8,16 @@ understood, has no version.
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import structlog
 
 from dra_driver.errors import DriverError, UnavailableError
-from dra_driver.kube.client import Answer
+from dra_driver.kube.client import KubeClient
 from dra_driver.kube.resource import VERSION, Call
 
 _REQUEST_SECONDS = 10.0
 
 log = structlog.get_logger()
-
-
-class VersionApi(Protocol):
-    """What is needed of the API server's client (kube/client.py)."""
-
-    def read(self, call: Call, *, timeout: float) -> Answer:
-        """Return an object or a page."""
-        ...
 
 
 class ServerVersion:
@@ -38,7 +29,7 @@ class ServerVersion:
         again: seconds for which an answer is good.
     """
 
-    def __init__(self, api: VersionApi, *, clock: Callable[[], float], again: float = 30.0) -> None:
+    def __init__(self, api: KubeClient, *, clock: Callable[[], float], again: float = 30.0) -> None:
         self._api = api
         self._clock = clock
         self._again = again

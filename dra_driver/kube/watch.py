@@ -8,7 +8,7 @@ closed at once on stop(). The client library's own informer does neither.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,7 @@ import structlog
 from dra_driver.errors import ApiError, DriverError, GoneError, UnavailableError
 from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.resource import Resource
+from dra_driver.kube.stream import WatchStream
 
 log = structlog.get_logger()
 
@@ -43,18 +44,6 @@ class Changed:
     object: dict[str, object]
 
 
-class EventStream(Protocol):
-    """The events {type, object} of one watch request."""
-
-    def __iter__(self) -> Iterator[dict[str, object]]:
-        """Yield events until the stream ends; raise GoneError when its version is too old."""
-        ...
-
-    def close(self) -> None:
-        """End the iteration, from any thread."""
-        ...
-
-
 class WatchApi(Protocol):
     """What a watch needs of the API server's client."""
 
@@ -64,7 +53,7 @@ class WatchApi(Protocol):
         """Return a collection."""
         ...
 
-    def watch(self, resource: Resource, *, query: Mapping[str, str]) -> EventStream:
+    def watch(self, resource: Resource, *, query: Mapping[str, str]) -> WatchStream:
         """Open a stream of events."""
         ...
 
@@ -107,7 +96,7 @@ class Watch:
         self._trouble: str | None = None
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._stream: EventStream | None = None
+        self._stream: WatchStream | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"watch-{resource.plural}", daemon=True
         )

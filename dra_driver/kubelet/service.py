@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from dataclasses import dataclass
 from functools import partial
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 import grpc
 import structlog
 
 from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
+from dra_driver.claims.telling import Claims
 from dra_driver.errors import DriverError
 from dra_driver.kubelet.protos import dra_v1_pb2 as v1
 from dra_driver.kubelet.protos import dra_v1_pb2_grpc as v1_rpc
@@ -44,19 +45,6 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 log = structlog.get_logger()
-
-
-class Claims(Protocol):
-    """What prepares and unprepares one claim; both may be repeated and may run side by side."""
-
-    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[PreparedDevice, ...]:
-        """Make the claim's devices ready. Raises DriverError, whose text is the user's text.
-
-        `deadline` is when the caller stops listening; the work ends early enough to answer.
-        """
-
-    def unprepare(self, ref: ClaimRef, *, deadline: float) -> None:
-        """Undo it. An unknown claim is fine. Raises DriverError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

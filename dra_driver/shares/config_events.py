@@ -4,16 +4,17 @@ In: a state of the share config. Out: an Event that `kubectl describe node` show
 by its name in the place of a UID, as a kubelet's own do, so the Node need not be asked for.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from dra_driver.devices.names import CONTROLLER
 from dra_driver.errors import DriverError, UnavailableError
+from dra_driver.kube.client import KubeClient
 from dra_driver.kube.events import Happening, Regarding, Reporter, utc_now, warning_event
-from dra_driver.kube.resource import EVENTS, Resource
+from dra_driver.kube.resource import EVENTS
 
 log = structlog.get_logger()
 
@@ -21,25 +22,10 @@ NOT_TAKEN: Final = "ShareConfigNotTaken"
 _REQUEST_SECONDS = 10.0
 
 
-class ApiServer(Protocol):
-    """Creates events (kube/client.py)."""
-
-    def create(
-        self,
-        resource: Resource,
-        body: Mapping[str, object],
-        *,
-        namespace: str | None = None,
-        timeout: float,
-    ) -> Mapping[str, object]:
-        """Create an object."""
-        ...
-
-
 class ShareConfigEvents:
     """Posts such events; for any thread."""
 
-    def __init__(self, api: ApiServer, node: str, now: Callable[[], datetime] = utc_now) -> None:
+    def __init__(self, api: KubeClient, node: str, now: Callable[[], datetime] = utc_now) -> None:
         self._api = api
         self._about = Regarding(api_version="v1", kind="Node", namespace="", name=node, uid=node)
         self._now = now

@@ -101,6 +101,18 @@ class Description:
     domain: str | None = None
 
 
+class ComputeModes(Protocol):
+    """Reads and sets compute modes as NVML numbers them (devices/session.py)."""
+
+    def compute_mode(self, uuid: str) -> int | None:
+        """Return a GPU's mode; None when it has none. Raises DeviceError, TransientError."""
+        ...
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        """Set a GPU's mode. Raises DeviceError, TransientError."""
+        ...
+
+
 class Sharing(Protocol):
     """A sharing strategy. Methods that touch hardware are called with the plan's GPUs locked.
 

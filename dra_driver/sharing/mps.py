@@ -31,6 +31,7 @@ from dra_driver.mps.domain import (
     mig_domain,
 )
 from dra_driver.mps.files import DomainPaths
+from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import Description, DeviceKey, Group, SharingPlan
 from dra_driver.sharing.mps_limits import active_thread_percentage, pinned_memory_mib
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
@@ -64,29 +65,13 @@ class DomainWaits(Protocol):
         ...
 
 
-class Requests(DomainWaits, Protocol):
-    """The same, with domains that are asked for."""
-
-    def write_desired(self, domain: Domain) -> None:
-        """Ask for a domain."""
-        ...
-
-    def remove(self, domain: DomainId) -> None:
-        """Ask for a domain's end."""
-        ...
-
-    def list(self) -> frozenset[DomainId]:
-        """Return the domains that are asked for, or not gone yet."""
-        ...
-
-
 class Mps:
     """The strategy MPS: one plan and domain for all whole GPUs, and one for each MIG device."""
 
     survives_reboot = True
 
     def __init__(
-        self, requests: Requests, clock: Callable[[], float], *, ready_seconds: float
+        self, requests: DomainRequests, clock: Callable[[], float], *, ready_seconds: float
     ) -> None:
         """Take the way to the supervisor.
 

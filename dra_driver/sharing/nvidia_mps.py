@@ -9,7 +9,6 @@ Without clients such a daemon uses nothing of a GPU. No claim is given this stra
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
@@ -18,7 +17,7 @@ from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid
 from dra_driver.errors import DriverError, StateError
 from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
-from dra_driver.sharing.base import Description, DeviceKey, Group, SharingPlan
+from dra_driver.sharing.base import ComputeModes, Description, DeviceKey, Group, SharingPlan
 
 log = structlog.get_logger()
 
@@ -26,18 +25,6 @@ NAME = "NvidiaMPS"
 
 _DEFAULT, _EXCLUSIVE_PROCESS = 0, 3  # compute modes as NVML numbers them
 _OPTIONS = ("rw", "nosuid", "nodev", "bind")
-
-
-class ComputeModes(Protocol):
-    """Reads and sets compute modes as NVML numbers them (devices/session.py)."""
-
-    def compute_mode(self, uuid: str) -> int | None:
-        """Return a GPU's mode; None when it has none. Raises DeviceError, TransientError."""
-        ...
-
-    def set_compute_mode(self, uuid: str, mode: int) -> None:
-        """Set a GPU's mode. Raises DeviceError, TransientError."""
-        ...
 
 
 def deployment_of(daemon: str) -> str:

@@ -39,6 +39,7 @@ from dra_driver.mps.domain import (
     shared_domain,
 )
 from dra_driver.sharing.base import (
+    ComputeModes,
     Description,
     DeviceKey,
     Group,
@@ -99,14 +100,6 @@ class Membership(Protocol):
 
     def joined(self, claim: str) -> frozenset[DomainId]:
         """Return the domains that a claim has joined."""
-        ...
-
-
-class ComputeModes(Protocol):
-    """Reads compute modes as NVML numbers them (devices/session.py)."""
-
-    def compute_mode(self, uuid: str) -> int | None:
-        """Return a GPU's mode; None when it has none. Raises DeviceError, TransientError."""
         ...
 
 

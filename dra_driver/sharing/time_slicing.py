@@ -23,7 +23,14 @@ from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.names import gpu_name
 from dra_driver.errors import ConfigError, DriverError
-from dra_driver.sharing.base import Description, DeviceKey, Group, MigUnit, SharingPlan
+from dra_driver.sharing.base import (
+    ComputeModes,
+    Description,
+    DeviceKey,
+    Group,
+    MigUnit,
+    SharingPlan,
+)
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.sharing import Interval, SharingStrategy
 
@@ -55,18 +62,6 @@ class TimeSlices(Protocol):
 
     def time_slice(self, uuid: str, deadline: float) -> int | None:
         """Return a GPU's time-slice; None if there is none to be read. Raises DeviceError."""
-        ...
-
-
-class ComputeModes(Protocol):
-    """Reads and sets compute modes as NVML numbers them (devices/session.py)."""
-
-    def compute_mode(self, uuid: str) -> int | None:
-        """Return a GPU's mode; None when it has none. Raises DeviceError, TransientError."""
-        ...
-
-    def set_compute_mode(self, uuid: str, mode: int) -> None:
-        """Set a GPU's mode. Raises DeviceError, TransientError."""
         ...
 
 

@@ -18,7 +18,7 @@ import structlog
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import NotFoundError, StaleError, UnavailableError
 from dra_driver.kube.resource import RESOURCE_SLICES, Resource
-from dra_driver.kube.watch import EventStream
+from dra_driver.kube.stream import WatchStream
 from dra_driver.ops.metrics import SliceWrite
 from dra_driver.slices.attributes import Omitted
 from dra_driver.slices.consumable import GATED_FIELDS
@@ -84,7 +84,7 @@ class SliceApi(Protocol):
         """Delete an object."""
         ...
 
-    def watch(self, resource: Resource, *, query: Mapping[str, str]) -> EventStream:
+    def watch(self, resource: Resource, *, query: Mapping[str, str]) -> WatchStream:
         """Open a watch."""
         ...
 

@@ -13,10 +13,10 @@ for first. A look waits for it a second at most.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from dra_driver.claims.model import ClaimUid, ConsumerPod, parse_claim
 from dra_driver.claims.record import ClaimRecord, RecordState
+from dra_driver.claims.validity import ClaimReader
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ApiError, ConfigError, NotFoundError, UnavailableError
 
@@ -40,14 +40,6 @@ class ReservedTiming:
     """For a claim, after it refused it, as rights may be granted later."""
 
 
-class ApiServer(Protocol):
-    """Reads claims (kube/client.py)."""
-
-    def get_claim(self, namespace: str, name: str, *, timeout: float) -> Mapping[str, Any]:
-        """Return one ResourceClaim. Raises NotFoundError, ApiError, UnavailableError."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
     at: float
@@ -59,7 +51,7 @@ class ReservedPods:
 
     def __init__(
         self,
-        api: ApiServer,
+        api: ClaimReader,
         *,
         on_problem: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
