@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, CliPositionalArg, SettingsConfigDict
 
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ConfigError
+from dra_driver.fields import entries
 from dra_driver.manifest import BrokenManifestError, read_documents
 from dra_driver.shares.config import read_node_config
 from dra_driver.validation.command import read_manifests
@@ -135,8 +136,7 @@ def _config_maps(
         return
     if value.get("kind") == "ConfigMap":
         yield where, value
-    items = value.get("items")
-    for number, item in enumerate(items if isinstance(items, list) else ()):
+    for number, item in enumerate(entries(value, "items")):
         yield from _config_maps(item, (*where, "items", number))
 
 

@@ -23,6 +23,7 @@ from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, MigMode
 from dra_driver.devices.partitions import found_by_others
 from dra_driver.devices.shares import Division
 from dra_driver.errors import DriverError, StateError
+from dra_driver.fields import at
 from dra_driver.shares.divide import Divided, divide
 from dra_driver.shares.notes import FILE, NotedConsumable, NotedDevice, ShareNotes, write_notes
 from dra_driver.shares.source import ShareConfigState
@@ -335,6 +336,5 @@ def _noted(device: Mapping[str, object]) -> NotedConsumable:
 
 def _amount(device: Mapping[str, object], name: str) -> int:
     """Return how much a published device has of a capacity; 0 if it has not that one."""
-    capacity = device.get("capacity")
-    found = capacity.get(name) if isinstance(capacity, Mapping) else None
+    found = at(device, "capacity", name)
     return quantity_bytes(str(found["value"])) if isinstance(found, Mapping) else 0

@@ -17,6 +17,7 @@ from dra_driver.bench.works import Work, WorkKind
 from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
 from dra_driver.claims.claim_status import stored_entries, understood
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.fields import objects
 
 JsonObject = dict[str, object]
 
@@ -186,9 +187,7 @@ def _command(work: Work, number: int, place: Place) -> list[str]:
 
 def allocated(thing: Mapping[str, object]) -> str:
     """Say which devices a claim has, in a few words; nothing if it has none."""
-    status = thing.get("status")
-    found = status.get("allocation", {}) if isinstance(status, dict) else {}
-    given = found.get("devices", {}).get("results", []) if isinstance(found, dict) else []
+    given = objects(thing, "status", "allocation", "devices", "results")
     devices = sorted({f"{one.get('pool')}/{one.get('device')}" for one in given})
     return ", ".join(devices)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from dra_driver.bench.strategies import is_plain, profile_size
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.fields import mapping, objects
 
 JsonObject = Mapping[str, object]
 
@@ -63,22 +64,18 @@ def offered(slices: Iterable[JsonObject], node: str = "") -> Offer:
 
 def _devices(slices: Iterable[JsonObject], node: str) -> Iterator[JsonObject]:
     for one in slices:
-        spec = one.get("spec")
-        if not isinstance(spec, dict) or spec.get("driver") != DRIVER_NAME:
+        spec = mapping(one, "spec")
+        if spec.get("driver") != DRIVER_NAME:
             continue
         if node and spec.get("nodeName") != node:
             continue
-        devices = spec.get("devices")
-        yield from devices if isinstance(devices, list) else ()
+        yield from objects(spec, "devices")
 
 
 def _attributes(device: JsonObject) -> dict[str, object]:
     """Return attributes by name, each as the one value it has."""
-    found = device.get("attributes")
-    if not isinstance(found, dict):
-        return {}
     return {
         name.removeprefix(f"{DRIVER_NAME}/"): next(iter(value.values()), None)
-        for name, value in found.items()
-        if isinstance(value, dict)
+        for name, value in mapping(device, "attributes").items()
+        if isinstance(value, Mapping)
     }

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, NewType
 
 from dra_driver.errors import ConfigError
+from dra_driver.fields import at
 from resource_nvidia_com.quantity import Quantity
 
 ClaimUid = NewType("ClaimUid", str)
@@ -145,8 +146,7 @@ def is_label(text: str) -> bool:
 
 def uid_of(claim: Mapping[str, Any]) -> str | None:
     """Return the UID of a ResourceClaim object."""
-    metadata = claim.get("metadata")
-    uid = metadata.get("uid") if isinstance(metadata, Mapping) else None
+    uid = at(claim, "metadata", "uid")
     return uid if isinstance(uid, str) else None
 
 

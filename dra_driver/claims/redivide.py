@@ -11,7 +11,7 @@ does not let us list claims is told of, and not waited for.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from dra_driver.claims.orphans import ClaimLister
 from dra_driver.claims.redivision import Change, Redivision
 from dra_driver.devices.names import DRIVER_NAME, ShareName, parse_device_name
 from dra_driver.errors import AccessError, DriverError, NotFoundError, TransientError
+from dra_driver.fields import objects
 from dra_driver.kube.backoff import Backoff
 
 log = structlog.get_logger()
@@ -303,13 +304,7 @@ def _devices(claim: Mapping[str, Any], pool: str) -> Iterator[tuple[str, bool]]:
 
     A claim that is not as the API has it has none: such a claim cannot be prepared either.
     """
-    found: Any = claim
-    for field in ("status", "allocation", "devices", "results"):
-        found = found.get(field) if isinstance(found, Mapping) else None
-    results: Sequence[Any] = found if isinstance(found, list) else ()
-    for result in results:
-        if not isinstance(result, Mapping):
-            continue
+    for result in objects(claim, "status", "allocation", "devices", "results"):
         if (result.get("driver"), result.get("pool")) == (DRIVER_NAME, pool):
             yield str(result.get("device")), result.get("shareID") is not None
 

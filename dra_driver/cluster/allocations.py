@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from dra_driver.slices.pool import Object, objects
-from resource_nvidia_com.quantity import Quantity
+from dra_driver.fields import Object, full_name, mapping, nanos, objects, text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +37,14 @@ class Allocation:
 
 def allocations_in(claim: Object, driver: str) -> Iterator[Allocation]:
     """Yield the devices of one driver that a claim has for use."""
-    status = _mapping(claim.get("status"))
-    devices = _mapping(_mapping(status.get("allocation")).get("devices"))
-    results = objects(devices.get("results"))
+    results = objects(claim, "status", "allocation", "devices", "results")
     if not results:
         return
-    metadata = _mapping(claim.get("metadata"))
-    name = f"{metadata.get('namespace')}/{metadata.get('name')}"
-    users = tuple(user_of(one) for one in objects(status.get("reservedFor")))
+    users = tuple(user_of(one) for one in objects(claim, "status", "reservedFor"))
     for result in results:
         if result.get("driver") == driver and not result.get("adminAccess"):
             yield Allocation(
-                claim=name,
+                claim=full_name(claim),
                 pool=str(result.get("pool")),
                 device=str(result.get("device")),
                 users=users,
@@ -59,23 +54,18 @@ def allocations_in(claim: Object, driver: str) -> Iterator[Allocation]:
 
 
 def _share_id(result: Object) -> str | None:
-    share_id = result.get("shareID")
-    return share_id if isinstance(share_id, str) and share_id else None
+    return text(result, "shareID") or None
 
 
 def _consumed(result: Object) -> Iterator[tuple[str, int]]:
     if _share_id(result) is None:
         return
-    for name, amount in _mapping(result.get("consumedCapacity")).items():
+    for name, amount in mapping(result, "consumedCapacity").items():
         with suppress(ValueError):  # which the API server does not let through
-            yield name, Quantity.parse(str(amount)).nanos
+            yield name, nanos(amount)
 
 
 def user_of(reference: Object) -> str:
     """Return for whom a claim is reserved: a pod by its name, anything else as resource/name."""
     resource, name = reference.get("resource"), str(reference.get("name"))
     return name if resource == "pods" else f"{resource}/{name}"
-
-
-def _mapping(value: object) -> Object:
-    return value if isinstance(value, Mapping) else {}

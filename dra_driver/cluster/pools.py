@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.fields import Object, mapping, nanos, number, objects, text
 from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY
-from dra_driver.slices.pool import Object, objects
-from resource_nvidia_com.quantity import Quantity
 
 Counter = tuple[str, str]
 """A counter set of a pool, and a counter in it."""
@@ -115,19 +114,19 @@ def read_pools(slices: Iterable[Object]) -> list[Pool]:
     reader = _Reader()
     drafts: dict[tuple[str, str], _Draft] = {}
     for one in slices:
-        spec = _mapping(one, "spec")
-        pool = _mapping(spec, "pool")
-        generation = _number(pool, "generation")
-        key = _text(spec, "nodeName"), _text(pool, "name")
+        spec = mapping(one, "spec")
+        pool = mapping(spec, "pool")
+        generation = number(pool, "generation")
+        key = text(spec, "nodeName"), text(pool, "name")
         draft = drafts.get(key)
         if draft is None or generation > draft.generation:
             draft = drafts[key] = _Draft(
                 generation=generation,
-                slices=_number(pool, "resourceSliceCount"),
+                slices=number(pool, "resourceSliceCount"),
             )
         if generation == draft.generation:
             with suppress(ValueError):
-                draft.contents[_text(_mapping(one, "metadata"), "name")] = reader.contents(spec)
+                draft.contents[text(one, "metadata", "name")] = reader.contents(spec)
     return [_finished(node, name, draft) for (node, name), draft in sorted(drafts.items())]
 
 
@@ -168,7 +167,6 @@ class _Reader:
     def __init__(self) -> None:
         self._amounts: dict[tuple[tuple[str, str, str], ...], Amounts] = {}
         self._capacities: dict[tuple[_CapacityTexts, ...], Capacities] = {}
-        self._values: dict[str, int] = {}
 
     def contents(self, spec: Object) -> _Contents:
         """Return what a slice holds.
@@ -177,20 +175,20 @@ class _Reader:
             ValueError: a quantity in it cannot be read.
         """
         return (
-            [self._device(entry) for entry in objects(spec.get("devices"))],
-            dict(self._counters(objects(spec.get("sharedCounters")))),
+            [self._device(entry) for entry in objects(spec, "devices")],
+            dict(self._counters(objects(spec, "sharedCounters"))),
         )
 
     def _device(self, entry: Object) -> Device:
-        taints = objects(entry.get("taints"))
+        taints = objects(entry, "taints")
         allows_multiple = entry.get(ALLOWS_MULTIPLE) is True
         return Device(
-            name=_text(entry, "name"),
-            resource=resource_name(_mapping(entry, "attributes")),
-            consumes=self._consumed(objects(entry.get("consumesCounters"))),
-            taints=tuple(_taint(one) for one in taints if _text(one, "effect") in _BLOCKING),
+            name=text(entry, "name"),
+            resource=resource_name(mapping(entry, "attributes")),
+            consumes=self._consumed(objects(entry, "consumesCounters")),
+            taints=tuple(_taint(one) for one in taints if text(one, "effect") in _BLOCKING),
             allows_multiple=allows_multiple,
-            capacities=self._shared(_mapping(entry, "capacity"))
+            capacities=self._shared(mapping(entry, "capacity"))
             if allows_multiple
             else _NO_CAPACITIES,
         )
@@ -204,50 +202,38 @@ class _Reader:
         return found
 
     def _capacity(self, total: str, default: str, least: str) -> Capacity:
-        consumed = self._value(default)
-        return Capacity(
-            total=self._value(total), default=consumed, least=min(consumed, self._value(least))
-        )
+        consumed = nanos(default)
+        return Capacity(total=nanos(total), default=consumed, least=min(consumed, nanos(least)))
 
     def _counters(self, sets: Iterable[Object]) -> Iterator[tuple[Counter, int]]:
         for one in sets:
-            for name, entry in _mapping(one, "counters").items():
-                yield (_text(one, "name"), name), self._value(_value_text(entry))
+            for name, entry in mapping(one, "counters").items():
+                yield (text(one, "name"), name), nanos(text(entry, "value"))
 
     def _consumed(self, entries: tuple[Object, ...]) -> Amounts:
         if not entries:
             return _NOTHING
         key = tuple(
-            (_text(entry, "counterSet"), name, _value_text(amount))
+            (text(entry, "counterSet"), name, text(amount, "value"))
             for entry in entries
-            for name, amount in _mapping(entry, "counters").items()
+            for name, amount in mapping(entry, "counters").items()
         )
         found = self._amounts.get(key)
         if found is None:
-            found = {(counter_set, name): self._value(text) for counter_set, name, text in key}
+            found = {(counter_set, name): nanos(amount) for counter_set, name, amount in key}
             self._amounts[key] = found
         return found
-
-    def _value(self, text: str) -> int:
-        found = self._values.get(text)
-        if found is None:
-            found = self._values[text] = Quantity.parse(text).nanos
-        return found
-
-
-def _value_text(counter: object) -> str:
-    return _text(counter, "value") if isinstance(counter, Mapping) else ""
 
 
 def _capacity_texts(capacity: object) -> tuple[str, str, str]:
     """Return how much there is, what is consumed without a request, and by the smallest one."""
-    total = _value_text(capacity)
-    policy = _mapping(capacity, REQUEST_POLICY) if isinstance(capacity, Mapping) else {}
+    total = text(capacity, "value")
+    policy = mapping(capacity, REQUEST_POLICY)
     values = policy.get("validValues")
-    least = _text(_mapping(policy, "validRange"), "min")
+    least = text(policy, "validRange", "min")
     if isinstance(values, list) and values:  # in ascending order
         least = str(values[0])
-    return total, _text(policy, "default") or total, least or "0"
+    return total, text(policy, "default") or total, least or "0"
 
 
 def resource_name(attributes: Object) -> str | None:
@@ -271,26 +257,9 @@ def resource_name(attributes: Object) -> str | None:
 
 def _attribute(attributes: Object, name: str) -> str:
     """Return a string attribute of the driver's own domain, which its name may say or not."""
-    return _text(
-        _mapping(attributes, name) or _mapping(attributes, f"{DRIVER_NAME}/{name}"), "string"
-    )
+    return text(mapping(attributes, name) or mapping(attributes, f"{DRIVER_NAME}/{name}"), "string")
 
 
 def _taint(taint: Object) -> str:
-    value = _text(taint, "value")
-    return f"{_text(taint, 'key')}{f'={value}' if value else ''}:{_text(taint, 'effect')}"
-
-
-def _mapping(holder: Object, key: str) -> Object:
-    value = holder.get(key)
-    return value if isinstance(value, Mapping) else {}
-
-
-def _text(holder: Object, key: str) -> str:
-    value = holder.get(key)
-    return value if isinstance(value, str) else ""
-
-
-def _number(holder: Object, key: str) -> int:
-    value = holder.get(key)
-    return value if isinstance(value, int) else 0
+    value = text(taint, "value")
+    return f"{text(taint, 'key')}{f'={value}' if value else ''}:{text(taint, 'effect')}"

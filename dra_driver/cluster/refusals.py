@@ -11,10 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from dra_driver.cluster.fields import mapping, text
 from dra_driver.errors import ApiError, NotFoundError
+from dra_driver.fields import Object, mapping, text
 from dra_driver.kube.resource import EVENTS, PODS, Resource
-from dra_driver.slices.pool import Object
 
 _REASON = "FailedPrepareDynamicResources"
 _LOOKED_AT = 10
@@ -76,8 +75,8 @@ def refusals(
 
 
 def _still_waits(pod: Object, event: Object) -> bool:
-    is_the_same = text(mapping(pod, "metadata"), "uid") == text(mapping(event, "regarding"), "uid")
-    return is_the_same and text(mapping(pod, "status"), "phase") == "Pending"
+    is_the_same = text(pod, "metadata", "uid") == text(event, "regarding", "uid")
+    return is_the_same and text(pod, "status", "phase") == "Pending"
 
 
 def _time(event: Object) -> str:

@@ -10,9 +10,6 @@ from dra_driver.doctor.cluster_facts import (
     KubeletFacts,
     PermissionFacts,
     ServerFacts,
-    mapping,
-    text,
-    texts,
 )
 from dra_driver.doctor.finding import (
     Seen,
@@ -28,10 +25,10 @@ from dra_driver.doctor.finding import (
 )
 from dra_driver.doctor.installed import OPERATORS_LABEL, DaemonSets, Installed
 from dra_driver.doctor.node_checks import NODE_LABEL
+from dra_driver.fields import Object, mapping, text, texts_by_name
 from dra_driver.kube.resource import RESOURCE_CLAIMS
 from dra_driver.kube.server_version import version_numbers
 from dra_driver.slices.device_plugin import counted_by_plugin
-from dra_driver.slices.pool import Object
 
 FIRST_KUBERNETES = 1, 34
 """The first version that serves resource.k8s.io/v1."""
@@ -246,7 +243,9 @@ def daemon_sets(found: DaemonSets) -> Iterator[Seen]:
 def other_drivers(found: DaemonSets, nodes: Iterable[Object]) -> Iterator[Seen]:
     """Judge whether other software gives out the same GPUs."""
     nodes = list(nodes)
-    labels = {text(one, "metadata", "name"): texts(one, "metadata", "labels") for one in nodes}
+    labels = {
+        text(one, "metadata", "name"): texts_by_name(one, "metadata", "labels") for one in nodes
+    }
     yield from (_nvidias(one, one.nodes(labels)) for one in found.nvidias)
     for one in found.device_plugins:
         if one.wanted:
@@ -258,7 +257,7 @@ def other_drivers(found: DaemonSets, nodes: Iterable[Object]) -> Iterator[Seen]:
     plugged = {
         text(node, "metadata", "name"): what
         for node in nodes
-        if (what := counted_by_plugin(texts(node, "status", "allocatable")))
+        if (what := counted_by_plugin(texts_by_name(node, "status", "allocatable")))
     }
     for name, counted in plugged.items():
         words = ", ".join(f"{resource}: {amount}" for resource, amount in counted.items())

@@ -18,6 +18,7 @@ from typing import Protocol
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.doctor.once import Once
 from dra_driver.errors import ApiError, DriverError, InvalidError, NotFoundError
+from dra_driver.fields import Object, at, mapping, objects, text
 from dra_driver.kube.client import Answer
 from dra_driver.kube.resource import (
     CONFIG_MAPS,
@@ -35,7 +36,6 @@ from dra_driver.kube.resource import (
     Call,
     Resource,
 )
-from dra_driver.slices.pool import Object, objects
 from dra_driver.slices.probe import CONSUMES_COUNTERS, DryRun, stores
 
 _PAGE = 100
@@ -312,7 +312,7 @@ class Cluster:
             except DriverError as error:
                 refused = error
                 continue
-            given = mapping(mapping(answer.body, "kubeletconfig"), "featureGates")
+            given = mapping(answer.body, "kubeletconfig", "featureGates")
             gates[name] = {gate: on for gate, on in given.items() if isinstance(on, bool)}
         return KubeletFacts(gates=gates, not_asked=len(names) - len(gates), refused=refused)
 
@@ -331,7 +331,7 @@ class Cluster:
         what = "SelfSubjectAccessReview" if subject is None else "SubjectAccessReview"
         body = {"apiVersion": kind.api_version, "kind": what, "spec": spec}
         answer = self._api.create(kind, body, timeout=self._timeout)
-        return mapping(answer, "status").get("allowed") is True
+        return at(answer, "status", "allowed") is True
 
     def _has(self, feature: Feature) -> bool:
         if feature in _TRIALS:
@@ -361,35 +361,9 @@ class Cluster:
         return [one for one in found if not self.node or node_of(one) == self.node]
 
 
-def mapping(holder: Object, *path: str) -> Object:
-    """Return the object below an object; an empty one if there is none."""
-    value: object = holder
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value if isinstance(value, Mapping) else {}
-
-
-def text(holder: Object, *path: str) -> str:
-    """Return the text below an object; an empty one if there is none."""
-    *folders, key = path
-    value = mapping(holder, *folders).get(key)
-    return value if isinstance(value, str) else ""
-
-
-def number(holder: Object, key: str) -> int:
-    """Return the number below an object; 0 if there is none."""
-    value = holder.get(key)
-    return value if isinstance(value, int) else 0
-
-
-def texts(holder: Object, *path: str) -> dict[str, str]:
-    """Return the texts by name below an object, such as its labels; none if there are none."""
-    return {str(key): str(value) for key, value in mapping(holder, *path).items()}
-
-
 def containers(workload: Object) -> tuple[Object, ...]:
     """Return the containers of the pods of a DaemonSet or Deployment."""
-    return objects(mapping(workload, "spec", "template", "spec").get("containers"))
+    return objects(workload, "spec", "template", "spec", "containers")
 
 
 def _seconds_ahead(date: str | None) -> float | None:

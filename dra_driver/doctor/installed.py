@@ -9,8 +9,8 @@ an image or such labels, since that is how NVIDIA's own driver is started.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from dra_driver.doctor.cluster_facts import Subject, containers, mapping, number, text, texts
-from dra_driver.slices.pool import Object
+from dra_driver.doctor.cluster_facts import Subject, containers
+from dra_driver.fields import Object, mapping, number, text, texts_by_name
 
 _OURS = "dra-driver"
 """Our program, the image's usual name, and the chart's."""
@@ -135,7 +135,7 @@ def _our_component(daemon_set: Object) -> str | None:
             for component in (PLUGIN, SUPERVISOR):
                 if any(word.endswith(component) for word in words):
                     return component
-    labels = texts(daemon_set, "spec", "template", "metadata", "labels")
+    labels = texts_by_name(daemon_set, "spec", "template", "metadata", "labels")
     labelled = labels.get(_COMPONENT_LABEL)
     is_named = labels.get(_NAME_LABEL) == _OURS
     return labelled if is_named and labelled in (PLUGIN, SUPERVISOR) else None
@@ -171,7 +171,7 @@ def _words(container: Object) -> str:
 def _installed(daemon_set: Object) -> Installed:
     status, spec = mapping(daemon_set, "status"), mapping(daemon_set, "spec")
     pod = mapping(spec, "template", "spec")
-    annotations = texts(daemon_set, "metadata", "annotations")
+    annotations = texts_by_name(daemon_set, "metadata", "annotations")
     return Installed(
         namespace=text(daemon_set, "metadata", "namespace"),
         short_name=text(daemon_set, "metadata", "name"),
@@ -182,7 +182,7 @@ def _installed(daemon_set: Object) -> Installed:
         updated=number(status, "updatedNumberScheduled"),
         generation=annotations.get(_GENERATION, ""),
         waits_for_deletion=text(spec, "updateStrategy", "type") == "OnDelete",
-        selector=texts(pod, "nodeSelector"),
-        pod_labels=texts(spec, "selector", "matchLabels"),
+        selector=texts_by_name(pod, "nodeSelector"),
+        pod_labels=texts_by_name(spec, "selector", "matchLabels"),
         pod=pod,
     )

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from dra_driver.doctor.cluster_facts import mapping, number, text, texts
-from dra_driver.slices.pool import Object, objects
+from dra_driver.fields import Object, mapping, number, objects, text, texts_by_name
 
 _REVISION_LABEL = "pod-template-generation"
 
@@ -71,26 +70,26 @@ def pods_of(owner: str, pods: Iterable[Object]) -> list[DaemonPod]:
 
 
 def _owner(pod: Object) -> str | None:
-    owners = objects(mapping(pod, "metadata").get("ownerReferences"))
+    owners = objects(pod, "metadata", "ownerReferences")
     return next((text(one, "name") for one in owners if text(one, "kind") == "DaemonSet"), None)
 
 
 def _pod(pod: Object) -> DaemonPod:
     meta, status = mapping(pod, "metadata"), mapping(pod, "status")
-    conditions = {text(one, "type"): one for one in objects(status.get("conditions"))}
+    conditions = {text(one, "type"): one for one in objects(status, "conditions")}
     ready, placed = conditions.get("Ready", {}), conditions.get("PodScheduled", {})
     has_failed = text(status, "phase") == "Failed"
     return DaemonPod(
         name=text(meta, "name"),
         node=text(pod, "spec", "nodeName") or _wanted_node(pod),
-        revision=texts(meta, "labels").get(_REVISION_LABEL, ""),
+        revision=texts_by_name(meta, "labels").get(_REVISION_LABEL, ""),
         is_placed=bool(text(pod, "spec", "nodeName")),
         unplaced=text(placed, "message") if text(placed, "status") == "False" else "",
         ready=text(ready, "status") == "True",
         since=_time(ready, "lastTransitionTime") or _time(meta, "creationTimestamp"),
         deleted=_time(meta, "deletionTimestamp"),
         failed=_failure(status) if has_failed else "",
-        containers=tuple(map(_container, objects(status.get("containerStatuses")))),
+        containers=tuple(map(_container, objects(status, "containerStatuses"))),
     )
 
 
@@ -103,8 +102,8 @@ def _wanted_node(pod: Object) -> str:
     """Return the node that a DaemonSet's controller made a pod for, before it is bound there."""
     affinity = mapping(pod, "spec", "affinity", "nodeAffinity")
     required = mapping(affinity, "requiredDuringSchedulingIgnoredDuringExecution")
-    for term in objects(required.get("nodeSelectorTerms")):
-        for field in objects(term.get("matchFields")):
+    for term in objects(required, "nodeSelectorTerms"):
+        for field in objects(term, "matchFields"):
             values = field.get("values")
             if text(field, "key") == "metadata.name" and isinstance(values, list) and values:
                 return str(values[0])

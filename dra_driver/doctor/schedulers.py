@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dra_driver.doctor.cluster_facts import containers, mapping, text
+from dra_driver.doctor.cluster_facts import containers
 from dra_driver.doctor.finding import Seen, count, info, named, ok, warning
-from dra_driver.slices.pool import Object, objects
+from dra_driver.fields import Object, mapping, objects, text
 
 KAI_GROUP = "kai.scheduler"
 KUEUE_GROUP = "kueue.x-k8s.io"
@@ -75,7 +75,7 @@ def _of_kai(kai: Kai, slices: Sequence[Object]) -> Seen:
     for one in slices:
         spec = mapping(one, "spec")
         consuming = [
-            device for device in objects(spec.get("devices")) if device.get("consumesCounters")
+            device for device in objects(spec, "devices") if device.get("consumesCounters")
         ]
         if consuming:
             nodes.add(text(one, "spec", "nodeName"))

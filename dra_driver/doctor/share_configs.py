@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from dra_driver.doctor.cluster_facts import mapping, text, texts
 from dra_driver.doctor.finding import Seen, error, info, named, ok, unknown, warning
 from dra_driver.errors import ConfigError
+from dra_driver.fields import Object, mapping, objects, text, texts_by_name
 from dra_driver.shares.choice import LABEL, choose_name
 from dra_driver.shares.config import read_node_config
 from dra_driver.shares.notes import ShareNotes
-from dra_driver.slices.pool import Object, objects
 from resource_nvidia_com.device_plugin import NodeConfig
 
 _PATHS = ("SHARE_CONFIG", "CONFIG_FILE")
@@ -50,13 +49,13 @@ class Source:
 
 def source_of(pod: Object) -> Source | None:
     """Return where the driver in a pod of this spec reads its share config; None for nowhere."""
-    volumes = {text(one, "name"): one for one in objects(pod.get("volumes"))}
-    for container in objects(pod.get("containers")):
-        env = {text(one, "name"): text(one, "value") for one in objects(container.get("env"))}
+    volumes = {text(one, "name"): one for one in objects(pod, "volumes")}
+    for container in objects(pod, "containers"):
+        env = {text(one, "name"): text(one, "value") for one in objects(container, "env")}
         path = next((env[name] for name in _PATHS if env.get(name)), "")
         if not path:
             continue
-        for mount in objects(container.get("volumeMounts")):
+        for mount in objects(container, "volumeMounts"):
             folder = PurePosixPath(text(mount, "mountPath"))
             volume = mapping(volumes.get(text(mount, "name"), {}), "configMap")
             if not volume or not PurePosixPath(path).is_relative_to(folder):
@@ -67,7 +66,7 @@ def source_of(pod: Object) -> Source | None:
                 optional=volume.get("optional") is True,
                 file="" if file == "." else file,
                 default=env.get(_DEFAULT, ""),
-                paths={text(one, "key"): text(one, "path") for one in objects(volume.get("items"))},
+                paths={text(one, "key"): text(one, "path") for one in objects(volume, "items")},
             )
         return Source(config_map="", optional=True)
     return None
@@ -132,8 +131,8 @@ def of_node(notes: ShareNotes) -> Iterator[Seen]:
 
 def _files(source: Source, config_map: Object) -> dict[str, bytes]:
     """Return the content of each file that the ConfigMap is mounted as."""
-    found = {key: value.encode() for key, value in texts(config_map, "data").items()}
-    for key, value in texts(config_map, "binaryData").items():
+    found = {key: value.encode() for key, value in texts_by_name(config_map, "data").items()}
+    for key, value in texts_by_name(config_map, "binaryData").items():
         try:
             found[key] = base64.b64decode(value)
         except binascii.Error:

@@ -14,9 +14,8 @@ import yaml
 
 from dra_driver.classes import manifest
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.doctor.cluster_facts import mapping, text
+from dra_driver.fields import Object, mapping, objects, text, texts
 from dra_driver.kube.resource import EVENTS, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Call
-from dra_driver.slices.pool import Object, objects
 from dra_driver.validation.policy import policy_checks
 from resource_nvidia_com.resource_names import GPU
 
@@ -125,39 +124,36 @@ def actions_of(policy: str, bindings: Iterable[Object]) -> frozenset[str]:
     found: set[str] = set()
     for binding in bindings:
         if text(binding, "spec", "policyName") == policy:
-            actions = mapping(binding, "spec").get("validationActions")
-            found.update(map(str, actions if isinstance(actions, list) else ()))
+            found.update(texts(binding, "spec", "validationActions"))
     return frozenset(found)
 
 
 def _is_about(policy: Object, plural: str) -> bool:
-    rules = objects(mapping(policy, "spec", "matchConstraints").get("resourceRules"))
+    rules = objects(policy, "spec", "matchConstraints", "resourceRules")
     named = [rule.get("resources") for rule in rules]
     return any(plural in one or "*" in one for one in named if isinstance(one, list))
 
 
 def _users(policy: Object) -> Iterable[str]:
     """Yield the ServiceAccounts, as user names, that match conditions compare the caller with."""
-    for one in objects(mapping(policy, "spec").get("matchConditions")):
+    for one in objects(policy, "spec", "matchConditions"):
         parts = text(one, "expression").replace('"', "'").split("'")
         yield from (part for part in parts if part.startswith("system:serviceaccount:"))
 
 
 def _all_text(policy: Object) -> str:
     spec = mapping(policy, "spec")
-    every = (*objects(spec.get("variables")), *objects(spec.get("validations")))
+    every = (*objects(spec, "variables"), *objects(spec, "validations"))
     return "\n".join(text(one, "expression") for one in every)
 
 
 def _rules(policy: Object) -> set[str]:
-    every = objects(mapping(policy, "spec").get("validations"))
+    every = objects(policy, "spec", "validations")
     return {_squeezed(text(one, "expression")) for one in every}
 
 
 def _expressions(spec: Object) -> list[str]:
-    return sorted(
-        _squeezed(text(one, "cel", "expression")) for one in objects(spec.get("selectors"))
-    )
+    return sorted(_squeezed(text(one, "cel", "expression")) for one in objects(spec, "selectors"))
 
 
 def _squeezed(expression: str) -> str:

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dra_driver.cluster.pools import read_pools
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.doctor.cluster_checks import INSTALL_AGAIN
-from dra_driver.doctor.cluster_facts import mapping, text
 from dra_driver.doctor.finding import Seen, count, error, info, named, ok, unknown, warning
+from dra_driver.fields import Object, at, objects, text
 from dra_driver.kube.server_version import version_numbers
 from dra_driver.slices.mig_offer import COST_BEFORE_1_37, has_cheap_counters
-from dra_driver.slices.pool import Object, objects
 
 _OUR_NAME = re.compile(
     rf"[0-9a-f]{{5}}-(?:[0-9a-f]{{8}}-)?{re.escape(DRIVER_NAME)}-(?P<node>.*)", re.DOTALL
@@ -62,11 +61,7 @@ def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
 def counters_cost(slices: Sequence[Object], version: str) -> Iterator[Seen]:
     """Judge what published counters cost the scheduler of this Kubernetes."""
     counting = sorted(
-        {
-            text(one, "spec", "nodeName")
-            for one in slices
-            if mapping(one, "spec").get("sharedCounters")
-        }
+        {text(one, "spec", "nodeName") for one in slices if at(one, "spec", "sharedCounters")}
     )
     if not counting:
         yield ok("no node publishes counters")
@@ -137,7 +132,7 @@ def driver_versions(slices: Sequence[Object]) -> Iterator[Seen]:
     """Say which versions of the NVIDIA driver the nodes have."""
     nodes: dict[str, set[str]] = defaultdict(set)
     for one in slices:
-        for device in objects(mapping(one, "spec").get("devices")):
+        for device in objects(one, "spec", "devices"):
             version = text(device, "attributes", "driverVersion", "version")
             if version:
                 nodes[version].add(text(one, "spec", "nodeName"))

@@ -18,7 +18,7 @@ from dra_driver.doctor import (
     share_configs,
     shipped,
 )
-from dra_driver.doctor.cluster_facts import Cluster, PermissionFacts, mapping, text, texts
+from dra_driver.doctor.cluster_facts import Cluster, PermissionFacts
 from dra_driver.doctor.finding import Seen, Severity, of_error, unknown
 from dra_driver.doctor.installed import DaemonSets, Installed, sorted_out
 from dra_driver.doctor.once import Once
@@ -26,9 +26,9 @@ from dra_driver.doctor.places import Places
 from dra_driver.doctor.pod_facts import DaemonPod, pods_of
 from dra_driver.doctor.runtime_config import RuntimeConfig
 from dra_driver.errors import DeviceError, DriverError, SetupError
+from dra_driver.fields import Object, objects, text, texts_by_name
 from dra_driver.kube.server_version import version_numbers
 from dra_driver.shares.notes import read_notes
-from dra_driver.slices.pool import Object, objects
 
 _NO_NVML = "NVML does not answer (see gpus)"
 
@@ -173,7 +173,7 @@ class Sources:
     def _share_configs(self, cluster: Cluster) -> Iterator[Seen]:
         installed = self.daemon_sets().ours
         labels = {
-            text(one, "metadata", "name"): texts(one, "metadata", "labels")
+            text(one, "metadata", "name"): texts_by_name(one, "metadata", "labels")
             for one in cluster.nodes()
         }
         for one in installed:
@@ -267,11 +267,11 @@ def _taints(node: Object) -> str:
     found = (
         f"{text(one, 'key')}{f'={value}' if (value := text(one, 'value')) else ''}:"
         f"{text(one, 'effect')}"
-        for one in objects(mapping(node, "spec").get("taints"))
+        for one in objects(node, "spec", "taints")
     )
     return ", ".join(found)
 
 
 def _is_ready(node: Object) -> bool:
-    conditions = objects(mapping(node, "status").get("conditions"))
+    conditions = objects(node, "status", "conditions")
     return all(text(one, "status") == "True" for one in conditions if text(one, "type") == "Ready")

@@ -8,7 +8,6 @@ given out counts as free.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from dra_driver.cluster.fields import full_name, mapping, text
 from dra_driver.cluster.refusals import PodName, Reads, refusals
 from dra_driver.errors import ApiError, NotFoundError, SetupError
 from dra_driver.explain.answers import Cluster, NodeAnswer, answer_on
@@ -20,6 +19,7 @@ from dra_driver.explain.search import Rules
 from dra_driver.explain.summary import findings
 from dra_driver.explain.taken import Taken
 from dra_driver.explain.view import Explanation
+from dra_driver.fields import Object, full_name, mapping, text
 from dra_driver.kube.resource import (
     CLAIM_TEMPLATES,
     DEVICE_CLASSES,
@@ -30,7 +30,6 @@ from dra_driver.kube.resource import (
     RESOURCE_SLICES,
     Resource,
 )
-from dra_driver.slices.pool import Object
 
 _TIMEOUT_SECONDS = 30.0
 """For connecting and for each wait for bytes of a page."""
@@ -126,7 +125,7 @@ def _demand(
         if name not in claims:
             raise NotFoundError(f"there is no ResourceClaim {name}", status=_NOT_SERVED)
         return of_claim(claims[name])
-    namespace = text(mapping(pod, "metadata"), "namespace")
+    namespace = text(pod, "metadata", "namespace")
 
     def template(wanted: str) -> Object | None:
         with suppress(NotFoundError):

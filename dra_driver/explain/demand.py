@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 
 from dra_driver.claims.model import is_pod_group
 from dra_driver.cluster.allocations import user_of
-from dra_driver.cluster.fields import full_name, mapping, text
 from dra_driver.explain.nodes import Node, selects, term_text
 from dra_driver.explain.wishes import Claim, Request, Wish, claim_of, read_claim, selectors_of
-from dra_driver.slices.pool import Object, objects
+from dra_driver.fields import Object, at, full_name, mapping, objects, text
 from resource_nvidia_com.quantity import Quantity
 
 _IMPLICIT = "deviceclass.resource.kubernetes.io/"
@@ -140,7 +139,7 @@ def of_pod(
     claims: list[Claim] = []
     allocated: list[Allocated] = []
     blocked: list[str] = list(_gates(pod))
-    for entry in objects(mapping(pod, "spec").get("resourceClaims")):
+    for entry in objects(pod, "spec", "resourceClaims"):
         name = _name_of(pod, entry)
         if name == "":
             continue  # the template's controller says that the pod needs none
@@ -161,7 +160,7 @@ def of_pod(
         called = f"{text(entry, 'name')} of template {template}"
         spec = mapping(made, "spec", "spec")
         claims.append(claim_of(called, spec, why="its ResourceClaim is not made yet"))
-    own = text(mapping(pod, "status", "extendedResourceClaimStatus"), "resourceClaimName")
+    own = text(pod, "status", "extendedResourceClaimStatus", "resourceClaimName")
     if (thing := claim_named(own)) is not None:
         allocated.append(_allocated(thing))
     return Demand(
@@ -171,28 +170,28 @@ def of_pod(
         allocated=tuple(allocated),
         blocked=tuple(blocked),
         resources=_resources(pod, classes),
-        on_node=text(mapping(pod, "spec"), "nodeName"),
+        on_node=text(pod, "spec", "nodeName"),
     )
 
 
 def _gates(pod: Object) -> Iterator[str]:
-    gates = [text(one, "name") for one in objects(mapping(pod, "spec").get("schedulingGates"))]
+    gates = [text(one, "name") for one in objects(pod, "spec", "schedulingGates")]
     if gates:
         yield f"the pod has the scheduling gates {', '.join(gates)}: whoever set them removes them"
-    if mapping(pod, "metadata").get("deletionTimestamp"):
+    if at(pod, "metadata", "deletionTimestamp"):
         yield "the pod is being deleted"
 
 
 def _deleted(thing: Object) -> tuple[str, ...]:
-    if not mapping(thing, "metadata").get("deletionTimestamp"):
+    if not at(thing, "metadata", "deletionTimestamp"):
         return ()
     return (f"claim {full_name(thing)} is being deleted: wait until it is gone",)
 
 
 def _full(thing: Object, pod: Object) -> Iterator[str]:
-    users = objects(mapping(thing, "status").get("reservedFor"))
-    mine = text(mapping(pod, "metadata"), "uid")
-    group = text(mapping(pod, "spec", "schedulingGroup"), "podGroupName")
+    users = objects(thing, "status", "reservedFor")
+    mine = text(pod, "metadata", "uid")
+    group = text(pod, "spec", "schedulingGroup", "podGroupName")
     if len(users) < _MOST_USERS or mine in [text(one, "uid") for one in users]:
         return
     groups = [text(one, "name") for one in users if is_pod_group(one)]
@@ -207,7 +206,7 @@ def _name_of(pod: Object, entry: Object) -> str | None:
     """Return the name of a pod's claim; None if it is not made yet, empty if none is needed."""
     if name := text(entry, "resourceClaimName"):
         return name
-    for status in objects(mapping(pod, "status").get("resourceClaimStatuses")):
+    for status in objects(pod, "status", "resourceClaimStatuses"):
         if text(status, "name") == text(entry, "name"):
             return text(status, "resourceClaimName")
     return None
@@ -220,19 +219,16 @@ def _allocated(thing: Object) -> Allocated:
         name=full_name(thing),
         devices=tuple(
             f"{text(one, 'device')} of pool {text(one, 'pool')}"
-            for one in objects(mapping(allocation, "devices").get("results"))
+            for one in objects(allocation, "devices", "results")
         ),
-        users=tuple(user_of(one) for one in objects(mapping(thing, "status").get("reservedFor"))),
+        users=tuple(user_of(one) for one in objects(thing, "status", "reservedFor")),
         selector=selector or None,
     )
 
 
 def selectors_by_class(classes: Sequence[Object]) -> dict[str, tuple[str, ...]]:
     """Return the selectors of each DeviceClass."""
-    return {
-        text(mapping(one, "metadata"), "name"): selectors_of(mapping(one, "spec"))
-        for one in classes
-    }
+    return {text(one, "metadata", "name"): selectors_of(mapping(one, "spec")) for one in classes}
 
 
 def _resources(pod: Object, classes: Sequence[Object]) -> dict[str, str]:
@@ -241,7 +237,7 @@ def _resources(pod: Object, classes: Sequence[Object]) -> dict[str, str]:
     for one in classes:
         metadata = mapping(one, "metadata")
         name, made = text(metadata, "name"), text(metadata, "creationTimestamp")
-        resource = text(mapping(one, "spec"), "extendedResourceName")
+        resource = text(one, "spec", "extendedResourceName")
         # The newest class counts, and of two that were made at once the first by name.
         known = behind.get(resource)
         if resource and (known is None or (made, known[1]) > (known[0], name)):
@@ -265,7 +261,7 @@ def _is_extended(name: str) -> bool:
 
 def _containers(pod: Object) -> tuple[Object, ...]:
     spec = mapping(pod, "spec")
-    return (*objects(spec.get("initContainers")), *objects(spec.get("containers")))
+    return (*objects(spec, "initContainers"), *objects(spec, "containers"))
 
 
 def _asked(container: Object) -> dict[str, int]:
@@ -286,7 +282,7 @@ def _wishes_for(pod: Object, resource: str, device_class: str) -> Iterator[Wish]
     containers = _containers(pod)
     short = {
         place
-        for place, one in enumerate(objects(mapping(pod, "spec").get("initContainers")))
+        for place, one in enumerate(objects(pod, "spec", "initContainers"))
         if text(one, "restartPolicy") != "Always"
     }
     counts = [_asked(one).get(resource, 0) for one in containers]

@@ -9,8 +9,7 @@ memory, ports, volumes, other pods near by) is not looked at. Pure.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dra_driver.cluster.fields import mapping, text, texts
-from dra_driver.slices.pool import Object, objects
+from dra_driver.fields import Object, at, mapping, objects, text, texts, texts_by_name
 
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _BLOCKING = frozenset({"NoSchedule", "NoExecute"})
@@ -104,13 +103,13 @@ class Node:
     @classmethod
     def of(cls, thing: Object) -> "Node":
         """Read a Node."""
-        conditions = objects(mapping(thing, "status").get("conditions"))
+        conditions = objects(thing, "status", "conditions")
         ready = [text(one, "status") for one in conditions if text(one, "type") == "Ready"]
         return cls(
-            name=text(mapping(thing, "metadata"), "name"),
-            labels={key: str(value) for key, value in mapping(thing, "metadata", "labels").items()},
-            taints=tuple(map(Taint.of, objects(mapping(thing, "spec").get("taints")))),
-            unschedulable=mapping(thing, "spec").get("unschedulable") is True,
+            name=text(thing, "metadata", "name"),
+            labels=texts_by_name(thing, "metadata", "labels"),
+            taints=tuple(map(Taint.of, objects(thing, "spec", "taints"))),
+            unschedulable=at(thing, "spec", "unschedulable") is True,
             ready=ready in ([], ["True"]),
             plugin_resources={
                 name: int(str(amount))
@@ -122,12 +121,12 @@ class Node:
 
 def selects(selector: Object, node: Node) -> bool:
     """Tell whether a NodeSelector selects a node: one of its terms does."""
-    return any(_term_selects(term, node) for term in objects(selector.get("nodeSelectorTerms")))
+    return any(_term_selects(term, node) for term in objects(selector, "nodeSelectorTerms"))
 
 
 def _term_selects(term: Object, node: Node) -> bool:
-    expressions = objects(term.get("matchExpressions"))
-    of_fields = objects(term.get("matchFields"))
+    expressions = objects(term, "matchExpressions")
+    of_fields = objects(term, "matchFields")
     if not expressions and not of_fields:
         return False
     return all(_requirement_holds(one, node.labels) for one in expressions) and all(
@@ -156,10 +155,10 @@ def _requirement_holds(requirement: Object, labels: Mapping[str, str]) -> bool:
 def term_text(selector: Object) -> str:
     """Return a NodeSelector in words."""
     terms = []
-    for term in objects(selector.get("nodeSelectorTerms")):
+    for term in objects(selector, "nodeSelectorTerms"):
         parts = [
-            *objects(term.get("matchExpressions")),
-            *objects(term.get("matchFields")),
+            *objects(term, "matchExpressions"),
+            *objects(term, "matchFields"),
         ]
         terms.append(" and ".join(map(_requirement_text, parts)) or "nothing")
     return " or ".join(terms)
@@ -180,7 +179,7 @@ def _obstacles(spec: Object, node: Node) -> Iterator[str]:
     wanted = text(spec, "nodeName")
     if wanted and wanted != node.name:
         yield f"the pod is on node {wanted}"
-    tolerations = [Toleration.of(one) for one in objects(spec.get("tolerations"))]
+    tolerations = [Toleration.of(one) for one in objects(spec, "tolerations")]
     cordon = Taint(key=_UNSCHEDULABLE, value="", effect="NoSchedule")
     if node.unschedulable and not _tolerated(cordon, tolerations):
         yield "the node is cordoned"

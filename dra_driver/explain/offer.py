@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from dra_driver.cel.selector import Subject
 from dra_driver.cel.values import Semver
-from dra_driver.cluster.fields import mapping, nanos, number, quantity, text
 from dra_driver.explain.nodes import Node, Taint, selects
-from dra_driver.slices.pool import Object, objects
+from dra_driver.fields import Object, at, mapping, nanos, number, objects, quantity, text
 
 
 class DeviceId(NamedTuple):
@@ -167,7 +166,7 @@ class TaintRule:
     @classmethod
     def of(cls, thing: Object) -> "TaintRule | None":
         """Read one; None for a rule that selects nothing."""
-        selector = mapping(thing, "spec").get("deviceSelector")
+        selector = at(thing, "spec", "deviceSelector")
         if not isinstance(selector, Mapping):
             return None
         return cls(
@@ -193,23 +192,23 @@ def read_slice(thing: Object, rules: Iterable[TaintRule] = ()) -> Slice:
         ValueError: a quantity or a version in it cannot be read.
     """
     spec = mapping(thing, "spec")
-    driver, pool = text(spec, "driver"), text(mapping(spec, "pool"), "name")
+    driver, pool = text(spec, "driver"), text(spec, "pool", "name")
     by_device = spec.get("perDeviceNodeSelection") is True
     rules = tuple(rules)
     return Slice(
-        name=text(mapping(thing, "metadata"), "name"),
+        name=text(thing, "metadata", "name"),
         driver=driver,
         pool=pool,
-        generation=number(mapping(spec, "pool"), "generation"),
-        count=number(mapping(spec, "pool"), "resourceSliceCount"),
+        generation=number(spec, "pool", "generation"),
+        count=number(spec, "pool", "resourceSliceCount"),
         place=None if by_device else Place.of(spec),
         devices=tuple(
             _device(DeviceId(driver, pool, text(one, "name")), one, rules, by_device=by_device)
-            for one in objects(spec.get("devices"))
+            for one in objects(spec, "devices")
         ),
         counters=tuple(
             (text(one, "name"), _amounts(mapping(one, "counters")))
-            for one in objects(spec.get("sharedCounters"))
+            for one in objects(spec, "sharedCounters")
         ),
     )
 
@@ -229,11 +228,11 @@ def _device(
         capacities={name: _capacity(one) for name, one in capacity.items()},
         consumes={
             CounterId(text(one, "counterSet"), name): amount
-            for one in objects(entry.get("consumesCounters"))
+            for one in objects(entry, "consumesCounters")
             for name, amount in _amounts(mapping(one, "counters")).items()
         },
         taints=(
-            *map(Taint.of, objects(entry.get("taints"))),
+            *map(Taint.of, objects(entry, "taints")),
             *(rule.taint for rule in rules if rule.concerns(identity)),
         ),
         place=Place.of(entry) if by_device else None,

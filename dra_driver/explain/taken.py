@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dra_driver.cluster.allocations import Allocation, allocations_in
-from dra_driver.cluster.fields import mapping, text
 from dra_driver.explain.offer import DeviceId
-from dra_driver.slices.pool import Object, objects
+from dra_driver.fields import Object, objects, text
 
 _GROUP = "podgroups/"
 _NAMED = 3
@@ -61,7 +60,7 @@ class Taken:
 
 
 def _drivers(claim: Object) -> Iterator[str]:
-    results = objects(mapping(claim, "status", "allocation", "devices").get("results"))
+    results = objects(claim, "status", "allocation", "devices", "results")
     yield from dict.fromkeys(text(one, "driver") for one in results)
 
 

@@ -8,9 +8,8 @@ for exactly one device. Amounts are in billionths of their units. Pure.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dra_driver.cluster.fields import full_name, mapping, nanos, number, text, texts
 from dra_driver.explain.nodes import Toleration
-from dra_driver.slices.pool import Object, objects
+from dra_driver.fields import Object, full_name, mapping, nanos, number, objects, text, texts
 
 EXACT, ALL = "ExactCount", "All"
 MOST_DEVICES = 32
@@ -113,15 +112,15 @@ def claim_of(name: str, spec: Object, *, why: str = "") -> Claim:
     devices = mapping(spec, "devices")
     return Claim(
         name=name,
-        requests=tuple(map(_request, objects(devices.get("requests")))),
-        constraints=tuple(map(_constraint, objects(devices.get("constraints")))),
+        requests=tuple(map(_request, objects(devices, "requests"))),
+        constraints=tuple(map(_constraint, objects(devices, "constraints"))),
         why=why,
     )
 
 
 def _request(entry: Object) -> Request:
     name = text(entry, "name")
-    alternatives = objects(entry.get("firstAvailable"))
+    alternatives = objects(entry, "firstAvailable")
     if alternatives:
         wishes = tuple(_wish(name, one, alternative=text(one, "name")) for one in alternatives)
         return Request(name=name, wishes=wishes, has_alternatives=True)
@@ -135,9 +134,9 @@ def _wish(request: str, entry: Object, *, alternative: str = "") -> Wish:
         device_class=text(entry, "deviceClassName"),
         selectors=selectors_of(entry),
         mode=text(entry, "allocationMode") or EXACT,
-        count=number(entry, "count", 1),
+        count=number(entry, "count", default=1),
         admin=entry.get("adminAccess") is True,
-        tolerations=tuple(map(Toleration.of, objects(entry.get("tolerations")))),
+        tolerations=tuple(map(Toleration.of, objects(entry, "tolerations"))),
         capacities={
             name: nanos(amount) for name, amount in mapping(entry, "capacity", "requests").items()
         },
@@ -146,9 +145,7 @@ def _wish(request: str, entry: Object, *, alternative: str = "") -> Wish:
 
 def selectors_of(holder: Object) -> tuple[str, ...]:
     """Return the expressions of a request's or a class's selectors."""
-    return tuple(
-        text(mapping(one, "cel"), "expression") for one in objects(holder.get("selectors"))
-    )
+    return tuple(text(one, "cel", "expression") for one in objects(holder, "selectors"))
 
 
 def _constraint(entry: Object) -> Constraint:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from dra_driver.fields import texts_by_name
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.resource import NODES
 from dra_driver.kube.watch import Changed, Listed, Watch
@@ -142,12 +143,6 @@ class OwnNode:
 
 def _facts_of(node: Mapping[str, object]) -> _Facts:
     return _Facts(
-        labels=_texts(node.get("metadata"), "labels"),
-        allocatable=_texts(node.get("status"), "allocatable"),
+        labels=texts_by_name(node, "metadata", "labels"),
+        allocatable=texts_by_name(node, "status", "allocatable"),
     )
-
-
-def _texts(holder: object, key: str) -> dict[str, str]:
-    value = holder.get(key) if isinstance(holder, Mapping) else None
-    found = value if isinstance(value, Mapping) else {}
-    return {str(name): str(one) for name, one in found.items()}

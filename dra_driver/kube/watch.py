@@ -15,6 +15,7 @@ from typing import Protocol
 import structlog
 
 from dra_driver.errors import ApiError, DriverError, GoneError, UnavailableError
+from dra_driver.fields import at, entries
 from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.resource import Resource
 from dra_driver.kube.stream import WatchStream
@@ -142,12 +143,11 @@ class Watch:
 
     def _list(self) -> None:
         answer = self._api.list(self._resource, query=self._selectors, timeout=_LIST_SECONDS)
-        items, meta = answer.get("items"), answer.get("metadata")
-        version = meta.get("resourceVersion") if isinstance(meta, dict) else None
+        version = at(answer, "metadata", "resourceVersion")
         if not isinstance(version, str):
             raise UnavailableError(f"the list of {self._resource} has no resourceVersion")
-        found = items if isinstance(items, list) else []
-        self._tell(Listed(items=tuple(item for item in found if isinstance(item, dict))))
+        found = entries(answer, "items")
+        self._tell(Listed(items=tuple(one for one in found if isinstance(one, dict))))
         self._version = version
 
     def _follow(self) -> float:
@@ -180,8 +180,7 @@ class Watch:
 
     def _take(self, event: dict[str, object]) -> None:
         told, kind = event.get("object"), event.get("type")
-        meta = told.get("metadata") if isinstance(told, dict) else None
-        version = meta.get("resourceVersion") if isinstance(meta, dict) else None
+        version = at(told, "metadata", "resourceVersion")
         if isinstance(version, str):
             self._version = version
         if isinstance(told, dict) and kind in {"ADDED", "MODIFIED", "DELETED"}:

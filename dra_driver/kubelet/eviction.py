@@ -15,6 +15,7 @@ from typing import Protocol
 import structlog
 
 from dra_driver.errors import DriverError, StateError
+from dra_driver.fields import texts_by_name
 from dra_driver.mps.lock import NamedLock
 
 PAUSED = "paused-for-driver-upgrade"
@@ -111,9 +112,8 @@ class Eviction:
             node = self._api.get_node(self._node_name, timeout=_REQUEST_SECONDS)
         except DriverError:
             return otherwise
-        metadata = node.get("metadata")
-        labels = metadata.get("labels") if isinstance(metadata, dict) else None
-        return any(PAUSED in str(value) for value in labels.values()) if labels else False
+        labels = texts_by_name(node, "metadata", "labels")
+        return any(PAUSED in value for value in labels.values())
 
     def _tell_supervisor(self) -> None:
         try:

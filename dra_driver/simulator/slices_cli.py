@@ -29,6 +29,7 @@ from dra_driver.common_settings import (
 )
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.fields import Object
 from dra_driver.shares.config import read_file
 from dra_driver.shares.divide import divide
 from dra_driver.simulator import profile as profiles
@@ -38,7 +39,7 @@ from dra_driver.simulator.templates import dynamic_resources, template_of
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.mig_offer import MigSettings, release_of
 from dra_driver.slices.offered import Offered
-from dra_driver.slices.pool import Object, build_slices
+from dra_driver.slices.pool import build_slices
 from dra_driver.slices.share_offer import ShareOffer, WholeBesideShares
 from resource_nvidia_com.device_plugin import NodeConfig
 

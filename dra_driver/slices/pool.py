@@ -8,11 +8,10 @@ slices/writes.py.
 """
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-Object = Mapping[str, object]
-"""A JSON object that is only read."""
+from dra_driver.fields import Object, mapping, objects
 
 DEVICES_PER_SLICE = 64
 """The API allows 128, but 64 once any device has taints, counters or list attributes. Keeping to
@@ -95,29 +94,17 @@ def _check(devices: Sequence[Object], counter_sets: Sequence[Object]) -> None:
         name = str(counter_set.get("name"))
         if name in counters:
             raise ValueError(f"two counter sets are named {name}")
-        counters[name] = frozenset(_mapping(counter_set, "counters"))
+        counters[name] = frozenset(mapping(counter_set, "counters"))
     names: set[str] = set()
     for device in devices:
         name = str(device.get("name"))
         if name in names:
             raise ValueError(f"two devices are named {name}")
         names.add(name)
-        for used in objects(device.get("consumesCounters")):
+        for used in objects(device, "consumesCounters"):
             known = counters.get(str(used.get("counterSet")))
-            if known is None or not known.issuperset(_mapping(used, "counters")):
+            if known is None or not known.issuperset(mapping(used, "counters")):
                 raise ValueError(f"device {name} consumes counters that are not published")
-
-
-def _mapping(holder: Object, key: str) -> Object:
-    value = holder.get(key)
-    return value if isinstance(value, Mapping) else {}
-
-
-def objects(value: object) -> tuple[Object, ...]:
-    """Return the JSON objects of a list; nothing when it is not a list."""
-    if not isinstance(value, list | tuple):
-        return ()
-    return tuple(entry for entry in value if isinstance(entry, Mapping))
 
 
 def _parts(entries: Sequence[Object], size: int) -> Iterator[Sequence[Object]]:

@@ -13,9 +13,10 @@ from typing import Protocol
 import structlog
 
 from dra_driver.errors import InvalidError, UnavailableError
+from dra_driver.fields import Object
 from dra_driver.kube.resource import RESOURCE_SLICES, Resource
 from dra_driver.slices.difference import Kind, differences
-from dra_driver.slices.pool import Object, build_slices, new_tag
+from dra_driver.slices.pool import build_slices, new_tag
 
 log = structlog.get_logger()
 

@@ -17,13 +17,14 @@ import structlog
 
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import NotFoundError, StaleError, UnavailableError
+from dra_driver.fields import Object, at, mapping, objects
 from dra_driver.kube.resource import RESOURCE_SLICES, Resource
 from dra_driver.kube.stream import WatchStream
 from dra_driver.ops.metrics import SliceWrite
 from dra_driver.slices.attributes import Omitted
 from dra_driver.slices.consumable import GATED_FIELDS
 from dra_driver.slices.difference import Difference, Kind, differences
-from dra_driver.slices.pool import DesiredPool, Object, build_slices, new_tag, objects
+from dra_driver.slices.pool import DesiredPool, build_slices, new_tag
 from dra_driver.slices.probe import CONSUMES_COUNTERS, stores_counters, stores_taints
 from dra_driver.slices.project import Note, Projection, Withheld, projection
 from dra_driver.slices.taints import TAINTS, without_taints
@@ -167,9 +168,8 @@ class Publication:
         Raises:
             DriverError: the API server refused or is away.
         """
-        specs = (entry["spec"] for entry in self._existing())
-        devices = (spec.get("devices") for spec in specs if isinstance(spec, Mapping))
-        return tuple(str(device.get("name")) for each in devices for device in objects(each))
+        found = (objects(entry, "spec", "devices") for entry in self._existing())
+        return tuple(str(device.get("name")) for devices in found for device in devices)
 
     def publish(self, inventory: Inventory) -> int:
         """Bring the API server in line; return how many writes it took, 0 when nothing changed.
@@ -285,20 +285,15 @@ class Publication:
 
     def _listed(self, query: Mapping[str, str]) -> tuple[Object, ...]:
         answer = self.api.list(RESOURCE_SLICES, query=query, timeout=_REQUEST_SECONDS)
-        return objects(answer.get("items"))
+        return objects(answer, "items")
 
     def _is_ours(self, entry: Object) -> bool:
-        spec = entry.get("spec")
-        return (
-            isinstance(spec, Mapping)
-            and spec.get("driver") == self._driver
-            and spec.get("nodeName") == self._node_name
-        )
+        spec = mapping(entry, "spec")
+        return (spec.get("driver"), spec.get("nodeName")) == (self._driver, self._node_name)
 
     def _read_owner(self) -> Owner:
         node = self.api.get_node(self._node_name, timeout=_REQUEST_SECONDS)
-        meta = node.get("metadata")
-        uid = meta.get("uid") if isinstance(meta, dict) else None
+        uid = at(node, "metadata", "uid")
         if not isinstance(uid, str):
             raise UnavailableError(f"node {self._node_name} has no uid")
         return Owner(name=self._node_name, uid=uid)
@@ -397,8 +392,7 @@ class Publication:
 
 
 def _holder(entry: Object) -> str:
-    spec = entry.get("spec")
-    spec = spec if isinstance(spec, Mapping) else {}
+    spec = mapping(entry, "spec")
     return f"driver {spec.get('driver')}, node {spec.get('nodeName') or 'none'}"
 
 
@@ -420,14 +414,13 @@ def _tell(left_out: _LeftOut) -> None:
 
 
 def _effects(device: WireDevice) -> frozenset[str]:
-    return frozenset(str(taint.get("effect")) for taint in objects(device.get(TAINTS)))
+    return frozenset(str(taint.get("effect")) for taint in objects(device, TAINTS))
 
 
 def features(device: WireDevice) -> frozenset[str]:
     """Return the fields of a device, and of its capacities, that a feature gate may drop."""
-    capacity = device.get("capacity")
-    entries = capacity.values() if isinstance(capacity, Mapping) else ()
-    inner = (set(entry) for entry in entries if isinstance(entry, Mapping))
+    capacities = mapping(device, "capacity").values()
+    inner = (set(entry) for entry in capacities if isinstance(entry, Mapping))
     return frozenset(device).union(*inner) - _ALWAYS_THERE
 
 

@@ -17,6 +17,7 @@ from dra_driver.devices.kinds import Device, NodeDevice
 from dra_driver.devices.model import Gpu, Instance, MigDevice, MigSlot, Partition
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import ConsumableShare, Share
+from dra_driver.fields import objects
 from dra_driver.health.course import Ailment, Ailments
 from dra_driver.health.findings import Cause, Severity
 from dra_driver.slices.counters import counter_set_name
@@ -90,7 +91,8 @@ def without_taints(found: Projection) -> Projection:
     """
     bad: dict[int, set[str]] = {}
     for device, source in zip(found.devices, found.sources, strict=True):
-        keys = {str(one["key"]) for one in _taints(device) if Effect(str(one["effect"])).keeps_away}
+        taints = objects(device, TAINTS)
+        keys = {str(one["key"]) for one in taints if Effect(str(one["effect"])).keeps_away}
         if keys:
             bad.setdefault(source.gpu.index, set()).update(keys)
     kept = [
@@ -160,11 +162,3 @@ def _slot(device: Device) -> MigSlot | None:
             return _slot(device.of)
         case Gpu():
             return None
-
-
-def _taints(device: WireDevice) -> Sequence[Mapping[str, object]]:
-    return _objects(device.get(TAINTS))
-
-
-def _objects(value: object) -> Sequence[Mapping[str, object]]:
-    return value if isinstance(value, list) else ()

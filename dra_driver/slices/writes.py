@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dra_driver.fields import Object, at, mapping, number, objects, text
 from dra_driver.slices.difference import differences
-from dra_driver.slices.pool import DesiredPool, Object, objects
+from dra_driver.slices.pool import DesiredPool
 
 _INDEX_PREFIX = re.compile(r"([0-9a-f]{5,15})-")
 
@@ -61,7 +62,7 @@ class Create:
 
     def renamed(self, name: str) -> "Create":
         """Return the same under another name."""
-        metadata = {**_metadata(self.body), "name": name}
+        metadata = {**mapping(self.body, "metadata"), "name": name}
         return replace(self, name=name, body={**self.body, "metadata": metadata})
 
 
@@ -97,7 +98,7 @@ def writes_for(
     """
     known = settled or {}
     kept, obsolete = _match(desired, existing)
-    generation = max((_generation(entry) for entry in kept.values()), default=0)
+    generation = max(map(_generation, kept.values()), default=0)
     changed = [
         index
         for index, entry in sorted(kept.items())
@@ -119,7 +120,7 @@ def writes_for(
 
 def _serves(asked: Object, entry: Object, settled: Mapping[str, Settled]) -> bool:
     """Tell whether a slice is as asked, or as near to it as the server would let it be."""
-    actual = _spec(entry)
+    actual = mapping(entry, "spec")
     agreed = settled.get(_name(entry))
     if agreed is not None and not any(differences(agreed.asked, asked)):
         return not any(differences(agreed.answered, actual))
@@ -147,7 +148,7 @@ def _match(
         fits = (
             index is not None
             and index < len(desired.contents)
-            and _pool(entry).get("name") == desired.node_name
+            and at(entry, "spec", "pool", "name") == desired.node_name
         )
         if fits and index is not None and index not in kept:
             kept[index] = entry
@@ -158,7 +159,8 @@ def _match(
 
 def _update(entry: Object, spec: dict[str, object], owner: Owner) -> Update:
     """Replace the spec; labels, annotations and references of others stay."""
-    meta = {key: value for key, value in _metadata(entry).items() if key != "managedFields"}
+    meta = {**mapping(entry, "metadata")}
+    meta.pop("managedFields", None)
     others = [
         reference
         for reference in _references(entry)
@@ -177,7 +179,7 @@ def _create(desired: DesiredPool, index: int, generation: int, owner: Owner) -> 
 
 
 def _delete(entry: Object) -> Delete:
-    meta = _metadata(entry)
+    meta = mapping(entry, "metadata")
     return Delete(
         name=_name(entry),
         uid=str(meta.get("uid", "")),
@@ -203,31 +205,15 @@ def _is_owned(entry: Object, owner: Owner) -> bool:
 
 
 def _references(entry: Object) -> tuple[Object, ...]:
-    return objects(_metadata(entry).get("ownerReferences"))
-
-
-def _metadata(entry: Object) -> Object:
-    value = entry.get("metadata")
-    return value if isinstance(value, Mapping) else {}
-
-
-def _spec(entry: Object) -> Object:
-    value = entry.get("spec")
-    return value if isinstance(value, Mapping) else {}
-
-
-def _pool(entry: Object) -> Object:
-    value = _spec(entry).get("pool")
-    return value if isinstance(value, Mapping) else {}
+    return objects(entry, "metadata", "ownerReferences")
 
 
 def _name(entry: Object) -> str:
-    return str(_metadata(entry).get("name", ""))
+    return text(entry, "metadata", "name")
 
 
 def _generation(entry: Object) -> int:
-    value = _pool(entry).get("generation")
-    return value if isinstance(value, int) else 0
+    return number(entry, "spec", "pool", "generation")
 
 
 def _index(entry: Object) -> int | None:

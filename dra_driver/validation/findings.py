@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.fields import at, entries
 from dra_driver.manifest import BrokenManifestError, Document, read_documents
 from dra_driver.validation import near_misses, objects, references
 from dra_driver.validation.meant_for import WrittenConfig, in_vain
@@ -150,9 +151,8 @@ def _configs(value: object, path: Path) -> Iterator[_Config]:
         kind = str(one.get("kind"))
         if kind not in _CONFIGS or not str(one.get("apiVersion")).startswith("resource.k8s.io/"):
             continue
-        entries = _at(one, _CONFIGS[kind])
-        for index, entry in enumerate(entries if isinstance(entries, list) else []):
-            opaque, named = _at(entry, ("opaque",)), _at(entry, ("requests",))
+        for index, entry in enumerate(entries(one, *_CONFIGS[kind])):
+            opaque, named = at(entry, "opaque"), at(entry, "requests")
             if isinstance(opaque, Mapping):
                 yield _Config(
                     subject=_subject(one),
@@ -160,7 +160,7 @@ def _configs(value: object, path: Path) -> Iterator[_Config]:
                     driver=str(opaque.get("driver")),
                     parameters=opaque.get("parameters"),
                     named=tuple(named) if isinstance(named, list) else (),
-                    requests=_at(one, (*_CONFIGS[kind][:-1], "requests")),
+                    requests=at(one, *_CONFIGS[kind][:-1], "requests"),
                 )
 
 
@@ -174,7 +174,7 @@ def _in_vain(configs: list[_Config]) -> Iterator[tuple[_Config, tuple[Path, str]
     """Yield what has no effect of the configs of one object."""
     ours = [one for one in configs if one.ours]
     written = [
-        WrittenConfig(kind=str(_at(one.parameters, ("kind",))), requests=one.named) for one in ours
+        WrittenConfig(kind=str(at(one.parameters, "kind")), requests=one.named) for one in ours
     ]
     for index, text in in_vain(ours[0].requests if ours else None, written):
         yield ours[index], (("parameters", "kind"), f"parameters.kind: {text}")
@@ -204,7 +204,7 @@ def _objects(value: object, path: Path) -> Iterator[tuple[Path, Mapping[str, obj
 
 
 def _subject(value: Mapping[str, object]) -> str:
-    return f"{value.get('kind')} {_at(value, ('metadata', 'name')) or ''}".rstrip()
+    return f"{value.get('kind')} {at(value, 'metadata', 'name') or ''}".rstrip()
 
 
 def _problems(config: _Config) -> Iterator[tuple[Path, str]]:
@@ -228,8 +228,8 @@ def _located(problem: Problem) -> str:
 
 def _wrong_driver(config: _Config) -> Iterator[tuple[Path, str]]:
     """A config of ours under another driver's name would silently do nothing."""
-    kind = str(_at(config.parameters, ("kind",)))
-    if _at(config.parameters, ("apiVersion",)) == API_VERSION and not kind.startswith("Compute"):
+    kind = str(at(config.parameters, "kind"))
+    if at(config.parameters, "apiVersion") == API_VERSION and not kind.startswith("Compute"):
         text = f'a {kind} for driver "{config.driver}" has no effect: write {DRIVER_NAME}'
         yield ("driver",), f"driver: {text}"
 
@@ -246,9 +246,3 @@ def _finding(document: Document, config: _Config, problem: tuple[Path, str]) -> 
 def _located_finding(subject: str, wrong: Wrong) -> Finding:
     place = wrong.place
     return Finding(line=place.line, column=place.column, subject=subject, text=wrong.text)
-
-
-def _at(value: object, path: Path) -> object:
-    for part in path:
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from dra_driver.fields import text
+
 CLASSES: Mapping[str, str] = MappingProxyType(
     {"GpuConfig": "gpu.nvidia.com", "MigDeviceConfig": "mig.nvidia.com"}
 )
@@ -35,7 +37,7 @@ def in_vain(requests: object, configs: Sequence[WrittenConfig]) -> Iterator[tupl
         other = next((one for one in CLASSES if one != config.kind), "")
         if config.kind not in CLASSES or other in kinds:
             continue
-        names = [_text(one, "name") for one in asked if _asks_for(one, CLASSES[other])]
+        names = [text(one, "name") for one in asked if _asks_for(one, CLASSES[other])]
         wrong = [name for name in names if name in config.requests]
         if not config.requests and names and len(names) == len(asked):
             wrong = names
@@ -50,15 +52,10 @@ def _asks_for(request: object, class_name: str) -> bool:
         return False
     exactly, alternatives = request.get("exactly"), request.get("firstAvailable")
     if isinstance(exactly, Mapping):
-        return _text(exactly, "deviceClassName") == class_name and not exactly.get("adminAccess")
+        return text(exactly, "deviceClassName") == class_name and not exactly.get("adminAccess")
     return isinstance(alternatives, list) and _all_of(alternatives, class_name)
 
 
 def _all_of(alternatives: Iterable[object], class_name: str) -> bool:
-    found = [_text(one, "deviceClassName") for one in alternatives]
+    found = [text(one, "deviceClassName") for one in alternatives]
     return bool(found) and set(found) == {class_name}
-
-
-def _text(value: object, key: str) -> str:
-    found = value.get(key) if isinstance(value, Mapping) else None
-    return found if isinstance(found, str) else ""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from dra_driver.fields import mapping
 from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
 from resource_nvidia_com.device_plugin import VERSION, SharedBy, decode_node_config
 from resource_nvidia_com.problems import InvalidConfigError, Path, dotted
@@ -48,8 +49,7 @@ def wrong_in_document(document: Document) -> Iterator[Wrong]:
 
 def configs_of(config_map: Mapping[str, object], path: Path) -> Iterator[tuple[Path, str]]:
     """Yield (path in the file, text) of the share configs of a ConfigMap that stands at `path`."""
-    data = config_map.get("data")
-    for key, text in data.items() if isinstance(data, Mapping) else ():
+    for key, text in mapping(config_map, "data").items():
         if isinstance(text, str) and _is_text_of_one(text):
             yield (*path, "data", key), text
 

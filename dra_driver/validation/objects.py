@@ -9,6 +9,7 @@ so that what has moved is told too. What each version of Kubernetes serves: k8s.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from dra_driver.fields import at
 from dra_driver.validation import references, schema
 from resource_nvidia_com.problems import DuplicateKeys, Path, Problem, dotted, hint
 from resource_nvidia_com.rules import plain, shown
@@ -95,10 +96,7 @@ def pod_of(value: Mapping[str, object]) -> Pod | None:
     path = _POD_TEMPLATES.get((version, kind))
     if path is None:
         return None
-    found: object = value
-    for part in path:
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return Pod(value=found, path=path, schema="core.v1.PodTemplateSpec")
+    return Pod(value=at(value, *path), path=path, schema="core.v1.PodTemplateSpec")
 
 
 def _outdated(version: str, kind: str) -> str:

@@ -8,6 +8,7 @@ resource.k8s.io/v1).
 
 from collections.abc import Iterator, Mapping
 
+from dra_driver.fields import at, entries
 from resource_nvidia_com.problems import Path, Problem, dotted, hint
 from resource_nvidia_com.quantity import Quantity
 from resource_nvidia_com.rules import plain, shown
@@ -19,15 +20,15 @@ _NATIVE = ("kubernetes.io/", ".kubernetes.io/")
 def in_claim(value: Mapping[str, object]) -> Iterator[Problem]:
     """Yield what refers to no request of a claim or template."""
     spec: Path = ("spec", "spec") if value.get("kind") == "ResourceClaimTemplate" else ("spec",)
-    devices = _at(value, (*spec, "devices"))
+    devices = at(value, *spec, "devices")
     requests: list[str] = []
-    for index, request in _items(devices, "requests"):
+    for index, request in enumerate(entries(devices, "requests")):
         requests += _names(request)
         yield from _class_name(request, (*spec, "devices", "requests", index))
     for part in ("config", "constraints"):
-        for index, one in _items(devices, part):
-            for number, name in enumerate(_texts(_at(one, ("requests",)))):
-                if name not in requests:
+        for index, one in enumerate(entries(devices, part)):
+            for number, name in enumerate(entries(one, "requests")):
+                if isinstance(name, str) and name not in requests:
                     path = (*spec, "devices", part, index, "requests", number)
                     yield _nothing(
                         path, f"no request of this claim is called {shown(name)}", name, requests
@@ -36,15 +37,13 @@ def in_claim(value: Mapping[str, object]) -> Iterator[Problem]:
 
 def in_pod(value: object, path: Path) -> Iterator[Problem]:
     """Yield what refers to no claim of a pod, and wrong limits of extended resources."""
-    claims = [
-        str(_at(one, ("name",))) for _, one in _items(_at(value, ("spec",)), "resourceClaims")
-    ]
+    claims = [str(at(one, "name")) for one in entries(value, "spec", "resourceClaims")]
     for part in _CONTAINERS:
-        for index, container in _items(_at(value, ("spec",)), part):
+        for index, container in enumerate(entries(value, "spec", part)):
             where = (*path, "spec", part, index, "resources")
-            resources = _at(container, ("resources",))
-            for number, claim in _items(resources, "claims"):
-                name = _at(claim, ("name",))
+            resources = at(container, "resources")
+            for number, claim in enumerate(entries(resources, "claims")):
+                name = at(claim, "name")
                 if isinstance(name, str) and name not in claims:
                     text = f"spec.resourceClaims of this pod has no {shown(name)}"
                     yield _nothing((*where, "claims", number, "name"), text, name, claims)
@@ -53,15 +52,15 @@ def in_pod(value: object, path: Path) -> Iterator[Problem]:
 
 def unused_claims(value: object, path: Path) -> Iterator[Problem]:
     """Yield claims of a pod that none of its containers names: nobody sees their devices."""
-    spec = _at(value, ("spec",))
+    spec = at(value, "spec")
     named = {
-        _at(claim, ("name",))
+        at(claim, "name")
         for part in _CONTAINERS
-        for _, container in _items(spec, part)
-        for _, claim in _items(_at(container, ("resources",)), "claims")
+        for container in entries(spec, part)
+        for claim in entries(container, "resources", "claims")
     }
-    for index, claim in _items(spec, "resourceClaims"):
-        name, where = _at(claim, ("name",)), (*path, "spec", "resourceClaims", index)
+    for index, claim in enumerate(entries(spec, "resourceClaims")):
+        name, where = at(claim, "name"), (*path, "spec", "resourceClaims", index)
         if isinstance(name, str) and name not in named:
             text = (
                 f"{dotted(where)}: no container has {shown(name)} in its resources.claims: its "
@@ -71,7 +70,7 @@ def unused_claims(value: object, path: Path) -> Iterator[Problem]:
 
 
 def _extended(resources: object, path: Path) -> Iterator[Problem]:
-    requests, limits = _at(resources, ("requests",)), _at(resources, ("limits",))
+    requests, limits = at(resources, "requests"), at(resources, "limits")
     for part, amounts in (("limits", limits), ("requests", requests)):
         for name, amount in amounts.items() if isinstance(amounts, Mapping) else ():
             if not _is_extended(name):
@@ -82,7 +81,7 @@ def _extended(resources: object, path: Path) -> Iterator[Problem]:
                 yield Problem(
                     path=where, text=f"{below} must be a whole number, not {shown(amount)}"
                 )
-            if part == "requests" and str(_at(limits, (name,))) != str(amount):
+            if part == "requests" and str(at(limits, name)) != str(amount):
                 text = f"{below} must have a limit of the same amount: write it under limits alone"
                 yield Problem(path=where, text=text)
 
@@ -101,7 +100,7 @@ def _is_whole(amount: object) -> bool:
 
 def _class_name(request: object, path: Path) -> Iterator[Problem]:
     for where in (("deviceClassName",), ("exactly", "deviceClassName")):
-        name = _at(request, where)
+        name = at(request, *where)
         if isinstance(name, str) and "/" in name:
             text = (
                 f"{dotted((*path, *where))}: {shown(name)} is the name of a resource, for limits "
@@ -112,28 +111,13 @@ def _class_name(request: object, path: Path) -> Iterator[Problem]:
 
 def _names(request: object) -> Iterator[str]:
     """Yield the names by which a request can be referred to: its own, and of what it may be."""
-    name = _at(request, ("name",))
+    name = at(request, "name")
     if isinstance(name, str):
         yield name
-        for _, one in _items(request, "firstAvailable"):
-            yield f"{name}/{_at(one, ('name',))}"
+        for one in entries(request, "firstAvailable"):
+            yield f"{name}/{at(one, 'name')}"
 
 
 def _nothing(path: Path, text: str, name: str, known: list[str]) -> Problem:
     near = hint(name, known).strip()
     return Problem(path=path, text=f"{dotted(path)}: {text}{f': {near}' if near else ''}")
-
-
-def _items(value: object, key: str) -> Iterator[tuple[int, object]]:
-    found = _at(value, (key,))
-    yield from enumerate(found if isinstance(found, list) else ())
-
-
-def _texts(value: object) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
-
-
-def _at(value: object, path: Path) -> object:
-    for part in path:
-        value = value.get(part) if isinstance(value, Mapping) and isinstance(part, str) else None
-    return value

@@ -17,9 +17,9 @@ from dra_driver.cluster.usage import ResourceUsage, usage_of
 from dra_driver.cluster.view import report, table
 from dra_driver.devices.model import MigMode
 from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.fields import objects
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.mig_offer import MigOffer, MigSource
-from dra_driver.slices.pool import objects
 from dra_driver.slices.project import projection
 from dra_driver.slices.share_offer import ShareOffer
 from published import Object, counter_set, device, part_of, shares, slices

@@ -11,7 +11,8 @@ from bench.fleet.variants import Variant
 from testbed.api import Object
 
 from dra_driver.devices.model import Inventory
-from dra_driver.slices.pool import DesiredPool, objects
+from dra_driver.fields import objects
+from dra_driver.slices.pool import DesiredPool
 from dra_driver.slices.writes import Create, Owner, Update, Write, writes_for
 
 PARTS = ("attributes", "capacity", "consumesCounters")

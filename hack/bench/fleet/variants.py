@@ -14,11 +14,12 @@ from dra_driver.devices.kinds import GpuPart, NodeDevice
 from dra_driver.devices.model import Gpu, Inventory, MigMode, Partition
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import Division, ShareStrategy
+from dra_driver.fields import Object, at, objects
 from dra_driver.slices import counters
 from dra_driver.slices.attributes import REPLICAS
 from dra_driver.slices.memory_counters import with_memory_counters
 from dra_driver.slices.mig_offer import MigOffer, MigSource
-from dra_driver.slices.pool import DesiredPool, Object, build_slices, objects
+from dra_driver.slices.pool import DesiredPool, build_slices
 from dra_driver.slices.project import Projection, projection
 from dra_driver.slices.share_offer import ShareOffer
 
@@ -292,6 +293,4 @@ def _is_share(device: Object) -> bool:
 
 
 def _text(device: Object, attribute: str) -> object:
-    attributes = device["attributes"]
-    value = attributes.get(attribute) if isinstance(attributes, Mapping) else None
-    return value.get("string") if isinstance(value, Mapping) else None
+    return at(device, "attributes", attribute, "string")

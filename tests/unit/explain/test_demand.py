@@ -4,10 +4,10 @@ import pytest
 
 import explained
 import make
-from dra_driver.cluster.fields import full_name
 from dra_driver.explain.demand import Demand, of_claim, of_pod
 from dra_driver.explain.nodes import Node
 from dra_driver.explain.taken import users_text
+from dra_driver.fields import full_name
 from explained import Object
 
 GPU = "nvidia.com/gpu"

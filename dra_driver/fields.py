@@ -1,0 +1,83 @@
+"""Fields of objects as the API server sends them, where each may be missing or odd. Pure.
+
+What a field of another type says counts as nothing said: the default comes back, and no error.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from resource_nvidia_com.quantity import Quantity
+
+Object = Mapping[str, object]
+"""A JSON object that is only read."""
+
+
+def at(holder: object, *path: str | int) -> object:
+    """Return what stands below some keys; None where nothing does."""
+    for key in path:
+        holder = holder.get(key) if isinstance(holder, Mapping) else None
+    return holder
+
+
+def mapping(holder: object, *path: str | int) -> Object:
+    """Return the object below some keys; an empty one where there is none."""
+    value = at(holder, *path)
+    return value if isinstance(value, Mapping) else {}
+
+
+def text(holder: object, *path: str | int) -> str:
+    """Return a string; an empty one where there is none."""
+    value = at(holder, *path)
+    return value if isinstance(value, str) else ""
+
+
+def number(holder: object, *path: str | int, default: int = 0) -> int:
+    """Return a whole number."""
+    value = at(holder, *path)
+    return value if isinstance(value, int) else default
+
+
+def entries(holder: object, *path: str | int) -> Sequence[object]:
+    """Return what a list holds; nothing where there is none."""
+    value = at(holder, *path)
+    return value if isinstance(value, list | tuple) else ()
+
+
+def objects(holder: object, *path: str | int) -> tuple[Object, ...]:
+    """Return the JSON objects of a list, without what else it holds."""
+    return tuple(one for one in entries(holder, *path) if isinstance(one, Mapping))
+
+
+def texts(holder: object, *path: str | int) -> tuple[str, ...]:
+    """Return what a list holds as strings."""
+    return tuple(map(str, entries(holder, *path)))
+
+
+def texts_by_name(holder: object, *path: str | int) -> dict[str, str]:
+    """Return what an object such as labels holds as strings."""
+    return {str(name): str(value) for name, value in mapping(holder, *path).items()}
+
+
+@lru_cache(maxsize=4096)
+def quantity(value: str) -> Quantity:
+    """Return a quantity. Many devices have the same few.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return Quantity.parse(value)
+
+
+def nanos(value: object) -> int:
+    """Return a quantity in billionths of its unit.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return quantity(str(value)).nanos
+
+
+def full_name(thing: Object) -> str:
+    """Return an object's namespace and name."""
+    metadata = mapping(thing, "metadata")
+    return f"{text(metadata, 'namespace')}/{text(metadata, 'name')}"
