@@ -22,7 +22,6 @@ from pathlib import Path
 
 _LONGEST_NAME = 32
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._:/@+-]")
-_MOST_NAMED = 5
 _FRESH_SECONDS = 1.0
 
 
@@ -119,10 +118,3 @@ def _name(process: Path) -> str:
 def harmless(name: str) -> str:
     """Return the name that a process gave itself, fit to be read by people: short, no odd signs."""
     return _UNUSUAL.sub("?", name)[:_LONGEST_NAME] or "a process without a name"
-
-
-def listed(holders: Sequence[Holder]) -> str:
-    """Return processes in words, the first few by name."""
-    named = ", ".join(map(str, holders[:_MOST_NAMED]))
-    more = len(holders) - _MOST_NAMED
-    return f"{named} and {more} more" if more > 0 else named

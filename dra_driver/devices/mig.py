@@ -17,7 +17,7 @@ from typing import Protocol
 
 import structlog
 
-from dra_driver.devices.holders import Holder, listed
+from dra_driver.devices.holders import Holder
 from dra_driver.devices.model import (
     BareInstance,
     GpuUuid,
@@ -36,6 +36,7 @@ from dra_driver.errors import (
     HeldError,
     TransientError,
 )
+from dra_driver.words import named
 
 log = structlog.get_logger()
 
@@ -199,7 +200,7 @@ def _held(gpu: GpuUuid, mode: MigMode, minor: int, holders: Sequence[Holder]) ->
     else:
         cause = f"MIG mode of {gpu} ({node}) cannot be turned off while others have it open"
     if holders:
-        advice = f": {listed(holders)}; end these processes"
+        advice = f": {named(holders)}; end these processes"
     else:
         advice = (
             f", which cannot be seen from here; see who they are (fuser -v {node} on the node;"

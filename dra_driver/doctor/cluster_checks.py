@@ -11,24 +11,14 @@ from dra_driver.doctor.cluster_facts import (
     PermissionFacts,
     ServerFacts,
 )
-from dra_driver.doctor.finding import (
-    Seen,
-    Severity,
-    count,
-    error,
-    info,
-    named,
-    of_error,
-    ok,
-    unknown,
-    warning,
-)
+from dra_driver.doctor.finding import Seen, Severity, error, info, of_error, ok, unknown, warning
 from dra_driver.doctor.installed import OPERATORS_LABEL, DaemonSets, Installed
 from dra_driver.doctor.node_checks import NODE_LABEL
 from dra_driver.fields import Object, mapping, text, texts_by_name
 from dra_driver.kube.resource import RESOURCE_CLAIMS
 from dra_driver.kube.server_version import version_numbers
 from dra_driver.slices.device_plugin import counted_by_plugin
+from dra_driver.words import count, named
 
 FIRST_KUBERNETES = 1, 34
 """The first version that serves resource.k8s.io/v1."""

@@ -14,8 +14,6 @@ from dra_driver.errors import AccessError, DriverError
 
 S = TypeVar("S")
 
-_MOST_NAMED = 5
-
 ADMIN = (
     "run doctor with an admin's kubeconfig (--kubeconfig): the driver itself needs no such right"
 )
@@ -127,16 +125,3 @@ def of_error(severity: Severity, failure: DriverError) -> Seen:
     if isinstance(failure, AccessError) and failure.status == HTTPStatus.FORBIDDEN:
         advice = ADMIN
     return Seen(severity=severity, text=text, advice=advice)
-
-
-def named(things: Iterable[object]) -> str:
-    """Return things in words, the first few by name."""
-    every = [str(thing) for thing in things]
-    more = len(every) - _MOST_NAMED
-    text = ", ".join(every[:_MOST_NAMED])
-    return f"{text} and {more} more" if more > 0 else text
-
-
-def count(number: int, noun: str) -> str:
-    """Return how many there are of something."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

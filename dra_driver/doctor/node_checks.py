@@ -7,11 +7,10 @@ from dra_driver.cdi.control_nodes import UVM
 from dra_driver.claims import peer_claims
 from dra_driver.claims.peer_claims import PeerClaims
 from dra_driver.claims.takeover import STUCK
-from dra_driver.devices.holders import listed
 from dra_driver.devices.model import Inventory, MigMode
 from dra_driver.devices.modprobe import BY_HAND
 from dra_driver.devices.nvml_memory_limits import FIRST_DRIVER
-from dra_driver.doctor.finding import Seen, count, error, info, named, ok, unknown, warning
+from dra_driver.doctor.finding import Seen, error, info, ok, unknown, warning
 from dra_driver.doctor.node_facts import (
     DriverFacts,
     GroupFacts,
@@ -22,6 +21,7 @@ from dra_driver.doctor.node_facts import (
     SpecFacts,
 )
 from dra_driver.slices.mig_offer import COST_BEFORE_1_37, KubernetesVersion, has_cheap_counters
+from dra_driver.words import count, named
 
 NODE_LABEL = "nvidia.com/dra-driver=true"
 """The label that an admin sets by hand on a node with GPUs."""
@@ -133,7 +133,7 @@ def holders(facts: HolderFacts) -> Iterator[Seen]:
     held = {minor: found for minor, found in facts.holders.items() if found}
     for minor, found in held.items():
         yield info(
-            f"/dev/nvidia{minor} is open in {listed(found)}",
+            f"/dev/nvidia{minor} is open in {named(found)}",
             "nothing as long as its MIG mode is not to change; for that these have to end, but for "
             "the driver itself (dra-driver), which lets go of it",
         )

@@ -7,9 +7,10 @@ is looked at, and so are nodes that should have one. What is told of a pod is th
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from dra_driver.doctor.finding import Seen, count, error, info, named, ok, warning
+from dra_driver.doctor.finding import Seen, error, info, ok, warning
 from dra_driver.doctor.installed import Installed
 from dra_driver.doctor.pod_facts import Container, DaemonPod, Ended
+from dra_driver.words import count, named
 
 _STARTS_WITHIN = timedelta(minutes=2)
 """A pod that is younger, or not ready for less, is told as one that starts."""

@@ -9,8 +9,9 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from dra_driver.doctor.finding import ADMIN, Finding, Severity, Skipped, count
+from dra_driver.doctor.finding import ADMIN, Finding, Severity, Skipped
 from dra_driver.doctor.runner import Outcome
+from dra_driver.words import count
 
 _WIDTH = 100
 _LONGEST = 2000

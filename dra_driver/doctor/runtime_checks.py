@@ -9,8 +9,9 @@ CDI refuses specs of a version that it does not know. CRI-O has no such setting.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from dra_driver.doctor.finding import Seen, error, info, named, ok, unknown, warning
+from dra_driver.doctor.finding import Seen, error, info, ok, unknown, warning
 from dra_driver.doctor.runtime_config import CONTAINERD, RuntimeConfig
+from dra_driver.words import named
 
 Version = tuple[int, ...]
 

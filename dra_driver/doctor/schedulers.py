@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dra_driver.doctor.cluster_facts import containers
-from dra_driver.doctor.finding import Seen, count, info, named, ok, warning
+from dra_driver.doctor.finding import Seen, info, ok, warning
 from dra_driver.fields import Object, mapping, objects, text
+from dra_driver.words import count, named
 
 KAI_GROUP = "kai.scheduler"
 KUEUE_GROUP = "kueue.x-k8s.io"

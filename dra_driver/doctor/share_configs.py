@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from dra_driver.doctor.finding import Seen, error, info, named, ok, unknown, warning
+from dra_driver.doctor.finding import Seen, error, info, ok, unknown, warning
 from dra_driver.errors import ConfigError
 from dra_driver.fields import Object, mapping, objects, text, texts_by_name
 from dra_driver.shares.choice import LABEL, choose_name
 from dra_driver.shares.config import read_node_config
 from dra_driver.shares.notes import ShareNotes
+from dra_driver.words import named
 from resource_nvidia_com.device_plugin import NodeConfig
 
 _PATHS = ("SHARE_CONFIG", "CONFIG_FILE")

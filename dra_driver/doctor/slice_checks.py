@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dra_driver.cluster.pools import read_pools
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.doctor.cluster_checks import INSTALL_AGAIN
-from dra_driver.doctor.finding import Seen, count, error, info, named, ok, unknown, warning
+from dra_driver.doctor.finding import Seen, error, info, ok, unknown, warning
 from dra_driver.fields import Object, at, objects, text
 from dra_driver.kube.server_version import version_numbers
 from dra_driver.slices.mig_offer import COST_BEFORE_1_37, has_cheap_counters
+from dra_driver.words import count, named
 
 _OUR_NAME = re.compile(
     rf"[0-9a-f]{{5}}-(?:[0-9a-f]{{8}}-)?{re.escape(DRIVER_NAME)}-(?P<node>.*)", re.DOTALL

@@ -8,6 +8,7 @@ was allocated (KEP-5075). Pure.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from dra_driver import words
 from dra_driver.cluster.allocations import Allocation, allocations_in
 from dra_driver.explain.offer import DeviceId
 from dra_driver.fields import Object, objects, text
@@ -86,5 +87,4 @@ def _listed(noun: str, names: tuple[str, ...]) -> str:
     if not names:
         return ""
     plural = "s" if len(names) > 1 else ""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{noun}{plural} {', '.join(names[:_NAMED])}{more}"
+    return f"{noun}{plural} {words.named(names, _NAMED)}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from dra_driver.errors import ConfigError
+from dra_driver.words import named
 
 LABEL: Final = "nvidia.com/device-plugin.config"
 """The Node's label that names a config."""
@@ -66,13 +67,13 @@ def choose_name(
     if len(names) == 1:
         return names[0], f"no label {LABEL}; the only one there"
     # Of an empty folder, too, whatever label a device plugin has left: there is nothing to choose.
-    why = f"no label {LABEL}, and it has {_listed(names)}" if names else "it is empty"
+    why = f"no label {LABEL}, and it has {named(names, 10)}" if names else "it is empty"
     return None, f"no config of {where}: {why}"
 
 
 def _named(name: str, names: Sequence[str], why: str, where: str) -> tuple[str, str]:
     if name not in names:
-        there = f"it has {_listed(names)}" if names else "it is empty"
+        there = f"it has {named(names, 10)}" if names else "it is empty"
         raise ConfigError(
             f'{why}: no config "{name}" in {where}: {there}; name one of those, or add it'
         )
@@ -86,8 +87,3 @@ def _names(path: Path) -> list[str]:
         for entry in path.iterdir()
         if not entry.name.startswith("..") and not entry.is_dir()
     )
-
-
-def _listed(names: Sequence[str], most: int = 10) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

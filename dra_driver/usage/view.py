@@ -12,6 +12,7 @@ from dra_driver.devices.load import Memory
 from dra_driver.table import aligned
 from dra_driver.usage.model import DeviceUse, GpuUse, Process, User, added
 from dra_driver.usage.node import NodeUse
+from dra_driver.words import named
 
 NARROWEST = 80
 _COLUMNS = ("POD", "CONTAINER", "DEVICE", "MEMORY", "LIMIT", "SM", "PROCESSES", "CLAIM")
@@ -115,9 +116,7 @@ def _limit(user: User, own: int | None) -> str:
 
 
 def _processes(processes: Sequence[Process]) -> str:
-    named = [f"{one.pid} {one.name}" for one in processes[:_MOST_NAMED]]
-    more = len(processes) - len(named)
-    return ", ".join(named) + (f" and {more} more" if more else "") or "none"
+    return named((f"{one.pid} {one.name}" for one in processes), _MOST_NAMED) or "none"
 
 
 def _size(amount: int | None) -> str:

@@ -16,6 +16,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, CliPositionalArg, SettingsConfigDict
 
 from dra_driver.validation.findings import FileReport, check_manifest
+from dra_driver.words import count
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -90,14 +91,10 @@ def summary(reports: dict[str, FileReport]) -> str:
     errors = sum(report.errors for report in reports.values())
     objects = sum(report.objects for report in reports.values())
     warnings = sum(len(report.findings) for report in reports.values()) - errors
-    counted = f"{_count(objects, 'object')} and {_count(configs, 'config')}"
-    found = _count(errors, "error") if errors else "no errors"
-    more = f", {_count(warnings, 'warning')}" if warnings else ""
-    return f"{counted} in {_count(len(reports), 'file')}: {found}{more}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    counted = f"{count(objects, 'object')} and {count(configs, 'config')}"
+    found = count(errors, "error") if errors else "no errors"
+    more = f", {count(warnings, 'warning')}" if warnings else ""
+    return f"{counted} in {count(len(reports), 'file')}: {found}{more}"
 
 
 def _as_text(reports: dict[str, FileReport]) -> str:

@@ -11,6 +11,7 @@ from testbed.machine import GpuSettings
 
 from chaos.divisions import MPS
 from chaos.workloads import Kind, kind_of, pods_of
+from dra_driver.words import named
 
 RULES = (
     "pods run, and deleted ones are gone",
@@ -295,5 +296,4 @@ def _differ(what: str, wanted: Iterable[str], found: Iterable[str]) -> list[str]
 
 
 def _short(names: list[str]) -> str:
-    shown = ", ".join(name[:120] for name in names[:4])
-    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"
+    return named((name[:120] for name in names), 4)

@@ -17,6 +17,7 @@ from testbed.commands import TestbedError
 from dra_driver.errors import ConfigError
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.profile import CARDS, Card, Gpu, Mig, MigProfile, Profile
+from dra_driver.words import count
 
 _MIG_NAME = re.compile(r"\b\d+g\.\d+gb\b")
 
@@ -120,7 +121,7 @@ def fit(needs: Needs, text: str, on: Profile) -> Fit:
     if len(whole) < needs.gpus:
         divided = len(gpus) - len(whole)
         in_mode = f", {divided} of them in MIG mode" if divided else ""
-        raise UnfitError(f"it takes {_count(needs.gpus)}; {_has(on)}{in_mode}")
+        raise UnfitError(f"it takes {count(needs.gpus, 'GPU')}; {_has(on)}{in_mode}")
     if len({(gpu.bridges or [gpu.pci])[0][:7] for gpu in whole}) < needs.nics:
         raise UnfitError(f"it takes NICs below {needs.nics} PCIe roots with GPUs; {_has(on)}")
     # A claim may get any of them.
@@ -174,8 +175,8 @@ def _trouble(fitted: Fit) -> tuple[bool, int, bool]:
 def _on_card(needs: Needs, written: set[str], card: Card, mig: Mig, gpus: Sequence[Gpu]) -> Fit:
     if len(gpus) < needs.divided:
         raise UnfitError(
-            f"it takes {_count(needs.divided)} of one product with MIG, and of {card.name} there"
-            f" {'is' if len(gpus) == 1 else 'are'} {len(gpus)}"
+            f"it takes {count(needs.divided, 'GPU')} of one product with MIG, and of {card.name}"
+            f" there {'is' if len(gpus) == 1 else 'are'} {len(gpus)}"
         )
     numbers = {one.name: one.index for one in _mig_profiles(needs.names_of)}
     here = {one.index: one.name for one in mig.profiles}
@@ -203,11 +204,7 @@ def _mig_profiles(name: str) -> Sequence[MigProfile]:
 
 def _has(on: Profile) -> str:
     products = ", ".join(dict.fromkeys(on.card_of(gpu).name for gpu in on.gpus))
-    return f"{on.name} has {_count(len(on.gpus))}: {products}"
-
-
-def _count(gpus: int) -> str:
-    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+    return f"{on.name} has {count(len(on.gpus), 'GPU')}: {products}"
 
 
 def _capability(text: str) -> tuple[int, int]:

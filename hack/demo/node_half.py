@@ -20,6 +20,8 @@ from testbed.kubelet import ClaimName, KubeletClient
 from testbed.machine import SimulatedMachine
 from versions import DEFAULT, Minor
 
+from dra_driver.words import count
+
 NODE = "demo-node"
 NAMESPACE = "default"
 SHOWN = 3
@@ -46,9 +48,9 @@ def show(screen: Screen, folder: Path, profile: str, kubernetes: Minor = DEFAULT
         published = _published(api)
         gpus = [one for one in published if one["attributes"]["type"]["string"] == "gpu"]
         migs = [one for one in published if one not in gpus]
-        count = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
         in_mode = [one for one in machine.settings().values() if one.mig_mode == "Enabled"]
-        screen.step(f"published in the pool {NODE}: {count}{_and_divided(migs, len(in_mode))}")
+        whole = count(len(gpus), "GPU")
+        screen.step(f"published in the pool {NODE}: {whole}{_and_divided(migs, len(in_mode))}")
         screen.table(("DEVICE", "PRODUCT", "MEMORY", "UUID"), [_row(device) for device in gpus])
         if migs:
             screen.table(("MIG PROFILE", "MEMORY", "PLACES"), _profiles(migs))

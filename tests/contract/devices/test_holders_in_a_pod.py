@@ -9,10 +9,11 @@ import pytest
 SCRIPT = """
 import sys
 from pathlib import Path
-from dra_driver.devices.holders import Holders, listed
+from dra_driver.devices.holders import Holders
+from dra_driver.words import named
 
 procs, dev = [Path(one) for one in sys.argv[2:]], Path(sys.argv[1])
-print(listed(Holders(procs, [dev]).of(3)))
+print(named(Holders(procs, [dev]).of(3)))
 """
 IN_A_POD = 'mount --rbind / "$0" && mount -t proc proc /proc && exec "$@"'
 

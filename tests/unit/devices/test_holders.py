@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.devices.holders import Holder, Holders, listed
+from dra_driver.devices.holders import Holder, Holders
+from dra_driver.words import named
 
 
 class Clock:
@@ -40,8 +41,8 @@ def test_processes_with_the_gpus_node_open_are_its_holders_sorted_by_pid(proc: P
     add(proc, 100, b"python3\n", "/dev/null", "/dev/nvidia0", "/dev/nvidia1")
     add(proc, 20, b"nv-hostengine\n", "/run/nvidia/driver/dev/nvidia0")
 
-    assert listed(holders(proc)) == "nv-hostengine (PID 20), python3 (PID 100)"
-    assert listed(holders(proc, 1)) == "python3 (PID 100)"
+    assert named(holders(proc)) == "nv-hostengine (PID 20), python3 (PID 100)"
+    assert named(holders(proc, 1)) == "python3 (PID 100)"
 
 
 def test_other_files_and_this_process_count_for_nothing(proc: Path) -> None:
@@ -56,7 +57,7 @@ def test_other_files_and_this_process_count_for_nothing(proc: Path) -> None:
     add(proc, 7, b"dra-driver\n", "/dev/nvidia0")
 
     assert holders(proc) == ()
-    assert listed(holders(proc, 10)) == "other (PID 5)"
+    assert named(holders(proc, 10)) == "other (PID 5)"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_the_first_folder_that_is_a_procfs_is_read(proc: Path, tmp_path: Path) -
     add(proc, 3, b"host\n", "/dev/nvidia0")
 
     looked = Holders((empty, tmp_path / "missing", proc, other), (Path("/dev"),)).of(0)
-    assert listed(looked) == "host (PID 3)"
+    assert named(looked) == "host (PID 3)"
     assert Holders((empty,), (Path("/dev"),)).of(0) == ()
 
 
@@ -105,12 +106,12 @@ def test_calls_at_the_same_time_share_a_look(proc: Path) -> None:
 
     assert looking.of(0) == ()
     clock.now += 1.5
-    assert listed(looking.of(0)) == "late (PID 9)"
+    assert named(looking.of(0)) == "late (PID 9)"
 
 
 def test_a_long_list_is_cut() -> None:
     many = [Holder(pid=pid, name="p") for pid in range(1, 9)]
 
     words = "p (PID 1), p (PID 2), p (PID 3), p (PID 4), p (PID 5)"
-    assert listed(many) == f"{words} and 3 more"
-    assert listed(many[:5]) == words
+    assert named(many) == f"{words} and 3 more"
+    assert named(many[:5]) == words
