@@ -55,4 +55,6 @@ def with_memory_counters(found: Projection) -> Projection:
 
 def _consumed(name: str, source: NodeDevice) -> WireDevice:
     taken = counters.memory_of(source.gpu, source.device)
+    if not taken:
+        return {}
     return {"consumesCounters": counters.consumption(name, {counters.MEMORY: taken})}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 HACK = Path(__file__).resolve().parents[3] / "hack"
-sys.path.append(str(HACK / "demo"))
+sys.path += [str(HACK / "demo"), str(HACK / "cluster")]
 
 import demos  # noqa: E402
 from machines import machine  # noqa: E402
