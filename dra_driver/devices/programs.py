@@ -63,8 +63,12 @@ def find_program(root: Path, name: str) -> Program | None:
     Raises:
         OSError: the root cannot be read.
     """
-    found = list(_programs(root, name))
-    return next((one for one in found if _is_elf(one.path)), found[0] if found else None)
+    script = None
+    for program in _programs(root, name):
+        if _is_elf(program.path):
+            return program
+        script = script or program
+    return script
 
 
 def _programs(root: Path, name: str) -> Iterator[Program]:
