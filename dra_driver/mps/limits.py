@@ -36,20 +36,28 @@ class Limits:
     pinned_memory_mib: tuple[tuple[str, int], ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """One of a domain's limits, as the daemon's commands have it.
+
+    `name` follows `set_default_`, `get_` and the like, and `place`, where it is of a device, their
+    other arguments.
+    """
+
+    name: str
+    place: str = ""
+    value: str
+    subject: str
+    is_right: Callable[[str], bool]
+
+
 def set_limits(ask: Ask, domain: Domain) -> None:
     """Set the domain's limits in the daemon. They apply to servers that it starts from now on.
 
     Raises:
         DeviceError: the daemon does not answer.
     """
-    percentage = domain.active_thread_percentage or 100
-    commands = [f"set_default_active_thread_percentage {percentage}"]
-    commands += [
-        f"set_default_device_pinned_mem_limit {ordinal} {device.pinned_memory_mib}M"
-        for ordinal, device in enumerate(domain.devices)
-        if device.pinned_memory_mib is not None
-    ]
-    ask(commands)
+    ask([f"set_default_{one.name}{one.place} {one.value}" for one in _settings(domain)])
 
 
 def read_limits(ask: Ask, domain: Domain) -> Limits:
@@ -59,28 +67,22 @@ def read_limits(ask: Ask, domain: Domain) -> Limits:
         LimitsError: the daemon has other limits than the domain.
         DeviceError: it does not answer.
     """
-    limited = [
-        (ordinal, device.uuid, device.pinned_memory_mib)
-        for ordinal, device in enumerate(domain.devices)
-        if device.pinned_memory_mib is not None
-    ]
-    commands = ["get_default_active_thread_percentage"]
-    commands += [f"get_default_device_pinned_mem_limit {ordinal}" for ordinal, _, _ in limited]
-    said = ask(commands)
-    if len(said) != len(commands):
+    settings = _settings(domain)
+    said = ask([f"get_default_{one.name}{one.place}" for one in settings])
+    if len(said) != len(settings):
         raise LimitsError(
-            f"the MPS control daemon did not take the limits: {len(commands)} questions have the "
+            f"the MPS control daemon did not take the limits: {len(settings)} questions have the "
             f"answers {said!r}"
         )
-    percentage = _percentage(said[0])
-    wanted = domain.active_thread_percentage or 100
-    if abs(percentage - wanted) > _TOLERANCE:
-        raise _mismatch("an active thread percentage", said[0], str(wanted))
-    for (_, uuid, limit), text in zip(limited, said[1:], strict=True):
-        if not _says(text, limit):
-            raise _mismatch(f"a pinned memory limit for {uuid}", text.strip(), f"{limit}M")
-    memory = tuple((uuid, limit) for _, uuid, limit in limited)
-    return Limits(active_thread_percentage=percentage, pinned_memory_mib=memory)
+    for one, text in zip(settings, said, strict=True):
+        if not one.is_right(text):
+            raise LimitsError(
+                f"the MPS control daemon has {one.subject} of {text.strip()} where {one.value} was "
+                "set"
+            )
+    limits = ((device.uuid, device.pinned_memory_mib) for device in domain.devices)
+    memory = tuple((uuid, limit) for uuid, limit in limits if limit is not None)
+    return Limits(active_thread_percentage=_percentage(said[0]), pinned_memory_mib=memory)
 
 
 def put_back(ask: Ask, domain: Domain, servers: Iterable[int]) -> list[str]:
@@ -94,31 +96,44 @@ def put_back(ask: Ask, domain: Domain, servers: Iterable[int]) -> list[str]:
     Raises:
         DeviceError: the daemon does not answer.
     """
-    percentage = domain.active_thread_percentage or 100
-    kept: list[tuple[str, str, str, Callable[[str], bool]]] = [
-        (
-            "active_thread_percentage",
-            "",
-            str(percentage),
-            lambda said: abs(_percentage(said) - percentage) <= _TOLERANCE,
-        )
-    ]
-    for ordinal, device in enumerate(domain.devices):
-        if (limit := device.pinned_memory_mib) is not None:
-            kept.append(
-                ("device_pinned_mem_limit", f" {ordinal}", f"{limit}M", partial(_says, limit=limit))
-            )
-    changed = []
+    settings, changed = _settings(domain), []
     for pid in servers:
-        answers = ask([f"get_{name} {pid}{place}" for name, place, _, _ in kept])
-        if len(answers) != len(kept):
+        answers = ask([f"get_{one.name} {pid}{one.place}" for one in settings])
+        if len(answers) != len(settings):
             continue
-        for (name, place, value, is_right), said in zip(kept, answers, strict=True):
+        for one, said in zip(settings, answers, strict=True):
             with suppress(LimitsError):
-                if not is_right(said):
-                    ask([f"set_{name} {pid}{place} {value}"])
-                    changed.append(f"server {pid} had {name}{place} {said} instead of {value}")
+                if not one.is_right(said):
+                    ask([f"set_{one.name} {pid}{one.place} {one.value}"])
+                    changed.append(
+                        f"server {pid} had {one.name}{one.place} {said} instead of {one.value}"
+                    )
     return changed
+
+
+def _settings(domain: Domain) -> list[_Setting]:
+    """Return the domain's limits, the percentage first."""
+    percentage = domain.active_thread_percentage or 100
+    percentages = _Setting(
+        name="active_thread_percentage",
+        value=str(percentage),
+        subject="an active thread percentage",
+        is_right=lambda said: abs(_percentage(said) - percentage) <= _TOLERANCE,
+    )
+    return [
+        percentages,
+        *(
+            _Setting(
+                name="device_pinned_mem_limit",
+                place=f" {ordinal}",
+                value=f"{limit}M",
+                subject=f"a pinned memory limit for {device.uuid}",
+                is_right=partial(_says, limit=limit),
+            )
+            for ordinal, device in enumerate(domain.devices)
+            if (limit := device.pinned_memory_mib) is not None
+        ),
+    ]
 
 
 def _percentage(text: str) -> float:
@@ -134,7 +149,3 @@ def _says(text: str, limit: int) -> bool:
     if match is None:
         raise LimitsError(f"the MPS control daemon says {text!r} for a memory limit")
     return int(match[1]) == (limit // _MIB_PER_GIB if match[2] == "G" else limit)
-
-
-def _mismatch(what: str, found: str, wanted: str) -> LimitsError:
-    return LimitsError(f"the MPS control daemon has {what} of {found} where {wanted} was set")
