@@ -65,54 +65,54 @@ _NO_BENCH = (
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "kubelet-plugin": Command(
-            module="dra_driver.kubelet_plugin",
+            module="dra_driver.node.command",
             model="KubeletPluginCommand",
             summary="run the driver on a node",
         ),
         "mps-supervisor": Command(
-            module="dra_driver.mps.cli",
+            module="dra_driver.mps.supervisor.command",
             model="MpsSupervisor",
             summary="run the MPS control daemons that claims of this node ask for",
         ),
         "inspect": Command(
-            module="dra_driver.inspect",
+            module="dra_driver.admin.inspect",
             model="Inspect",
             summary="show this node's GPUs and what the driver would publish",
         ),
         "validate": Command(
-            module="dra_driver.validation.command",
+            module="dra_driver.admin.validate.command",
             model="Validate",
             summary="check the claim configs and share configs in manifests",
         ),
         "classes": Command(
-            module="dra_driver.classes",
+            module="dra_driver.admin.classes",
             model="Classes",
             summary="print the DeviceClasses behind resource names, for kubectl to apply",
         ),
         "status": Command(
-            module="dra_driver.status",
+            module="dra_driver.admin.status.command",
             model="ShowStatus",
             summary="show who has this node's GPUs and how, or what the cluster has left",
         ),
         "explain": Command(
-            module="dra_driver.explain.command",
+            module="dra_driver.admin.explain.command",
             model="Explain",
             summary="say why a pod or claim does not fit, and what to change",
         ),
         "bench": Command(
-            module="dra_driver.bench.command",
+            module="dra_driver.admin.bench.command",
             model="Bench",
             summary="measure which sharing strategy serves which work best",
             missing=_NO_BENCH,
             needs=("cuda", "matplotlib"),
         ),
         "cleanup": Command(
-            module="dra_driver.uninstall",
+            module="dra_driver.admin.cleanup",
             model="Cleanup",
             summary="take everything of the driver from a node, after it was uninstalled",
         ),
         "doctor": Command(
-            module="dra_driver.doctor.command",
+            module="dra_driver.admin.doctor.command",
             model="Doctor",
             summary="look for what keeps pods from their GPUs, and say what to do",
         ),

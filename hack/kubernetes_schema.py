@@ -1,4 +1,4 @@
-"""Writes dra_driver/validation/kubernetes.json: what Kubernetes takes in what `validate` looks at.
+"""Writes admin/validate/kubernetes.json: what Kubernetes takes in what `validate` looks at.
 
 In: kubectl, and an API server of hack/cluster, which says it at /openapi/v3. Out: the schemas of
 claims, templates, DeviceClasses and pods, and of what is in them, without descriptions and status.
@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-FILE = Path("dra_driver/validation/kubernetes.json")
+FILE = Path("dra_driver/admin/validate/kubernetes.json")
 DOCUMENTS = ("/openapi/v3/apis/resource.k8s.io/v1", "/openapi/v3/api/v1")
 ROOTS = (
     "resource.v1.ResourceClaim",

@@ -1,7 +1,6 @@
 """Reports of benchmarks, made up: no GPU did any of this. For tests of what reports look like."""
 
-from dra_driver.bench.figures import percentile
-from dra_driver.bench.model import (
+from dra_driver.admin.bench.model import (
     Card,
     Case,
     Latency,
@@ -12,8 +11,9 @@ from dra_driver.bench.model import (
     Tenant,
     Usage,
 )
-from dra_driver.bench.strategies import ALONE, Sharing, Strategy, equal_shares
-from dra_driver.bench.works import Work, WorkKind
+from dra_driver.admin.bench.report.figures import percentile
+from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy, equal_shares
+from dra_driver.admin.bench.works import Work, WorkKind
 
 CARD = Card(
     name="Made-up GPU 80GB",

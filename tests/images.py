@@ -55,8 +55,8 @@ def sound_layer() -> list[tuple[tarfile.TarInfo, bytes]]:
             "var/lib/dpkg/status.d/libc6",
             b"Package: libc6\nVersion: 2.41-12\nArchitecture: amd64\nSource: glibc (2.41)\n",
         ),
-        file(f"{site}/dra_driver/app.py"),
-        file(f"{site}/dra_driver/__pycache__/app.cpython-313.pyc", PYC),
+        file(f"{site}/dra_driver/cli.py"),
+        file(f"{site}/dra_driver/__pycache__/cli.cpython-313.pyc", PYC),
         file(
             f"{site}/pyyaml-6.0.3.dist-info/METADATA",
             b"Metadata-Version: 2.4\nName: PyYAML\nVersion: 6.0.3\nLicense: MIT\n\nLong text\n",

@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import make
-from dra_driver.claims.checkpoint import RecordStore
-from dra_driver.claims.in_force import DivisionsInForce
-from dra_driver.claims.model import ClaimUid, ConsumerGroup
-from dra_driver.claims.mps_events import MpsEvents
-from dra_driver.claims.ownership import Ownership
-from dra_driver.claims.record import ClaimRecord, decode, encode
+from dra_driver.claims.model.claim import ClaimUid, ConsumerGroup
+from dra_driver.claims.model.record import ClaimRecord, decode, encode
+from dra_driver.claims.report.mps_events import MpsEvents
+from dra_driver.claims.state.in_force import DivisionsInForce
+from dra_driver.claims.state.ownership import Ownership
+from dra_driver.claims.state.records import RecordStore
 from dra_driver.devices.exclusion import Exclusion
 from dra_driver.devices.exclusion_note import ExclusionNote, read_note, write_note
+from dra_driver.devices.health.record import HealthFile, HealthRecord, read_health
 from dra_driver.devices.kinds import DeviceKind, GpuPart
 from dra_driver.devices.model import MigSlot, Placement, Refusal
 from dra_driver.devices.shares import Division, ShareStrategy
-from dra_driver.envelope import seal, unseal
-from dra_driver.health.record import HealthFile, HealthRecord, read_health
+from dra_driver.host.envelope import seal, unseal
 from dra_driver.mps import members
 from dra_driver.mps.domain import (
     Daemon,
@@ -45,7 +45,7 @@ from dra_driver.mps.domain import (
     shared_domain,
 )
 from dra_driver.mps.files import MpsFiles, members_in, read_file, write_file
-from dra_driver.mps.record import DomainRecord, read_record, write_record
+from dra_driver.mps.supervisor.record import DomainRecord, read_record, write_record
 from dra_driver.shares import last_good, notes
 from dra_driver.shares.last_good import KeptConfig
 from dra_driver.shares.notes import NotedConsumable, NotedDevice, ShareNotes
@@ -243,42 +243,42 @@ def _write_deaths(directory: Path, deaths: dict[DomainId, int]) -> None:
 KINDS: tuple[Kind, ...] = (
     Kind(
         name="records of claims",
-        writer="claims/record.py",
+        writer="claims/model/record.py",
         value=CLAIMS,
         write=_write_records,
         read=_read_records,
     ),
     Kind(
         name="marks of claims on GPUs",
-        writer="claims/ownership.py",
+        writer="claims/state/ownership.py",
         value=(CLAIM,),
         write=lambda directory, _: _index(directory).mark(GPU, CLAIM),
         read=lambda directory: _index(directory).holders(GPU),
     ),
     Kind(
         name="notes of MIG devices",
-        writer="claims/ownership.py",
+        writer="claims/state/ownership.py",
         value={SLOT: CLAIM},
         write=lambda directory, _: _index(directory).note(SLOT, CLAIM),
         read=lambda directory: _index(directory).made(),
     ),
     Kind(
         name="notes of MIG modes",
-        writer="claims/ownership.py",
+        writer="claims/state/ownership.py",
         value=(OTHER,),
         write=lambda directory, _: _index(directory).note_mode(OTHER),
         read=lambda directory: _index(directory).gpus_turned_on(),
     ),
     Kind(
         name="notes of GPUs that refuse MIG mode",
-        writer="claims/ownership.py",
+        writer="claims/state/ownership.py",
         value={GPU: Refusal(reason="in use by dcgm", waiting=frozenset({replace(SLOT, gpu=GPU)}))},
         write=lambda directory, value: _index(directory).note_refusals(value),
         read=lambda directory: _index(directory).refusals(),
     ),
     Kind(
         name="divisions in force",
-        writer="claims/in_force.py",
+        writer="claims/state/in_force.py",
         value={
             GpuPart(gpu=GPU): DIVISION,
             GpuPart(gpu=OTHER, placement=Placement(start=4, size=4)): replace(
@@ -294,7 +294,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="what is wrong with GPUs",
-        writer="health/record.py",
+        writer="devices/health/record.py",
         value=HealthRecord(boot_id=BOOT, gpus={GPU: SICK}),
         write=lambda directory, value: HealthFile(directory, BOOT).write(value.gpus),
         read=read_health,
@@ -347,14 +347,14 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="the supervisor's records",
-        writer="mps/record.py",
+        writer="mps/supervisor/record.py",
         value=DOMAIN_RECORD,
         write=_write_domain_record,
         read=lambda directory: read_record(_files(directory).paths(STATUS.id).record, BOOT),
     ),
     Kind(
         name="deaths of MPS daemons that were told",
-        writer="claims/mps_events.py",
+        writer="claims/report/mps_events.py",
         value={DomainId(CLAIM): 2, shared_domain(GPU): 1},
         write=_write_deaths,
         read=lambda directory: _deaths(directory)._read_reported(),

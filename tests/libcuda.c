@@ -1,4 +1,4 @@
-/* A libcuda.so.1 for tests of bench/cuda.py: it takes the calls that a real one takes, counts memory
+/* A libcuda.so.1 for tests of admin/bench/tenant/cuda.py: it takes the calls that a real one takes, counts memory
    in host memory, and works on the first element of each kernel's output. No GPU does any work, so
    nothing that it takes time for means anything. TEST_CUDA_MEMORY_MIB: how much memory there is.
    TEST_CUDA_STEP_US: how long a synchronisation takes. TEST_CUDA_WRONG: the kernel that computes nothing, or `all`. */
@@ -137,7 +137,7 @@ EXPORT int cuModuleGetFunction(void **function, void *module, const char *name)
     return NOT_FOUND;
 }
 
-/* Arguments as the kernels of dra_driver/bench/kernels.py have them. */
+/* Arguments as the kernels of dra_driver/admin/bench/tenant/kernels.py have them. */
 static int run(const char *name, void **arguments, unsigned blocks_x, unsigned threads_x)
 {
     float *out = *(float **)arguments[0];

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dra_driver.claims.devices import DeviceRecord, recorded
-from dra_driver.claims.model import ClaimRef, ClaimUid
-from dra_driver.claims.record import ClaimRecord, RecordState
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.model.devices import DeviceRecord, recorded
+from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.devices.kinds import NodeDevice
 from dra_driver.devices.model import (
     BareInstance,

@@ -8,8 +8,8 @@ import copy
 from typing import Any
 
 from allocation_cases import NODE, Case
-from dra_driver.explain.answers import NodeAnswer, WishAnswer
-from dra_driver.explain.reasons import Kind, Reason
+from dra_driver.admin.explain.answers import NodeAnswer, WishAnswer
+from dra_driver.admin.explain.reasons import Kind, Reason
 
 Object = dict[str, Any]
 PLENTY = "1000"

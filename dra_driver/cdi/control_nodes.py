@@ -13,7 +13,7 @@ import structlog
 from dra_driver.cdi.model import DeviceNode, Edits, merged
 from dra_driver.cdi.nodes import known_numbers, node_edits
 from dra_driver.cdi.roots import Roots
-from dra_driver.devices.modprobe import BY_HAND
+from dra_driver.devices.driver_root.modprobe import BY_HAND
 from dra_driver.errors import DeviceError
 
 UVM = "nvidia-uvm"

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from dra_driver.cdi.elf import read_soname
 from dra_driver.cdi.xorg import xorg_modules
-from dra_driver.devices import libraries, rooted
-from dra_driver.devices.libraries import Found
+from dra_driver.devices.driver_root import libraries, rooted
+from dra_driver.devices.driver_root.elf import read_soname
+from dra_driver.devices.driver_root.libraries import Found
 from dra_driver.errors import DeviceError
 
 # What tells the driver's folders from all others: libraries that only the driver has.

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from dra_driver.cdi.driver_libraries import DriverLibraries, find_driver_libraries
 from dra_driver.cdi.roots import Roots
-from dra_driver.devices import rooted
-from dra_driver.devices.programs import (
+from dra_driver.devices.driver_root import rooted
+from dra_driver.devices.driver_root.programs import (
     MPS_CONTROL,
     MPS_SERVER,
     NVIDIA_SMI,

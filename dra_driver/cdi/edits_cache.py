@@ -114,7 +114,7 @@ class EditsCache:
             kernel_release: as uname(2) gives it.
             clock: monotonic seconds.
             nvml_version: the driver version that NVML said last; asked where /proc has none.
-            make_uvm_nodes: has /dev/nvidia-uvm made when it is missing (devices/modprobe.py).
+            make_uvm_nodes: has /dev/nvidia-uvm made when it is missing.
         """
         self._roots = roots
         self._nvml_version = nvml_version

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from dra_driver.cdi.model import Hook
 from dra_driver.cdi.roots import Roots
-from dra_driver.devices import rooted
+from dra_driver.devices.driver_root import rooted
 from dra_driver.errors import DeviceError
 
 CREATE_SYMLINKS = "create-symlinks"

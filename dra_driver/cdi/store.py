@@ -21,7 +21,7 @@ from pathlib import Path
 from dra_driver.cdi.model import Edits, Spec
 from dra_driver.cdi.spec import CLASS, VENDOR, render, render_edits
 from dra_driver.errors import StateError
-from dra_driver.files import TEMPORARY_SUFFIX, read_whole, write_whole
+from dra_driver.host.files import TEMPORARY_SUFFIX, read_whole, write_whole
 
 _PREFIX = f"{VENDOR}-{CLASS}_"
 _SUFFIX = ".json"

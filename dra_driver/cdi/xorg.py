@@ -8,7 +8,7 @@ get the file at the very path, since X.Org searches no other.
 from collections.abc import Iterator
 from pathlib import Path
 
-from dra_driver.devices import libraries, rooted
+from dra_driver.devices.driver_root import libraries, rooted
 
 # By each name that X.Org or an installer gives it; the first that is there stands.
 _XORG_MODULES = (

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from typing import Protocol
 
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode, MigSlot, SickGpu
-from dra_driver.devices.nvml import NvmlFacts
+from dra_driver.devices.nvml.library import NvmlFacts
 from dra_driver.devices.pci import PciBus
 from dra_driver.errors import DeviceError, LostError, SilenceError
 
@@ -19,7 +19,7 @@ _DISPLAY_ONLY = ("DGX Display", "NVIDIA DGX Display")
 
 
 class Nvml(Protocol):
-    """What discovery asks of an NVML library; see devices/nvml.py."""
+    """What discovery asks of an NVML library; see devices/nvml/library.py."""
 
     def driver_version(self) -> str:
         """Return the version of the kernel driver."""

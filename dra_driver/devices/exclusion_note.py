@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dra_driver.devices.exclusion import Exclusion
-from dra_driver.envelope import MALFORMED, seal, unseal
 from dra_driver.errors import StateError
-from dra_driver.files import read_whole, write_whole
+from dra_driver.host.envelope import MALFORMED, seal, unseal
+from dra_driver.host.files import read_whole, write_whole
 
 FILE = "exclusion.json"
 """Its name in the driver's directory."""

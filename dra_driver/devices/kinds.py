@@ -3,8 +3,8 @@
 A new kind of device is a new member of `Device`. Each layer has one exhaustive `match` over the
 union (or over `DeviceKind`, where only the name of a device is known), so mypy names every place
 that the new kind lacks: what is published (slices/project.py), how it is made to exist
-(claims/realise.py), its form in a record (claims/devices.py), the config it takes
-(claims/config.py), how it is shared (claims/strategies.py), what a container gets
+(claims/prepare/realise.py), its form in a record (claims/model/devices.py), the config it takes
+(claims/model/config.py), how it is shared (claims/prepare/strategies.py), what a container gets
 (cdi/edits_cache.py), what is shown and counted (status.py, app.py). Pure.
 """
 
@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
 
+from dra_driver.devices.mig.partitions import partition_name
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, Partition, Placement
 from dra_driver.devices.names import DeviceName, gpu_name, share_suffix
-from dra_driver.devices.partitions import partition_name
 from dra_driver.devices.shares import ConsumableShare, Share, Slot
 
 _GPU_UUID = re.compile(r"GPU-[A-Za-z0-9-]{1,120}")

@@ -1,6 +1,6 @@
 """What NVML says of how a GPU is doing: what is read at each look, and what it reports by itself.
 
-Comes from devices/nvml_health.py, goes to health/. A value is None where the card or its driver
+Comes from devices/nvml/health.py, goes to health/. A value is None where the card or its driver
 does not say, which is no sign of anything. Numbers mean what nvml.h says.
 """
 

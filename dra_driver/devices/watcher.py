@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import structlog
 
+from dra_driver.devices.mig.partitions import awaits_reset
 from dra_driver.devices.model import Gpu, Inventory
-from dra_driver.devices.partitions import awaits_reset
 from dra_driver.errors import DriverError
 
 log = structlog.get_logger()

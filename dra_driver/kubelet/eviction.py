@@ -16,7 +16,7 @@ import structlog
 
 from dra_driver.errors import DriverError, StateError
 from dra_driver.fields import texts_by_name
-from dra_driver.mps.lock import NamedLock
+from dra_driver.host.ofd_lock import NamedLock
 
 PAUSED = "paused-for-driver-upgrade"
 """In the value of each label by which GPU Operator's driver manager sends pods off a Node."""

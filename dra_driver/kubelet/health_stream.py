@@ -1,11 +1,11 @@
 """The health stream: tells kubelets how the devices of claims are doing, for the status of pods.
 
-In: what is reported (claims/device_health.py), and a call when that may have changed. Out: service
-DRAResourceHealth in versions v1 and v1alpha1, one stream for each kubelet that asks. Each message
-is of all devices, sent at once when one changes, and again every ten seconds: a kubelet takes what
-it has not heard of for 30 s as unknown, and forgets all when any stream of the driver ends, as that
-of an older instance does in a rolling update. (k8s.io/kubernetes pkg/kubelet/cm/dra/manager.go,
-healthinfo.go; KEP-4680.)
+In: what is reported (claims/report/device_health.py), and a call when that may have changed. Out:
+service DRAResourceHealth in versions v1 and v1alpha1, one stream for each kubelet that asks. Each
+message is of all devices, sent at once when one changes, and again every ten seconds: a kubelet
+takes what it has not heard of for 30 s as unknown, and forgets all when any stream of the driver
+ends, as that of an older instance does in a rolling update. (k8s.io/kubernetes
+pkg/kubelet/cm/dra/manager.go, healthinfo.go; KEP-4680.)
 
 What is sent is what holds at that moment: a kubelet that reads slowly misses what lay in between. A
 stream has a thread, so there are few, the newest ones; one that takes no message for a while ends.
@@ -22,9 +22,9 @@ from typing import Any
 import grpc
 import structlog
 
-from dra_driver.claims.background import Background
-from dra_driver.claims.device_health import Reported, Wellness
+from dra_driver.claims.report.device_health import Reported, Wellness
 from dra_driver.errors import DriverError
+from dra_driver.host.worker import Background
 from dra_driver.kubelet.protos import dra_health_v1_pb2 as v1
 from dra_driver.kubelet.protos import dra_health_v1_pb2_grpc as v1_rpc
 from dra_driver.kubelet.protos import dra_health_v1alpha1_pb2 as v1alpha1

@@ -1,11 +1,11 @@
 """The ways to ask for the driver's health: a socket in its pod, and a TCP port if one is wanted.
 
-In: questions of the pod's own probes on a unix socket (`dra_driver/probe.py`), and, where a port is
-set, gRPC health checks from the network (grpc.health.v1 Check, as NVIDIA's driver answers them).
-Out: what `Health` says. On the socket a question is the name of a service, and the answer `ok` or
-what is wrong. Nobody but root in the pod gets there, so that no other pod decides whether the
-kubelet restarts this one. The port is open to the network: its connections, calls and memory are
-bounded, and a peer that uses them up keeps others out there and nowhere else.
+In: questions of the pod's own probes on a unix socket (`dra_driver/kubelet/probe.py`), and, where a
+port is set, gRPC health checks from the network (grpc.health.v1 Check, as NVIDIA's driver answers
+them). Out: what `Health` says. On the socket a question is the name of a service, and the answer
+`ok` or what is wrong. Nobody but root in the pod gets there, so that no other pod decides whether
+the kubelet restarts this one. The port is open to the network: its connections, calls and memory
+are bounded, and a peer that uses them up keeps others out there and nowhere else.
 """
 
 import socket
@@ -21,7 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dra_driver.errors import SetupError
 from dra_driver.kubelet.health import CALL_SECONDS, READINESS, SERVICES, Health
-from dra_driver.probe import WELL
+from dra_driver.kubelet.probe import WELL
 
 _WORKERS = 4
 _MOST_CALLS = 64

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dra_driver.errors import UnavailableError
-from dra_driver.files import read_whole, write_whole
+from dra_driver.host.files import read_whole, write_whole
 from dra_driver.kubelet.sockets import is_live
 
 FOLDER = "registered"

@@ -19,8 +19,8 @@ from typing import ParamSpec, TypeVar
 import grpc
 import structlog
 
-from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
-from dra_driver.claims.telling import Claims
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PreparedDevice
+from dra_driver.claims.report.telling import Claims
 from dra_driver.errors import DriverError
 from dra_driver.kubelet.protos import dra_v1_pb2 as v1
 from dra_driver.kubelet.protos import dra_v1_pb2_grpc as v1_rpc

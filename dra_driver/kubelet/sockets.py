@@ -25,7 +25,7 @@ import grpc
 
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import DriverError, SetupError, TransientError
-from dra_driver.files import is_of_the_disk
+from dra_driver.host.files import is_of_the_disk
 
 MOST_CALLS = 1024
 """Calls that a server has at once, those in line included; a kubelet has one for each pod."""

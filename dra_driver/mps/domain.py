@@ -16,8 +16,8 @@ from hashlib import sha256
 from typing import Any, NewType
 
 from dra_driver.devices.kinds import DeviceKind, is_uuid_of
-from dra_driver.envelope import MALFORMED, seal, unseal
 from dra_driver.errors import StateError, VersionError
+from dra_driver.host.envelope import MALFORMED, seal, unseal
 
 DomainId = NewType("DomainId", str)
 """Names a domain's files and folders.

@@ -16,8 +16,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.errors import StateError
-from dra_driver.files import read_whole, temporary_of, write_whole
+from dra_driver.host.files import file_error, read_whole, temporary_of, write_whole
 from dra_driver.mps.domain import DomainId, check_id, is_id
 
 _SUFFIX = ".json"
@@ -193,14 +192,6 @@ def delete_file(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise file_error("delete", path, error) from error
-
-
-def file_error(verb: str, path: Path, error: OSError) -> StateError:
-    """Return the error for a file operation that the system refused."""
-    return StateError(
-        f"cannot {verb} {path}: {error.strerror}; check space and permissions of the driver's "
-        "directory on the node"
-    )
 
 
 def members_in(folder: Path) -> frozenset[str]:

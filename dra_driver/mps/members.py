@@ -20,11 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.errors import ConflictError, StateError, VersionError
+from dra_driver.host.files import file_error
 from dra_driver.mps.domain import Domain, DomainId, State, encode_domain, is_id, is_shared
 from dra_driver.mps.files import (
     MpsFiles,
     delete_file,
-    file_error,
     ids_in,
     members_in,
     names_in,

@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from dra_driver.errors import DeviceError, StateError, TransientError, VersionError
+from dra_driver.host.files import file_error
+from dra_driver.host.inotify import WatchPool
+from dra_driver.host.ofd_lock import holder_of, last_holder_of
 from dra_driver.mps.domain import (
     Domain,
     DomainId,
@@ -32,14 +35,11 @@ from dra_driver.mps.files import (
     DomainPaths,
     MpsFiles,
     delete_file,
-    file_error,
     ids_in,
     members_in,
     read_file,
     write_file,
 )
-from dra_driver.mps.inotify import WatchPool
-from dra_driver.mps.lock import holder_of, last_holder_of
 from dra_driver.mps.pipes import CONTROL_SOCKET
 from dra_driver.mps.processes import listens
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from dra_driver.errors import ConfigError
-from dra_driver.files import read_whole
+from dra_driver.host.files import read_whole
 from dra_driver.manifest import BrokenManifestError, Document, Place, read_documents
 from resource_nvidia_com.device_plugin import NodeConfig, decode_node_config
 from resource_nvidia_com.problems import InvalidConfigError

@@ -15,8 +15,8 @@ from itertools import islice
 from typing import assert_never
 
 from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.mig.partitions import found_by_others
 from dra_driver.devices.model import Gpu, Inventory, MigDevice
-from dra_driver.devices.partitions import found_by_others
 from dra_driver.devices.shares import Division, ShareStrategy
 from resource_nvidia_com.device_plugin import Compute, NodeConfig, SharedBy, SharedResource
 from resource_nvidia_com.resource_names import GPU, PREFIX

@@ -8,9 +8,9 @@ shares keep what they have.
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.envelope import MALFORMED, seal, unseal
 from dra_driver.errors import StateError
-from dra_driver.files import read_whole, write_whole
+from dra_driver.host.envelope import MALFORMED, seal, unseal
+from dra_driver.host.files import read_whole, write_whole
 
 FILE = "share-config.json"
 """Its name in the driver's directory."""

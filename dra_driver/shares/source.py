@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from dra_driver.errors import ConfigError, StateError, UnavailableError
-from dra_driver.files import read_whole
+from dra_driver.host.files import read_whole
 from dra_driver.kube.own_node import Labels, OwnNode
 from dra_driver.shares.choice import LABEL, Choice, choose
 from dra_driver.shares.config import read_node_config

@@ -1,11 +1,12 @@
 """What a sharing strategy is: from configs to plans, from a plan to container edits and back.
 
-A strategy shares devices that are there; that they exist is another's concern (claims/realise.py).
-It first plans, which changes nothing that is in use, and says in its plans everything it needs to
-apply and to undo them. A plan is plain JSON, so that it can be written down before hardware is
-touched and carried out backwards by another process after a crash. A strategy makes as many plans
-for a claim as there are parts that can be undone each by itself. What needs no change has no plan,
-or one that locks no GPU, if `dra-driver status` has something to tell of it.
+A strategy shares devices that are there; that they exist is another's concern
+(claims/prepare/realise.py). It first plans, which changes nothing that is in use, and says in its
+plans everything it needs to apply and to undo them. A plan is plain JSON, so that it can be written
+down before hardware is touched and carried out backwards by another process after a crash. A
+strategy makes as many plans for a claim as there are parts that can be undone each by itself. What
+needs no change has no plan, or one that locks no GPU, if `dra-driver status` has something to tell
+of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence

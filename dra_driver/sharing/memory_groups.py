@@ -22,7 +22,7 @@ _REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
 
 
 class Pods(Protocol):
-    """Limits pods (claims/pod_limits.py)."""
+    """Limits pods (claims/memory/pod_limits.py)."""
 
     def why_not(self, gpu: GpuUuid) -> str | None:
         """Return why pods cannot be limited on a GPU. Raises DeviceError, TransientError."""

@@ -17,8 +17,8 @@ from types import MappingProxyType
 
 import structlog
 
-from dra_driver.devices.nvml import find_library
-from dra_driver.devices.programs import NVIDIA_SMI, SEARCHED, find_program
+from dra_driver.devices.driver_root.programs import NVIDIA_SMI, SEARCHED, find_program
+from dra_driver.devices.nvml.library import find_library
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import DeviceError
 

@@ -37,10 +37,10 @@ from dra_driver.simulator.instance_types import profile_of
 from dra_driver.simulator.nodes import inventory_of, on_node
 from dra_driver.simulator.templates import dynamic_resources, template_of
 from dra_driver.slices.consumable import Consumable
-from dra_driver.slices.mig_offer import MigSettings, release_of
+from dra_driver.slices.offer.mig import MigSettings, release_of
+from dra_driver.slices.offer.shares import ShareOffer, WholeBesideShares
 from dra_driver.slices.offered import Offered
 from dra_driver.slices.pool import build_slices
-from dra_driver.slices.share_offer import ShareOffer, WholeBesideShares
 from resource_nvidia_com.device_plugin import NodeConfig
 
 _TEMPLATE = "template"

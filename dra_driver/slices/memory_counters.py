@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from dra_driver.devices.kinds import NodeDevice
 from dra_driver.slices import counters
+from dra_driver.slices.offer.scheduler_cost import CostWarning, Version
 from dra_driver.slices.project import Projection
-from dra_driver.slices.scheduler_cost import CostWarning, Version
 from dra_driver.slices.wire import WireDevice
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from dra_driver.devices.model import GpuUuid, Inventory, Refusal
 from dra_driver.slices.memory_counters import with_memory_counters
-from dra_driver.slices.mig_offer import ALL, MigOffer
+from dra_driver.slices.offer.mig import ALL, MigOffer
+from dra_driver.slices.offer.shares import NO_SHARES, ShareOffer
 from dra_driver.slices.order import GpuOrder
 from dra_driver.slices.project import NONE_REFUSED, Projection, projection
-from dra_driver.slices.share_offer import NO_SHARES, ShareOffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ In: devices and counter sets as dicts. Out: the slices there should be, with the
 limits of resource.k8s.io/v1; devices and counters live in slices of their own (Kubernetes 1.35 and
 newer); the scheduler takes slices in order of their names and devices in the order they are listed.
 Pure, and deterministic to the byte, but for `new_tag`. Which writes bring it about is in
-slices/writes.py.
+slices/publish/writes.py.
 """
 
 import secrets

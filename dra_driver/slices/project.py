@@ -26,9 +26,9 @@ from dra_driver.devices.shares import Share
 from dra_driver.slices import counters, order
 from dra_driver.slices.attributes import Omitted
 from dra_driver.slices.consumable import NO_CONSUMABLES
-from dra_driver.slices.gpu_offer import GpuOffer, fill
-from dra_driver.slices.mig_offer import ALL, MigOffer
-from dra_driver.slices.share_offer import NO_SHARES, ShareOffer
+from dra_driver.slices.offer.gpu import GpuOffer, fill
+from dra_driver.slices.offer.mig import ALL, MigOffer
+from dra_driver.slices.offer.shares import NO_SHARES, ShareOffer
 from dra_driver.slices.wire import Published, WireDevice
 
 NONE_REFUSED: Mapping[GpuUuid, Refusal] = MappingProxyType({})

@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
 
+from dra_driver.devices.health.course import Ailment, Ailments
+from dra_driver.devices.health.findings import Cause, Severity
 from dra_driver.devices.kinds import Device, NodeDevice
 from dra_driver.devices.model import Gpu, Instance, MigDevice, MigSlot, Partition
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import ConsumableShare, Share
 from dra_driver.fields import objects
-from dra_driver.health.course import Ailment, Ailments
-from dra_driver.health.findings import Cause, Severity
 from dra_driver.slices.counters import counter_set_name
 from dra_driver.slices.project import Projection, Withheld
 from dra_driver.slices.wire import WireDevice

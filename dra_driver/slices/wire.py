@@ -2,7 +2,7 @@
 
 In: a device of this node, and what is offered of its GPU. Out: a `Device` of resource.k8s.io/v1 as
 a plain dict, and which attributes there was no room for. What a device consumes of its GPU's
-counters is found where that is known (slices/gpu_offer.py). Pure.
+counters is found where that is known (slices/offer/gpu.py). Pure.
 """
 
 from collections.abc import Mapping, Sequence

@@ -8,8 +8,8 @@ Nothing is changed, and no damaged record stands in the way of the others.
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from dra_driver.claims.checkpoint import stored_records
-from dra_driver.claims.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.state.records import stored_records
 from dra_driver.errors import StateError
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.usage.containers import FOLDER, container_names

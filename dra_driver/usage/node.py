@@ -23,7 +23,7 @@ ANSWER_SECONDS = 3.0
 
 
 class Loads(Protocol):
-    """Asks NVML (devices/nvml.py, devices/session.py)."""
+    """Asks NVML (devices/nvml/library.py, devices/session.py)."""
 
     def gpu_count(self) -> int:
         """Return how many GPUs there are. Raises DeviceError, TransientError."""

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.claims.model import ClaimUid, ConsumerPod, parse_claim
-from dra_driver.claims.record import ClaimRecord, RecordState
-from dra_driver.claims.validity import ClaimReader
+from dra_driver.claims.model.claim import ClaimUid, ConsumerPod, parse_claim
+from dra_driver.claims.model.record import ClaimRecord, RecordState
+from dra_driver.claims.state.validity import ClaimReader
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ApiError, ConfigError, NotFoundError, UnavailableError
 

@@ -10,8 +10,8 @@ from local_cluster.errors import ClusterError
 from local_cluster.versions import DEFAULT_MINOR, resolve
 from testbed.commands import TestbedError
 
-from dra_driver.doctor.cluster_checks import ALL_FEATURES_ON
-from dra_driver.slices.mig_offer import has_cheap_counters
+from dra_driver.admin.doctor.checks.cluster_checks import ALL_FEATURES_ON
+from dra_driver.slices.offer.mig import has_cheap_counters
 
 Minor = tuple[int, int]
 

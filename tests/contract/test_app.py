@@ -17,7 +17,7 @@ from testbed.commands import wait_until
 from testbed.driver import DRIVER
 from testbed.kubelet import ClaimName, KubeletClient
 
-import dra_driver.probe
+import dra_driver.kubelet.probe
 import make
 from apiserver.server import ApiServer
 from worlds.process import NODE, ProcessNode, eventually
@@ -236,7 +236,7 @@ def test_metrics_and_liveness_are_served_where_told(node: ProcessNode) -> None:
         kubelet.register()
         assert kubelet.prepare(claim)["uid-one"].error == ""
     for service in ("liveness", "readiness"):
-        program = [sys.executable, "-I", "-S", dra_driver.probe.__file__, path, service]
+        program = [sys.executable, "-I", "-S", dra_driver.kubelet.probe.__file__, path, service]
         assert subprocess.run(program, check=False, timeout=30).returncode == 0
     text = eventually(lambda: _published(port), "published devices in the metrics")
     labels = f'device_type="gpu",driver="gpu.nvidia.com",node="{NODE}"'
@@ -301,9 +301,7 @@ def test_sigusr2_writes_the_stacks_of_all_threads(running: ProcessNode) -> None:
     running.driver.send(signal.SIGUSR2)
     dump = running.place.plugins / "gpu.nvidia.com/thread-stacks.dump"
     # The main thread is the last one that faulthandler writes.
-    eventually(
-        lambda: "dra_driver/kubelet_plugin.py" in dump.read_text(), "the main thread's stack"
-    )
+    eventually(lambda: "dra_driver/node/command.py" in dump.read_text(), "the main thread's stack")
     assert dump.read_text().count("hread 0x") > 3
     assert running.driver.running()
 

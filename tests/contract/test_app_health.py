@@ -12,7 +12,7 @@ from testbed.kubelet import KubeletClient
 
 from apiserver.rules import without_device_fields
 from apiserver.server import ApiServer
-from dra_driver.health.record import DAMAGED, FILE
+from dra_driver.devices.health.record import DAMAGED, FILE
 from dra_driver.simulator.health_cli import Health, raise_xid_on_device, report
 from worlds.process import SLICES, ProcessNode, eventually
 from worlds.sick import KNOWS_NO_RECOVERY, machine_of, uuid_of

@@ -14,7 +14,8 @@ from testbed.kubelet import KubeletClient
 
 import make
 from apiserver.server import ApiServer
-from dra_driver.mps import mounts, processes
+from dra_driver.mps import processes
+from dra_driver.mps.daemon import mounts
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, shared_domain
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.requests import DomainRequests

@@ -25,10 +25,10 @@ from charts import (
     of_kind,
     run,
 )
+from dra_driver.admin.cleanup import Cleanup
 from dra_driver.feature_gates import KNOWN_FEATURE_GATES
-from dra_driver.mps.cli import MpsSupervisor
+from dra_driver.mps.supervisor.command import MpsSupervisor
 from dra_driver.settings import Settings
-from dra_driver.uninstall import Cleanup
 
 VALUES = (FOLDER / "values.yaml").read_text()
 SCHEMA = json.loads((FOLDER / "values.schema.json").read_text())

@@ -11,8 +11,9 @@ from testbed.kubelet import ClaimName, KubeletClient
 import make
 from apiserver.server import ApiServer
 from dra_driver.cli import main
-from dra_driver.mps import mounts, processes
-from dra_driver.mps.cgroup import GROUP
+from dra_driver.mps import processes
+from dra_driver.mps.daemon import mounts
+from dra_driver.mps.supervisor.cgroup import GROUP
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.machine import Machine
 from worlds.configs import HALF, LONG

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.claims.model import ClaimUid
-from dra_driver.claims.ownership import Ownership
+from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.state.ownership import Ownership
 from dra_driver.cli import main
 from dra_driver.devices.model import GpuUuid, MigSlot
 from dra_driver.shares.last_good import FILE, KeptConfig, keep

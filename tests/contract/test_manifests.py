@@ -11,7 +11,7 @@ from pydantic import AliasChoices
 from pydantic_settings import BaseSettings
 
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.mps.cli import MpsSupervisor
+from dra_driver.mps.supervisor.command import MpsSupervisor
 from dra_driver.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]

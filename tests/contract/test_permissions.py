@@ -17,12 +17,12 @@ from testbed.kubelet import KubeletClient
 import make
 from apiserver.kinds import kind_of
 from apiserver.server import ApiServer
-from dra_driver.claims.model import ClaimRef, ClaimUid
-from dra_driver.claims.mps_events import DEATH, ClaimEvents
-from dra_driver.claims.reconcile import ReconcileTiming
-from dra_driver.claims.status_writer import status_writer
+from dra_driver.admin.doctor.facts import shipped
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.report.mps_events import DEATH, ClaimEvents
+from dra_driver.claims.report.status_writer import status_writer
 from dra_driver.devices.model import Inventory
-from dra_driver.doctor import shipped
 from dra_driver.errors import AccessError
 from dra_driver.kube import resource
 from dra_driver.kube.client import KubeClient
@@ -33,7 +33,7 @@ from dra_driver.kube.watch import Changed, Listed, Watch
 from dra_driver.mps.domain import DomainId, State, Status
 from dra_driver.ops.metrics import Metrics
 from dra_driver.slices.project import projection
-from dra_driver.slices.publication import Publication
+from dra_driver.slices.publish.publication import Publication
 from worlds.driver import Driver
 from worlds.process import NODE, SLICES, ProcessNode, serving_a_node
 

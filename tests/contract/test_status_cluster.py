@@ -9,8 +9,8 @@ import make
 from apiserver.server import ApiServer
 from dra_driver.cli import main
 from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from dra_driver.slices.share_offer import ShareOffer
 from published import counter_set, device, part_of, shares, slices
 
 PLAIN = slices([device(f"gpu-{number}") for number in range(4)])

@@ -67,7 +67,7 @@ def target(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
 
 def test_the_wheel_has_the_driver_and_no_simulator(wheel: Path) -> None:
     names = files(wheel)
-    assert {"dra_driver/app.py", "resource_nvidia_com/rules.py"} <= names
+    assert {"dra_driver/node/driver.py", "resource_nvidia_com/rules.py"} <= names
     assert [name for name in names if name.startswith("dra_driver/simulator")] == []
     assert [name for name in names if name.endswith((".c", ".h"))] == []
 

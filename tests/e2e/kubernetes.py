@@ -13,9 +13,9 @@ import os
 import pytest
 from testbed.cluster import Cluster
 
-from dra_driver.doctor.cluster_checks import ALL_FEATURES_ON
-from dra_driver.doctor.cluster_facts import Feature
-from dra_driver.slices.mig_offer import CHEAP_COUNTERS, has_cheap_counters
+from dra_driver.admin.doctor.checks.cluster_checks import ALL_FEATURES_ON
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
+from dra_driver.slices.offer.mig import CHEAP_COUNTERS, has_cheap_counters
 
 KUBERNETES = os.environ.get("E2E_KUBERNETES", "")
 CONTAINERD = os.environ.get("E2E_CONTAINERD", "")

@@ -15,7 +15,7 @@ import yaml
 from testbed.commands import run
 
 from containers import Containers
-from dra_driver.claims.record import ClaimRecord
+from dra_driver.claims.model.record import ClaimRecord
 
 Spec = dict[str, Any]
 VENDOR = "k8s.gpu.nvidia.com"

@@ -13,7 +13,7 @@ from testbed.driver import DRIVER_NAME
 from testbed.machine import DRIVER, GpuSettings
 from testbed.pods import claim_uids, container, environment, mount_points
 
-from dra_driver.mps.cgroup import GROUP
+from dra_driver.mps.supervisor.cgroup import GROUP
 from e2e.scene import NAMESPACE, Scene
 
 USUAL = GpuSettings(compute_mode="Default", time_slice="Default")

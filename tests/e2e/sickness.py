@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from testbed.api import Object
 from testbed.commands import wait_until
 
-from dra_driver.health.record import FILE
+from dra_driver.devices.health.record import FILE
 from e2e.kubernetes import is_on
 from e2e.scene import NAMESPACE, Scene, cel
 

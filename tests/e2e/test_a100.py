@@ -8,7 +8,7 @@ from testbed.machine import DRIVER
 from testbed.mig import switch_by_reset
 from testbed.node import GpuNode
 
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import node_of
 from e2e.kubernetes import counters_are_cheap, needs
 from e2e.scene import Scene

@@ -15,8 +15,8 @@ from testbed.machine import DRIVER
 from testbed.node import GpuNode
 
 from bad_configs import BAD_CONFIGS, VERSION, BadConfig
+from dra_driver.admin.admission.policy import policy_checks
 from dra_driver.kube.kubeconfig import from_kubeconfig
-from dra_driver.validation.policy import policy_checks
 from e2e.kubernetes import KUBERNETES
 from e2e.scene import NAMESPACE, Scene, claim_spec
 from generated_configs import Json, configs

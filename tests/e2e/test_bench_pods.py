@@ -17,14 +17,14 @@ from testbed.commands import wait_until
 from testbed.machine import DRIVER
 from testbed.node import GpuNode
 
-from dra_driver.bench.manifests import LABEL, Place
-from dra_driver.bench.model import Case
-from dra_driver.bench.offer import Offer
-from dra_driver.bench.pods import PodRunner
-from dra_driver.bench.strategies import ALONE, Sharing, Strategy
-from dra_driver.bench.works import Work, WorkKind
+from dra_driver.admin.bench.model import Case
+from dra_driver.admin.bench.pods.manifests import LABEL, Place
+from dra_driver.admin.bench.pods.offer import Offer
+from dra_driver.admin.bench.pods.runner import PodRunner
+from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.admin.bench.works import Work, WorkKind
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.devices.control_groups import find_hierarchy, kernel_counts_gpus
-from dra_driver.doctor.cluster_facts import Feature
 from dra_driver.kube.connect import connect
 from dra_driver.simulator import profile
 from e2e.kubernetes import needs

@@ -10,7 +10,7 @@ from testbed.machine import GpuSettings
 from testbed.node import GpuNode
 from testbed.pods import migs_seen, parse_gpu_list
 
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import node_of
 from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene, cel

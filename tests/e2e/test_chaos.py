@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from testbed.commands import REPOSITORY, run
 
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import missing
 from e2e.kubernetes import CONTAINERD, KUBERNETES, cluster_of_pods, needs
 from e2e.needs import cannot_run

@@ -17,7 +17,7 @@ from testbed.driver import DRIVER_NAME
 from testbed.machine import DRIVER
 from testbed.pods import migs_seen
 
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import OTHER
 from e2e.kubernetes import needs
 from e2e.monitoring import mapped

@@ -13,7 +13,7 @@ from testbed.driver import DRIVER_NAME
 from testbed.machine import DRIVER
 from testbed.manifests import CLASSES, INSTALL, installed
 
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import OTHER
 from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene

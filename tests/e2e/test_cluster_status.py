@@ -9,7 +9,7 @@ from testbed.claims import mig_profile
 from testbed.commands import TestbedError, run, wait_until
 from testbed.machine import DRIVER
 
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import makes_mig_by_default, needs
 from e2e.scene import NAMESPACE, Scene
 from e2e.test_mig import set_mig_mode

@@ -17,7 +17,7 @@ from testbed.machine import DRIVER
 from testbed.node import GpuNode
 from testbed.pods import environment
 
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.simulator.profile import dump, load
 from e2e.conftest import as_marked, missing
 from e2e.kubernetes import cluster_of, needs

@@ -17,9 +17,9 @@ from testbed.cluster import Cluster
 from testbed.commands import run, wait_until
 from testbed.node import GpuNode
 
-from dra_driver.doctor.finding import Severity
-from dra_driver.doctor.runtime_checks import containerd_version, runtime_cdi
-from dra_driver.doctor.runtime_config import RuntimeConfig, read_runtime_configs
+from dra_driver.admin.doctor.checks.finding import Severity
+from dra_driver.admin.doctor.checks.runtime_checks import containerd_version, runtime_cdi
+from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig, read_runtime_configs
 from e2e.conftest import CONTAINERD
 from e2e.scene import Scene
 

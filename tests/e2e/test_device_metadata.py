@@ -19,7 +19,7 @@ from testbed.pods import container, migs_seen
 
 import device_metadata as reader
 import metadata_readers
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import needs
 from e2e.monitoring import Mapped, mapped, told
 from e2e.needs import cannot_run

@@ -10,9 +10,9 @@ from testbed.commands import run
 from testbed.machine import DRIVER
 from testbed.node import GpuNode
 
-from dra_driver.doctor.checks import CHECKS
-from dra_driver.doctor.cluster_facts import Feature
-from dra_driver.doctor.finding import Place
+from dra_driver.admin.doctor.checks.finding import Place
+from dra_driver.admin.doctor.every_check import CHECKS
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import lacking
 
 pytestmark = pytest.mark.e2e

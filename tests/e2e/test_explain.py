@@ -12,7 +12,7 @@ import yaml
 from testbed.commands import REPOSITORY
 from testbed.machine import DRIVER
 
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene
 

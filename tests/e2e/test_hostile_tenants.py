@@ -17,7 +17,7 @@ from testbed.commands import TestbedError, wait_until
 from testbed.driver import DriverProcess
 from testbed.node import GpuNode
 
-from dra_driver.mps.cgroup import GROUP
+from dra_driver.mps.supervisor.cgroup import GROUP
 from e2e.scene import Scene
 from e2e.sharing import (
     CGROUPS,

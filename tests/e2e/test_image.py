@@ -170,7 +170,7 @@ def test_any_user_may_run_commands_on_a_read_only_root(place: Place) -> None:
 
 
 def test_no_byte_code_is_made_and_none_is_out_of_date(place: Place) -> None:
-    said = place.run("python3", "-v", "-c", "import dra_driver.app")
+    said = place.run("python3", "-v", "-c", "import dra_driver.node.driver")
     compiled = [line for line in said.splitlines() if "code object from" in line]
     ours = [line for line in compiled if "/dra_driver/" in line]
     assert ours

@@ -25,8 +25,8 @@ from testbed.installed_node import LABEL, NAMESPACE, RELEASE, InstalledNode
 from testbed.machine import DRIVER
 from testbed.mounts import mounts_below
 
-from dra_driver.doctor.cluster_facts import Feature
-from dra_driver.mps.cgroup import GROUP
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
+from dra_driver.mps.supervisor.cgroup import GROUP
 from dra_driver.simulator.layout import ProcessKind
 from e2e.conftest import missing
 from e2e.jobs import MIB, Jobs

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from testbed.commands import wait_until
 
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.devices.control_groups import find_hierarchy, kernel_counts_gpus
-from dra_driver.doctor.cluster_facts import Feature
 from dra_driver.simulator.profile import dump, load
 from e2e.kubernetes import needs
 from e2e.needs import cannot_run

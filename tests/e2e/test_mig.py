@@ -14,7 +14,7 @@ from testbed.driver import DRIVER_NAME
 from testbed.node import GpuNode
 from testbed.pods import claim_uids, container, migs_seen, parse_gpu_list
 
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import driver_with
 from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene

@@ -6,7 +6,7 @@ import pytest
 from testbed.commands import wait_until
 from testbed.holder import holding
 
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import KUBERNETES, counters_are_cheap, makes_mig_by_default, needs
 from e2e.scene import Scene
 from e2e.test_mig import MEDIUM, MIG_CLASS, SMALL, migs, parent, seen, set_mig_mode, template, there

@@ -15,9 +15,9 @@ from testbed.commands import run, wait_until
 from testbed.machine import DRIVER
 from testbed.pods import container
 
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.devices.control_groups import find_hierarchy, kernel_counts_gpus
-from dra_driver.doctor.cluster_facts import Feature
-from dra_driver.health.record import FILE
+from dra_driver.devices.health.record import FILE
 from dra_driver.simulator.profile import dump, load
 from e2e.kubernetes import KUBERNETES, needs
 from e2e.needs import cannot_run

@@ -11,7 +11,7 @@ from testbed.commands import TestbedError
 from testbed.node import GpuNode
 from testbed.pods import wait_gone
 
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import needs
 from e2e.scene import Scene
 

@@ -21,7 +21,7 @@ from testbed.machine import DRIVER
 from testbed.pods import STAY, container, is_ready
 
 from charts import FOLDER
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.simulator.profile import dump, load
 from e2e.kubernetes import counters_are_cheap, needs
 from e2e.needs import cannot_run

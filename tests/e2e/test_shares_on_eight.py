@@ -21,7 +21,7 @@ from testbed.manifests import CLASSES
 from testbed.pods import migs_seen
 from testbed.reboot import reboot
 
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import needs
 from e2e.needs import cannot_run
 from e2e.scene import NAMESPACE, Scene

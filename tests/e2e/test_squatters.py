@@ -13,7 +13,7 @@ from testbed.commands import TestbedError, wait_until
 from testbed.driver import DRIVER_NAME
 from testbed.machine import DRIVER
 
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import OTHER
 from e2e.kubernetes import counters_are_cheap, is_on
 from e2e.scene import Scene, cel

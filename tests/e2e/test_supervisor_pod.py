@@ -21,7 +21,7 @@ from testbed.machine import DRIVER
 from testbed.manifests import installed
 from testbed.pods import IMAGE, explain, is_ready, wait_gone
 
-from dra_driver.mps.cgroup import GROUP
+from dra_driver.mps.supervisor.cgroup import GROUP
 from e2e.scene import Scene
 from e2e.sharing import MEMORY, PERCENTAGE, UNDER_MPS, Shared, mps_limits, remove_groups
 

@@ -19,11 +19,11 @@ from testbed.commands import wait_until
 from testbed.node import GpuNode
 
 from containers import Containers
-from dra_driver.boot import read_boot_id
-from dra_driver.claims.checkpoint import stored_records
-from dra_driver.claims.devices import RecordedGpu, RecordedMig
-from dra_driver.claims.record import ClaimRecord
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
+from dra_driver.claims.model.devices import RecordedGpu, RecordedMig
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.state.records import stored_records
+from dra_driver.host.boot import read_boot_id
 from e2e.conftest import node_of
 from e2e.kubernetes import needs
 from e2e.nvidia_specs import NvidiaSpecs

@@ -17,7 +17,7 @@ from testbed.commands import run, wait_until
 from testbed.machine import DRIVER
 from testbed.pods import migs_seen
 
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from dra_driver.simulator.layout import ProcessKind
 from e2e.jobs import MIB, Jobs, groups_of
 from e2e.kubernetes import needs

@@ -11,7 +11,7 @@ from testbed.commands import wait_until
 from testbed.node import GpuNode
 
 from bad_objects import BAD_OBJECTS, GOOD, BadObject
-from dra_driver.validation.near_miss_policy import NEAR_MISSES
+from dra_driver.admin.admission.near_miss_policy import NEAR_MISSES
 from e2e.scene import NAMESPACE, claim_spec
 
 pytestmark = pytest.mark.e2e

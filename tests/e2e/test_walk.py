@@ -9,7 +9,7 @@ from testbed.commands import wait_until
 from testbed.installed_node import LABEL, NAMESPACE, InstalledNode
 from testbed.pods import wait_gone
 
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.conftest import missing
 from e2e.kubernetes import cluster_of_pods, needs
 from e2e.needs import cannot_run

@@ -3,7 +3,7 @@
 import pytest
 from testbed.commands import wait_until
 
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
 from e2e.kubernetes import needs
 from e2e.scene import NAMESPACE, Scene, cel
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from dra_driver.devices.kinds import Device, GpuPart
 from dra_driver.devices.model import Gpu, Inventory, MigDevice, MigMode, Partition, Placement
 from dra_driver.devices.shares import ConsumableShare, Division, Share, ShareStrategy
-from dra_driver.slices.mig_offer import Held, MigOffer, MigSource
+from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import Projection, projection
-from dra_driver.slices.share_offer import ShareOffer
 from property.test_slices import inventories
 from resource_nvidia_com.quantity import Quantity
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 import driver_tree
 import make
 from dra_driver.cdi.edits_cache import EditsCache
-from dra_driver.cdi.elf import read_soname
 from dra_driver.cdi.model import DeviceNode, Edits, Hook, Mount, Spec, SpecDevice
 from dra_driver.cdi.roots import Roots
 from dra_driver.cdi.spec import KIND, claim_device_name, render
 from dra_driver.cdi.store import SpecStore
+from dra_driver.devices.driver_root.elf import read_soname
 from dra_driver.errors import StateError
 
 UID = "5c8f0b6a-0000-4000-8000-000000000000"

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cel_cases import DO_NOT, FAIL, SELECT
-from dra_driver.cel import pattern
-from dra_driver.cel.selector import Selector, Subject
-from dra_driver.cel.values import EvaluationError, NotUnderstoodError, Semver
+from dra_driver.admin.cel import pattern
+from dra_driver.admin.cel.selector import Selector, Subject
+from dra_driver.admin.cel.values import EvaluationError, NotUnderstoodError, Semver
 
 SUBJECT = Subject(driver="gpu.nvidia.com", attributes={"type": "gpu", "index": 3})
 PIECES = sorted(

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from jsonschema import Draft202012Validator
 
-from dra_driver.validation.findings import check_manifest
+from dra_driver.admin.validate.findings import check_manifest
 from generated_configs import Json, anything, configs
 from resource_nvidia_com.decode import decode
 from resource_nvidia_com.problems import InvalidConfigError

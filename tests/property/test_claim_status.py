@@ -8,9 +8,15 @@ from hypothesis import strategies as st
 import make
 from apiserver.apply import applied as merged
 from apiserver.claim_rules import check_claim_status
-from dra_driver.claims.claim_status import Condition, applied, are_stored, entries, stored_entries
-from dra_driver.claims.devices import DeviceRecord, recorded
-from dra_driver.claims.record import ClaimRecord
+from dra_driver.claims.model.devices import DeviceRecord, recorded
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.report.claim_status import (
+    Condition,
+    applied,
+    are_stored,
+    entries,
+    stored_entries,
+)
 from dra_driver.devices.kinds import name_of
 from dra_driver.devices.model import Gpu
 from dra_driver.devices.shares import ConsumableShare, ConsumableSlot, ShareStrategy

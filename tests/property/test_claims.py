@@ -20,9 +20,9 @@ from hypothesis.stateful import (
 )
 
 import make
-from dra_driver.claims.model import ClaimRef, ClaimUid
-from dra_driver.claims.reconcile import ReconcileTiming
-from dra_driver.claims.record import RecordState
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.model.record import RecordState
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import DeviceError, DriverError
 from worlds.configs import MPS
 from worlds.driver import Driver

@@ -11,17 +11,17 @@ import fuzz
 import make
 import packing
 from consuming import Scheduler
-from dra_driver.cluster.allocations import allocations_in
-from dra_driver.cluster.pools import Pool, read_pools
-from dra_driver.cluster.usage import ResourceUsage, usage_of
-from dra_driver.cluster.view import report, table
+from dra_driver.admin.cluster.allocations import allocations_in
+from dra_driver.admin.cluster.pools import Pool, read_pools
+from dra_driver.admin.cluster.usage import ResourceUsage, usage_of
+from dra_driver.admin.cluster.view import report, table
 from dra_driver.devices.model import MigMode
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.fields import objects
 from dra_driver.slices.consumable import Consumable
-from dra_driver.slices.mig_offer import MigOffer, MigSource
+from dra_driver.slices.offer.mig import MigOffer, MigSource
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from dra_driver.slices.share_offer import ShareOffer
 from published import Object, counter_set, device, part_of, shares, slices
 
 PUBLISHED = projection(make.inventory(*(make.gpu(minor, mig=make.mig()) for minor in range(2))))

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import make
-from dra_driver.claims.config import DeviceKind, group_by_config
-from dra_driver.claims.model import parse_claim
+from dra_driver.claims.model.claim import parse_claim
+from dra_driver.claims.model.config import DeviceKind, group_by_config
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 
 REQUESTS = ["a", "b", "a/x", "a/y", "b/x"]

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 import make
 from consuming import Scheduler
-from dra_driver.claims.devices import allocated_devices, recorded
-from dra_driver.claims.model import Result
+from dra_driver.claims.model.claim import Result
+from dra_driver.claims.model.devices import allocated_devices, recorded
 from dra_driver.devices.kinds import GpuPart, overlap
 from dra_driver.devices.model import Gpu, MigDevice, MigMode, Partition
 from dra_driver.devices.shares import ConsumableShare, Division, ShareStrategy
 from dra_driver.sharing.base import DeviceUuid, Group, ShareUnit, share_key
 from dra_driver.sharing.share_limits import ShareLimits, limits_of
 from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from dra_driver.slices.share_offer import ShareOffer
 
 MIB = 1024**2
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import device_metadata as reader
 import make
-from dra_driver.claims.device_metadata import container_paths, documents
-from dra_driver.claims.devices import recorded
-from dra_driver.claims.metadata_files import MetadataFiles
-from dra_driver.claims.model import Claim, ClaimRef, ClaimUid, parse_claim
-from dra_driver.claims.record import ClaimRecord
+from dra_driver.claims.model.claim import Claim, ClaimRef, ClaimUid, parse_claim
+from dra_driver.claims.model.devices import recorded
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.prepare.device_metadata import container_paths, documents
+from dra_driver.claims.prepare.metadata_files import MetadataFiles
 
 GPU = make.gpu(1)
 BAD = ("..", ".", "", "/", "\0", "\n", "../x", "a/../b", "a//b", "A", "ä", "-a", "a-", "a" * 64)

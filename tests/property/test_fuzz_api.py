@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 import fuzz
 import make
-from dra_driver.claims.config import group_by_config
-from dra_driver.claims.model import Claim, parse_claim, uid_of
-from dra_driver.claims.validity import why_gone
+from dra_driver.claims.model.claim import Claim, parse_claim, uid_of
+from dra_driver.claims.model.config import group_by_config
+from dra_driver.claims.state.validity import why_gone
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.errors import ApiError, ConfigError, NotFoundError, UnavailableError
 from dra_driver.kube.resource import RESOURCE_CLAIMS, RESOURCE_SLICES, Call, Resource
 from dra_driver.kube.responses import error_in, error_in_event, object_in
 from dra_driver.kube.stream import WatchStream
 from dra_driver.kube.watch import Changed, Listed, Watch
-from dra_driver.slices.difference import differences
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import projection
-from dra_driver.slices.writes import Delete, Owner, writes_for
+from dra_driver.slices.publish.difference import differences
+from dra_driver.slices.publish.writes import Delete, Owner, writes_for
 from resource_nvidia_com.decode import decode
 from resource_nvidia_com.problems import InvalidConfigError
 

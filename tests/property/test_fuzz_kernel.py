@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import fuzz
 import make
-from dra_driver.boot import read_boot_id
 from dra_driver.cdi.driver_root import DriverFiles, find_driver_files
 from dra_driver.cdi.mig import mig_edits
 from dra_driver.cdi.model import Edits
@@ -24,7 +23,9 @@ from dra_driver.cdi.roots import Roots, find_roots
 from dra_driver.devices.model import PciAddress
 from dra_driver.devices.pci import PciBus
 from dra_driver.errors import DriverError
-from dra_driver.mps import mounts, processes
+from dra_driver.host.boot import read_boot_id
+from dra_driver.mps import processes
+from dra_driver.mps.daemon import mounts
 
 ADDRESS = PciAddress("0000:17:00.0")
 NO_FIXTURE_CHECK = [HealthCheck.function_scoped_fixture]

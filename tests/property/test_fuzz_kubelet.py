@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import fuzz
-from dra_driver.claims.checkpoint import check_uid
-from dra_driver.claims.model import ClaimRef, PreparedDevice
+from dra_driver.claims.model.claim import ClaimRef, PreparedDevice
+from dra_driver.claims.state.records import check_uid
 from dra_driver.errors import ConfigError
 from dra_driver.kubelet.health_stream import HealthStream
 from dra_driver.kubelet.plugin import KubeletPlugin

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import driver_tree
 import fuzz
 from dra_driver.cdi.driver_libraries import DriverLibraries, find_driver_libraries
-from dra_driver.cdi.elf import read_soname
-from dra_driver.devices.libraries import locate
-from dra_driver.devices.nvml import NvmlLibrary
+from dra_driver.devices.driver_root.elf import read_soname
+from dra_driver.devices.driver_root.libraries import locate
+from dra_driver.devices.nvml.library import NvmlLibrary
 from dra_driver.errors import DeviceError
 
 NO_FIXTURE_CHECK = [HealthCheck.function_scoped_fixture]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import fuzz
 import make
-from dra_driver.claims.nvidia_checkpoint import parse_checkpoint, without
-from dra_driver.claims.record import decode, encode
-from dra_driver.claims.takeover_drafts import Drafts, Node
+from dra_driver.claims.model.record import decode, encode
+from dra_driver.claims.takeover.drafts import Drafts, Node
+from dra_driver.claims.takeover.nvidia_checkpoint import parse_checkpoint, without
 from dra_driver.errors import DriverError, StateError
 from worlds.nvidia import checkpoint
 from worlds.nvidia_files import FOLDERS, Left

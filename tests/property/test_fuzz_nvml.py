@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from dra_driver.admin.inspect import table
 from dra_driver.devices.kinds import DeviceKind, is_uuid_of
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import DeviceError
-from dra_driver.inspect import table
 from dra_driver.simulator import layout, state
 from dra_driver.simulator.layout import Fact, Text
 from dra_driver.simulator.machine import Machine

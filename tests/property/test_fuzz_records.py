@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import fuzz
 import make
-from dra_driver.claims.checkpoint import RecordStore, stored_records
-from dra_driver.claims.model import ClaimUid
-from dra_driver.claims.record import ClaimRecord, decode, encode
+from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.model.record import ClaimRecord, decode, encode
+from dra_driver.claims.state.records import RecordStore, stored_records
 from dra_driver.devices.kinds import DeviceKind
-from dra_driver.envelope import unseal
 from dra_driver.errors import StateError
+from dra_driver.host.envelope import unseal
 from dra_driver.mps.domain import (
     Daemon,
     Domain,
@@ -31,7 +31,7 @@ from dra_driver.mps.domain import (
     encode_status,
 )
 from dra_driver.mps.files import MpsFiles, ids_in
-from dra_driver.mps.record import DomainRecord, read_record, write_record
+from dra_driver.mps.supervisor.record import DomainRecord, read_record, write_record
 
 GOLDEN = Path(__file__).parents[1] / "data" / "records"
 RECORDS = [json.loads(path.read_bytes())["payload"] for path in sorted(GOLDEN.glob("*.json"))]

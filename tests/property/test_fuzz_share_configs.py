@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import fuzz
+from dra_driver.admin.validate.findings import check_manifest
 from dra_driver.errors import ConfigError
 from dra_driver.shares.config import LARGEST, read_node_config
-from dra_driver.validation.findings import check_manifest
 from resource_nvidia_com.device_plugin import NodeConfig
 from resource_nvidia_com.share_devices import DeviceList
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import make
+from dra_driver.devices.health.course import HealthTiming
+from dra_driver.devices.health.record import HealthFile
+from dra_driver.devices.health.ward import Ward, WardSettings
 from dra_driver.devices.model import Gpu, SickGpu
 from dra_driver.devices.vitals import GpuEvent, Vitals
-from dra_driver.health.course import HealthTiming
-from dra_driver.health.record import HealthFile
-from dra_driver.health.ward import Ward, WardSettings
 from dra_driver.slices.project import projection
 from dra_driver.slices.taints import DEFAULT_EFFECTS, Effect, Health, tainted
 

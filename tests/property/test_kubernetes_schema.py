@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.validation import schema
+from dra_driver.admin.validate import schema
 from resource_nvidia_com.quantity import Quantity
 
 OBJECT = yaml.safe_load("""\

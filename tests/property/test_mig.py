@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import packing
-from dra_driver.devices.mig import MigInstances
+from dra_driver.devices.mig.making import MigInstances
+from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import Gpu, Partition
 from dra_driver.devices.names import MigName, parse_device_name
-from dra_driver.devices.partitions import partition_named
 from dra_driver.simulator.machine import Machine
 from dra_driver.slices.project import Projection, projection
 from worlds.session import session_on

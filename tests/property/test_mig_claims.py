@@ -18,10 +18,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from dra_driver.claims.model import ClaimRef
-from dra_driver.claims.reconcile import ReconcileTiming
+from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.devices.mig.partitions import partition_name, partitions
 from dra_driver.devices.model import Partition
-from dra_driver.devices.partitions import partition_name, partitions
 from dra_driver.slices import counters
 from worlds.node import Node
 

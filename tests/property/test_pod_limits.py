@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.claims.pod_groups import PodGroups
-from dra_driver.claims.pod_limits import PodLimits
+from dra_driver.claims.memory.pod_groups import PodGroups
+from dra_driver.claims.memory.pod_limits import PodLimits
 from dra_driver.devices.model import GpuUuid
 from dra_driver.simulator.layout import Fact
 from worlds.groups import GIB, limited

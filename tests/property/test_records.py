@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import make
-from dra_driver.claims.devices import (
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerGroup, ConsumerPod
+from dra_driver.claims.model.devices import (
     DeviceRecord,
     RecordedGpu,
     RecordedMig,
     RecordedPartition,
     RecordedShare,
 )
-from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerGroup, ConsumerPod
-from dra_driver.claims.record import (
+from dra_driver.claims.model.record import (
     ClaimRecord,
     MakeMigDevices,
     PendingCleanup,

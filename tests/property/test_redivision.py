@@ -14,10 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dra_driver.claims.devices import RecordedShare
-from dra_driver.claims.model import ClaimRef
-from dra_driver.claims.reconcile import ReconcileTiming
-from dra_driver.claims.record import RecordState
+from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.model.devices import RecordedShare
+from dra_driver.claims.model.record import RecordState
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.shares import ConsumableSlot, Division, ShareSlot
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable, ConsumableMode

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import make
-from dra_driver.claims.devices import recorded
+from dra_driver.claims.model.devices import recorded
 from dra_driver.devices.kinds import NodeDevice, name_of, overlap
 from dra_driver.devices.model import Gpu, MigMode
 from dra_driver.devices.shares import Division, Share, ShareStrategy
@@ -18,8 +18,8 @@ from dra_driver.sharing.enforcement import MpsLimits, ShareMemory
 from dra_driver.sharing.share_limits import ShareLimits, key_of, limits_of, uuid_of
 from dra_driver.sharing.shares import Shares
 from dra_driver.slices.memory_counters import with_memory_counters
+from dra_driver.slices.offer.shares import ShareOffer, SharePlacement
 from dra_driver.slices.project import Projection, projection
-from dra_driver.slices.share_offer import ShareOffer, SharePlacement
 from resource_nvidia_com.device_plugin import Compute, NodeConfig, SharedBy, SharedResource
 from resource_nvidia_com.share_devices import AllDevices, DeviceCount, DeviceList, GpuIndex
 from scheduled import Scheduler

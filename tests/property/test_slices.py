@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from apiserver.rules import check_slice
 from dra_driver.devices.exclusion import Exclusion, without_excluded
+from dra_driver.devices.mig.partitions import is_partitioned
 from dra_driver.devices.model import (
     Gpu,
     GpuUuid,
@@ -27,7 +28,6 @@ from dra_driver.devices.model import (
     Refusal,
     SickGpu,
 )
-from dra_driver.devices.partitions import is_partitioned
 from dra_driver.slices.counters import (
     MOST_COUNTERS,
     counter_set_name,
@@ -39,7 +39,7 @@ from dra_driver.slices.memory_counters import with_memory_counters
 from dra_driver.slices.order import GpuOrder, capability
 from dra_driver.slices.pool import DesiredPool, build_slices
 from dra_driver.slices.project import Projection, projection
-from dra_driver.slices.writes import Create, Delete, Owner, Update, Write, writes_for
+from dra_driver.slices.publish.writes import Create, Delete, Owner, Update, Write, writes_for
 from scheduled import Scheduler
 
 OWNER = Owner(name="n1", uid="node-uid")

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import make
-from dra_driver.claims.devices import DeviceRecord, recorded
-from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
-from dra_driver.claims.record import ClaimRecord
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerPod
+from dra_driver.claims.model.devices import DeviceRecord, recorded
+from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.devices.load import GpuLoad
 from dra_driver.devices.shares import Division, Share, ShareStrategy
 from dra_driver.mps.files import MpsFiles

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from dra_driver import cli
-from dra_driver.classes import class_name, manifest, served_names
+from dra_driver.admin.classes import class_name, manifest, served_names
 from dra_driver.errors import ConfigError
 
 REPOSITORY = Path(__file__).parents[2]

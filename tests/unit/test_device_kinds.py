@@ -16,9 +16,9 @@ import make
 from dra_driver.cdi.edits_cache import NodeEdits
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.roots import Roots
-from dra_driver.claims import record
-from dra_driver.claims.device_json import record_json, record_of
-from dra_driver.claims.devices import (
+from dra_driver.claims.model import record
+from dra_driver.claims.model.device_json import record_json, record_of
+from dra_driver.claims.model.devices import (
     RecordedDevice,
     recorded,
     recorded_kind,
@@ -35,7 +35,7 @@ from dra_driver.devices.shares import (
     ShareStrategy,
 )
 from dra_driver.errors import StateError
-from dra_driver.node_usage import _device_type
+from dra_driver.node.usage import _device_type
 
 PACKAGE = Path(dra_driver.__file__).parent
 GPU = make.gpu(0, mig=make.mig(make.mig_device(0, "2g.20gb", 2)))
@@ -68,20 +68,20 @@ LAYERS: dict[str, tuple[str, str, Any]] = {
     "name": ("devices/kinds.py", "name_of", Device),
     "published attributes": ("slices/attributes.py", "_describe_device", Device),
     "published capacity": ("slices/wire.py", "wire_form", Device),
-    "form in a record": ("claims/devices.py", "recorded", Device),
-    "back from a record": ("claims/devices.py", "restored", RecordedDevice),
-    "record as JSON": ("claims/device_json.py", "_device_json", RecordedDevice),
-    "whether it exists": ("claims/record.py", "_exists", RecordedDevice),
-    "realising": ("claims/realise.py", "_of", RecordedDevice),
-    "make": ("claims/realise.py", "_make", record.Realisation),
-    "unmake": ("claims/realise.py", "unmake", record.Realisation),
-    "config": ("claims/config.py", "_default", DeviceKind),
-    "sharing": ("claims/strategies.py", "_group", Device),
-    "dry plan": ("claims/strategies.py", "_as_if_made", Device),
+    "form in a record": ("claims/model/devices.py", "recorded", Device),
+    "back from a record": ("claims/model/devices.py", "restored", RecordedDevice),
+    "record as JSON": ("claims/model/device_json.py", "_device_json", RecordedDevice),
+    "whether it exists": ("claims/model/record.py", "_exists", RecordedDevice),
+    "realising": ("claims/prepare/realise.py", "_of", RecordedDevice),
+    "make": ("claims/prepare/realise.py", "_make", record.Realisation),
+    "unmake": ("claims/prepare/realise.py", "unmake", record.Realisation),
+    "config": ("claims/model/config.py", "_default", DeviceKind),
+    "sharing": ("claims/prepare/strategies.py", "_group", Device),
+    "dry plan": ("claims/prepare/strategies.py", "_as_if_made", Device),
     "container edits": ("cdi/edits_cache.py", "device", Device),
-    "status": ("claims/devices.py", "recorded_kind", RecordedDevice),
+    "status": ("claims/model/devices.py", "recorded_kind", RecordedDevice),
     "UUID of an MPS domain": ("devices/kinds.py", "is_uuid_of", DeviceKind),
-    "metrics": ("node_usage.py", "_device_type", DeviceKind),
+    "metrics": ("node/usage.py", "_device_type", DeviceKind),
 }
 
 

@@ -9,18 +9,18 @@ from testbed.manifests import installed
 
 import make
 from consuming import Scheduler
-from dra_driver.cel.selector import Selector
-from dra_driver.cel.values import EvaluationError
-from dra_driver.classes import manifest
-from dra_driver.cluster.pools import resource_name
+from dra_driver.admin.cel.selector import Selector
+from dra_driver.admin.cel.values import EvaluationError
+from dra_driver.admin.classes import manifest
+from dra_driver.admin.cluster.pools import resource_name
+from dra_driver.admin.explain.offer import read_slice
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.shares import Division, ShareStrategy
-from dra_driver.explain.offer import read_slice
 from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from dra_driver.slices.share_offer import ShareOffer
 from resource_nvidia_com.quantity import quantity_bytes
 
 GPU = "nvidia.com/gpu"

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.files import LARGEST, read_whole, temporary_of, write_whole
+from dra_driver.host.files import LARGEST, read_whole, temporary_of, write_whole
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:

@@ -6,16 +6,16 @@ import pytest
 import yaml
 
 import make
+from dra_driver.admin.inspect import report, spec_text, table
 from dra_driver.cdi.model import DeviceNode, Edits
 from dra_driver.devices.exclusion import Exclusion, without_excluded
 from dra_driver.devices.model import Inventory, MigMode, SickGpu
 from dra_driver.errors import SetupError
-from dra_driver.inspect import report, spec_text, table
 from dra_driver.slices.consumable import Consumable
-from dra_driver.slices.mig_offer import MigSettings
+from dra_driver.slices.offer.mig import MigSettings
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.offered import Offered
 from dra_driver.slices.order import GpuOrder
-from dra_driver.slices.share_offer import ShareOffer
 
 EDITS = {
     "": Edits(env=("NVIDIA_VISIBLE_DEVICES=void",)),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from release import changelog
 
-from dra_driver.claims.checkpoint import stored_records
+from dra_driver.claims.state.records import stored_records
 from kept_files import CLAIMS, FOLDER, KINDS, REPOSITORY, Kind, main, version, write_all
 
 DRIVER = REPOSITORY / "dra_driver"
@@ -17,18 +17,18 @@ VERSIONS = sorted(path.name for path in FOLDER.iterdir())
 WRITERS = {"write_whole", "write_file"}
 OTHERS = {
     "cdi/store.py": "CDI specs: read by container runtimes, written again from claims' records",
-    "claims/checkpoint.py": "records of claims, as claims/record.py puts them together",
-    "claims/locks.py": "locks: without content",
-    "claims/takeover.py": "NVIDIA's checkpoint, without the claims that were taken over",
-    "claims/metadata_files.py": "for containers: written again from claims' records, not read here",
-    "bench/scratch.py": "marks of scratch folders: true while they are locked",
+    "claims/state/records.py": "records of claims, as claims/model/record.py puts them together",
+    "claims/state/locks.py": "locks: without content",
+    "claims/takeover/take_over.py": "NVIDIA's checkpoint, without the claims that were taken over",
+    "claims/prepare/metadata_files.py": "for containers: written again from records, not read",
+    "admin/bench/scratch.py": "marks of scratch folders: true while they are locked",
     "kubelet/rivals.py": "when the kubelet registered which driver: true while that one listens",
-    "files.py": "how every file is written",
+    "host/files.py": "how every file is written",
     "mps/files.py": "how every file of MPS is written",
-    "mps/lock.py": "the supervisor's lock: what it says is true while it is held",
-    "process.py": "stacks of threads, for people",
+    "host/ofd_lock.py": "the supervisor's lock: what it says is true while it is held",
+    "host/process.py": "stacks of threads, for people",
     "mps/requests.py": "MPS domains that are wanted, as mps/domain.py puts them together",
-    "mps/domain_worker.py": "the supervisor's answers, as mps/domain.py puts them together",
+    "mps/supervisor/domain_worker.py": "the supervisor's answers, as mps/domain.py has them",
 }
 """Modules that write files which no sample is for, and why."""
 

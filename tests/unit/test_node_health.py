@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 import make
-from dra_driver.claims.device_health import WELL as WELL_DEVICE
-from dra_driver.claims.device_health import DeviceHealth, Wellness
-from dra_driver.claims.devices import recorded
-from dra_driver.claims.model import ClaimRef, ClaimUid
-from dra_driver.claims.record import ClaimRecord
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.model.devices import recorded
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.report.device_health import WELL as WELL_DEVICE
+from dra_driver.claims.report.device_health import DeviceHealth, Wellness
 from dra_driver.devices.exclusion import Exclusion, without_excluded
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, MigMode
 from dra_driver.devices.vitals import GpuEvent, InstanceId, Vitals
 from dra_driver.errors import AccessError, DriverError, StateError, UnavailableError
-from dra_driver.node_health import REASON, NodeHealth
+from dra_driver.node.health import REASON, NodeHealth
 from dra_driver.ops.metrics import Metrics
 from dra_driver.settings import Settings
 

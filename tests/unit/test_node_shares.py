@@ -5,17 +5,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import make
-from dra_driver.claims.redivision import Change
+from dra_driver.claims.state.redivision import Change
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode
 from dra_driver.devices.shares import Division
 from dra_driver.errors import DeviceError, DriverError
-from dra_driver.node_shares import NodeShares
+from dra_driver.node.shares import NodeShares
 from dra_driver.shares.notes import read_notes
 from dra_driver.shares.source import ShareConfigState
 from dra_driver.sharing.enforcement import Choice, DividedDevice, Means
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
-from dra_driver.slices.share_offer import SharePlacement
+from dra_driver.slices.offer.shares import SharePlacement
 from resource_nvidia_com.device_plugin import NodeConfig, SharedBy, SharedResource
 from resource_nvidia_com.share_devices import AllDevices
 

@@ -6,10 +6,11 @@ import pytest
 
 import make
 from dra_driver import cli
-from dra_driver.claims.checkpoint import RecordStore, StoredRecords
-from dra_driver.claims.devices import RecordedGpu, RecordedMig, RecordedShare, recorded
-from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerGroup, ConsumerPod
-from dra_driver.claims.record import ClaimRecord, MakeMigDevices, PendingCleanup, RecordState
+from dra_driver.admin.status.command import NodeStatus, look, report, table
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerGroup, ConsumerPod
+from dra_driver.claims.model.devices import RecordedGpu, RecordedMig, RecordedShare, recorded
+from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices, PendingCleanup, RecordState
+from dra_driver.claims.state.records import RecordStore, StoredRecords
 from dra_driver.devices.exclusion_note import ExclusionNote
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.model import GpuUuid
@@ -27,7 +28,6 @@ from dra_driver.mps.domain import (
 )
 from dra_driver.shares.notes import NotedConsumable, ShareNotes
 from dra_driver.sharing.base import SharingPlan
-from dra_driver.status import NodeStatus, look, report, table
 
 SLICED, SERVED, PLAIN = make.gpu(0), make.gpu(1), make.gpu(2)
 POD = ConsumerPod(name="pod-a", uid="pod-uid")

@@ -3,12 +3,13 @@
 import json
 from pathlib import Path
 
-from dra_driver import cli, status_health
+from dra_driver import cli
+from dra_driver.admin.status import health_part
+from dra_driver.admin.status.health_part import HealthNotes, read_notes
+from dra_driver.devices.health import tables
+from dra_driver.devices.health.course import Ailment
+from dra_driver.devices.health.record import FILE, GpuHealth, HealthFile
 from dra_driver.devices.vitals import InstanceId
-from dra_driver.health import tables
-from dra_driver.health.course import Ailment
-from dra_driver.health.record import FILE, GpuHealth, HealthFile
-from dra_driver.status_health import HealthNotes, read_notes
 
 SICK = {
     "GPU-b": GpuHealth(
@@ -41,7 +42,7 @@ def test_each_gpu_that_is_not_well_has_a_line_that_says_why_and_what_to_do(
     tmp_path: Path,
 ) -> None:
     HealthFile(tmp_path, "boot-1").write(SICK)
-    assert status_health.lines(read_notes(tmp_path, "boot-1")) == [
+    assert health_part.lines(read_notes(tmp_path, "boot-1")) == [
         "",
         "GPUs that are not well:",
         (
@@ -62,7 +63,7 @@ def test_each_gpu_that_is_not_well_has_a_line_that_says_why_and_what_to_do(
 
 def test_programs_get_the_same(tmp_path: Path) -> None:
     HealthFile(tmp_path, "boot-1").write(SICK)
-    told = status_health.as_json(read_notes(tmp_path, "boot-1"))
+    told = health_part.as_json(read_notes(tmp_path, "boot-1"))
     assert told["problem"] is None
     ailments = told["ailments"]
     assert isinstance(ailments, list)
@@ -81,7 +82,7 @@ def test_programs_get_the_same(tmp_path: Path) -> None:
 
 
 def test_a_node_that_is_well_has_no_lines(tmp_path: Path) -> None:
-    assert status_health.lines(read_notes(tmp_path, "boot-1")) == []
+    assert health_part.lines(read_notes(tmp_path, "boot-1")) == []
 
 
 def test_what_was_before_the_reboot_is_not_shown(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_what_was_before_the_reboot_is_not_shown(tmp_path: Path) -> None:
 
 def test_a_damaged_record_is_said_and_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("half a fi")
-    first, second, third = status_health.lines(read_notes(tmp_path, "boot-1"))
+    first, second, third = health_part.lines(read_notes(tmp_path, "boot-1"))
     assert (first, second) == ("", "GPUs that are not well:")
     assert "cannot be read" in third
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import make
-from dra_driver import status_shares
-from dra_driver.claims.devices import recorded
-from dra_driver.claims.record import ClaimRecord
+from dra_driver.admin.status import shares_part
+from dra_driver.claims.model.devices import recorded
+from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.devices.kinds import Device, name_of
 from dra_driver.devices.shares import Division, Share, ShareStrategy
 from dra_driver.shares.notes import NotedDevice, ShareNotes, read_notes, write_notes
@@ -40,7 +40,7 @@ def share(index: int) -> Share:
 
 def row(*claims: ClaimRecord, notes: ShareNotes = NOTES) -> list[str]:
     """The words of the line of gpu-0."""
-    (line,) = (one for one in status_shares.lines(notes, claims) if one.startswith("gpu-0"))
+    (line,) = (one for one in shares_part.lines(notes, claims) if one.startswith("gpu-0"))
     return line.split()
 
 
@@ -70,18 +70,18 @@ def test_a_change_that_waits_and_what_limits_nothing_are_said() -> None:
 
 def test_the_configs_place_problem_and_remarks_are_said() -> None:
     notes = replace(NOTES, problem="config:3:5: replicas: must be a number")
-    found = status_shares.lines(notes, ())
+    found = shares_part.lines(notes, ())
     assert "share config: file /etc/shares" in found
     assert "  the newest cannot be taken: config:3:5: replicas: must be a number" in found
     assert "  flags: no meaning" in found
 
 
 def test_a_node_without_shares_says_nothing_of_them() -> None:
-    assert status_shares.lines(ShareNotes(), ()) == []
+    assert shares_part.lines(ShareNotes(), ()) == []
 
 
 def test_programs_get_the_same() -> None:
-    found = status_shares.as_json(NOTES, [claim(share(0))])
+    found = shares_part.as_json(NOTES, [claim(share(0))])
     assert found["devices"] == [
         {
             "name": "gpu-0",
@@ -110,7 +110,7 @@ def test_why_nothing_better_limits_memory_is_said_once_for_all_devices() -> None
     why = "the NVIDIA driver 535.1 is older than R615"
     one = replace(NOTED, name="gpu-0", why=why)
     two = replace(NOTED, name="gpu-1", why=why)
-    text = "\n".join(status_shares.lines(replace(NOTES, devices=(one, two)), []))
+    text = "\n".join(shares_part.lines(replace(NOTES, devices=(one, two)), []))
     assert text.count(why) == 1
     assert f"memory of gpu-0, gpu-1 is limited by MPS: {why}" in text
 
@@ -119,7 +119,7 @@ def test_devices_stand_as_people_count() -> None:
     noted = tuple(replace(NOTED, name=f"gpu-{minor}") for minor in (3, 10, 4, 2))
     notes = replace(NOTES, devices=noted)
     wanted = ["gpu-2", "gpu-3", "gpu-4", "gpu-10"]
-    found = status_shares.lines(notes, ())
+    found = shares_part.lines(notes, ())
     assert [line.split()[0] for line in found if line.startswith("gpu-")] == wanted
-    devices = status_shares.as_json(notes, ())["devices"]
+    devices = shares_part.as_json(notes, ())["devices"]
     assert [one["name"] for one in devices] == wanted  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """Tables on a terminal."""
 
-from dra_driver.table import aligned
+from dra_driver.admin.table import aligned
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:

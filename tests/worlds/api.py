@@ -5,7 +5,7 @@ from copy import deepcopy
 from typing import Any
 
 import make
-from dra_driver.claims.model import ClaimRef, ClaimUid
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.errors import NotFoundError
 
 

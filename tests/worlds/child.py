@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dra_driver.claims.locks import NodeLocks
+from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.errors import ConflictError
 from dra_driver.mps.members import SharedDomains
 from worlds.configs import CONFIGS, REQUESTS, SHARES

@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import make
-from dra_driver.claims.model import ClaimRef
-from dra_driver.claims.redivide import Redivider, RedivideTiming
-from dra_driver.claims.redivision import Redivision
+from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.reconcile.redivide import Redivider, RedivideTiming
+from dra_driver.claims.state.redivision import Redivision
 from dra_driver.devices.kinds import GpuPart
-from dra_driver.devices.mig import MigInstances
+from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.model import Gpu, MigDevice, MigMode, MigSlot
 from dra_driver.devices.shares import Division, Share
-from dra_driver.node_shares import NodeShares
+from dra_driver.node.shares import NodeShares
 from dra_driver.shares.source import ShareConfigState
 from dra_driver.sharing.enforcement import Choice, DividedDevice, Means
 from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
-from dra_driver.slices.mig_offer import MigOffer, MigSource
+from dra_driver.slices.offer.mig import MigOffer, MigSource
+from dra_driver.slices.offer.shares import SharePlacement
 from dra_driver.slices.project import Projection, projection
-from dra_driver.slices.share_offer import SharePlacement
 from resource_nvidia_com.device_plugin import NodeConfig, SharedBy, SharedResource
 from resource_nvidia_com.quantity import quantity_bytes
 from resource_nvidia_com.share_devices import AllDevices

@@ -12,19 +12,19 @@ from typing import Any
 
 import make
 from dra_driver.cdi.store import SpecStore
-from dra_driver.claims.device_metadata import CONTAINER_FOLDER
-from dra_driver.claims.divisions import NothingOffered, Offered
-from dra_driver.claims.locks import NodeLocks
-from dra_driver.claims.mig import MigHardware
-from dra_driver.claims.model import ClaimRef, PreparedDevice
-from dra_driver.claims.node import NodeParts, open_claims
-from dra_driver.claims.orphans import ClaimLister
-from dra_driver.claims.prepare import ClaimPreparer, PrepareTiming
-from dra_driver.claims.reconcile import Reconciler, ReconcileTiming
+from dra_driver.claims.model.claim import ClaimRef, PreparedDevice
+from dra_driver.claims.prepare.device_metadata import CONTAINER_FOLDER
+from dra_driver.claims.prepare.mig import MigHardware
+from dra_driver.claims.prepare.parts import NodeParts, open_claims
+from dra_driver.claims.prepare.preparer import ClaimPreparer, PrepareTiming
+from dra_driver.claims.reconcile.orphans import ClaimLister
+from dra_driver.claims.reconcile.reconciler import Reconciler, ReconcileTiming
+from dra_driver.claims.state.divisions import NothingOffered, Offered
+from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.kinds import GpuPart
-from dra_driver.devices.mig import MigInstances
+from dra_driver.devices.mig.making import MigInstances
+from dra_driver.devices.mig.refusals import Refusals, RefusalTiming
 from dra_driver.devices.model import Gpu, GpuUuid
-from dra_driver.devices.refusals import Refusals, RefusalTiming
 from dra_driver.devices.shares import Division
 from dra_driver.sharing import shares
 from dra_driver.sharing.base import EXCLUSIVE, Sharing

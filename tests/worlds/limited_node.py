@@ -12,13 +12,13 @@ from typing import Any
 
 import make
 from dra_driver.cdi.roots import find_roots
-from dra_driver.claims.memory_watch import MemoryWatch, MemoryWatchTiming
-from dra_driver.claims.model import ClaimRef, ConsumerGroup, ConsumerPod
+from dra_driver.claims.memory.watch import MemoryWatch, MemoryWatchTiming
+from dra_driver.claims.model.claim import ClaimRef, ConsumerGroup, ConsumerPod
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import DriverError
 from dra_driver.mps.domain import Domain, DomainId, State, Status
 from dra_driver.mps.files import DomainPaths
-from dra_driver.node_memory import MemorySettings, NodeMemory, node_memory
+from dra_driver.node.memory import MemorySettings, NodeMemory, node_memory
 from dra_driver.sharing.mps import DomainWaits
 from dra_driver.simulator import memory
 from dra_driver.simulator import profile as profiles

@@ -13,18 +13,18 @@ from typing import Any
 import make
 from dra_driver.cdi.roots import find_roots
 from dra_driver.cdi.spec import claim_device_name
-from dra_driver.claims.model import ClaimRef
-from dra_driver.claims.ownership import Ownership
-from dra_driver.claims.takeover import TakeOver
+from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.state.ownership import Ownership
+from dra_driver.claims.takeover.take_over import TakeOver
 from dra_driver.devices.holders import Holders
 from dra_driver.devices.kinds import GpuPart
-from dra_driver.devices.mig import MigInstances
+from dra_driver.devices.mig.making import MigInstances
+from dra_driver.devices.mig.partitions import partition_name, partitions
 from dra_driver.devices.model import Gpu, Inventory
-from dra_driver.devices.nvml_calls import NvmlCalls
-from dra_driver.devices.partitions import partition_name, partitions
+from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.mps.domain import DomainId
-from dra_driver.node_memory import MemorySettings, NodeMemory, node_memory
+from dra_driver.node.memory import MemorySettings, NodeMemory, node_memory
 from dra_driver.sharing import nvidia_mps, shares
 from dra_driver.sharing.base import EXCLUSIVE, Sharing
 from dra_driver.sharing.exclusive import Exclusive

@@ -10,8 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from dra_driver.claims.model import ClaimRef
-from dra_driver.claims.nvidia_checkpoint import checksum
+from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.takeover.nvidia_checkpoint import checksum
 from worlds.node import Node
 
 VENDOR = "k8s.gpu.nvidia.com"

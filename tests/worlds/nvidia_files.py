@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dra_driver.claims.model import ClaimRef, ClaimUid
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.simulator.layout import Fact
 from dra_driver.simulator.machine import Machine
 from worlds.node import Node

@@ -10,7 +10,7 @@ from pathlib import Path
 import make
 from dra_driver.cdi.model import DeviceNode, Edits
 from dra_driver.devices.kinds import GpuPart, NodeDevice
-from dra_driver.devices.mig import Calls
+from dra_driver.devices.mig.making import Calls
 from dra_driver.devices.model import Gpu, Inventory, MigDevice
 from dra_driver.errors import DriverError
 from dra_driver.sharing.base import Description, DeviceKey, Group, SharingPlan

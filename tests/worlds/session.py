@@ -4,7 +4,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from dra_driver.devices.model import GpuUuid, MigSlot
-from dra_driver.devices.nvml_calls import NvmlCalls
+from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.session import DriverSession
 from dra_driver.simulator.machine import Machine
 

@@ -23,7 +23,7 @@ from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.resource import RESOURCE_SLICES
 from dra_driver.simulator.nodes import on_node
 from dra_driver.slices.pool import DesiredPool
-from dra_driver.slices.writes import Create, Owner, writes_for
+from dra_driver.slices.publish.writes import Create, Owner, writes_for
 
 WAVE = 100
 """Nodes that publish at the same time. Those of a wave wait for the last one before it."""

@@ -11,7 +11,7 @@ from bench import comparison
 from bench.fleet.variants import BASELINE
 from testbed.api import Object
 
-from dra_driver.table import aligned
+from dra_driver.admin.table import aligned
 
 _KB = 1000
 

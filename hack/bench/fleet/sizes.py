@@ -13,7 +13,7 @@ from testbed.api import Object
 from dra_driver.devices.model import Inventory
 from dra_driver.fields import objects
 from dra_driver.slices.pool import DesiredPool
-from dra_driver.slices.writes import Create, Owner, Update, Write, writes_for
+from dra_driver.slices.publish.writes import Create, Owner, Update, Write, writes_for
 
 PARTS = ("attributes", "capacity", "consumesCounters")
 """Fields of a device that are counted each for itself."""

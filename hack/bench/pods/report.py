@@ -15,7 +15,7 @@ from bench.pods.watching import Mark, Seen
 from bench.timings import summary
 from testbed.api import Object
 
-from dra_driver.table import aligned
+from dra_driver.admin.table import aligned
 
 START = "created → running"
 END = "deleted → gone"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dra_driver.table import aligned
+from dra_driver.admin.table import aligned
 
 STEPS = ("prepare", "prepare_again", "unprepare")
 

@@ -19,11 +19,11 @@ from wsgiref.util import setup_testing_defaults
 # Python put this folder on its path; the modules that are shared lie two folders up.
 sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
 
-from dra_driver.claims.devices import DeviceRecord, RecordedGpu
-from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
-from dra_driver.claims.record import ClaimRecord, RecordState
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerPod
+from dra_driver.claims.model.devices import DeviceRecord, RecordedGpu
+from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.devices.model import GpuUuid
-from dra_driver.devices.nvml import NvmlLibrary
+from dra_driver.devices.nvml.library import NvmlLibrary
 from dra_driver.ops.metrics import Metrics
 from dra_driver.simulator.machine import Machine
 from dra_driver.simulator.processes import Activity, let_do

@@ -20,16 +20,16 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.bench.card import CardDoor, Watch, summarised
-from dra_driver.bench.model import Card, Case
-from dra_driver.bench.mps_daemon import mps_daemon
-from dra_driver.bench.processes import ProcessRunner
-from dra_driver.bench.scratch import remove_leftovers, scratch
-from dra_driver.bench.session import run_all
-from dra_driver.bench.stopping import Stop, stoppable
-from dra_driver.bench.strategies import ALONE, Sharing, Strategy
-from dra_driver.bench.works import Work, WorkKind
-from dra_driver.devices.nvml_busy import Busy
+from dra_driver.admin.bench.model import Card, Case
+from dra_driver.admin.bench.mps_daemon import mps_daemon
+from dra_driver.admin.bench.processes import ProcessRunner
+from dra_driver.admin.bench.scratch import remove_leftovers, scratch
+from dra_driver.admin.bench.session import run_all
+from dra_driver.admin.bench.stopping import Stop, stoppable
+from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.admin.bench.tenant.card import CardDoor, Watch, summarised
+from dra_driver.admin.bench.works import Work, WorkKind
+from dra_driver.devices.nvml.busy import Busy
 from dra_driver.errors import LostError
 from dra_driver.simulator.driver_root import Options
 from dra_driver.simulator.layout import Fact
@@ -172,7 +172,7 @@ def test_folders_of_killed_runs_are_removed_and_running_ones_are_not(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     script = """\
 import os, signal
-from dra_driver.bench.scratch import scratch
+from dra_driver.admin.bench.scratch import scratch
 with scratch() as folder:
     (folder / "pipe").mkdir()
     os.kill(os.getpid(), signal.SIGKILL)

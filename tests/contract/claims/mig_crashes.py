@@ -12,9 +12,9 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from dra_driver.claims.model import ClaimRef
-from dra_driver.claims.reconcile import ReconcileTiming
-from dra_driver.claims.record import RecordState
+from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.model.record import RecordState
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from worlds.configs import MPS_ON_MIG
 from worlds.node import Node
 

@@ -8,8 +8,8 @@ import pytest
 
 import make
 from apiserver.server import ApiServer
-from dra_driver.claims.model import ClaimRef, ClaimUid
-from dra_driver.claims.reconcile import ReconcileTiming
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import ConflictError, NotFoundError, TransientError
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from worlds.driver import FAST, Driver

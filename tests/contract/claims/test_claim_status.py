@@ -15,11 +15,11 @@ import make
 from apiserver.claim_rules import without_device_status
 from apiserver.kinds import kind_of
 from apiserver.server import ApiServer
-from dra_driver.claims.claim_status import Condition
-from dra_driver.claims.devices import DeviceRecord
-from dra_driver.claims.model import ClaimRef, ClaimUid
-from dra_driver.claims.record import ClaimRecord
-from dra_driver.claims.status_writer import MANAGER, StatusTiming, StatusWriter
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.model.devices import DeviceRecord
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.report.claim_status import Condition
+from dra_driver.claims.report.status_writer import MANAGER, StatusTiming, StatusWriter
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.resource import RESOURCE_CLAIMS

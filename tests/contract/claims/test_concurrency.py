@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import make
-from dra_driver.claims.locks import NodeLocks
-from dra_driver.claims.prepare import PrepareTiming
+from dra_driver.claims.prepare.preparer import PrepareTiming
+from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.errors import ConflictError, TransientError, UnavailableError
 from worlds import child
 from worlds.configs import PATIENCE

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import make
-from dra_driver.claims.model import ClaimRef
-from dra_driver.claims.reconcile import ReconcileTiming
-from dra_driver.claims.record import RecordState
+from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.model.record import RecordState
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import DeviceError
 from worlds import child
 from worlds.configs import CONFIGS, PATIENCE

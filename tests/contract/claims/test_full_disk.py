@@ -8,8 +8,8 @@ import pytest
 from testbed.disk import SmallDisk
 
 import make
-from dra_driver.claims.reconcile import ReconcileTiming
-from dra_driver.claims.record import RecordState
+from dra_driver.claims.model.record import RecordState
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import DeviceError, StateError, TransientError
 from worlds.configs import MPS, MPS_ON_MIG
 from worlds.driver import Driver

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import make
-from dra_driver.claims.model import ClaimRef
+from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.devices.model import SickGpu
 from dra_driver.errors import DeviceError
+from dra_driver.host.ofd_lock import NamedLock
 from dra_driver.mps.domain import DomainId, State, Status, encode_status
 from dra_driver.mps.files import MpsFiles, write_file
-from dra_driver.mps.lock import NamedLock
 from dra_driver.mps.requests import DomainRequests
 from dra_driver.sharing.base import EXCLUSIVE
 from dra_driver.sharing.exclusive import Exclusive

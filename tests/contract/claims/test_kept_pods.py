@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.model import ClaimRef
-from dra_driver.claims.prepare import PrepareTiming
-from dra_driver.claims.reconcile import ReconcileTiming
-from dra_driver.claims.record import ClaimRecord
+from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.prepare.preparer import PrepareTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import TransientError
 from worlds.node import Node
 

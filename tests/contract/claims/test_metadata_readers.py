@@ -11,7 +11,7 @@ from testbed.commands import TestbedError
 
 import device_metadata as ours
 import metadata_readers as theirs
-from dra_driver.claims.model import ClaimRef
+from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.devices.shares import ShareStrategy
 from worlds.node import Node
 

@@ -10,9 +10,9 @@ import pytest
 
 import make
 from apiserver.server import ApiServer
-from dra_driver.claims.checkpoint import RecordStore
-from dra_driver.claims.model import ClaimRef, ClaimUid
-from dra_driver.claims.mps_events import FILE_NAME, ClaimEvents, EventTiming, MpsEvents
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.report.mps_events import FILE_NAME, ClaimEvents, EventTiming, MpsEvents
+from dra_driver.claims.state.records import RecordStore
 from dra_driver.errors import DriverError, StateError, UnavailableError
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.mps.domain import DomainId, State, Status, encode_status, shared_domain

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.pod_groups import PodGroups
-from dra_driver.claims.pod_limits import PodLimits
+from dra_driver.claims.memory.pod_groups import PodGroups
+from dra_driver.claims.memory.pod_limits import PodLimits
 from dra_driver.devices.control_groups import kernel_counts_gpus
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.session import DriverSession

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import make
-from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PreparedDevice
 from dra_driver.devices.exclusion import Exclusion, without_excluded
 from dra_driver.devices.model import Inventory, MigMode, SickGpu
 from dra_driver.errors import (

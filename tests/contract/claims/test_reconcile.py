@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import make
-from dra_driver.claims.reconcile import ReconcileTiming
-from dra_driver.claims.record import RecordState
+from dra_driver.claims.model.record import RecordState
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.devices.model import Inventory
 from dra_driver.errors import DeviceError, DriverError, UnavailableError
 from dra_driver.sharing.base import SharingPlan

@@ -6,10 +6,10 @@ import pytest
 from structlog.testing import capture_logs
 
 import make
-from dra_driver.claims.checkpoint import stored_records
-from dra_driver.claims.model import ClaimRef, ClaimUid
-from dra_driver.claims.reconcile import ReconcileTiming
-from dra_driver.claims.record import RecordState
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.model.record import RecordState
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.state.records import stored_records
 from dra_driver.errors import StateError, TransientError
 from worlds.driver import Driver
 

@@ -7,7 +7,7 @@ import pytest
 from testbed.holder import holding
 
 import make
-from dra_driver.claims.ownership import Ownership
+from dra_driver.claims.state.ownership import Ownership
 from dra_driver.devices.model import MigSlot, Refusal
 from dra_driver.errors import TransientError
 from worlds.node import Node

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from dra_driver.claims.nvidia_checkpoint import parse_checkpoint, without
-from dra_driver.claims.reconcile import ReconcileTiming
-from dra_driver.claims.takeover import TakeOver
-from dra_driver.devices.partitions import partition_name, partitions
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.takeover.nvidia_checkpoint import parse_checkpoint, without
+from dra_driver.claims.takeover.take_over import TakeOver
+from dra_driver.devices.mig.partitions import partition_name, partitions
 from worlds.node import MakeNode, Node
 from worlds.nvidia import NvidiaDriver, checkpoint
 from worlds.nvidia_files import FOLDERS, Left, entry_of

@@ -7,9 +7,9 @@ import pytest
 from testbed.commands import TestbedError, run
 from testbed.machine import DRIVER
 
-from dra_driver.devices.mig import MigInstances
+from dra_driver.devices.mig.making import MigInstances
+from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import MigMode
-from dra_driver.devices.partitions import partition_named
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import DeviceError
 from dra_driver.simulator.machine import Machine

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.devices.nvml_calls import NvmlCalls
+from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.vitals import GpuEvent, InstanceId, Vitals
 from dra_driver.errors import LostError, TransientError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.devices.nvml_calls import NVML, NvmlCalls
+from dra_driver.devices.nvml.calls import NVML, NvmlCalls
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import SilenceError
 from dra_driver.simulator.machine import Machine

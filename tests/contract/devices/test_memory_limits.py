@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.devices import nvml_memory_limits
-from dra_driver.devices.nvml_memory_limits import MemoryLimits
+from dra_driver.devices.nvml import memory_limits
+from dra_driver.devices.nvml.memory_limits import MemoryLimits
 from dra_driver.devices.session import DriverSession
 from dra_driver.errors import DeviceError, LostError, TransientError
 from dra_driver.simulator.machine import Machine
@@ -183,4 +183,4 @@ def test_pods_without_the_controller_cannot_be_limited(node: Node) -> None:
 def test_a_limit_may_be_rounded_down_and_no_further(
     wanted: int | None, found: int | None, is_met: bool
 ) -> None:
-    assert nvml_memory_limits._is_met(wanted, found) is is_met
+    assert memory_limits._is_met(wanted, found) is is_met

@@ -14,8 +14,8 @@ import yaml
 
 from dra_driver.devices.model import Gpu, Inventory, MigMode
 from dra_driver.devices.nvlink import joined
-from dra_driver.devices.nvml_calls import NvmlCalls
-from dra_driver.devices.nvml_nvlink import LOOKS
+from dra_driver.devices.nvml.calls import NvmlCalls
+from dra_driver.devices.nvml.nvlink import LOOKS
 from dra_driver.devices.session import DriverSession
 from dra_driver.simulator import profile as profiles
 from dra_driver.simulator.layout import Fact

@@ -9,7 +9,7 @@ import pytest
 
 from dra_driver.devices.discovery import discover
 from dra_driver.devices.model import Inventory, MigMode
-from dra_driver.devices.nvml import NvmlLibrary, find_library
+from dra_driver.devices.nvml.library import NvmlLibrary, find_library
 from dra_driver.devices.pci import PciBus
 from dra_driver.devices.session import DriverSession
 from dra_driver.devices.watcher import InventoryWatcher

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.devices.mig import MigInstances
+from dra_driver.devices.mig.making import MigInstances
+from dra_driver.devices.mig.partitions import partition_named, partitions
 from dra_driver.devices.model import BareInstance, Gpu, MigDevice, MigMode, MigSlot, Partition
-from dra_driver.devices.partitions import partition_named, partitions
 from dra_driver.errors import ConflictError, DeviceError, TransientError
 from dra_driver.simulator.machine import Machine
 from worlds.session import session_on

@@ -11,9 +11,9 @@ import pytest
 
 from apiserver.server import ApiServer
 from doctored import Document, findings, installed
+from dra_driver.admin.doctor.checks.finding import Place
+from dra_driver.admin.doctor.every_check import CHECKS, OF_CLUSTERS, OF_NODES, SERVER
 from dra_driver.cli import main
-from dra_driver.doctor.checks import CHECKS, OF_CLUSTERS, OF_NODES, SERVER
-from dra_driver.doctor.finding import Place
 from dra_driver.simulator.hardware import Fact
 from dra_driver.simulator.machine import Machine
 from published import counter_set, device, slices

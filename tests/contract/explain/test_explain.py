@@ -11,8 +11,8 @@ import make
 from apiserver.server import ApiServer
 from dra_driver.cli import main
 from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from dra_driver.slices.share_offer import ShareOffer
 from explained import Command, Object, claim, gpus, having, node, pod, request, template
 from published import part_of, slices
 

@@ -3,8 +3,8 @@
 import explained
 import make
 from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from dra_driver.slices.share_offer import ShareOffer
 from explained import Command, claim, gpus, having, node, pod, request, template
 from published import slices
 

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from testbed.commands import wait_until
 from testbed.kubelet import KubeletClient
 
-from dra_driver.claims.device_health import WELL, DeviceHealth, Reported, Wellness
+from dra_driver.claims.report.device_health import WELL, DeviceHealth, Reported, Wellness
 from dra_driver.errors import StateError
 from dra_driver.kubelet.health_stream import MOST_STREAMS, HealthStream, StreamTiming
 from dra_driver.kubelet.plugin import KubeletPlugin

@@ -15,8 +15,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from testbed.kubelet import KubeletClient
 
-import dra_driver.probe
-from dra_driver.claims.model import ClaimRef, PreparedDevice
+import dra_driver.kubelet.probe
+from dra_driver.claims.model.claim import ClaimRef, PreparedDevice
 from dra_driver.errors import SetupError
 from dra_driver.kubelet.health import Health
 from dra_driver.kubelet.health_stream import HealthStream
@@ -85,7 +85,7 @@ def opened(health: Health) -> Iterator[HealthPort]:
 
 def probe(path: Path, service: str = "liveness") -> tuple[int, str]:
     """Ask as the kubelet does, by the program that the image has; return status and words."""
-    program = [sys.executable, "-I", "-S", dra_driver.probe.__file__, str(path), service]
+    program = [sys.executable, "-I", "-S", dra_driver.kubelet.probe.__file__, str(path), service]
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=30)
     return done.returncode, done.stdout
 

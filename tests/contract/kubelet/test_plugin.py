@@ -14,7 +14,7 @@ import structlog
 from testbed.commands import wait_until
 from testbed.kubelet import ClaimName, KubeletClient
 
-from dra_driver.claims.model import ClaimRef, PreparedDevice
+from dra_driver.claims.model.claim import ClaimRef, PreparedDevice
 from dra_driver.errors import SetupError, TransientError
 from dra_driver.kubelet.health import Health
 from dra_driver.kubelet.health_stream import HealthStream

@@ -8,7 +8,7 @@ import pytest
 
 import make
 from dra_driver.cdi.spec import claim_device_name
-from dra_driver.claims.model import ClaimRef
+from dra_driver.claims.model.claim import ClaimRef
 from dra_driver.errors import ConfigError
 from dra_driver.sharing.base import SharingPlan
 from dra_driver.sharing.enforcement import KEY

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.memory_watch import ESCAPED, NO_MEMORY, NOT_IN_FORCE
-from dra_driver.claims.model import ClaimRef, ClaimUid
-from dra_driver.claims.reconcile import ReconcileTiming
-from dra_driver.claims.unlimited_memory import NOT_LIMITED
+from dra_driver.claims.memory.watch import ESCAPED, NO_MEMORY, NOT_IN_FORCE
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
+from dra_driver.claims.report.unlimited_memory import NOT_LIMITED
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import UnavailableError
 from worlds.limited_node import LimitedNode, share

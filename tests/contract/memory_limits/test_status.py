@@ -1,6 +1,6 @@
 """`dra-driver status` of claims with several shares of a device, beside a driver that made them."""
 
-from dra_driver.status import look, table
+from dra_driver.admin.status.command import look, table
 from worlds.limited_node import LimitedNode, share
 
 

@@ -3,8 +3,8 @@
 import time
 from dataclasses import replace
 
-from dra_driver.claims.model import ClaimRef, ClaimUid
-from dra_driver.claims.record import RecordState
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.model.record import RecordState
 from worlds.limited_node import LimitedNode, share
 
 

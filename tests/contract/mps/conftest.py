@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, ExitStack
 
 import pytest
 
-from dra_driver.mps.supervisor import Supervisor
+from dra_driver.mps.supervisor.supervisor import Supervisor
 from worlds.mps import MpsDomains
 from worlds.node import MakeNode
 

@@ -9,7 +9,7 @@ import driver_tree
 import make
 from dra_driver.cdi.roots import find_roots
 from dra_driver.errors import DeviceError
-from dra_driver.mps.control import Control
+from dra_driver.mps.daemon.control import Control
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId
 from dra_driver.mps.files import DomainPaths
 

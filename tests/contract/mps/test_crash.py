@@ -11,7 +11,7 @@ import pytest
 
 from dra_driver.mps import processes
 from dra_driver.mps.domain import Domain
-from dra_driver.mps.supervisor import Supervisor
+from dra_driver.mps.supervisor.supervisor import Supervisor
 from worlds import child
 from worlds.configs import PATIENCE
 from worlds.mps import MpsDomains

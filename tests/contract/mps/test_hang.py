@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 import structlog
 
-from dra_driver.mps import probe_client, processes
+from dra_driver.mps import processes
+from dra_driver.mps.daemon import probe_client
 from dra_driver.mps.domain import Domain, State
-from dra_driver.mps.domain_worker import WorkerTiming
-from dra_driver.mps.record import read_record
-from dra_driver.mps.supervisor import Supervisor
+from dra_driver.mps.supervisor.domain_worker import WorkerTiming
+from dra_driver.mps.supervisor.record import read_record
+from dra_driver.mps.supervisor.supervisor import Supervisor
 from worlds.configs import PATIENCE
 from worlds.mps import MpsDomains
 from worlds.process import eventually

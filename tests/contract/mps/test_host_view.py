@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.mps import mounts, processes
-from dra_driver.mps.control import Control, View, host_view
-from dra_driver.mps.supervisor import Supervisor
+from dra_driver.mps import processes
+from dra_driver.mps.daemon import mounts
+from dra_driver.mps.daemon.control import Control, View, host_view
+from dra_driver.mps.supervisor.supervisor import Supervisor
 from worlds.configs import PATIENCE
 from worlds.mps import MpsDomains, running
 from worlds.node import Node

@@ -21,11 +21,13 @@ from typing import TypeVar
 import pytest
 
 from dra_driver.errors import DeviceError
-from dra_driver.mps import lifecycle, mounts, processes
-from dra_driver.mps.cgroup import GROUP, DaemonGroup
-from dra_driver.mps.control import QUIT_ANSWER_SECONDS
+from dra_driver.mps import processes
+from dra_driver.mps.daemon import mounts
+from dra_driver.mps.daemon.control import QUIT_ANSWER_SECONDS
 from dra_driver.mps.domain import Daemon, Domain, Status
-from dra_driver.mps.supervisor import Supervisor
+from dra_driver.mps.supervisor import lifecycle
+from dra_driver.mps.supervisor.cgroup import GROUP, DaemonGroup
+from dra_driver.mps.supervisor.supervisor import Supervisor
 from dra_driver.sharing.mps import GONE_SECONDS
 from worlds.configs import PATIENCE
 from worlds.mps import QUICK, MpsDomains, running

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from dra_driver.mps.supervisor import Supervisor
+from dra_driver.mps.supervisor.supervisor import Supervisor
 from worlds.configs import PATIENCE
 from worlds.mps import MpsDomains
 from worlds.process import eventually

@@ -7,8 +7,8 @@ import pytest
 
 import driver_layouts
 from dra_driver.devices.model import GpuUuid, MigMode
-from dra_driver.devices.nvml import NvmlLibrary, find_library
-from dra_driver.mps.compute_modes import EXCLUSIVE_PROCESS
+from dra_driver.devices.nvml.library import NvmlLibrary, find_library
+from dra_driver.mps.supervisor.compute_modes import EXCLUSIVE_PROCESS
 from driver_layouts import OLD
 from worlds import child
 from worlds.configs import PATIENCE

@@ -12,11 +12,11 @@ from urllib.request import urlopen
 
 import pytest
 
+from dra_driver.host.ofd_lock import NamedLock
 from dra_driver.mps import processes
-from dra_driver.mps.cgroup import GROUP, DaemonGroup
 from dra_driver.mps.files import MpsFiles
-from dra_driver.mps.lock import NamedLock
 from dra_driver.mps.requests import DomainRequests
+from dra_driver.mps.supervisor.cgroup import GROUP, DaemonGroup
 from exported import of_supervisor, same_as
 from worlds.configs import PATIENCE
 from worlds.mps import MpsDomains

@@ -14,11 +14,12 @@ import pytest
 from testbed.disk import SmallDisk
 
 from dra_driver.errors import ConflictError, DeviceError, StateError
-from dra_driver.mps import mounts, processes
+from dra_driver.mps import processes
+from dra_driver.mps.daemon import mounts
 from dra_driver.mps.domain import Domain, Status
 from dra_driver.mps.members import SharedDomains
 from dra_driver.mps.pipes import CONTROL_SOCKET
-from dra_driver.mps.supervisor import Supervisor
+from dra_driver.mps.supervisor.supervisor import Supervisor
 from worlds import child
 from worlds.configs import PATIENCE
 from worlds.mps import MpsDomains

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.mps import mounts
-from dra_driver.mps.shm import FILES, ShmPruner
+from dra_driver.mps.daemon import mounts
+from dra_driver.mps.daemon.shm import FILES, ShmPruner
 from worlds.mps import MpsDomains
 from worlds.process import eventually
 

@@ -14,11 +14,12 @@ from structlog.testing import capture_logs
 
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.errors import DeviceError, TransientError
-from dra_driver.mps import mounts, processes
+from dra_driver.mps import processes
+from dra_driver.mps.daemon import mounts
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId, State, decode_status
-from dra_driver.mps.domain_worker import WorkerTiming
-from dra_driver.mps.record import DomainRecord, write_record
-from dra_driver.mps.supervisor import Supervisor
+from dra_driver.mps.supervisor.domain_worker import WorkerTiming
+from dra_driver.mps.supervisor.record import DomainRecord, write_record
+from dra_driver.mps.supervisor.supervisor import Supervisor
 from dra_driver.simulator.layout import Fact
 from worlds.configs import PATIENCE
 from worlds.mps import MpsDomains

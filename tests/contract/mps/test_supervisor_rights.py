@@ -18,7 +18,7 @@ from testbed.mounts import unmount_all
 
 import make
 from apiserver.server import ApiServer
-from dra_driver.mps import mounts
+from dra_driver.mps.daemon import mounts
 from dra_driver.mps.files import DomainPaths
 from dra_driver.simulator.driver_root import Options
 from worlds.configs import HALF

@@ -3,13 +3,13 @@
 import pytest
 
 import make
-from dra_driver.claims.reconcile import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.devices.shares import ConsumableSlot
 from dra_driver.errors import ConfigError, ConflictError
 from dra_driver.mps.domain import shared_domain
 from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from dra_driver.slices.share_offer import ShareOffer
 from resource_nvidia_com.quantity import quantity_bytes
 from worlds.configs import MPS_ON_MIG
 from worlds.node import MakeNode, Node

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from dra_driver.claims.reconcile import ReconcileTiming
-from dra_driver.claims.record import RecordState
+from dra_driver.claims.model.record import RecordState
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.mps import processes
 from dra_driver.mps.domain import DomainId
 from worlds import child

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.model import ClaimRef
-from dra_driver.claims.prepare import PrepareTiming
-from dra_driver.claims.reconcile import ReconcileTiming
-from dra_driver.claims.record import RecordState
+from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.model.record import RecordState
+from dra_driver.claims.prepare.preparer import PrepareTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import DriverError
 from dra_driver.mps import processes
 from dra_driver.mps.domain import DomainId, State, shared_domain

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from dra_driver.claims.reconcile import ReconcileTiming
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.mps.domain import DomainId, shared_domain
 from worlds import child
 from worlds.configs import PATIENCE, SHARES

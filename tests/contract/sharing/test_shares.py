@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import make
-from dra_driver.claims.model import ClaimRef
-from dra_driver.claims.reconcile import ReconcileTiming
+from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.mig.partitions import found_by_others
 from dra_driver.devices.model import MigDevice
-from dra_driver.devices.partitions import found_by_others
 from dra_driver.devices.shares import ShareStrategy
 from dra_driver.errors import ConfigError, ConflictError, DeviceError, TransientError
 from dra_driver.mps.domain import DeviceKind, DomainId, shared_domain

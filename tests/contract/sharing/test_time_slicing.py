@@ -7,8 +7,8 @@ import pytest
 from structlog.testing import capture_logs
 
 import driver_layouts
-from dra_driver.claims.reconcile import ReconcileTiming
-from dra_driver.claims.record import RecordState
+from dra_driver.claims.model.record import RecordState
+from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import ConfigError, DeviceError
 from driver_layouts import OLD
 from worlds.api import ClaimApi

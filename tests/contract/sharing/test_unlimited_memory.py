@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from apiserver.server import ApiServer
-from dra_driver.claims.model import ClaimRef
-from dra_driver.claims.mps_events import ClaimEvents
-from dra_driver.claims.unlimited_memory import UnlimitedMemory
+from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.report.mps_events import ClaimEvents
+from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
 from dra_driver.devices.shares import MIB, ShareStrategy, memory_of
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.mps.domain import DomainId

@@ -14,7 +14,7 @@ from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.simulator.nodes import inventory_of, on_node
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import projection
-from dra_driver.slices.writes import Create, Owner, writes_for
+from dra_driver.slices.publish.writes import Create, Owner, writes_for
 
 Printed = Callable[..., list[Any]]
 

@@ -16,8 +16,8 @@ from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.resource import RESOURCE_SLICES
 from dra_driver.ops.metrics import SliceWrite
 from dra_driver.slices.project import projection
-from dra_driver.slices.publication import Project, Publication
-from dra_driver.slices.publisher import PublisherTiming, SlicePublisher
+from dra_driver.slices.publish.publication import Project, Publication
+from dra_driver.slices.publish.publisher import PublisherTiming, SlicePublisher
 
 QUICK = PublisherTiming(settle=0.02, retry=0.01, retry_most=0.05)
 

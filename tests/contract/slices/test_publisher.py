@@ -14,9 +14,9 @@ from apiserver.store import Refusal
 from dra_driver.devices.model import Inventory
 from dra_driver.ops.metrics import SliceWrite
 from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import Projection, projection
-from dra_driver.slices.publisher import PublisherTiming
-from dra_driver.slices.share_offer import ShareOffer
+from dra_driver.slices.publish.publisher import PublisherTiming
 
 OTHERS = {
     "apiVersion": "resource.k8s.io/v1",

@@ -15,14 +15,15 @@ from testbed.kubelet import KubeletClient
 
 import make
 from apiserver.server import ApiServer
-from dra_driver import cli, status_usage
+from dra_driver import cli
+from dra_driver.admin.status import usage
 from dra_driver.cdi.roots import Roots
-from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
-from dra_driver.claims.record import ClaimRecord
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerPod
+from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.devices.load import ProcessKind
-from dra_driver.devices.nvml_calls import NvmlCalls
+from dra_driver.devices.nvml.calls import NvmlCalls
 from dra_driver.errors import SetupError
-from dra_driver.node_usage import NodeUsage, node_look
+from dra_driver.node.usage import NodeUsage, node_look
 from dra_driver.ops.usage_metrics import UsageMetric
 from dra_driver.simulator import layout
 from dra_driver.simulator.machine import Machine
@@ -263,10 +264,10 @@ def test_a_gpus_name_its_uuid_and_its_index_mean_the_same(node: Node) -> None:
     use = node.look().look()
     uuid = node.gpus[1].uuid
     for name in ("1", uuid, uuid.upper(), f"gpu-{node.gpus[1].minor}"):
-        found = status_usage.selected(status_usage.Question(gpu=name), use)
+        found = usage.selected(usage.Question(gpu=name), use)
         assert found.indices == frozenset({1})
     with pytest.raises(SetupError, match="name one by index"):
-        status_usage.selected(status_usage.Question(gpu="GPU-x"), use)
+        usage.selected(usage.Question(gpu="GPU-x"), use)
 
 
 def test_the_driver_serves_it_when_told_to(tmp_path: Path, api: ApiServer) -> None:

@@ -7,11 +7,17 @@ from pathlib import Path
 import pytest
 
 from bench_reports import CARD, INFERENCE, SIMULATED, case, cases, report, result
-from dra_driver.bench import course
-from dra_driver.bench.figures import alone, compared, fairness, in_containers, percentile
-from dra_driver.bench.model import Case, Report, Tenant, read_report, write_report
-from dra_driver.bench.strategies import ALONE, Sharing, Strategy, equal_shares, usual
-from dra_driver.bench.works import Work, WorkKind
+from dra_driver.admin.bench.model import Case, Report, Tenant, read_report, write_report
+from dra_driver.admin.bench.report.figures import (
+    alone,
+    compared,
+    fairness,
+    in_containers,
+    percentile,
+)
+from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy, equal_shares, usual
+from dra_driver.admin.bench.tenant import course
+from dra_driver.admin.bench.works import Work, WorkKind
 from dra_driver.errors import StateError
 
 

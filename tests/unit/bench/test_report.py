@@ -7,13 +7,13 @@ from html.parser import HTMLParser
 import pytest
 
 from bench_reports import CARD, SIMULATED, cases, report, result, sweep
-from dra_driver.bench import plot
-from dra_driver.bench.gathering import failed, skipped
-from dra_driver.bench.model import Case, Latency, Tenant
-from dra_driver.bench.page import page
-from dra_driver.bench.strategies import ALONE, Sharing, Strategy
-from dra_driver.bench.view import SIMULATED as NO_RESULTS
-from dra_driver.bench.view import as_text, containers_as_text, remarks, rows
+from dra_driver.admin.bench.gathering import failed, skipped
+from dra_driver.admin.bench.model import Case, Latency, Tenant
+from dra_driver.admin.bench.report import plot
+from dra_driver.admin.bench.report.page import page
+from dra_driver.admin.bench.report.view import SIMULATED as NO_RESULTS
+from dra_driver.admin.bench.report.view import as_text, containers_as_text, remarks, rows
+from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
 
 PNG = b"\x89PNG\r\n\x1a\n"
 TWO = Strategy(sharing=Sharing.MPS, tenants=2)

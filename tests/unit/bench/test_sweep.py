@@ -4,11 +4,10 @@ import pytest
 import yaml
 
 from bench_reports import case
-from dra_driver.bench.gathering import failed
-from dra_driver.bench.manifests import Place, claim, pod
-from dra_driver.bench.offer import offered
-from dra_driver.bench.strategies import ALONE, Sharing, Strategy
-from dra_driver.bench.sweep import (
+from dra_driver.admin.bench.gathering import failed
+from dra_driver.admin.bench.pods.manifests import Place, claim, pod
+from dra_driver.admin.bench.pods.offer import offered
+from dra_driver.admin.bench.report.sweep import (
     OVER,
     as_claim,
     as_share_config,
@@ -16,9 +15,10 @@ from dra_driver.bench.sweep import (
     share_percent,
     steps,
 )
-from dra_driver.bench.works import Work, WorkKind
+from dra_driver.admin.bench.strategies import ALONE, Sharing, Strategy
+from dra_driver.admin.bench.works import Work, WorkKind
+from dra_driver.admin.validate.findings import check_manifest
 from dra_driver.errors import SetupError
-from dra_driver.validation.findings import check_manifest
 
 MEMORY = 81920
 PROFILES = {"1g.10gb": 7, "2g.20gb": 3, "3g.40gb": 2, "7g.80gb": 1}
@@ -129,7 +129,7 @@ def test_tenants_of_one_gpu_name_one_claim_and_have_no_rights() -> None:
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     (path,) = container["env"]
     assert path["value"].split(":")[-1] == "/usr/local/nvidia/lib64"
-    assert container["command"][:3] == ["python3", "-m", "dra_driver.bench.tenant"]
+    assert container["command"][:3] == ["python3", "-m", "dra_driver.admin.bench.tenant.program"]
 
 
 def test_pods_run_on_tainted_nodes_and_where_they_are_told_and_not_for_ever() -> None:

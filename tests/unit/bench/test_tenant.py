@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import libcuda
-from dra_driver.bench import lines
-from dra_driver.bench.cuda import compiled
-from dra_driver.bench.kernels import SOURCE, compute_gflop, triad_gigabytes
-from dra_driver.bench.works import Work, WorkKind
+from dra_driver.admin.bench import lines
+from dra_driver.admin.bench.tenant.cuda import compiled
+from dra_driver.admin.bench.tenant.kernels import SOURCE, compute_gflop, triad_gigabytes
+from dra_driver.admin.bench.works import Work, WorkKind
 from dra_driver.errors import DeviceError
 
 
@@ -34,7 +34,7 @@ def tenant(
     spec = lines.Spec(number=0, work=work, start=str(start), patience=20, driver_root=str(root))
     path = {"LD_LIBRARY_PATH": str(library)} if library else {}
     done = subprocess.run(
-        [sys.executable, "-m", "dra_driver.bench.tenant", spec.model_dump_json()],
+        [sys.executable, "-m", "dra_driver.admin.bench.tenant.program", spec.model_dump_json()],
         env={**os.environ, **path, **(environment or {})},
         capture_output=True,
         text=True,
@@ -157,7 +157,7 @@ def test_nvrtc_makes_code_for_cards_it_knows_and_ptx_for_newer_ones() -> None:
 def test_a_spec_of_another_version_is_refused() -> None:
     spec = json.dumps({"number": 0, "work": {"kind": "compute"}, "start": "x", "new": 1})
     done = subprocess.run(
-        [sys.executable, "-m", "dra_driver.bench.tenant", spec],
+        [sys.executable, "-m", "dra_driver.admin.bench.tenant.program", spec],
         capture_output=True,
         text=True,
         check=False,

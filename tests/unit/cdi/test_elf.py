@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import driver_tree
-from dra_driver.cdi.elf import read_soname
+from dra_driver.devices.driver_root.elf import read_soname
 
 
 @pytest.mark.parametrize("bits", [32, 64])

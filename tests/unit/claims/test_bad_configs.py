@@ -2,8 +2,8 @@ import pytest
 
 import make
 from bad_configs import BAD_CONFIGS, BadConfig
-from dra_driver.claims.config import DeviceKind, group_by_config
-from dra_driver.claims.model import parse_claim
+from dra_driver.claims.model.claim import parse_claim
+from dra_driver.claims.model.config import DeviceKind, group_by_config
 from dra_driver.errors import ConfigError
 
 

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 import make
-from dra_driver.claims.claim_status import (
+from dra_driver.claims.model.devices import DeviceRecord, recorded
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.report.claim_status import (
     Condition,
     Entry,
     applied,
@@ -16,8 +18,6 @@ from dra_driver.claims.claim_status import (
     stored_entries,
     understood,
 )
-from dra_driver.claims.devices import DeviceRecord, recorded
-from dra_driver.claims.record import ClaimRecord
 from dra_driver.devices.kinds import Device, name_of
 from dra_driver.devices.model import Gpu, MigDevice
 from dra_driver.devices.shares import (

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 import make
-from dra_driver.claims.config import DeviceKind, group_by_config
-from dra_driver.claims.model import Claim, parse_claim
+from dra_driver.claims.model.claim import Claim, parse_claim
+from dra_driver.claims.model.config import DeviceKind, group_by_config
 from dra_driver.errors import ConfigError
 from resource_nvidia_com.v1beta1.gpu import GpuConfig
 from resource_nvidia_com.v1beta1.mig import MigDeviceConfig

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 import make
-from dra_driver.claims.claim_status import Condition
-from dra_driver.claims.device_health import (
+from dra_driver.claims.model.devices import RecordedDevice, recorded
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.report.claim_status import Condition
+from dra_driver.claims.report.device_health import (
     WELL,
     DeviceHealth,
     Wellness,
@@ -15,15 +17,13 @@ from dra_driver.claims.device_health import (
     health_of,
     reported,
 )
-from dra_driver.claims.devices import RecordedDevice, recorded
-from dra_driver.claims.record import ClaimRecord
+from dra_driver.devices.health import tables
+from dra_driver.devices.health.course import Ailment, Ailments
+from dra_driver.devices.health.findings import Finding
 from dra_driver.devices.kinds import Device
 from dra_driver.devices.model import SickGpu
 from dra_driver.devices.shares import ConsumableShare, ConsumableSlot, ShareStrategy
 from dra_driver.devices.vitals import InstanceId
-from dra_driver.health import tables
-from dra_driver.health.course import Ailment, Ailments
-from dra_driver.health.findings import Finding
 
 MIG = make.mig_device(0, "1g.10gb", 2)
 OTHER = make.mig_device(0, "2g.20gb", 4)

@@ -9,11 +9,11 @@ import pytest
 
 import device_metadata as reader
 import make
-from dra_driver.claims.device_metadata import Document, container_paths, documents
-from dra_driver.claims.devices import DeviceRecord, recorded
-from dra_driver.claims.metadata_files import MetadataFiles
-from dra_driver.claims.model import ClaimRef, ClaimUid
-from dra_driver.claims.record import ClaimRecord
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.model.devices import DeviceRecord, recorded
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.prepare.device_metadata import Document, container_paths, documents
+from dra_driver.claims.prepare.metadata_files import MetadataFiles
 from dra_driver.devices.kinds import Device, name_of
 from dra_driver.devices.model import Gpu, MigMode, NvLink
 from dra_driver.devices.shares import (

@@ -15,9 +15,9 @@ import pytest
 
 import make
 from dra_driver.cdi.spec import claim_device_id
-from dra_driver.claims.claim_status import entries
-from dra_driver.claims.devices import DeviceRecord, recorded
-from dra_driver.claims.record import ClaimRecord
+from dra_driver.claims.model.devices import DeviceRecord, recorded
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.report.claim_status import entries
 from dra_driver.devices.kinds import Device, GpuPart, name_of
 from dra_driver.devices.model import Gpu, MigMode
 from dra_driver.devices.shares import (
@@ -28,9 +28,9 @@ from dra_driver.devices.shares import (
     ShareStrategy,
 )
 from dra_driver.slices.consumable import Consumable
-from dra_driver.slices.mig_offer import MigOffer, MigSource
+from dra_driver.slices.offer.mig import MigOffer, MigSource
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from dra_driver.slices.share_offer import ShareOffer
 
 POOL = "node-1"
 MIG = make.mig_device(0, start=2)

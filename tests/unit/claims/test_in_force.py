@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import make
-from dra_driver.claims.in_force import FILE, DivisionsInForce
+from dra_driver.claims.state.in_force import FILE, DivisionsInForce
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Placement
 from dra_driver.devices.shares import Division, ShareStrategy

@@ -3,7 +3,13 @@ from typing import Any
 import pytest
 
 import make
-from dra_driver.claims.model import ConfigSource, ConsumerGroup, ConsumerPod, Result, parse_claim
+from dra_driver.claims.model.claim import (
+    ConfigSource,
+    ConsumerGroup,
+    ConsumerPod,
+    Result,
+    parse_claim,
+)
 from dra_driver.errors import ConfigError
 
 DRIVER = "gpu.nvidia.com"

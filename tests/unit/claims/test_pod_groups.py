@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.pod_groups import PodGroup, PodGroups
+from dra_driver.claims.memory.pod_groups import PodGroup, PodGroups
 from dra_driver.errors import DeviceError
 
 UID = "0f6c4f4e-1c8a-4a4e-9d6c-9f2f6a1b2c3d"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import make
-from dra_driver.claims.devices import DeviceRecord, RecordedMig, recorded
-from dra_driver.claims.model import ConsumerPod, PreparedDevice
-from dra_driver.claims.record import (
+from dra_driver.claims.model.claim import ConsumerPod, PreparedDevice
+from dra_driver.claims.model.devices import DeviceRecord, RecordedMig, recorded
+from dra_driver.claims.model.record import (
     MakeMigDevices,
     PendingCleanup,
     TurnMigModeOff,

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import make
-from dra_driver.claims.devices import DeviceRecord, recorded
-from dra_driver.claims.record import ClaimRecord, PendingCleanup, decode, encode
+from dra_driver.claims.model.devices import DeviceRecord, recorded
+from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, decode, encode
 from dra_driver.devices.model import Gpu, MigDevice
 from dra_driver.devices.shares import (
     ConsumableShare,

@@ -1,15 +1,15 @@
 """Offered, used and free of devices that several claims have parts of."""
 
 import make
-from dra_driver.cluster.allocations import allocations_in
-from dra_driver.cluster.consumption import CapacityUsage
-from dra_driver.cluster.pools import Pool, read_pools
-from dra_driver.cluster.usage import ResourceUsage, usage_of
+from dra_driver.admin.cluster.allocations import allocations_in
+from dra_driver.admin.cluster.consumption import CapacityUsage
+from dra_driver.admin.cluster.pools import Pool, read_pools
+from dra_driver.admin.cluster.usage import ResourceUsage, usage_of
 from dra_driver.devices.model import Gpu
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from dra_driver.slices.share_offer import ShareOffer
 from published import Object, counter_set, device, part_of, slices
 
 MIB = 1024**2

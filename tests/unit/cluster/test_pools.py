@@ -2,7 +2,7 @@
 
 import pytest
 
-from dra_driver.cluster.pools import Capacity, read_pools, resource_name
+from dra_driver.admin.cluster.pools import Capacity, read_pools, resource_name
 from published import SET, counter_set, device, slices
 
 PAIR = [device("gpu-0"), device("gpu-1")]

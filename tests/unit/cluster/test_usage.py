@@ -1,9 +1,9 @@
 """Offered, used and free, where devices share hardware and where they do not."""
 
 import make
-from dra_driver.cluster.allocations import Allocation, allocations_in
-from dra_driver.cluster.pools import Pool, read_pools
-from dra_driver.cluster.usage import PoolUsage, usage_of
+from dra_driver.admin.cluster.allocations import Allocation, allocations_in
+from dra_driver.admin.cluster.pools import Pool, read_pools
+from dra_driver.admin.cluster.usage import PoolUsage, usage_of
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.slices.project import projection
 from published import SHARED, counter_set, device, shares, slices

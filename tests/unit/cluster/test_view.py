@@ -3,14 +3,14 @@
 import json
 
 import make
-from dra_driver.cluster.allocations import allocations_in
-from dra_driver.cluster.pools import read_pools
-from dra_driver.cluster.usage import ClusterUsage, usage_of
-from dra_driver.cluster.view import report, table
+from dra_driver.admin.cluster.allocations import allocations_in
+from dra_driver.admin.cluster.pools import read_pools
+from dra_driver.admin.cluster.usage import ClusterUsage, usage_of
+from dra_driver.admin.cluster.view import report, table
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from dra_driver.slices.share_offer import ShareOffer
 from published import Object, counter_set, device, part_of, shares, slices
 
 MIB = 1024**2

@@ -8,7 +8,7 @@ import pytest
 import make
 from dra_driver.devices.discovery import discover
 from dra_driver.devices.model import Gpu, SickGpu
-from dra_driver.devices.nvml import NvmlFacts
+from dra_driver.devices.nvml.library import NvmlFacts
 from dra_driver.devices.pci import PciBus
 from dra_driver.errors import DeviceError
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.devices.libraries import locate
-from dra_driver.devices.nvml import find_library
+from dra_driver.devices.driver_root.libraries import locate
+from dra_driver.devices.nvml.library import find_library
 from dra_driver.errors import DeviceError
 from driver_layouts import (
     I386,

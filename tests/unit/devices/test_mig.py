@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 import make
-from dra_driver.devices.mig import MigInstances
+from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.model import (
     BareInstance,
     GpuUuid,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.devices import modprobe
-from dra_driver.devices.modprobe import NvidiaModprobe
+from dra_driver.devices.driver_root import modprobe
+from dra_driver.devices.driver_root.modprobe import NvidiaModprobe
 
 # Stands for the program: nothing else is in the root, so neither a shell nor a C library.
 PROGRAM = r"""

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from structlog.testing import capture_logs
 
-from dra_driver.devices.nvml_calls import NVML, NvmlCalls
+from dra_driver.devices.nvml.calls import NVML, NvmlCalls
 from dra_driver.errors import DeviceError, SilenceError
 
 PATIENCE = 30.0

@@ -3,9 +3,7 @@
 import pytest
 
 import make
-from dra_driver.devices.model import Gpu, MigMode, MigProfile, Placement
-from dra_driver.devices.names import GpuName, MigName, mig_name, parse_device_name
-from dra_driver.devices.partitions import (
+from dra_driver.devices.mig.partitions import (
     awaits_reset,
     is_partitioned,
     is_whole,
@@ -14,6 +12,8 @@ from dra_driver.devices.partitions import (
     partitions,
     why_not_partitioned,
 )
+from dra_driver.devices.model import Gpu, MigMode, MigProfile, Placement
+from dra_driver.devices.names import GpuName, MigName, mig_name, parse_device_name
 
 ON, OFF = MigMode.ENABLED, MigMode.DISABLED
 

@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.devices.programs import MPS_CONTROL, NVIDIA_SMI, SEARCHED, Program, find_program
+from dra_driver.devices.driver_root.programs import (
+    MPS_CONTROL,
+    NVIDIA_SMI,
+    SEARCHED,
+    Program,
+    find_program,
+)
 
 
 def add(root: Path, path: str, mode: int = 0o755) -> Path:

@@ -5,8 +5,8 @@ import structlog
 
 import make
 from dra_driver.devices.holders import Holder
+from dra_driver.devices.mig.refusals import Refusals
 from dra_driver.devices.model import GpuUuid, MigMode, MigSlot
-from dra_driver.devices.refusals import Refusals
 from dra_driver.errors import HeldError
 
 ONE, TWO = make.gpu(0).uuid, make.gpu(1).uuid

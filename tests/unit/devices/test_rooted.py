@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.devices import rooted
+from dra_driver.devices.driver_root import rooted
 
 
 def link(root: Path, path: str, target: str) -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.devices.nvml_memory_limits import FIRST_DRIVER
-from dra_driver.doctor import cluster_checks, runtime_checks
-from dra_driver.doctor.cluster_facts import Feature
+from dra_driver.admin.doctor.checks import cluster_checks, runtime_checks
+from dra_driver.admin.doctor.facts.cluster_facts import Feature
+from dra_driver.devices.nvml.memory_limits import FIRST_DRIVER
 from dra_driver.feature_gates import KNOWN_FEATURE_GATES, Meaning
-from dra_driver.slices.mig_offer import CHEAP_COUNTERS
+from dra_driver.slices.offer.mig import CHEAP_COUNTERS
 
 REPOSITORY = Path(__file__).parents[3]
 PAGE = (REPOSITORY / "docs" / "compatibility.md").read_text()

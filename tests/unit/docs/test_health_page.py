@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from dra_driver.health import tables
-from dra_driver.health.findings import Finding, Severity
+from dra_driver.devices.health import tables
+from dra_driver.devices.health.findings import Finding, Severity
 from dra_driver.settings import Settings
 from dra_driver.slices.taints import DEFAULT_EFFECTS
 

@@ -73,7 +73,7 @@ def test_the_map_names_every_module_exactly_once() -> None:
 
 
 def test_every_python_file_that_a_page_names_is_there() -> None:
-    """A path may be short: `nvml.py` and `devices/nvml.py` both name dra_driver/devices/nvml.py."""
+    """A path may be short: `nvml/library.py` names dra_driver/devices/nvml/library.py."""
     folders = ("dra_driver", "api", "hack", "tests")
     there = [f"/{path}" for top in folders for path in (REPOSITORY / top).rglob("*.py")]
     pages = [*REPOSITORY.glob("docs/**/*.md"), *REPOSITORY.glob("*.md")]

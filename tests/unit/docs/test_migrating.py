@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.cel.selector import Selector
+from dra_driver.admin.cel.selector import Selector
+from dra_driver.admin.explain.offer import Device, read_slice
 from dra_driver.devices.model import Inventory, MigMode
-from dra_driver.explain.offer import Device, read_slice
 from dra_driver.shares.config import read_node_config
 from dra_driver.simulator.nodes import inventory_of
 from dra_driver.simulator.slices_cli import shares_of, slices_of

@@ -10,8 +10,8 @@ from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.ops.metrics import Metrics
 from dra_driver.ops.usage_metrics import UsageMetric
 from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from dra_driver.slices.share_offer import ShareOffer
 from scrape import metrics_text
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -8,15 +8,15 @@ import yaml
 
 import make
 from consuming import Scheduler
-from dra_driver.classes import class_name, manifest, served_names
+from dra_driver.admin.classes import class_name, manifest, served_names
+from dra_driver.admin.validate.findings import check_manifest
 from dra_driver.devices.shares import ConsumableShare, ConsumableSlot, ShareStrategy
 from dra_driver.shares.config import read_node_config
 from dra_driver.sharing.base import DeviceUuid, Group, ShareUnit, share_key
 from dra_driver.sharing.share_limits import limits_of
 from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import projection
-from dra_driver.slices.share_offer import ShareOffer
-from dra_driver.validation.findings import check_manifest
 from resource_nvidia_com.decode import decode
 from resource_nvidia_com.device_plugin import MOST_REPLICAS
 from resource_nvidia_com.quantity import quantity_bytes

@@ -5,26 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.doctor.checks import CHECKS
-from dra_driver.doctor.finding import Severity
+from dra_driver.admin.doctor.checks.finding import Severity
+from dra_driver.admin.doctor.every_check import CHECKS
 from error_texts import GAP, LEAST_LETTERS, Site, letters, sites
 
 PAGE = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
 WHERE = (
     *("claims", "sharing", "mps", "devices", "cdi", "kubelet", "kube", "ops", "shares", "slices"),
-    "health",
-    *("app.py", "boot.py", "envelope.py", "files.py"),
+    *("host", "node"),
 )
 """What runs in the driver and in the MPS supervisor; commands tell their errors themselves."""
 
 FROM_ELSEWHERE = {
-    "dra_driver/claims/validity.py": "repeats an error of the API client",
-    "dra_driver/devices/nvml_memory_limits.py": "NVML's own words",
-    "dra_driver/mps/cli.py": "a quantity that cannot be read, with the setting's name",
-    "dra_driver/claims/takeover.py": "what claims/nvidia_checkpoint.py says of a claim",
-    "dra_driver/claims/config.py": "what api/ says of a config: docs/claim-configs.md",
+    "dra_driver/claims/state/validity.py": "repeats an error of the API client",
+    "dra_driver/devices/nvml/memory_limits.py": "NVML's own words",
+    "dra_driver/mps/supervisor/command.py": "a quantity that cannot be read, and the setting",
+    "dra_driver/claims/takeover/take_over.py": "what nvidia_checkpoint.py says of a claim",
+    "dra_driver/claims/model/config.py": "what api/ says of a config: docs/claim-configs.md",
     "dra_driver/mps/requests.py": "repeats an error of another class",
-    "dra_driver/devices/nvml_calls.py": "repeats an error for another caller",
+    "dra_driver/devices/nvml/calls.py": "repeats an error for another caller",
     "dra_driver/cdi/spec.py": "a broken rule of CDI, which the error around it puts into words",
     "dra_driver/kube/client.py": "repeats that there is no token",
     "dra_driver/shares/config.py": "what api/ says of a share config: docs/share-config.md",

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from dra_driver.cel.selector import Selector, Subject
+from dra_driver.admin.cel.selector import Selector, Subject
+from dra_driver.admin.doctor.checks import schedulers
+from dra_driver.admin.doctor.facts import shipped
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.doctor import schedulers, shipped
 from dra_driver.settings import Settings
 from dra_driver.simulator.instance_types import profile_of
 from dra_driver.simulator.nodes import inventory_of

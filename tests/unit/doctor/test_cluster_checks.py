@@ -9,20 +9,20 @@ import pytest
 import yaml
 from testbed import manifests
 
-from dra_driver.doctor import cluster_checks
-from dra_driver.doctor.cluster_facts import (
+from dra_driver.admin.admission.policy import policy_yaml
+from dra_driver.admin.doctor.checks import cluster_checks
+from dra_driver.admin.doctor.checks.finding import Seen, Severity
+from dra_driver.admin.doctor.checks.node_checks import NODE_LABEL
+from dra_driver.admin.doctor.facts.cluster_facts import (
     Feature,
     FeatureFacts,
     KubeletFacts,
     PermissionFacts,
     ServerFacts,
 )
-from dra_driver.doctor.finding import Seen, Severity
-from dra_driver.doctor.installed import DaemonSets, Installed
-from dra_driver.doctor.node_checks import NODE_LABEL
-from dra_driver.doctor.shipped import OF_CLAIM_STATUS
+from dra_driver.admin.doctor.facts.installed import DaemonSets, Installed
+from dra_driver.admin.doctor.facts.shipped import OF_CLAIM_STATUS
 from dra_driver.errors import AccessError, UnavailableError
-from dra_driver.validation.policy import policy_yaml
 
 Object = dict[str, Any]
 

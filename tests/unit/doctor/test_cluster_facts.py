@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dra_driver.doctor.cluster_facts import Cluster, Feature
-from dra_driver.doctor.finding import Severity
-from dra_driver.doctor.shipped import PERMISSIONS
-from dra_driver.doctor.sources import Sources
+from dra_driver.admin.doctor.checks.finding import Severity
+from dra_driver.admin.doctor.facts.cluster_facts import Cluster, Feature
+from dra_driver.admin.doctor.facts.shipped import PERMISSIONS
+from dra_driver.admin.doctor.sources import Sources
 from dra_driver.errors import AccessError, InvalidError, UnavailableError
 from dra_driver.kube.client import Answer
 from dra_driver.kube.resource import DEVICE_CLASSES, NODES, Call, Resource

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dra_driver.doctor.installed import DaemonSets, sorted_out
+from dra_driver.admin.doctor.facts.installed import DaemonSets, sorted_out
 
 Object = dict[str, Any]
 

@@ -6,14 +6,9 @@ from pathlib import Path
 import pytest
 
 import make
-from dra_driver.claims.nvidia_checkpoint import UnreadClaim
-from dra_driver.claims.peer_claims import PeerClaims
-from dra_driver.devices.exclusion import Exclusion, without_excluded
-from dra_driver.devices.holders import Holder
-from dra_driver.devices.model import MigMode, SickGpu
-from dra_driver.doctor import node_checks
-from dra_driver.doctor.finding import Seen, Severity
-from dra_driver.doctor.node_facts import (
+from dra_driver.admin.doctor.checks import node_checks
+from dra_driver.admin.doctor.checks.finding import Seen, Severity
+from dra_driver.admin.doctor.facts.node_facts import (
     DriverFacts,
     GroupFacts,
     HolderFacts,
@@ -22,6 +17,11 @@ from dra_driver.doctor.node_facts import (
     SocketFacts,
     SpecFacts,
 )
+from dra_driver.claims.takeover.nvidia_checkpoint import UnreadClaim
+from dra_driver.claims.takeover.peer_claims import PeerClaims
+from dra_driver.devices.exclusion import Exclusion, without_excluded
+from dra_driver.devices.holders import Holder
+from dra_driver.devices.model import MigMode, SickGpu
 
 OK, INFO, WARNING, ERROR, UNKNOWN = (
     Severity.OK,

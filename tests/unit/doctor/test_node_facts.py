@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import make
-from dra_driver.cdi.roots import Roots
-from dra_driver.doctor.node_facts import (
+from dra_driver.admin.doctor.facts.node_facts import (
     driver_facts,
     holder_facts,
     node_files,
@@ -16,7 +15,8 @@ from dra_driver.doctor.node_facts import (
     socket_facts,
     spec_facts,
 )
-from dra_driver.doctor.places import Places, host_root, read_text
+from dra_driver.admin.doctor.facts.places import Places, host_root, read_text
+from dra_driver.cdi.roots import Roots
 from worlds.nvidia_files import Left
 
 KIND = "k8s.gpu.nvidia.com/claim"

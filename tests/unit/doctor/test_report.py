@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.doctor.checks import CHECKS
-from dra_driver.doctor.finding import ADMIN, Finding, Severity, Skipped
-from dra_driver.doctor.report import as_json, as_text, status_of
+from dra_driver.admin.doctor.checks.finding import ADMIN, Finding, Severity, Skipped
+from dra_driver.admin.doctor.every_check import CHECKS
+from dra_driver.admin.doctor.report import as_json, as_text, status_of
 
 
 def finding(severity: Severity, seen: str = "it is so", advice: str = "mend it") -> Finding:

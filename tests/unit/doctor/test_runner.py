@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
-from dra_driver.doctor.finding import ADMIN, Check, Finding, Place, Seen, Severity, Skipped, ok
-from dra_driver.doctor.runner import run_checks
+from dra_driver.admin.doctor.checks.finding import (
+    ADMIN,
+    Check,
+    Finding,
+    Place,
+    Seen,
+    Severity,
+    Skipped,
+    ok,
+)
+from dra_driver.admin.doctor.runner import run_checks
 from dra_driver.errors import AccessError, DeviceError, SetupError, UnavailableError
 
 

@@ -4,9 +4,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from dra_driver.doctor.finding import Seen, Severity
-from dra_driver.doctor.runtime_checks import containerd_version, default_runtime, runtime_cdi
-from dra_driver.doctor.runtime_config import RuntimeConfig
+from dra_driver.admin.doctor.checks.finding import Seen, Severity
+from dra_driver.admin.doctor.checks.runtime_checks import (
+    containerd_version,
+    default_runtime,
+    runtime_cdi,
+)
+from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig
 
 OK, INFO, UNKNOWN = Severity.OK, Severity.INFO, Severity.UNKNOWN
 WARNING, ERROR = Severity.WARNING, Severity.ERROR

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.doctor.runtime_config import RuntimeConfig, read_runtime_configs
+from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig, read_runtime_configs
 
 VERSION_2 = """
 version = 2

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from dra_driver.doctor.finding import Seen, Severity
-from dra_driver.doctor.schedulers import Kai, judged, kai_version
+from dra_driver.admin.doctor.checks.finding import Seen, Severity
+from dra_driver.admin.doctor.checks.schedulers import Kai, judged, kai_version
 from published import counter_set, device, slices
 
 WHOLE = slices([device("gpu-0"), device("gpu-1")], node="a")

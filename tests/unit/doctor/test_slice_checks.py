@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from dra_driver.doctor import slice_checks
-from dra_driver.doctor.finding import Seen, Severity
+from dra_driver.admin.doctor.checks import slice_checks
+from dra_driver.admin.doctor.checks.finding import Seen, Severity
 from published import Object, device, slices
 
 GPUS = [device("gpu-0"), device("gpu-1")]

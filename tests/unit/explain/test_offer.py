@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from dra_driver.explain.nodes import Node, Taint
-from dra_driver.explain.offer import DeviceId, TaintRule, read_slice
-from dra_driver.explain.pools import Fault, Offer
+from dra_driver.admin.explain.nodes import Node, Taint
+from dra_driver.admin.explain.offer import DeviceId, TaintRule, read_slice
+from dra_driver.admin.explain.pools import Fault, Offer
 from published import SET, counter_set, device, slices
 
 NODE = Node(name="node-1")

@@ -13,7 +13,7 @@ from image.recipe import REPOSITORY, Recipe, sources, version
 FILES = {
     "pyproject.toml": '[project]\nversion = "1.2.3"\n',
     "Dockerfile": "FROM scratch\n",
-    "dra_driver/app.py": "",
+    "dra_driver/node/driver.py": "",
     "dra_driver/simulator/cli.py": "",
     "hack/image/rootfs": "",
     "hack/image/command.py": "",
@@ -50,7 +50,7 @@ def test_images_are_named_as_the_manifests_name_them() -> None:
 @pytest.mark.parametrize(
     ("path", "is_new"),
     [
-        ("dra_driver/app.py", True),
+        ("dra_driver/node/driver.py", True),
         ("dra_driver/new.py", True),
         ("hack/image/rootfs", True),
         ("Dockerfile", True),

@@ -11,8 +11,8 @@ from bench.pods.rounds import Turn
 from bench.pods.variants import BASELINE, CLAIMS, EXTENDED, VARIANTS, order, pod, template
 from bench.pods.watching import Mark, Seen, Sightings
 
+from dra_driver.admin.validate.findings import check_manifest
 from dra_driver.kube.watch import Changed, Listed
-from dra_driver.validation.findings import check_manifest
 
 POD = "whole-1-1-0"
 

@@ -1,9 +1,7 @@
 """When something that is wrong with a GPU begins to count, passes, and comes back."""
 
-from dra_driver.devices.model import SickGpu
-from dra_driver.devices.vitals import InstanceId, Vitals
-from dra_driver.health import tables
-from dra_driver.health.course import (
+from dra_driver.devices.health import tables
+from dra_driver.devices.health.course import (
     Ailments,
     HealthTiming,
     after_absence,
@@ -11,8 +9,10 @@ from dra_driver.health.course import (
     after_look,
     in_force,
 )
-from dra_driver.health.findings import Cause
-from dra_driver.health.judge import examined, of_xid, out_of_reach
+from dra_driver.devices.health.findings import Cause
+from dra_driver.devices.health.judge import examined, of_xid, out_of_reach
+from dra_driver.devices.model import SickGpu
+from dra_driver.devices.vitals import InstanceId, Vitals
 
 TIMING = HealthTiming(settle=60, settle_most=3600)
 WELL = Vitals(recovery_action=0, rows_pending=False, rows_failed=False, uncorrected=0, slowdown=0)

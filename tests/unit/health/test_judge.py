@@ -2,12 +2,9 @@
 
 import pytest
 
-from dra_driver.devices.model import SickGpu
-from dra_driver.devices.vitals import Vitals
-from dra_driver.errors import ConfigError
-from dra_driver.health import tables
-from dra_driver.health.findings import Cause, Finding, Remedy, Severity
-from dra_driver.health.judge import (
+from dra_driver.devices.health import tables
+from dra_driver.devices.health.findings import Cause, Finding, Remedy, Severity
+from dra_driver.devices.health.judge import (
     Examination,
     asks_for_look,
     examined,
@@ -15,6 +12,9 @@ from dra_driver.health.judge import (
     out_of_reach,
     parse_xids,
 )
+from dra_driver.devices.model import SickGpu
+from dra_driver.devices.vitals import Vitals
+from dra_driver.errors import ConfigError
 
 WELL = Vitals(
     recovery_action=0,

@@ -5,9 +5,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dra_driver.devices.health.listener import Listener
 from dra_driver.devices.vitals import GpuEvent
 from dra_driver.errors import DeviceError, LostError, TransientError
-from dra_driver.health.listener import Listener
 
 Outcome = GpuEvent | Exception | None
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from dra_driver.devices.health import tables
+from dra_driver.devices.health.course import Ailment
+from dra_driver.devices.health.record import DAMAGED, FILE, GpuHealth, HealthFile, read_health
 from dra_driver.devices.vitals import InstanceId
-from dra_driver.envelope import seal
 from dra_driver.errors import StateError
-from dra_driver.health import tables
-from dra_driver.health.course import Ailment
-from dra_driver.health.record import DAMAGED, FILE, GpuHealth, HealthFile, read_health
+from dra_driver.host.envelope import seal
 
 SICK = GpuHealth(
     name="gpu-3",

@@ -5,8 +5,8 @@ from dataclasses import replace
 from structlog.testing import capture_logs
 
 import make
+from dra_driver.devices.health.sightings import Sightings
 from dra_driver.devices.model import Inventory, MigDevice
-from dra_driver.health.sightings import Sightings
 
 ONE = make.mig_device(0, "1g.10gb", 2)
 TWO = make.mig_device(0, "2g.20gb", 4)

@@ -7,11 +7,11 @@ import pytest
 from structlog.testing import capture_logs
 
 import make
+from dra_driver.devices.health.course import Ailment, HealthTiming
+from dra_driver.devices.health.record import GpuHealth, HealthFile
+from dra_driver.devices.health.ward import Ward, WardSettings, at_their_places
 from dra_driver.devices.model import Gpu, Inventory, MigMode, SickGpu
 from dra_driver.devices.vitals import GpuEvent, InstanceId, Vitals
-from dra_driver.health.course import Ailment, HealthTiming
-from dra_driver.health.record import GpuHealth, HealthFile
-from dra_driver.health.ward import Ward, WardSettings, at_their_places
 
 WELL = Vitals(recovery_action=0)
 GPUS = tuple(make.gpu(minor, vitals=WELL) for minor in range(4))

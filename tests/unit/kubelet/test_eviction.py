@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dra_driver.errors import StateError, UnavailableError
+from dra_driver.host.ofd_lock import holder_of
 from dra_driver.kubelet.eviction import Eviction
-from dra_driver.mps.lock import holder_of
 
 PAUSED = {"pool": "a", "nvidia.com/dra-driver": "paused-for-driver-upgrade"}
 USUAL = {"pool": "a", "nvidia.com/dra-driver": "true"}

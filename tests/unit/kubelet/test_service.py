@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dra_driver.claims.model import ClaimRef, ClaimUid, PreparedDevice
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PreparedDevice
 from dra_driver.errors import ConflictError
 from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.ops.metrics import Metrics

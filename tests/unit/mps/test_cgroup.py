@@ -10,8 +10,8 @@ import pytest
 
 from dra_driver.errors import DeviceError
 from dra_driver.mps import processes
-from dra_driver.mps.cgroup import GROUP, DaemonGroup
 from dra_driver.mps.domain import Daemon
+from dra_driver.mps.supervisor.cgroup import GROUP, DaemonGroup
 
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 

@@ -8,7 +8,7 @@ from pydantic_settings import CliApp
 
 from dra_driver.cli import COMMANDS
 from dra_driver.errors import SetupError
-from dra_driver.mps.cli import MpsSupervisor, build
+from dra_driver.mps.supervisor.command import MpsSupervisor, build
 
 
 class Parsed(MpsSupervisor):

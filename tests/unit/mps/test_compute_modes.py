@@ -3,8 +3,8 @@
 import pytest
 
 from dra_driver.errors import DeviceError
-from dra_driver.mps.compute_modes import DEFAULT, EXCLUSIVE_PROCESS, ComputeModes
 from dra_driver.mps.domain import DomainId
+from dra_driver.mps.supervisor.compute_modes import DEFAULT, EXCLUSIVE_PROCESS, ComputeModes
 
 ONE, TWO = DomainId("one"), DomainId("two")
 GPU, OTHER = "GPU-1", "GPU-2"

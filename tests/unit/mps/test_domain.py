@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.devices.kinds import DeviceKind
-from dra_driver.envelope import seal
 from dra_driver.errors import StateError, VersionError
+from dra_driver.host.envelope import seal
 from dra_driver.mps.domain import (
     Daemon,
     Domain,

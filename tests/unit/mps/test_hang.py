@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from dra_driver.errors import DeviceError
+from dra_driver.mps.daemon.hang import HangTiming, HangWatch
+from dra_driver.mps.daemon.health import ServerState
+from dra_driver.mps.daemon.probe import Outcome, Place, Server, place_in
 from dra_driver.mps.domain import Daemon, Domain, DomainDevice, DomainId
-from dra_driver.mps.hang import HangTiming, HangWatch
-from dra_driver.mps.health import ServerState
-from dra_driver.mps.probe import Outcome, Place, Server, place_in
 
 INTERVAL, LIMIT, GAP, AGAIN = 600.0, 30.0, 60.0, 5.0
 PID = 41

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from dra_driver.mps.daemon.health import Illness, server_fault, server_states
 from dra_driver.mps.domain import Daemon
-from dra_driver.mps.health import Illness, server_fault, server_states
 
 ONE, OTHER = Daemon(pid=1, start_ticks=1), Daemon(pid=2, start_ticks=2)
 

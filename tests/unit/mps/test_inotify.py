@@ -6,8 +6,8 @@ import resource
 from contextlib import suppress
 from pathlib import Path
 
+from dra_driver.host.inotify import FolderWatch, WatchPool
 from dra_driver.mps.files import delete_file, write_file
-from dra_driver.mps.inotify import FolderWatch, WatchPool
 
 
 def test_a_wait_on_a_folder_ends_with_a_change_or_a_wake(tmp_path: Path) -> None:

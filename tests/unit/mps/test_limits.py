@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from dra_driver.errors import DeviceError
+from dra_driver.mps.daemon.limits import Limits, put_back, read_limits, set_limits
 from dra_driver.mps.domain import Domain, DomainDevice, DomainId
-from dra_driver.mps.limits import Limits, put_back, read_limits, set_limits
 
 ONE, TWO, THREE = "GPU-1", "GPU-2", "GPU-3"
 DOMAIN = Domain(

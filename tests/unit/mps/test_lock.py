@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dra_driver.mps.lock import NamedLock, holder_of
+from dra_driver.host.ofd_lock import NamedLock, holder_of
 
 
 def test_who_holds_the_lock_is_seen_without_taking_it(tmp_path: Path) -> None:

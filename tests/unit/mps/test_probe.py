@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dra_driver.mps.probe import Outcome, Probe
+from dra_driver.mps.daemon.probe import Outcome, Probe
 from worlds.process import eventually
 
 SECONDS = 30.0

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dra_driver.errors import DeviceError, TransientError, VersionError
+from dra_driver.host.ofd_lock import NamedLock
 from dra_driver.mps.domain import (
     Domain,
     DomainDevice,
@@ -23,7 +24,6 @@ from dra_driver.mps.domain import (
     shared_domain,
 )
 from dra_driver.mps.files import MpsFiles
-from dra_driver.mps.lock import NamedLock
 from dra_driver.mps.requests import DomainRequests
 
 DOMAIN = Domain(id=DomainId("claim"), devices=(DomainDevice(uuid="GPU-1"),))

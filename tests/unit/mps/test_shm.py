@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.mps import shm
-from dra_driver.mps.shm import ShmPruner
+from dra_driver.mps.daemon import shm
+from dra_driver.mps.daemon.shm import ShmPruner
 
 FIRST, SECOND = frozenset({"first"}), frozenset({"second"})
 BOTH = FIRST | SECOND

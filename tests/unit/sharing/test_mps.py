@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import make
-from dra_driver.claims.record import decode, encode
+from dra_driver.claims.model.record import decode, encode
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.model import Gpu
 from dra_driver.errors import ConfigError, StateError

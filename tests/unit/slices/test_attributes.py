@@ -5,8 +5,8 @@ from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Fabric, Inventory, NvLink
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices.consumable import Consumable
+from dra_driver.slices.offer.shares import NO_SHARES, ShareOffer
 from dra_driver.slices.project import projection
-from dra_driver.slices.share_offer import NO_SHARES, ShareOffer
 
 CLUSTER = "9f0b1d1e-36b1-4ad2-8b4e-5b5ad8f6c001"
 MOST = 32

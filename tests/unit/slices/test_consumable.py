@@ -11,9 +11,9 @@ from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.slices.consumable import Consumable, ConsumableMode, consumable
-from dra_driver.slices.mig_offer import Held, MigOffer, MigSource
+from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import Projection, projection
-from dra_driver.slices.share_offer import ShareOffer
 from resource_nvidia_com.quantity import Quantity
 
 GIB, MIB = 1024**3, 1024**2

@@ -10,9 +10,9 @@ from dra_driver.devices.model import MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.errors import UnavailableError
 from dra_driver.slices.memory_counters import MemoryCounters, with_memory_counters
-from dra_driver.slices.mig_offer import MigOffer, MigSource
+from dra_driver.slices.offer.mig import MigOffer, MigSource
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import Projection, projection
-from dra_driver.slices.share_offer import ShareOffer
 
 EXISTING = MigOffer(source=MigSource.EXISTING, why="a setting")
 T4 = make.gpu(0, memory_bytes=15 * 1024**3)

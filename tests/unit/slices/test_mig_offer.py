@@ -6,7 +6,7 @@ import pytest
 
 import make
 from dra_driver.devices.model import Gpu, MigMode
-from dra_driver.slices.mig_offer import MIG_MANAGER_LABEL, MigOffer, MigSettings, MigSource
+from dra_driver.slices.offer.mig import MIG_MANAGER_LABEL, MigOffer, MigSettings, MigSource
 from dra_driver.slices.project import Projection, projection
 
 LABELLED = {MIG_MANAGER_LABEL: "all-1g.10gb"}

@@ -4,8 +4,8 @@ import pytest
 
 import make
 import packing
+from dra_driver.devices.mig.partitions import partitions
 from dra_driver.devices.model import Gpu, MigMode
-from dra_driver.devices.partitions import partitions
 from dra_driver.slices.order import (
     GpuOrder,
     in_fill_order,

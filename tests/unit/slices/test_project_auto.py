@@ -8,9 +8,9 @@ import make
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import BareInstance, Gpu, GpuUuid, MigDevice, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
-from dra_driver.slices.mig_offer import Held, MigOffer, MigSource
+from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.project import Projection, projection
-from dra_driver.slices.share_offer import ShareOffer
 
 PARTITIONS = 25
 """MIG devices that could be made on an empty H100."""

@@ -8,8 +8,8 @@ import pytest
 
 import make
 from apiserver.rules import check_slice
+from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import BareInstance, Gpu, MigMode, Refusal
-from dra_driver.devices.partitions import partition_named
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import Projection, projection
 

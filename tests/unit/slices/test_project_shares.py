@@ -8,10 +8,10 @@ import make
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid, MigDevice, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
-from dra_driver.slices.mig_offer import MigOffer, MigSource
+from dra_driver.slices.offer.mig import MigOffer, MigSource
+from dra_driver.slices.offer.shares import ShareOffer, SharePlacement
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import Projection, projection
-from dra_driver.slices.share_offer import ShareOffer, SharePlacement
 from resource_nvidia_com.quantity import quantity_bytes
 
 TEN = Division(count=10, strategy=ShareStrategy.MPS, served_as="nvidia.com/gpu", combines=False)

@@ -3,16 +3,16 @@
 import pytest
 
 import make
+from dra_driver.devices.health import tables
+from dra_driver.devices.health.course import Ailment, Ailments
+from dra_driver.devices.health.findings import Finding, Severity
 from dra_driver.devices.kinds import GpuPart, NodeDevice
 from dra_driver.devices.model import Gpu, MigMode
 from dra_driver.devices.shares import Division, ShareStrategy
 from dra_driver.devices.vitals import InstanceId
-from dra_driver.health import tables
-from dra_driver.health.course import Ailment, Ailments
-from dra_driver.health.findings import Finding, Severity
+from dra_driver.slices.offer.shares import ShareOffer
 from dra_driver.slices.pool import build_slices
 from dra_driver.slices.project import Projection, projection
-from dra_driver.slices.share_offer import ShareOffer
 from dra_driver.slices.taints import (
     DEFAULT_EFFECTS,
     MOST_TAINTS,

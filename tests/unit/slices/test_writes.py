@@ -5,7 +5,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from dra_driver.slices.pool import DesiredPool, build_slices
-from dra_driver.slices.writes import Create, Delete, Owner, Settled, Update, Write, writes_for
+from dra_driver.slices.publish.writes import (
+    Create,
+    Delete,
+    Owner,
+    Settled,
+    Update,
+    Write,
+    writes_for,
+)
 
 OWNER = Owner(name="n1", uid="node-uid")
 TAINT = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}

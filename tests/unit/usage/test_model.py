@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import make
-from dra_driver.claims.devices import RecordedMig, RecordedPartition
-from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerGroup, ConsumerPod
-from dra_driver.claims.record import ClaimRecord, RecordState
+from dra_driver.admin.status.usage_view import Selected, document, lines
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerGroup, ConsumerPod
+from dra_driver.claims.model.devices import RecordedMig, RecordedPartition
+from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.devices.kinds import DeviceKind
 from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad, ProcessKind
 from dra_driver.devices.model import GpuUuid
@@ -16,7 +17,6 @@ from dra_driver.usage.model import Daemon, DeviceUse, GpuUse, Known, Process, Us
 from dra_driver.usage.node import NodeUse
 from dra_driver.usage.processes import SeenProcess
 from dra_driver.usage.series import series
-from dra_driver.usage.view import Selected, document, lines
 
 GIB = 1 << 30
 GPU = make.gpu(0)

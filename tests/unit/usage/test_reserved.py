@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import make
-from dra_driver.claims.model import ClaimRef, ClaimUid, ConsumerPod
-from dra_driver.claims.record import ClaimRecord, RecordState
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ConsumerPod
+from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.errors import ApiError, DriverError, NotFoundError, UnavailableError
 from dra_driver.usage.reserved import ReservedPods, ReservedTiming
 

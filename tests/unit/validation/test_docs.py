@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from bad_configs import VERSION
-from dra_driver.validation.findings import check_manifest
+from dra_driver.admin.validate.findings import check_manifest
 from resource_nvidia_com.decode import MODELS, decode
 from resource_nvidia_com.problems import fields_at, inner_model
 

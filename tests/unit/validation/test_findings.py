@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from bad_configs import BAD_CONFIGS, BadConfig
-from dra_driver.validation.findings import check_manifest
+from dra_driver.admin.validate.findings import check_manifest
 
 TEMPLATE = """\
 apiVersion: v1

@@ -6,10 +6,10 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from dra_driver.admin.admission.cel import checks, literal
+from dra_driver.admin.admission.generate import POLICY, SCHEMAS, generated
+from dra_driver.admin.admission.policy import policy_checks
 from dra_driver.devices.names import DRIVER_NAME
-from dra_driver.validation.cel import checks, literal
-from dra_driver.validation.generate import POLICY, SCHEMAS, generated
-from dra_driver.validation.policy import policy_checks
 from resource_nvidia_com.decode import MODELS
 from resource_nvidia_com.problems import fields_at, inner_model
 from resource_nvidia_com.rules import Checked, WholeNumber

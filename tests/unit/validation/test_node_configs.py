@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dra_driver.validation.findings import Finding, check_manifest
+from dra_driver.admin.validate.findings import Finding, check_manifest
 
 ALONE = """\
 version: v1

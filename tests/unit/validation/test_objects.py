@@ -3,8 +3,8 @@
 import pytest
 
 from bad_objects import BAD_OBJECTS, GOOD, BadObject
-from dra_driver.validation.findings import check_manifest
-from dra_driver.validation.near_misses import is_near_miss
+from dra_driver.admin.validate.findings import check_manifest
+from dra_driver.admin.validate.near_misses import is_near_miss
 
 
 @pytest.mark.parametrize("bad", BAD_OBJECTS, ids=lambda bad: str(bad.name))

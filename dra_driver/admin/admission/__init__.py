@@ -1,0 +1,1 @@
+"""Admission policies in CEL, generated from the rules of the config models."""

@@ -1,0 +1,347 @@
+"""`dra-driver bench`: measures how strategies serve a work, here or on a cluster, and reports it.
+
+In: settings. Out: progress on stderr, a table on stdout, and three files: NAME.json with all that
+was measured, NAME.html and NAME.png to look at. Exit status: 0 done, 1 a case failed or nothing was
+measured, 2 the command line is wrong, 130 interrupted. Simulated GPUs give no results, and that is
+no failure.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import CliPositionalArg, SettingsConfigDict
+
+from dra_driver.admin.bench.model import Card, Case, Report, Sweep, read_report, write_report
+from dra_driver.admin.bench.pods.manifests import Place
+from dra_driver.admin.bench.pods.offer import Offer
+from dra_driver.admin.bench.pods.runner import PodRunner
+from dra_driver.admin.bench.processes import ProcessRunner
+from dra_driver.admin.bench.report import page, plot
+from dra_driver.admin.bench.report.sweep import judged, steps
+from dra_driver.admin.bench.report.view import as_text, containers_as_text
+from dra_driver.admin.bench.session import Runner, run_all
+from dra_driver.admin.bench.stopping import Stop, stoppable
+from dra_driver.admin.bench.strategies import ALONE, PROFILE, Sharing, Strategy, of_mig, usual
+from dra_driver.admin.bench.tenant.card import CardDoor
+from dra_driver.admin.bench.works import Work, WorkKind
+from dra_driver.common_settings import CommandSettings
+from dra_driver.errors import SetupError, StateError
+from dra_driver.kube.connect import connect
+
+_INTERRUPTED = 130
+
+Tenants = Annotated[int, Field(ge=1, le=64)]
+Shared = Literal[
+    "time-slicing", "mps", "mps-limits", "shares", "mig", "mig-time-slicing", "mig-mps"
+]
+"""Of the enumerations pydantic-settings would want the names, in capitals."""
+
+
+class Bench(CommandSettings):
+    """Measure which sharing strategy serves a work best, on your own GPUs.
+
+    `processes` runs it on this machine, and changes no setting of a GPU; `pods` on a cluster, with
+    claims, in a namespace that is deleted afterwards; `report` draws reports that are there.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="bench_",
+        cli_prog_name="dra-driver bench",
+        cli_shortcuts={"output": "o"},
+    )
+
+    where: CliPositionalArg[Literal["processes", "pods", "report"]] = Field(
+        description="What to do."
+    )
+    output: Path = Field(Path("bench"), description="Name of the files, without .json and so on.")
+    reports: list[Path] = Field(
+        [], description="For `report`: JSON files, which are drawn below each other."
+    )
+
+    # The work
+    work: Literal["compute", "bandwidth", "inference", "memory", "command"] = Field(
+        "inference", description="What bounds the work."
+    )
+    command: str = Field("", description="A command of your own; the work is `command` then.")
+    seconds: float = Field(20.0, gt=0, le=86400, description="How long tenants work.")
+    warm_up: float = Field(
+        2.0, ge=0, le=3600, description="Seconds of work right before that, together."
+    )
+    memory_mib: int | None = Field(
+        None,
+        ge=0,
+        description="GPU memory of the works `bandwidth` (768 if not set) and `memory` (all that "
+        "there is).",
+    )
+    rate: float = Field(20.0, gt=0, le=100_000, description="Requests a second, for each tenant.")
+    layers: int = Field(24, gt=0, le=10_000, description="Matrix products of a request.")
+    width: int = Field(1024, ge=16, le=16384, multiple_of=16, description="Width of a matrix.")
+    intensity: int = Field(
+        16384, gt=0, le=1 << 30, description="Multiply-adds of a thread in a step of `compute`."
+    )
+    seed: int = Field(1, description="Of the moments at which requests arrive.")
+
+    # The strategies
+    tenants: list[Tenants] = Field([2, 4, 8], description="How many work at the same time.")
+    strategies: list[Shared] = Field(
+        [], description="Only these, and `alone`; empty for all that there are."
+    )
+    mig_profiles: list[Annotated[str, Field(pattern=f"^{PROFILE}$")]] = Field(
+        [],
+        description="MIG profiles; empty for the smallest, and the largest that fits twice.",
+    )
+    sweep: Literal["", "threads", "memory", "replicas", "time-slices", "mig"] = Field(
+        "", description="Step through a setting instead, for the smallest share that is enough."
+    )
+    goal_ms: float = Field(
+        100.0, gt=0, description="For a sweep: the most that a 99th percentile of latency may be."
+    )
+    patience: float = Field(
+        300.0, gt=0, description="Seconds for tenants to be ready, and to end after their time."
+    )
+
+    # As processes
+    gpu: str = Field("0", description="The GPU of this machine, by index or UUID.")
+    nvidia_driver_root: Path = Field(
+        Path("/"), description="Where the NVIDIA driver is, on this machine."
+    )
+
+    # As pods
+    image: str = Field("", description="Image of the pods: with Python and `dra-driver[bench]`.")
+    command_image: str = Field("", description="Image for the command, if it is another.")
+    node: str = Field("", description="The node; empty for any.")
+    shares: str = Field("", description="Resource name of shares, such as nvidia.com/gpu.")
+    kubeconfig: Path | None = Field(
+        None,
+        description="Kubeconfig file; without one, those of KUBECONFIG, ~/.kube/config, or the "
+        "pod's service account.",
+    )
+    context: str = Field("", description="Context of the kubeconfig.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Bench":
+        if self.where == "report" and not self.reports:
+            raise ValueError("name what is to be drawn: --reports bench.json")
+        if self.where == "pods" and not self.image:
+            raise ValueError(
+                "name an image that has Python and dra-driver[bench] by --image; docs/choosing.md"
+                " says how to make one"
+            )
+        if self.work == "command" and not self.command:
+            raise ValueError("name your command: --command 'python3 work.py'")
+        if self.sweep and self.strategies:
+            raise ValueError("a sweep has strategies of its own: leave out --strategies")
+        if not self.tenants:
+            raise ValueError("name at least one number of --tenants")
+        try:
+            self._work()
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+        except ValueError as error:
+            raise ValueError(f"the command cannot be read: {error}") from error
+        if self.sweep == "mig" and self.where != "pods":
+            raise ValueError("a sweep over MIG devices needs a cluster: use `bench pods`")
+        return self
+
+    def cli_cmd(self) -> None:
+        """Do it. Ends the process with a status of its own where that is not 0."""
+        _check_place(self.output)
+        if self.where == "report":
+            _draw([read_report(path) for path in self.reports], self.output)
+            return
+        with stoppable(_say) as stop:
+            report = self._pods(stop) if self.where == "pods" else self._processes(stop)
+        if report is None:
+            _say("interrupted before anything was measured: there is no report")
+            raise SystemExit(_INTERRUPTED)
+        _draw([report], self.output)
+        if status := _status(report):
+            raise SystemExit(status)
+
+    def _processes(self, stop: Stop) -> Report | None:
+        root = self.nvidia_driver_root
+        door = CardDoor(root, self.gpu)
+        try:
+            runner = ProcessRunner(door, root, patience=self.patience, stop=stop)
+            return self._run(runner, door.card(), Offer(), stop)
+        finally:
+            door.close()
+
+    def _pods(self, stop: Stop) -> Report | None:
+        place = Place(
+            image=self.image, node=self.node, shares=self.shares, patience=2 * self.patience
+        )
+        with ExitStack() as stack:
+            client = connect(self.kubeconfig, self.context, environment=os.environ)
+            stack.callback(client.close)
+            runner = PodRunner(
+                client,
+                place,
+                _say,
+                command_image=self.command_image,
+                patience=self.patience,
+                stop=stop,
+            )
+            try:
+                stack.enter_context(runner)
+                _say(f"namespace {runner.namespace}; looking at the card")
+                card = runner.probe()
+            except KeyboardInterrupt:
+                return None
+            return self._run(runner, card, runner.offer, stop)
+
+    def _run(self, runner: Runner, card: Card, offer: Offer, stop: Stop) -> Report | None:
+        work = self._work()
+        if self.sweep:
+            most = max(self.tenants)
+            swept = steps(
+                self.sweep, memory_mib=card.memory_mib, most=most, profiles=offer.profiles
+            )
+            wanted = (ALONE, *swept)
+        else:
+            wanted = self._strategies(card, offer)
+
+        def report(cases: Sequence[Case], *, interrupted: bool) -> Report:
+            return Report(
+                made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                where="pods" if self.where == "pods" else "processes",
+                dra_driver=version("dra-driver"),
+                work=work,
+                card=card,
+                cases=tuple(cases),
+                sweep=self._judged(cases, card, offer, interrupted=interrupted),
+                interrupted=interrupted,
+            )
+
+        def keep(cases: Sequence[Case], *, interrupted: bool = True) -> None:
+            path = _beside(self.output, "json")
+            try:
+                write_report(report(cases, interrupted=interrupted), path)
+            except StateError as error:  # what was measured is shown all the same
+                _say(str(error))
+
+        cases, interrupted = run_all(runner, wanted, work, say=_say, stop=stop, keep=keep)
+        if interrupted and not cases:
+            return None
+        keep(cases, interrupted=interrupted)
+        return report(cases, interrupted=interrupted)
+
+    def _judged(
+        self, cases: Sequence[Case], card: Card, offer: Offer, *, interrupted: bool
+    ) -> Sweep | None:
+        if not self.sweep or card.is_simulated:
+            return None
+        stepped = [
+            case
+            for case in cases
+            if case.strategy != ALONE and case.state in ("measured", "failed")
+        ]
+        return judged(
+            self.sweep,
+            stepped,
+            self.goal_ms,
+            memory_mib=card.memory_mib,
+            profiles=offer.profiles,
+            interrupted=interrupted,
+        )
+
+    def _work(self) -> Work:
+        kind = WorkKind.COMMAND if self.command else WorkKind(self.work)
+        usual_mib = 0 if kind is WorkKind.MEMORY else 768
+        return Work(
+            kind=kind,
+            seconds=self.seconds,
+            warm_up=self.warm_up,
+            memory_mib=usual_mib if self.memory_mib is None else self.memory_mib,
+            rate=self.rate,
+            layers=self.layers,
+            width=self.width,
+            intensity=self.intensity,
+            seed=self.seed,
+            command=tuple(shlex.split(self.command)),
+        )
+
+    def _strategies(self, card: Card, offer: Offer) -> tuple[Strategy, ...]:
+        found = list(usual(self.tenants, card.memory_mib))
+        if self.where == "pods":
+            found += [
+                Strategy(sharing=Sharing.SHARES, tenants=number)
+                for number in dict.fromkeys(self.tenants)
+                if offer.shares or "shares" in self.strategies
+            ]
+            for profile in self.mig_profiles or offer.usual_profiles():
+                fit = offer.profiles.get(profile, 1)
+                found += of_mig(profile, fit=fit, tenants=self.tenants[:1], with_layers=True)
+        wanted = {Sharing(one) for one in self.strategies}
+        chosen = [one for one in found if not wanted or one.sharing in {ALONE.sharing, *wanted}]
+        if missing := wanted - {one.sharing for one in chosen}:
+            what = ", ".join(sorted(missing))
+            why = "only pods have these: use `bench pods`"
+            if self.where == "pods":
+                why = "no MIG devices are published"
+            raise SetupError(f"there is no strategy {what} here: {why}")
+        return tuple(chosen)
+
+
+def _beside(output: Path, suffix: str) -> Path:
+    return output.with_name(f"{output.name}.{suffix}")
+
+
+def _check_place(output: Path) -> None:
+    """See that files can be written there, before hours are spent on what is in them.
+
+    Raises:
+        SetupError: they cannot.
+    """
+    folder = output.parent
+    if not output.name:
+        raise SetupError(f"{output} is a folder; name the files too: --output {output / 'bench'}")
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise SetupError(f"nothing can be written to {folder}: name another place by --output")
+
+
+def _draw(reports: list[Report], output: Path) -> None:
+    """Write the page and the pictures (NAME.png, then NAME-2.png), and print the tables anyway.
+
+    Raises:
+        StateError: a file cannot be written.
+    """
+    files = {_beside(output, "html"): page.page(reports, plot.svg).encode()}
+    for number, report in enumerate(reports, start=1):
+        if not report.card.is_simulated:
+            name = output.name if number == 1 else f"{output.name}-{number}"
+            files[output.with_name(f"{name}.png")] = plot.png(report)
+    failure = None
+    for path, content in files.items():
+        try:
+            path.write_bytes(content)
+        except OSError as error:
+            failure = failure or StateError(f"{path} cannot be written: {error.strerror}")
+    sys.stdout.write("\n".join(as_text(report) for report in reports) + containers_as_text(reports))
+    sys.stdout.flush()
+    if failure is not None:
+        raise failure
+    _say(f"written: {', '.join(map(str, files))}")
+
+
+def _status(report: Report) -> int:
+    if report.interrupted:
+        return _INTERRUPTED
+    states = {case.state for case in report.cases}
+    if "failed" in states:
+        return 1
+    return 0 if states & {"measured", "passed"} else 1
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):  # the terminal may be gone, and the run is worth more
+        sys.stderr.write(f"bench: {text}\n")
+        sys.stderr.flush()

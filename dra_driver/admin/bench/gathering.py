@@ -1,0 +1,146 @@
+"""What tenants said, put together: a case with its results, or why it has none. Pure.
+
+In: for each tenant what it said, and whether the GPU is simulated. Out: a `Case`. Both runners end
+here, so a process and a pod are judged by the same rules. A tenant that says it has worked on a GPU
+that is simulated is not believed.
+"""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from dra_driver.admin.bench import lines
+from dra_driver.admin.bench.listening import Listener
+from dra_driver.admin.bench.model import Case, Result, Tenant, Usage
+from dra_driver.admin.bench.strategies import Strategy
+
+_LATE = "it was not ready in time"
+_ENDLESS = "it was ready, and had not ended long after its time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """What one tenant said.
+
+    `exit_status` is None while it runs, or where nobody knows; negative for a signal. `words` are
+    the last that it wrote elsewhere.
+    """
+
+    ready: lines.Ready | None = None
+    done: lines.Done | None = None
+    failed: lines.Failed | None = None
+    launch_seconds: float | None = None
+    exit_status: int | None = None
+    words: str = ""
+
+    @classmethod
+    def of(cls, one: Listener) -> Self:
+        """Return what a process said."""
+        return cls(
+            ready=one.ready,
+            done=one.done,
+            failed=one.failed,
+            launch_seconds=one.ready_after,
+            exit_status=one.exit_status,
+            words=one.last_words,
+        )
+
+
+def case_of(
+    strategy: Strategy,
+    gathered: Sequence[Gathered],
+    *,
+    seen: tuple[str, ...] = (),
+    is_simulated: bool,
+) -> Case:
+    """Return the case."""
+    if is_simulated or any(one.ready and one.ready.is_simulated for one in gathered):
+        missing = [one for one in gathered if one.done is None]
+        if missing:
+            return failed(strategy, _why(missing[0]), seen=seen)
+        return Case(strategy=strategy, state="passed", seen=seen)
+    tenants = tuple(_tenant(number, one) for number, one in enumerate(gathered))
+    usage = next((one.done.usage for one in gathered if one.done and one.done.usage), None)
+    if not any(one.result for one in tenants):
+        return Case(
+            strategy=strategy,
+            state="failed",
+            reason=tenants[0].failure,
+            tenants=tenants,
+            seen=seen,
+        )
+    return Case(strategy=strategy, state="measured", tenants=tenants, usage=usage, seen=seen)
+
+
+def case_of_commands(
+    strategy: Strategy,
+    tenants: tuple[Tenant, ...],
+    *,
+    usage: Usage | None = None,
+    seen: tuple[str, ...] = (),
+    is_simulated: bool,
+) -> Case:
+    """Return the case of a command of the user's own."""
+    failures = [one.failure for one in tenants if one.result is None]
+    if failures and (is_simulated or len(failures) == len(tenants)):
+        reason = f"the command did not end well: {failures[0]}"
+        kept = () if is_simulated else tenants
+        return Case(strategy=strategy, state="failed", reason=reason, tenants=kept, seen=seen)
+    if is_simulated:
+        return Case(strategy=strategy, state="passed", seen=seen)
+    return Case(strategy=strategy, state="measured", tenants=tenants, usage=usage, seen=seen)
+
+
+def failed(strategy: Strategy, reason: str, *, seen: tuple[str, ...] = ()) -> Case:
+    """Return a case that could not be run."""
+    return Case(strategy=strategy, state="failed", reason=reason, seen=seen)
+
+
+def skipped(strategy: Strategy, reason: str) -> Case:
+    """Return a case that was not tried."""
+    return Case(strategy=strategy, state="skipped", reason=reason)
+
+
+def _tenant(number: int, one: Gathered) -> Tenant:
+    done, ready = one.done, one.ready
+    if done is None or ready is None or done.steps is None:
+        return Tenant(number=number, failure=_why(one))
+    return Tenant(
+        number=number,
+        result=Result(
+            throughput=done.units / done.seconds if done.seconds else 0.0,
+            unit=done.unit,
+            seconds=done.seconds,
+            latency=done.latency,
+            late_seconds=done.late_seconds,
+            context_seconds=ready.context_seconds,
+            launch_seconds=one.launch_seconds,
+            memory_mib=ready.memory_mib,
+            memory_refused_mib=ready.refused_mib,
+        ),
+    )
+
+
+def how_it_ended(status: int, words: str = "") -> str:
+    """Say with which exit status a process ended, or by which signal, and its last words."""
+    how = f"its exit status was {status}"
+    if status < 0:
+        how = f"it was killed by {_signal_name(-status)}"
+    return f"{how}: {words}" if words else how
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _why(one: Gathered) -> str:
+    if one.failed is not None:
+        return one.failed.reason
+    if one.exit_status is not None:
+        return how_it_ended(one.exit_status, one.words)
+    state = _LATE if one.ready is None else _ENDLESS
+    return f"{state}: {one.words}" if one.words else state

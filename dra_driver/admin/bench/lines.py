@@ -1,0 +1,124 @@
+"""What tenants say to their runner: one line of JSON on stdout for each thing.
+
+In: what a tenant has to say, or lines that it wrote. Out: lines, or values. Whatever else a program
+or a library prints is passed over; a line of ours that is not as it should be is an error, not a
+figure. A pod's log has the same lines.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from dra_driver.admin.bench.model import Amount, Card, Count, Latency, Strict, Usage
+from dra_driver.admin.bench.works import Work
+from dra_driver.errors import DeviceError
+
+MARK = '{"bench":1,'
+"""Every line of ours begins so."""
+
+_LONGEST = 1 << 20
+
+
+class _Line(Strict):
+    bench: Literal[1] = 1
+
+
+class Ready(_Line):
+    """The tenant can begin: its context, kernels and memory are there.
+
+    `at` and all other moments are in seconds since 1970, by the clock of its machine. `mps` is the
+    pipe folder of the MPS daemon whose client it is to be; empty for none.
+    """
+
+    event: Literal["ready"] = "ready"
+    at: Amount
+    card: Card | None = None
+    is_simulated: bool = False
+    mps: str = ""
+    thread_percentage: str = ""
+    multiprocessors: Count | None = None
+    seen_memory_mib: Count | None = None
+    context_seconds: Amount | None = None
+    memory_mib: Count | None = None
+    refused_mib: Count | None = None
+
+
+class Waiting(_Line):
+    """The tenant lives and waits for the beginning."""
+
+    event: Literal["waiting"] = "waiting"
+    at: Amount
+
+
+class Done(_Line):
+    """The tenant has worked. Without `steps` its GPU is simulated, and there is no result."""
+
+    event: Literal["done"] = "done"
+    began: Amount
+    seconds: Amount
+    late_seconds: Amount = 0.0
+    steps: Count | None = None
+    units: Amount = 0.0
+    unit: str = ""
+    latency: Latency | None = None
+    usage: Usage | None = None
+
+
+class Failed(_Line):
+    """The tenant could not go on."""
+
+    event: Literal["failed"] = "failed"
+    reason: str
+    refused: bool = False
+
+
+Said = Ready | Waiting | Done | Failed
+
+_SAID: TypeAdapter[Said] = TypeAdapter(Annotated[Said, Field(discriminator="event")])
+
+
+class Spec(Strict):
+    """What a tenant is told when it is started.
+
+    Attributes:
+        number: which of the tenants it is; 0 is the first.
+        start: the file that will hold the moment at which all begin.
+        patience: seconds that it waits for that.
+        driver_root: where the NVIDIA driver's libraries are.
+        gpu: its UUID, where NVML shows this process other GPUs too; else the first.
+        watches: whether it asks NVML for the card's usage while it works.
+    """
+
+    number: Count
+    work: Work
+    start: str
+    patience: Amount = 600.0
+    driver_root: str = "/"
+    gpu: str = "0"
+    watches: bool = False
+
+
+def line(said: Said) -> str:
+    """Return what a tenant says as a line without its end."""
+    text = said.model_dump_json(exclude_none=True)
+    if not text.startswith(MARK):
+        raise AssertionError(text)
+    return text
+
+
+def heard(text: str) -> Said | None:
+    """Return what a line says; None for a line of somebody else's.
+
+    Raises:
+        DeviceError: it begins as one of ours and is none.
+    """
+    if not text.startswith(MARK):
+        return None
+    try:
+        return _SAID.validate_json(text[:_LONGEST])
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise DeviceError(
+            f"a tenant said what this version does not understand ({fault['msg']}): is its image"
+            " of another version?"
+        ) from error

@@ -1,0 +1,216 @@
+"""A report of measurements as a file: strict, with a version, and the same for every runner.
+
+In: what a run found, or the JSON of one. Out: frozen values, or JSON. Rules: a field that is not
+known, a number that is none and a version of another time are refused; and whoever says that its
+GPUs are simulated has no results, since no GPU did any work. Ratios are computed from these values
+(admin/bench/report/figures.py) and are no part of them.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dra_driver.admin.bench.strategies import Strategy
+from dra_driver.admin.bench.works import Work
+from dra_driver.errors import StateError
+from dra_driver.host.files import temporary_of
+
+VERSION: Literal[1] = 1
+_MOST_BYTES = 64 << 20
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+Percent = Annotated[float, Field(ge=0, le=100)]
+
+
+class Strict(BaseModel):
+    """What is read as it stands or not at all."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Card(Strict):
+    """The device that did the work. What it does not say is None; clocks in MHz."""
+
+    name: str
+    uuid: str
+    driver_version: str
+    memory_mib: Count | None
+    sm_clock_mhz: Count | None = None
+    most_sm_clock_mhz: Count | None = None
+    memory_clock_mhz: Count | None = None
+    power_limit_watts: Amount | None = None
+    compute_mode: str = ""
+    is_simulated: bool = False
+
+
+class Latency(Strict):
+    """From a request's arrival to its end, in milliseconds.
+
+    A request that had not ended with its tenant counts with the time it had waited by then.
+    """
+
+    p50_ms: Amount
+    p99_ms: Amount
+    count: Count
+    unfinished: Count = 0
+
+
+class Usage(Strict):
+    """What NVML says of the whole card during the work; None for what it does not say.
+
+    `sm_percent` is the share of time in which any kernel ran, `memory_percent` that in which memory
+    was read or written: neither says how much of the SMs or of the bandwidth was used.
+    """
+
+    sm_percent: Percent | None = None
+    memory_percent: Percent | None = None
+    memory_used_mib: Count | None = None
+    energy_joules: Amount | None = None
+    sm_clock_mhz: Count | None = None
+    samples: Count = 0
+
+
+class Result(Strict):
+    """What one tenant did, from the moment at which all began.
+
+    Attributes:
+        throughput: units of work in a second.
+        seconds: from its beginning to its end.
+        late_seconds: how long after the moment at which all were to begin it did.
+        context_seconds: what the making of its CUDA context took.
+        launch_seconds: from its start, as a process or pod, until it was ready to work.
+        memory_mib: GPU memory that it had.
+        memory_refused_mib: what it asked for and did not get; None if nothing was refused.
+        exit_status: of a command of the user's own.
+    """
+
+    throughput: Amount
+    unit: str
+    seconds: Amount
+    latency: Latency | None = None
+    late_seconds: Amount = 0.0
+    context_seconds: Amount | None = None
+    launch_seconds: Amount | None = None
+    memory_mib: Count | None = None
+    memory_refused_mib: Count | None = None
+    exit_status: int | None = None
+
+
+class Tenant(Strict):
+    """One of those that worked at the same time: a result, or why there is none."""
+
+    number: Count
+    result: Result | None = None
+    failure: str = ""
+
+
+class Case(Strict):
+    """One strategy with its tenants.
+
+    `measured`: there are results. `passed`: all ran, on simulated GPUs, which do no work.
+    `skipped`: it was not tried. `failed`: it was, and there are no results. `reason` says why.
+    """
+
+    strategy: Strategy
+    state: Literal["measured", "passed", "skipped", "failed"]
+    reason: str = ""
+    tenants: tuple[Tenant, ...] = ()
+    usage: Usage | None = None
+    seen: tuple[str, ...] = ()
+    """What was found of the strategy while it ran, such as the limits that an MPS daemon has."""
+
+    @model_validator(mode="after")
+    def _results_where_measured(self) -> Self:
+        has_results = any(one.result for one in self.tenants)
+        if has_results != (self.state == "measured"):
+            raise ValueError(f"a case that is {self.state} has results: {has_results}")
+        if has_results and len(self.tenants) != self.strategy.tenants:
+            raise ValueError(
+                f"{len(self.tenants)} tenants are told of, and the strategy has"
+                f" {self.strategy.tenants}"
+            )
+        if self.state in ("skipped", "failed") and not self.reason:
+            raise ValueError(f"a case that is {self.state} says no reason")
+        return self
+
+
+class Step(Strict):
+    """One step of a sweep: how large the share was, in percent, and whether it held the goal."""
+
+    strategy: Strategy
+    share_percent: Percent
+    worst_ms: Amount | None
+    holds: bool
+
+
+class Sweep(Strict):
+    """Steps from the smallest share to the largest, and the smallest one that holds the goal."""
+
+    over: str
+    goal_ms: Amount
+    steps: tuple[Step, ...]
+    chosen: Strategy | None = None
+    claim: str = ""
+    share_config: str = ""
+    note: str = ""
+
+
+class Report(Strict):
+    """All of one run."""
+
+    version: Literal[1] = VERSION
+    made_at: str
+    where: Literal["processes", "pods"]
+    dra_driver: str
+    work: Work
+    card: Card
+    cases: tuple[Case, ...]
+    sweep: Sweep | None = None
+    interrupted: bool = False
+
+    @model_validator(mode="after")
+    def _nothing_of_simulated_gpus(self) -> Self:
+        measured = [case for case in self.cases if case.state == "measured"]
+        if self.card.is_simulated and (measured or self.sweep):
+            raise ValueError("simulated GPUs do no work, so there are no results of theirs")
+        return self
+
+
+def write_report(report: Report, path: Path) -> None:
+    """Write a report as JSON; it is there whole, or what was there before stays.
+
+    Raises:
+        StateError: the file cannot be written.
+    """
+    try:
+        new = temporary_of(path)
+        new.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        new.replace(path)
+    except OSError as error:
+        raise StateError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def read_report(path: Path) -> Report:
+    """Read a report.
+
+    Raises:
+        StateError: it cannot be read, or is no report of this version.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise StateError(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > _MOST_BYTES:
+        raise StateError(f"{path} is larger than {_MOST_BYTES >> 20} MiB: it is no report")
+    try:
+        return Report.model_validate_json(content)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in fault["loc"]) or "the file"
+        raise StateError(
+            f"{path} is no report of version {VERSION}: {where}: {fault['msg']}; make it anew with"
+            " `dra-driver bench`"
+        ) from error

@@ -1,0 +1,1 @@
+"""Tenants as pods of a cluster."""

@@ -1,0 +1,198 @@
+"""A case as objects of the API: a namespace, claims, and pods that use them. Pure.
+
+In: a strategy, an image, what a tenant is told. Out: dicts, as the API takes them. Tenants of a
+shared device name one claim; those that have a device each have a request each, of one claim too,
+so that their devices are of one GPU. A pod learns when to begin from an annotation of its own,
+which the kubelet shows it as a file: it needs no token, no network and no right for that.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dra_driver.admin.bench import lines
+from dra_driver.admin.bench.strategies import OF_MIG, UNDER_MPS, Sharing, Strategy
+from dra_driver.admin.bench.works import Work, WorkKind
+from dra_driver.cdi.driver_edits import HOOKLESS_LIBRARIES
+from dra_driver.claims.report.claim_status import stored_entries, understood
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.fields import objects
+
+JsonObject = dict[str, object]
+
+LABEL = "bench.resource.nvidia.com/run"
+START = "bench.resource.nvidia.com/start"
+CLAIM = "work"
+TENANT = "tenant"
+_FOLDER = "/bench"
+_LIBRARIES = f"/usr/local/nvidia/lib:{HOOKLESS_LIBRARIES}"
+"""Where images of CUDA look too: a plain one would not find libcuda on a node without CDI hooks."""
+
+_TOLERATIONS = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+"""Of the taint that keeps pods without GPUs off many clusters' GPU nodes."""
+
+_API = "resource.nvidia.com/v1beta1"
+_MIG_CLASS = "mig.nvidia.com"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What all pods of a run have: image, node, and the resource name of shares."""
+
+    image: str
+    node: str = ""
+    shares: str = ""
+    pull_policy: str = "IfNotPresent"
+    python: str = "python3"
+    patience: float = 600.0
+
+
+def namespace(name: str, run: str) -> JsonObject:
+    """Return the namespace of a run."""
+    metadata = {"name": name, "labels": {LABEL: run}}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+
+def device_class(strategy: Strategy) -> str:
+    """Return the DeviceClass of a strategy's devices."""
+    return _MIG_CLASS if strategy.sharing in OF_MIG else DRIVER_NAME
+
+
+def selectors(strategy: Strategy) -> list[JsonObject]:
+    """Return the selectors of a strategy's requests."""
+    if not strategy.profile:
+        return []
+    expression = f"device.attributes['{DRIVER_NAME}'].profile == '{strategy.profile}'"
+    return [{"cel": {"expression": expression}}]
+
+
+def claim_config(strategy: Strategy) -> JsonObject | None:
+    """Return the opaque config of a strategy's claim; None if it needs none."""
+    if strategy.sharing in (Sharing.ALONE, Sharing.MIG, Sharing.SHARES):
+        return None
+    kind = "MigDeviceConfig" if strategy.sharing in OF_MIG else "GpuConfig"
+    sharing: JsonObject = {"strategy": "TimeSlicing"}
+    if strategy.sharing in UNDER_MPS:
+        limits: JsonObject = {}
+        if strategy.thread_percentage is not None:
+            limits["defaultActiveThreadPercentage"] = strategy.thread_percentage
+        if strategy.memory_mib is not None:
+            limits["defaultPinnedDeviceMemoryLimit"] = f"{strategy.memory_mib}Mi"
+        sharing = {"strategy": "MPS", **({"mpsConfig": limits} if limits else {})}
+    parameters = {"apiVersion": _API, "kind": kind, "sharing": sharing}
+    return {"driver": DRIVER_NAME, "parameters": parameters}
+
+
+def claim(strategy: Strategy) -> JsonObject | None:
+    """Return the claim of a case; None for shares, which pods ask for by a resource name."""
+    if strategy.sharing is Sharing.SHARES:
+        return None
+    exactly: JsonObject = {"deviceClassName": device_class(strategy)}
+    if asked := selectors(strategy):
+        exactly["selectors"] = asked
+    names = _requests(strategy)
+    devices: JsonObject = {"requests": [{"name": name, "exactly": exactly} for name in names]}
+    if config := claim_config(strategy):
+        devices["config"] = [{"requests": list(names), "opaque": config}]
+    if len(names) > 1:
+        attribute = f"{DRIVER_NAME}/parentUUID"
+        devices["constraints"] = [{"requests": list(names), "matchAttribute": attribute}]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": CLAIM},
+        "spec": {"devices": devices},
+    }
+
+
+def pod(strategy: Strategy, work: Work, number: int, place: Place) -> JsonObject:
+    """Return the pod of one tenant."""
+    container: JsonObject = {
+        "name": TENANT,
+        "image": place.image,
+        "imagePullPolicy": place.pull_policy,
+        "command": _command(work, number, place),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    spec: JsonObject = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 1,
+        # What a killed run leaves ends by itself, and its GPU is free.
+        "activeDeadlineSeconds": math.ceil(place.patience + work.warm_up + work.seconds) + 60,
+        "tolerations": _TOLERATIONS,
+    }
+    if work.kind is not WorkKind.COMMAND:
+        shown = {"fieldPath": f"metadata.annotations['{START}']"}
+        start = {"items": [{"path": "start", "fieldRef": shown}]}
+        spec["volumes"] = [{"name": "bench", "downwardAPI": start}]
+        container["volumeMounts"] = [{"name": "bench", "mountPath": _FOLDER, "readOnly": True}]
+        container["env"] = [{"name": "LD_LIBRARY_PATH", "value": _LIBRARIES}]
+    if strategy.sharing is Sharing.SHARES:
+        container["resources"] = {"limits": {place.shares: "1"}}
+    else:
+        spec["resourceClaims"] = [{"name": CLAIM, "resourceClaimName": CLAIM}]
+        names = _requests(strategy)
+        request = {"request": names[number]} if len(names) > 1 else {}
+        container["resources"] = {"claims": [{"name": CLAIM, **request}]}
+    if place.node:
+        spec["affinity"] = _only_on(place.node)
+    spec["containers"] = [container]
+    name = pod_name(number)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def _only_on(node: str) -> JsonObject:
+    """Return the affinity to one node, by its name: its label of the host name may differ."""
+    named = {"key": "metadata.name", "operator": "In", "values": [node]}
+    terms = [{"matchFields": [named]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"nodeAffinity": required}
+
+
+def pod_name(number: int) -> str:
+    """Return the name of a tenant's pod."""
+    return f"tenant-{number}"
+
+
+def beginning(moment: float) -> JsonObject:
+    """Return what is merged into a pod to tell it when to begin."""
+    return {"metadata": {"annotations": {START: f"{moment:.3f}"}}}
+
+
+def _requests(strategy: Strategy) -> Sequence[str]:
+    if strategy.sharing is Sharing.MIG:
+        return tuple(f"gpu-{number}" for number in range(strategy.tenants))
+    return ("gpu",)
+
+
+def _command(work: Work, number: int, place: Place) -> list[str]:
+    if work.kind is WorkKind.COMMAND:
+        return list(work.command)
+    spec = lines.Spec(
+        number=number,
+        work=work,
+        start=f"{_FOLDER}/start",
+        patience=place.patience,
+        watches=number == 0,
+    )
+    return [place.python, "-m", "dra_driver.admin.bench.tenant.program", spec.model_dump_json()]
+
+
+def allocated(thing: Mapping[str, object]) -> str:
+    """Say which devices a claim has, in a few words; nothing if it has none."""
+    given = objects(thing, "status", "allocation", "devices", "results")
+    devices = sorted({f"{one.get('pool')}/{one.get('device')}" for one in given})
+    return ", ".join(devices)
+
+
+def sharing_said(thing: Mapping[str, object]) -> tuple[str, ...]:
+    """Return what the driver has written of how a claim's devices are shared."""
+    said = [understood(one).get("sharing") for one in stored_entries(thing)]
+    return tuple(dict.fromkeys(json.dumps(one, sort_keys=True) for one in said if one))

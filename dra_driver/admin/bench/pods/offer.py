@@ -1,0 +1,81 @@
+"""What a cluster offers of one GPU: MIG profiles, shares, memory. Pure.
+
+In: ResourceSlices of this driver, and perhaps a node's name. Out: an `Offer`: of the best-equipped
+GPU, since a run asks for devices by what they are and the scheduler chooses the GPU.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from dra_driver.admin.bench.strategies import is_plain, profile_size
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.fields import mapping, objects
+
+JsonObject = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What there is.
+
+    Attributes:
+        gpus: how many whole GPUs.
+        profiles: MIG profiles, and how many of each one GPU has room for.
+        shares: resource names of shares, and into how many one GPU is divided.
+    """
+
+    gpus: int = 0
+    profiles: Mapping[str, int] = field(default_factory=dict)
+    shares: Mapping[str, int] = field(default_factory=dict)
+
+    def usual_profiles(self) -> tuple[str, ...]:
+        """Return the smallest profile, and the largest of which one GPU has room for two."""
+        plain = {name: fit for name, fit in self.profiles.items() if is_plain(name)}
+        if not plain:
+            return ()
+        memory = {name: profile_size(name)[1] for name in plain}
+        smallest = max(plain, key=lambda name: (plain[name], -memory[name]))
+        several = [name for name, fit in plain.items() if fit > 1]
+        largest = max(several, key=lambda name: (-plain[name], memory[name]), default=smallest)
+        return tuple(dict.fromkeys((smallest, largest)))
+
+
+def offered(slices: Iterable[JsonObject], node: str = "") -> Offer:
+    """Return what slices offer, of all nodes or of one."""
+    gpus = 0
+    places: dict[str, Counter[str]] = defaultdict(Counter)
+    shares: dict[str, int] = {}
+    for device in _devices(slices, node):
+        facts = _attributes(device)
+        kind, replicas = facts.get("type"), facts.get("replicas")
+        if isinstance(replicas, int):
+            shares[str(facts.get("resourceName", ""))] = replicas
+        elif kind == "gpu":
+            gpus += 1
+        elif kind == "mig":
+            places[str(facts.get("parentUUID"))][str(facts.get("profile"))] += 1
+    profiles: dict[str, int] = {}
+    for of_gpu in places.values():
+        for name, fit in of_gpu.items():
+            profiles[name] = max(fit, profiles.get(name, 0))
+    return Offer(gpus=gpus, profiles=profiles, shares=shares)
+
+
+def _devices(slices: Iterable[JsonObject], node: str) -> Iterator[JsonObject]:
+    for one in slices:
+        spec = mapping(one, "spec")
+        if spec.get("driver") != DRIVER_NAME:
+            continue
+        if node and spec.get("nodeName") != node:
+            continue
+        yield from objects(spec, "devices")
+
+
+def _attributes(device: JsonObject) -> dict[str, object]:
+    """Return attributes by name, each as the one value it has."""
+    return {
+        name.removeprefix(f"{DRIVER_NAME}/"): next(iter(value.values()), None)
+        for name, value in mapping(device, "attributes").items()
+        if isinstance(value, Mapping)
+    }

@@ -1,0 +1,468 @@
+"""Runs cases as pods with claims, in a namespace of its own that is gone afterwards.
+
+In: an API server, an image, a strategy, a work. Out: a `Case`. The namespace is made when the
+runner is entered and deleted when it is left, however that is; between two cases the pods and the
+claim of the first are gone, so that no two share a GPU. Pods are told when to begin in the time of
+their own machine, which their lines say: clocks of runner and node may differ.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Self
+
+from dra_driver.admin.bench import lines
+from dra_driver.admin.bench.gathering import Gathered, case_of, case_of_commands, failed
+from dra_driver.admin.bench.model import Card, Case, Tenant
+from dra_driver.admin.bench.pods import manifests
+from dra_driver.admin.bench.pods.offer import Offer, offered
+from dra_driver.admin.bench.pods.pod_word import ended_seconds, has_begun, why_not_running
+from dra_driver.admin.bench.stopping import Say, Stop
+from dra_driver.admin.bench.strategies import ALONE, OF_MIG, UNDER_MPS, Sharing, Strategy
+from dra_driver.admin.bench.works import Work, WorkKind
+from dra_driver.errors import (
+    ApiError,
+    DeviceError,
+    DriverError,
+    InvalidError,
+    NotFoundError,
+    SetupError,
+    StaleError,
+    UnavailableError,
+)
+from dra_driver.kube.client import KubeClient
+from dra_driver.kube.resource import (
+    EVENTS,
+    NAMESPACES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
+
+JsonObject = dict[str, Any]
+
+_TIMEOUT = 15.0
+_POLL_SECONDS = 0.5
+_LEAD_SECONDS = 5.0
+"""Until pods begin: a kubelet shows a pod its new annotation when it next syncs it."""
+
+_GONE_SECONDS = 120.0
+_LOG = {"container": manifests.TENANT, "limitBytes": str(1 << 20)}
+_TAIL = {"container": manifests.TENANT, "tailLines": "5", "limitBytes": str(1 << 16)}
+_PROBE = Work(kind=WorkKind.COMPUTE, seconds=0.5, warm_up=0.0, intensity=64)
+
+
+class PodRunner:
+    """Runs cases on a cluster. Enter it before use; for the main thread."""
+
+    where = "pods"
+
+    def __init__(
+        self,
+        client: KubeClient,
+        place: manifests.Place,
+        say: Say,
+        *,
+        command_image: str = "",
+        patience: float = 300.0,
+        stop: Stop | None = None,
+    ) -> None:
+        """Take the cluster; nothing is made yet.
+
+        Args:
+            client: the API server.
+            place: image, node and resource name of the pods.
+            say: told what a person should know meanwhile.
+            command_image: the image of a command of the user's own.
+            patience: seconds for pods to be ready, and to end after their time.
+            stop: ends what is waited for; nothing does without it.
+        """
+        self._client = client
+        self._place = place
+        self._say = say
+        self._command_image = command_image
+        self._patience = patience
+        self._stop = stop or Stop()
+        self._run_id = secrets.token_hex(4)
+        self.namespace = f"dra-bench-{self._run_id}"
+        self.offer = Offer()
+        self.card: Card | None = None
+
+    def __enter__(self) -> Self:
+        """Look what the cluster offers, and make the namespace.
+
+        Raises:
+            DriverError: the API server refuses, or no GPU is published.
+        """
+        slices = self._client.each(RESOURCE_SLICES, timeout=_TIMEOUT)
+        self.offer = offered(slices, self._place.node)
+        if not self.offer.gpus and not self.offer.profiles and not self.offer.shares:
+            where = f" on node {self._place.node}" if self._place.node else ""
+            raise SetupError(
+                f"no GPU is published{where}: is the driver installed? `dra-driver doctor` looks"
+            )
+        self._name_leftovers()
+        self._stop.check()
+        body = manifests.namespace(self.namespace, self._run_id)
+        try:
+            self._client.create(NAMESPACES, body, timeout=_TIMEOUT)
+        except UnavailableError:  # it may have been made all the same
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Delete the namespace with all that is in it, and wait until it is gone."""
+        try:
+            self._delete(NAMESPACES, self.namespace, namespace=None)
+            gone = _undisturbed(lambda: self._is_gone(NAMESPACES, self.namespace), _GONE_SECONDS)
+        except DriverError as error:
+            self._say(f"{error}; delete it by hand: kubectl delete namespace {self.namespace}")
+            return
+        if not gone:
+            self._say(
+                f"namespace {self.namespace} is not gone after {_GONE_SECONDS:g} s; look at it:"
+                f" kubectl get namespace {self.namespace} -o yaml"
+            )
+
+    def probe(self) -> Card:
+        """Run a pod with a GPU, or a part of one, for a moment; return what it says of the card.
+
+        Raises:
+            DriverError: it did not run, or has no word of the card.
+            KeyboardInterrupt: the run is to end.
+        """
+        strategy = self._probing()
+        if reason := self.obstacle(strategy):
+            raise SetupError(reason)
+        case = self.run(strategy, _PROBE)
+        if self.card is None:
+            reason = case.reason or (
+                "NVML says nothing in its container; `dra-driver doctor` on the node looks why"
+            )
+            raise SetupError(f"the first pod, {strategy.label}, did not work: {reason}")
+        return self.card
+
+    def _probing(self) -> Strategy:
+        if self.offer.gpus:
+            return ALONE
+        if self.offer.profiles:
+            profile = (*self.offer.usual_profiles(), *self.offer.profiles)[0]
+            return Strategy(sharing=Sharing.MIG, profile=profile)
+        return Strategy(sharing=Sharing.SHARES)
+
+    def obstacle(self, strategy: Strategy) -> str:
+        """Say why the cluster does not allow a strategy; nothing if it does."""
+        if strategy.sharing is Sharing.SHARES:
+            return self._share_obstacle(strategy.tenants)
+        if strategy.sharing in OF_MIG:
+            fit = self.offer.profiles.get(strategy.profile, 0)
+            if not fit:
+                there = ", ".join(sorted(self.offer.profiles)) or "none"
+                return f"no MIG device {strategy.profile} is published; there are: {there}"
+            if strategy.sharing is Sharing.MIG and strategy.tenants > fit:
+                return f"one GPU has room for {fit} of {strategy.profile}"
+            return ""
+        return "" if self.offer.gpus else "no whole GPU is published"
+
+    def _share_obstacle(self, tenants: int) -> str:
+        name = self._place.shares
+        if not name:
+            return "name the resource that pods ask for: --shares nvidia.com/gpu"
+        replicas = self.offer.shares.get(name, 0)
+        if not replicas:
+            return f"no GPU is divided into shares of {name}; see docs/shares.md"
+        if tenants > replicas:
+            return f"a GPU is divided into {replicas} shares of {name}"
+        return ""
+
+    def run(self, strategy: Strategy, work: Work) -> Case:
+        """Run a case; whatever happens, its pods and its claim are gone afterwards."""
+        try:
+            try:
+                return self._run(strategy, work)
+            finally:
+                if not self._stop.is_asked:  # else all goes with the namespace
+                    self._clear()
+        except DriverError as error:
+            return failed(strategy, str(error))
+
+    def _run(self, strategy: Strategy, work: Work) -> Case:
+        place = self._place
+        if work.kind is WorkKind.COMMAND:
+            place = replace(place, image=self._command_image or place.image)
+        if claim := manifests.claim(strategy):
+            self._make(RESOURCE_CLAIMS, claim)
+        created = time.monotonic()
+        for number in range(strategy.tenants):
+            self._make(PODS, manifests.pod(strategy, work, number, place))
+        pods = _Pods(self._client, self.namespace, strategy.tenants, created)
+        if work.kind is WorkKind.COMMAND:
+            return self._commands(strategy, work, pods)
+        self._await_ready(pods)
+        seen = self._seen(strategy, pods)
+        moment = pods.now() + _LEAD_SECONDS
+        for number in pods.able():
+            name = manifests.pod_name(number)
+            body = manifests.beginning(moment)
+            self._client.merge(PODS, name, body, namespace=self.namespace, timeout=_TIMEOUT)
+        spent = _LEAD_SECONDS + work.warm_up + work.seconds + self._patience
+        self._wait(lambda: pods.look().are_over, spent)
+        return case_of(strategy, pods.gathered(), seen=seen, is_simulated=self._is_simulated)
+
+    @property
+    def _is_simulated(self) -> bool:
+        return self.card is not None and self.card.is_simulated
+
+    def _await_ready(self, pods: "_Pods") -> None:
+        if not self._wait(lambda: pods.look().are_settled, self._patience):
+            for number, one in enumerate(pods.heard):
+                if one.ready is None and one.failed is None:
+                    reason = self._why(number)
+                    raise DeviceError(
+                        f"after {self._patience:g} s pod {manifests.pod_name(number)} is not ready:"
+                        f" {reason}"
+                    )
+        cards = [one.ready.card for one in pods.heard if one.ready and one.ready.card]
+        for card in cards:
+            self.card = self.card or card
+            if card.name != self.card.name:
+                raise DeviceError(
+                    f"the pods ran on {card.name}, and the first one of this run on"
+                    f" {self.card.name}: what they did cannot be compared; name one node by --node"
+                )
+
+    def _seen(self, strategy: Strategy, pods: "_Pods") -> tuple[str, ...]:
+        """Return how the tenants share their device; raise if that is not as the strategy says."""
+        is_mps = strategy.sharing in UNDER_MPS
+        for number in pods.able():
+            ready = pods.heard[number].ready
+            if ready and strategy.sharing is not Sharing.SHARES and bool(ready.mps) != is_mps:
+                raise DeviceError(
+                    f"pod {manifests.pod_name(number)} is {'' if is_mps else 'not to be '}a client"
+                    f" of MPS and has {ready.mps or 'no pipe folder of a daemon'}: is the claim's"
+                    " config that of another driver?"
+                )
+        cards = {one.ready.card.uuid for one in pods.heard if one.ready and one.ready.card}
+        if len(cards) > 1:
+            raise DeviceError(
+                f"the tenants are on {len(cards)} GPUs, so they share none: shares are spread over"
+                " a node's GPUs; have it fill one first (--share-placement pack), or name a node"
+                " with one (--node)"
+            )
+        return (f"{len(pods.able())} of {strategy.tenants} pods running", *self._claims_said())
+
+    def _claims_said(self) -> tuple[str, ...]:
+        """Return which devices the claims of a case have, and how the driver says they are shared.
+
+        A pod with a share has a claim that the scheduler has made for it.
+        """
+        found = _items(
+            self._client.list(RESOURCE_CLAIMS, namespace=self.namespace, timeout=_TIMEOUT)
+        )
+        devices = sorted(filter(None, map(manifests.allocated, found)))
+        sharing = [text for one in found for text in manifests.sharing_said(one)]
+        return (*filter(None, [", ".join(devices)]), *dict.fromkeys(sharing))
+
+    def _commands(self, strategy: Strategy, work: Work, pods: "_Pods") -> Case:
+        """Wait for commands of the user's own; whole seconds are all that the API tells of them."""
+        if not self._wait(pods.have_begun, self._patience):
+            number = next(at for at, one in enumerate(pods.objects()) if not has_begun(one))
+            return failed(
+                strategy,
+                f"after {self._patience:g} s pod {manifests.pod_name(number)} does not run:"
+                f" {self._why(number)}",
+            )
+        seen = (f"{strategy.tenants} pods begun", *self._claims_said())
+        self._wait(pods.have_ended, work.seconds)
+        tenants = tuple(self._ended(number, one) for number, one in enumerate(pods.objects()))
+        return case_of_commands(strategy, tenants, seen=seen, is_simulated=self._is_simulated)
+
+    def _ended(self, number: int, pod: JsonObject) -> Tenant:
+        """Return what came of a command, with its last words if it failed."""
+        tenant = ended_seconds(number, pod)
+        if tenant.result is not None:
+            return tenant
+        name = manifests.pod_name(number)
+        with suppress(NotFoundError, UnavailableError, InvalidError):
+            text = self._client.log(self.namespace, name, query=_TAIL, timeout=_TIMEOUT)
+            if words := [line for line in text.splitlines() if line.strip()]:
+                return tenant.model_copy(update={"failure": f"{tenant.failure}: {words[-1]}"})
+        return tenant
+
+    def _why(self, number: int) -> str:
+        """Say why a pod does not run, as its status and events have it."""
+        name = manifests.pod_name(number)
+        try:
+            pod = self._client.get(PODS, name, namespace=self.namespace, timeout=_TIMEOUT)
+            events = self._client.list(
+                EVENTS,
+                namespace=self.namespace,
+                query={"fieldSelector": f"regarding.name={name},type=Warning"},
+                timeout=_TIMEOUT,
+            )
+        except ApiError as error:
+            return str(error)
+        return why_not_running(pod, events)
+
+    def _wait(self, is_so: Callable[[], bool], seconds: float) -> bool:
+        return self._stop.wait(is_so, seconds, _POLL_SECONDS)
+
+    def _make(self, resource: Resource, body: JsonObject) -> None:
+        self._client.create(resource, body, namespace=self.namespace, timeout=_TIMEOUT)
+
+    def _clear(self) -> None:
+        """Delete the pods and the claim of a case, and wait until they are gone."""
+        for resource in (PODS, RESOURCE_CLAIMS):
+            for name in self._names(resource):
+                self._delete(resource, name, namespace=self.namespace)
+        if not _undisturbed(
+            lambda: not self._names(PODS) + self._names(RESOURCE_CLAIMS), _GONE_SECONDS
+        ):
+            left = ", ".join(self._names(PODS) + self._names(RESOURCE_CLAIMS))
+            raise UnavailableError(
+                f"in namespace {self.namespace} {left} is not gone after {_GONE_SECONDS:g} s: is"
+                " the driver on the node? Its log says why"
+            )
+
+    def _names(self, resource: Resource) -> list[str]:
+        found = self._client.list(resource, namespace=self.namespace, timeout=_TIMEOUT)
+        return [str(one["metadata"]["name"]) for one in _items(found)]
+
+    def _delete(self, resource: Resource, name: str, *, namespace: str | None) -> None:
+        with suppress(NotFoundError, StaleError):
+            self._client.delete(resource, name, namespace=namespace, timeout=_TIMEOUT)
+
+    def _is_gone(self, resource: Resource, name: str) -> bool:
+        try:
+            self._client.get(resource, name, timeout=_TIMEOUT)
+        except NotFoundError:
+            return True
+        return False
+
+    def _name_leftovers(self) -> None:
+        query = {"labelSelector": manifests.LABEL}
+        found = self._client.each(NAMESPACES, query=query, timeout=_TIMEOUT)
+        names = [str(one["metadata"]["name"]) for one in found]  # type: ignore[index]  # all objects have it
+        for name in names:
+            self._say(
+                f"an earlier run left namespace {name}, or still runs: kubectl delete namespace"
+                f" {name}"
+            )
+        if len(names) > 1:
+            self._say(f"all of them: kubectl delete namespace -l {manifests.LABEL}")
+
+
+class _Pods:
+    """The pods of a case, and what they have said so far."""
+
+    def __init__(self, client: KubeClient, namespace: str, number: int, created: float) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._created = created
+        self._ahead: float | None = None
+        self._objects: list[JsonObject] = []
+        self.heard: list[Gathered] = [Gathered() for _ in range(number)]
+
+    def look(self) -> Self:
+        """Read the logs of all pods that have not said their last word."""
+        for at, one in enumerate(self.heard):
+            if one.done is None and one.failed is None:
+                self.heard[at] = self._listen(at)
+        return self
+
+    def _listen(self, number: int) -> Gathered:
+        before, name = self.heard[number], manifests.pod_name(number)
+        try:
+            text = self._client.log(self._namespace, name, query=_LOG, timeout=_TIMEOUT)
+        except (NotFoundError, UnavailableError, InvalidError):  # no such container yet
+            return before
+        said = [one for line in text.splitlines() if (one := lines.heard(line)) is not None]
+        for one in said:
+            if isinstance(one, (lines.Ready, lines.Waiting)):
+                ahead = one.at - time.monotonic()
+                self._ahead = ahead if self._ahead is None else max(ahead, self._ahead)
+        ready = next((one for one in said if isinstance(one, lines.Ready)), None)
+        launched = before.launch_seconds
+        if ready is not None and launched is None:
+            launched = time.monotonic() - self._created
+        return Gathered(
+            ready=ready,
+            done=next((one for one in said if isinstance(one, lines.Done)), None),
+            failed=next((one for one in said if isinstance(one, lines.Failed)), None)
+            or self._crashed(name, text),
+            launch_seconds=launched,
+        )
+
+    def _crashed(self, name: str, text: str) -> lines.Failed | None:
+        """Return what stands for the last word of a container that ended without one."""
+        if any(mark in text for mark in ('"event":"done"', '"event":"failed"')):
+            return None
+        pod = self._client.get(PODS, name, namespace=self._namespace, timeout=_TIMEOUT)
+        if _phase(pod) not in ("Succeeded", "Failed"):
+            return None
+        last = text.strip().splitlines()[-1:] or ["it wrote nothing"]
+        return lines.Failed(reason=f"its container ended: {last[0]}")
+
+    @property
+    def are_settled(self) -> bool:
+        """Whether each is ready, or never will be."""
+        return all(one.ready is not None or one.failed is not None for one in self.heard)
+
+    @property
+    def are_over(self) -> bool:
+        """Whether each has said its last word."""
+        return all(one.done is not None or one.failed is not None for one in self.heard)
+
+    def able(self) -> Sequence[int]:
+        """Return the numbers of those that are ready."""
+        return [at for at, one in enumerate(self.heard) if one.ready and one.failed is None]
+
+    def now(self) -> float:
+        """Return the time of their machine; a little earlier, by as much as their lines are old."""
+        return time.time() if self._ahead is None else time.monotonic() + self._ahead
+
+    def gathered(self) -> Sequence[Gathered]:
+        """Return what all have said."""
+        return self.heard
+
+    def objects(self) -> list[JsonObject]:
+        """Return the pods, in their order."""
+        return [
+            self._client.get(
+                PODS, manifests.pod_name(at), namespace=self._namespace, timeout=_TIMEOUT
+            )
+            for at in range(len(self.heard))
+        ]
+
+    def have_begun(self) -> bool:
+        """Whether the container of each has begun."""
+        return all(has_begun(one) for one in self._known())
+
+    def have_ended(self) -> bool:
+        """Whether no pod runs any more, or will."""
+        return all(_phase(one) in ("Succeeded", "Failed") for one in self._known())
+
+    def _known(self) -> list[JsonObject]:
+        """Return the pods; an API server that is away for a moment ends no long run."""
+        try:
+            self._objects = self.objects()
+        except UnavailableError:
+            return self._objects or [{}]
+        return self._objects
+
+
+def _phase(pod: Mapping[str, Any]) -> str:
+    return str(pod.get("status", {}).get("phase", ""))
+
+
+def _items(found: Mapping[str, Any]) -> list[JsonObject]:
+    return list(found.get("items") or [])
+
+
+def _undisturbed(is_so: Callable[[], bool], seconds: float) -> bool:
+    """Wait as while cleaning up: no signal ends it."""
+    return Stop().wait(is_so, seconds, _POLL_SECONDS)

@@ -1,0 +1,1 @@
+"""What runs have measured: figures, pages, pictures."""

@@ -1,0 +1,1 @@
+"""What a tenant of the benchmark runs, in a process of its own."""

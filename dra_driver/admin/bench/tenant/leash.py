@@ -1,0 +1,62 @@
+"""`python3 -m … PROGRAM …`: runs a program that ends with the benchmark.
+
+In: a program, and a session of its own. Out: its exit status, or its signal. The kernel tells this
+process when the thread that started it ends, in whatever way, and it ends all of the session: an
+MPS daemon with its servers, or a command of the user's with its workers, outlives no benchmark, not
+even one that was killed.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from types import FrameType
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_GRACE_SECONDS = 5
+
+
+class _Leash:
+    """What is done when the parent has ended. A SIGTERM of a parent that lives is for everybody."""
+
+    def __init__(self) -> None:
+        self._parent = os.getppid()
+        self.is_orphan = False
+
+    def on_term(self, _number: int, _frame: FrameType | None) -> None:
+        """End the session, if there is nobody else to do it."""
+        if os.getppid() == self._parent or self.is_orphan:
+            return
+        self.is_orphan = True
+        signal.alarm(_GRACE_SECONDS)
+        os.killpg(0, signal.SIGTERM)
+
+
+def main(words: list[str]) -> int:
+    """Run the program, and end as it did."""
+    leash = _Leash()
+    signal.signal(signal.SIGTERM, leash.on_term)
+    signal.signal(signal.SIGALRM, _kill)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    try:
+        child = subprocess.Popen(words)
+    except OSError as error:
+        sys.stderr.write(f"error: cannot run {words[0]}: {error.strerror}\n")
+        return 127
+    status = child.wait()
+    if leash.is_orphan:
+        _kill()
+    if status < 0:
+        if -status == signal.SIGTERM:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    return status
+
+
+def _kill(*_: object) -> None:
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

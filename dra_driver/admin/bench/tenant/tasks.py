@@ -1,0 +1,194 @@
+"""What a tenant does on the GPU: a work as memory, launches and a check of their outcome.
+
+In: a GPU and a work. Out: a `Task`: one step of it starts kernels and waits for them. How often
+steps are made, and when, is not said here (admin/bench/tenant/course.py).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dra_driver.admin.bench.tenant import kernels
+from dra_driver.admin.bench.tenant.device import (
+    Device,
+    RefusedError,
+    count,
+    pointer,
+    real,
+    unsigned,
+)
+from dra_driver.admin.bench.works import MIB, Work, WorkKind
+from dra_driver.errors import DeviceError
+
+_CHUNK_MIB = 256
+_LEAST_CHUNK_MIB = 2
+_FACTOR = 0.5
+_TRIAD = 1.0 + _FACTOR * 2.0
+_NEGATING = -2.0
+"""x - 2x: another number after each step, so that a GPU which does nothing is found out."""
+_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A work that is ready to be done.
+
+    Attributes:
+        step: does one step, and returns when the GPU has done it.
+        check: raises DeviceError if the GPU did not compute what a step comes to.
+        unit: what the work is counted in.
+        units: how many of these a step is.
+        memory_mib: GPU memory that it has.
+        refused_mib: what it wanted and did not get; None if nothing was refused.
+    """
+
+    step: Callable[[], None]
+    check: Callable[[], None]
+    unit: str
+    units: float
+    memory_mib: int
+    refused_mib: int | None = None
+
+
+def task(gpu: Device, work: Work) -> Task:
+    """Take the memory of a work and return what is to be done with it.
+
+    Raises:
+        RefusedError: there is not as much memory as the work cannot do without.
+        DeviceError: CUDA refuses for another reason.
+        ValueError: a command is no work for this process.
+    """
+    match work.kind:
+        case WorkKind.COMPUTE:
+            return _compute(gpu, work.intensity)
+        case WorkKind.BANDWIDTH:
+            return _bandwidth(gpu, work.memory_mib)
+        case WorkKind.INFERENCE:
+            return _inference(gpu, work)
+        case WorkKind.MEMORY:
+            return _memory(gpu, work.memory_mib)
+        case WorkKind.COMMAND:
+            raise ValueError("a command is run by the runner, not by a tenant of ours")
+
+
+def _compute(gpu: Device, intensity: int) -> Task:
+    threads = kernels.COMPUTE_BLOCKS * kernels.THREADS
+    out = gpu.allocate(threads * kernels.FLOAT)
+    grid = kernels.Grid(blocks=(kernels.COMPUTE_BLOCKS, 1))
+
+    def step() -> None:
+        arguments = (pointer(out), real(0.5), real(0.5), unsigned(intensity))
+        gpu.launch("multiply_add", grid, *arguments)
+        gpu.wait()
+
+    return Task(
+        step=step,
+        check=lambda: _check(gpu, out, float(kernels.CHAINS)),
+        unit="GFLOP",
+        units=kernels.compute_gflop(intensity),
+        memory_mib=_mib(threads * kernels.FLOAT),
+    )
+
+
+def _bandwidth(gpu: Device, memory_mib: int) -> Task:
+    number = max(1, memory_mib * MIB // (3 * kernels.FLOAT))
+    to, one, other = (gpu.allocate(number * kernels.FLOAT) for _ in range(3))
+    _fill(gpu, one, 1.0, number)
+    _fill(gpu, other, 2.0, number)
+    return Task(
+        step=lambda: _triad(gpu, to, one, other, number),
+        check=lambda: _check(gpu, to, _TRIAD),
+        unit="GB",
+        units=kernels.triad_gigabytes(number),
+        memory_mib=3 * _mib(number * kernels.FLOAT),
+    )
+
+
+def _inference(gpu: Device, work: Work) -> Task:
+    number = work.width * work.width
+    weights, one, other = (gpu.allocate(number * kernels.FLOAT) for _ in range(3))
+    for address, value in ((weights, 1.0), (one, 1.0), (other, 0.0)):
+        _fill(gpu, address, value, number)
+    grid = kernels.of_product(work.width)
+
+    def step() -> None:
+        source, to = one, other
+        for _ in range(work.layers):
+            arguments = (pointer(to), pointer(source), pointer(weights), unsigned(work.width))
+            gpu.launch("product", grid, *arguments)
+            source, to = to, source
+        gpu.wait()
+
+    return Task(
+        step=step,
+        check=lambda: _check(gpu, other, 1.0),
+        unit="requests",
+        units=1.0,
+        memory_mib=3 * _mib(number * kernels.FLOAT),
+    )
+
+
+def _memory(gpu: Device, wanted_mib: int) -> Task:
+    """Take memory in large pieces, then in smaller ones, until it is enough or none is left.
+
+    Who wants all there is (0 MiB) is refused nothing, however little that is.
+    """
+    taken: list[tuple[int, int]] = []
+    size = _CHUNK_MIB
+    while size >= _LEAST_CHUNK_MIB:
+        have = sum(mib for _, mib in taken)
+        left = wanted_mib - have if wanted_mib else size
+        if left <= 0:
+            break
+        asked = min(size, left)
+        try:
+            taken.append((gpu.allocate(asked * MIB), asked))
+        except RefusedError:
+            size //= 2
+    have = sum(mib for _, mib in taken)
+    if not taken:
+        raise RefusedError(f"not even {_LEAST_CHUNK_MIB} MiB of GPU memory could be had")
+    for address, mib in taken:
+        _fill(gpu, address, 1.0, mib * MIB // kernels.FLOAT)
+    wanted = 1.0
+
+    def step() -> None:
+        nonlocal wanted
+        for address, mib in taken:
+            number = mib * MIB // kernels.FLOAT
+            arguments = (pointer(address), pointer(address), pointer(address), real(_NEGATING))
+            gpu.launch("triad", kernels.over(number), *arguments, count(number))
+        gpu.wait()
+        wanted = -wanted
+
+    return Task(
+        step=step,
+        check=lambda: _check(gpu, taken[-1][0], wanted),
+        unit="GB",
+        units=have * MIB * 2 / 1e9,
+        memory_mib=have,
+        refused_mib=wanted_mib - have if have < wanted_mib else None,
+    )
+
+
+def _fill(gpu: Device, address: int, value: float, number: int) -> None:
+    gpu.launch("fill", kernels.over(number), pointer(address), real(value), count(number))
+    gpu.wait()
+
+
+def _triad(gpu: Device, to: int, one: int, other: int, number: int) -> None:
+    arguments = (pointer(to), pointer(one), pointer(other), real(_FACTOR), count(number))
+    gpu.launch("triad", kernels.over(number), *arguments)
+    gpu.wait()
+
+
+def _check(gpu: Device, address: int, wanted: float) -> None:
+    (found,) = gpu.read(address, 1)
+    if abs(found - wanted) > _TOLERANCE * abs(wanted):
+        raise DeviceError(
+            f"the GPU's outcome is {found:g} where {wanted:g} is right: it did not do the work, so"
+            " nothing is measured; look for Xid lines in dmesg"
+        )
+
+
+def _mib(size: int) -> int:
+    return -(-size // MIB)

@@ -1,0 +1,80 @@
+"""What the tenants do: the work, as a value that runners pass on to them.
+
+In: flags. Out: a `Work`, which is the same for all tenants of a run, and so is what it asks of a
+GPU on every machine: throughput is counted in units of work, never in kernel launches. What CUDA
+does for it is in admin/bench/tenant/tasks.py.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+MIB = 1 << 20
+_MOST_REQUESTS = 10_000_000
+
+
+class WorkKind(StrEnum):
+    """What bounds the work."""
+
+    COMPUTE = "compute"
+    """Multiply-adds in registers: bound by the SMs alone."""
+    BANDWIDTH = "bandwidth"
+    """a = b + s·c over arrays larger than any cache: bound by the GPU's memory."""
+    INFERENCE = "inference"
+    """Requests at random times, each some matrix products: bound by latency."""
+    MEMORY = "memory"
+    """Takes memory until it is refused some, or has as much as it wants, and works on it."""
+    COMMAND = "command"
+    """A command of the user's own, from its start to its end."""
+
+
+class Work(BaseModel):
+    """One work. Fields that its kind has no use for stay at their defaults."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    kind: Annotated[WorkKind, Field(strict=False)]
+    seconds: Annotated[float, Field(gt=0, le=86400)] = 20.0
+    warm_up: Annotated[float, Field(ge=0, le=3600)] = 2.0
+    memory_mib: Annotated[int, Field(ge=0)] = 768
+    rate: Annotated[float, Field(gt=0, le=100_000)] = 20.0
+    layers: Annotated[int, Field(gt=0, le=10_000)] = 24
+    width: Annotated[int, Field(ge=16, le=16384, multiple_of=16)] = 1024
+    intensity: Annotated[int, Field(gt=0, le=1 << 30)] = 16384
+    seed: int = 1
+    command: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _command_where_it_belongs(self) -> Self:
+        if bool(self.command) != (self.kind is WorkKind.COMMAND):
+            raise ValueError("a command belongs to the work `command`, and to no other")
+        return self
+
+    @model_validator(mode="after")
+    def _requests_can_be_counted(self) -> Self:
+        requests = round(self.rate * self.seconds)
+        if self.kind is WorkKind.INFERENCE and not 1 <= requests <= _MOST_REQUESTS:
+            raise ValueError(
+                f"{self.rate:g} requests a second for {self.seconds:g} s are {requests}: change"
+                f" one of the two, for 1 to {_MOST_REQUESTS}"
+            )
+        return self
+
+    def described(self) -> str:
+        """Say in a line what it is."""
+        match self.kind:
+            case WorkKind.COMPUTE:
+                return f"compute-bound, {self.intensity} multiply-adds a thread and step"
+            case WorkKind.BANDWIDTH:
+                return f"memory-bandwidth-bound, over {self.memory_mib} MiB"
+            case WorkKind.INFERENCE:
+                return (
+                    f"inference, {self.rate:g} requests/s for each tenant, of {self.layers} matrix"
+                    f" products {self.width} wide"
+                )
+            case WorkKind.MEMORY:
+                wanted = f"{self.memory_mib} MiB" if self.memory_mib else "all there is"
+                return f"memory-hungry, wants {wanted}"
+            case WorkKind.COMMAND:
+                return "command: " + " ".join(self.command)

@@ -1,0 +1,312 @@
+"""What an expression is worth.
+
+In: a tree and variables. Out: a value, or what CEL calls an error. Rules: `&&` and `||` look at
+their terms in order, and an error counts only if no other term decides; `?:` evaluates the branch
+it takes; a field of an optional value is optional itself. An evaluation takes a limited number of
+steps, as the scheduler's does. Pure.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar, assert_never, cast
+
+from dra_driver.admin.cel import functions, syntax
+from dra_driver.admin.cel.values import (
+    NONE,
+    AbortError,
+    Double,
+    EvaluationError,
+    NotUnderstoodError,
+    Optional,
+    Semver,
+    Uint,
+    equal,
+    is_number,
+    no_overload,
+)
+from resource_nvidia_com.quantity import Quantity
+
+_MOST_STEPS = 100_000
+"""Steps of an evaluation. To read or make a list or string takes as many as it has parts."""
+
+_MATCH = 20
+"""Steps for each character that is held against a regular expression."""
+
+_NAMESPACES = frozenset({"sets", "optional"})
+
+Variables = Mapping[str, object]
+T = TypeVar("T")
+
+
+def value_of(node: syntax.Node, variables: Variables) -> object:
+    """Return the value of an expression.
+
+    Raises:
+        EvaluationError: it has none: CEL calls this an error.
+        NotUnderstoodError: what it is worth is not known here.
+    """
+    try:
+        return _Evaluation().value(node, variables)
+    except RecursionError:
+        raise NotUnderstoodError("an expression that nests so deep") from None
+
+
+class _Evaluation:
+    """One evaluation, which counts its steps."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_STEPS
+
+    def value(self, node: syntax.Node, names: Variables) -> object:  # noqa: C901, PLR0911, PLR0912 (one per kind)
+        self._left -= 1
+        if self._left < 0:
+            raise NotUnderstoodError("an expression that takes so long")
+        match node:
+            case syntax.Constant():
+                return node.value
+            case syntax.Name():
+                if node.name not in names:
+                    raise NotUnderstoodError(f"the name {node.name}")
+                return names[node.name]
+            case syntax.Select():
+                return _selected(self.value(node.operand, names), node.field, node.optional)
+            case syntax.Index():
+                operand, key = self.value(node.operand, names), self.value(node.key, names)
+                return _selected(operand, key, node.optional)
+            case syntax.Has():
+                return self._has(node, names)
+            case syntax.Call():
+                return self._call(node, names)
+            case syntax.ListOf():
+                return self._counted([self.value(item, names) for item in node.items])
+            case syntax.MapOf():
+                return self._counted(
+                    {self.value(key, names): self.value(item, names) for key, item in node.entries}
+                )
+            case syntax.Unary():
+                return _unary(node.operator, self.value(node.operand, names))
+            case syntax.Binary():
+                left, right = self.value(node.left, names), self.value(node.right, names)
+                if isinstance(left, Semver) and _is_set(node):
+                    raise AbortError("hash of unhashable type")
+                self._counted(left)
+                self._counted(right)
+                return _binary(node.operator, left, right)
+            case syntax.Logic():
+                return self._logic(node, names)
+            case syntax.Choice():
+                condition = _truth(self.value(node.condition, names))
+                return self.value(node.then if condition else node.otherwise, names)
+            case syntax.Comprehension():
+                return self._comprehension(node, names)
+            case syntax.Bind():
+                value = self.value(node.value, names)
+                return self.value(node.body, {**names, node.variable: value})
+            case syntax.OptionalMap():
+                return self._optional_map(node, names)
+            case _:
+                raise AssertionError(node)
+
+    def _counted(self, value: T, *, times: int = 1) -> T:
+        """Return a value, after its parts were counted as steps."""
+        rest: list[object] = [value]
+        while rest:
+            one = rest.pop()
+            self._left -= times
+            if isinstance(one, str | bytes):
+                self._left -= len(one) * times
+            elif isinstance(one, list):
+                rest += one
+            elif isinstance(one, dict):
+                rest += one.values()
+            if self._left < 0:
+                raise NotUnderstoodError("an expression that takes so long")
+        return value
+
+    def _has(self, node: syntax.Has, names: Variables) -> bool:
+        found = _selected(self.value(node.operand, names), node.field, optional=True)
+        return isinstance(found, Optional) and found.is_there
+
+    def _call(self, node: syntax.Call, names: Variables) -> object:
+        target = node.target
+        if target is None:
+            return functions.call(node.function, self._values(node, names), is_member=False)
+        if isinstance(target, syntax.Name) and target.name in _NAMESPACES - names.keys():
+            name = f"{target.name}.{node.function}"
+            return functions.call(name, self._values(node, names), is_member=False)
+        holder = self.value(target, names)
+        if node.function in ("or", "orValue") and len(node.arguments) == 1:
+            if not isinstance(holder, Optional):
+                raise no_overload()
+            if holder.is_there:
+                return holder if node.function == "or" else holder.value
+            return self.value(node.arguments[0], names)
+        self._counted(holder, times=_MATCH if node.function == "matches" else 1)
+        found = functions.call(node.function, (holder, *self._values(node, names)), is_member=True)
+        return self._counted(found)
+
+    def _values(self, node: syntax.Call, names: Variables) -> tuple[object, ...]:
+        return tuple(self._counted(self.value(one, names)) for one in node.arguments)
+
+    def _logic(self, node: syntax.Logic, names: Variables) -> bool:
+        terms = (partial(self._truth_of, term, names) for term in node.terms)
+        return _first_decisive(terms, decisive=node.operator == "||")
+
+    def _comprehension(self, node: syntax.Comprehension, names: Variables) -> object:
+        over = self.value(node.over, names)
+        if not isinstance(over, list | dict):
+            raise no_overload()
+        scopes = [{**names, node.variable: one} for one in over]
+        match node.kind:
+            case "all" | "exists":
+                return self._quantified(node, scopes)
+            case "exists_one":
+                return sum(self._holds(node, scope) for scope in scopes) == 1
+            case "filter":
+                return [scope[node.variable] for scope in scopes if self._holds(node, scope)]
+            case "map":
+                result = cast("syntax.Node", node.result)
+                return self._counted(
+                    [self.value(result, one) for one in scopes if self._holds(node, one)]
+                )
+            case _:
+                assert_never(node.kind)
+
+    def _quantified(self, node: syntax.Comprehension, scopes: list[dict[str, object]]) -> bool:
+        terms = (partial(self._holds, node, scope) for scope in scopes)
+        return _first_decisive(terms, decisive=node.kind == "exists")
+
+    def _holds(self, node: syntax.Comprehension, names: Variables) -> bool:
+        return node.predicate is None or self._truth_of(node.predicate, names)
+
+    def _truth_of(self, node: syntax.Node, names: Variables) -> bool:
+        return _truth(self.value(node, names))
+
+    def _optional_map(self, node: syntax.OptionalMap, names: Variables) -> Optional:
+        target = self.value(node.target, names)
+        if not isinstance(target, Optional):
+            raise no_overload()
+        if not target.is_there:
+            return NONE
+        result = self.value(node.result, {**names, node.variable: target.value})
+        if not node.flat:
+            return Optional(result, is_there=True)
+        if not isinstance(result, Optional):
+            raise no_overload()
+        return result
+
+
+def _selected(operand: object, key: object, optional: bool) -> object:
+    if isinstance(operand, Optional):
+        if not operand.is_there:
+            return NONE
+        operand, optional = operand.value, True
+    found = functions.field_of(operand, key)
+    if optional:
+        return found
+    if found.is_there:
+        return found.value
+    if isinstance(operand, list):
+        raise EvaluationError(f"index out of bounds: {key}")
+    raise EvaluationError(f"no such key: {key}")
+
+
+def _is_set(node: syntax.Binary) -> bool:
+    """Tell whether this is `in` a list of constants, which is a set of hashes to cel-go.
+
+    There is no hash of a version, and so not even `x in ['a']` has a value for one.
+    """
+    return (
+        node.operator == "in"
+        and isinstance(node.right, syntax.ListOf)
+        and bool(node.right.items)
+        and all(isinstance(item, syntax.Constant) for item in node.right.items)
+    )
+
+
+def _first_decisive(terms: Iterable[Callable[[], bool]], *, decisive: bool) -> bool:
+    """Return whether a term decides; errors count only where none does, as CEL has it."""
+    error: EvaluationError | None = None
+    for term in terms:
+        try:
+            if term() is decisive:
+                return decisive
+        except AbortError:
+            raise
+        except EvaluationError as fault:
+            error = error or fault
+    if error is not None:
+        raise error
+    return not decisive
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise no_overload()
+    return value
+
+
+def _unary(operator: str, value: object) -> object:
+    if operator == "!":
+        return not _truth(value)
+    if not is_number(value) or isinstance(value, Uint):
+        raise no_overload()
+    if isinstance(value, float):
+        return Double(-value)
+    return functions.checked(-value)  # type: ignore[operator]  # a whole number, as seen above
+
+
+def _binary(operator: str, left: object, right: object) -> object:
+    match operator:
+        case "==":
+            return equal(left, right)
+        case "!=":
+            # Also where the one cannot be compared with the other.
+            with suppress(EvaluationError):
+                return not equal(left, right)
+            return True
+        case "in":
+            return functions.contains(right, left)
+        case "<" | "<=" | ">" | ">=":
+            if isinstance(left, Quantity | Semver):
+                raise no_overload()
+            order = functions.compare(left, right)
+            return {"<": order < 0, "<=": order <= 0, ">": order > 0, ">=": order >= 0}[operator]
+        case _:
+            return _arithmetic(operator, left, right)
+
+
+def _arithmetic(operator: str, left: object, right: object) -> object:
+    if type(left) is not type(right):
+        raise no_overload()
+    if operator == "+" and isinstance(left, str | bytes | list):
+        return left + right  # type: ignore[operator]  # of one type, as seen above
+    if not is_number(left):
+        raise no_overload()
+    kind = type(left)
+    a, b = cast("float", left), cast("float", right)
+    if kind is Double:
+        if operator == "%":
+            raise no_overload()
+        if operator == "/" and b == 0:
+            raise NotUnderstoodError("a division of a double by zero")
+        return Double({"+": a + b, "-": a - b, "*": a * b}[operator] if operator != "/" else a / b)
+    whole = _whole(operator, int(a), int(b))
+    return functions.checked(Uint(whole) if kind is Uint else whole)
+
+
+def _whole(operator: str, left: int, right: int) -> int:
+    if operator in ("/", "%") and right == 0:
+        raise EvaluationError("division by zero" if operator == "/" else "modulus by zero")
+    match operator:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case "*":
+            return left * right
+        case _:
+            quotient = abs(left) // abs(right)
+            quotient = quotient if (left < 0) == (right < 0) else -quotient
+            return quotient if operator == "/" else left - quotient * right

@@ -1,0 +1,400 @@
+"""The functions of CEL that selectors of devices may call.
+
+In: a function's name, and values. Out: a value. Rules: CEL's standard functions, those for strings,
+sets and optional values, and Kubernetes' for quantities, versions and lists. A type that a function
+does not take is CEL's error "no such overload"; a function that is not here is one that is not
+known. Pure.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
+
+from dra_driver.admin.cel import pattern, strings
+from dra_driver.admin.cel.values import (
+    NONE,
+    Defaulting,
+    Double,
+    EvaluationError,
+    Fine,
+    NotUnderstoodError,
+    Optional,
+    Semver,
+    Uint,
+    equal,
+    is_number,
+    need,
+    no_overload,
+    type_name,
+)
+from resource_nvidia_com.quantity import Quantity
+
+Function = Callable[..., object]
+
+_NANO = 10**9
+_FRACTION = re.compile(r"[.mun]|[eE]-")
+
+
+def call(name: str, values: tuple[object, ...], *, is_member: bool) -> object:
+    """Return what a function returns; the target of a member comes first.
+
+    Raises:
+        EvaluationError: CEL calls it an error.
+        NotUnderstoodError: the function is not known.
+    """
+    function = (_MEMBERS if is_member else _GLOBALS).get(name)
+    if function is None:
+        raise NotUnderstoodError(f"the function {name}()")
+    try:
+        return function(*values)
+    except TypeError:
+        raise no_overload() from None
+
+
+def checked(value: int) -> int:
+    """Return an integer as CEL has it.
+
+    Raises:
+        EvaluationError: it does not fit into 64 bits.
+    """
+    low, high = (0, 2**64) if isinstance(value, Uint) else (-(2**63), 2**63)
+    if not low <= value < high:
+        raise EvaluationError("integer overflow")
+    return value
+
+
+def compare(left: Any, right: Any) -> int:
+    """Return -1, 0 or 1.
+
+    Raises:
+        EvaluationError: the two have no order.
+    """
+    if isinstance(left, Quantity) and isinstance(right, Quantity):
+        left, right = left.nanos, right.nanos
+    numbers = is_number(left) and is_number(right)
+    comparable = isinstance(left, str | bytes | bool | Semver)
+    if not numbers and not (comparable and type(left) is type(right)):
+        raise no_overload()
+    return bool(left > right) - bool(left < right)
+
+
+def contains(container: Any, value: Any) -> bool:
+    """Return what `value in container` is worth."""
+    if isinstance(container, dict):
+        return _is_key(value) and value in container
+    if not isinstance(container, list):
+        raise no_overload()
+    return any(equal(one, value) for one in container)
+
+
+def field_of(container: Any, key: Any) -> Optional:
+    """Return what a map or list has at a key, if it has something there."""
+    if isinstance(container, dict):
+        if isinstance(container, Defaulting) and isinstance(key, str):
+            return Optional(container[key], is_there=True)
+        return Optional(container[key], is_there=True) if contains(container, key) else NONE
+    if isinstance(container, list):
+        if not is_number(key) or key != int(key):
+            raise no_overload()
+        place = int(key)
+        return Optional(container[place], is_there=True) if 0 <= place < len(container) else NONE
+    return NONE
+
+
+def _is_key(value: Any) -> bool:
+    return isinstance(value, str | bool | int)
+
+
+def _size(value: Any) -> int:
+    need(value, str, bytes, list, dict)
+    return len(value)
+
+
+def _int(value: Any) -> int:
+    if isinstance(value, str):
+        try:
+            return checked(int(value))
+        except ValueError:
+            raise EvaluationError(f"type conversion error from string {value!r} to int") from None
+    if not is_number(value):
+        raise no_overload()
+    if isinstance(value, float) and not math.isfinite(value):
+        raise EvaluationError("integer overflow")
+    return checked(int(value))
+
+
+def _double(value: Any) -> float:
+    if isinstance(value, str) or is_number(value):
+        try:
+            return Double(value)
+        except ValueError:
+            raise EvaluationError("type conversion error from string to double") from None
+    raise no_overload()
+
+
+def _uint(value: Any) -> int:
+    return checked(Uint(_int(value)))
+
+
+def _string(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            return value
+        case Uint() | int():
+            return str(int(value))
+        case Semver() | Quantity():
+            raise EvaluationError(f"type conversion error from {type_name(value)!r} to 'string'")
+        case _:
+            raise NotUnderstoodError(f"string() of a {type_name(value)}")
+
+
+def _bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        raise no_overload()
+    if value in ("1", "t", "true", "TRUE", "True", "T"):
+        return True
+    if value in ("0", "f", "false", "FALSE", "False", "F"):
+        return False
+    raise EvaluationError("type conversion error from string to bool")
+
+
+def _quantity(text: Any) -> Quantity:
+    need(text, str)
+    try:
+        found = Quantity.parse(str(text))
+        return Fine(found.nanos, found.format) if _FRACTION.search(str(text)) else found
+    except ValueError as error:
+        raise EvaluationError(str(error)) from error
+
+
+def _is_quantity(text: Any) -> bool:
+    need(text, str)
+    try:
+        Quantity.parse(str(text))
+    except ValueError:
+        return False
+    return True
+
+
+def _semver(text: Any, normalize: Any = False) -> Semver:
+    need(text, str)
+    need(normalize, bool)
+    try:
+        return Semver.parse(str(text), normalize=bool(normalize))
+    except ValueError as error:
+        raise EvaluationError(str(error)) from error
+
+
+def _is_semver(text: Any, normalize: Any = False) -> bool:
+    need(text, str)
+    need(normalize, bool)
+    try:
+        Semver.parse(str(text), normalize=bool(normalize))
+    except ValueError:
+        return False
+    return True
+
+
+def _compare_to(left: Any, right: Any) -> int:
+    need(left, Semver, Quantity)
+    return compare(left, right)
+
+
+def _is_greater(left: Any, right: Any) -> bool:
+    return _compare_to(left, right) > 0
+
+
+def _is_less(left: Any, right: Any) -> bool:
+    return _compare_to(left, right) < 0
+
+
+def _number_of(place: int) -> Function:
+    def part(version: Any) -> int:
+        need(version, Semver)
+        return int(version.numbers[place])
+
+    return part
+
+
+def _as_integer(value: Any) -> int:
+    need(value, Quantity)
+    whole, rest = divmod(value.nanos, _NANO)
+    if isinstance(value, Fine) and not rest:
+        raise NotUnderstoodError("a whole quantity with a fraction as an integer")
+    if rest or not -(2**63) <= whole < 2**63:
+        raise EvaluationError("cannot convert value to integer")
+    return int(whole)
+
+
+def _is_integer(value: Any) -> bool:
+    try:
+        _as_integer(value)
+    except EvaluationError:
+        need(value, Quantity)
+        return False
+    return True
+
+
+def _float_of(value: Any) -> float:
+    need(value, Quantity)
+    return Double(value.nanos / _NANO)
+
+
+def _sign(value: Any) -> int:
+    need(value, Quantity)
+    nanos = value.nanos
+    return int(nanos > 0) - int(nanos < 0)
+
+
+def _added(sign: int) -> Function:
+    def result(left: Any, right: Any) -> Quantity:
+        need(left, Quantity)
+        need(right, Quantity, int)
+        nanos = right.nanos if isinstance(right, Quantity) else int(right) * _NANO
+        is_fine = left.nanos % _NANO or nanos % _NANO or Fine in (type(left), type(right))
+        kind = Fine if is_fine else Quantity
+        return kind(left.nanos + sign * nanos, left.format)
+
+    return result
+
+
+def _includes(holder: Any, value: Any) -> bool:
+    for one in holder if isinstance(holder, list) else [holder]:
+        try:
+            if equal(one, value):
+                return True
+        except EvaluationError:  # two types are as good as two values here
+            continue
+    return False
+
+
+def _best(sign: int) -> Function:
+    def result(values: Any) -> object:
+        need(values, list)
+        if not values:
+            raise EvaluationError("min/max called on empty list")
+        best = values[0]
+        for value in values[1:]:
+            if compare(value, best) == sign:
+                best = value
+        return best
+
+    return result
+
+
+def _sum(values: Any) -> object:
+    need(values, list)
+    kinds = {type(value) for value in values}
+    if kinds - {int, Uint, Double}:
+        raise NotUnderstoodError("a sum of what are no numbers")
+    if len(kinds) > 1:
+        raise no_overload()
+    return checked(sum(values)) if kinds != {Double} else Double(sum(values))
+
+
+def _is_sorted(values: Any) -> bool:
+    need(values, list)
+    return all(compare(one, two) <= 0 for one, two in pairwise(values))
+
+
+def _sets_contains(left: Any, right: Any) -> bool:
+    need(left, list)
+    need(right, list)
+    return all(contains(left, one) for one in right)
+
+
+def _sets_intersects(left: Any, right: Any) -> bool:
+    need(left, list)
+    need(right, list)
+    return any(contains(left, one) for one in right)
+
+
+def _sets_equivalent(left: Any, right: Any) -> bool:
+    return _sets_contains(left, right) and _sets_contains(right, left)
+
+
+def _value(optional: Any) -> object:
+    need(optional, Optional)
+    if not optional.is_there:
+        raise EvaluationError("optional.none() dereference")
+    return optional.value
+
+
+def _has_value(optional: Any) -> bool:
+    need(optional, Optional)
+    return bool(optional.is_there)
+
+
+def _non_zero(value: Any) -> Optional:
+    is_zero = value is None or value in (False, 0, "", b"", [], {})
+    return NONE if is_zero else Optional(value, is_there=True)
+
+
+_MEMBERS: Mapping[str, Function] = MappingProxyType(
+    {
+        "size": _size,
+        "contains": strings.of_strings(lambda text, part: part in text),
+        "startsWith": strings.of_strings(lambda text, part: text.startswith(part)),
+        "endsWith": strings.of_strings(lambda text, part: text.endswith(part)),
+        "matches": strings.of_strings(lambda text, regex: pattern.found(regex, text)),
+        "lowerAscii": strings.of_strings(strings.ascii_only(str.lower)),
+        "upperAscii": strings.of_strings(strings.ascii_only(str.upper)),
+        "trim": strings.of_strings(strings.trim),
+        "indexOf": strings.index_of,
+        "lastIndexOf": strings.last_index_of,
+        "charAt": strings.char_at,
+        "substring": strings.substring,
+        "split": strings.split,
+        "replace": strings.replace,
+        "join": strings.join,
+        "includes": _includes,
+        "min": _best(-1),
+        "max": _best(1),
+        "isSorted": _is_sorted,
+        "compareTo": _compare_to,
+        "isGreaterThan": _is_greater,
+        "isLessThan": _is_less,
+        "major": _number_of(0),
+        "minor": _number_of(1),
+        "patch": _number_of(2),
+        "asInteger": _as_integer,
+        "isInteger": _is_integer,
+        "asApproximateFloat": _float_of,
+        "sum": _sum,
+        "add": _added(1),
+        "sub": _added(-1),
+        "value": _value,
+        "hasValue": _has_value,
+    }
+)
+
+_GLOBALS: Mapping[str, Function] = MappingProxyType(
+    {
+        "size": _size,
+        "matches": strings.of_strings(lambda text, regex: pattern.found(regex, text)),
+        "int": _int,
+        "uint": _uint,
+        "double": _double,
+        "string": _string,
+        "bool": _bool,
+        "dyn": lambda value: value,
+        "quantity": _quantity,
+        "isQuantity": _is_quantity,
+        "sign": _sign,
+        "semver": _semver,
+        "isSemver": _is_semver,
+        "sets.contains": _sets_contains,
+        "sets.intersects": _sets_intersects,
+        "sets.equivalent": _sets_equivalent,
+        "optional.of": lambda value: Optional(value, is_there=True),
+        "optional.none": lambda: NONE,
+        "optional.ofNonZeroValue": _non_zero,
+    }
+)

@@ -1,0 +1,339 @@
+"""The text of a CEL expression to its tree.
+
+In: text. Out: a `Node`. Rule: the grammar of CEL's language definition, with the syntax of optional
+values (`.?`, `[?`). The text was compiled by the API server before it was stored, so what cannot be
+read here is what this parser does not know. Pure.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from dra_driver.admin.cel import syntax
+from dra_driver.admin.cel.literals import bytes_of, number_of, string_of
+from dra_driver.admin.cel.values import NotUnderstoodError
+
+_TOKENS = re.compile(
+    r"""(?P<space>(?:[\s]|//[^\n]*)+)
+    |(?P<string>[rRbB]{0,2}(?:\"\"\"(?:[^\\]|\\.)*?\"\"\"|'''(?:[^\\]|\\.)*?'''
+        |"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'))
+    |(?P<number>0[xX][0-9a-fA-F]+[uU]?|(?:[0-9]+\.[0-9]+|\.[0-9]+|[0-9]+)(?:[eE][+-]?[0-9]+)?[uU]?)
+    |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
+    |(?P<sign>&&|\|\||==|!=|<=|>=|[-+*/%!<>?:.,()\[\]{}])""",
+    re.VERBOSE | re.DOTALL,
+)
+_RAW = re.compile(r"[bB]?[rR][bB]?['\"]")
+_RAW_STRING = re.compile(
+    r"""[rRbB]{1,2}(?:\"\"\".*?\"\"\"|'''.*?'''|"[^"\n]*"|'[^'\n]*')""", re.DOTALL
+)
+_CONSTANTS = {"true": True, "false": False, "null": None}
+_RELATIONS = frozenset({"==", "!=", "<", "<=", ">", ">=", "in"})
+_COMPREHENSIONS = frozenset({"all", "exists", "exists_one", "existsOne", "filter", "map"})
+_DEEPEST = 100
+"""How deep expressions may nest; CEL itself goes to 250."""
+
+
+def parsed(text: str) -> syntax.Node:
+    """Return the tree of an expression.
+
+    Raises:
+        NotUnderstoodError: this is no CEL, or more of it than is known here.
+    """
+    parser = _Parser(text)
+    found = parser.expression()
+    if parser.token.text:
+        raise parser.unexpected()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    at = 0
+    while at < len(text):
+        # In a raw string a backslash is a character as any other.
+        raw = _RAW_STRING.match(text, at) if _RAW.match(text, at) else None
+        match = raw or _TOKENS.match(text, at)
+        if match is None:
+            raise NotUnderstoodError(f"the character {text[at]!r} at position {at + 1}")
+        kind = "string" if raw else str(match.lastgroup)
+        if kind != "space":
+            yield _Token(kind, match[0], at, match.end())
+        at = match.end()
+    yield _Token("end", "", at, at)
+
+
+class _Parser:
+    """Reads an expression from left to right, one method for each rule of the grammar."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = list(_tokens(text))
+        self._at = 0
+        self._depth = 0
+
+    @property
+    def token(self) -> _Token:
+        return self._tokens[self._at]
+
+    @property
+    def _end(self) -> int:
+        return self._tokens[self._at - 1].end
+
+    def unexpected(self) -> NotUnderstoodError:
+        """Return the error that says where reading ended."""
+        return NotUnderstoodError(f"{self.token.text or 'the end'!r} at {self.token.start + 1}")
+
+    def expression(self) -> syntax.Node:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise NotUnderstoodError("an expression that nests so deep")
+        condition = self._logic("||")
+        if self._take("?"):
+            then = self._logic("||")
+            self._need(":")
+            otherwise = self.expression()
+            condition = syntax.Choice(
+                start=condition.start,
+                end=self._end,
+                condition=condition,
+                then=then,
+                otherwise=otherwise,
+            )
+        self._depth -= 1
+        return condition
+
+    def _logic(self, operator: Literal["&&", "||"]) -> syntax.Node:
+        def next_term() -> syntax.Node:
+            return self._logic("&&") if operator == "||" else self._relation()
+
+        terms = [next_term()]
+        while self._take(operator):
+            terms.append(next_term())
+        if len(terms) == 1:
+            return terms[0]
+        return syntax.Logic(
+            start=terms[0].start, end=self._end, operator=operator, terms=tuple(terms)
+        )
+
+    def _relation(self) -> syntax.Node:
+        left = self._sum()
+        while (operator := self.token.text) in _RELATIONS and self.token.kind != "string":
+            self._at += 1
+            left = self._binary(operator, left, self._sum())
+        return left
+
+    def _sum(self) -> syntax.Node:
+        left = self._product()
+        while self.token.kind == "sign" and (operator := self.token.text) in ("+", "-"):
+            self._at += 1
+            left = self._binary(operator, left, self._product())
+        return left
+
+    def _product(self) -> syntax.Node:
+        left = self._unary()
+        while self.token.kind == "sign" and (operator := self.token.text) in ("*", "/", "%"):
+            self._at += 1
+            left = self._binary(operator, left, self._unary())
+        return left
+
+    def _binary(self, operator: str, left: syntax.Node, right: syntax.Node) -> syntax.Node:
+        return syntax.Binary(
+            start=left.start, end=self._end, operator=operator, left=left, right=right
+        )
+
+    def _unary(self) -> syntax.Node:
+        start = self.token.start
+        signs = []
+        while self.token.kind == "sign" and self.token.text in ("!", "-"):
+            signs.append(self.token.text)
+            self._at += 1
+        if signs and signs[-1] == "-" and self.token.kind == "number":
+            signs.pop()
+            found = self._postfix(self._number("-", self._tokens[self._at - 1].start))
+        else:
+            found = self._postfix(self._primary())
+        for sign in reversed(signs):
+            found = syntax.Unary(start=start, end=self._end, operator=sign, operand=found)
+        return found
+
+    def _postfix(self, found: syntax.Node) -> syntax.Node:
+        while True:
+            if self._take("."):
+                optional = self._take("?")
+                name = self._identifier()
+                if not optional and self._take("("):
+                    found = self._member_call(found, name)
+                else:
+                    found = syntax.Select(
+                        start=found.start,
+                        end=self._end,
+                        operand=found,
+                        field=name,
+                        optional=optional,
+                    )
+            elif self._take("["):
+                optional = self._take("?")
+                key = self.expression()
+                self._need("]")
+                found = syntax.Index(
+                    start=found.start, end=self._end, operand=found, key=key, optional=optional
+                )
+            else:
+                return found
+
+    def _primary(self) -> syntax.Node:  # noqa: PLR0911 (one for each kind)
+        token = self.token
+        if token.kind == "number":
+            return self._number("", token.start)
+        self._at += 1
+        if token.kind == "string":
+            return self._constant(token, self._string(token.text))
+        if token.kind == "name":
+            if token.text in _CONSTANTS:
+                return self._constant(token, _CONSTANTS[token.text])
+            if self._take("("):
+                return self._call(token)
+            return syntax.Name(start=token.start, end=token.end, name=token.text)
+        match token.text:
+            case "(":
+                inner = self.expression()
+                self._need(")")
+                return inner
+            case "[":
+                items = self._items("]")
+                return syntax.ListOf(start=token.start, end=self._end, items=items)
+            case "{":
+                return self._map(token)
+        self._at -= 1
+        raise self.unexpected()
+
+    def _string(self, text: str) -> object:
+        prefix = re.split("['\"]", text, maxsplit=1)[0].lower()
+        return bytes_of(text) if "b" in prefix else string_of(text)
+
+    def _number(self, sign: str, start: int) -> syntax.Node:
+        token = self.token
+        self._at += 1
+        return syntax.Constant(start=start, end=token.end, value=number_of(sign + token.text))
+
+    def _constant(self, token: _Token, value: object) -> syntax.Node:
+        return syntax.Constant(start=token.start, end=token.end, value=value)
+
+    def _items(self, close: str) -> tuple[syntax.Node, ...]:
+        found: list[syntax.Node] = []
+        while not self._take(close):
+            if found:
+                self._need(",")
+                if self._take(close):
+                    break
+            if self.token.text == "?":
+                raise NotUnderstoodError("optional items of a list")
+            found.append(self.expression())
+        return tuple(found)
+
+    def _map(self, opening: _Token) -> syntax.Node:
+        entries: list[tuple[syntax.Node, syntax.Node]] = []
+        while not self._take("}"):
+            if entries:
+                self._need(",")
+                if self._take("}"):
+                    break
+            if self.token.text == "?":
+                raise NotUnderstoodError("optional entries of a map")
+            key = self.expression()
+            self._need(":")
+            entries.append((key, self.expression()))
+        return syntax.MapOf(start=opening.start, end=self._end, entries=tuple(entries))
+
+    def _call(self, name: _Token) -> syntax.Node:
+        arguments = self._items(")")
+        if name.text != "has":
+            return syntax.Call(
+                start=name.start,
+                end=self._end,
+                function=name.text,
+                target=None,
+                arguments=arguments,
+            )
+        match arguments:
+            case (syntax.Select(operand=operand, field=field, optional=False),):
+                return syntax.Has(start=name.start, end=self._end, operand=operand, field=field)
+            case _:
+                raise NotUnderstoodError("has() of what is no field")
+
+    def _member_call(self, target: syntax.Node, name: str) -> syntax.Node:
+        arguments = self._items(")")
+        place = {"start": target.start, "end": self._end}
+        is_cel = isinstance(target, syntax.Name) and target.name == "cel"
+        match name, arguments:
+            case "bind", (syntax.Name(name=variable), value, body) if is_cel:
+                return syntax.Bind(**place, variable=variable, value=value, body=body)
+            case (("optMap" | "optFlatMap"), (syntax.Name(name=variable), result)):
+                return syntax.OptionalMap(
+                    **place,
+                    target=target,
+                    variable=variable,
+                    result=result,
+                    flat=name == "optFlatMap",
+                )
+            case _ if name in _COMPREHENSIONS:
+                return self._comprehension(target, name, arguments)
+            case _:
+                return syntax.Call(**place, function=name, target=target, arguments=arguments)
+
+    def _comprehension(
+        self, over: syntax.Node, name: str, arguments: tuple[syntax.Node, ...]
+    ) -> syntax.Node:
+        start, end = over.start, self._end
+        match name.replace("existsOne", "exists_one"), arguments:
+            case "map", (syntax.Name(name=variable), *predicate, result) if len(predicate) < 2:
+                return syntax.Comprehension(
+                    start=start,
+                    end=end,
+                    kind="map",
+                    over=over,
+                    variable=variable,
+                    predicate=predicate[0] if predicate else None,
+                    result=result,
+                )
+            case (
+                (("all" | "exists" | "exists_one" | "filter") as kind),
+                (
+                    syntax.Name(name=variable),
+                    predicate,
+                ),
+            ):
+                return syntax.Comprehension(
+                    start=start,
+                    end=end,
+                    kind=kind,
+                    over=over,
+                    variable=variable,
+                    predicate=predicate,
+                )
+            case _:
+                raise NotUnderstoodError(f"{name}() with {len(arguments)} arguments")
+
+    def _identifier(self) -> str:
+        token = self.token
+        if token.kind != "name":
+            raise self.unexpected()
+        self._at += 1
+        return token.text
+
+    def _take(self, text: str) -> bool:
+        if self.token.text != text or self.token.kind != "sign":
+            return False
+        self._at += 1
+        return True
+
+    def _need(self, text: str) -> None:
+        if not self._take(text):
+            raise self.unexpected()

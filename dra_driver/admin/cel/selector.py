@@ -1,0 +1,257 @@
+"""A selector of devices: whether it holds for one, and if not, because of what.
+
+In: the text of a selector, and a published device. Out: whether it selects the device; else the
+smallest parts of the text that make it false, each with the attributes it reads and what they are.
+Rules (KEP-4381): names without a domain have that of the driver; a domain of which the device has
+nothing is an empty map, and what is not in a map is an error. Pure.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from dra_driver.admin.cel import syntax
+from dra_driver.admin.cel.evaluate import Variables, value_of
+from dra_driver.admin.cel.parser import parsed
+from dra_driver.admin.cel.values import (
+    Defaulting,
+    EvaluationError,
+    NotUnderstoodError,
+    Optional,
+    type_name,
+)
+from resource_nvidia_com.quantity import Quantity
+
+_READ = frozenset({"attributes", "capacity"})
+_SHOWN = 60
+"""How many characters of a value are shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What a selector can know of a device.
+
+    Attributes:
+        driver: who published it.
+        attributes: by qualified name, as values of CEL.
+        capacity: by qualified name.
+        allows_multiple: whether several claims can have parts of it.
+    """
+
+    driver: str
+    attributes: Mapping[str, object] = field(default_factory=dict)
+    capacity: Mapping[str, Quantity] = field(default_factory=dict)
+    allows_multiple: bool = False
+
+    def variables(self) -> Variables:
+        """Return what `device` is in an expression."""
+        return {
+            "device": {
+                "driver": self.driver,
+                "attributes": self._by_domain(self.attributes),
+                "capacity": self._by_domain(self.capacity),
+                "allowMultipleAllocations": self.allows_multiple,
+            }
+        }
+
+    def _by_domain(self, named: Mapping[str, object]) -> Defaulting:
+        found: dict[str, dict[str, object]] = {}
+        for qualified, value in named.items():
+            domain, _, name = qualified.rpartition("/")
+            found.setdefault(domain or self.driver, {})[name] = value
+        return Defaulting(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A part of a selector that does not hold.
+
+    Attributes:
+        text: the part, as its author wrote it; with a `not` before it where it ought to be false.
+        reads: the attributes and capacities in it, and what they are; None where there is none.
+    """
+
+    text: str
+    reads: tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """A selector's text, and its tree."""
+
+    text: str
+    tree: syntax.Node
+
+    @classmethod
+    def of(cls, text: str) -> "Selector":
+        """Read a selector.
+
+        Raises:
+            NotUnderstoodError: it has more of CEL than is known here.
+        """
+        return cls(text, _tree(text))
+
+    def selects(self, subject: Subject) -> bool:
+        """Tell whether it holds.
+
+        Raises:
+            EvaluationError: it has no value: the scheduler gives up on the claim.
+            NotUnderstoodError: what it is worth is not known here.
+        """
+        found = value_of(self.tree, subject.variables())
+        if not isinstance(found, bool):
+            raise EvaluationError(f"CEL result of type {type_name(found)} is no bool")
+        return found
+
+    def faults(self, subject: Subject) -> tuple[Fault, ...]:
+        """Return what makes it false, or what it fails at."""
+        search = _Faults(self.text, subject)
+        found = search.of(self.tree, search.scope, wanted=True)
+        return tuple(dict.fromkeys(found))
+
+
+@lru_cache(maxsize=256)
+def _tree(text: str) -> syntax.Node:
+    try:
+        return parsed(text)
+    except RecursionError:
+        raise NotUnderstoodError("an expression that nests so deep") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """The variables there are, and for which parts of the device those of `cel.bind` stand."""
+
+    variables: Variables
+    paths: Mapping[str, tuple[str, ...]]
+
+
+class _Faults:
+    """Looks for what makes an expression something else than it ought to be."""
+
+    def __init__(self, text: str, subject: Subject) -> None:
+        self._text = text
+        self._subject = subject
+        self.scope = _Scope(subject.variables(), {"device": ()})
+
+    def of(self, node: syntax.Node, scope: _Scope, *, wanted: bool) -> Iterator[Fault]:
+        match node:
+            case syntax.Logic() if (node.operator == "&&") == wanted:
+                # One false term is enough, so each of them is at fault.
+                for term in node.terms:
+                    if self._value(term, scope) is not wanted:
+                        yield from self.of(term, scope, wanted=wanted)
+            case syntax.Logic():
+                for term in node.terms:
+                    yield from self.of(term, scope, wanted=wanted)
+            case syntax.Unary(operator="!"):
+                yield from self.of(node.operand, scope, wanted=not wanted)
+            case syntax.Choice():
+                yield from self._of_choice(node, scope, wanted=wanted)
+            case syntax.Bind():
+                value = self._value(node.value, scope)
+                path = _path(node.value, scope)
+                inner = _Scope(
+                    {**scope.variables, node.variable: value},
+                    {**scope.paths, node.variable: path} if path is not None else scope.paths,
+                )
+                yield from self.of(node.body, inner, wanted=wanted)
+            case _:
+                yield self._fault(node, scope, wanted=wanted)
+
+    def _of_choice(self, node: syntax.Choice, scope: _Scope, *, wanted: bool) -> Iterator[Fault]:
+        condition = self._value(node.condition, scope)
+        if not isinstance(condition, bool):
+            yield from self.of(node.condition, scope, wanted=True)
+            return
+        branch = node.then if condition else node.otherwise
+        if isinstance(branch, syntax.Constant):
+            yield from self.of(node.condition, scope, wanted=not condition)
+        else:
+            yield from self.of(branch, scope, wanted=wanted)
+
+    def _value(self, node: syntax.Node, scope: _Scope) -> object:
+        try:
+            return value_of(node, scope.variables)
+        except (EvaluationError, NotUnderstoodError):
+            return None
+
+    def _fault(self, node: syntax.Node, scope: _Scope, *, wanted: bool) -> Fault:
+        text = " ".join(self._text[node.start : node.end].split())
+        reads = dict.fromkeys(_reads(node, scope))
+        return Fault(
+            text=text if wanted else f"!({text})",
+            reads=tuple((_named(path), self._shown(path)) for path in reads),
+        )
+
+    def _shown(self, path: tuple[str, ...]) -> str | None:
+        found: object = self.scope.variables["device"]
+        for key in path:
+            if not isinstance(found, dict) or key not in found:
+                return None
+            found = found[key]
+        return shown(found)
+
+
+def _reads(node: syntax.Node, scope: _Scope) -> Iterator[tuple[str, ...]]:
+    """Yield the paths below `device` that an expression reads."""
+    path = _path(node, scope)
+    if path:
+        yield path
+        return
+    for part in _parts(node):
+        yield from _reads(part, scope)
+
+
+def _path(node: syntax.Node, scope: _Scope) -> tuple[str, ...] | None:
+    """Return which part of the device an expression is, by the keys that lead there."""
+    match node:
+        case syntax.Name() if node.name in scope.paths:
+            return scope.paths[node.name]
+        case syntax.Select() | syntax.Has():
+            holder = _path(node.operand, scope)
+            return None if holder is None else (*holder, node.field)
+        case syntax.Index(key=syntax.Constant(value=str() as key)):
+            holder = _path(node.operand, scope)
+            return None if holder is None else (*holder, key)
+        case syntax.Binary(operator="in", left=syntax.Constant(value=str() as key)):
+            # Whether there is such an attribute is asked so too.
+            holder = _path(node.right, scope)
+            is_map = holder is not None and len(holder) == 2 and holder[0] in _READ
+            return (*holder, key) if holder is not None and is_map else None
+        case _:
+            return None
+
+
+def _parts(node: syntax.Node) -> Iterator[syntax.Node]:
+    for name in node.__dataclass_fields__:
+        value = getattr(node, name)
+        for one in value if isinstance(value, tuple) else (value,):
+            for part in one if isinstance(one, tuple) else (one,):
+                if isinstance(part, syntax.Node):
+                    yield part
+
+
+def _named(path: tuple[str, ...]) -> str:
+    """Return how people write it: `gpu.nvidia.com/type`, `gpu.nvidia.com/memory`, `driver`."""
+    if path[0] in _READ and len(path) > 1:
+        return "/".join(path[1:])
+    return ".".join(path)
+
+
+def shown(value: object) -> str:
+    """Return a value for people, on one short line."""
+    match value:
+        case bool():
+            text = str(value).lower()
+        case str():
+            text = f'"{value}"'
+        case list():
+            text = f"[{', '.join(map(shown, value))}]"
+        case dict():
+            text = f"({len(value)} entries)"
+        case Optional():
+            text = shown(value.value) if value.is_there else "nothing"
+        case _:
+            text = str(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

@@ -1,0 +1,193 @@
+"""`dra-driver classes`: the DeviceClasses that stand behind resource names, for kubectl to apply.
+
+In: resource names, or the share configs that say which names a node's shares serve. Out: on stdout
+a DeviceClass for each name, which the scheduler makes claims of when a container's limits have it
+(KEP-5004). Rules: a share serves the name in its attribute `resourceName`; a device that is divided
+into shares has `sharedAs` and serves none; `nvidia.com/gpu` is a whole GPU else, and
+`nvidia.com/mig-…` a MIG device of that profile. A selector that fails on one device stops the
+scheduling of a claim on every node, so it reads nothing that a device may lack. It needs no cluster
+and no GPU.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, CliPositionalArg, SettingsConfigDict
+
+from dra_driver.admin.validate.command import read_manifests
+from dra_driver.admin.validate.node_configs import configs_of, is_node_config
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import ConfigError
+from dra_driver.fields import entries
+from dra_driver.manifest import BrokenManifestError, read_documents
+from dra_driver.shares.config import read_node_config
+from resource_nvidia_com.problems import dotted
+from resource_nvidia_com.resource_names import GPU, PREFIX, resource_name
+
+HEADER: Final = """\
+# What stands behind resource names in a container's limits, as `dra-driver classes` prints it: the
+# scheduler makes a claim of these classes by itself (KEP-5004). A share says in its attribute
+# `resourceName` which name it serves, and a device that is divided into shares serves none itself
+# (`sharedAs`). Where nothing is divided, `nvidia.com/gpu` is a whole GPU.
+"""
+
+_MIG: Final = re.compile(
+    r"mig-(?P<profile>(?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb(?:-[^.]+)?)(?:\.(?P<extra>.+))?"
+)
+"""A MIG device's name behind the prefix. What follows the profile's memory after a dot is what
+NVIDIA writes behind a `+`, which no resource name may have: mig-1g.10gb.me is 1g.10gb+me."""
+
+_ATTRIBUTES: Final = f"device.attributes['{DRIVER_NAME}']"
+
+
+class Classes(BaseSettings):
+    """Print the DeviceClasses of resource names: those of share configs, those that are named."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="ignore",
+        env_prefix="classes_",
+        cli_prog_name="dra-driver classes",
+        cli_kebab_case=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        cli_exit_on_error=False,
+    )
+
+    names: CliPositionalArg[list[str]] = Field(
+        [], description="Resource names, such as nvidia.com/gpu; nvidia.com/ may be left out."
+    )
+    share_config: list[str] = Field(
+        [],
+        description="Share config, by itself or in a ConfigMap; of a folder all manifests; - reads "
+        "stdin. May be given several times.",
+    )
+
+    @field_validator("names")
+    @classmethod
+    def _are_names(cls, value: list[str]) -> list[str]:
+        return [resource_name(name) for name in value]
+
+    def cli_cmd(self) -> None:
+        """Print them.
+
+        Raises:
+            ConfigError: no name is given, or a share config is wrong.
+        """
+        found = dict.fromkeys(self.names)
+        for name in self.share_config:
+            found |= dict.fromkeys(served_names(name))
+        if not found:
+            raise ConfigError(
+                "no resource name is given: name some, such as nvidia.com/gpu, or give a share "
+                "config that shares something (--share-config FILE)"
+            )
+        sys.stdout.write(manifest(found))
+
+
+def served_names(source: str) -> list[str]:
+    """Return the resource names that the share configs of a file, a folder or stdin (`-`) serve.
+
+    Raises:
+        ConfigError: it cannot be read, has no share config, or a config is wrong.
+    """
+    names: dict[str, None] = {}
+    configs = 0
+    try:
+        for file, text in read_manifests(source):
+            for origin, config in _configs_in(text, file):
+                configs += 1
+                resources = read_node_config(config.encode(), origin).resources
+                names |= dict.fromkeys(one.served_as for one in resources)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"{source} cannot be read: {reason}") from error
+    if not configs:
+        raise ConfigError(
+            f"{source} has no share config: give the file with `version: v1` and `sharing`, or the "
+            "ConfigMap that has it"
+        )
+    return list(names)
+
+
+def _configs_in(text: str, file: str) -> Iterator[tuple[str, str]]:
+    """Yield (origin for errors, text) of the share configs in a file."""
+    try:
+        values = [document.value for document in read_documents(text)]
+    except BrokenManifestError as error:
+        place = f"{file}:{error.place.line}:{error.place.column}"
+        raise ConfigError(f"{place}: {error}") from error
+    if any(map(is_node_config, values)):
+        yield file, text
+    for value in values:
+        for where, config_map in _config_maps(value):
+            for path, config in configs_of(config_map, where):
+                yield f"{file}: {dotted(path)}", config
+
+
+def _config_maps(
+    value: object, where: tuple[str | int, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, object]]]:
+    """Yield (path in the document, ConfigMap) of a manifest, which may be a List."""
+    if not isinstance(value, Mapping):
+        return
+    if value.get("kind") == "ConfigMap":
+        yield where, value
+    for number, item in enumerate(entries(value, "items")):
+        yield from _config_maps(item, (*where, "items", number))
+
+
+def manifest(names: Mapping[str, None]) -> str:
+    """Return the DeviceClasses of resource names as YAML, in their order."""
+    return HEADER + "---\n".join(map(_device_class, names))
+
+
+def class_name(resource: str) -> str:
+    """Return the name of the DeviceClass behind a resource name."""
+    return f"{resource.removeprefix(PREFIX)}.resource.{PREFIX.rstrip('/')}"
+
+
+def _device_class(resource: str) -> str:
+    lines = (" " * 10 + line for line in _selector(resource))
+    return f"""\
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata:
+  name: {class_name(resource)}
+spec:
+  extendedResourceName: {resource}
+  selectors:
+    - cel:
+        expression: >-
+{chr(10).join(lines)}
+"""
+
+
+def _selector(resource: str) -> list[str]:
+    """Return the lines of the CEL expression that selects what serves a resource name."""
+    driver = f"device.driver == '{DRIVER_NAME}' &&"
+    whole = _whole(resource)
+    if whole is None:
+        return [driver, f"{_ATTRIBUTES}.?resourceName.orValue('') == '{resource}'"]
+    return [
+        driver,
+        f"{_ATTRIBUTES}.?resourceName.orValue(",
+        f"'sharedAs' in {_ATTRIBUTES} ? '' :",
+        f"{whole} ?",
+        f"'{resource}' : '')",
+        f"== '{resource}'",
+    ]
+
+
+def _whole(resource: str) -> str | None:
+    """Return the condition for devices that serve a name undivided; None: shares alone do."""
+    if resource == GPU:
+        return f"{_ATTRIBUTES}.?type.orValue('') == 'gpu'"
+    match = _MIG.fullmatch(resource.removeprefix(PREFIX))
+    if match is None:
+        return None
+    profile = match["profile"] + (f"+{match['extra']}" if match["extra"] else "")
+    return f"{_ATTRIBUTES}.?profile.orValue('') == '{profile}'"

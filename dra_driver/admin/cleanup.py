@@ -1,0 +1,473 @@
+"""`dra-driver cleanup`: takes everything of this driver from a node, once it has been uninstalled.
+
+In: the driver's directory, the CDI folder and the kubelet's, and the GPUs; run as root, where the
+host's mounts can be changed: on the host, or in a container like the MPS supervisor's. Out: a node
+as it was before, and the list of what was removed; or an error, with what is left to be done.
+Rules: nothing while the driver or its supervisor runs, or while claims are prepared, unless that is
+forced; it can be repeated at any time. What NVIDIA's own driver has prepared in this boot is taken
+back too; its checkpoint does not stay, since that driver refuses a GPU that a claim of it has, and
+does not start with a damaged one.
+"""
+
+import os
+import platform
+import re
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from dra_driver.cdi.edits_cache import EditsCache
+from dra_driver.cdi.roots import Roots, roots_of
+from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.prepare.parts import NodeClaims, NodeParts, open_claims
+from dra_driver.claims.reconcile.removal import Removal, look
+from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.claims.takeover import peer_claims, take_over
+from dra_driver.claims.takeover.take_over import TakeOver
+from dra_driver.common_settings import (
+    CdiRoot,
+    CommandSettings,
+    ContainerDevRoot,
+    ContainerDriverRoot,
+    KubeletPluginsDirectory,
+    KubeletRegistrarDirectory,
+    NvidiaDevRoot,
+    NvidiaDriverRoot,
+    ProcRoot,
+    SysRoot,
+)
+from dra_driver.devices import control_groups
+from dra_driver.devices.holders import Holders
+from dra_driver.devices.mig.making import MigInstances
+from dra_driver.devices.mig.refusals import Refusals
+from dra_driver.devices.model import Inventory
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.devices.nvml.calls import NvmlCalls
+from dra_driver.devices.session import DriverSession
+from dra_driver.errors import (
+    ApiError,
+    ConflictError,
+    DriverError,
+    NotFoundError,
+    SetupError,
+    TransientError,
+)
+from dra_driver.host.boot import read_boot_id
+from dra_driver.host.ofd_lock import holder_of
+from dra_driver.kube.connect import connect
+from dra_driver.kube.resource import RESOURCE_SLICES
+from dra_driver.kubelet.sockets import is_live
+from dra_driver.mps.daemon import mounts
+from dra_driver.mps.members import SharedDomains
+from dra_driver.mps.requests import DomainRequests
+from dra_driver.mps.supervisor import command as mps_cli
+from dra_driver.mps.supervisor.cgroup import DaemonGroup
+from dra_driver.node.memory import MemorySettings, NodeMemory, node_memory
+from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
+from dra_driver.sharing import nvidia_mps, shares
+from dra_driver.sharing.base import EXCLUSIVE, Sharing
+from dra_driver.sharing.exclusive import Exclusive
+from dra_driver.sharing.mps import Mps
+from dra_driver.sharing.nvidia_smi import NvidiaSmi
+from dra_driver.sharing.time_slicing import TimeSlicing
+from resource_nvidia_com.v1beta1.sharing import SharingStrategy
+
+_EMPTY_SECONDS = 5.0
+_MPS_SECONDS = 30.0
+_LOOK_SECONDS = 0.01
+_REQUEST_SECONDS = 20.0
+_THEIR_FILES = ("cp.lock", "pu.lock", "nvidia-cdi-hook", "mps")
+"""What NVIDIA's driver has in the directory that it shares with this one."""
+
+_LOOK = (
+    "what is not understood was not taken back: look for MIG devices (nvidia-smi mig -lgi) and "
+    "time-slices that nobody needs"
+)
+_THEIR_DAEMON = re.compile(r".+-[0-9a-f]{5}")
+
+
+class Cleanup(CommandSettings):
+    """Take everything of this driver from the node, after it was uninstalled."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="cleanup_",  # for what is not a setting of the driver, and has no alias
+        cli_prog_name="dra-driver cleanup",
+    )
+
+    dry_run: bool = Field(False, description="List what would be removed, and change nothing.")
+    force: bool = Field(
+        False,
+        description="Also while claims are prepared: their pods lose what was set for them, and "
+        "cannot be started again.",
+    )
+    node_name: str = Field(
+        "",
+        max_length=253,
+        validation_alias="node_name",
+        description="Name of the Node, whose ResourceSlices are deleted; unset: none is.",
+    )
+    kubeconfig: Path | None = Field(
+        None,
+        validation_alias="kubeconfig",
+        description="Kubeconfig file that may delete ResourceSlices; without one, those of "
+        "KUBECONFIG, ~/.kube/config, or the pod's service account.",
+    )
+    kubelet_plugins_directory_path: KubeletPluginsDirectory
+    kubelet_registrar_directory_path: KubeletRegistrarDirectory
+    cdi_root: CdiRoot
+    cgroup_root: Path | None = Field(
+        None, validation_alias="cgroup_root", description="The host's /sys/fs/cgroup; unset: that."
+    )
+    nvidia_driver_root: NvidiaDriverRoot
+    container_driver_root: ContainerDriverRoot
+    nvidia_dev_root: NvidiaDevRoot
+    container_dev_root: ContainerDevRoot
+    sys_root: SysRoot
+    proc_root: ProcRoot
+
+    def cli_cmd(self) -> None:
+        """Clean up.
+
+        Raises:
+            SetupError: something stands in the way, or could not be removed.
+            StateError: the driver's directory cannot be read.
+        """
+        configure_logs(level=LogLevel.WARNING, form=LogFormat.AUTO, stream=sys.stderr)
+        print("\n".join(clean(self, os.environ)) or "nothing of this driver is on the node")  # noqa: T201
+
+
+def clean(settings: Cleanup, environment: Mapping[str, str]) -> list[str]:
+    """Remove what is there, or with `dry_run` only look; return what it was, for people.
+
+    Raises:
+        SetupError: something stands in the way, or could not be removed.
+        StateError: the driver's directory cannot be read.
+    """
+    directory = settings.kubelet_plugins_directory_path / DRIVER_NAME
+    _check_not_running(settings, directory)
+    found: list[str] = []
+    problems: list[str] = []
+    specs = SpecStore(settings.cdi_root)
+    stays: list[str] = []
+    if directory.is_dir() or specs.uids():
+        boot_id = read_boot_id(settings.proc_root)
+        left, peers = look(directory, specs, boot_id), peer_claims.look(directory, boot_id)
+        found += left.things
+        found += [f"{peer_claims.named(one)} of NVIDIA's driver" for one in peers.claims]
+        found += [f"MPS domain {one}" for one in sorted(_requests(directory).list())]
+        prepared = [*left.prepared, *peers.in_use(specs)]
+        if prepared and not settings.force:
+            text = f"claims are prepared on this node: {'; '.join(prepared)}"
+            if not settings.dry_run:
+                raise SetupError(
+                    f"{text}; drain the node first, or add --force, and their pods lose what was "
+                    "set for them"
+                )
+            found.append(f"nothing without --force, as {text}")
+        if not settings.dry_run:
+            with _node(settings, directory) as node:
+                problems = node.take_back()
+        stays = [] if problems else _put_aside(directory, specs, dry_run=settings.dry_run)
+    files = [*_sockets(settings, directory), *_remains(directory)]
+    groups = DaemonGroup(settings.cgroup_root or control_groups.USUAL).folders()
+    found += [str(path) for path in (*files, *groups)]
+    if not settings.dry_run and not problems:
+        problems = [*_remove(directory, files), *_remove_groups(groups)]
+    said, failed = _slices(settings, environment)
+    if problems or failed:
+        raise SetupError(
+            f"{'; '.join([*problems, *failed])}; what could be removed is gone, and the command "
+            "can be run again"
+        )
+    did = "would remove" if settings.dry_run else "removed"
+    return [*(f"{did}: {one}" for one in found), *stays, *said]
+
+
+def _check_not_running(settings: Cleanup, directory: Path) -> None:
+    live = [path for path in _sockets(settings, directory) if is_live(path)]
+    if live:
+        raise SetupError(
+            f"a driver runs on this node and listens on {live[0]}: uninstall it first, then run "
+            "this again"
+        )
+    if holder_of(directory / "mps" / "supervisor.lock") is not None:
+        raise SetupError(
+            "the MPS supervisor runs on this node: uninstall it first, then run this again"
+        )
+
+
+def _requests(directory: Path) -> DomainRequests:
+    return DomainRequests(directory / "mps", time.monotonic)
+
+
+def _sockets(settings: Cleanup, directory: Path) -> list[Path]:
+    registrar = settings.kubelet_registrar_directory_path
+    return sorted([*registrar.glob(f"{DRIVER_NAME}*-reg.sock"), *directory.glob("dra*.sock")])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    """How what claims have on this node is taken back."""
+
+    take_over: TakeOver
+    removal: Removal
+    requests: DomainRequests
+    settings: Cleanup
+
+    def take_back(self) -> list[str]:
+        """Take all of it back; return what could not be."""
+        with self._serving_mps():
+            self.take_over.run()
+            problems = [
+                f"{f'claim UID {uid}' if uid else take_over.FILE} of NVIDIA's driver: {error}"
+                for uid, error in self.take_over.left.items()
+                if isinstance(error, ConflictError | TransientError)
+            ]
+            problems += self.removal.run()
+            end = time.monotonic() + _MPS_SECONDS
+            for domain in sorted(self.requests.list()):
+                try:
+                    self.requests.remove(domain)
+                    self.requests.wait_gone(domain, end)
+                except DriverError as error:
+                    problems.append(f"MPS domain {domain}: {error}")
+        return problems
+
+    @contextmanager
+    def _serving_mps(self) -> Iterator[None]:
+        """Have a supervisor as long as there are daemons to be ended."""
+        if not self.requests.list():
+            yield
+            return
+        supervisor = mps_cli.build(
+            mps_cli.MpsSupervisor(
+                kubelet_plugins_directory_path=self.settings.kubelet_plugins_directory_path,
+                nvidia_driver_root=self.settings.nvidia_driver_root,
+                container_driver_root=self.settings.container_driver_root,
+                nvidia_dev_root=self.settings.nvidia_dev_root,
+                proc_root=self.settings.proc_root,
+            )
+        )
+        thread = threading.Thread(target=supervisor.run, name="supervisor", daemon=True)
+        thread.start()
+        try:
+            # Nobody waits for the end of a daemon while no supervisor is there to end it.
+            end = time.monotonic() + _MPS_SECONDS
+            while not self.requests.supervisor_runs() and time.monotonic() < end:
+                thread.join(_LOOK_SECONDS)
+            yield
+        finally:
+            supervisor.stop()
+            thread.join(_MPS_SECONDS)
+
+
+class _Seen:
+    """The GPUs as they were when the command began."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+
+    def current(self) -> Inventory:
+        return self._inventory
+
+    def look_soon(self) -> None:
+        """Do nothing: how they are by now is asked where it is needed."""
+
+
+def _strategies(
+    roots: Roots,
+    session: DriverSession,
+    requests: DomainRequests,
+    shared: SharedDomains,
+    memory: NodeMemory,
+) -> Mapping[str, Sharing]:
+    clock = time.monotonic
+    return {
+        EXCLUSIVE: Exclusive(),
+        str(SharingStrategy.TIME_SLICING): TimeSlicing(
+            NvidiaSmi(roots.driver, roots.proc, clock), session
+        ),
+        str(SharingStrategy.MPS): Mps(requests, clock, ready_seconds=_MPS_SECONDS),
+        nvidia_mps.NAME: nvidia_mps.NvidiaMps(session),
+        shares.NAME: shares.Shares(
+            requests, shared, session, clock, memory=memory.shares, ready_seconds=_MPS_SECONDS
+        ),
+    }
+
+
+@contextmanager
+def _node(settings: Cleanup, directory: Path) -> Iterator[_Node]:
+    clock = time.monotonic
+    roots = roots_of(settings)
+    holder: list[NodeClaims] = []
+    session = DriverSession(
+        driver_root=roots.driver,
+        dev=roots.dev,
+        proc_root=roots.proc,
+        sys_root=roots.sys,
+        made_here=lambda: holder[0].ownership.made().keys() if holder else set(),
+        turned_on=lambda: set(holder[0].ownership.gpus_turned_on()) if holder else set(),
+        calls=NvmlCalls(clock=clock),
+    )
+    seen = _Seen(session.look())
+    requests = _requests(directory)
+    shared = SharedDomains(directory / "mps", requests, clock)
+    memory = node_memory(
+        MemorySettings(cgroup_root=settings.cgroup_root), session, roots, lambda: holder[0].holdings
+    )
+    holders = Holders(procs=(roots.proc, Path("/proc")), devs=(Path("/dev"),), clock=clock)
+    parts = NodeParts(
+        inventory=seen,
+        edits=EditsCache(
+            roots,
+            hook_path="",
+            kernel_release=platform.release(),
+            clock=clock,
+            nvml_version=lambda: seen.current().driver_version,
+        ),
+        specs=SpecStore(settings.cdi_root),
+        strategies=_strategies(roots, session, requests, shared, memory),
+        mig=MigInstances(session.mig, holders.of),
+        switches=Refusals(holders.of, clock, lambda: None),
+        switches_modes=False,  # what was switched for claims is put back all the same
+        tidy=shared.tidy,
+    )
+    holder.append(
+        open_claims(
+            directory, parts, boot_id=read_boot_id(roots.proc), version=version("dra-driver")
+        )
+    )
+    locks = NodeLocks(directory / "locks", clock)
+    try:
+        removal = Removal(holder[0], locks, clock)
+        # Where their file does not say whether MIG devices were made for claims, they stay.
+        take_over = TakeOver(holder[0].holdings, locks, seen, lambda: False, clock)
+        yield _Node(take_over=take_over, removal=removal, requests=requests, settings=settings)
+    finally:
+        locks.close()
+        session.close()
+
+
+def _put_aside(directory: Path, specs: SpecStore, *, dry_run: bool) -> list[str]:
+    """Rename a checkpoint of NVIDIA's driver that lists claims, or is damaged; say what stays.
+
+    The CDI specs of its claims go: their pods have ended, or `--force` says so.
+    """
+    left = peer_claims.look(directory, None)
+    if left.file is None or (dry_run and left.problem is None and not left.unread):
+        return []
+    why = [f"{peer_claims.named(one)}: {one.reason}" for one in left.unread]
+    if left.problem is not None:
+        why.append(left.problem)
+    if not dry_run:
+        for uid in specs.peers():
+            specs.delete(uid)
+        left.file.replace(directory / take_over.PUT_ASIDE)
+    did = "would put aside" if dry_run else "put aside"
+    return [f"{did}: {left.file}, as {'; '.join(why)}; {_LOOK}"]
+
+
+def _remains(directory: Path) -> list[Path]:
+    """Return what is to be removed below the driver's directory, or that itself.
+
+    Beside a checkpoint of NVIDIA's driver its files stay, but for daemons of ended claims.
+    """
+    if not directory.is_dir():
+        return []
+    names = (take_over.FILE, take_over.PUT_ASIDE)
+    if not any((directory / name).exists() for name in names):
+        return [directory]
+    ours = [path for path in directory.iterdir() if path.name not in (*names, *_THEIR_FILES)]
+    ours += [
+        path for path in (directory / "mps").glob("*") if _THEIR_DAEMON.fullmatch(path.name) is None
+    ]
+    return sorted(ours)
+
+
+def _remove(directory: Path, files: list[Path]) -> list[str]:
+    """Unmount what is mounted below these files, and remove them; return what could not be."""
+    problems: list[str] = []
+    for path in files:
+        try:
+            for folder in sorted(path.rglob("*"), reverse=True) if path.is_dir() else ():
+                if folder.is_dir() and not folder.is_symlink() and mounts.layers(folder):
+                    mounts.unmount_all(folder)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except (OSError, DriverError) as error:
+            problems.append(f"{path} cannot be removed: {error}")
+    with suppress(OSError):
+        directory.rmdir()  # if nobody else has anything there
+    return problems
+
+
+def _remove_groups(groups: list[Path]) -> list[str]:
+    """Remove control groups, whose last processes may be ending; return what could not be."""
+    problems: list[str] = []
+    end = time.monotonic() + _EMPTY_SECONDS
+    for group in groups:
+        while True:
+            try:
+                group.rmdir()
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                if time.monotonic() < end:
+                    time.sleep(0.05)
+                    continue
+                problems.append(f"{group} cannot be removed: {error.strerror}")
+            break
+    return problems
+
+
+def _slices(settings: Cleanup, environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Delete the node's slices; return what is to be said, and what could not be done.
+
+    A kubelet that runs deletes them 30 s after it has lost the driver; with their Node they go too.
+    """
+    name = settings.node_name or "NODE"
+    by_hand = (
+        "ResourceSlices were not looked at: the kubelet, where it runs, deletes them half a minute "
+        "after the driver has gone; those that stay, you can: kubectl delete resourceslices "
+        f"--field-selector spec.driver={DRIVER_NAME},spec.nodeName={name}"
+    )
+    if not settings.node_name:
+        return [by_hand], []
+    try:
+        api = connect(settings.kubeconfig, "", environment=environment)
+    except SetupError:
+        return [by_hand], []
+    said: list[str] = []
+    failed: list[str] = []
+    query = {"fieldSelector": f"spec.driver={DRIVER_NAME},spec.nodeName={settings.node_name}"}
+    try:
+        for one in list(api.each(RESOURCE_SLICES, query=query, timeout=_REQUEST_SECONDS)):
+            metadata = one["metadata"]
+            slice_name = str(metadata["name"]) if isinstance(metadata, dict) else ""
+            try:
+                if not settings.dry_run:
+                    api.delete(RESOURCE_SLICES, slice_name, timeout=_REQUEST_SECONDS)
+            except NotFoundError:
+                continue  # the kubelet was first
+            except ApiError as error:
+                failed.append(f"ResourceSlice {slice_name}: {error}")
+                continue
+            said.append(
+                f"{'would remove' if settings.dry_run else 'removed'}: ResourceSlice {slice_name}"
+            )
+    except DriverError as error:
+        failed.append(f"ResourceSlices: {error}")
+    finally:
+        api.close()
+    return said, failed

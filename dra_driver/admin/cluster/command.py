@@ -1,0 +1,108 @@
+"""`dra-driver status --cluster`: asks the API server for what the cluster offers, and shows it.
+
+In: how to reach the API server, and which node is asked about. Out: the text to print. Slices,
+claims and events are read, page by page, and nothing is written. Slices are asked for by driver and
+node, claims are not, because the API selects them by name and namespace only. They come second, so
+that of what happens between the two lists nothing that is given out counts as free.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from dra_driver.admin.cluster.allocations import allocations_in
+from dra_driver.admin.cluster.pools import read_pools
+from dra_driver.admin.cluster.refusals import Reads, refusals
+from dra_driver.admin.cluster.usage import ClusterUsage, usage_of
+from dra_driver.admin.cluster.view import report, table
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import SetupError
+from dra_driver.kube.connect import connect
+from dra_driver.kube.resource import RESOURCE_CLAIMS, RESOURCE_SLICES
+
+_TIMEOUT_SECONDS = 30.0
+"""For connecting and for each wait for bytes of a page."""
+
+_SLICES_OF_A_PAGE = 100
+"""A slice has up to 64 devices, and is then some 50 KiB."""
+
+_PAGE = 500
+"""As kubectl has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of which cluster.
+
+    Attributes:
+        kubeconfig: the file that was named, if one was.
+        context: the context in it; empty for the current one.
+        node: the node that is asked about; empty for all.
+        output: the form of the answer.
+    """
+
+    kubeconfig: Path | None
+    context: str
+    node: str
+    output: Literal["table", "wide", "json"]
+
+
+def shown(question: Question, *, environment: Mapping[str, str]) -> str:
+    """Return what is to be printed.
+
+    Raises:
+        SetupError: no cluster is known, or this driver has published nothing there.
+        UnavailableError: the API server cannot be reached.
+        ApiError: it refuses, for lack of a permission or of the API.
+    """
+    client = connect(question.kubeconfig, question.context, environment=environment)
+    try:
+        found = look(client, node=question.node)
+    finally:
+        client.close()
+    return (
+        report(found) if question.output == "json" else table(found, wide=question.output == "wide")
+    )
+
+
+def look(api: Reads, *, node: str) -> ClusterUsage:
+    """Return what is offered, used and free on one node, or with an empty name on all.
+
+    Raises:
+        SetupError: this driver has published nothing there.
+        UnavailableError: the API server cannot be reached.
+        ApiError: it refuses, for lack of a permission or of the API.
+    """
+    selector = f"spec.driver={DRIVER_NAME}" + (f",spec.nodeName={node}" if node else "")
+    slices = api.each(
+        RESOURCE_SLICES,
+        query={"fieldSelector": selector},
+        page=_SLICES_OF_A_PAGE,
+        timeout=_TIMEOUT_SECONDS,
+    )
+    pools = read_pools(slices)
+    if not pools:
+        raise SetupError(_nothing_published(node))
+    asked = {pool.name for pool in pools}
+    claims = api.each(RESOURCE_CLAIMS, query={}, page=_PAGE, timeout=_TIMEOUT_SECONDS)
+    allocations = [
+        one
+        for claim in claims
+        for one in allocations_in(claim, DRIVER_NAME)
+        if not node or one.pool in asked
+    ]
+    pods = [(one.claim.partition("/")[0], user) for one in allocations for user in one.users]
+    refused = refusals(api, pods, page=_PAGE, timeout=_TIMEOUT_SECONDS)
+    return replace(usage_of(pools, allocations), refused=refused)
+
+
+def _nothing_published(node: str) -> str:
+    where, advice = "in this cluster", "and that this is the cluster you mean"
+    if node:
+        where, advice = f"for the node {node!r}", "and that the node's name is right"
+    return (
+        f"there is no ResourceSlice of the driver {DRIVER_NAME} {where}: a driver that runs has "
+        "one even on a node without GPUs, so it does not run there or cannot publish; check its "
+        f"pods and their logs (`kubectl get pods --all-namespaces --output wide`), {advice}"
+    )

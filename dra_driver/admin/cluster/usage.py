@@ -1,0 +1,206 @@
+"""How many devices of each resource name a node offers, how many are used, how many are free.
+
+In: pools, and the devices that claims have. Out: numbers for each node and resource name that add
+up, what is used and free of capacities that claims consume together, and what all of it leaves out.
+Rule: the scheduler takes the first device that nobody has, that no taint keeps away and whose
+counters are all left (KEP-4815); one that several claims can have it gives again as long as
+capacity is left, and its counters once (KEP-5075). The unit of a line is a pod that asks for this
+resource name alone, for one device and none of its capacities: `offered` and `free` are how many of
+these would get one, and `used` is how many fewer they are for what claims have of these devices.
+Names that share GPUs share them here too: lines do not add up. Pure, and linear in devices and
+claims.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from dra_driver.admin.cluster.allocations import Allocation
+from dra_driver.admin.cluster.consumption import NOTHING_CONSUMED, CapacityUsage, Consumed
+from dra_driver.admin.cluster.pools import Amounts, Device, Pool
+from dra_driver.admin.cluster.refusals import Refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceUsage:
+    """The devices of a pool that serve one resource name, in numbers.
+
+    Attributes:
+        resource: the extended resource name; None for devices that only claims get.
+        offered: how many can be allocated with nothing allocated, tainted ones among them; None for
+            any number, of devices that several claims can have.
+        used: how many are allocated; of a device that several claims can have, how many pods that
+            ask for none of its capacities would have what they have, or the number of parts where
+            `offered` is any number.
+        free: how many more can be allocated now; None as for `offered`.
+        parts: how many claims have a device, or a part of one.
+        capacities: what claims consume together of these devices, by name; none of devices for one
+            claim each.
+    """
+
+    resource: str | None
+    offered: int | None
+    used: int
+    free: int | None
+    parts: int = 0
+    capacities: Mapping[str, CapacityUsage] = field(default_factory=dict)
+
+    @property
+    def blocked(self) -> int | None:
+        """How many are neither used nor free: tainted, or what they take is used by other names.
+
+        None where any number is offered.
+        """
+        return None if self.offered is None else self.offered - self.used - (self.free or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatedDevice:
+    """A published device that a claim has."""
+
+    device: Device
+    allocation: Allocation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolUsage:
+    """What there is of a pool.
+
+    Attributes:
+        pool: the pool.
+        resources: one entry for each resource name, in order; none if the pool has a problem.
+        allocated: the devices that claims have, in the order of the claims.
+        not_published: what claims have that the pool does not hold any more. Nothing of it counts
+            as used: neither does the scheduler count what it takes of the hardware.
+    """
+
+    pool: Pool
+    resources: tuple[ResourceUsage, ...]
+    allocated: tuple[AllocatedDevice, ...]
+    not_published: tuple[Allocation, ...]
+
+    @property
+    def tainted(self) -> tuple[Device, ...]:
+        """The devices that a taint keeps from new claims."""
+        return tuple(device for device in self.pool.devices if device.taints)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterUsage:
+    """What there is of all pools.
+
+    Attributes:
+        pools: by node and name.
+        stray: what claims have of pools that are not published at all.
+        refused: pods that have devices and do not start.
+    """
+
+    pools: tuple[PoolUsage, ...]
+    stray: tuple[Allocation, ...]
+    refused: tuple[Refusal, ...] = ()
+
+
+def usage_of(pools: Iterable[Pool], allocations: Iterable[Allocation]) -> ClusterUsage:
+    """Return what is offered, used and free of these pools."""
+    by_pool: dict[str, list[Allocation]] = {}
+    for one in sorted(allocations, key=lambda each: (each.claim, each.device)):
+        by_pool.setdefault(one.pool, []).append(one)
+    pools = list(pools)
+    # What is allocated of a name that two nodes use is of the node that the pool is named after.
+    own = {pool.name: pool for pool in sorted(pools, key=lambda pool: pool.node == pool.name)}
+    found = tuple(
+        _usage_of_pool(pool, by_pool.pop(pool.name, []) if own[pool.name] is pool else [])
+        for pool in pools
+    )
+    return ClusterUsage(pools=found, stray=tuple(one for rest in by_pool.values() for one in rest))
+
+
+def _usage_of_pool(pool: Pool, allocations: list[Allocation]) -> PoolUsage:
+    known = {device.name: device for device in pool.devices}
+    allocated = [
+        AllocatedDevice(device=known[one.device], allocation=one)
+        for one in allocations
+        if one.device in known
+    ]
+    missing = [one for one in allocations if one.device not in known]
+    # Of an incomplete pool nobody knows what it will hold, and the scheduler counts nothing of it.
+    whole = pool.problem is None
+    return PoolUsage(
+        pool=pool,
+        resources=_resources(pool, Consumed.by((one.device, one.allocation) for one in allocated))
+        if whole
+        else (),
+        allocated=tuple(allocated),
+        not_published=tuple(missing) if whole else (),
+    )
+
+
+def _resources(pool: Pool, consumed: Consumed) -> tuple[ResourceUsage, ...]:
+    by_resource: dict[str | None, list[Device]] = {}
+    left = dict(pool.counters)
+    for device in pool.devices:
+        by_resource.setdefault(device.resource, []).append(device)
+        if consumed.is_taken(device):
+            _take(left, device.consumes)
+    return tuple(
+        _usage_of_resource(resource, devices, pool.counters, left, consumed)
+        for resource, devices in sorted(by_resource.items(), key=lambda entry: entry[0] or "~")
+    )
+
+
+def _usage_of_resource(
+    resource: str | None,
+    devices: list[Device],
+    counters: Amounts,
+    left: Amounts,
+    consumed: Consumed,
+) -> ResourceUsage:
+    offered = _given_out(devices, counters, NOTHING_CONSUMED)
+    free = _given_out((one for one in devices if not one.taints), left, consumed)
+    used, more = sum(map(consumed.used, devices)), _room(free, consumed)
+    most = _room(offered, NOTHING_CONSUMED)
+    return ResourceUsage(
+        resource=resource,
+        # First fit is not always the most; what claims have together shows what there was.
+        offered=None if most is None else max(most, used + (more or 0)),
+        used=used,
+        free=more,
+        parts=sum(map(consumed.count, devices)),
+        capacities=consumed.capacities(
+            (one for one in devices if one.allows_multiple),
+            offered={one.name for one in offered},
+            open_to={one.name for one in free},
+        ),
+    )
+
+
+def _given_out(devices: Iterable[Device], counters: Amounts, consumed: Consumed) -> list[Device]:
+    """Return which of these devices can be allocated one after the other, first fit.
+
+    Of one that several claims can have, and some have, the counters are taken already.
+    """
+    left = dict(counters)
+    found = []
+    for device in devices:
+        if consumed.is_closed(device):
+            continue
+        if not consumed.is_taken(device):
+            if not _fits(device.consumes, left):
+                continue
+            _take(left, device.consumes)
+        found.append(device)
+    return found
+
+
+def _room(devices: Iterable[Device], consumed: Consumed) -> int | None:
+    """Return how many times these devices can be allocated; None: any number of times."""
+    rooms = [consumed.room(device) for device in devices]
+    return None if None in rooms else sum(room for room in rooms if room is not None)
+
+
+def _fits(wanted: Amounts, left: Mapping[tuple[str, str], int]) -> bool:
+    return all(left[counter] >= amount for counter, amount in wanted.items())
+
+
+def _take(left: dict[tuple[str, str], int], wanted: Amounts) -> None:
+    for counter, amount in wanted.items():
+        left[counter] -= amount

@@ -1,0 +1,1 @@
+"""What facts mean: each a pure function to findings."""

@@ -1,0 +1,405 @@
+"""What the cluster's facts mean for pods with GPUs. Pure: facts in, what to tell out."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from dra_driver.admin.doctor.checks.finding import (
+    Seen,
+    Severity,
+    error,
+    info,
+    of_error,
+    ok,
+    unknown,
+    warning,
+)
+from dra_driver.admin.doctor.checks.node_checks import NODE_LABEL
+from dra_driver.admin.doctor.facts import shipped
+from dra_driver.admin.doctor.facts.cluster_facts import (
+    Feature,
+    FeatureFacts,
+    KubeletFacts,
+    PermissionFacts,
+    ServerFacts,
+)
+from dra_driver.admin.doctor.facts.installed import OPERATORS_LABEL, DaemonSets, Installed
+from dra_driver.fields import Object, mapping, text, texts_by_name
+from dra_driver.kube.resource import RESOURCE_CLAIMS
+from dra_driver.kube.server_version import version_numbers
+from dra_driver.slices.device_plugin import counted_by_plugin
+from dra_driver.words import count, named
+
+FIRST_KUBERNETES = 1, 34
+"""The first version that serves resource.k8s.io/v1."""
+
+ALL_FEATURES_ON = 1, 36
+"""The first version in which every `Feature` is on by default."""
+
+INSTALL_AGAIN = "apply the driver's manifests of this version again"
+
+_SKEW_SECONDS = 5.0
+_GRAVE_SKEW_SECONDS = 300.0
+
+GPU_LABELS: Mapping[str, frozenset[str]] = {
+    "nvidia.com/dra-driver": frozenset({"true"}),
+    "nvidia.com/gpu.present": frozenset({"true"}),
+    "feature.node.kubernetes.io/pci-10de.present": frozenset({"true"}),
+    "feature.node.kubernetes.io/pci-0302_10de.present": frozenset({"true"}),
+    "feature.node.kubernetes.io/pci-0300_10de.present": frozenset({"true"}),
+    "cloud.google.com/gke-accelerator": frozenset(),
+    "kubernetes.azure.com/accelerator": frozenset({"nvidia"}),
+    "karpenter.k8s.aws/instance-gpu-manufacturer": frozenset({"nvidia"}),
+}
+"""Labels by which the DaemonSets find nodes with GPUs, with their values; none: any value."""
+
+LABEL_ADVICE = (
+    f"kubectl label node NODE {NODE_LABEL} for each node with GPUs, or install Node Feature "
+    "Discovery, which labels such nodes"
+)
+
+WITHOUT: Mapping[Feature, str] = {
+    Feature.COUNTERS: (
+        "MIG devices are published only where they exist already, and what is divided into shares "
+        "as its shares alone"
+    ),
+    Feature.TAINTS: "taints on devices are not stored",
+    Feature.CONSUMABLE: "--consumable-shares has no effect",
+    Feature.EXTENDED_RESOURCE: "nvidia.com/gpu in a pod's limits is not served by this driver",
+}
+"""What pods lack in a cluster without a feature; docs/compatibility.md says the same."""
+
+GATE_FROM: Mapping[Feature, tuple[int, int]] = {
+    Feature.COUNTERS: (1, 35),  # 1.34 wants counters elsewhere in slices
+    Feature.TAINTS: FIRST_KUBERNETES,
+    Feature.CONSUMABLE: FIRST_KUBERNETES,
+    Feature.EXTENDED_RESOURCE: FIRST_KUBERNETES,
+}
+"""The first Kubernetes in which a feature can be switched on by its gate."""
+
+_OLDEST, _WITH_ALL = (".".join(map(str, one)) for one in (FIRST_KUBERNETES, ALL_FEATURES_ON))
+
+_NEEDED_GATE = "DynamicResourceAllocation"
+
+
+def server(facts: ServerFacts) -> Iterator[Seen]:
+    """Judge the API server's version."""
+    numbers = version_numbers(facts.version)
+    if numbers is None:
+        yield unknown(f"Kubernetes {facts.version}: not a version that is understood")
+    elif numbers < FIRST_KUBERNETES:
+        yield error(f"Kubernetes {facts.version}", f"update it to {_OLDEST} or newer")
+    else:
+        yield ok(f"Kubernetes {facts.version}")
+
+
+def clock(facts: ServerFacts) -> Iterator[Seen]:
+    """Judge how far this machine's clock is from the server's."""
+    ahead = facts.ahead_seconds
+    if ahead is None:
+        yield unknown("the API server does not say what time it is")
+    elif abs(ahead) <= _SKEW_SECONDS:
+        yield ok("this machine's clock is the API server's, to within seconds")
+    else:
+        grave = Severity.ERROR if abs(ahead) > _GRAVE_SKEW_SECONDS else Severity.WARNING
+        way = "behind" if ahead > 0 else "ahead of"
+        yield Seen(
+            severity=grave,
+            text=f"this machine's clock is {abs(ahead):.0f} s {way} the API server's",
+            advice="have both follow an NTP server (timedatectl, chronyc tracking)",
+        )
+
+
+def features(facts: FeatureFacts, version: str) -> Iterator[Seen]:
+    """Judge which features an API server of this version has."""
+    numbers = version_numbers(version)
+    on = [str(feature) for feature, has in facts.has.items() if has]
+    if on:
+        yield ok(f"the API server has {', '.join(on)}")
+    for feature, has in facts.has.items():
+        if not has:
+            advice = f"run Kubernetes {_WITH_ALL} or newer"
+            if numbers is None or numbers >= GATE_FROM[feature]:
+                advice += (
+                    f", or set the feature gate {feature}=true for API server, scheduler and"
+                    " controller manager"
+                )
+            yield warning(f"the API server is without {feature}: {WITHOUT[feature]}", advice)
+    untried: dict[Seen, list[Feature]] = defaultdict(list)
+    for feature, refusal in facts.refused.items():
+        untried[of_error(Severity.UNKNOWN, refusal)].append(feature)
+    for seen, gates in untried.items():
+        yield unknown(f"{', '.join(gates)} could not be tried: {seen.text}", seen.advice)
+
+
+def permissions(facts: PermissionFacts) -> Iterator[Seen]:
+    """Judge whether the driver may do what it does."""
+    refused = [name for name, granted in facts.granted.items() if not granted]
+    missing = [name for name in refused if name not in shipped.OF_CLAIM_STATUS]
+    if refused and not missing:
+        yield info(
+            f"{facts.who} may not: {', '.join(refused)}; the status of claims does not say which "
+            "devices they have",
+            f"{INSTALL_AGAIN}, or set --claim-status=false, if that is meant",
+        )
+    elif missing:
+        yield error(
+            f"{facts.who} may not: {', '.join(refused)}",
+            f"{INSTALL_AGAIN}: ClusterRole and ClusterRoleBinding have to name this ServiceAccount",
+        )
+    else:
+        yield ok(f"{facts.who} may do what the driver does")
+
+
+def kubelet_versions(nodes: Iterable[Object]) -> Iterator[Seen]:
+    """Judge the versions of the kubelets."""
+    by_version: dict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        version = text(node, "status", "nodeInfo", "kubeletVersion")
+        by_version[version].append(text(node, "metadata", "name"))
+    for version, names in sorted(by_version.items()):
+        numbers = version_numbers(version)
+        if numbers is None:
+            yield unknown(f"kubelet {version or 'of unknown version'} on {named(names)}")
+        elif numbers < FIRST_KUBERNETES:
+            yield error(
+                f"kubelet {version} on {named(names)}: DRA has another protocol there",
+                f"update these nodes to {_OLDEST} or newer",
+            )
+        else:
+            yield ok(f"kubelet {version} on {named(names)}")
+    if not by_version:
+        yield unknown("there is no such Node", "check the node's name (--node-name)")
+
+
+def kubelet_gates(facts: KubeletFacts) -> Iterator[Seen]:
+    """Judge the feature gates that kubelets were given."""
+    off = [name for name, gates in facts.gates.items() if gates.get(_NEEDED_GATE) is False]
+    if off:
+        yield error(
+            f"the feature gate {_NEEDED_GATE} is off on {named(off)}",
+            "remove it from the kubelet's featureGates and restart the kubelet",
+        )
+    elif facts.gates:
+        given = sorted({gate for gates in facts.gates.values() for gate in gates})
+        what = f", given are: {named(given)}" if given else ""
+        every = len(facts.gates) + facts.not_asked
+        yield ok(f"{len(facts.gates)} of {count(every, 'kubelet')} asked{what}")
+    if facts.refused is not None:
+        seen = of_error(Severity.UNKNOWN, facts.refused)
+        yield unknown(seen.text, seen.advice)
+
+
+def gpu_labels(nodes: Sequence[Object]) -> Iterator[Seen]:
+    """Judge whether there are nodes that say that they have GPUs."""
+    found = [text(node, "metadata", "name") for node in nodes if labels_of(node)]
+    if found:
+        yield ok(f"{count(len(found), 'node')} with a label of NVIDIA GPUs: {named(found)}")
+    else:
+        yield warning(
+            "no node has a label that says that it has NVIDIA GPUs, so that the driver's "
+            "DaemonSets, as shipped, have no pod",
+            LABEL_ADVICE,
+        )
+
+
+def labels_of(node: Object) -> list[str]:
+    """Return the labels by which a node is known to have GPUs."""
+    labels = mapping(node, "metadata", "labels")
+    return [
+        label
+        for label, values in GPU_LABELS.items()
+        if label in labels and (not values or labels[label] in values)
+    ]
+
+
+def daemon_sets(found: DaemonSets) -> Iterator[Seen]:
+    """Judge whether driver and MPS supervisor run where they should."""
+    for one in (*found.ours, *found.supervisors):
+        if one.wanted == 0:
+            yield error(
+                f"DaemonSet {one.name} has no pod: no node is matched by its affinity", LABEL_ADVICE
+            )
+        elif one.ready < one.wanted:
+            yield error(
+                f"DaemonSet {one.name} has {one.ready} of {count(one.wanted, 'pod')} ready",
+                "driver-pods below says which, and why",
+            )
+        else:
+            yield ok(f"DaemonSet {one.name} has {count(one.ready, 'pod')} ready")
+    if not found.ours:
+        yield warning(
+            "there is no DaemonSet of this driver: none runs `dra-driver kubelet-plugin`, and none "
+            "has the labels of its chart",
+            "install it, unless it runs in another way (ResourceSlices below say whether)",
+        )
+    elif not found.supervisors:
+        yield info(
+            "there is no DaemonSet of the MPS supervisor: claims and shares with MPS do not start",
+            "set mpsSupervisor.enabled, unless that is meant",
+        )
+
+
+def other_drivers(found: DaemonSets, nodes: Iterable[Object]) -> Iterator[Seen]:
+    """Judge whether other software gives out the same GPUs."""
+    nodes = list(nodes)
+    labels = {
+        text(one, "metadata", "name"): texts_by_name(one, "metadata", "labels") for one in nodes
+    }
+    yield from (_nvidias(one, one.nodes(labels)) for one in found.nvidias)
+    for one in found.device_plugins:
+        if one.wanted:
+            yield info(
+                f"a device plugin is installed: DaemonSet {one.name}, "
+                f"{count(one.wanted, 'pod')} wanted",
+                "keep it off the nodes of this driver",
+            )
+    plugged = {
+        text(node, "metadata", "name"): what
+        for node in nodes
+        if (what := counted_by_plugin(texts_by_name(node, "status", "allocatable")))
+    }
+    for name, counted in plugged.items():
+        words = ", ".join(f"{resource}: {amount}" for resource, amount in counted.items())
+        yield warning(
+            f"a device plugin gives out GPUs of node {name} ({words})",
+            "remove the device plugin's pod from this node; meanwhile the driver there publishes "
+            "none (--beside-device-plugin)",
+        )
+    if not (found.nvidias or plugged):
+        yield ok("nobody else gives out the nodes' GPUs")
+
+
+def _nvidias(one: Installed, nodes: list[str]) -> Seen:
+    """Judge a DaemonSet of NVIDIA's DRA driver, and the nodes that have its labels."""
+    pods = count(one.wanted, "pod")
+    what = f"NVIDIA's DRA driver is installed: DaemonSet {one.name}, {pods} wanted"
+    if nodes:
+        what += f", by their labels on {named(nodes)}"
+    advice = "let one of both drivers run on a node: they have the same name, sockets and folders"
+    if OPERATORS_LABEL in one.selector:
+        advice += (
+            "; GPU Operator's GPUCluster runs it: set its value gpuCluster.deployCR=false, or keep "
+            f"it off a node by kubectl label node NODE --overwrite {OPERATORS_LABEL}=false"
+        )
+    return error(what, advice) if one.wanted else info(what, advice)
+
+
+def classes(found: Iterable[Object], has: Mapping[Feature, bool]) -> Iterator[Seen]:
+    """Judge whether the DeviceClasses are as shipped, as far as the API server stores them.
+
+    Args:
+        found: DeviceClasses.
+        has: which features the server has, as far as that could be tried.
+    """
+    there = {text(one, "metadata", "name"): mapping(one, "spec") for one in found}
+    wanted = shipped.device_classes()
+    if not has.get(Feature.EXTENDED_RESOURCE, True):
+        wanted = {
+            name: {key: value for key, value in spec.items() if key != "extendedResourceName"}
+            for name, spec in wanted.items()
+        }
+    good = []
+    for name, spec in wanted.items():
+        if name not in there:
+            yield error(
+                f"there is no DeviceClass {name}",
+                f"{INSTALL_AGAIN}; a claim that names the class waits for ever",
+            )
+        elif wrong := shipped.class_difference(spec, there[name]):
+            yield warning(
+                f"DeviceClass {name} is not as shipped: {wrong}",
+                f"{INSTALL_AGAIN}, unless that is meant",
+            )
+        else:
+            good.append(name)
+    names = {text(spec, "extendedResourceName") for spec in wanted.values()} - {""}
+    for name, spec in there.items():
+        resource = text(spec, "extendedResourceName")
+        if resource in names and name not in wanted:
+            yield warning(
+                f"DeviceClass {name} stands behind {resource} too",
+                "delete it, unless that is meant: the newest of both holds",
+            )
+    if good:
+        yield ok(f"as shipped: {', '.join(good)}")
+
+
+def config_policy(policies: Sequence[Object], bindings: Sequence[Object]) -> Iterator[Seen]:
+    """Judge whether wrong claim configs are refused at admission."""
+    found = shipped.config_policies(policies)
+    if not found:
+        yield warning(
+            "no ValidatingAdmissionPolicy checks claim configs",
+            f"{INSTALL_AGAIN}; without it a wrong config is told in a pod's events only",
+        )
+    for name, is_current in found.items():
+        if not is_current:
+            yield warning(
+                f"the rules of ValidatingAdmissionPolicy {name} are not this version's",
+                INSTALL_AGAIN,
+            )
+        yield from _bound(name, bindings)
+
+
+def own_node_policy(
+    policies: Sequence[Object], bindings: Sequence[Object], accounts: Iterable[str]
+) -> Iterator[Seen]:
+    """Judge whether a node's driver is kept from writing another node's ResourceSlices.
+
+    Args:
+        policies: ValidatingAdmissionPolicies.
+        bindings: their bindings.
+        accounts: the user names of the driver's ServiceAccounts, as far as they are known.
+    """
+    found = shipped.own_node_policies(policies)
+    if not found:
+        yield warning(
+            "no ValidatingAdmissionPolicy keeps a driver to its own node's ResourceSlices",
+            f"{INSTALL_AGAIN}; without it, who has taken over one node can offer devices in the "
+            "name of another",
+        )
+        return
+    covered = frozenset().union(*found.values())
+    for account in accounts:
+        if account not in covered:
+            yield warning(
+                f"the policies {named(found)} are not about {account}",
+                "name the driver's ServiceAccount in the policy's match condition",
+            )
+    for name in shipped.without_names(policies) & found.keys():
+        yield warning(
+            f"ValidatingAdmissionPolicy {name} lets a node's driver take the slice names and the "
+            "pool of another node",
+            INSTALL_AGAIN,
+        )
+    for name in found:
+        yield from _bound(name, bindings)
+
+
+def own_claims_policy(policies: Sequence[Object], bindings: Sequence[Object]) -> Iterator[Seen]:
+    """Judge whether a node's driver is kept from the status of another node's claims."""
+    found = shipped.own_node_policies(policies, f"{RESOURCE_CLAIMS.plural}/status")
+    if not found:
+        yield warning(
+            "no ValidatingAdmissionPolicy keeps a driver to the status of its own node's claims",
+            f"{INSTALL_AGAIN}; without it, who has taken over one node and may write the status of "
+            "claims can change which devices any claim has",
+        )
+    for name in found:
+        yield from _bound(name, bindings)
+
+
+def _bound(policy: str, bindings: Sequence[Object]) -> Iterator[Seen]:
+    actions = shipped.actions_of(policy, bindings)
+    if "Deny" in actions:
+        yield ok(f"ValidatingAdmissionPolicy {policy} is in force")
+    elif actions:
+        yield info(
+            f"ValidatingAdmissionPolicy {policy} refuses nothing: {', '.join(sorted(actions))}",
+            "set validationActions to [Deny] in its binding, unless that is meant",
+        )
+    else:
+        yield warning(
+            f"ValidatingAdmissionPolicy {policy} has no binding, so it does nothing",
+            INSTALL_AGAIN,
+        )

@@ -1,0 +1,281 @@
+"""What the node's facts mean for pods with GPUs. Pure: facts in, what to tell out."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, unknown, warning
+from dra_driver.admin.doctor.facts.node_facts import (
+    DriverFacts,
+    GroupFacts,
+    HolderFacts,
+    NodeFiles,
+    OtherFacts,
+    SocketFacts,
+    SpecFacts,
+)
+from dra_driver.cdi.control_nodes import UVM
+from dra_driver.claims.takeover import peer_claims
+from dra_driver.claims.takeover.peer_claims import PeerClaims
+from dra_driver.claims.takeover.take_over import STUCK
+from dra_driver.devices.driver_root.modprobe import BY_HAND
+from dra_driver.devices.model import Inventory, MigMode
+from dra_driver.devices.nvml.memory_limits import FIRST_DRIVER
+from dra_driver.slices.offer.mig import COST_BEFORE_1_37, KubernetesVersion, has_cheap_counters
+from dra_driver.words import count, named
+
+NODE_LABEL = "nvidia.com/dra-driver=true"
+"""The label that an admin sets by hand on a node with GPUs."""
+
+
+def kernel_driver(facts: DriverFacts) -> Iterator[Seen]:
+    """Judge whether the kernel driver runs."""
+    gpus = "" if facts.gpus_on_pci is None else f", {count(facts.gpus_on_pci, 'GPU')} on PCI"
+    if facts.version is not None:
+        yield ok(f"NVIDIA kernel driver {facts.version} runs{gpus}")
+    elif facts.gpus_on_pci:
+        yield error(
+            f"no NVIDIA kernel driver runs{gpus}",
+            "install it or load it (modprobe nvidia), and see dmesg if that fails",
+        )
+    else:
+        yield info(
+            f"no NVIDIA kernel driver runs{gpus}",
+            "nothing, if this node has no GPU; else install the NVIDIA driver",
+        )
+
+
+def library(path: Path) -> Iterator[Seen]:
+    """Judge where NVML's library was found."""
+    yield ok(f"NVML is {path}")
+
+
+def gpus(inventory: Inventory) -> Iterator[Seen]:
+    """Judge what NVML says of the GPUs."""
+    if inventory.gpus:
+        products = dict.fromkeys(gpu.product_name for gpu in inventory.gpus)
+        yield ok(
+            f"{count(len(inventory.gpus), 'GPU')} ({named(products)}), "
+            f"driver {inventory.driver_version}"
+        )
+    elif not (inventory.sick or inventory.excluded):
+        yield error(
+            f"driver {inventory.driver_version} answers, and has no GPU",
+            "see dmesg for NVRM lines; in a virtual machine, check that a GPU is passed through",
+        )
+    for sick in inventory.sick:
+        yield error(
+            f"GPU {sick.index} is not given out: {sick.reason}",
+            "see dmesg for NVRM and Xid lines; drain the node and reset the GPU, or reboot",
+        )
+
+
+def excluded(inventory: Inventory) -> Iterator[Seen]:
+    """Judge what is left out of the node's GPUs, by the driver's setting and the Node's label."""
+    for gpu in inventory.excluded:
+        yield info(f"{gpu} is not given out: {gpu.why}", "nothing, if that is what you want")
+    for text in inventory.unmatched:
+        yield warning(
+            text,
+            "see `dra-driver inspect` for what GPUs there are called, and correct the word or "
+            "take it away",
+        )
+    if not (inventory.excluded or inventory.unmatched):
+        yield ok("no GPU is left out")
+
+
+def persistence(inventory: Inventory) -> Iterator[Seen]:
+    """Judge whether GPUs stay initialised while nobody uses them."""
+    without = [gpu.uuid for gpu in inventory.gpus if gpu.is_persistent is False]
+    silent = [gpu.uuid for gpu in inventory.gpus if gpu.is_persistent is None]
+    if without:
+        yield warning(
+            f"persistence mode is off on {named(without)}",
+            "run nvidia-persistenced on the node, as NVIDIA's packages set it up "
+            "(systemctl enable --now nvidia-persistenced)",
+        )
+    if silent:
+        yield unknown(f"{named(silent)} does not say whether it has persistence mode")
+    if not (without or silent):
+        yield ok("persistence mode is on")
+
+
+def mig_modes(inventory: Inventory, kubernetes: KubernetesVersion | None) -> Iterator[Seen]:
+    """Judge GPUs in MIG mode of which nothing may be offered.
+
+    Args:
+        inventory: the GPUs.
+        kubernetes: the API server's version; None where it is not known.
+    """
+    divided = [gpu for gpu in inventory.gpus if gpu.mig_mode is MigMode.ENABLED]
+    empty = [gpu for gpu in divided if gpu.mig is None or not gpu.mig.instances]
+    if empty and not has_cheap_counters(kubernetes):
+        yield warning(
+            f"{named(gpu.uuid for gpu in empty)} is in MIG mode and has no MIG device: before "
+            "Kubernetes 1.37 nothing of it is offered, unless --mig is on-demand",
+            f"make MIG devices (nvidia-smi mig -i {empty[0].pci_address} -cgi PROFILES -C, or "
+            f"mig-parted), turn MIG mode off (nvidia-smi -i {empty[0].pci_address} -mig 0), or set "
+            f"--mig on-demand, which costs: {COST_BEFORE_1_37}",
+        )
+    elif divided:
+        yield ok(f"{count(len(divided), 'GPU')} in MIG mode")
+    else:
+        yield ok("no GPU is in MIG mode: all are offered as a whole, unless --mig is on-demand")
+
+
+def holders(facts: HolderFacts) -> Iterator[Seen]:
+    """Say who has the GPUs open."""
+    if not facts.sees_node:
+        yield unknown(
+            "this pod does not see the node's processes",
+            "run doctor on the node, or in a pod that has the node's root mounted (--host-root)",
+        )
+        return
+    held = {minor: found for minor, found in facts.holders.items() if found}
+    for minor, found in held.items():
+        yield info(
+            f"/dev/nvidia{minor} is open in {named(found)}",
+            "nothing as long as its MIG mode is not to change; for that these have to end, but for "
+            "the driver itself (dra-driver), which lets go of it",
+        )
+    if not held:
+        yield ok("no other process has a GPU open")
+
+
+def device_nodes(facts: NodeFiles) -> Iterator[Seen]:
+    """Judge the device nodes that every CUDA program needs."""
+    if "nvidiactl" not in facts.present | facts.numbered:
+        yield error(
+            f"{facts.folder}/nvidiactl is missing",
+            "load the NVIDIA kernel driver (modprobe nvidia), and check --nvidia-dev-root",
+        )
+    if UVM not in facts.present | facts.numbered:
+        yield warning(
+            f"{facts.folder}/{UVM} is missing: the driver has it made at the first claim, if the "
+            "driver root has nvidia-modprobe",
+            f"run `{BY_HAND}` on the node; for good, load nvidia-uvm at boot (/etc/modules-load.d)",
+        )
+    if {"nvidiactl", UVM} <= facts.present | facts.numbered:
+        yield ok(f"nvidiactl and {UVM} can be given to containers")
+
+
+def control_groups(facts: GroupFacts) -> Iterator[Seen]:
+    """Judge the control groups."""
+    if facts.hierarchy is None:
+        yield warning(
+            "cgroup v2 is not mounted",
+            "boot the node with systemd.unified_cgroup_hierarchy=1; in a pod, mount the node's "
+            "/sys/fs/cgroup and name it (--cgroup-root)",
+        )
+        return
+    by = "the kernel (dmem)" if facts.kernel_counts_gpus else "the NVIDIA driver"
+    if facts.hierarchy.name == "unified":
+        yield info(
+            f"cgroup v2 is at {facts.hierarchy}, beside version 1",
+            "boot the node with systemd.unified_cgroup_hierarchy=1",
+        )
+    yield ok(
+        f"cgroup v2 is at {facts.hierarchy}; GPU memory would be counted by {by}, "
+        f"by a driver of R{FIRST_DRIVER} or newer"
+    )
+
+
+def specs(facts: SpecFacts) -> Iterator[Seen]:
+    """Judge the folder of CDI specs."""
+    if not facts.is_folder:
+        yield warning(
+            f"{facts.folder} is not there",
+            "nothing, if no claim was prepared since the node's start: it is made then; else "
+            "mount the node's folder there, or name it (--cdi-root)",
+        )
+        return
+    if facts.of_others:
+        yield warning(
+            f"{facts.folder} has another driver's specs of the same kind: {named(facts.of_others)}",
+            "they belong to pods that NVIDIA's DRA driver prepared: let these end; once nobody "
+            "uses them, delete the files",
+        )
+    if facts.unreadable:
+        yield warning(
+            f"{facts.folder} has files that a runtime cannot use: {named(facts.unreadable)}",
+            "have whoever wrote them mend or remove them: runtimes report them at each container",
+        )
+    if not (facts.of_others or facts.unreadable):
+        yield ok(f"{facts.folder} has {count(facts.of_claims, 'spec')} of prepared claims")
+
+
+def sockets(facts: SocketFacts) -> Iterator[Seen]:
+    """Judge by which sockets the kubelet finds this driver."""
+    if not facts.is_folder:
+        yield error(
+            f"{facts.folder} is not there",
+            "name the kubelet's folder (--kubelet-registrar-directory-path), or check that a "
+            "kubelet runs here",
+        )
+    elif not facts.live:
+        yield error(
+            f"no driver listens in {facts.folder}",
+            "see why its pod does not run on this node (kubectl get pods --all-namespaces "
+            "--output wide), or its log if it does",
+        )
+    elif len(facts.live) > 1:
+        yield warning(
+            f"{count(len(facts.live), 'driver')} listen in {facts.folder}: {named(facts.live)}",
+            "nothing during a rolling update; else remove all but one: two drivers of one name "
+            "give out each GPU twice",
+        )
+    else:
+        yield ok(f"the driver listens on {facts.folder}/{facts.live[0]}")
+    if facts.dead:
+        yield warning(
+            f"{facts.folder} has sockets on which nobody listens: {named(facts.dead)}",
+            "start the driver on this node: it removes them",
+        )
+
+
+def others(facts: OtherFacts) -> Iterator[Seen]:
+    """Judge what other software that gives out GPUs has on this node."""
+    if facts.device_plugins:
+        yield warning(
+            f"a device plugin of NVIDIA's listens here: {named(facts.device_plugins)}",
+            "remove it from this node; while it gives out GPUs, this driver publishes none",
+        )
+    yield from _peer(facts.peer)
+    if not facts.device_plugins and facts.peer.file is None:
+        yield ok("no device plugin, and nothing of NVIDIA's DRA driver")
+
+
+def _peer(peer: PeerClaims) -> Iterator[Seen]:
+    """Judge what NVIDIA's DRA driver had prepared and this driver has not taken over."""
+    if peer.file is None:
+        return
+    if peer.problem is not None and peer.is_of_this_boot:
+        yield warning(
+            f"NVIDIA's DRA driver has run here, and its claims are not taken over: {peer.file}: "
+            f"{peer.problem}",
+            STUCK,
+        )
+        return
+    unread = peer.unread if peer.is_of_this_boot else ()
+    for claim in unread:
+        yield warning(
+            f"NVIDIA's DRA driver had prepared {peer_claims.named(claim)}, which is not taken "
+            f"over: {claim.reason}",
+            STUCK,
+        )
+    if not unread:
+        yield info(
+            f"NVIDIA's DRA driver has run here, and lists {count(len(peer.claims), 'claim')}: "
+            f"{peer.file}",
+            "see that its DaemonSet is removed; this driver takes its claims over when it starts, "
+            "and logs why where it does not",
+        )
+
+
+def labelled(facts: DriverFacts, labels: Iterable[str], node: str) -> Iterator[Seen]:
+    """Judge whether a node with GPUs has a label by which the DaemonSets find it."""
+    if facts.gpus_on_pci and not list(labels):
+        yield error(
+            f"node {node} has {count(facts.gpus_on_pci, 'GPU')}, and no label says so",
+            f"kubectl label node {node} {NODE_LABEL}, or install Node Feature Discovery, which "
+            "labels such nodes",
+        )

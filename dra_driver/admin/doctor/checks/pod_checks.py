@@ -1,0 +1,242 @@
+"""How the pods of our DaemonSets are, node by node. Pure: facts in, what to tell out.
+
+A DaemonSet counts a pod as ready between two crashes, and says of none why it is not: so each pod
+is looked at, and so are nodes that should have one. What is told of a pod is the worst of it.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, warning
+from dra_driver.admin.doctor.facts.installed import Installed
+from dra_driver.admin.doctor.facts.pod_facts import Container, DaemonPod, Ended
+from dra_driver.words import count, named
+
+_STARTS_WITHIN = timedelta(minutes=2)
+"""A pod that is younger, or not ready for less, is told as one that starts."""
+
+_ENDS_WITHIN = timedelta(minutes=2)
+"""After its grace period; the kubelet needs some time."""
+
+_RECENT = timedelta(hours=1)
+_OF_A_DAY = timedelta(days=1)
+_MANY_RESTARTS = 3
+_ROLLS_WITHIN = timedelta(minutes=15)
+"""After the last new pod: an evicted one may take eleven minutes to end, for pods with claims."""
+
+_LONGEST_MESSAGE = 400
+_MOST_PODS = 20
+"""So many are told one by one: what ails a thousand nodes mostly ails them in one way."""
+
+_OUT_OF_MEMORY = "OOMKilled"
+
+_OF_IMAGES = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName"})
+_OF_CONFIG = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+
+
+def pods(
+    one: Installed,
+    found: Sequence[DaemonPod],
+    *,
+    down: Collection[str],
+    labelled: Mapping[str, str],
+    now: datetime,
+) -> Iterator[Seen]:
+    """Judge the pods of one of our DaemonSets.
+
+    Args:
+        one: the DaemonSet.
+        found: its pods, of the node that is asked about or of all.
+        down: nodes whose kubelets do not answer.
+        labelled: nodes that say that they have GPUs, with their taints in words.
+        now: by the API server's clock.
+    """
+    seen = [(pod.node, _judged(one, pod, down, now)) for pod in found]
+    good = [node for node, told in seen if told is None]
+    bad = [(node, told) for node, told in seen if told is not None]
+    yield from (told for _, told in bad[:_MOST_PODS])
+    if more := [node for node, _ in bad[_MOST_PODS:]]:
+        yield error(
+            f"{count(len(more), 'more pod')} of DaemonSet {one.name} on {named(more)}",
+            "dra-driver doctor --node-name NODE tells of one node",
+        )
+    yield from _missing(one, {pod.node for pod in found}, labelled)
+    yield from _of_older_revisions(one, found, now)
+    if good:
+        yield ok(f"DaemonSet {one.name} runs on {named(good)}")
+
+
+def _judged(one: Installed, pod: DaemonPod, down: Collection[str], now: datetime) -> Seen | None:
+    """Return the worst there is to say of a pod; None if nothing is."""
+    what = f"pod {one.namespace}/{pod.name} on node {pod.node or '(none)'}"
+    if pod.deleted is not None:
+        return _ending(one, pod, what, now)
+    if pod.node in down:
+        return error(
+            f"{what}: the node is not ready, so nobody knows how it is",
+            f"look at the kubelet there (kubectl describe node {pod.node})",
+        )
+    if pod.failed:
+        return error(
+            f"{what} has failed: {_cut(pod.failed)}",
+            f"remove the cause; kubectl delete pod --namespace {one.namespace} {pod.name} has "
+            "another one made",
+        )
+    if not pod.is_placed:
+        return error(
+            f"{what} cannot be placed there: {_cut(pod.unplaced) or 'no scheduler has said why'}",
+            "make room on the node, or lower kubeletPlugin.containers.gpus.resources and "
+            "mpsSupervisor.resources",
+        )
+    for container in pod.containers:
+        if seen := _container(one, pod, container, what, now):
+            return seen
+    return _unready(one, pod, what, now)
+
+
+def _ending(one: Installed, pod: DaemonPod, what: str, now: datetime) -> Seen | None:
+    if pod.deleted is None or now - pod.deleted < _ENDS_WITHIN:
+        return info(f"{what} is being deleted")
+    return error(
+        f"{what} should have ended {_ago(pod.deleted, now)}",
+        f"look at the kubelet on {pod.node}; kubectl describe pod --namespace {one.namespace} "
+        f"{pod.name} has its events",
+    )
+
+
+def _container(
+    one: Installed, pod: DaemonPod, container: Container, what: str, now: datetime
+) -> Seen | None:
+    """Return what is wrong with a container, as it is or as it was a short while ago."""
+    where = f"--namespace {one.namespace} {pod.name}"
+    last = _how(container.ended, now)
+    if container.waits == "CrashLoopBackOff":
+        return error(
+            f"{what}: {container.waits} after {count(container.restarts, 'restart')}{last}",
+            _advice(container.ended, f"kubectl logs --previous {where} says why"),
+        )
+    if container.waits in _OF_IMAGES:
+        return error(
+            f"{what}: {container.waits}: {_cut(container.message)}",
+            "set image.repository, image.tag and imagePullSecrets to what the node can pull, or "
+            "load the image there",
+        )
+    if container.waits in _OF_CONFIG:
+        return error(
+            f"{what}: {container.waits}: {_cut(container.message)}",
+            f"create what it names; kubectl describe pod {where} has its events",
+        )
+    ended = container.ended
+    if ended is None or ended.at is None:
+        return None
+    age = now - ended.at
+    is_many = container.restarts >= _MANY_RESTARTS and age < _RECENT
+    if is_many or (ended.reason == _OUT_OF_MEMORY and age < _OF_A_DAY):
+        return warning(
+            f"{what} has been restarted {_times(container.restarts)}{last}",
+            _advice(ended, f"kubectl logs --previous {where} says why"),
+        )
+    return None
+
+
+def _unready(one: Installed, pod: DaemonPod, what: str, now: datetime) -> Seen | None:
+    if pod.ready:
+        return None
+    since = pod.since or now
+    if now - since < _STARTS_WITHIN:
+        return info(f"{what} is not ready yet")
+    waits = next((container.waits for container in pod.containers if container.waits), "")
+    kind = "pod" if waits or not pod.containers else "logs"
+    command = f"kubectl {'describe pod' if kind == 'pod' else 'logs'}"
+    return error(
+        f"{what} has not been ready since {_ago(since, now)}{f': {waits}' if waits else ''}",
+        f"{command} --namespace {one.namespace} {pod.name} says why",
+    )
+
+
+def _missing(one: Installed, there: Collection[str], labelled: Mapping[str, str]) -> Iterator[Seen]:
+    """Tell of nodes without a pod, by the DaemonSet's own count and by labels of GPUs."""
+    without = {node: taints for node, taints in labelled.items() if node not in there}
+    names = [f"{node} (taints: {taints})" if taints else node for node, taints in without.items()]
+    lacking = one.wanted - one.present
+    if lacking > 0:
+        where = f"; GPU nodes without one: {named(names)}" if names else ""
+        yield error(
+            f"DaemonSet {one.name} has no pod on {count(lacking, 'node')} that should have one"
+            f"{where}",
+            f"kubectl describe daemonset --namespace {one.namespace} {one.short_name} says what "
+            "keeps it from making them: a quota, an admission policy or a webhook",
+        )
+    elif names and one.wanted:
+        yield info(
+            f"DaemonSet {one.name} is not meant for these nodes with a label of GPUs: "
+            f"{named(names)}",
+            "unless that is meant, have kubeletPlugin.tolerations, nodeSelector and affinity "
+            "cover them",
+        )
+
+
+def _of_older_revisions(
+    one: Installed, found: Iterable[DaemonPod], now: datetime
+) -> Iterator[Seen]:
+    """Tell of pods that an update has left behind, or not reached yet."""
+    if not one.generation or one.updated >= one.wanted:
+        return
+    running = [pod for pod in found if pod.deleted is None]
+    old = [pod for pod in running if pod.revision not in ("", one.generation)]
+    if not old:
+        return
+    text = f"DaemonSet {one.name} has pods of an older revision on {named(p.node for p in old)}"
+    if one.waits_for_deletion:
+        yield warning(
+            f"{text}: its updateStrategy is OnDelete",
+            f"kubectl delete pod --namespace {one.namespace} NAME, node by node: "
+            f"{named(p.name for p in old)}",
+        )
+        return
+    newest = [pod.since for pod in running if pod.revision == one.generation and pod.since]
+    if newest and now - max(newest) < _ROLLS_WITHIN:
+        yield info(f"{text}: an update is under way")
+    else:
+        yield warning(
+            f"{text}, and the update does not go on",
+            f"kubectl rollout status --namespace {one.namespace} daemonset/{one.short_name}: it "
+            "waits for pods that are not ready",
+        )
+
+
+def _advice(ended: Ended | None, otherwise: str) -> str:
+    if ended is not None and ended.reason == _OUT_OF_MEMORY:
+        return (
+            "raise its memory limit (kubeletPlugin.containers.gpus.resources, "
+            "mpsSupervisor.resources), and report how much it needed"
+        )
+    return otherwise
+
+
+def _how(ended: Ended | None, now: datetime) -> str:
+    """Return in words how a container ended last, and when."""
+    if ended is None:
+        return ""
+    words = [f"{ended.reason or 'ended'}, exit code {ended.code}"]
+    if ended.at is not None:
+        words.append(_ago(ended.at, now))
+    said = f": {_cut(ended.message)}" if ended.message else ""
+    return f"; last {', '.join(words)}{said}"
+
+
+def _ago(then: datetime, now: datetime) -> str:
+    seconds = max(0, int((now - then).total_seconds()))
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def _cut(words: str) -> str:
+    """Return what is told of a text that others wrote: its end, where a crash says why."""
+    return words if len(words) <= _LONGEST_MESSAGE else f"…{words[-_LONGEST_MESSAGE:]}"

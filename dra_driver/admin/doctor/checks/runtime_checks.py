@@ -1,0 +1,197 @@
+"""What the container runtime's version and configuration mean for pods with GPUs. Pure.
+
+In: what the runtimes' files say, and the versions that Nodes report. Out: what to tell. Rules:
+containerd takes CDI devices from 1.7 on, which has CDI off unless its configuration says otherwise;
+from 2.0 on it is on unless that says otherwise, and from 2.4 on whatever that says. Its library of
+CDI refuses specs of a version that it does not know. CRI-O has no such setting.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, unknown, warning
+from dra_driver.admin.doctor.facts.runtime_config import CONTAINERD, RuntimeConfig
+from dra_driver.words import named
+
+Version = tuple[int, ...]
+
+CDI_KNOWN = 1, 7
+"""The first containerd whose CRI takes CDI devices."""
+
+CDI_SWITCHED_ON = 2, 0
+"""The first containerd that has CDI switched on unless its configuration says otherwise."""
+
+CDI_GROUPS = 1, 7, 16
+"""The first containerd that reads version 0.7.0 of CDI, which has device nodes' groups."""
+
+_ALWAYS_ON = 2, 4
+_EXPECTED_DIRS = ("/var/run/cdi", "/run/cdi")
+_SET_IT = "set enable_cdi = true for its CRI plugin{where} and restart it"
+
+
+def containerd_version(versions: Mapping[str, Sequence[str]], node: str) -> Version | None:
+    """Return the version of a node's containerd; None where it is not known.
+
+    Args:
+        versions: the nodes by the runtime that each reports, such as containerd://2.0.1.
+        node: the name of the node.
+    """
+    own = [version for version, nodes in versions.items() if node in nodes]
+    # Whatever this node is called, it has what all nodes have.
+    candidates = own or (list(versions) if len(versions) == 1 else [])
+    return _numbers(candidates[0]) if candidates and _is_containerd(candidates[0]) else None
+
+
+def runtime_cdi(
+    configs: Sequence[RuntimeConfig] | None,
+    versions: Mapping[str, Sequence[str]],
+    node: str = "",
+) -> Iterator[Seen]:
+    """Judge whether containers get their devices by CDI.
+
+    Args:
+        configs: of the runtimes on this node; None where they are not seen.
+        versions: the nodes by the runtime that each reports, such as containerd://2.0.1.
+        node: the name of this node.
+    """
+    seen = False
+    own = containerd_version(versions, node)
+    is_seen = any(one.name == CONTAINERD and one.files for one in configs or ())
+    for version, nodes in sorted(versions.items()):
+        seen = True
+        others = [one for one in nodes if one != node]
+        if len(versions) == 1 and len(nodes) == 1:
+            others = []
+        yield from _runtime_version(version, nodes, others if is_seen else nodes)
+    for config in configs or ():
+        seen = True
+        yield from _runtime_files(config, own)
+    if not seen:
+        yield unknown(
+            "no configuration of containerd or CRI-O was found, and the Node is not known",
+            "run doctor with a kubeconfig, or on the node (--host-root in a pod)",
+        )
+
+
+def _runtime_version(version: str, nodes: Sequence[str], unseen: Sequence[str]) -> Iterator[Seen]:
+    where = f"{version} on {named(nodes)}"
+    numbers = _numbers(version)
+    if version.startswith("cri-o://"):
+        yield ok(f"{where}: CDI is always on")
+    elif not _is_containerd(version) or numbers is None:
+        yield unknown(f"{where}: not known to this driver", "see that it supports CDI in CRI")
+    elif numbers < CDI_KNOWN:
+        yield error(f"{where}: it takes no CDI devices", "update it to 2.0 or newer")
+    elif numbers >= _ALWAYS_ON:
+        yield ok(f"{where}: CDI is always on")
+    elif numbers >= CDI_SWITCHED_ON:
+        yield ok(f"{where}: CDI is on unless its configuration says otherwise")
+    else:
+        if numbers < CDI_GROUPS:
+            yield warning(
+                f"{where}: it refuses CDI specs of version 0.7.0, as claims have whose GPUs have "
+                "nodes in /dev/dri",
+                f"update it to {'.'.join(map(str, CDI_GROUPS))} or newer",
+            )
+        if unseen:
+            yield warning(
+                f"{version} on {named(unseen)}: CDI is off unless its configuration has "
+                "enable_cdi = true",
+                f"update it to 2.0 or newer, or {_SET_IT.format(where='')}",
+            )
+
+
+def _runtime_files(config: RuntimeConfig, own: Version | None) -> Iterator[Seen]:
+    files = named(config.files)
+    if config.problems:
+        yield warning(
+            f"{config.name} has files that cannot be read: {named(config.problems)}",
+            "mend them: the runtime does not start with them, or is not what it seems",
+        )
+    if config.spec_dirs is not None and not set(_EXPECTED_DIRS) & set(config.spec_dirs):
+        yield error(
+            f"{config.name} looks for CDI specs in {named(config.spec_dirs) or 'no folder'} only",
+            "add /var/run/cdi to cdi_spec_dirs and restart it, or have the driver write to one "
+            "of these (--cdi-root)",
+        )
+    if not config.files:
+        return
+    if own is not None and own >= _ALWAYS_ON:
+        yield ok(f"{config.name}: nothing against CDI in {files}")
+    elif config.cdi is False:
+        yield _switched_off(config, own)
+    elif config.problems:
+        pass  # one of them may say what the others do not
+    elif config.may_be_old and not config.cdi:
+        yield _switched_off(config, own)
+    else:
+        yield ok(
+            f"{config.name}: {'CDI is on' if config.cdi else 'nothing against CDI'} in {files}"
+        )
+
+
+def _switched_off(config: RuntimeConfig, own: Version | None) -> Seen:
+    """Say why CDI is off, or may be."""
+    files = named(config.files)
+    where = ""
+    if config.cdi is False:
+        why = f"enable_cdi = false in {files}"
+    elif config.lost:
+        where = f" in {config.cri_file}"
+        why = (
+            f"enable_cdi = true in {named(config.lost)} is lost, because containerd 1.7 takes the "
+            f"whole table of its CRI plugin from {config.cri_file}"
+        )
+    else:
+        why = f"enable_cdi = true is not in {files}"
+    if config.cdi is None and own is None:
+        return unknown(
+            f"{config.name} may have CDI switched off, if it is 1.7: {why}",
+            f"nothing from 2.0 on; with 1.7, {_SET_IT.format(where=where)}: containers get no GPU "
+            "without it",
+        )
+    return error(
+        f"{config.name} has CDI switched off: {why}",
+        f"{_SET_IT.format(where=where)}: containers get no GPU without it",
+    )
+
+
+def default_runtime(configs: Sequence[RuntimeConfig] | None) -> Iterator[Seen]:
+    """Judge whether pods without a claim may see GPUs by NVIDIA's runtime."""
+    if configs is None:
+        yield unknown(
+            "this pod does not see the configuration of the node's container runtime",
+            "run doctor on the node, or in a pod that has the node's root mounted (--host-root)",
+        )
+        return
+    if not configs:
+        yield unknown("no configuration of containerd or CRI-O was found", "see --host-root")
+        return
+    by_default = [config for config in configs if config.gives_gpus_by_default]
+    for config in by_default:
+        what = config.default_runtime or config.default_program
+        if config.sees_environment is False:
+            yield info(
+                f"{config.name} runs all pods by the runtime {what!r}, which heeds the "
+                "environment of privileged containers only"
+            )
+            continue
+        yield warning(
+            f"{config.name} runs all pods by the runtime {what!r}: an image with "
+            "NVIDIA_VISIBLE_DEVICES=all sees every GPU without a claim",
+            "set the default runtime back to runc (nvidia-ctk runtime configure without "
+            "--set-as-default), or set accept-nvidia-visible-devices-envvar-when-unprivileged = "
+            "false in /etc/nvidia-container-runtime/config.toml",
+        )
+    if not by_default:
+        yield ok("pods without a claim get no runtime of NVIDIA's by default")
+
+
+def _is_containerd(version: str) -> bool:
+    return version.startswith(f"{CONTAINERD}://")
+
+
+def _numbers(version: str) -> Version | None:
+    """Return the two or three numbers of a runtime's version; None if it has none."""
+    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version.partition("://")[2], re.ASCII)
+    return tuple(int(number) for number in found.groups() if number) if found else None

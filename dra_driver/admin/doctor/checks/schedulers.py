@@ -1,0 +1,101 @@
+"""Schedulers beside Kubernetes' own, and what of the published slices they cannot handle.
+
+In: whether KAI-Scheduler and Kueue are there, and the slices. Out: what to tell. Pure. Both are
+known by the API groups of their CRDs; KAI-Scheduler's version by its operator's image.
+docs/works-with.md has more, and the sources.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dra_driver.admin.doctor.checks.finding import Seen, info, ok, warning
+from dra_driver.admin.doctor.facts.cluster_facts import containers
+from dra_driver.fields import Object, mapping, objects, text
+from dra_driver.words import count, named
+
+KAI_GROUP = "kai.scheduler"
+KUEUE_GROUP = "kueue.x-k8s.io"
+
+KAI_LAST_WITHOUT_COUNTERS = 0, 17, 0
+"""The last release whose allocator knows no counters (its issue 2100)."""
+
+_KAI_OPERATOR = "kai-operator"
+_VERSION = re.compile(r"v?([0-9]+)\.([0-9]+)\.([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kai:
+    """KAI-Scheduler; `version` is its image's tag, empty where that could not be learnt."""
+
+    version: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return its name, with the version if that is known."""
+        return f"KAI-Scheduler {self.version}".rstrip()
+
+    @property
+    def knows_counters(self) -> bool:
+        """Tell whether it is known to be new enough."""
+        match = _VERSION.match(self.version)
+        return match is not None and (
+            tuple(int(number) for number in match.groups()) > KAI_LAST_WITHOUT_COUNTERS
+        )
+
+
+def kai_version(deployments: Iterable[Object]) -> str:
+    """Return the version of KAI-Scheduler by its operator's image; empty if none is found."""
+    for one in deployments:
+        if text(one, "metadata", "name") == _KAI_OPERATOR:
+            for container in containers(one):
+                _, colon, tag = text(container, "image").partition("@")[0].rpartition(":")
+                if colon and "/" not in tag:
+                    return tag
+    return ""
+
+
+def judged(*, kai: Kai | None, kueue: bool, slices: Sequence[Object]) -> Iterator[Seen]:
+    """Judge whether those that are there can handle what is on offer."""
+    if kai is not None:
+        yield _of_kai(kai, slices)
+    if kueue:
+        yield info(
+            "Kueue is installed, and admits no workload with a claim for a DeviceClass that its "
+            "Configuration does not map",
+            "map the driver's DeviceClasses in deviceClassMappings, by count or by the counter "
+            "memory: docs/works-with.md#kueue",
+        )
+    if kai is None and not kueue:
+        yield ok("neither KAI-Scheduler nor Kueue is installed")
+
+
+def _of_kai(kai: Kai, slices: Sequence[Object]) -> Seen:
+    nodes: set[str] = set()
+    devices = 0
+    for one in slices:
+        spec = mapping(one, "spec")
+        consuming = [
+            device for device in objects(spec, "devices") if device.get("consumesCounters")
+        ]
+        if consuming:
+            nodes.add(text(one, "spec", "nodeName"))
+            devices += len(consuming)
+    if not devices:
+        return ok(f"{kai.name} is installed, and no device on offer consumes counters")
+    if kai.knows_counters:
+        return info(
+            f"{kai.name} is installed; it places pods on the devices of {named(sorted(nodes))}"
+            " that consume counters only with the feature gate DRAPartitionableDevices, and counts"
+            " each as a GPU where it shares out GPUs between queues",
+            "set feature-gates in the args of its SchedulingShards; offer whole GPUs alone there "
+            "(--mig=existing, and no shares), if quotas of its queues are to be numbers of GPUs: "
+            "docs/works-with.md#kai-scheduler",
+        )
+    last = ".".join(map(str, KAI_LAST_WITHOUT_COUNTERS))
+    return warning(
+        f"{kai.name} is installed, and up to {last} it places no pod on a device that consumes "
+        f"counters: {count(devices, 'device')} of {named(sorted(nodes))}",
+        f"update it to a release after {last}, or have no counters there (--mig=existing, "
+        "--whole-gpus-beside-shares=never): docs/works-with.md#kai-scheduler",
+    )

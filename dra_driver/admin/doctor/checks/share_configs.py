@@ -1,0 +1,208 @@
+"""Which node uses which share config, and whether the configs hold.
+
+In: the pod of our DaemonSet, which says where the driver reads its config; the ConfigMap that is
+mounted there; labels of nodes; on a node, what its driver has noted. Out: what to tell, with the
+errors as `dra-driver validate` has them: choice and reading are the driver's own (shares/). Pure.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, unknown, warning
+from dra_driver.errors import ConfigError
+from dra_driver.fields import Object, mapping, objects, text, texts_by_name
+from dra_driver.shares.choice import LABEL, choose_name
+from dra_driver.shares.config import read_node_config
+from dra_driver.shares.notes import ShareNotes
+from dra_driver.words import named
+from resource_nvidia_com.device_plugin import NodeConfig
+
+_PATHS = ("SHARE_CONFIG", "CONFIG_FILE")
+_DEFAULT = "SHARE_CONFIG_DEFAULT"
+
+_HOLDS_ON = (
+    "until then each node keeps the last config that it could take; a node that never had one "
+    "offers no GPU"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a DaemonSet's driver reads its share config.
+
+    Attributes:
+        config_map: the ConfigMap's name; empty where it is mounted from elsewhere.
+        optional: whether pods start without it.
+        file: the one file that is read, whatever labels nodes have; empty for a folder.
+        default: the config for nodes without the label; empty for none that is named.
+        paths: names of files by key of the ConfigMap, where the volume says them.
+    """
+
+    config_map: str
+    optional: bool
+    file: str = ""
+    default: str = ""
+    paths: Mapping[str, str] = field(default_factory=dict)
+
+
+def source_of(pod: Object) -> Source | None:
+    """Return where the driver in a pod of this spec reads its share config; None for nowhere."""
+    volumes = {text(one, "name"): one for one in objects(pod, "volumes")}
+    for container in objects(pod, "containers"):
+        env = {text(one, "name"): text(one, "value") for one in objects(container, "env")}
+        path = next((env[name] for name in _PATHS if env.get(name)), "")
+        if not path:
+            continue
+        for mount in objects(container, "volumeMounts"):
+            folder = PurePosixPath(text(mount, "mountPath"))
+            volume = mapping(volumes.get(text(mount, "name"), {}), "configMap")
+            if not volume or not PurePosixPath(path).is_relative_to(folder):
+                continue
+            file = text(mount, "subPath") or str(PurePosixPath(path).relative_to(folder))
+            return Source(
+                config_map=text(volume, "name"),
+                optional=volume.get("optional") is True,
+                file="" if file == "." else file,
+                default=env.get(_DEFAULT, ""),
+                paths={text(one, "key"): text(one, "path") for one in objects(volume, "items")},
+            )
+        return Source(config_map="", optional=True)
+    return None
+
+
+def of_cluster(
+    source: Source | None,
+    config_map: Object | None,
+    namespace: str,
+    labels: Mapping[str, Mapping[str, str]],
+) -> Iterator[Seen]:
+    """Judge the configs in a ConfigMap, and the choice of each node.
+
+    Args:
+        source: where the driver reads its config.
+        config_map: what is there; None if it is not.
+        namespace: of the ConfigMap.
+        labels: the labels of each node on which the driver runs.
+    """
+    if source is None:
+        yield ok("the driver is started without --share-config: nothing is shared")
+        return
+    if not source.config_map:
+        yield unknown(
+            "the share config is no ConfigMap, but files on the nodes",
+            "run doctor in the driver's pod on a node: it tells what that driver says of its own",
+        )
+        return
+    where = f"ConfigMap {namespace}/{source.config_map}"
+    if config_map is None and not source.optional:
+        yield error(f"there is no {where}: the driver's pods wait for it", "make it")
+        return
+    data = _files(source, config_map or {})
+    used, wrong = _choices(source, sorted(data), where, labels)
+    yield from wrong
+    for name in sorted(data):
+        yield from _config(name, data[name], where, used.get(name, []))
+    unshared = used.get(None, [])
+    if unshared and not data:
+        yield from _without_configs(where, unshared, labels)
+    elif unshared:
+        yield info(
+            f"nothing is shared on {named(unshared)}: they have no label {LABEL}, and no config of "
+            f'{where} is named "default"'
+        )
+
+
+def of_node(notes: ShareNotes) -> Iterator[Seen]:
+    """Say what the driver of this node has noted of its share config."""
+    if notes.problem is not None:
+        holds = f"; what holds is {notes.origin}" if notes.origin else "; no config holds"
+        yield error(
+            f"this node's driver cannot take its newest share config: {notes.problem}{holds}",
+            f"mend the config; {_HOLDS_ON}",
+        )
+    elif notes.origin:
+        yield ok(f"this node's driver shares by {notes.origin}")
+    else:
+        yield ok("no driver has noted a share config on this node")
+    yield from (info(f"on this node: {remark}") for remark in notes.remarks)
+
+
+def _files(source: Source, config_map: Object) -> dict[str, bytes]:
+    """Return the content of each file that the ConfigMap is mounted as."""
+    found = {key: value.encode() for key, value in texts_by_name(config_map, "data").items()}
+    for key, value in texts_by_name(config_map, "binaryData").items():
+        try:
+            found[key] = base64.b64decode(value)
+        except binascii.Error:
+            found[key] = b""
+    if source.paths:
+        found = {source.paths[key]: data for key, data in found.items() if key in source.paths}
+    if source.file:
+        found = {name: data for name, data in found.items() if name == source.file}
+    return found
+
+
+def _choices(
+    source: Source, names: list[str], where: str, labels: Mapping[str, Mapping[str, str]]
+) -> tuple[dict[str | None, list[str]], list[Seen]]:
+    """Return the nodes by the config that each uses, and what is wrong with their choice."""
+    used: dict[str | None, list[str]] = {}
+    wrong: dict[str, list[str]] = {}
+    for node in sorted(labels):
+        name: str | None
+        try:
+            if source.file:
+                name = _only_file(source.file, names, where)
+            else:
+                label = labels[node].get(LABEL, "")
+                name, _ = choose_name(names, label=label, default=source.default, where=where)
+        except ConfigError as problem:
+            wrong.setdefault(str(problem), []).append(node)
+        else:
+            used.setdefault(name, []).append(node)
+    advice = f"kubectl label node NODE --overwrite {LABEL}=NAME, or add the config; {_HOLDS_ON}"
+    return used, [error(f"{named(nodes)}: {text}", advice) for text, nodes in wrong.items()]
+
+
+def _only_file(name: str, names: list[str], where: str) -> str:
+    if name not in names:
+        raise ConfigError(f'there is no key for the file "{name}" in {where}')
+    return name
+
+
+def _config(name: str, data: bytes, where: str, nodes: list[str]) -> Iterator[Seen]:
+    """Judge one config, and say who uses it."""
+    what = f'share config "{name}" of {where}'
+    users = f"used by {named(nodes)}" if nodes else "used by no node"
+    try:
+        config = read_node_config(data, name)
+    except ConfigError as problem:
+        say = error if nodes else warning
+        yield say(f"{what}, {users}, cannot be taken: {problem}", f"mend it; {_HOLDS_ON}")
+        return
+    yield ok(f"{what}, {users}: {_words(config)}")
+    yield from (info(f"{what}: {text}") for text in config.warnings if nodes)
+
+
+def _words(config: NodeConfig) -> str:
+    if not config.resources or config.shared_by is None:
+        return "shares nothing"
+    parts = (f"{one.replicas} of each {one.name}" for one in config.resources)
+    return f"{config.shared_by}, {', '.join(parts)}"
+
+
+def _without_configs(
+    where: str, nodes: list[str], labels: Mapping[str, Mapping[str, str]]
+) -> Iterator[Seen]:
+    labelled = [node for node in nodes if labels[node].get(LABEL)]
+    if labelled:
+        yield warning(
+            f"nothing is shared on {named(labelled)}, whose label {LABEL} names a share config: "
+            f"{where} is not there, or empty",
+            "make the ConfigMap (the chart's value config.map), or remove the label",
+        )
+    elif nodes:
+        yield ok(f"nothing is shared: {where} is not there, or empty")

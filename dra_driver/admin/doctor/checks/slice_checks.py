@@ -1,0 +1,149 @@
+"""What the published ResourceSlices say. Pure: slices in, what to tell out.
+
+A slice of this driver is known by its name, which begins with its number in the pool and ends in
+its node's name; its pool has the node's name, too. NVIDIA's own driver publishes for the same
+driver name, and lets the API server make up names.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from dra_driver.admin.cluster.pools import read_pools
+from dra_driver.admin.doctor.checks.cluster_checks import INSTALL_AGAIN
+from dra_driver.admin.doctor.checks.finding import Seen, error, info, ok, unknown, warning
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.fields import Object, at, objects, text
+from dra_driver.kube.server_version import version_numbers
+from dra_driver.slices.offer.mig import COST_BEFORE_1_37, has_cheap_counters
+from dra_driver.words import count, named
+
+_OUR_NAME = re.compile(
+    rf"[0-9a-f]{{5}}-(?:[0-9a-f]{{8}}-)?{re.escape(DRIVER_NAME)}-(?P<node>.*)", re.DOTALL
+)
+
+
+def published(slices: Sequence[Object], node: str) -> Iterator[Seen]:
+    """Judge whether GPUs are on offer.
+
+    Args:
+        slices: of this driver's name.
+        node: the node that is asked about; empty for all.
+    """
+    pools = read_pools(slices)
+    where = f"for node {node}" if node else "in this cluster"
+    if not pools:
+        yield error(
+            f"there is no ResourceSlice of {DRIVER_NAME} {where}",
+            "see why the driver does not run there or cannot publish: its pods, and their logs",
+        )
+        return
+    full = [pool for pool in pools if pool.devices and not pool.problem]
+    devices = sum(len(pool.devices) for pool in full)
+    if full:
+        yield ok(
+            f"{count(devices, 'device')} on offer by {count(len(full), 'node')}: "
+            f"{named(pool.node or pool.name for pool in full)}"
+        )
+    if empty := [pool.node or pool.name for pool in pools if not pool.devices]:
+        yield warning(
+            f"nothing is on offer by {named(empty)}",
+            "run `dra-driver doctor` or `dra-driver inspect` on the node, or see its driver's log: "
+            "no GPU driver, no GPU that answers, or a device plugin that gives out the same GPUs",
+        )
+    for pool in pools:
+        if pool.problem and pool.devices:
+            yield warning(
+                f"the scheduler takes nothing of pool {pool.name}: {pool.problem}",
+                "wait a moment, if the driver is publishing just now; else see its log",
+            )
+
+
+def counters_cost(slices: Sequence[Object], version: str) -> Iterator[Seen]:
+    """Judge what published counters cost the scheduler of this Kubernetes."""
+    counting = sorted(
+        {text(one, "spec", "nodeName") for one in slices if at(one, "spec", "sharedCounters")}
+    )
+    if not counting:
+        yield ok("no node publishes counters")
+    elif has_cheap_counters(version_numbers(version)):
+        yield ok(f"{count(len(counting), 'node')} with counters, on Kubernetes {version}")
+    else:
+        yield warning(
+            f"{count(len(counting), 'node')} with counters: {named(counting)}; {COST_BEFORE_1_37}",
+            "set --mig auto or existing, --whole-gpus-beside-shares auto and no --memory-counters, "
+            "as they are by default; or upgrade to Kubernetes 1.37",
+        )
+
+
+def of_others(slices: Sequence[Object]) -> Iterator[Seen]:
+    """Judge whether another driver publishes under the same name."""
+    others: dict[str, list[str]] = defaultdict(list)
+    for one in slices:
+        name = text(one, "metadata", "name")
+        if not _OUR_NAME.fullmatch(name):
+            others[text(one, "spec", "nodeName") or "no single node"].append(name)
+    for node, names in sorted(others.items()):
+        yield error(
+            f"another driver publishes as {DRIVER_NAME} for {node}: {named(names)}",
+            "remove it from that node (NVIDIA's DRA driver, most likely); its slices go with it, "
+            "or with kubectl delete resourceslice",
+        )
+    if not others:
+        yield ok(f"all {count(len(slices), 'slice')} of {DRIVER_NAME} are this driver's")
+
+
+def in_others_names(slices: Iterable[Object], nodes: Iterable[Object], node: str) -> Iterator[Seen]:
+    """Judge whether slices of one node have the name or the pool of another.
+
+    Args:
+        slices: of this driver's name, of all nodes.
+        nodes: all Nodes.
+        node: the node that is asked about; empty for all.
+    """
+    known = {text(one, "metadata", "name") for one in nodes}
+    for one in slices:
+        name, owner = text(one, "metadata", "name"), text(one, "spec", "nodeName")
+        pool = text(one, "spec", "pool", "name")
+        match = _OUR_NAME.fullmatch(name)
+        named_after = match["node"] if match and match["node"] in known else owner
+        if node and node not in {owner, pool, named_after}:
+            continue
+        if pool != owner:
+            what = (
+                f"uses the pool of {pool}: schedulers and the eviction by taints can take its "
+                "devices for those of that node"
+            )
+        elif named_after != owner:
+            what = (
+                f"has the name of a slice of {named_after}: this driver takes another name there, "
+                "and older builds of it publish nothing"
+            )
+        else:
+            continue
+        yield error(
+            f"ResourceSlice {name} of {owner or 'no single node'} {what}",
+            f"kubectl delete resourceslice {name}, and {INSTALL_AGAIN}, whose policy own-node "
+            f"refuses such slices; no driver writes them, so find out who has credentials of "
+            f"{owner or 'this cluster'}",
+        )
+
+
+def driver_versions(slices: Sequence[Object]) -> Iterator[Seen]:
+    """Say which versions of the NVIDIA driver the nodes have."""
+    nodes: dict[str, set[str]] = defaultdict(set)
+    for one in slices:
+        for device in objects(one, "spec", "devices"):
+            version = text(device, "attributes", "driverVersion", "version")
+            if version:
+                nodes[version].add(text(one, "spec", "nodeName"))
+    found = [f"{version} on {named(sorted(names))}" for version, names in sorted(nodes.items())]
+    if len(found) > 1:
+        yield info(
+            f"nodes have NVIDIA drivers of different versions: {'; '.join(found)}",
+            "nothing, if that is meant; claims can select by the attribute driverVersion",
+        )
+    elif found:
+        yield ok(f"NVIDIA driver {found[0]}")
+    else:
+        yield unknown("no published device names the version of its NVIDIA driver")

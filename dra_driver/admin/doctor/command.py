@@ -1,0 +1,185 @@
+"""`dra-driver doctor`: looks at node and cluster, and says what stands in the way of GPUs.
+
+In: settings, the node's files and NVML, the API server; what is not there is left out, and said.
+Out: on stdout findings for people or JSON for programs. Exit status: 0 without errors, 1 with one
+or more, 2 if nothing could be learnt or the command line is wrong. Nothing is changed.
+"""
+
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from dra_driver.admin.doctor.checks.finding import Finding, Place, Severity
+from dra_driver.admin.doctor.every_check import CHECKS, SERVER
+from dra_driver.admin.doctor.facts.cluster_facts import Cluster
+from dra_driver.admin.doctor.facts.places import Places, host_root
+from dra_driver.admin.doctor.report import as_json, as_text, status_of
+from dra_driver.admin.doctor.runner import Outcome, run_checks
+from dra_driver.admin.doctor.sources import Sources
+from dra_driver.cdi.roots import roots_of
+from dra_driver.common_settings import (
+    CdiRoot,
+    CommandSettings,
+    ContainerDevRoot,
+    ContainerDriverRoot,
+    KubeletPluginsDirectory,
+    KubeletRegistrarDirectory,
+    NvidiaDevRoot,
+    NvidiaDriverRoot,
+    ProcRoot,
+    Seconds,
+    SysRoot,
+)
+from dra_driver.errors import SetupError
+from dra_driver.kube.connect import connect
+
+_MOST_OF_A_REQUEST = 10.0
+
+
+class Doctor(CommandSettings):
+    """Look for what keeps pods from their GPUs, on this node and in the cluster."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="doctor_",  # for what is not a setting of the driver, and has no alias
+        cli_prog_name="dra-driver doctor",
+        cli_shortcuts={"output": "o"},
+    )
+
+    output: Literal["text", "json"] = Field("text", description="Form of what is printed.")
+    scope: Literal["auto", "node", "cluster"] = Field(
+        "auto",
+        description="What to look at; auto: this machine if it is a node, and the cluster if one "
+        "is known.",
+    )
+    timeout: Seconds = Field(20.0, description="Seconds that all checks have, made side by side.")
+    kubeconfig: Path | None = Field(
+        None,
+        description="Kubeconfig file; without one, those of KUBECONFIG, ~/.kube/config, or the "
+        "pod's service account.",
+    )
+    context: str = Field("", description="Context of the kubeconfig.")
+    node_name: str = Field(
+        "",
+        validation_alias="node_name",
+        pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$",
+        description="The node to ask the cluster about; unset: all.",
+    )
+    host_root: Path | None = Field(
+        None,
+        validation_alias="host_root",
+        description="The node's root folder as this process sees it; unset: / on the node itself, "
+        "in a pod the driver root if that is the host's.",
+    )
+    nvidia_driver_root: NvidiaDriverRoot
+    container_driver_root: ContainerDriverRoot
+    nvidia_dev_root: NvidiaDevRoot
+    container_dev_root: ContainerDevRoot
+    sys_root: SysRoot
+    proc_root: ProcRoot
+    kubelet_plugins_directory_path: KubeletPluginsDirectory
+    kubelet_registrar_directory_path: KubeletRegistrarDirectory
+    cdi_root: CdiRoot
+    cgroup_root: Path | None = Field(
+        None,
+        validation_alias="cgroup_root",
+        description="The node's /sys/fs/cgroup; unset: where cgroup v2 is mounted.",
+    )
+
+    def cli_cmd(self) -> None:
+        """Look and print. Ends the process with status 1 or 2 unless all is well."""
+        missing: dict[Place, str] = {}
+        sources = self._sources(missing)
+        if len(missing) == len(Place):
+            reasons = "; ".join(missing.values())
+            sys.stderr.write(f"error: there is nothing to look at: {reasons}\n")
+            raise SystemExit(2)
+        try:
+            outcomes = examined(sources, missing, self.timeout)
+        finally:
+            sources.close()
+        if self.output == "json":
+            sys.stdout.write(as_json(outcomes, metadata.version("dra-driver")))
+        else:
+            sys.stdout.write(as_text(outcomes))
+        if status := status_of(outcomes):
+            raise SystemExit(status)
+
+    def _sources(self, missing: dict[Place, str]) -> Sources:
+        in_a_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+        return Sources(
+            places=self._places(missing, in_a_pod=in_a_pod),
+            cluster=self._cluster(missing, in_a_pod=in_a_pod),
+            in_a_pod=in_a_pod,
+            own_node=self.node_name or platform.node().lower(),
+        )
+
+    def _places(self, missing: dict[Place, str], *, in_a_pod: bool) -> Places | None:
+        plugins = self.kubelet_plugins_directory_path
+        if self.scope == "cluster":
+            missing[Place.NODE] = "--scope is cluster"
+            return None
+        if self.scope == "auto" and not (plugins.is_dir() or plugins.parent.is_dir()):
+            missing[Place.NODE] = (
+                f"this is no node, or not seen as one: there is no {plugins.parent} "
+                "(--kubelet-plugins-directory-path, --scope)"
+            )
+            return None
+        try:
+            roots = roots_of(self)
+        except SetupError as error:
+            missing[Place.NODE] = str(error)
+            return None
+        return Places(
+            roots=roots,
+            host=host_root(self.host_root, roots, in_a_pod=in_a_pod),
+            plugins=plugins,
+            registrar=self.kubelet_registrar_directory_path,
+            cdi_root=self.cdi_root,
+            cgroup_root=self.cgroup_root,
+        )
+
+    def _cluster(self, missing: dict[Place, str], *, in_a_pod: bool) -> Cluster | None:
+        if self.scope == "node":
+            missing[Place.CLUSTER] = "--scope is node"
+            return None
+        try:
+            client = connect(self.kubeconfig, self.context, environment=os.environ)
+        except SetupError as error:
+            if self.kubeconfig is not None or self.context:
+                sys.stderr.write(f"error: {error}\n")
+                raise SystemExit(2) from error
+            missing[Place.CLUSTER] = str(error)
+            return None
+        own_account = in_a_pod and self.kubeconfig is None and "KUBECONFIG" not in os.environ
+        return Cluster(
+            client,
+            node=self.node_name,
+            is_driver=own_account,
+            timeout=min(self.timeout, _MOST_OF_A_REQUEST),
+        )
+
+
+def examined(sources: Sources, missing: dict[Place, str], seconds: float) -> list[Outcome]:
+    """Make all checks, those of the cluster only if its API server answers."""
+    first = run_checks([SERVER], sources, missing=missing, seconds=seconds)
+    if any(isinstance(one, Finding) and is_silent(one) for one in first):
+        missing = missing | {Place.CLUSTER: f"the API server does not answer (see {SERVER.id})"}
+    rest = run_checks(
+        [check for check in CHECKS if check is not SERVER],
+        sources,
+        missing=missing,
+        seconds=seconds,
+    )
+    place = [check.id for check in CHECKS]
+    return sorted([*first, *rest], key=lambda one: place.index(one.id))
+
+
+def is_silent(finding: Finding) -> bool:
+    """Whether a finding says that what was asked does not answer, or not to us."""
+    return finding.severity is Severity.ERROR and not finding.is_answer

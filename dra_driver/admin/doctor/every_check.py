@@ -1,0 +1,294 @@
+"""The checks of `dra-driver doctor`: what each looks at, why that matters, and how it is judged.
+
+In: `Sources`. Out: a table, in the order in which findings are told. Each check is a question to
+the sources and a pure judgement of the answer, so that one that fails takes no other along. An id
+never changes: programs go by it, and docs/troubleshooting.md has a row for each.
+"""
+
+from dra_driver.admin.doctor.checks import cluster_checks, node_checks, slice_checks
+from dra_driver.admin.doctor.checks.finding import Check, Place, Severity
+from dra_driver.admin.doctor.facts import node_facts
+from dra_driver.admin.doctor.sources import Sources
+
+_NODE = frozenset({Place.NODE})
+_CLUSTER = frozenset({Place.CLUSTER})
+
+SERVER: Check[Sources] = Check(
+    id="api-server",
+    title="API server",
+    why="the driver needs resource.k8s.io/v1, which Kubernetes serves from 1.34 on",
+    needs=_CLUSTER,
+    look=lambda sources: cluster_checks.server(sources.cluster.server()),
+    silence=Severity.ERROR,
+)
+"""Made before all others that need the cluster: they can be left out if it does not answer."""
+
+OF_NODES: tuple[Check[Sources], ...] = (
+    Check(
+        id="kernel-driver",
+        title="NVIDIA kernel driver",
+        why="without it there are no device nodes, and NVML finds no GPU",
+        needs=_NODE,
+        look=lambda sources: node_checks.kernel_driver(node_facts.driver_facts(sources.places)),
+    ),
+    Check(
+        id="driver-library",
+        title="NVIDIA driver root",
+        why="the driver finds GPUs by libnvidia-ml.so.1 of the version that runs",
+        needs=_NODE,
+        look=lambda sources: node_checks.library(node_facts.library(sources.places)),
+        silence=Severity.ERROR,
+    ),
+    Check(
+        id="gpus",
+        title="GPUs",
+        why="what does not answer NVML is not offered to pods",
+        needs=_NODE,
+        look=lambda sources: sources.nvml(),
+        silence=Severity.ERROR,
+    ),
+    Check(
+        id="excluded-gpus",
+        title="GPUs that are left out",
+        why="a GPU that --exclude-gpus or the Node's label names is never offered, and a word that "
+        "names none leaves none out",
+        needs=_NODE,
+        look=lambda sources: sources.excluded(),
+    ),
+    Check(
+        id="persistence-mode",
+        title="persistence mode",
+        why="a GPU without it is initialised anew for each first program, which takes seconds, "
+        "and forgets time-slices, compute modes and memory limits in between",
+        needs=_NODE,
+        look=lambda sources: sources.persistence(),
+    ),
+    Check(
+        id="mig-mode",
+        title="MIG mode",
+        why="a GPU in MIG mode is offered in MIG devices only, and before Kubernetes 1.37 only in "
+        "those that exist",
+        needs=_NODE,
+        look=lambda sources: sources.mig_modes(),
+    ),
+    Check(
+        id="gpu-holders",
+        title="who has GPUs open",
+        why="a GPU that somebody has open is not reset, and changes no MIG mode",
+        needs=_NODE,
+        look=lambda sources: sources.holders(),
+    ),
+    Check(
+        id="device-nodes",
+        title="device nodes",
+        why="no CUDA program runs without nvidiactl and nvidia-uvm",
+        needs=_NODE,
+        look=lambda sources: node_checks.device_nodes(node_facts.node_files(sources.places)),
+    ),
+    Check(
+        id="cgroup",
+        title="control groups",
+        why="memory of shares can be limited by control groups of version 2 only, and kubelets "
+        "from 1.35 on do not start without them unless told to",
+        needs=_NODE,
+        look=lambda sources: node_checks.control_groups(node_facts.group_facts(sources.places)),
+    ),
+    Check(
+        id="cdi-folder",
+        title="CDI specs",
+        why="the container runtime finds a claim's devices in the folder to which the driver "
+        "writes, and drops a device that two files name",
+        needs=_NODE,
+        look=lambda sources: node_checks.specs(node_facts.spec_facts(sources.places)),
+    ),
+    Check(
+        id="runtime-cdi",
+        title="CDI in the container runtime",
+        why="a container gets its devices by CDI, and not at all where that is off",
+        needs=_NODE | _CLUSTER,
+        look=lambda sources: sources.runtime_cdi(),
+    ),
+    Check(
+        id="default-runtime",
+        title="default container runtime",
+        why="NVIDIA's runtime gives GPUs by an image's environment, whatever claims there are",
+        needs=_NODE,
+        look=lambda sources: sources.default_runtime(),
+    ),
+    Check(
+        id="registration",
+        title="registration with the kubelet",
+        why="the kubelet calls the driver that listens in its plugins_registry",
+        needs=_NODE,
+        look=lambda sources: node_checks.sockets(node_facts.socket_facts(sources.places)),
+    ),
+    Check(
+        id="others-on-node",
+        title="other software that gives out GPUs",
+        why="a GPU that two give out is given out twice",
+        needs=_NODE,
+        look=lambda sources: node_checks.others(node_facts.other_facts(sources.places)),
+    ),
+    Check(
+        id="share-config",
+        title="share configs",
+        why="nothing of a config that cannot be taken comes into force on the nodes that use it",
+        needs=_NODE | _CLUSTER,
+        look=lambda sources: sources.share_config(),
+    ),
+)
+
+OF_CLUSTERS: tuple[Check[Sources], ...] = (
+    Check(
+        id="clock",
+        title="clock",
+        why="tokens and certificates are not valid yet, or not any more, where clocks differ",
+        needs=_CLUSTER,
+        look=lambda sources: cluster_checks.clock(sources.cluster.server()),
+    ),
+    Check(
+        id="api-server-features",
+        title="features of the API server",
+        why="it drops what it has no feature for: learnt by creating objects with dryRun=All, "
+        "which stores nothing",
+        needs=_CLUSTER,
+        look=lambda sources: cluster_checks.features(
+            sources.cluster.features(), sources.cluster.server().version
+        ),
+    ),
+    Check(
+        id="permissions",
+        title="permissions of the driver",
+        why="without them it learns of no claim, or publishes nothing",
+        needs=_CLUSTER,
+        look=lambda sources: sources.permissions(),
+    ),
+    Check(
+        id="kubelet-version",
+        title="kubelets",
+        why="kubelets speak DRA's present protocol from 1.34 on",
+        needs=_CLUSTER,
+        look=lambda sources: cluster_checks.kubelet_versions(sources.cluster.nodes()),
+    ),
+    Check(
+        id="kubelet-gates",
+        title="feature gates of kubelets",
+        why="a kubelet with DynamicResourceAllocation off calls no driver",
+        needs=_CLUSTER,
+        look=lambda sources: cluster_checks.kubelet_gates(sources.cluster.kubelets()),
+    ),
+    Check(
+        id="gpu-labels",
+        title="labels of GPU nodes",
+        why="the driver's DaemonSets run on nodes that say that they have GPUs",
+        needs=_CLUSTER,
+        look=lambda sources: sources.gpu_labels(),
+    ),
+    Check(
+        id="daemonset",
+        title="the driver's DaemonSet",
+        why="a node without the driver's pod offers no GPU, and starts no pod with one",
+        needs=_CLUSTER,
+        look=lambda sources: cluster_checks.daemon_sets(sources.daemon_sets()),
+    ),
+    Check(
+        id="driver-pods",
+        title="pods of driver and MPS supervisor",
+        why="a pod that fails again and again is ready in between, and a node is of no use to pods "
+        "with GPUs while its driver does not run",
+        needs=_CLUSTER,
+        look=lambda sources: sources.driver_pods(),
+    ),
+    Check(
+        id="others-in-cluster",
+        title="other drivers and device plugins",
+        why="a GPU that two give out is given out twice",
+        needs=_CLUSTER,
+        look=lambda sources: cluster_checks.other_drivers(
+            sources.daemon_sets(), sources.cluster.nodes()
+        ),
+    ),
+    Check(
+        id="slices",
+        title="published GPUs",
+        why="the scheduler gives out what ResourceSlices say, and nothing else",
+        needs=_CLUSTER,
+        look=lambda sources: slice_checks.published(sources.cluster.slices(), sources.cluster.node),
+    ),
+    Check(
+        id="counters-cost",
+        title="counters of shared GPUs",
+        why="before Kubernetes 1.37 the scheduler looks at every node's counters for each node",
+        needs=_CLUSTER,
+        look=lambda sources: slice_checks.counters_cost(
+            sources.cluster.slices(), sources.cluster.server().version
+        ),
+    ),
+    Check(
+        id="slices-of-others",
+        title="publishers of the driver's name",
+        why="the scheduler cannot tell two publishers of one name apart",
+        needs=_CLUSTER,
+        look=lambda sources: (
+            *slice_checks.of_others(sources.cluster.slices()),
+            *slice_checks.in_others_names(
+                sources.cluster.every_slice(),
+                sources.cluster.every_node(),
+                sources.cluster.node,
+            ),
+        ),
+    ),
+    Check(
+        id="schedulers",
+        title="other schedulers, and quotas",
+        why="what else decides over pods with claims reads slices in ways of its own",
+        needs=_CLUSTER,
+        look=lambda sources: sources.schedulers(),
+    ),
+    Check(
+        id="driver-versions",
+        title="NVIDIA driver versions",
+        why="what a node can do depends on its NVIDIA driver",
+        needs=_CLUSTER,
+        look=lambda sources: slice_checks.driver_versions(sources.cluster.slices()),
+    ),
+    Check(
+        id="device-classes",
+        title="DeviceClasses",
+        why="claims and resource names select devices by them",
+        needs=_CLUSTER,
+        look=lambda sources: cluster_checks.classes(
+            sources.cluster.device_classes(), sources.cluster.features().has
+        ),
+    ),
+    Check(
+        id="config-policy",
+        title="admission policy of claim configs",
+        why="it has wrong configs refused when they are written, and not when a pod starts",
+        needs=_CLUSTER,
+        look=lambda sources: cluster_checks.config_policy(
+            sources.cluster.policies(), sources.cluster.policy_bindings()
+        ),
+    ),
+    Check(
+        id="own-node-policy",
+        title="admission policy of ResourceSlices",
+        why="permissions cannot keep a node's driver to the slices of that node",
+        needs=_CLUSTER,
+        look=lambda sources: cluster_checks.own_node_policy(
+            sources.cluster.policies(), sources.cluster.policy_bindings(), sources.accounts()
+        ),
+    ),
+    Check(
+        id="own-claims-policy",
+        title="admission policy of claims' status",
+        why="permissions cannot keep a node's driver to what it says of its own devices",
+        needs=_CLUSTER,
+        look=lambda sources: cluster_checks.own_claims_policy(
+            sources.cluster.policies(), sources.cluster.policy_bindings()
+        ),
+    ),
+)
+
+CHECKS: tuple[Check[Sources], ...] = (*OF_NODES, SERVER, *OF_CLUSTERS)
+"""All of them, in the order in which they are told."""

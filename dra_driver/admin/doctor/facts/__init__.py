@@ -1,0 +1,1 @@
+"""What is there: of a node, of a cluster, of what an install ships."""

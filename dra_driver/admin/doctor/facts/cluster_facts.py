@@ -1,0 +1,375 @@
+"""What the API server says of the cluster: lists, trial requests, questions about permissions.
+
+In: a client and which node is asked about. Out: facts, each asked for once however many checks need
+it. Nothing is stored: what is created is created with dryRun=All, and reviews are questions. Each
+refusal names the permission that lacks.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from functools import partial
+from http import HTTPStatus
+from typing import Protocol
+
+from dra_driver.admin.doctor.facts.once import Once
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import ApiError, DriverError, InvalidError, NotFoundError
+from dra_driver.fields import Object, at, mapping, objects, text
+from dra_driver.kube.client import Answer
+from dra_driver.kube.resource import (
+    CONFIG_MAPS,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    POLICIES,
+    POLICY_BINDINGS,
+    RESOURCE_SLICES,
+    SELF_REVIEWS,
+    SUBJECT_REVIEWS,
+    VERSION,
+    Call,
+    Resource,
+)
+from dra_driver.slices.publish.probe import CONSUMES_COUNTERS, DryRun, stores
+
+_PAGE = 100
+_MOST_KUBELETS = 5
+"""A kubelet's configuration comes through the API server from the kubelet itself."""
+
+_LISTED: Mapping[Resource, Mapping[str, str]] = {
+    NODES: {},
+    RESOURCE_SLICES: {"fieldSelector": f"spec.driver={DRIVER_NAME}"},
+    DAEMON_SETS: {},
+    DEPLOYMENTS: {},
+    DEVICE_CLASSES: {},
+    POLICIES: {},
+    POLICY_BINDINGS: {},
+}
+"""What is listed, each with its query."""
+
+_TRIAL_NODE = "dra-driver-doctor"
+_TRIAL_CLASS = "dra-driver-doctor.nvidia.com"
+
+Subject = tuple[str, str]
+"""Namespace and name of a ServiceAccount."""
+
+
+class Feature(StrEnum):
+    """What an API server stores only with a feature gate on; the values are the gates' names."""
+
+    COUNTERS = "DRAPartitionableDevices"
+    TAINTS = "DRADeviceTaints"
+    CONSUMABLE = "DRAConsumableCapacity"
+    EXTENDED_RESOURCE = "DRAExtendedResource"
+
+
+_TRIALS: Mapping[Feature, tuple[str, Object]] = {
+    Feature.COUNTERS: (
+        CONSUMES_COUNTERS,
+        {CONSUMES_COUNTERS: [{"counterSet": "trial", "counters": {"trial": {"value": "1"}}}]},
+    ),
+    Feature.TAINTS: (
+        "taints",
+        {"taints": [{"key": f"{DRIVER_NAME}/trial", "effect": "NoSchedule"}]},
+    ),
+    Feature.CONSUMABLE: (
+        "allowMultipleAllocations",
+        {"allowMultipleAllocations": True, "capacity": {"memory": {"value": "1Gi"}}},
+    ),
+}
+"""For features of slices: a field of a device that is dropped without it, and such a device."""
+
+
+class Api(DryRun, Protocol):
+    """What is needed of the API server's client (kube/client.py)."""
+
+    def read(self, call: Call, *, timeout: float) -> Answer:
+        """Return an object or a page, and when the server answered."""
+        ...
+
+    def each(
+        self, resource: Resource, *, query: Mapping[str, str], page: int, timeout: float
+    ) -> Iterator[dict[str, object]]:
+        """Yield all objects of a kind."""
+        ...
+
+    def create(
+        self,
+        resource: Resource,
+        body: Mapping[str, object],
+        *,
+        dry_run: bool = False,
+        timeout: float,
+    ) -> dict[str, object]:
+        """Create an object, or go through its creation."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """The server's version, and how many seconds its clock is ahead of ours, if it says."""
+
+    version: str
+    ahead_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureFacts:
+    """Which features the server has; of those that could not be tried, why."""
+
+    has: Mapping[Feature, bool]
+    refused: Mapping[Feature, DriverError] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermissionFacts:
+    """Who was asked about, and for each permission whether it is granted."""
+
+    who: str
+    granted: Mapping[str, bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletFacts:
+    """Feature gates that kubelets were given, by node; and of how many nodes none was asked."""
+
+    gates: Mapping[str, Mapping[str, bool]]
+    not_asked: int = 0
+    refused: DriverError | None = None
+
+
+class Cluster:
+    """The cluster as doctor sees it; for any thread.
+
+    Args:
+        api: the client.
+        node: the node that is asked about; empty for all.
+        is_driver: whether the client has the ServiceAccount of the driver's own pod.
+        timeout: seconds for each request.
+    """
+
+    def __init__(self, api: Api, *, node: str, is_driver: bool, timeout: float) -> None:
+        self._api = api
+        self.node = node
+        self.is_driver = is_driver
+        self._timeout = timeout
+        self._lists = {resource: Once(partial(self._list, resource)) for resource in _LISTED}
+        self._server = Once(self._ask_server)
+        self._features = Once(self._try_features)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._api.close()
+
+    def server(self) -> ServerFacts:
+        """Ask for the version.
+
+        Raises:
+            DriverError: the server does not answer, or refuses.
+        """
+        return self._server.get()
+
+    def _ask_server(self) -> ServerFacts:
+        answer = self._api.read(Call(verb="get", resource=VERSION), timeout=self._timeout)
+        ahead = _seconds_ahead(answer.date)
+        return ServerFacts(version=str(answer.body.get("gitVersion")), ahead_seconds=ahead)
+
+    def nodes(self) -> list[Object]:
+        """Return the Nodes: the one that is asked about, or all. Raises DriverError."""
+        return self._of_node(self._lists[NODES].get(), lambda one: text(one, "metadata", "name"))
+
+    def every_node(self) -> list[Object]:
+        """Return all Nodes. Raises DriverError."""
+        return self._lists[NODES].get()
+
+    def slices(self) -> list[Object]:
+        """Return the ResourceSlices of this driver's name. Raises DriverError."""
+        return self._of_node(self.every_slice(), lambda one: text(one, "spec", "nodeName"))
+
+    def every_slice(self) -> list[Object]:
+        """Return those of all nodes. Raises DriverError."""
+        return self._lists[RESOURCE_SLICES].get()
+
+    def daemon_sets(self) -> list[Object]:
+        """Return all DaemonSets. Raises DriverError."""
+        return self._lists[DAEMON_SETS].get()
+
+    def pods(self, labels: Mapping[str, str]) -> list[Object]:
+        """Return the Pods with these labels, on the node that is asked about. Raises DriverError.
+
+        Of no labels, which would be all the cluster's, there are none.
+        """
+        if not labels:
+            return []
+        query = {"labelSelector": ",".join(f"{key}={value}" for key, value in labels.items())}
+        if self.node:
+            query["fieldSelector"] = f"spec.nodeName={self.node}"
+        return list(self._api.each(PODS, query=query, page=_PAGE, timeout=self._timeout))
+
+    def config_map(self, namespace: str, name: str) -> Object | None:
+        """Return a ConfigMap; None if there is none. Raises DriverError."""
+        call = Call(verb="get", resource=CONFIG_MAPS, name=name, namespace=namespace)
+        try:
+            return self._api.read(call, timeout=self._timeout).body
+        except NotFoundError:
+            return None
+
+    def now(self) -> datetime:
+        """Return the time by the server's clock, or by ours if it does not say.
+
+        Raises:
+            DriverError: the server does not answer.
+        """
+        ahead = self.server().ahead_seconds or 0.0
+        return datetime.now(UTC) + timedelta(seconds=ahead)
+
+    def deployments(self) -> list[Object]:
+        """Return all Deployments. Raises DriverError."""
+        return self._lists[DEPLOYMENTS].get()
+
+    def serves(self, group: str) -> bool:
+        """Tell whether the cluster has an API group, which everyone may ask. Raises DriverError."""
+        page = Resource(group="", version="", plural=f"apis/{group}")
+        try:
+            self._api.read(Call(verb="get", resource=page), timeout=self._timeout)
+        except ApiError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return False
+            raise
+        return True
+
+    def device_classes(self) -> list[Object]:
+        """Return all DeviceClasses. Raises DriverError."""
+        return self._lists[DEVICE_CLASSES].get()
+
+    def policies(self) -> list[Object]:
+        """Return all ValidatingAdmissionPolicies. Raises DriverError."""
+        return self._lists[POLICIES].get()
+
+    def policy_bindings(self) -> list[Object]:
+        """Return their bindings. Raises DriverError."""
+        return self._lists[POLICY_BINDINGS].get()
+
+    def features(self) -> FeatureFacts:
+        """Try which features the server has, by creating what it does not store."""
+        return self._features.get()
+
+    def _try_features(self) -> FeatureFacts:
+        has: dict[Feature, bool] = {}
+        refused: dict[Feature, DriverError] = {}
+        for feature in Feature:
+            try:
+                has[feature] = self._has(feature)
+            except InvalidError as error:
+                # 1.34 wants counters elsewhere; that is as good as none.
+                if feature is Feature.COUNTERS:
+                    has[feature] = False
+                else:
+                    refused[feature] = error
+            except DriverError as error:
+                refused[feature] = error
+        return FeatureFacts(has=has, refused=refused)
+
+    def permissions(self, needed: Mapping[str, Call], subject: Subject | None) -> PermissionFacts:
+        """Ask which permissions somebody has, by name.
+
+        Args:
+            needed: what each is to do.
+            subject: the ServiceAccount that is asked about; None for whoever asks.
+
+        Raises:
+            DriverError: the server refuses to tell.
+        """
+        who = "this ServiceAccount" if subject is None else f"ServiceAccount {'/'.join(subject)}"
+        granted = {name: self._may(call, subject) for name, call in needed.items()}
+        return PermissionFacts(who=who, granted=granted)
+
+    def kubelets(self) -> KubeletFacts:
+        """Ask kubelets of GPU nodes for their configuration, through the API server.
+
+        Raises:
+            DriverError: the Nodes cannot be listed.
+        """
+        names = [text(one, "metadata", "name") for one in self.nodes()]
+        with_gpus = {text(one, "spec", "nodeName") for one in self.slices()}
+        names.sort(key=lambda name: (name not in with_gpus, name))
+        gates: dict[str, Mapping[str, bool]] = {}
+        refused = None
+        for name in names[:_MOST_KUBELETS]:
+            call = Call(verb="get", resource=NODES, name=name, subresource="proxy/configz")
+            try:
+                answer = self._api.read(call, timeout=self._timeout)
+            except DriverError as error:
+                refused = error
+                continue
+            given = mapping(answer.body, "kubeletconfig", "featureGates")
+            gates[name] = {gate: on for gate, on in given.items() if isinstance(on, bool)}
+        return KubeletFacts(gates=gates, not_asked=len(names) - len(gates), refused=refused)
+
+    def _may(self, call: Call, subject: Subject | None) -> bool:
+        kind = SELF_REVIEWS if subject is None else SUBJECT_REVIEWS
+        of = call.resource
+        attributes = {"verb": call.verb, "group": of.group, "resource": of.plural}
+        more = {"subresource": call.subresource, "name": call.name}
+        attributes |= {name: value for name, value in more.items() if value}
+        spec: dict[str, object] = {"resourceAttributes": attributes}
+        if subject is not None:
+            namespace, name = subject
+            spec["user"] = f"system:serviceaccount:{namespace}:{name}"
+            groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
+            spec["groups"] = [*groups, "system:authenticated"]
+        what = "SelfSubjectAccessReview" if subject is None else "SubjectAccessReview"
+        body = {"apiVersion": kind.api_version, "kind": what, "spec": spec}
+        answer = self._api.create(kind, body, timeout=self._timeout)
+        return at(answer, "status", "allowed") is True
+
+    def _has(self, feature: Feature) -> bool:
+        if feature in _TRIALS:
+            name, device = _TRIALS[feature]
+            return stores(
+                self._api,
+                {"name": "trial", **device},
+                name,
+                driver=DRIVER_NAME,
+                node_name=self.node or _TRIAL_NODE,
+                timeout=self._timeout,
+            )
+        body = {
+            "apiVersion": DEVICE_CLASSES.api_version,
+            "kind": "DeviceClass",
+            "metadata": {"name": _TRIAL_CLASS},
+            "spec": {"extendedResourceName": "nvidia.com/trial"},
+        }
+        answer = self._api.create(DEVICE_CLASSES, body, dry_run=True, timeout=self._timeout)
+        return "extendedResourceName" in mapping(answer, "spec")
+
+    def _list(self, resource: Resource) -> list[Object]:
+        query = _LISTED[resource]
+        return list(self._api.each(resource, query=query, page=_PAGE, timeout=self._timeout))
+
+    def _of_node(self, found: list[Object], node_of: Callable[[Object], str]) -> list[Object]:
+        return [one for one in found if not self.node or node_of(one) == self.node]
+
+
+def containers(workload: Object) -> tuple[Object, ...]:
+    """Return the containers of the pods of a DaemonSet or Deployment."""
+    return objects(workload, "spec", "template", "spec", "containers")
+
+
+def _seconds_ahead(date: str | None) -> float | None:
+    """Return how far a Date header, in whole seconds, is ahead of this machine's clock."""
+    try:
+        told = parsedate_to_datetime(date or "")
+    except ValueError:
+        return None
+    return told.timestamp() - time.time()

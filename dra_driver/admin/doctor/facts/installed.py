@@ -1,0 +1,188 @@
+"""Which DaemonSets of a cluster give out GPUs: this driver's, NVIDIA's, device plugins'.
+
+In: DaemonSets. Out: those that matter. Names of releases and images are the installer's choice, so
+ours are known by any of three: what they run, by `dra-driver` and its sub-command; an image that is
+called dra-driver; the chart's labels. NVIDIA's program `gpu-kubelet-plugin` is ours only with such
+an image or such labels, since that is how NVIDIA's own driver is started.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from dra_driver.admin.doctor.facts.cluster_facts import Subject, containers
+from dra_driver.fields import Object, mapping, number, text, texts_by_name
+
+_OURS = "dra-driver"
+"""Our program, the image's usual name, and the chart's."""
+
+PLUGIN, SUPERVISOR = "kubelet-plugin", "mps-supervisor"
+"""Our sub-commands that run on nodes; the chart's label of components has the same values."""
+
+_NAME_LABEL, _COMPONENT_LABEL = "app.kubernetes.io/name", "app.kubernetes.io/component"
+_NVIDIAS_PROGRAM = "gpu-kubelet-plugin"
+
+_NVIDIAS = ("dra-driver-nvidia-gpu", "k8s-dra-driver-gpu", "k8s-dra-driver")
+_NO_GPUS = "compute-domain-kubelet-plugin"
+"""What runs from the image of NVIDIA's DRA driver and gives out no GPUs, under another name."""
+
+_DEVICE_PLUGINS = ("k8s-device-plugin", "nvidia-device-plugin", "nvidia-gpu-device-plugin")
+_NO_PLUGINS = ("gpu-feature-discovery", "mps-control-daemon")
+"""What runs from the device plugin's image and gives out nothing."""
+
+
+OPERATORS_LABEL = "nvidia.com/gpu.deploy.dra-driver"
+"""By it GPU Operator says on which nodes its GPUCluster runs NVIDIA's DRA driver (26.7,
+manifests/state-dra-driver). It leaves a value alone that is there already."""
+
+
+_GENERATION = "deprecated.daemonset.template.generation"
+"""The annotation that counts revisions; pods have the number in the label pod-template-generation
+(the controller goes by it and by a hash: pkg/controller/daemon/util, IsPodUpdated)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """A DaemonSet: its pods' account, how many it should have and has ready, and for what nodes.
+
+    Attributes:
+        namespace: its namespace.
+        short_name: its name there.
+        account: the ServiceAccount of its pods.
+        wanted: on how many nodes it should have a pod.
+        ready: on how many it has one that is ready.
+        present: on how many it has one at all.
+        updated: on how many it has one of its newest revision.
+        generation: by which its pods of the newest revision are labelled; empty where unknown.
+        waits_for_deletion: whether a pod stays as it is until somebody deletes it (OnDelete).
+        selector: the node labels that its pods ask for.
+        pod_labels: the labels by which its pods are found.
+        pod: the spec of its pods.
+    """
+
+    namespace: str
+    short_name: str
+    account: str
+    wanted: int
+    ready: int
+    present: int = 0
+    updated: int = 0
+    generation: str = ""
+    waits_for_deletion: bool = False
+    selector: Mapping[str, str] = field(default_factory=dict)
+    pod_labels: Mapping[str, str] = field(default_factory=dict)
+    pod: Object = field(default_factory=dict)
+
+    def nodes(self, labels: Mapping[str, Mapping[str, str]]) -> list[str]:
+        """Return the nodes that have what its selector asks for, of labels by node.
+
+        Without a selector none is said to have: affinity and taints are not looked at.
+        """
+        wanted = self.selector.items()
+        return sorted(node for node, has in labels.items() if wanted and wanted <= has.items())
+
+    @property
+    def name(self) -> str:
+        """Return namespace and name."""
+        return f"{self.namespace}/{self.short_name}"
+
+    @property
+    def subject(self) -> Subject:
+        """Return the ServiceAccount of its pods."""
+        return self.namespace, self.account
+
+    @property
+    def user(self) -> str:
+        """Return the same as the API server names it."""
+        return f"system:serviceaccount:{self.namespace}:{self.account}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonSets:
+    """DaemonSets that give out GPUs, and those of our MPS supervisor."""
+
+    ours: tuple[Installed, ...] = ()
+    supervisors: tuple[Installed, ...] = ()
+    nvidias: tuple[Installed, ...] = ()
+    device_plugins: tuple[Installed, ...] = ()
+
+
+def sorted_out(daemon_sets: Iterable[Object]) -> DaemonSets:
+    """Return those that matter."""
+    ours, supervisors, nvidias, plugins = [], [], [], []
+    for one in daemon_sets:
+        component = _our_component(one)
+        if component == PLUGIN:
+            ours.append(_installed(one))
+        elif component == SUPERVISOR:
+            supervisors.append(_installed(one))
+        elif any(_is_nvidias(container) for container in containers(one)):
+            nvidias.append(_installed(one))
+        elif any(_is_plugin(container) for container in containers(one)):
+            plugins.append(_installed(one))
+    return DaemonSets(
+        ours=tuple(ours),
+        supervisors=tuple(supervisors),
+        nvidias=tuple(nvidias),
+        device_plugins=tuple(plugins),
+    )
+
+
+def _our_component(daemon_set: Object) -> str | None:
+    """Return which of our programs a DaemonSet runs; None if it is not ours."""
+    for container in containers(daemon_set):
+        words = _words(container).split()
+        if _image(container) == _OURS or any(_is_our_program(word) for word in words):
+            for component in (PLUGIN, SUPERVISOR):
+                if any(word.endswith(component) for word in words):
+                    return component
+    labels = texts_by_name(daemon_set, "spec", "template", "metadata", "labels")
+    labelled = labels.get(_COMPONENT_LABEL)
+    is_named = labels.get(_NAME_LABEL) == _OURS
+    return labelled if is_named and labelled in (PLUGIN, SUPERVISOR) else None
+
+
+def _is_our_program(word: str) -> bool:
+    return word.rpartition("/")[2] == _OURS
+
+
+def _is_nvidias(container: Object) -> bool:
+    words = _words(container)
+    return (_image(container) in _NVIDIAS or _NVIDIAS_PROGRAM in words) and _NO_GPUS not in words
+
+
+def _is_plugin(container: Object) -> bool:
+    words = _words(container)
+    if any(command in words for command in _NO_PLUGINS):
+        return False
+    return _image(container) in _DEVICE_PLUGINS or "nvidia-device-plugin" in words
+
+
+def _image(container: Object) -> str:
+    """Return the last part of an image's name, without tag and digest."""
+    return text(container, "image").partition("@")[0].rpartition("/")[2].partition(":")[0]
+
+
+def _words(container: Object) -> str:
+    """Return command and arguments; a shell has all of them in one."""
+    given = (container.get(key) for key in ("command", "args"))
+    return " ".join(str(word) for one in given if isinstance(one, list) for word in one)
+
+
+def _installed(daemon_set: Object) -> Installed:
+    status, spec = mapping(daemon_set, "status"), mapping(daemon_set, "spec")
+    pod = mapping(spec, "template", "spec")
+    annotations = texts_by_name(daemon_set, "metadata", "annotations")
+    return Installed(
+        namespace=text(daemon_set, "metadata", "namespace"),
+        short_name=text(daemon_set, "metadata", "name"),
+        account=text(pod, "serviceAccountName") or "default",
+        wanted=number(status, "desiredNumberScheduled"),
+        ready=number(status, "numberReady"),
+        present=number(status, "currentNumberScheduled"),
+        updated=number(status, "updatedNumberScheduled"),
+        generation=annotations.get(_GENERATION, ""),
+        waits_for_deletion=text(spec, "updateStrategy", "type") == "OnDelete",
+        selector=texts_by_name(pod, "nodeSelector"),
+        pod_labels=texts_by_name(spec, "selector", "matchLabels"),
+        pod=pod,
+    )

@@ -1,0 +1,266 @@
+"""What is there on the node: driver, device nodes, control groups, CDI folders, sockets.
+
+In: `Places`. Out: frozen facts, one kind for each check, or an error that the runner puts into
+words. It looks as the driver looks, and changes nothing: no device node is made, no file written.
+NVML is opened once for all that is asked of it, and closed.
+"""
+
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dra_driver.admin.doctor.facts.places import Places, names_in, read_text
+from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig, read_runtime_configs
+from dra_driver.cdi.control_nodes import CONTROL_NODES, REQUIRED
+from dra_driver.cdi.nodes import known_numbers
+from dra_driver.cdi.spec import KIND
+from dra_driver.claims.takeover import peer_claims
+from dra_driver.claims.takeover.peer_claims import PeerClaims
+from dra_driver.devices.control_groups import MOUNTINFO, find_hierarchy, kernel_counts_gpus
+from dra_driver.devices.exclusion import without_excluded
+from dra_driver.devices.exclusion_note import read_note
+from dra_driver.devices.holders import Holder, Holders
+from dra_driver.devices.model import Inventory
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.devices.nvml.library import find_library
+from dra_driver.devices.session import DriverSession
+from dra_driver.devices.versions import running_driver
+from dra_driver.errors import DriverError
+from dra_driver.host.boot import read_boot_id
+from dra_driver.kubelet.sockets import is_live
+
+_NVIDIA = "0x10de"
+_DISPLAY = "0x03"
+"""How the PCI classes of GPUs begin: VGA and 3D controllers."""
+
+_KIND = re.compile(r"""(?:^|[{,])\s*["']?kind["']?\s*:\s*["']?([^"',\s}]+)""", re.MULTILINE)
+_SPEC_ENDINGS = (".json", ".yaml", ".yml")
+_MOST_SPECS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFacts:
+    """The kernel driver that runs, and how many NVIDIA GPUs are on PCI; None: /sys does not say."""
+
+    version: str | None
+    gpus_on_pci: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFiles:
+    """Which control nodes there are, and of which the kernel knows the numbers."""
+
+    folder: str
+    present: frozenset[str]
+    numbered: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFacts:
+    """Where cgroup v2 is, and whether its kernel counts the memory of GPUs."""
+
+    hierarchy: Path | None
+    kernel_counts_gpus: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecFacts:
+    """CDI specs: whether the driver's folder is there, and files of its kind by other drivers.
+
+    `unreadable` has files that cannot be read, each with the reason.
+    """
+
+    folder: Path
+    is_folder: bool
+    of_claims: int = 0
+    of_others: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SocketFacts:
+    """Sockets by which this driver's name is registered: those with a listener, and dead ones."""
+
+    folder: Path
+    is_folder: bool
+    live: tuple[str, ...] = ()
+    dead: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherFacts:
+    """What other software that gives out GPUs has on this node.
+
+    `peer` is what NVIDIA's own DRA driver has prepared here and was not taken over.
+    """
+
+    peer: PeerClaims = field(default_factory=PeerClaims)
+    device_plugins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderFacts:
+    """Who has each GPU open, by minor number; `sees_node` is false where no process is seen."""
+
+    sees_node: bool
+    holders: Mapping[int, tuple[Holder, ...]] = field(default_factory=dict)
+
+
+def driver_facts(places: Places) -> DriverFacts:
+    """Look for the kernel driver and for GPUs on PCI."""
+    devices = places.roots.sys / "bus" / "pci" / "devices"
+    if not devices.is_dir():
+        found = None
+    else:
+        found = sum(_is_gpu(devices / name) for name in names_in(devices))
+    return DriverFacts(version=running_driver(places.roots.proc), gpus_on_pci=found)
+
+
+def _is_gpu(device: Path) -> bool:
+    try:
+        vendor, kind = (read_text(device / name).strip() for name in ("vendor", "class"))
+    except (OSError, ValueError):
+        return False
+    return vendor == _NVIDIA and kind.startswith(_DISPLAY)
+
+
+def library(places: Places) -> Path:
+    """Return where NVML's library is.
+
+    Raises:
+        DeviceError: there is none, or none that fits the kernel driver.
+    """
+    return find_library(places.roots.driver, running_driver(places.roots.proc))
+
+
+def gpus(places: Places) -> Inventory:
+    """Ask NVML what GPUs there are; those are left out that the driver has noted to leave out.
+
+    Raises:
+        DeviceError: there is no driver, or it does not answer.
+    """
+    exclusion = read_note(places.plugins / DRIVER_NAME).exclusion
+    session = DriverSession(
+        driver_root=places.roots.driver,
+        dev=places.roots.dev,
+        proc_root=places.roots.proc,
+        sys_root=places.roots.sys,
+        leave_out=lambda found: without_excluded(found, exclusion),
+    )
+    try:
+        return session.look()
+    finally:
+        session.close()
+
+
+def node_files(places: Places) -> NodeFiles:
+    """Look for the device nodes that all GPUs share."""
+    roots = places.roots.now()
+    return NodeFiles(
+        folder=roots.dev_on_host,
+        present=frozenset(name for name in CONTROL_NODES if (roots.dev / name).exists()),
+        numbered=frozenset(name for name in REQUIRED if known_numbers(roots.proc, name)),
+    )
+
+
+def group_facts(places: Places) -> GroupFacts:
+    """Look for control groups of version 2."""
+    hierarchy = find_hierarchy(places.cgroup_root, MOUNTINFO)
+    if hierarchy is None:
+        return GroupFacts(hierarchy=None)
+    return GroupFacts(hierarchy=hierarchy, kernel_counts_gpus=kernel_counts_gpus(hierarchy))
+
+
+def holder_facts(places: Places, inventory: Inventory, *, in_a_pod: bool) -> HolderFacts:
+    """Look for the processes that have the GPUs open."""
+    roots = places.roots
+    of_node = [roots.driver / "proc"]
+    if places.host is not None:
+        of_node.insert(0, places.host / "proc")
+    seen = [proc for proc in of_node if (proc / "self").is_symlink()]
+    if not seen and in_a_pod:
+        return HolderFacts(sees_node=False)
+    found = Holders(
+        procs=(*seen, roots.proc),
+        devs=(Path("/dev"), Path(roots.driver_file_on_host("dev")), Path(roots.dev_on_host)),
+        clock=time.monotonic,
+    )
+    return HolderFacts(
+        sees_node=True, holders={gpu.minor: found.of(gpu.minor) for gpu in inventory.gpus}
+    )
+
+
+def spec_facts(places: Places) -> SpecFacts:
+    """Look through the CDI specs in the driver's folder."""
+    folder = places.cdi_root
+    ours, others, unreadable = 0, [], []
+    names = [name for name in names_in(folder) if name.endswith(_SPEC_ENDINGS)]
+    for name in names[:_MOST_SPECS]:
+        try:
+            kind = _KIND.search(read_text(folder / name))
+        except (OSError, ValueError) as error:
+            unreadable.append(f"{name}: {getattr(error, 'strerror', None) or error}")
+            continue
+        if kind is None:
+            unreadable.append(f"{name}: it names no kind of device")
+        elif kind[1] == KIND and name.endswith(".json"):
+            ours += 1
+        elif kind[1] == KIND:
+            others.append(name)
+    return SpecFacts(
+        folder=folder,
+        is_folder=folder.is_dir(),
+        of_claims=ours,
+        of_others=tuple(others),
+        unreadable=tuple(unreadable),
+    )
+
+
+def socket_facts(places: Places) -> SocketFacts:
+    """Look for the sockets by which the kubelet finds this driver."""
+    folder = places.registrar
+    ours = [
+        name
+        for name in names_in(folder)
+        if name.startswith(DRIVER_NAME) and name.endswith("-reg.sock")
+    ]
+    live = [name for name in ours if is_live(folder / name)]
+    return SocketFacts(
+        folder=folder,
+        is_folder=folder.is_dir(),
+        live=tuple(live),
+        dead=tuple(name for name in ours if name not in live),
+    )
+
+
+def other_facts(places: Places) -> OtherFacts:
+    """Look for what NVIDIA's DRA driver and device plugins keep on a node."""
+    folder = places.plugins.parent / "device-plugins"
+    if not folder.is_dir():
+        folder = places.on_host("/var/lib/kubelet/device-plugins") or folder
+    sockets = [name for name in names_in(folder) if name.startswith("nvidia")]
+    return OtherFacts(
+        peer=peer_claims.look(places.plugins / DRIVER_NAME, _boot_id(places)),
+        device_plugins=tuple(name for name in sockets if is_live(folder / name)),
+    )
+
+
+def _boot_id(places: Places) -> str | None:
+    with suppress(DriverError):
+        return read_boot_id(places.roots.proc)
+    return None
+
+
+def runtime_configs(
+    places: Places, containerd: tuple[int, ...] | None
+) -> list[RuntimeConfig] | None:
+    """Return how the container runtimes are configured; None where their files are not seen.
+
+    Args:
+        places: the node's.
+        containerd: the version of its containerd, if it is known.
+    """
+    return None if places.host is None else read_runtime_configs(places.host, containerd)

@@ -1,0 +1,88 @@
+"""Where doctor looks on a node, and how it reads files there.
+
+In: settings, and what is there. Out: `Places`, and texts of files. Seen from a pod the node's own
+files are below a mount of its root, which the driver's pod has at /driver-root where the GPU
+driver is installed on the host; a pod without one cannot see them. A file may be anything that
+somebody put there: no pipe or device is waited for, and no more than a megabyte is read.
+"""
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.cdi.roots import Roots
+from dra_driver.devices.driver_root import rooted
+
+_MOST_BYTES = 1024**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """The node's folders, as this process sees them.
+
+    Attributes:
+        roots: where the NVIDIA driver is.
+        host: the node's root folder; None where it is not seen.
+        plugins: the kubelet's folder with the drivers' own folders.
+        registrar: the kubelet's folder with the sockets that drivers register by.
+        cdi_root: the folder of this driver's CDI specs.
+        cgroup_root: the node's /sys/fs/cgroup, if it was named.
+    """
+
+    roots: Roots
+    host: Path | None
+    plugins: Path
+    registrar: Path
+    cdi_root: Path
+    cgroup_root: Path | None = None
+
+    def on_host(self, path: str) -> Path | None:
+        """Return where this process finds a path of the node, links followed; None if not there."""
+        if self.host is None:
+            return None
+        try:
+            inside = rooted.resolve(self.host, path)
+        except OSError:
+            return None
+        return None if inside is None else rooted.outside(self.host, inside)
+
+
+def host_root(named: Path | None, roots: Roots, *, in_a_pod: bool) -> Path | None:
+    """Return where the node's root folder is seen; None if it is not.
+
+    Args:
+        named: the setting.
+        roots: a pod sees the node's root where the driver is installed on the host itself.
+        in_a_pod: whether this process has a root folder of its own.
+    """
+    if named is not None:
+        return named
+    if not in_a_pod:
+        return Path("/")
+    return roots.driver if roots.driver_on_host == "/" and roots.driver != Path("/") else None
+
+
+def read_text(path: Path) -> str:
+    """Return what a plain file has, what is not UTF-8 replaced.
+
+    Raises:
+        OSError: there is none, it cannot be read, or it is something else.
+        ValueError: it has more than a megabyte.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(file, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(f"{path} is not a plain file")
+        data = stream.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"{path} has more than {_MOST_BYTES} bytes")
+    return data.decode(errors="replace")
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a folder, sorted; none if it is not there or cannot be read."""
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208 (names are what is wanted)
+    except OSError:
+        return []

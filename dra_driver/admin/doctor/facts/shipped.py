@@ -1,0 +1,160 @@
+"""What an install brings into the cluster: DeviceClasses, admission policies, permissions.
+
+In: objects of the cluster. Out: in what they are not as this version of the driver ships them.
+Classes and the policy of claim configs are made by the very code that writes their manifests; a
+test compares the rest with the files. A class is known by its name; a policy by its rules, since
+an install may give it another name. Blanks in CEL expressions do not count.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Final
+
+import yaml
+
+from dra_driver.admin.admission.policy import policy_checks
+from dra_driver.admin.classes import manifest
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.fields import Object, mapping, objects, text, texts
+from dra_driver.kube.resource import EVENTS, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Call
+from resource_nvidia_com.resource_names import GPU
+
+EXTENDED: Final = (GPU, f"{GPU}.shared")
+"""The resource names that an install brings classes of."""
+
+_OF_TYPE = (
+    f"device.driver == '{DRIVER_NAME}' && "
+    f"device.attributes['{DRIVER_NAME}'].?type.orValue('') == '{{type}}' && "
+    f"!('replicas' in device.attributes['{DRIVER_NAME}'])"
+)
+_NODE_OF_TOKEN = "authentication.kubernetes.io/node-name"  # noqa: S105 (no secret)
+
+OF_CLAIM_STATUS: Final[Mapping[str, Call]] = {
+    f"{one.verb} {one.permission}": one
+    for one in (
+        Call(verb="patch", resource=RESOURCE_CLAIMS, subresource="status"),
+        Call(
+            verb="associated-node:patch",
+            resource=RESOURCE_CLAIMS,
+            subresource="driver",
+            name=DRIVER_NAME,
+        ),
+    )
+}
+"""Of the permissions below, those without which claims lack only what their status says."""
+
+PERMISSIONS: Final[Mapping[str, Call]] = {
+    **OF_CLAIM_STATUS,
+    **{
+        f"{verb} {resource}": Call(verb=verb, resource=resource)
+        for resource, verbs in {
+            RESOURCE_CLAIMS: ("get", "list"),
+            RESOURCE_SLICES: ("list", "watch", "create", "update", "delete"),
+            NODES: ("get", "list", "watch"),
+            EVENTS: ("create",),
+        }.items()
+        for verb in verbs
+    },
+}
+"""What the driver's ServiceAccount has to be granted, by name."""
+
+
+@cache
+def device_classes() -> Mapping[str, Object]:
+    """Return the specs of the DeviceClasses that an install brings, by name."""
+    found: dict[str, Object] = {
+        f"{kind}.nvidia.com": {"selectors": [{"cel": {"expression": _OF_TYPE.format(type=kind)}}]}
+        for kind in ("gpu", "mig")
+    }
+    for one in yaml.safe_load_all(manifest(dict.fromkeys(EXTENDED))):
+        found[one["metadata"]["name"]] = one["spec"]
+    return found
+
+
+def class_difference(shipped: Object, found: Object) -> str | None:
+    """Return in what a DeviceClass's spec is not as it is shipped; None if it is."""
+    wrong = []
+    if _expressions(shipped) != _expressions(found):
+        wrong.append("its selectors are others")
+    name, other = (text(spec, "extendedResourceName") for spec in (shipped, found))
+    if name != other:
+        wrong.append(f"its extendedResourceName is {other or 'missing'}, not {name or 'unset'}")
+    return " and ".join(wrong) or None
+
+
+def config_policies(policies: Iterable[Object]) -> dict[str, bool]:
+    """Return the policies of claim configs by name, and whether each has the rules of this version.
+
+    One that shares any rule is one, so that those of other versions are found too.
+    """
+    rules = {_squeezed(one.expression) for one in policy_checks().validations}
+    found = {}
+    for policy in policies:
+        there = _rules(policy)
+        if there & rules:
+            found[text(policy, "metadata", "name")] = there == rules
+    return found
+
+
+def own_node_policies(
+    policies: Iterable[Object], plural: str = RESOURCE_SLICES.plural
+) -> dict[str, frozenset[str]]:
+    """Return the policies that keep drivers to their own node, each with the users it is about.
+
+    One such reads the node of the caller's token, and is about what `plural` names.
+    """
+    return {
+        text(policy, "metadata", "name"): frozenset(_users(policy))
+        for policy in policies
+        if _is_about(policy, plural) and _NODE_OF_TOKEN in _all_text(policy)
+    }
+
+
+def without_names(policies: Iterable[Object]) -> frozenset[str]:
+    """Return the policies that bind no slice's name or pool to a node, as those of older builds."""
+    return frozenset(
+        text(policy, "metadata", "name")
+        for policy in policies
+        if not all(field in _all_text(policy) for field in ("metadata.name", "pool.name"))
+    )
+
+
+def actions_of(policy: str, bindings: Iterable[Object]) -> frozenset[str]:
+    """Return what happens to what breaks a policy: Deny, Warn, Audit; nothing if not bound."""
+    found: set[str] = set()
+    for binding in bindings:
+        if text(binding, "spec", "policyName") == policy:
+            found.update(texts(binding, "spec", "validationActions"))
+    return frozenset(found)
+
+
+def _is_about(policy: Object, plural: str) -> bool:
+    rules = objects(policy, "spec", "matchConstraints", "resourceRules")
+    named = [rule.get("resources") for rule in rules]
+    return any(plural in one or "*" in one for one in named if isinstance(one, list))
+
+
+def _users(policy: Object) -> Iterable[str]:
+    """Yield the ServiceAccounts, as user names, that match conditions compare the caller with."""
+    for one in objects(policy, "spec", "matchConditions"):
+        parts = text(one, "expression").replace('"', "'").split("'")
+        yield from (part for part in parts if part.startswith("system:serviceaccount:"))
+
+
+def _all_text(policy: Object) -> str:
+    spec = mapping(policy, "spec")
+    every = (*objects(spec, "variables"), *objects(spec, "validations"))
+    return "\n".join(text(one, "expression") for one in every)
+
+
+def _rules(policy: Object) -> set[str]:
+    every = objects(policy, "spec", "validations")
+    return {_squeezed(text(one, "expression")) for one in every}
+
+
+def _expressions(spec: Object) -> list[str]:
+    return sorted(_squeezed(text(one, "cel", "expression")) for one in objects(spec, "selectors"))
+
+
+def _squeezed(expression: str) -> str:
+    return "".join(expression.split())

@@ -1,0 +1,119 @@
+"""What was found, for people and for programs. Pure: outcomes in, text out.
+
+What comes from files and from the cluster may be anything: control characters, by which a text
+could write over a terminal, are shown as what they are.
+"""
+
+import json
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from dra_driver.admin.doctor.checks.finding import ADMIN, Finding, Severity, Skipped
+from dra_driver.admin.doctor.runner import Outcome
+from dra_driver.words import count
+
+_WIDTH = 100
+_LONGEST = 2000
+
+
+def status_of(outcomes: Iterable[Outcome]) -> int:
+    """Return the exit status: 1 if there is an error, 2 if nothing was learnt, else 0."""
+    findings = [one for one in outcomes if isinstance(one, Finding)]
+    if any(one.severity is Severity.ERROR for one in findings):
+        return 1
+    return 0 if any(one.is_answer for one in findings) else 2
+
+
+def as_text(outcomes: Sequence[Outcome]) -> str:
+    """Return it for people: what is wrong with reason and advice, what is fine on a line.
+
+    Checks that would need an admin's rights share a line below.
+    """
+    findings = [one for one in outcomes if isinstance(one, Finding)]
+    skipped = [one for one in outcomes if isinstance(one, Skipped)]
+    width = max((len(one.id) for one in findings), default=0)
+    forbidden = [one for one in findings if _is_forbidden(one)]
+    lines = [line for one in findings if one not in forbidden for line in _lines(one, width)]
+    if forbidden:
+        names = ", ".join(dict.fromkeys(one.id for one in forbidden))
+        lines += ["", "not learnt, for want of rights:"]
+        lines += _wrapped(f"{names}: {ADMIN}", "  ", "    ")
+    if skipped:
+        lines += ["", "not checked:"]
+        for reason in dict.fromkeys(one.reason for one in skipped):
+            names = ", ".join(one.id for one in skipped if one.reason == reason)
+            lines += _wrapped(f"{_plain(reason)}: {names}", "  ", "    ")
+    return "\n".join([*lines, "", _summary(findings)]) + "\n"
+
+
+def as_json(outcomes: Sequence[Outcome], version: str) -> str:
+    """Return it for programs."""
+    findings = [one for one in outcomes if isinstance(one, Finding)]
+    document = {
+        "version": version,
+        "summary": _counts(findings),
+        "findings": [
+            {
+                "id": one.id,
+                "title": one.title,
+                "severity": str(one.severity),
+                "seen": one.seen,
+                "why": one.why,
+                "advice": one.advice,
+            }
+            for one in findings
+        ],
+        "skipped": [
+            {"id": one.id, "title": one.title, "reason": one.reason}
+            for one in outcomes
+            if isinstance(one, Skipped)
+        ],
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _is_forbidden(finding: Finding) -> bool:
+    return finding.severity is Severity.UNKNOWN and finding.advice == ADMIN
+
+
+def _lines(finding: Finding, width: int) -> Iterable[str]:
+    first = f"{finding.severity:<7}  {finding.id:<{width}}  "
+    below = " " * len(first)
+    yield from _wrapped(_plain(finding.seen), first, below)
+    if finding.severity in {Severity.ERROR, Severity.WARNING}:
+        yield from _wrapped(f"why: {finding.why}", below, below + "     ")
+    if finding.advice:
+        yield from _wrapped(f"do:  {_plain(finding.advice)}", below, below + "     ")
+
+
+def _wrapped(text: str, first: str, below: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH + len(first),
+        initial_indent=first,
+        subsequent_indent=below,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _plain(text: str) -> str:
+    """Return a text without what a terminal would act on, on one line."""
+    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in " ".join(short.split())
+    )
+
+
+def _counts(findings: Iterable[Finding]) -> dict[str, int]:
+    counted = Counter(one.severity for one in findings)
+    return {str(severity): counted[severity] for severity in Severity}
+
+
+def _summary(findings: Sequence[Finding]) -> str:
+    counts = _counts(findings)
+    errors, warnings = (count(counts[one], one) for one in (Severity.ERROR, Severity.WARNING))
+    rest = (Severity.UNKNOWN, Severity.INFO, Severity.OK)
+    return ", ".join((errors, warnings, *(f"{counts[one]} {one}" for one in rest)))

@@ -1,0 +1,115 @@
+"""Makes the checks, side by side, each with so much time and no more.
+
+In: checks, and the sources they ask. Out: findings and what was skipped, in the checks' order.
+Each check runs on a thread of its own: one that fails is a finding of its own, and one that hangs,
+in NVML or on a dead file system, is told as such while the others are told as ever. Its thread is
+left where it is.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from http import HTTPStatus
+from typing import TypeVar
+
+from dra_driver.admin.doctor.checks.finding import (
+    Check,
+    Finding,
+    Place,
+    Seen,
+    Severity,
+    Skipped,
+    of_error,
+    unknown,
+)
+from dra_driver.errors import AccessError, DeviceError, DriverError, TransientError
+
+S = TypeVar("S")
+
+Outcome = Finding | Skipped
+
+
+def run_checks(
+    checks: Sequence[Check[S]],
+    sources: S,
+    *,
+    missing: Mapping[Place, str],
+    seconds: float,
+) -> list[Outcome]:
+    """Make the checks and return what they found, in their order.
+
+    Args:
+        checks: what to check.
+        sources: what they ask.
+        missing: the places that are not there, each with the reason.
+        seconds: how long all of them have.
+    """
+    end = time.monotonic() + seconds
+    runs: dict[str, Future[list[Seen]]] = {}
+    for check in checks:
+        if _why_skipped(check, missing) is None:
+            runs[check.id] = _begun(check, sources)
+    outcomes: list[Outcome] = []
+    for check in checks:
+        if (reason := _why_skipped(check, missing)) is not None:
+            outcomes.append(Skipped(id=check.id, title=check.title, reason=reason))
+            continue
+        left = max(0.0, end - time.monotonic())
+        outcomes += findings_of(check, lambda: runs[check.id].result(left), seconds)  # noqa: B023
+    return outcomes
+
+
+def findings_of(check: Check[S], answer: Callable[[], list[Seen]], seconds: float) -> list[Finding]:
+    """Return what a check found, or how it failed."""
+    is_answer = False
+    try:
+        seen = answer()
+        is_answer = True
+    except TimeoutError:
+        seen = [
+            Seen(
+                severity=check.silence,
+                text=f"no answer in {seconds:g} s",
+                advice="see dmesg if it is about the node, and try again with more --timeout",
+            )
+        ]
+    except (DeviceError, TransientError) as error:
+        seen = [of_error(check.silence, error)]
+    except DriverError as error:
+        # Who may not ask learns nothing; who is not known to the server has to do something.
+        is_unknown = isinstance(error, AccessError) and error.status == HTTPStatus.UNAUTHORIZED
+        seen = [of_error(check.silence if is_unknown else Severity.UNKNOWN, error)]
+    except Exception as error:  # noqa: BLE001 (a check that fails must not take the others along)
+        seen = [unknown(f"the check failed: {type(error).__name__}: {error}")]
+    return [
+        Finding(
+            id=check.id,
+            title=check.title,
+            severity=one.severity,
+            seen=one.text,
+            why=check.why,
+            advice=one.advice,
+            is_answer=is_answer,
+        )
+        for one in seen
+    ]
+
+
+def _why_skipped(check: Check[S], missing: Mapping[Place, str]) -> str | None:
+    if check.needs - missing.keys():
+        return None
+    return "; ".join(missing[place] for place in Place if place in check.needs)
+
+
+def _begun(check: Check[S], sources: S) -> Future[list[Seen]]:
+    answer: Future[list[Seen]] = Future()
+
+    def look() -> None:
+        try:
+            answer.set_result(list(check.look(sources)))
+        except Exception as error:  # noqa: BLE001 (whatever it is, it is for who asked)
+            answer.set_exception(error)
+
+    threading.Thread(target=look, name=f"doctor-{check.id}", daemon=True).start()
+    return answer

@@ -1,0 +1,276 @@
+"""What the checks ask: the node and the cluster, as far as they are there, each thing once.
+
+In: `Places`, `Cluster`, or one of them. Out: facts for the checks' table. The two meet here: which
+ServiceAccount the driver has is said by its DaemonSet, and a node's labels by its Node.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from dra_driver.admin.doctor.checks import (
+    cluster_checks,
+    node_checks,
+    pod_checks,
+    runtime_checks,
+    schedulers,
+    share_configs,
+)
+from dra_driver.admin.doctor.checks.finding import Seen, Severity, of_error, unknown
+from dra_driver.admin.doctor.facts import node_facts, shipped
+from dra_driver.admin.doctor.facts.cluster_facts import Cluster, PermissionFacts
+from dra_driver.admin.doctor.facts.installed import DaemonSets, Installed, sorted_out
+from dra_driver.admin.doctor.facts.once import Once
+from dra_driver.admin.doctor.facts.places import Places
+from dra_driver.admin.doctor.facts.pod_facts import DaemonPod, pods_of
+from dra_driver.admin.doctor.facts.runtime_config import RuntimeConfig
+from dra_driver.devices.model import Inventory
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import DeviceError, DriverError, SetupError
+from dra_driver.fields import Object, objects, text, texts_by_name
+from dra_driver.kube.server_version import version_numbers
+from dra_driver.shares.notes import read_notes
+
+_NO_NVML = "NVML does not answer (see gpus)"
+
+
+class Sources:
+    """Where facts come from; for any thread.
+
+    Args:
+        places: of the node; None where doctor does not run on one.
+        cluster: the cluster; None where none is known.
+        in_a_pod: whether this process runs in a pod.
+        own_node: the name of this node's Node, as far as it is known.
+    """
+
+    def __init__(
+        self,
+        *,
+        places: Places | None,
+        cluster: Cluster | None,
+        in_a_pod: bool = False,
+        own_node: str = "",
+    ) -> None:
+        self._places = places
+        self._cluster = cluster
+        self._in_a_pod = in_a_pod
+        self._own_node = own_node
+        self._gpus = Once(lambda: node_facts.gpus(self.places))
+
+    def close(self) -> None:
+        """Close the connections to the API server."""
+        if self._cluster is not None:
+            self._cluster.close()
+
+    @property
+    def has_node(self) -> bool:
+        """Whether this is a node."""
+        return self._places is not None
+
+    @property
+    def places(self) -> Places:
+        """The node's places. Raises SetupError where there are none."""
+        if self._places is None:
+            raise SetupError("this is not a node")
+        return self._places
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster. Raises SetupError where none is known."""
+        if self._cluster is None:
+            raise SetupError("no cluster is known")
+        return self._cluster
+
+    def gpus(self) -> Inventory:
+        """Return what NVML says; asked once. Raises DeviceError."""
+        return self._gpus.get()
+
+    def nvml(self) -> Iterator[Seen]:
+        """Judge the GPUs."""
+        try:
+            node_facts.library(self.places)
+        except DeviceError:
+            yield unknown("NVML is not there (see driver-library)")
+            return
+        yield from node_checks.gpus(self.gpus())
+
+    def excluded(self) -> Iterator[Seen]:
+        """Say which GPUs are left out."""
+        try:
+            inventory = self.gpus()
+        except DeviceError:
+            yield unknown(_NO_NVML)
+            return
+        yield from node_checks.excluded(inventory)
+
+    def persistence(self) -> Iterator[Seen]:
+        """Judge the GPUs' persistence mode."""
+        try:
+            facts = self.gpus()
+        except DeviceError:
+            yield unknown(_NO_NVML)
+            return
+        yield from node_checks.persistence(facts)
+
+    def mig_modes(self) -> Iterator[Seen]:
+        """Judge the GPUs' MIG modes, by the version of Kubernetes where that is known."""
+        try:
+            facts = self.gpus()
+        except DeviceError:
+            yield unknown(_NO_NVML)
+            return
+        try:
+            kubernetes = version_numbers(self._cluster.server().version) if self._cluster else None
+        except DriverError:
+            kubernetes = None  # the check of the API server says why
+        yield from node_checks.mig_modes(facts, kubernetes)
+
+    def holders(self) -> Iterator[Seen]:
+        """Say who has the GPUs open."""
+        try:
+            inventory = self.gpus()
+        except DeviceError:
+            yield unknown(_NO_NVML)
+            return
+        facts = node_facts.holder_facts(self.places, inventory, in_a_pod=self._in_a_pod)
+        yield from node_checks.holders(facts)
+
+    def daemon_sets(self) -> DaemonSets:
+        """Return the DaemonSets that give out GPUs. Raises DriverError."""
+        return sorted_out(self.cluster.daemon_sets())
+
+    def driver_pods(self) -> Iterator[Seen]:
+        """Judge the pods of the driver's DaemonSets, node by node."""
+        cluster, installed = self.cluster, self.daemon_sets()
+        nodes = {text(one, "metadata", "name"): one for one in cluster.nodes()}
+        labelled = {
+            name: _taints(node) for name, node in nodes.items() if cluster_checks.labels_of(node)
+        }
+        down = [name for name, node in nodes.items() if not _is_ready(node)]
+        for one in (*installed.ours, *installed.supervisors):
+            yield from pod_checks.pods(
+                one, self._pods_of(one), down=down, labelled=labelled, now=cluster.now()
+            )
+        if not (installed.ours or installed.supervisors):
+            yield unknown("no DaemonSet of this driver is known (see daemonset)")
+
+    def _pods_of(self, one: Installed) -> list[DaemonPod]:
+        found = self.cluster.pods(one.pod_labels)
+        own = [pod for pod in found if text(pod, "metadata", "namespace") == one.namespace]
+        return pods_of(one.short_name, own)
+
+    def share_config(self) -> Iterator[Seen]:
+        """Judge the share configs: what this node's driver says, and what its ConfigMap has."""
+        if self.has_node:
+            notes = read_notes(self.places.plugins / DRIVER_NAME)
+            yield from share_configs.of_node(notes)
+        if self._cluster is not None:
+            try:
+                yield from self._share_configs(self._cluster)
+            except DriverError as error:
+                yield of_error(Severity.UNKNOWN, error)
+
+    def _share_configs(self, cluster: Cluster) -> Iterator[Seen]:
+        installed = self.daemon_sets().ours
+        labels = {
+            text(one, "metadata", "name"): texts_by_name(one, "metadata", "labels")
+            for one in cluster.nodes()
+        }
+        for one in installed:
+            source = share_configs.source_of(one.pod)
+            name = source.config_map if source else ""
+            found = cluster.config_map(one.namespace, name) if name else None
+            nodes = {pod.node for pod in self._pods_of(one)} & labels.keys()
+            yield from share_configs.of_cluster(
+                source, found, one.namespace, {node: labels[node] for node in nodes}
+            )
+        if not installed:
+            yield unknown("no DaemonSet of this driver is known (see daemonset)")
+
+    def schedulers(self) -> Iterator[Seen]:
+        """Judge what else decides over pods with claims."""
+        cluster = self.cluster
+        kai = cluster.serves(schedulers.KAI_GROUP)
+        try:
+            version = schedulers.kai_version(cluster.deployments()) if kai else ""
+        except DriverError:
+            version = ""  # an admin may list Deployments, and the driver may not
+        yield from schedulers.judged(
+            kai=schedulers.Kai(version=version) if kai else None,
+            kueue=cluster.serves(schedulers.KUEUE_GROUP),
+            slices=cluster.slices(),
+        )
+
+    def accounts(self) -> list[str]:
+        """Return the driver's ServiceAccounts as users; none where DaemonSets cannot be seen."""
+        try:
+            return [one.user for one in self.daemon_sets().ours]
+        except DriverError:
+            return []
+
+    def permissions(self) -> Iterator[Seen]:
+        """Judge the driver's permissions: in its own pod its own, else those of its DaemonSet."""
+        if self.cluster.is_driver:
+            yield from cluster_checks.permissions(self._permissions_of(None))
+            return
+        installed = self.daemon_sets().ours
+        for one in installed:
+            yield from cluster_checks.permissions(self._permissions_of(one.subject))
+        if not installed:
+            yield unknown(
+                "no DaemonSet of this driver says which ServiceAccount it has",
+                "run doctor in the driver's pod, once it is installed",
+            )
+
+    def _permissions_of(self, subject: tuple[str, str] | None) -> PermissionFacts:
+        return self.cluster.permissions(shipped.PERMISSIONS, subject)
+
+    def runtimes(self) -> Mapping[str, list[str]]:
+        """Return the nodes by the container runtime that each reports; none without a cluster."""
+        found: dict[str, list[str]] = {}
+        try:
+            nodes = self._cluster.nodes() if self._cluster else []
+        except DriverError:
+            nodes = []  # the check of nodes says why
+        for node in nodes:
+            version = text(node, "status", "nodeInfo", "containerRuntimeVersion")
+            if version:
+                found.setdefault(version, []).append(text(node, "metadata", "name"))
+        return found
+
+    def runtime_cdi(self) -> Iterator[Seen]:
+        """Judge whether containers get devices by CDI, by node and cluster together."""
+        versions = self.runtimes()
+        configs = self._runtime_configs(versions) if self.has_node else None
+        yield from runtime_checks.runtime_cdi(configs, versions, self._own_node)
+
+    def default_runtime(self) -> Iterator[Seen]:
+        """Judge the runtime of pods that name none."""
+        yield from runtime_checks.default_runtime(self._runtime_configs(self.runtimes()))
+
+    def _runtime_configs(self, versions: Mapping[str, list[str]]) -> list[RuntimeConfig] | None:
+        own = runtime_checks.containerd_version(versions, self._own_node)
+        return node_facts.runtime_configs(self.places, own)
+
+    def gpu_labels(self) -> Iterator[Seen]:
+        """Judge the labels of nodes, and whether this one lacks one."""
+        nodes = self.cluster.every_node()
+        yield from cluster_checks.gpu_labels(nodes)
+        own = [one for one in nodes if text(one, "metadata", "name") == self._own_node]
+        if self.has_node and own:
+            facts = node_facts.driver_facts(self.places)
+            labels = cluster_checks.labels_of(own[0])
+            yield from node_checks.labelled(facts, labels, self._own_node)
+
+
+def _taints(node: Object) -> str:
+    found = (
+        f"{text(one, 'key')}{f'={value}' if (value := text(one, 'value')) else ''}:"
+        f"{text(one, 'effect')}"
+        for one in objects(node, "spec", "taints")
+    )
+    return ", ".join(found)
+
+
+def _is_ready(node: Object) -> bool:
+    conditions = objects(node, "status", "conditions")
+    return all(text(one, "status") == "True" for one in conditions if text(one, "type") == "Ready")

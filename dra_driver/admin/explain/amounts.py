@@ -1,0 +1,128 @@
+"""What a wish consumes of a device's capacities, and whether there is as much.
+
+In: a device's capacities, what a wish asks of them, what others consume. Out: the amounts. Rules
+(KEP-5075): of every capacity something is consumed: what was asked for, rounded up to what the
+policy allows; without a request its default, or else all there is. Of a device for one claim alone
+the same is compared, and nothing is kept. Amounts are in billionths of their units. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dra_driver.admin.explain.offer import Capacity, Policy
+
+_NANO = 10**9
+_MILLI = 10**6
+_INT64_MAX = 2**63 - 1
+
+
+class NotCountableError(Exception):
+    """An amount so large that the scheduler gives up on the claim."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """A capacity of which a device has too little, or not such amounts.
+
+    Attributes:
+        name: the capacity.
+        wanted: how much is consumed; 0 if the device has no such capacity.
+        total: how much there is; None if the device has no such capacity.
+        taken: what others consume of it.
+        refused: whether its policy knows no such amount.
+    """
+
+    name: str
+    wanted: int
+    total: int | None
+    taken: int = 0
+    refused: bool = False
+
+
+def consumed(capacities: Mapping[str, Capacity], asked: Mapping[str, int]) -> dict[str, int]:
+    """Return what is consumed of each capacity.
+
+    Raises:
+        NotCountableError: the scheduler gives up on the claim.
+    """
+    return {name: _amount(one, asked.get(name)) for name, one in capacities.items()}
+
+
+def shortage(
+    capacities: Mapping[str, Capacity],
+    asked: Mapping[str, int],
+    *taken: Mapping[str, int],
+) -> Shortage | None:
+    """Return the first capacity that does not suffice; None if all do.
+
+    Raises:
+        NotCountableError: the scheduler gives up on the claim.
+    """
+    for name in asked:
+        if name not in capacities:
+            return Shortage(name=name, wanted=asked[name], total=None)
+    amounts = consumed(capacities, asked)
+    for name, one in capacities.items():
+        there = sum(each.get(name, 0) for each in taken)
+        refused = one.policy is not None and not _allows(one.policy, amounts[name])
+        if refused or amounts[name] + there > one.total:
+            return Shortage(
+                name=name, wanted=amounts[name], total=one.total, taken=there, refused=refused
+            )
+    return None
+
+
+def _amount(capacity: Capacity, asked: int | None) -> int:
+    policy = capacity.policy
+    if asked is None:
+        default = None if policy is None else policy.default
+        return capacity.total if default is None else default
+    if policy is None:
+        return asked
+    if policy.least is not None:
+        return _stepped(policy, policy.least, asked)
+    return next((value for value in policy.values if asked <= value), asked)
+
+
+def _stepped(policy: Policy, least: int, asked: int) -> int:
+    if asked < least:
+        return least
+    if policy.step is None:
+        return asked
+    unit = _unit(policy)
+    if unit == _MILLI and asked % _MILLI:
+        raise NotCountableError("it asks for what is no whole number of thousandths")
+    if asked > _INT64_MAX * unit:
+        raise NotCountableError("it asks for more than can be counted")
+    start, step, wanted = (_whole(amount, unit) for amount in (least, policy.step, asked))
+    found = start - (start - wanted) // step * step
+    if found > _INT64_MAX:
+        raise NotCountableError("it asks for more than can be counted")
+    return found * unit
+
+
+def _allows(policy: Policy, amount: int) -> bool:
+    if amount == policy.default:
+        return True
+    if policy.least is not None or policy.most is not None or policy.step is not None:
+        if policy.most is not None and amount > policy.most:
+            return False
+        if policy.step is None:
+            return True
+        unit = _unit(policy)
+        if unit == _MILLI and amount % _MILLI:
+            return False
+        steps = _whole(amount, unit) - _whole(policy.least or 0, unit)
+        return steps % _whole(policy.step, unit) == 0
+    return not policy.values or amount in policy.values
+
+
+def _unit(policy: Policy) -> int:
+    """Return in which unit a range is counted: thousandths if all of it is a multiple of these."""
+    bounds = [one for one in (policy.least, policy.most, policy.step) if one is not None]
+    fine = all(one % _MILLI == 0 and one // _MILLI <= _INT64_MAX for one in bounds)
+    return _MILLI if fine and policy.step else _NANO
+
+
+def _whole(amount: int, unit: int) -> int:
+    return -(-amount // unit)

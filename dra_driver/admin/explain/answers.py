@@ -1,0 +1,332 @@
+"""What comes of a pod's claims on each node.
+
+In: a cluster's offer, what is taken, and what is asked for. Out: for each node the devices the
+claims would get, or for each wish and device the first reason why not. Pure.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dra_driver.admin.cel.selector import shown
+from dra_driver.admin.cel.values import NotUnderstoodError
+from dra_driver.admin.cluster.allocations import Allocation
+from dra_driver.admin.explain.nodes import Node
+from dra_driver.admin.explain.offer import Device, DeviceId
+from dra_driver.admin.explain.pools import Offer
+from dra_driver.admin.explain.reasons import UNSELECTED, Reason, first_reason
+from dra_driver.admin.explain.search import (
+    Classes,
+    GivenUpError,
+    Pick,
+    Rules,
+    Scene,
+    UndecidedError,
+    picks,
+)
+from dra_driver.admin.explain.taken import Taken, named
+from dra_driver.admin.explain.wishes import ALL, Claim, Constraint, Wish
+
+_VALUES = 4
+"""So many values of an attribute are shown, those of most devices."""
+
+_TOO_LONG = "there are so many ways to give out its devices that trying them all takes too long"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceAnswer:
+    """A device, and why a wish does not get it; None if nothing stands in the way."""
+
+    device: Device
+    reason: Reason | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WishAnswer:
+    """What a node has for a wish.
+
+    Attributes:
+        claim: the claim's name.
+        wish: what is asked for.
+        devices: all devices of the node.
+    """
+
+    claim: str
+    wish: Wish
+    devices: tuple[DeviceAnswer, ...]
+
+    @property
+    def selected(self) -> tuple[DeviceAnswer, ...]:
+        """Those that are asked for, whether they can be had or not."""
+        return tuple(
+            one for one in self.devices if one.reason is None or one.reason.kind not in UNSELECTED
+        )
+
+    @property
+    def usable(self) -> tuple[DeviceAnswer, ...]:
+        """Those with which nothing is in the way."""
+        return tuple(one for one in self.devices if one.reason is None)
+
+    @property
+    def needed(self) -> int:
+        """How many it takes."""
+        return max(1, len(self.selected)) if self.wish.mode == ALL else self.wish.count
+
+    @property
+    def suffices(self) -> bool:
+        """Whether there are enough for this wish, were it the only one."""
+        # One claim can have several parts of a device.
+        shared = any(one.device.shared for one in self.usable)
+        return bool(self.usable) and (len(self.usable) >= self.needed or shared)
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Why requests do not fit together.
+
+    Attributes:
+        text: the reason in words.
+        holders: the claims that are in the way.
+    """
+
+    text: str
+    holders: tuple[Allocation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAnswer:
+    """What comes of all claims on a node.
+
+    Attributes:
+        node: the node.
+        obstacles: why the pod cannot be there, whatever devices it has.
+        picks: the devices that it would get; None if it does not fit.
+        given_up: why the scheduler gives up on the pod, on all nodes.
+        unknown: why it is not known whether it fits.
+        wishes: what there is for each wish.
+        together: why it does not fit although each wish has enough for itself, if it is so.
+        problems: the pools of which nothing is given out, and why.
+    """
+
+    node: Node
+    obstacles: tuple[str, ...] = ()
+    picks: tuple[Pick, ...] | None = None
+    given_up: GivenUpError | None = None
+    unknown: str = ""
+    wishes: tuple[WishAnswer, ...] = ()
+    together: Conflict | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether the pod can be there."""
+        return not self.obstacles and self.picks is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What there is.
+
+    Attributes:
+        nodes: all of them.
+        offer: what drivers have published.
+        classes: the selectors of each DeviceClass.
+        taken: what claims have.
+    """
+
+    nodes: Sequence[Node]
+    offer: Offer
+    classes: Classes
+    taken: Taken
+
+
+def answer_on(
+    cluster: Cluster, node: Node, claims: Sequence[Claim], obstacles: Sequence[str], rules: Rules
+) -> NodeAnswer:
+    """Return what comes of claims on a node."""
+    scene = Scene(
+        node=node,
+        pools=cluster.offer.pools_on(node),
+        classes=cluster.classes,
+        taken=cluster.taken,
+        rules=rules,
+    )
+    found = NodeAnswer(
+        node=node,
+        obstacles=tuple(obstacles),
+        problems=tuple(
+            f"pool {one.name} of {one.driver} is {one.fault}: {one.problem}"
+            for one in scene.pools
+            if one.fault is not None
+        ),
+    )
+    if obstacles:
+        return found
+    try:
+        picked = picks(scene, claims)
+    except GivenUpError as error:
+        return replace(found, given_up=error, wishes=tuple(_wishes(scene, claims)))
+    except UndecidedError:
+        return replace(found, unknown=_TOO_LONG, wishes=tuple(_wishes(scene, claims)))
+    except NotUnderstoodError as error:
+        unknown = f"a selector has {error}, which is not understood here"
+        return replace(found, unknown=unknown, wishes=tuple(_wishes(scene, claims)))
+    if picked is not None:
+        return replace(found, picks=tuple(picked))
+    wishes = tuple(_wishes(scene, claims))
+    together = _together(scene, claims, wishes) if _each_suffices(claims, wishes) else None
+    return replace(found, wishes=wishes, together=together)
+
+
+def _wishes(scene: Scene, claims: Sequence[Claim]) -> Iterator[WishAnswer]:
+    for claim in claims:
+        for request in claim.requests:
+            for wish in request.wishes:
+                yield WishAnswer(claim=claim.name, wish=wish, devices=tuple(_devices(scene, wish)))
+
+
+def _devices(scene: Scene, wish: Wish) -> Iterator[DeviceAnswer]:
+    for pool in scene.pools:
+        for device in pool.devices:
+            reason = first_reason(scene, pool, wish, device)
+            yield DeviceAnswer(device=device, reason=reason)
+
+
+def _each_suffices(claims: Sequence[Claim], wishes: Sequence[WishAnswer]) -> bool:
+    return all(
+        any(
+            one.suffices
+            for one in wishes
+            if (one.claim, one.wish.request) == (claim.name, request.name)
+        )
+        for claim in claims
+        for request in claim.requests
+    )
+
+
+def _together(scene: Scene, claims: Sequence[Claim], wishes: Sequence[WishAnswer]) -> Conflict:
+    if any(claim.constraints for claim in claims):
+        free = [replace(claim, constraints=()) for claim in claims]
+        if _fits(scene, free):
+            found = [
+                _of_constraint(claim, constraint, wishes)
+                for claim in claims
+                for constraint in claim.constraints
+                if not _fits(scene, [*_but(claims, claim), _only(claim, constraint)])
+            ]
+            if not found:
+                return Conflict("no devices fulfil all constraints of the claims together")
+            holders = tuple(holder for one in found for holder in one.holders)
+            return Conflict("; ".join(one.text for one in found), holders)
+    if len(wishes) == 1:
+        return Conflict(
+            f"request {wishes[0].wish.name} has devices enough, but not all at once: they use the "
+            "same counters or capacity"
+        )
+    return Conflict(
+        "each request has devices enough for itself, but not all together: they are for the same "
+        "devices, counters or capacity"
+    )
+
+
+def _but(claims: Sequence[Claim], claim: Claim) -> list[Claim]:
+    return [replace(one, constraints=()) for one in claims if one is not claim]
+
+
+def _only(claim: Claim, constraint: Constraint) -> Claim:
+    return replace(claim, constraints=(constraint,))
+
+
+def _fits(scene: Scene, claims: Sequence[Claim]) -> bool:
+    try:
+        return picks(scene, claims) is not None
+    except (GivenUpError, UndecidedError, NotUnderstoodError):
+        return False
+
+
+def _of_constraint(claim: Claim, constraint: Constraint, wishes: Sequence[WishAnswer]) -> Conflict:
+    concerned = [
+        wish for wish in wishes if wish.claim == claim.name and constraint.concerns(wish.wish)
+    ]
+    kind = "distinctAttribute" if constraint.distinct else "matchAttribute"
+    subject = f"claim {claim.name} has the constraint {kind} {constraint.attribute}: "
+    free = _by_value(constraint, concerned, lambda one: one.reason is None)
+    if not constraint.distinct:
+        needed = sum(
+            min(one.needed for one in concerned if one.wish.request == request)
+            for request in {one.wish.request for one in concerned}
+        )
+        if enough := _with(free, needed):
+            return Conflict(
+                f"{subject}devices enough have {' or '.join(enough[:_VALUES])}, but not all of "
+                "them can be had at once: they use the same counters or capacity, or other "
+                "requests need them"
+            )
+        there = _by_value(
+            constraint, concerned, lambda one: one.reason is None or bool(one.reason.holders)
+        )
+        if could := _with(there, needed):
+            holders = tuple(
+                holder
+                for value in could
+                for one in there[value].values()
+                if one.reason is not None
+                for holder in one.reason.holders
+            )
+            of_values = ", ".join(
+                f"{len(free.get(value, {}))} of {len(there[value])} with {value}"
+                for value in could[:_VALUES]
+            )
+            return Conflict(
+                f"{subject}its devices must have one and the same value, and too few of any are "
+                f"free, {of_values}: the others are in use by {named(holders)}",
+                holders,
+            )
+    what = "different values" if constraint.distinct else "one and the same value"
+    counts = {value: len(devices) for value, devices in free.items()}
+    return Conflict(
+        f"{subject}its devices must have {what}, and those that are free have "
+        f"{counted_text([value for value, number in counts.items() for _ in range(number)])}"
+    )
+
+
+def _by_value(
+    constraint: Constraint,
+    concerned: Sequence[WishAnswer],
+    counts: Callable[[DeviceAnswer], bool],
+) -> dict[str | None, dict[DeviceId, DeviceAnswer]]:
+    """Return the devices that count, by their value in words; None is for those without."""
+    found: dict[str | None, dict[DeviceId, DeviceAnswer]] = {}
+    for wish in concerned:
+        for one in filter(counts, wish.devices):
+            value = one.device.attribute(constraint.attribute)
+            text = None if value is None else shown(value)
+            found.setdefault(text, {})[one.device.id] = one
+    return found
+
+
+def _with(by_value: Mapping[str | None, Mapping[DeviceId, DeviceAnswer]], needed: int) -> list[str]:
+    """Return the values that devices enough have; one claim can have several parts of a device."""
+    return [
+        value
+        for value, devices in by_value.items()
+        if value is not None
+        and (len(devices) >= needed or any(one.device.shared for one in devices.values()))
+    ]
+
+
+def counted_text(values: Sequence[str | None]) -> str:
+    """Return values and how many devices have each: `"a" (2 devices), none (1 device)`."""
+    counts = Counter(values)
+    ranked = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0] or ""))
+    parts = [
+        f"{'none' if text is None else text} ({devices_text(number)})" for text, number in ranked
+    ]
+    if len(parts) > _VALUES:
+        parts[_VALUES:] = [f"{len(parts) - _VALUES} other values"]
+    return ", ".join(parts)
+
+
+def devices_text(number: int) -> str:
+    """Return a number of devices in words."""
+    return "1 device" if number == 1 else f"{number} devices"

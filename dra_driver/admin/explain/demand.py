@@ -1,0 +1,304 @@
+"""What a pod asks for: its claims, and those that the scheduler would make for resource names.
+
+In: a pod, and how to find its claims, templates and DeviceClasses. Out: a `Demand`: what is still
+to be allocated on a node, and what stands in the way before any device is looked at. Rules: a claim
+is named by the pod, or was made for it from a template; for resource names (KEP-5004) the scheduler
+makes one where no device plugin has them: each container gets its own devices, and init containers
+that end before others start may have those of later ones. Pure.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dra_driver.admin.cluster.allocations import user_of
+from dra_driver.admin.explain.nodes import Node, selects, term_text
+from dra_driver.admin.explain.wishes import Claim, Request, Wish, claim_of, read_claim, selectors_of
+from dra_driver.claims.model.claim import is_pod_group
+from dra_driver.fields import Object, at, full_name, mapping, objects, text
+from resource_nvidia_com.quantity import Quantity
+
+_IMPLICIT = "deviceclass.resource.kubernetes.io/"
+_MOST_USERS = 256
+_OF_KUBERNETES = "kubernetes.io/"
+_NVIDIA = "nvidia.com/"
+_GPU = f"{_NVIDIA}gpu"
+_BEFORE_PLUGINS = "alpha.kubernetes.io/nvidia-gpu"
+
+Find = Callable[[str], Object | None]
+"""An object of the pod's namespace by its name; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocated:
+    """A claim that has its devices already.
+
+    Attributes:
+        name: namespace and name.
+        devices: pool and device of each.
+        users: for whom it is reserved.
+        selector: the nodes on which the devices can be used; None for all.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    users: tuple[str, ...]
+    selector: Object | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What is asked for.
+
+    Attributes:
+        name: `pod team/train`.
+        pod: the pod; empty for a claim alone.
+        claims: those to be allocated.
+        allocated: those that have their devices.
+        blocked: what has to change before any device is looked for.
+        resources: the DeviceClass behind each resource name in the pod's containers; empty where
+            there is none.
+        on_node: the node that the pod was bound to.
+    """
+
+    name: str
+    pod: Object = field(default_factory=dict)
+    claims: tuple[Claim, ...] = ()
+    allocated: tuple[Allocated, ...] = ()
+    blocked: tuple[str, ...] = ()
+    resources: Mapping[str, str] = field(default_factory=dict)
+    on_node: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to allocate."""
+        return not self.claims and not self.resources
+
+    def obstacles_on(self, node: Node) -> Iterator[str]:
+        """Yield why its claims and resource names keep it from a node."""
+        for one in self.allocated:
+            if one.selector is not None and not selects(one.selector, node):
+                yield f"claim {one.name} has devices of {term_text(one.selector)}"
+        for name, device_class in self.resources.items():
+            if not device_class and not node.plugin_resources.get(name):
+                yield f"nothing offers {name}: {_why_nothing(name)}"
+
+    def unknown_on(self, node: Node) -> str:
+        """Return what of it is not looked at here on a node."""
+        names = [name for name in self.resources if node.plugin_resources.get(name)]
+        return (
+            f"the node has {', '.join(names)} by a device plugin, which is not looked at here"
+            if names
+            else ""
+        )
+
+    def claims_on(self, node: Node) -> tuple[Claim, ...]:
+        """Return what would have to be allocated on a node."""
+        names = {
+            name: device_class
+            for name, device_class in self.resources.items()
+            if device_class and not node.plugin_resources.get(name)
+        }
+        requests = tuple(_requests(self.pod, names)) if names else ()
+        if not requests:
+            return self.claims
+        listed = ", ".join(f"DeviceClass {names[one]} for {one}" for one in sorted(names))
+        implied = Claim(name="by resource name", requests=requests, why=listed)
+        return (*self.claims, implied)
+
+
+def _why_nothing(name: str) -> str:
+    if name == _BEFORE_PLUGINS:
+        return f"the name is of Kubernetes before 1.11; ask for {_GPU}"
+    found = "no DeviceClass, and no device plugin of the node"
+    if not name.startswith(_NVIDIA):
+        return found
+    return f"{found} (`dra-driver classes {name}` prints the DeviceClass)"
+
+
+def of_claim(thing: Object) -> Demand:
+    """Return what a claim alone asks for.
+
+    Raises:
+        ValueError: a quantity in it cannot be read.
+    """
+    name = f"claim {full_name(thing)}"
+    if mapping(thing, "status", "allocation"):
+        return Demand(name=name, allocated=(_allocated(thing),))
+    blocked = _deleted(thing)
+    return Demand(name=name, claims=(read_claim(thing),), blocked=blocked)
+
+
+def of_pod(
+    pod: Object, claim_named: Find, template_named: Find, classes: Sequence[Object]
+) -> Demand:
+    """Return what a pod asks for.
+
+    Raises:
+        ValueError: a quantity cannot be read.
+    """
+    claims: list[Claim] = []
+    allocated: list[Allocated] = []
+    blocked: list[str] = list(_gates(pod))
+    for entry in objects(pod, "spec", "resourceClaims"):
+        name = _name_of(pod, entry)
+        if name == "":
+            continue  # the template's controller says that the pod needs none
+        thing = None if name is None else claim_named(name)
+        if thing is not None:
+            if mapping(thing, "status", "allocation"):
+                allocated.append(_allocated(thing))
+            else:
+                claims.append(read_claim(thing))
+            blocked += [*_deleted(thing), *_full(thing, pod)]
+            continue
+        template = text(entry, "resourceClaimTemplateName")
+        made = template_named(template) if template else None
+        if made is None:
+            what = f"ResourceClaimTemplate {template}" if template else f"ResourceClaim {name}"
+            blocked.append(f"the {what} does not exist: create it, or correct the pod's spec")
+            continue
+        called = f"{text(entry, 'name')} of template {template}"
+        spec = mapping(made, "spec", "spec")
+        claims.append(claim_of(called, spec, why="its ResourceClaim is not made yet"))
+    own = text(pod, "status", "extendedResourceClaimStatus", "resourceClaimName")
+    if (thing := claim_named(own)) is not None:
+        allocated.append(_allocated(thing))
+    return Demand(
+        name=f"pod {full_name(pod)}",
+        pod=pod,
+        claims=tuple(claims),
+        allocated=tuple(allocated),
+        blocked=tuple(blocked),
+        resources=_resources(pod, classes),
+        on_node=text(pod, "spec", "nodeName"),
+    )
+
+
+def _gates(pod: Object) -> Iterator[str]:
+    gates = [text(one, "name") for one in objects(pod, "spec", "schedulingGates")]
+    if gates:
+        yield f"the pod has the scheduling gates {', '.join(gates)}: whoever set them removes them"
+    if at(pod, "metadata", "deletionTimestamp"):
+        yield "the pod is being deleted"
+
+
+def _deleted(thing: Object) -> tuple[str, ...]:
+    if not at(thing, "metadata", "deletionTimestamp"):
+        return ()
+    return (f"claim {full_name(thing)} is being deleted: wait until it is gone",)
+
+
+def _full(thing: Object, pod: Object) -> Iterator[str]:
+    users = objects(thing, "status", "reservedFor")
+    mine = text(pod, "metadata", "uid")
+    group = text(pod, "spec", "schedulingGroup", "podGroupName")
+    if len(users) < _MOST_USERS or mine in [text(one, "uid") for one in users]:
+        return
+    groups = [text(one, "name") for one in users if is_pod_group(one)]
+    if group and group in groups:
+        return  # all pods of a group use a claim as one
+    what = f"{len(users) - len(groups)} pods"
+    what += f" and {len(groups)} PodGroups" if groups else ""
+    yield f"claim {full_name(thing)} is in use by {what}, and no more can use one"
+
+
+def _name_of(pod: Object, entry: Object) -> str | None:
+    """Return the name of a pod's claim; None if it is not made yet, empty if none is needed."""
+    if name := text(entry, "resourceClaimName"):
+        return name
+    for status in objects(pod, "status", "resourceClaimStatuses"):
+        if text(status, "name") == text(entry, "name"):
+            return text(status, "resourceClaimName")
+    return None
+
+
+def _allocated(thing: Object) -> Allocated:
+    allocation = mapping(thing, "status", "allocation")
+    selector = mapping(allocation, "nodeSelector")
+    return Allocated(
+        name=full_name(thing),
+        devices=tuple(
+            f"{text(one, 'device')} of pool {text(one, 'pool')}"
+            for one in objects(allocation, "devices", "results")
+        ),
+        users=tuple(user_of(one) for one in objects(thing, "status", "reservedFor")),
+        selector=selector or None,
+    )
+
+
+def selectors_by_class(classes: Sequence[Object]) -> dict[str, tuple[str, ...]]:
+    """Return the selectors of each DeviceClass."""
+    return {text(one, "metadata", "name"): selectors_of(mapping(one, "spec")) for one in classes}
+
+
+def _resources(pod: Object, classes: Sequence[Object]) -> dict[str, str]:
+    """Return the DeviceClass behind each resource name that containers ask for."""
+    behind: dict[str, tuple[str, str]] = {}
+    for one in classes:
+        metadata = mapping(one, "metadata")
+        name, made = text(metadata, "name"), text(metadata, "creationTimestamp")
+        resource = text(one, "spec", "extendedResourceName")
+        # The newest class counts, and of two that were made at once the first by name.
+        known = behind.get(resource)
+        if resource and (known is None or (made, known[1]) > (known[0], name)):
+            behind[resource] = (made, name)
+        behind[_IMPLICIT + name] = (made, name)
+    wanted = dict.fromkeys(
+        name
+        for container in _containers(pod)
+        for name, count in _asked(container).items()
+        if "/" in name and count
+    )
+    return {
+        name: behind[name][1] if name in behind and _is_extended(name) else "" for name in wanted
+    }
+
+
+def _is_extended(name: str) -> bool:
+    """Tell whether a class may be behind a name with a slash (KEP-5004)."""
+    return name.startswith(_IMPLICIT) or _OF_KUBERNETES not in name
+
+
+def _containers(pod: Object) -> tuple[Object, ...]:
+    spec = mapping(pod, "spec")
+    return (*objects(spec, "initContainers"), *objects(spec, "containers"))
+
+
+def _asked(container: Object) -> dict[str, int]:
+    asked = mapping(container, "resources", "requests") or mapping(container, "resources", "limits")
+    return {name: Quantity.parse(str(amount)).whole for name, amount in asked.items()}
+
+
+def _requests(pod: Object, names: Mapping[str, str]) -> Iterator[Request]:
+    """Yield the requests of the claim that the scheduler would make."""
+    found: list[Wish] = []
+    for name, device_class in sorted(names.items()):
+        found += _wishes_for(pod, name, device_class)
+    for wish in sorted(found, key=lambda one: one.request):
+        yield Request(name=wish.request, wishes=(wish,))
+
+
+def _wishes_for(pod: Object, resource: str, device_class: str) -> Iterator[Wish]:
+    containers = _containers(pod)
+    short = {
+        place
+        for place, one in enumerate(objects(pod, "spec", "initContainers"))
+        if text(one, "restartPolicy") != "Always"
+    }
+    counts = [_asked(one).get(resource, 0) for one in containers]
+    lasting = [0 if place in short else count for place, count in enumerate(counts)]
+    most, widest = 0, -1
+    for place in sorted(short):
+        more = counts[place] - sum(lasting[place:])
+        if more > most:
+            most, widest = more, place
+    for place, container in enumerate(containers):
+        count = most if place == widest else lasting[place]
+        if count > 0:
+            number = sorted(_asked(container)).index(resource)
+            yield Wish(
+                request=f"container-{place}-request-{number}",
+                called=f"{resource} of container {text(container, 'name')}",
+                device_class=device_class,
+                count=count,
+            )

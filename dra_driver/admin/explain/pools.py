@@ -1,0 +1,140 @@
+"""The pools whose devices a node has, as the scheduler gathers them.
+
+In: slices, and a node. Out: `Pool` values in the order in which the scheduler looks at them. Rules:
+of a pool the newest generation counts, and only once all its slices are there; two devices or two
+counter sets of one name, or a counter that does not exist, make a pool invalid (KEP-4381,
+KEP-4815). Pools with devices that a pod has to wait for come last. Pure.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from dra_driver.admin.explain.nodes import Node
+from dra_driver.admin.explain.offer import CounterId, Device, Slice
+
+
+class Fault(StrEnum):
+    """What keeps the scheduler from giving out anything of a pool."""
+
+    INCOMPLETE = "incomplete"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """A pool, as a node sees it.
+
+    Attributes:
+        driver: whose it is.
+        name: the pool's name.
+        devices: those for this node, in order; whether one of a slice that says so device by device
+            is for the node is asked of the device.
+        others: those of other nodes, which use the same counters.
+        counters: what there is of each with nothing allocated.
+        fault: why nothing of it is given out; None if all is well.
+        problem: the same in words.
+    """
+
+    driver: str
+    name: str
+    devices: tuple[Device, ...] = ()
+    others: tuple[Device, ...] = ()
+    counters: Mapping[CounterId, int] = field(default_factory=dict)
+    fault: Fault | None = None
+    problem: str = ""
+
+
+class Offer:
+    """All slices of a cluster, found by node and by pool."""
+
+    def __init__(self, slices: Iterable[Slice]) -> None:
+        self._by_node: dict[str, list[Slice]] = {}
+        self._anywhere: list[Slice] = []
+        self._by_pool: dict[tuple[str, str], list[Slice]] = {}
+        for one in slices:
+            if one.place is not None and one.place.node:
+                self._by_node.setdefault(one.place.node, []).append(one)
+            else:
+                self._anywhere.append(one)
+            self._by_pool.setdefault((one.driver, one.pool), []).append(one)
+
+    @property
+    def drivers(self) -> tuple[str, ...]:
+        """Who has published something."""
+        return tuple(sorted({driver for driver, _ in self._by_pool}))
+
+    def pools_on(self, node: Node) -> list[Pool]:
+        """Return the pools of which a node has devices."""
+        newest: dict[tuple[str, str], list[Slice]] = {}
+        for one in (*self._by_node.get(node.name, ()), *self._anywhere):
+            if not one.concerns(node):
+                continue
+            key = (one.driver, one.pool)
+            so_far = newest.get(key)
+            if so_far is None or one.generation > so_far[0].generation:
+                newest[key] = [one]
+            elif one.generation == so_far[0].generation:
+                so_far.append(one)
+        pools = [self._pool(key, slices) for key, slices in newest.items()]
+        return sorted(
+            (pool for pool in pools if pool is not None),
+            key=lambda pool: (any(one.binds for one in pool.devices), pool.driver, pool.name),
+        )
+
+    def _pool(self, key: tuple[str, str], slices: list[Slice]) -> Pool | None:
+        """Return a pool; None if a newer generation of it has nothing for the node."""
+        driver, name = key
+        generation, count = slices[0].generation, slices[0].count
+        rest: list[Slice] = []
+        if len(slices) != count:
+            everywhere = self._by_pool[key]
+            if any(one.generation > generation for one in everywhere):
+                return None
+            mine = {one.name for one in slices}
+            whole = [one for one in everywhere if one.generation == generation]
+            rest = [one for one in whole if one.name not in mine]
+            if len(whole) != count:
+                problem = (
+                    f"{len(whole)} of {count} ResourceSlices of generation {generation} of the "
+                    f"pool are there: the driver {driver} is writing them, or cannot"
+                )
+                return Pool(driver=driver, name=name, fault=Fault.INCOMPLETE, problem=problem)
+        return _built(driver, name, sorted(slices, key=lambda one: one.name), rest)
+
+
+def _built(driver: str, name: str, slices: list[Slice], rest: list[Slice]) -> Pool:
+    # A slice with counters has no devices since Kubernetes 1.35, and none of them counts.
+    devices = tuple(one for each in slices if not each.counters for one in each.devices)
+    others = tuple(one for each in rest if not each.counters for one in each.devices)
+    sets = [one for each in (*slices, *rest) for one in each.counters]
+    counters = {
+        CounterId(counter_set, counter): amount
+        for counter_set, amounts in sets
+        for counter, amount in amounts.items()
+    }
+    problem = next(_problems(devices, others, [name for name, _ in sets], counters), "")
+    if problem:
+        return Pool(driver=driver, name=name, fault=Fault.INVALID, problem=problem)
+    return Pool(driver=driver, name=name, devices=devices, others=others, counters=counters)
+
+
+def _problems(
+    devices: tuple[Device, ...],
+    others: tuple[Device, ...],
+    sets: list[str],
+    counters: Mapping[CounterId, int],
+) -> Iterator[str]:
+    names: set[str] = set()
+    for one in devices:
+        if one.id.device in names:
+            yield f"two of its devices are named {one.id.device}"
+        names.add(one.id.device)
+    if len(sets) != len(set(sets)):
+        yield "two of its counter sets have one name"
+    for one in (*devices, *others):
+        for counter in one.consumes.keys() - counters.keys():
+            yield (
+                f"device {one.id.device} consumes the counter {counter.counter} of "
+                f"{counter.counter_set}, which is not published"
+            )

@@ -1,0 +1,166 @@
+"""The first reason why a wish does not get a device.
+
+In: a scene, a wish and a device. Out: the reason, or that there is none. Rule: what a person would
+ask first comes first: is it such a device at all, does somebody have it, is enough of it left, may
+the wish have it. (The scheduler asks in another order; the answer is the same.) Pure.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dra_driver.admin.cel.selector import Fault
+from dra_driver.admin.cel.values import EvaluationError, NotUnderstoodError
+from dra_driver.admin.cluster.allocations import Allocation
+from dra_driver.admin.explain.amounts import NotCountableError, Shortage, shortage
+from dra_driver.admin.explain.offer import CounterId, Device
+from dra_driver.admin.explain.pools import Pool
+from dra_driver.admin.explain.search import Scene, counters_left, untolerated
+from dra_driver.admin.explain.taken import named
+from dra_driver.admin.explain.wishes import Wish
+from resource_nvidia_com.quantity import Format, Quantity
+
+
+class Kind(StrEnum):
+    """What kind of reason it is, in the order in which they are asked for."""
+
+    CLASS = "class"
+    CLASS_FAILS = "class fails"
+    SELECTOR = "selector"
+    FAILS = "selector fails"
+    UNKNOWN = "selector not understood"
+    NODE = "node"
+    TAKEN = "taken"
+    CAPACITY = "capacity"
+    CONSUMED = "capacity consumed"
+    COUNTERS = "counters"
+    TAINT = "taint"
+
+
+UNSELECTED = frozenset(
+    {Kind.CLASS, Kind.CLASS_FAILS, Kind.SELECTOR, Kind.FAILS, Kind.UNKNOWN, Kind.NODE}
+)
+"""The device is none of those that are asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a wish does not get a device.
+
+    Attributes:
+        kind: what kind of reason.
+        text: the reason in words that follow the name of a device.
+        selector: the selector, if it is one.
+        faults: what is false in it for this device.
+        holders: the claims that are in the way.
+    """
+
+    kind: Kind
+    text: str
+    selector: str = ""
+    faults: tuple[Fault, ...] = ()
+    holders: tuple[Allocation, ...] = ()
+
+
+def first_reason(scene: Scene, pool: Pool, wish: Wish, device: Device) -> Reason | None:
+    """Return why a wish does not get a device; None if nothing stands in the way."""
+    return next(_reasons(scene, pool, wish, device), None)
+
+
+def _reasons(scene: Scene, pool: Pool, wish: Wish, device: Device) -> Iterator[Reason]:
+    for text in scene.classes.get(wish.device_class, ()):
+        yield from _of_selector(scene, text, device, Kind.CLASS, f"DeviceClass {wish.device_class}")
+    for text in wish.selectors:
+        yield from _of_selector(scene, text, device, Kind.SELECTOR, "the request's selector")
+    if device.place is not None and not device.place.includes(scene.node):
+        yield Reason(kind=Kind.NODE, text="is for other nodes")
+    holders = scene.taken.whole.get(device.id, ())
+    if holders and not wish.admin:
+        yield Reason(kind=Kind.TAKEN, text=f"is taken by {named(holders)}", holders=holders)
+    yield from _of_capacity(scene, wish, device)
+    yield from _of_counters(scene, pool, device)
+    if taint := untolerated(device, wish):
+        text = f"has the taint {taint}, which the request does not tolerate"
+        yield Reason(kind=Kind.TAINT, text=text)
+
+
+def _of_selector(
+    scene: Scene, text: str, device: Device, kind: Kind, whose: str
+) -> Iterator[Reason]:
+    try:
+        if scene.rules.hold(text, device):
+            return
+    except EvaluationError as error:
+        faults = scene.rules.selector(text).faults(device.subject)
+        words = f"makes {whose} fail: {error}"
+        fails = Kind.CLASS_FAILS if kind is Kind.CLASS else Kind.FAILS
+        yield Reason(kind=fails, text=words, selector=text, faults=faults)
+        return
+    except NotUnderstoodError as error:
+        words = f"may be selected or not: {whose} has {error}, which is not understood here"
+        yield Reason(kind=Kind.UNKNOWN, text=words, selector=text)
+        return
+    faults = scene.rules.selector(text).faults(device.subject)
+    words = "is not selected by " + whose
+    yield Reason(kind=kind, text=words, selector=text, faults=faults)
+
+
+def _of_capacity(scene: Scene, wish: Wish, device: Device) -> Iterator[Reason]:
+    try:
+        found = shortage(device.capacities, wish.capacities)
+        if found is not None:
+            yield Reason(kind=Kind.CAPACITY, text=_too_small(found))
+            return
+        found = shortage(device.capacities, wish.capacities, scene.taken.consumed(device.id))
+    except NotCountableError as error:
+        yield Reason(kind=Kind.CAPACITY, text=f"cannot be compared: {error}")
+        return
+    if found is None:
+        return
+    holders = scene.taken.parts.get(device.id, ())
+    total, wanted = found.total or 0, found.wanted
+    text = (
+        f"has {amount(total)} of {found.name}, of which {amount(max(0, total - found.taken))} is "
+        f"left and {amount(wanted)} is needed: the rest is taken by {named(holders)}"
+    )
+    yield Reason(kind=Kind.CONSUMED, text=text, holders=holders)
+
+
+def _too_small(found: Shortage) -> str:
+    if found.total is None:
+        return f"has no capacity {found.name}, of which the request asks for {amount(found.wanted)}"
+    if found.refused and found.wanted <= found.total:
+        return f"gives out {found.name} in other amounts than {amount(found.wanted)}"
+    return f"has {amount(found.total)} of {found.name}, and {amount(found.wanted)} is needed"
+
+
+def _of_counters(scene: Scene, pool: Pool, device: Device) -> Iterator[Reason]:
+    if not device.consumes or (device.shared and device.id in scene.taken.parts):
+        return
+    left = counters_left(pool, scene.taken)
+    for counter, amount_left in left.items():
+        needed = device.consumes.get(counter, 0)
+        if amount_left >= needed:
+            continue
+        holders = _users(scene, pool, counter)
+        by = f"is partly in use by {named(holders)}: it " if holders else ""
+        text = (
+            f"{by}needs {amount(needed)} of counter {counter.counter} in {counter.counter_set}, "
+            f"and {amount(max(0, amount_left))} is left"
+        )
+        yield Reason(kind=Kind.COUNTERS, text=text, holders=holders)
+
+
+def _users(scene: Scene, pool: Pool, counter: CounterId) -> tuple[Allocation, ...]:
+    return tuple(
+        one
+        for device in (*pool.devices, *pool.others)
+        if counter in device.consumes
+        for one in scene.taken.holders(device.id)
+    )
+
+
+def amount(nanos: int) -> str:
+    """Return an amount as people write it."""
+    binary = nanos % 2**20 == 0 and nanos >= 2**20 * 10**9 and (nanos // 10**9) % 2**20 == 0
+    return str(Quantity(nanos, Format.BINARY_SI if binary else Format.DECIMAL_SI))

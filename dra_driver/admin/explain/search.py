@@ -1,0 +1,436 @@
+"""Which devices of a node claims would get: the scheduler's search, step by step.
+
+In: the pools of a node, DeviceClasses, what claims have already, and the claims to be allocated.
+Out: a device for each wish, or that there are none. Rules: devices are tried in their order, and
+the first solution is taken; of alternatives the first that leads to one. What the scheduler cannot
+work out (a selector that fails, a class that does not exist) ends the search, and ends it for the
+pod on every node. So an error counts only where the scheduler would come across it: hence the same
+order of the same questions. Pure; gives up after a number of steps.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dra_driver.admin.cel.selector import Selector
+from dra_driver.admin.cel.values import EvaluationError, Semver
+from dra_driver.admin.explain.amounts import NotCountableError, consumed, shortage
+from dra_driver.admin.explain.nodes import Node
+from dra_driver.admin.explain.offer import CounterId, Device, DeviceId
+from dra_driver.admin.explain.pools import Fault, Pool
+from dra_driver.admin.explain.taken import Taken
+from dra_driver.admin.explain.wishes import ALL, EXACT, MOST_DEVICES, Claim, Constraint, Wish
+
+_MOST_STEPS = 100_000
+"""So many devices are tried: some seconds. The scheduler itself gives up after ten."""
+
+Classes = Mapping[str, tuple[str, ...]]
+"""The selectors of each DeviceClass."""
+
+
+class GivenUpError(Exception):
+    """The scheduler gives up on the pod, on all nodes.
+
+    Attributes:
+        where: at which device, if it is one.
+        selector: the selector that fails, if it is one.
+    """
+
+    def __init__(self, cause: str, *, where: str = "", selector: str = "") -> None:
+        super().__init__(cause)
+        self.where = where
+        self.selector = selector
+
+
+class UndecidedError(Exception):
+    """The search took too long."""
+
+
+class _TooManyError(Exception):
+    """More devices than a claim can have, so fewer must be tried elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pick:
+    """A device that a wish would get."""
+
+    claim: str
+    wish: str
+    label: str
+    device: DeviceId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What a search is about.
+
+    Attributes:
+        node: the node.
+        pools: those it has devices of.
+        classes: the selectors of each DeviceClass.
+        taken: what claims have.
+        rules: selectors, read and answered once each.
+    """
+
+    node: Node
+    pools: Sequence[Pool]
+    classes: Classes
+    taken: Taken
+    rules: "Rules"
+
+
+class Rules:
+    """Selectors, and for which devices they hold."""
+
+    def __init__(self) -> None:
+        self._selectors: dict[str, Selector] = {}
+        self._answers: dict[tuple[str, DeviceId], bool | EvaluationError] = {}
+
+    def selector(self, text: str) -> Selector:
+        """Return a selector.
+
+        Raises:
+            NotUnderstoodError: it has more of CEL than is known here.
+        """
+        found = self._selectors.get(text)
+        if found is None:
+            found = self._selectors[text] = Selector.of(text)
+        return found
+
+    def hold(self, text: str, device: Device) -> bool:
+        """Tell whether a selector holds for a device.
+
+        Raises:
+            EvaluationError: it has no value.
+            NotUnderstoodError: what it is worth is not known here.
+        """
+        key = (text, device.id)
+        found = self._answers.get(key)
+        if found is None:
+            try:
+                found = self.selector(text).selects(device.subject)
+            except EvaluationError as error:
+                found = error
+            self._answers[key] = found
+        if isinstance(found, EvaluationError):
+            raise found
+        return found
+
+
+def picks(scene: Scene, claims: Sequence[Claim]) -> list[Pick] | None:
+    """Return the devices that claims would get on a node; None if they do not fit.
+
+    Raises:
+        GivenUpError: the scheduler gives up on the pod, on all nodes.
+        UndecidedError: this takes too long.
+        NotUnderstoodError: a selector has more of CEL than is known here.
+    """
+    return _Search(scene, claims).run()
+
+
+@dataclass(slots=True)
+class _Bound:
+    """What a constraint knows of the devices that were picked so far."""
+
+    constraint: Constraint
+    values: list[object] = field(default_factory=list)
+
+    def add(self, wish: Wish, device: Device) -> bool:
+        if not self.constraint.concerns(wish):
+            return True
+        value = device.attribute(self.constraint.attribute)
+        if value is None:
+            return False
+        if self.constraint.distinct:
+            fits = all(not same(value, one) for one in self.values)
+        else:
+            fits = not self.values or same(value, self.values[0])
+        if fits and self.values and isinstance(value, list):
+            return False  # no constraint compares lists yet
+        if fits:
+            self.values.append(value)
+        return fits
+
+    def remove(self, wish: Wish) -> None:
+        if self.constraint.concerns(wish):
+            self.values.pop()
+
+
+def same(left: object, right: object) -> bool:
+    """Tell whether two attributes have one value, of one type."""
+    if isinstance(left, Semver) and isinstance(right, Semver):
+        return left.text == right.text
+    return type(left) is type(right) and left == right
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    """A wish, and how many devices it needs; `devices` are those of a wish for all of them."""
+
+    wish: Wish
+    count: int
+    devices: tuple[tuple[Pool, Device], ...] = ()
+
+
+class _Search:
+    """One search. What was picked is taken back when it leads nowhere."""
+
+    def __init__(self, scene: Scene, claims: Sequence[Claim]) -> None:
+        self._scene = scene
+        self._claims = claims
+        self._prepared: dict[tuple[int, int], tuple[_Prepared, ...]] = {}
+        self._bounds = [[_Bound(one) for one in claim.constraints] for claim in claims]
+        self._picking: dict[DeviceId, set[int]] = {}
+        self._amounts: dict[DeviceId, list[dict[str, int]]] = {}
+        self._counters: dict[int, dict[CounterId, int]] = {}
+        self._left: dict[int, dict[CounterId, int]] = {}
+        self._found: list[list[Pick]] = [[] for _ in claims]
+        self._steps = 0
+        self._candidates = [
+            (pool, device) for pool in scene.pools if pool.fault is None for device in pool.devices
+        ]
+
+    def run(self) -> list[Pick] | None:
+        try:
+            self._prepare()
+            try:
+                done = self._request(0, 0)
+            except _TooManyError:
+                done = False
+        except RecursionError:
+            raise UndecidedError from None
+        return [pick for found in self._found for pick in found] if done else None
+
+    def _prepare(self) -> None:
+        for number, claim in enumerate(self._claims):
+            total = 0
+            for place, request in enumerate(claim.requests):
+                prepared = tuple(self._prepared_wish(claim, wish) for wish in request.wishes)
+                self._prepared[number, place] = prepared
+                least = min(one.count for one in prepared)
+                if least > MOST_DEVICES - total:
+                    raise GivenUpError(
+                        f"claim {claim.name} asks for more than {MOST_DEVICES} devices, and no "
+                        "claim can have more"
+                    )
+                total += least
+
+    def _prepared_wish(self, claim: Claim, wish: Wish) -> _Prepared:
+        if wish.device_class not in self._scene.classes:
+            raise GivenUpError(f"the DeviceClass {wish.device_class} does not exist")
+        if wish.mode == EXACT:
+            return _Prepared(wish=wish, count=wish.count)
+        if wish.mode != ALL:
+            raise GivenUpError(f"the allocation mode {wish.mode} is not known")
+        devices: list[tuple[Pool, Device]] = []
+        for pool in self._scene.pools:
+            if pool.fault is not None:
+                state = "incomplete" if pool.fault is Fault.INCOMPLETE else "invalid"
+                raise GivenUpError(
+                    f"request {wish.name} asks for all devices, and the pool {pool.name} of "
+                    f"{pool.driver} is {state}: {pool.problem}"
+                )
+            for device in pool.devices:
+                if self._selectable(claim, wish, device) and self._enough(wish, device):
+                    devices.append((pool, device))  # noqa: PERF401 (two conditions that may raise)
+        return _Prepared(wish=wish, count=len(devices), devices=tuple(devices))
+
+    def _enough(self, wish: Wish, device: Device, *taken: Mapping[str, int]) -> bool:
+        try:
+            return shortage(device.capacities, wish.capacities, *taken) is None
+        except NotCountableError as error:
+            raise GivenUpError(f"request {wish.name}: {error}") from error
+
+    def _selectable(self, claim: Claim, wish: Wish, device: Device) -> bool:
+        for text in self._scene.classes[wish.device_class]:
+            if not self._holds(text, device, f"DeviceClass {wish.device_class}"):
+                return False
+        for text in wish.selectors:
+            if not self._holds(text, device, f"request {wish.name} of claim {claim.name}"):
+                return False
+        return device.place is None or device.place.includes(self._scene.node)
+
+    def _holds(self, text: str, device: Device, whose: str) -> bool:
+        try:
+            return self._scene.rules.hold(text, device)
+        except EvaluationError as error:
+            raise GivenUpError(
+                f"a selector of {whose} fails: {error}", where=str(device.id), selector=text
+            ) from error
+
+    def _request(self, number: int, place: int) -> bool:
+        """Pick devices for a request and all after it."""
+        if number == len(self._claims):
+            return True
+        if place == len(self._claims[number].requests):
+            try:
+                return self._request(number + 1, 0)
+            except _TooManyError:
+                return False
+        prepared = self._prepared[number, place]
+        if not self._claims[number].requests[place].has_alternatives:
+            return self._device(number, place, prepared[0], 0, 0)
+        too_many = True
+        for one in prepared:
+            try:
+                if self._device(number, place, one, 0, 0):
+                    return True
+            except _TooManyError:
+                continue
+            too_many = False
+        if too_many:
+            raise _TooManyError
+        return False
+
+    def _device(self, number: int, place: int, one: _Prepared, nth: int, start: int) -> bool:
+        """Pick the nth device of a wish, from candidate `start` on, and all after it."""
+        if one.wish.mode == ALL and not one.devices:
+            return False
+        if nth >= one.count:
+            return self._request(number, place + 1)
+        if one.count - nth > MOST_DEVICES - len(self._found[number]):
+            raise _TooManyError
+        if one.wish.mode == ALL:
+            pool, device = one.devices[nth]
+            return self._try(number, one.wish, pool, device, must=True) and self._go_on(
+                number, place, one, (nth, 0), (pool, device)
+            )
+        claim, wish = self._claims[number], one.wish
+        for at in range(start, len(self._candidates)):
+            pool, device = self._candidates[at]
+            if self._in_use(number, wish, device) or not self._selectable(claim, wish, device):
+                continue
+            if not self._enough(wish, device, *self._consumption(device.id)):
+                continue
+            if self._try(number, wish, pool, device) and self._go_on(
+                number, place, one, (nth, at + 1), (pool, device)
+            ):
+                return True
+        return False
+
+    def _go_on(
+        self,
+        number: int,
+        place: int,
+        one: _Prepared,
+        where: tuple[int, int],
+        picked: tuple[Pool, Device],
+    ) -> bool:
+        """Pick the next device; take this one back if that leads nowhere."""
+        nth, start = where
+        try:
+            done = self._device(number, place, one, nth + 1, start)
+        except _TooManyError:
+            self._undo(number, one.wish, *picked)
+            raise
+        if not done:
+            self._undo(number, one.wish, *picked)
+        return done
+
+    def _in_use(self, number: int, wish: Wish, device: Device) -> bool:
+        picking = self._picking.get(device.id, set())
+        if wish.admin:
+            return number in picking
+        return bool(picking) or device.id in self._scene.taken.whole
+
+    def _consumption(self, device: DeviceId) -> list[Mapping[str, int]]:
+        return [self._scene.taken.consumed(device), *self._amounts.get(device, [])]
+
+    def _try(
+        self, number: int, wish: Wish, pool: Pool, device: Device, *, must: bool = False
+    ) -> bool:
+        """Pick a device, if that is possible."""
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise UndecidedError
+        if self._in_use(number, wish, device):
+            return False
+        counts = bool(device.consumes) and not (
+            device.shared and (device.id in self._scene.taken.parts or device.id in self._amounts)
+        )
+        if counts and not self._count(pool, device):
+            return False
+        bounds: list[_Bound] = []
+        fits = not untolerated(device, wish)
+        for bound in self._bounds[number] if fits else ():
+            fits = bound.add(wish, device)
+            if not fits:
+                break
+            bounds.append(bound)
+        broken = not fits and must and not untolerated(device, wish)
+        if fits and self._enough(wish, device, *self._consumption(device.id)):
+            self._keep(number, wish, device)
+            return True
+        for bound in bounds:
+            bound.remove(wish)
+        if counts:
+            self._uncount(pool, device)
+        if broken:
+            raise GivenUpError(
+                f"request {wish.name} asks for all devices, and a constraint of the claim does "
+                "not hold for them",
+                where=str(device.id),
+            )
+        return False
+
+    def _keep(self, number: int, wish: Wish, device: Device) -> None:
+        if device.shared:
+            amounts = consumed(device.capacities, wish.capacities)
+            self._amounts.setdefault(device.id, []).append(amounts)
+        else:
+            self._picking.setdefault(device.id, set()).add(number)
+        name = self._claims[number].name
+        self._found[number].append(
+            Pick(claim=name, wish=wish.name, label=wish.label, device=device.id)
+        )
+
+    def _undo(self, number: int, wish: Wish, pool: Pool, device: Device) -> None:
+        self._found[number].pop()
+        was_first = True
+        if device.shared:
+            self._amounts[device.id].pop()
+            was_first = not self._amounts[device.id]
+            if was_first:
+                del self._amounts[device.id]
+        else:
+            self._picking[device.id].discard(number)
+        for bound in self._bounds[number]:
+            bound.remove(wish)
+        counted = not (device.shared and device.id in self._scene.taken.parts)
+        if device.consumes and was_first and counted:
+            self._uncount(pool, device)
+
+    def _count(self, pool: Pool, device: Device) -> bool:
+        """Take a device's counters, if there are enough of all of its pool's."""
+        used = self._counters.setdefault(id(pool), {})
+        for counter, amount in device.consumes.items():
+            used[counter] = used.get(counter, 0) + amount
+        there = self._left.get(id(pool))
+        if there is None:
+            there = self._left[id(pool)] = counters_left(pool, self._scene.taken)
+        if all(amount >= used.get(counter, 0) for counter, amount in there.items()):
+            return True
+        self._uncount(pool, device)
+        return False
+
+    def _uncount(self, pool: Pool, device: Device) -> None:
+        used = self._counters[id(pool)]
+        for counter, amount in device.consumes.items():
+            used[counter] -= amount
+
+
+def counters_left(pool: Pool, taken: Taken) -> dict[CounterId, int]:
+    """Return what is left of a pool's counters; less than nothing if too much was given out."""
+    left = dict(pool.counters)
+    for device in (*pool.devices, *pool.others):
+        if taken.has(device.id):
+            for counter, amount in device.consumes.items():
+                left[counter] -= amount
+    return left
+
+
+def untolerated(device: Device, wish: Wish) -> str:
+    """Return the first taint of a device that a wish does not tolerate; empty if there is none."""
+    for taint in device.taints:
+        if taint.blocks and not any(one.tolerates(taint) for one in wish.tolerations):
+            return str(taint)
+    return ""

@@ -1,0 +1,342 @@
+"""What the answers of all nodes come to: why nothing fits, and what to change.
+
+In: the answers. Out: findings, each with details and advice, the most certain first. Rule: what is
+said counts for every node on which the pod could be; a wish for which one of them has enough is not
+spoken of. Pure.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from dra_driver.admin.cel.selector import Fault
+from dra_driver.admin.explain.answers import (
+    DeviceAnswer,
+    NodeAnswer,
+    WishAnswer,
+    counted_text,
+    devices_text,
+)
+from dra_driver.admin.explain.demand import Demand
+from dra_driver.admin.explain.reasons import Kind
+from dra_driver.admin.explain.taken import named
+from dra_driver.admin.explain.wishes import ALL, Wish
+from dra_driver.devices.names import DRIVER_NAME
+
+_ADVICE: Mapping[Kind, str] = MappingProxyType(
+    {
+        Kind.TAKEN: "end one of these pods or wait for it, or add devices",
+        Kind.COUNTERS: (
+            "end one of the pods that have parts of the same device or wait for it, or ask for a "
+            "smaller part"
+        ),
+        Kind.CONSUMED: "ask for less, or end one of these pods or wait for it",
+        Kind.CAPACITY: "ask for an amount that a device has",
+        Kind.TAINT: (
+            "find out why the device is tainted; the taint goes when that is mended, or the "
+            "request tolerates it"
+        ),
+    }
+)
+_OF_CLASS = (Kind.CLASS, Kind.CLASS_FAILS)
+
+_TYPE = f"{DRIVER_NAME}/type"
+
+_LONGEST = 300
+"""So many characters of a selector are shown; it may have 10,000."""
+
+_NAMED = 4
+"""So many devices or reasons of a kind are named."""
+
+
+_ByKind = Mapping[Kind, list[DeviceAnswer]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that is in the way.
+
+    Attributes:
+        title: what, on one line.
+        details: lines that show it.
+        advice: what to change, any of it.
+    """
+
+    title: str
+    details: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+
+
+def findings(demand: Demand, answers: Sequence[NodeAnswer]) -> list[Finding]:
+    """Return what is in the way of a pod or claim; nothing where it fits."""
+    if demand.on_node:
+        return []
+    if demand.blocked:
+        return [Finding(title=one) for one in demand.blocked]
+    open_to = [one for one in answers if not one.obstacles]
+    fits = any(one.fits for one in open_to) and not any(one.given_up for one in open_to)
+    if fits or (demand.is_empty and not answers):
+        return []
+    return _in_the_way(open_to) if open_to else list(_no_nodes(answers))
+
+
+def _in_the_way(open_to: Sequence[NodeAnswer]) -> list[Finding]:
+    problems = list(dict.fromkeys(_problems(open_to)))
+    if given_up := list(_given_up(open_to)):
+        return given_up + problems
+    found = problems
+    if not any(answer.devices for one in open_to for answer in one.wishes):
+        return [*found, _no_devices(open_to)]
+    for wishes in _by_request(open_to):
+        found += _of_request(wishes)
+    return found + list(_together(open_to))
+
+
+def _no_nodes(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
+    if not answers:
+        yield Finding(title="the cluster has no nodes")
+        return
+    counts: dict[str, list[str]] = {}
+    for one in answers:
+        for obstacle in one.obstacles:
+            counts.setdefault(obstacle, []).append(one.node.name)
+    yield Finding(
+        title="the pod can be on no node, whatever devices there are",
+        details=tuple(
+            f"{names_text(names)}: {text}"
+            for text, names in sorted(counts.items(), key=lambda entry: -len(entry[1]))
+        ),
+        advice=("change what the pod asks of nodes, or the nodes",),
+    )
+
+
+def _given_up(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
+    causes: dict[str, list[NodeAnswer]] = {}
+    for one in answers:
+        if one.given_up is not None:
+            causes.setdefault(str(one.given_up), []).append(one)
+    for text, found in list(causes.items())[:_NAMED]:
+        error, names = found[0].given_up, names_text([one.node.name for one in found])
+        details = [f"found on {names}" if len(found) < len(answers) else "found on every node"]
+        if error is not None and error.where:
+            details[0] += f", such as at device {error.where}"
+        if error is not None and error.selector:
+            details.append(f"the selector is {_cut(error.selector)}")
+        advice: tuple[str, ...] = ()
+        if "no such key" in text:
+            advice = ("guard the attribute in the selector: `.?name.orValue(...)`, or has()",)
+        elif text.startswith("the DeviceClass "):
+            advice = ("create it, or correct deviceClassName",)
+        yield Finding(
+            title=f"the scheduler gives up, on all nodes: {text}",
+            details=tuple(details),
+            advice=advice,
+        )
+
+
+def _problems(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
+    for one in answers:
+        for problem in one.problems:
+            yield Finding(
+                title=f"{problem}",
+                details=("the scheduler gives out nothing of it",),
+                advice=("look at the driver's pods and their logs",),
+            )
+
+
+def _no_devices(answers: Sequence[NodeAnswer]) -> Finding:
+    return Finding(
+        title=f"no device is published for {names_text([one.node.name for one in answers])}",
+        advice=(
+            "check that the driver's pods run there, and what they log (see `dra-driver doctor`)",
+        ),
+    )
+
+
+def _by_request(answers: Sequence[NodeAnswer]) -> Iterator[list[list[WishAnswer]]]:
+    """Yield for each request its wishes, and for each wish the answer of each node."""
+    found: dict[tuple[str, str], dict[str, list[WishAnswer]]] = {}
+    for node in answers:
+        for one in node.wishes:
+            wishes = found.setdefault((one.claim, one.wish.request), {})
+            wishes.setdefault(one.wish.name, []).append(one)
+    for wishes in found.values():
+        yield list(wishes.values())
+
+
+def _of_request(wishes: list[list[WishAnswer]]) -> Iterator[Finding]:
+    if any(one.suffices for answers in wishes for one in answers):
+        return
+    for answers in wishes:
+        yield _of_wish(answers)
+
+
+def _of_wish(answers: list[WishAnswer]) -> Finding:
+    wish, devices = answers[0].wish, [one for each in answers for one in each.devices]
+    subject = _subject(answers[0].claim, wish)
+    # Of a device that others may select too, each node speaks.
+    by_kind: dict[Kind, list[DeviceAnswer]] = {}
+    for one in devices:
+        if one.reason is not None:
+            by_kind.setdefault(one.reason.kind, []).append(one)
+    selected = [one for each in answers for one in each.selected]
+    if not selected:
+        return _unselected(subject, wish, devices, by_kind)
+    most = max(answers, key=lambda one: len(one.selected))
+    if (
+        wish.mode != ALL
+        and len(most.selected) < wish.count
+        and not any(one.device.shared for one in selected)
+    ):
+        return Finding(
+            title=(
+                f"{subject}: asks for {devices_text(wish.count)} of one node, and no node has "
+                f"more than {len(most.selected)} of them"
+            ),
+            details=tuple(_unselected_lines(by_kind)),
+            advice=("ask for fewer, or for others",),
+        )
+    return _unusable(subject, wish, answers, selected, by_kind)
+
+
+def _subject(claim: str, wish: Wish) -> str:
+    return wish.called or f"request {wish.name} of claim {claim}"
+
+
+def _unselected(
+    subject: str,
+    wish: Wish,
+    devices: list[DeviceAnswer],
+    by_kind: _ByKind,
+) -> Finding:
+    total = devices_text(len(devices))
+    if Kind.UNKNOWN in by_kind:
+        return Finding(
+            title=f"{subject}: whether a device is selected is not known",
+            details=tuple(_unselected_lines(by_kind)),
+        )
+    if Kind.SELECTOR not in by_kind and Kind.FAILS not in by_kind:
+        return Finding(
+            title=f"{subject}: DeviceClass {wish.device_class} selects none of {total}",
+            details=tuple(_unselected_lines(by_kind)),
+            advice=(
+                "name another class, or add nodes that have such devices",
+                *_mig_advice(by_kind.get(Kind.CLASS, ())),
+            ),
+        )
+    refused = sum(len(by_kind.get(kind, ())) for kind in _OF_CLASS)
+    left = devices_text(len(devices) - refused)
+    return Finding(
+        title=(
+            f"{subject}: its selectors select none of the {left} that DeviceClass "
+            f"{wish.device_class} selects"
+        ),
+        details=tuple(_unselected_lines({**by_kind, **{kind: [] for kind in _OF_CLASS}})),
+        advice=(
+            "correct the selector, or add nodes that have such devices",
+            *_mig_advice(by_kind.get(Kind.SELECTOR, ())),
+        ),
+    )
+
+
+def _mig_advice(refused: Sequence[DeviceAnswer]) -> Iterator[str]:
+    """Yield why there may be no MIG devices where GPUs are: they are published whole."""
+    faults = [fault for one in refused if one.reason for fault in one.reason.faults]
+    if any((_TYPE, '"gpu"') in fault.reads and "'mig'" in fault.text for fault in faults):
+        yield (
+            "for MIG devices of these GPUs: a GPU whose MIG mode is off is published as a whole; "
+            "turn MIG mode on (`nvidia-smi -i INDEX -mig 1`), or run the driver with --mig "
+            "on-demand; `dra-driver inspect` on the node says which GPUs have MIG"
+        )
+
+
+def _unselected_lines(by_kind: _ByKind) -> Iterator[str]:
+    """Yield what is false in selectors, and what the devices have instead."""
+    for kind in (*_OF_CLASS, Kind.SELECTOR, Kind.FAILS):
+        faults: dict[str, list[Fault]] = {}
+        for one in by_kind.get(kind, ()):
+            for fault in one.reason.faults if one.reason else ():
+                faults.setdefault(fault.text, []).append(fault)
+        ranked = sorted(faults.items(), key=lambda entry: -len(entry[1]))
+        for text, found in ranked[:_NAMED]:
+            state = "fails" if kind in (Kind.FAILS, Kind.CLASS_FAILS) else "false"
+            yield f"{state} for {devices_text(len(found))}: {_cut(text)}"
+            yield from (f"  {line}" for line in _read_lines(found))
+    for one in by_kind.get(Kind.UNKNOWN, ())[:1]:
+        yield f"{one.device.id.device} {one.reason.text if one.reason else ''}"
+    if others := by_kind.get(Kind.NODE):
+        yield f"{devices_text(len(others))}: for other nodes"
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _read_lines(faults: list[Fault]) -> Iterator[str]:
+    values: dict[str, list[str | None]] = {}
+    for fault in faults:
+        for name, value in fault.reads:
+            values.setdefault(name, []).append(value)
+    for name, found in values.items():
+        yield f"{name} is {counted_text(found)}"
+
+
+def _unusable(
+    subject: str,
+    wish: Wish,
+    answers: list[WishAnswer],
+    selected: list[DeviceAnswer],
+    by_kind: _ByKind,
+) -> Finding:
+    usable = max(len(one.usable) for one in answers)
+    wanted = "all devices" if wish.mode == ALL else devices_text(wish.count)
+    free = "none can be had now" if not usable else f"at most {usable} on one node can be had now"
+    title = f"{subject}: asks for {wanted}; {devices_text(len(selected))} selected, {free}"
+    details: list[str] = []
+    advice: list[str] = []
+    for kind in _ADVICE:
+        found = by_kind.get(kind, [])
+        if found:
+            details += _unusable_lines(kind, found)
+            advice.append(_ADVICE[kind])
+    return Finding(title=title, details=tuple(details), advice=tuple(advice))
+
+
+def _unusable_lines(kind: Kind, found: list[DeviceAnswer]) -> Iterator[str]:
+    if kind is Kind.TAKEN:
+        holders = [one for each in found if each.reason for one in each.reason.holders]
+        verb = "is" if len(found) == 1 else "are"
+        yield f"{devices_text(len(found))} {verb} taken by {named(holders)}"
+        return
+    by_text: dict[str, list[str]] = {}
+    for one in found:
+        if one.reason:
+            by_text.setdefault(one.reason.text, []).append(one.device.id.device)
+    for text, names in list(by_text.items())[:_NAMED]:
+        yield f"{names_text(names)} {text}" if len(names) == 1 else f"{names_text(names)}: {text}"
+    if len(by_text) > _NAMED:
+        rest = sum(len(names) for names in list(by_text.values())[_NAMED:])
+        yield f"{devices_text(rest)} more for reasons of that kind"
+
+
+def _together(answers: Sequence[NodeAnswer]) -> Iterator[Finding]:
+    found: dict[str, list[NodeAnswer]] = {}
+    for one in answers:
+        for text in filter(None, (one.together.text if one.together else "", one.unknown)):
+            found.setdefault(text, []).append(one)
+    for text, those in list(found.items())[:_NAMED]:
+        advice = ("ask for fewer devices, or drop the constraint",) if "constraint" in text else ()
+        if those[0].together and those[0].together.holders:
+            advice = ("end one of these pods or wait for it", *advice)
+        yield Finding(
+            title=f"{names_text([one.node.name for one in those])}: {text}", advice=advice
+        )
+
+
+def names_text(names: Sequence[str]) -> str:
+    """Return names, the first few of many."""
+    found = list(dict.fromkeys(names))
+    if len(found) > _NAMED:
+        found[_NAMED - 1 :] = [f"and {len(found) - _NAMED + 1} more"]
+    return ", ".join(found)

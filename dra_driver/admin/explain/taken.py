@@ -1,0 +1,90 @@
+"""What claims have already, as the scheduler counts it, and whose they are.
+
+In: ResourceClaims as dicts. Out: for each device who has it, or who has which parts of it. Rules:
+what was allocated for admin access counts as free (KEP-5018); with a share id a part of a device
+was allocated (KEP-5075). Pure.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from dra_driver import words
+from dra_driver.admin.cluster.allocations import Allocation, allocations_in
+from dra_driver.admin.explain.offer import DeviceId
+from dra_driver.fields import Object, objects, text
+
+_GROUP = "podgroups/"
+_NAMED = 3
+"""So many claims are named; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What claims have.
+
+    Attributes:
+        whole: who has a device alone.
+        parts: who has parts of a device, and what these consume.
+    """
+
+    whole: Mapping[DeviceId, tuple[Allocation, ...]] = field(default_factory=dict)
+    parts: Mapping[DeviceId, tuple[Allocation, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def by(cls, claims: Iterable[Object]) -> "Taken":
+        """Return what these claims have."""
+        whole: dict[DeviceId, tuple[Allocation, ...]] = {}
+        parts: dict[DeviceId, tuple[Allocation, ...]] = {}
+        for claim in claims:
+            for driver in _drivers(claim):
+                for one in allocations_in(claim, driver):
+                    found = whole if one.share_id is None else parts
+                    device = DeviceId(driver, one.pool, one.device)
+                    found[device] = (*found.get(device, ()), one)
+        return cls(whole=whole, parts=parts)
+
+    def has(self, device: DeviceId) -> bool:
+        """Tell whether a claim has the device or a part of it: its counters are used up."""
+        return device in self.whole or device in self.parts
+
+    def holders(self, device: DeviceId) -> tuple[Allocation, ...]:
+        """Return who has the device or parts of it."""
+        return (*self.whole.get(device, ()), *self.parts.get(device, ()))
+
+    def consumed(self, device: DeviceId) -> dict[str, int]:
+        """Return what the parts of a device consume of its capacities."""
+        found: dict[str, int] = {}
+        for one in self.parts.get(device, ()):
+            for name, amount in one.consumed.items():
+                found[name] = found.get(name, 0) + amount
+        return found
+
+
+def _drivers(claim: Object) -> Iterator[str]:
+    results = objects(claim, "status", "allocation", "devices", "results")
+    yield from dict.fromkeys(text(one, "driver") for one in results)
+
+
+def named(holders: Iterable[Allocation]) -> str:
+    """Return claims and their users in words: `claim team/a (pod train)`."""
+    found = list(dict.fromkeys(f"claim {one.claim} ({users_text(one.users)})" for one in holders))
+    if len(found) > _NAMED:
+        found[_NAMED:] = [f"and {len(found) - _NAMED} more claims"]
+    return ", ".join(found)
+
+
+def users_text(users: tuple[str, ...]) -> str:
+    """Return for whom a claim is reserved, in words."""
+    if not users:
+        return "used by nobody"
+    groups = tuple(one for one in users if one.startswith(_GROUP))
+    pods = tuple(one for one in users if one not in groups)
+    names = tuple(one.removeprefix(_GROUP) for one in groups)
+    return " and ".join(filter(None, (_listed("pod", pods), _listed("PodGroup", names))))
+
+
+def _listed(noun: str, names: tuple[str, ...]) -> str:
+    if not names:
+        return ""
+    plural = "s" if len(names) > 1 else ""
+    return f"{noun}{plural} {words.named(names, _NAMED)}"

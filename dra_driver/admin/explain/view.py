@@ -1,0 +1,243 @@
+"""An explanation as text for people and as JSON for programs.
+
+In: an `Explanation`. Out: text. The first line says whether it fits, the next ones why not and what
+to change; then come the nodes. Pure.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dra_driver.admin.cluster.refusals import Refusal
+from dra_driver.admin.explain.answers import NodeAnswer, WishAnswer, devices_text
+from dra_driver.admin.explain.demand import Allocated, Demand
+from dra_driver.admin.explain.summary import Finding, names_text
+from dra_driver.admin.explain.taken import users_text
+from dra_driver.admin.table import aligned
+
+_LOOKED_AT = (
+    "Only devices, and what keeps the pod from a node by name, selector, affinity or taint, are "
+    "looked at. If the pod\nstays Pending, look at its events: CPU, memory, volumes and other pods "
+    "play a part too."
+)
+
+
+_OF_REFUSED = (
+    "delete such a pod, or do what its reason says: nobody else gets its devices until then"
+)
+_OF_CLAIM = "On which nodes its pod may be is not looked at: ask for the pod."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What is said of a pod or claim.
+
+    Attributes:
+        demand: what is asked for.
+        answers: what comes of it, node by node.
+        findings: what is in the way.
+        refused: pods that have their devices and do not start: its own, and those in its way.
+    """
+
+    demand: Demand
+    answers: tuple[NodeAnswer, ...]
+    findings: tuple[Finding, ...]
+    refused: tuple[Refusal, ...] = ()
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it fits, or has its devices already; None where that is not known."""
+        demand = self.demand
+        if demand.on_node:
+            return True
+        if demand.blocked:
+            return False
+        if demand.is_empty and not demand.pod:
+            return True
+        open_to = [one for one in self.answers if not one.obstacles]
+        if any(one.given_up for one in open_to):
+            return False
+        if any(one.fits for one in open_to):
+            return True
+        return None if any(one.unknown for one in open_to) else False
+
+
+def as_text(found: Explanation, *, wide: bool = False) -> str:
+    """Return it for people; `wide` adds every device of every node."""
+    demand = found.demand
+    lines = [
+        f"{demand.name}: {_verdict(found)}",
+        *(f"  {_allocated_text(one)}" for one in demand.allocated),
+        *(f"  claim {claim.name}: {claim.why}" for claim in demand.claims if claim.why),
+        *(
+            f"  {name}: DeviceClass {device_class or '(none)'}"
+            for name, device_class in demand.resources.items()
+        ),
+    ]
+    if found.findings:
+        lines += ["", "What is in the way:"]
+        for each in found.findings:
+            lines += _finding_lines(each)
+    if found.refused:
+        lines += ["", "Has devices and does not start:"]
+        lines += (f"  * pod {each.pod}: {each.why}" for each in found.refused)
+        lines.append(f"    -> {_OF_REFUSED}")
+    if found.answers:
+        lines += ["", *aligned([("NODE", "FITS", "WHY"), *_node_rows(found.answers)])]
+    if wide and (rows := list(_device_rows(found.answers))):
+        lines += ["", *aligned([("NODE", "REQUEST", "DEVICE", "WHY"), *rows])]
+    if found.fits and found.answers:
+        lines += ["", *(_LOOKED_AT if demand.pod else _OF_CLAIM).splitlines()]
+    return "".join(f"{_shown(line)}\n" for line in lines)
+
+
+def _shown(line: str) -> str:
+    """Return a line for a terminal: of what tenants have written, no control character."""
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in line)
+
+
+def _verdict(found: Explanation) -> str:
+    demand = found.demand
+    if demand.on_node:
+        return f"is on node {demand.on_node}"
+    if demand.blocked:
+        return "cannot be scheduled yet"
+    fitting = [one.node.name for one in found.answers if one.fits]
+    if demand.is_empty and not demand.pod:
+        return "has its devices"
+    if found.fits:
+        what = "fits"
+        if demand.is_empty:
+            what = "has its devices, and fits" if demand.allocated else "needs no devices, and fits"
+        return f"{what} on {names_text(fitting)}"
+    if found.fits is None:
+        return "may fit or not: that is not known of the nodes marked ?"
+    number = len(found.answers)
+    return f"does not fit on {'the only node' if number == 1 else f'any of {number} nodes'}"
+
+
+def _allocated_text(one: Allocated) -> str:
+    devices = names_text(one.devices) or "no devices"
+    return f"claim {one.name} has {devices}; {users_text(one.users)}"
+
+
+def _finding_lines(one: Finding) -> Iterator[str]:
+    yield f"  * {one.title}"
+    yield from (f"      {line}" for line in one.details)
+    yield from (f"    -> {advice}" for advice in one.advice)
+
+
+def _node_rows(answers: Sequence[NodeAnswer]) -> Iterator[Sequence[str]]:
+    """Yield a row for each node, or for all nodes of which the same is to be said."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for one in answers:
+        name, fits, why = _node_row(one)
+        alike.setdefault((fits, why), []).append(name)
+    for (fits, why), names in alike.items():
+        yield names_text(names), fits, why
+
+
+def _node_row(one: NodeAnswer) -> Sequence[str]:
+    if one.obstacles:
+        return one.node.name, "no", "; ".join(one.obstacles)
+    if one.picks is not None:
+        picked = [f"{pick.label}: {pick.device.device}" for pick in one.picks]
+        note = "" if one.node.ready else " (the node is not ready)"
+        note += " (the node is cordoned)" if one.node.unschedulable else ""
+        return one.node.name, "yes", (", ".join(picked) or "no device has to be allocated") + note
+    if one.unknown:
+        return one.node.name, "?", one.unknown
+    return one.node.name, "no", _short(one)
+
+
+def _short(one: NodeAnswer) -> str:
+    if one.given_up:
+        return "the scheduler gives up (above)"
+    if one.together:
+        return "enough devices, but not together (above)"
+    parts = [f"{each.wish.label}: {_counts(each)}" for each in one.wishes if not each.suffices]
+    return "; ".join([*parts, *one.problems]) or "no devices"
+
+
+def _counts(one: WishAnswer) -> str:
+    if not one.devices:
+        return "no devices"
+    selected = len(one.selected)
+    if not selected:
+        return f"none of {devices_text(len(one.devices))} selected"
+    kinds: dict[str, int] = {}
+    for each in one.selected:
+        if each.reason is not None:
+            kinds[each.reason.kind] = kinds.get(each.reason.kind, 0) + 1
+    words = {
+        "taken": "taken",
+        "capacity": "too small",
+        "capacity consumed": "used up",
+        "counters": "partly in use",
+        "taint": "tainted",
+    }
+    said = ", ".join(f"{number} {words.get(kind, kind)}" for kind, number in kinds.items())
+    free = f"{len(one.usable)} of {selected} selected free" + (f" ({said})" if said else "")
+    return f"{free}, {one.needed} needed" if one.needed > 1 else free
+
+
+def _device_rows(answers: Sequence[NodeAnswer]) -> Iterator[Sequence[str]]:
+    for node in answers:
+        for wish in node.wishes:
+            for one in wish.devices:
+                why = "free" if one.reason is None else one.reason.text
+                if one.reason is not None and one.reason.faults:
+                    why += f": {one.reason.faults[0].text}"
+                yield node.node.name, wish.wish.name, one.device.id.device, why
+
+
+def as_json(found: Explanation) -> str:
+    """Return it for programs."""
+    document = {
+        "subject": found.demand.name,
+        "fits": found.fits,
+        "node": found.demand.on_node or None,
+        "allocated": [
+            {"claim": one.name, "devices": one.devices, "usedBy": one.users}
+            for one in found.demand.allocated
+        ],
+        "resources": dict(found.demand.resources),
+        "findings": [
+            {"title": one.title, "details": one.details, "advice": one.advice}
+            for one in found.findings
+        ],
+        "refused": [{"pod": one.pod, "why": one.why} for one in found.refused],
+        "nodes": [_node_json(one) for one in found.answers],
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _node_json(one: NodeAnswer) -> dict[str, object]:
+    return {
+        "name": one.node.name,
+        "fits": None if one.unknown else one.fits,
+        "obstacles": one.obstacles,
+        "gets": [
+            {"claim": pick.claim, "request": pick.wish, **pick.device._asdict()}
+            for pick in one.picks or ()
+        ],
+        "why": "" if one.fits else _node_row(one)[2],
+        "requests": [
+            {
+                "claim": wish.claim,
+                "request": wish.wish.name,
+                "devices": [
+                    {
+                        **each.device.id._asdict(),
+                        "kind": each.reason.kind if each.reason else None,
+                        "why": each.reason.text if each.reason else None,
+                        "false": [fault.text for fault in each.reason.faults]
+                        if each.reason
+                        else [],
+                    }
+                    for each in wish.devices
+                ],
+            }
+            for wish in one.wishes
+        ],
+    }

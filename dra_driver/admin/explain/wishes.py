@@ -1,0 +1,157 @@
+"""What a ResourceClaim asks for.
+
+In: a ResourceClaim, or the spec of a ResourceClaimTemplate, as dicts. Out: a `Claim` value. Rules:
+a request is one wish, or alternatives of which the first that fits is taken; by default a wish is
+for exactly one device. Amounts are in billionths of their units. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dra_driver.admin.explain.nodes import Toleration
+from dra_driver.fields import Object, full_name, mapping, nanos, number, objects, text, texts
+
+EXACT, ALL = "ExactCount", "All"
+MOST_DEVICES = 32
+"""So many devices has a claim at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What devices a request asks for, or one of its alternatives.
+
+    Attributes:
+        request: the name of the request.
+        alternative: the name of the alternative; empty if there are none.
+        called: what people call it, where its name is none that they gave.
+        device_class: the name of the DeviceClass.
+        selectors: expressions that a device must fulfil besides those of the class.
+        mode: ExactCount or All.
+        count: how many devices.
+        admin: whether it is for devices that others have, to look after them.
+        tolerations: of taints of devices.
+        capacities: what it asks of each capacity of a device.
+    """
+
+    request: str
+    alternative: str = ""
+    called: str = ""
+    device_class: str = ""
+    selectors: tuple[str, ...] = ()
+    mode: str = EXACT
+    count: int = 1
+    admin: bool = False
+    tolerations: tuple[Toleration, ...] = ()
+    capacities: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Return it as allocations name it: request, or request/alternative."""
+        return f"{self.request}/{self.alternative}" if self.alternative else self.request
+
+    @property
+    def label(self) -> str:
+        """Return it as people know it."""
+        return self.called or self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A request of a claim: one wish, or alternatives in their order."""
+
+    name: str
+    wishes: tuple[Wish, ...]
+    has_alternatives: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """What the devices of some requests must have in common, or not; of all if none is named."""
+
+    attribute: str
+    distinct: bool
+    requests: tuple[str, ...] = ()
+
+    def concerns(self, wish: Wish) -> bool:
+        """Tell whether it is about the devices of a wish."""
+        return not self.requests or wish.request in self.requests or wish.name in self.requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A claim that is to be allocated.
+
+    Attributes:
+        name: namespace and name, or what it is called where there is none yet.
+        requests: in their order.
+        constraints: in their order.
+        why: where its requests are from, if it is no object of its own yet.
+    """
+
+    name: str
+    requests: tuple[Request, ...]
+    constraints: tuple[Constraint, ...] = ()
+    why: str = ""
+
+
+def read_claim(thing: Object) -> Claim:
+    """Return what a ResourceClaim asks for.
+
+    Raises:
+        ValueError: a quantity in it cannot be read.
+    """
+    return claim_of(full_name(thing), mapping(thing, "spec"))
+
+
+def claim_of(name: str, spec: Object, *, why: str = "") -> Claim:
+    """Return what the spec of a claim asks for.
+
+    Raises:
+        ValueError: a quantity in it cannot be read.
+    """
+    devices = mapping(spec, "devices")
+    return Claim(
+        name=name,
+        requests=tuple(map(_request, objects(devices, "requests"))),
+        constraints=tuple(map(_constraint, objects(devices, "constraints"))),
+        why=why,
+    )
+
+
+def _request(entry: Object) -> Request:
+    name = text(entry, "name")
+    alternatives = objects(entry, "firstAvailable")
+    if alternatives:
+        wishes = tuple(_wish(name, one, alternative=text(one, "name")) for one in alternatives)
+        return Request(name=name, wishes=wishes, has_alternatives=True)
+    return Request(name=name, wishes=(_wish(name, mapping(entry, "exactly")),))
+
+
+def _wish(request: str, entry: Object, *, alternative: str = "") -> Wish:
+    return Wish(
+        request=request,
+        alternative=alternative,
+        device_class=text(entry, "deviceClassName"),
+        selectors=selectors_of(entry),
+        mode=text(entry, "allocationMode") or EXACT,
+        count=number(entry, "count", default=1),
+        admin=entry.get("adminAccess") is True,
+        tolerations=tuple(map(Toleration.of, objects(entry, "tolerations"))),
+        capacities={
+            name: nanos(amount) for name, amount in mapping(entry, "capacity", "requests").items()
+        },
+    )
+
+
+def selectors_of(holder: Object) -> tuple[str, ...]:
+    """Return the expressions of a request's or a class's selectors."""
+    return tuple(text(one, "cel", "expression") for one in objects(holder, "selectors"))
+
+
+def _constraint(entry: Object) -> Constraint:
+    distinct = text(entry, "distinctAttribute")
+    return Constraint(
+        attribute=distinct or text(entry, "matchAttribute"),
+        distinct=bool(distinct),
+        requests=texts(entry, "requests"),
+    )

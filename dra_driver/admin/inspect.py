@@ -1,0 +1,487 @@
+"""`dra-driver inspect`: what this node has, and what the driver would publish and inject.
+
+In: settings, the driver root and NVML; no cluster. Out: on stdout a table for people, or YAML or
+JSON for programs; with `--cdi` the CDI spec that a claim of all GPUs would get. Nothing is changed.
+It looks the way the driver looks, so what is missing here is missing there.
+"""
+
+import json
+import platform
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from dra_driver.admin.table import aligned
+from dra_driver.cdi.edits_cache import EditsCache
+from dra_driver.cdi.model import Edits, Spec, SpecDevice
+from dra_driver.cdi.roots import Roots, roots_of
+from dra_driver.cdi.spec import KIND, render
+from dra_driver.claims.state.ownership import Ownership
+from dra_driver.common_settings import (
+    CommandSettings,
+    ConsumableShares,
+    ContainerDevRoot,
+    ContainerDriverRoot,
+    ExcludeGpus,
+    GpuOrderSetting,
+    KubeletPluginsDirectory,
+    KubernetesRelease,
+    MemoryCounters,
+    MigProfiles,
+    MigSetting,
+    NvidiaCdiHookPath,
+    NvidiaDevRoot,
+    NvidiaDriverRoot,
+    ProcRoot,
+    SysRoot,
+    WholeGpusBesideShares,
+)
+from dra_driver.devices.exclusion import Exclusion, without_excluded
+from dra_driver.devices.exclusion_note import read_note
+from dra_driver.devices.kinds import NodeDevice, name_of
+from dra_driver.devices.mig.partitions import partition_name
+from dra_driver.devices.model import (
+    ExcludedGpu,
+    Gpu,
+    GpuUuid,
+    Inventory,
+    MigDevice,
+    MigMode,
+    Partition,
+    Refusal,
+)
+from dra_driver.devices.names import DRIVER_NAME, gpu_name
+from dra_driver.devices.session import DriverSession
+from dra_driver.devices.shares import Share
+from dra_driver.devices.versions import dotted
+from dra_driver.errors import ConfigError, DeviceError, SetupError, StateError, TransientError
+from dra_driver.host.boot import read_boot_id
+from dra_driver.shares.config import read_node_config
+from dra_driver.shares.divide import divide
+from dra_driver.shares.last_good import FILE, kept
+from dra_driver.slices.consumable import ALLOWS_MULTIPLE, REQUEST_POLICY, Consumable
+from dra_driver.slices.offer.mig import COST_BEFORE_1_37, MigSettings, release_of
+from dra_driver.slices.offer.shares import ShareOffer, WholeBesideShares
+from dra_driver.slices.offered import OF_DEFAULTS, Offered
+from dra_driver.slices.order import GpuOrder
+from dra_driver.slices.project import Projection
+from resource_nvidia_com.device_plugin import NodeConfig
+
+T = TypeVar("T")
+
+_GIB = 1024**3
+_MIG_COLUMNS = ("MIG DEVICE", "PROFILE", "PLACEMENT", "UUID", "GPU INSTANCE", "COMPUTE INSTANCE")
+_PART_COLUMNS = ("DEVICE", "CAPACITY", "THERE IS", "IF NOT ASKED FOR", "AT LEAST", "IN STEPS OF")
+_COLUMNS = ("NAME", "PRODUCT", "UUID", "PCI", "NUMA", "MEMORY", "MIG")
+
+
+class Inspect(CommandSettings):
+    """Show this node's GPUs and what the driver would publish of them."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="inspect_",  # for what is not a setting of the driver, and has no alias
+        cli_prog_name="dra-driver inspect",
+        cli_shortcuts={"output": "o"},
+    )
+
+    output: Literal["table", "yaml", "json"] = Field(
+        "table", description="Form of what is printed."
+    )
+    cdi: bool = Field(
+        False,
+        description="Print the CDI spec that a claim of all GPUs would get instead.",
+    )
+    nvidia_driver_root: NvidiaDriverRoot
+    container_driver_root: ContainerDriverRoot
+    nvidia_dev_root: NvidiaDevRoot
+    container_dev_root: ContainerDevRoot
+    nvidia_cdi_hook_path: NvidiaCdiHookPath
+    sys_root: SysRoot
+    proc_root: ProcRoot
+    mig: MigSetting
+    mig_profiles: MigProfiles
+    kubernetes: KubernetesRelease
+    whole_gpus_beside_shares: WholeGpusBesideShares
+    exclude_gpus: ExcludeGpus
+    gpu_order: GpuOrderSetting
+    memory_counters: MemoryCounters
+    consumable_shares: ConsumableShares
+    kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
+        description="Holds the driver's notes of the MIG devices that it made for claims.",
+    )
+
+    def cli_cmd(self) -> None:
+        """Look and print.
+
+        Raises:
+            DriverError: there is no driver, or it does not answer.
+        """
+        roots = roots_of(self)
+        directory = self.kubelet_plugins_directory_path / DRIVER_NAME
+        exclusion = Exclusion(setting=self.exclude_gpus, label=read_note(directory).exclusion.label)
+        inventory, refused = look(roots, directory, exclusion)
+        edits, problems = edits_of(
+            inventory.gpus,
+            EditsCache(
+                roots,
+                hook_path=self.nvidia_cdi_hook_path,
+                kernel_release=platform.release(),
+                clock=time.monotonic,
+                nvml_version=lambda: inventory.driver_version,
+            ),
+        )
+        kubernetes = release_of(self.kubernetes)
+        offer = MigSettings.of(self.mig, self.mig_profiles).offer_of_any_node(kubernetes)
+        beside_shares = WholeBesideShares(self.whole_gpus_beside_shares)
+        share = replace(
+            shares_of(directory, inventory),
+            consumable=Consumable.of(self.consumable_shares),
+            alone=beside_shares.why_alone(lambda: kubernetes),
+        )
+        offered = Offered(
+            mig=offer,
+            refused=refused,
+            share=share,
+            gpu_order=GpuOrder(self.gpu_order),
+            memory_counters=self.memory_counters,
+        )
+        if self.cdi:
+            sys.stdout.write(spec_text(edits, problems, self.output))
+        elif self.output == "table":
+            sys.stdout.write(table(inventory, problems, offered))
+        else:
+            found = report(inventory, problems, offered)
+            sys.stdout.write(_dump(found, self.output))
+
+
+def look(
+    roots: Roots, data_directory: Path, exclusion: Exclusion
+) -> tuple[Inventory, Mapping[GpuUuid, Refusal]]:
+    """Look at the GPUs once, and at the driver's notes of those that refuse MIG mode.
+
+    Args:
+        roots: where the NVIDIA driver is.
+        data_directory: the directory of the driver's own files, which need not be there.
+        exclusion: which GPUs are left out.
+
+    Raises:
+        DeviceError: there is no driver, or it does not answer.
+    """
+    at = data_directory, roots.proc
+    session = DriverSession(
+        driver_root=roots.driver,
+        dev=roots.dev,
+        proc_root=roots.proc,
+        sys_root=roots.sys,
+        made_here=lambda: _noted(lambda notes: notes.made().keys(), frozenset(), at),
+        turned_on=lambda: _noted(lambda notes: set(notes.gpus_turned_on()), set(), at),
+        leave_out=lambda found: without_excluded(found, exclusion),
+    )
+    try:
+        return session.look(), _noted(Ownership.refusals, {}, at)
+    finally:
+        session.close()
+
+
+def _noted(question: Callable[[Ownership], T], nothing: T, at: tuple[Path, Path]) -> T:
+    """Ask the driver's notes, at a directory and a procfs; who may not read them sees none."""
+    directory, proc = at
+    try:
+        return question(Ownership(directory, read_boot_id(proc)))
+    except (SetupError, StateError):
+        return nothing
+
+
+def shares_of(data_directory: Path, inventory: Inventory) -> ShareOffer:
+    """Return what the driver's last good share config makes of a node of which nobody has shares.
+
+    Args:
+        data_directory: the directory of the driver's own files, which need not be there.
+        inventory: the GPUs.
+    """
+    found = kept(data_directory / FILE)
+    try:
+        config = read_node_config(found.data, found.origin) if found else NodeConfig()
+    except ConfigError:
+        config = NodeConfig()  # of another version
+    divided = divide(config, inventory)
+    return ShareOffer(divisions=divided.divisions, refused=divided.refused, serving=divided.serving)
+
+
+def edits_of(gpus: Sequence[Gpu], content: EditsCache) -> tuple[dict[str, Edits], dict[str, str]]:
+    """Return the edits of each GPU and MIG device by device name, and why others have none.
+
+    The edits that all share stand under the empty name.
+    """
+    try:
+        node = content.look()
+    except (DeviceError, TransientError) as error:
+        return {}, {"": str(error)}
+    edits = {"": node.common}
+    problems: dict[str, str] = {}
+    for one in (one for gpu in gpus for one in _devices(gpu)):
+        name = name_of(one.gpu, one.device)
+        try:
+            edits[name] = node.device(one)
+        except (DeviceError, TransientError) as error:
+            problems[name] = str(error)
+    return edits, problems
+
+
+def _devices(gpu: Gpu) -> Iterable[NodeDevice]:
+    """Yield the GPU, unless MIG mode keeps containers off the whole of it, and its MIG devices."""
+    if gpu.mig_mode is not MigMode.ENABLED:
+        yield NodeDevice(gpu=gpu, device=gpu)
+    for device in _mig_devices(gpu):
+        yield NodeDevice(gpu=gpu, device=device)
+
+
+def spec_text(edits: Mapping[str, Edits], problems: Mapping[str, str], output: str) -> str:
+    """Return the spec of a claim of all GPUs, as JSON, or as YAML with problems as comments.
+
+    Raises:
+        SetupError: no GPU can be given to a container.
+        StateError: the spec breaks a rule of CDI.
+    """
+    devices = tuple(SpecDevice(name=name, edits=part) for name, part in edits.items() if name)
+    if "" not in edits or not devices:
+        raise SetupError("; ".join(problems.values()) or "this node has no GPU")
+    document = render(Spec(kind=KIND, devices=devices, edits=edits[""]))
+    if output == "json":
+        return _dump(document, output)
+    comments = [f"# {name} is left out: {problem}\n" for name, problem in problems.items()]
+    return "".join(comments) + _dump(document, "yaml")
+
+
+def report(
+    inventory: Inventory,
+    problems: Mapping[str, str],
+    offered: Offered = OF_DEFAULTS,
+) -> dict[str, object]:
+    """Return what was found, and as `devices` what would be published, for programs."""
+    published = offered.projection(inventory)
+    return {
+        "driver": {
+            "version": inventory.driver_version,
+            "cudaVersion": _cuda(inventory),
+        },
+        "mig": {"source": offered.mig.source.value, "why": offered.mig.why},
+        "consumableShares": str(offered.share.consumable),
+        "gpus": [_facts(gpu, problems) for gpu in inventory.gpus],
+        "sick": [{"index": gpu.index, "reason": gpu.reason} for gpu in inventory.sick],
+        "excluded": [_excluded_facts(gpu) for gpu in inventory.excluded],
+        "excludedWithoutEffect": list(inventory.unmatched),
+        "withheld": [{"index": gpu.index, "reason": gpu.reason} for gpu in published.withheld],
+        "notes": [{"index": note.index, "text": note.text} for note in published.notes],
+        "counterSets": list(published.counter_sets),
+        "devices": list(published.devices),
+    }
+
+
+def table(
+    inventory: Inventory,
+    problems: Mapping[str, str],
+    offered: Offered = OF_DEFAULTS,
+) -> str:
+    """Return what was found and what would be published, for people."""
+    published = offered.projection(inventory)
+    lines = [f"driver {inventory.driver_version}, CUDA {_cuda(inventory) or 'unknown'}", ""]
+    if inventory.gpus:
+        lines += aligned([_COLUMNS, *map(_row, inventory.gpus)])
+    else:
+        lines += ["no usable GPU"]
+    rows = [row for gpu in inventory.gpus for row in _mig_rows(gpu)]
+    if rows:
+        lines += ["", *aligned([_MIG_COLUMNS, *rows])]
+    if any(gpu.mig is not None for gpu in inventory.gpus):
+        lines += ["", f"MIG devices for claims: {offered.mig.source} ({offered.mig.why})"]
+        if offered.mig.way_out is not None:
+            lines += [f"--mig on-demand makes them, at a cost: {COST_BEFORE_1_37}"]
+    faults = [
+        *(f"left out: {gpu}: {gpu.why}" for gpu in inventory.excluded),
+        *inventory.unmatched,
+        *(f"not published: GPU {gpu.index}: {gpu.reason}" for gpu in published.withheld),
+        *(
+            f"left out: {each.attribute} of {each.device}: {each.reason}"
+            for each in published.omitted
+        ),
+        *(f"GPU {note.index}: {note.text}" for note in published.notes),
+        *(
+            f"cannot be prepared: {name or 'any GPU'}: {problem}"
+            for name, problem in problems.items()
+        ),
+    ]
+    if faults:
+        lines += ["", *faults]
+    lines += ["", *_published(published)]
+    if rows := [row for device in published.devices for row in _part_rows(device)]:
+        lines += [
+            "",
+            f"for several claims at a time, with --consumable-shares {offered.share.consumable}:",
+            *aligned([_PART_COLUMNS, *rows]),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(gpu: Gpu) -> tuple[str, ...]:
+    return (
+        str(gpu_name(gpu.minor)),
+        gpu.product_name,
+        gpu.uuid,
+        gpu.pci_address,
+        "-" if gpu.numa_node is None else str(gpu.numa_node),
+        "-" if gpu.memory_bytes is None else f"{gpu.memory_bytes / _GIB:.1f} GiB",
+        gpu.mig_mode,
+    )
+
+
+def _mig_devices(gpu: Gpu) -> tuple[MigDevice, ...]:
+    return () if gpu.mig is None else gpu.mig.devices
+
+
+def _mig_rows(gpu: Gpu) -> Iterable[tuple[str, ...]]:
+    for device in _mig_devices(gpu):
+        place = device.placement
+        yield (
+            partition_name(gpu, device),
+            device.profile.name,
+            f"{place.start}-{place.start + place.size - 1}",
+            device.uuid,
+            str(device.gpu_instance),
+            str(device.compute_instance),
+        )
+
+
+def _mig_facts(gpu: Gpu) -> list[dict[str, object]]:
+    return [
+        {
+            "name": partition_name(gpu, device),
+            "uuid": device.uuid,
+            "profile": device.profile.name,
+            "profileID": device.profile.id,
+            "start": device.placement.start,
+            "size": device.placement.size,
+            "gpuInstance": device.gpu_instance,
+            "computeInstance": device.compute_instance,
+        }
+        for device in _mig_devices(gpu)
+    ]
+
+
+def _facts(gpu: Gpu, problems: Mapping[str, str]) -> dict[str, object]:
+    name = str(gpu_name(gpu.minor))
+    return {
+        "name": name,
+        "index": gpu.index,
+        "minor": gpu.minor,
+        "uuid": gpu.uuid,
+        "pciAddress": gpu.pci_address,
+        "pcieRoot": gpu.pcie_root,
+        "numaNode": gpu.numa_node,
+        "productName": gpu.product_name,
+        "brand": gpu.brand,
+        "architecture": gpu.architecture,
+        "cudaComputeCapability": dotted(gpu.cuda_compute_capability),
+        "memoryBytes": gpu.memory_bytes,
+        "migMode": str(gpu.mig_mode),
+        "migDevices": _mig_facts(gpu),
+        "addressingMode": gpu.addressing_mode,
+        "problem": problems.get(name, problems.get("")),
+    }
+
+
+def _excluded_facts(gpu: ExcludedGpu) -> dict[str, object]:
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "pciAddress": gpu.pci_address,
+        "productName": gpu.product_name,
+        "why": gpu.why,
+    }
+
+
+def _published(published: Projection) -> Iterable[str]:
+    """Yield what all devices have in common on one line, then what each has beside it."""
+    each = list(zip(published.devices, published.sources, strict=True))
+    devices = [wire for wire, source in each if not isinstance(source.device, Partition | Share)]
+    partitions = [source for _, source in each if isinstance(source.device, Partition)]
+    values = [_values(device) for device in devices]
+    count = len(published.devices)
+    yield f"would publish {count} {'device' if count == 1 else 'devices'}"
+    yield from _summary(partitions)
+    yield from _shares(published.sources)
+    if len(devices) > 1:
+        shared = [one for one in values[0] if all(one in other for other in values)]
+        yield f"  all: {', '.join(shared)}"
+        values = [[one for one in own if one not in shared] for own in values]
+    for device, own in zip(devices, values, strict=True):
+        yield f"  {device['name']}: {', '.join(own)}"
+
+
+def _summary(partitions: Iterable[NodeDevice]) -> Iterable[str]:
+    """Yield for each GPU how many placements of each profile can be made on it, at most."""
+    profiles: dict[str, Counter[str]] = {}
+    for one in partitions:
+        if isinstance(one.device, Partition):
+            counts = profiles.setdefault(gpu_name(one.gpu.minor), Counter())
+            counts[one.device.profile.name] += 1
+    for parent, counts in profiles.items():
+        found = ", ".join(f"{profile} in {count}" for profile, count in counts.items())
+        yield f"  on demand on {parent}, places: {found}"
+
+
+def _shares(sources: Iterable[NodeDevice]) -> Iterable[str]:
+    """Yield for each divided device into how many shares it is divided."""
+    first = (one for one in sources if isinstance(one.device, Share) and one.device.index == 0)
+    for one in first:
+        if isinstance(one.device, Share):
+            division, name = one.device.division, name_of(one.gpu, one.device.of)
+            yield (
+                f"  shares of {name}: {division.count} of {division.served_as} by "
+                f"{division.strategy}"
+            )
+
+
+def _part_rows(device: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
+    """Yield what claims consume of a device that several can have, capacity by capacity."""
+    if not device.get(ALLOWS_MULTIPLE):
+        return
+    for name, capacity in device["capacity"].items():
+        policy = capacity[REQUEST_POLICY]
+        if within := policy.get("validRange"):
+            yield (
+                device["name"],
+                name,
+                capacity["value"],
+                policy["default"],
+                within["min"],
+                within.get("step", "-"),
+            )
+
+
+def _values(device: Mapping[str, Any]) -> list[str]:
+    """Return a device's attributes and capacities as `name=value`."""
+    attributes = device.get("attributes", {}).items()
+    # An attribute is an object with one member, which names its type.
+    found = [f"{name}={next(iter(value.values()))}" for name, value in attributes]
+    return found + [
+        f"{name}={capacity['value']}" for name, capacity in device.get("capacity", {}).items()
+    ]
+
+
+def _cuda(inventory: Inventory) -> str | None:
+    return None if inventory.cuda_version is None else dotted(inventory.cuda_version)
+
+
+def _dump(document: object, output: str) -> str:
+    if output == "json":
+        return json.dumps(document, indent=2) + "\n"
+    return yaml.safe_dump(document, sort_keys=False, width=100, allow_unicode=True)

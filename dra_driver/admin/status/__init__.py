@@ -1,0 +1,1 @@
+"""`dra-driver status`: who has the GPUs of this node, and how."""

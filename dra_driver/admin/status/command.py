@@ -1,0 +1,452 @@
+"""`dra-driver status`: who has which GPU of this node, how it is shared, and what is not in order.
+
+In: the files of the driver and of the MPS supervisor below the kubelet's plugins directory; they
+need not run. Out: on stdout a table for people or JSON for programs. Nothing is changed, and no
+GPU, API server or driver is asked. With `--cluster` none of these files is read: the API server is
+asked for what all nodes offer (cluster/). With `--usage` NVML is asked too, and for names of pods
+the API server, where it can be (usage.py).
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_settings import SettingsConfigDict
+
+from dra_driver.admin.status import health_part, shares_part
+from dra_driver.admin.table import aligned
+from dra_driver.cdi.roots import roots_of
+from dra_driver.claims.model.devices import DeviceRecord, recorded_kind
+from dra_driver.claims.model.record import ClaimRecord, RecordState
+from dra_driver.claims.report.descriptions import description_of, strategy_of
+from dra_driver.claims.state.records import StoredRecords, stored_records
+from dra_driver.common_settings import (
+    CommandSettings,
+    ContainerDevRoot,
+    ContainerDriverRoot,
+    KubeletPluginsDirectory,
+    NvidiaDevRoot,
+    NvidiaDriverRoot,
+    ProcRoot,
+    Seconds,
+    SysRoot,
+)
+from dra_driver.devices.exclusion_note import ExclusionNote, read_note
+from dra_driver.devices.names import DRIVER_NAME, in_order, undivided_name
+from dra_driver.errors import SetupError, StateError
+from dra_driver.host.boot import read_boot_id
+from dra_driver.mps.domain import DomainId, Status, is_shared
+from dra_driver.mps.requests import DomainRequests
+from dra_driver.shares.notes import ShareNotes, read_notes
+from dra_driver.sharing.base import Description
+
+if TYPE_CHECKING:
+    from dra_driver.kube.client import KubeClient
+
+_COLUMNS = ("CLAIM", "PODS", "DEVICE", "STRATEGY", "SETTINGS", "STATE")
+
+
+class ShowStatus(CommandSettings):
+    """Show this node's claims and how their GPUs are shared, or what the whole cluster offers."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="status_",  # for what is not a setting of the driver, and has no alias
+        cli_prog_name="dra-driver status",
+        cli_shortcuts={"output": "o"},
+    )
+
+    cluster: bool = Field(
+        False,
+        description="Show of each node and resource name what is offered, used and free instead; "
+        "runs on any machine that reaches the API server.",
+    )
+    output: Literal["table", "wide", "json"] = Field(
+        "table",
+        description="Form of what is printed; wide, with --cluster, adds claims and pods.",
+    )
+    context: str = Field("", description="With --cluster: context of the kubeconfig.")
+    node: str = Field(
+        "",
+        pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?$",
+        description="With --cluster: this node only.",
+    )
+    usage: bool = Field(
+        False,
+        description="Show who uses the GPUs of this node: memory, how busy, processes by container;"
+        " on a terminal again and again. NVML is asked, from the host's PID namespace.",
+    )
+    gpu: str = Field(
+        "",
+        max_length=64,
+        description="The same of one GPU: its index, UUID or name, or the UUID of a MIG device.",
+    )
+    pid: int | None = Field(
+        None, ge=1, description="The same of the GPUs that a process of the host is on."
+    )
+    kubeconfig: Path | None = Field(
+        None,
+        description="Kubeconfig file. With --cluster: without one, those of KUBECONFIG, "
+        "~/.kube/config, or the pod's service account. With --usage: asked for the names of later "
+        "pods of a claim; without one, the pod's service account is used, where there is one.",
+    )
+    interval: Seconds = Field(2.0, description="With --usage: seconds between two looks.")
+    once: bool = Field(False, description="With --usage: look once, on a terminal too.")
+    kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
+        description="Where the driver keeps its records, below gpu.nvidia.com.",
+    )
+    nvidia_driver_root: NvidiaDriverRoot
+    container_driver_root: ContainerDriverRoot
+    nvidia_dev_root: NvidiaDevRoot
+    container_dev_root: ContainerDevRoot
+    sys_root: SysRoot
+    proc_root: ProcRoot
+
+    @field_validator("kubeconfig")
+    @classmethod
+    def _is_of_an_api_server(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        asks = any(info.data.get(name) for name in ("cluster", "usage", "gpu", "pid"))
+        if value is not None and not asks:
+            raise ValueError(
+                "has a meaning only with --cluster or --usage: add one, or leave it out"
+            )
+        return value
+
+    @field_validator("context", "node", "output")
+    @classmethod
+    def _is_of_the_cluster(cls, value: object, info: ValidationInfo) -> object:
+        if not info.data.get("cluster") and value not in (None, "", "table", "json"):
+            what = f"{value} " if info.field_name == "output" else ""
+            raise ValueError(f"{what}has a meaning only with --cluster: add that, or leave it out")
+        return value
+
+    @field_validator("kubelet_plugins_directory_path", "proc_root")
+    @classmethod
+    def _is_of_this_node(cls, value: Path, info: ValidationInfo) -> Path:
+        name = str(info.field_name)
+        # By variable they are there in every pod of the driver, and say nothing.
+        usual = {str(cls.model_fields[name].default), os.environ.get(name.upper())}
+        if info.data.get("cluster") and str(value) not in usual:
+            raise ValueError("has no meaning with --cluster, which reads no files of this node")
+        return value
+
+    @field_validator("usage", "gpu", "pid", "once")
+    @classmethod
+    def _is_seen_on_the_node(cls, value: object, info: ValidationInfo) -> object:
+        if info.data.get("cluster") and value not in (None, "", False):
+            raise ValueError("has no meaning with --cluster, which asks no GPU")
+        return value
+
+    def cli_cmd(self) -> None:
+        """Look and print.
+
+        Raises:
+            SetupError: no driver has ever run here, or procfs is not where it should be; with
+                --cluster no cluster is known, or no driver has published anything there; with
+                --gpu and --pid there is no such GPU, or the process is on none.
+            StateError: the files cannot be read.
+            DeviceError: with --usage, there is no NVIDIA driver, or it does not answer.
+            UnavailableError: with --cluster, the API server cannot be reached.
+            ApiError: with --cluster, the API server refuses.
+        """
+        if self.usage or self.gpu or self.pid is not None:
+            self._show_usage()
+            return
+        sys.stdout.write(self._of_the_cluster() if self.cluster else self._of_this_node())
+
+    def _show_usage(self) -> None:
+        # Not above: who looks at claims needs no NVML.
+        from dra_driver.admin.status import usage  # noqa: PLC0415
+
+        with self._own_api() as api:
+            usage.show(
+                usage.Question(
+                    gpu=self.gpu,
+                    pid=self.pid,
+                    as_json=self.output == "json",
+                    interval=None if self.once else self.interval,
+                ),
+                roots_of(self),
+                self.kubelet_plugins_directory_path / DRIVER_NAME,
+                sys.stdout,
+                api,
+            )
+
+    @contextmanager
+    def _own_api(self) -> Iterator["KubeClient | None"]:
+        """Yield a client with the kubeconfig that is named, else that of the driver's own pod."""
+        # Not above: who looks at claims needs no client of the API server.
+        from dra_driver.kube.connect import connect_pod  # noqa: PLC0415
+
+        try:
+            client = connect_pod(self.kubeconfig, os.environ)
+        except SetupError:
+            if self.kubeconfig is not None:
+                raise
+            yield None
+            return
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def _of_this_node(self) -> str:
+        node = look(self.kubelet_plugins_directory_path / DRIVER_NAME, read_boot_id(self.proc_root))
+        return report(node) if self.output == "json" else table(node)
+
+    def _of_the_cluster(self) -> str:
+        # Not above: a node's own status needs no client of the API server.
+        from dra_driver.admin.cluster import command  # noqa: PLC0415
+
+        return command.shown(
+            command.Question(
+                kubeconfig=self.kubeconfig,
+                context=self.context,
+                node=self.node,
+                output=self.output,
+            ),
+            environment=os.environ,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """What the files of a node say.
+
+    Attributes:
+        boot_id: of the present boot.
+        stored: the records, and damaged ones.
+        domains: MPS domains by id; None for one that no supervisor has taken up.
+        domain_claims: UIDs of the claims that a domain is for, by its id.
+        supervisor_runs: whether an MPS supervisor runs.
+        shares: what the driver noted of its shares.
+        health: what is wrong with its GPUs.
+        exclusion: which of its GPUs are left out.
+    """
+
+    boot_id: str
+    stored: StoredRecords
+    domains: Mapping[str, Status | None]
+    domain_claims: Mapping[str, frozenset[str]]
+    supervisor_runs: bool
+    shares: ShareNotes = field(default_factory=ShareNotes)
+    health: health_part.HealthNotes = field(default_factory=health_part.HealthNotes)
+    exclusion: ExclusionNote = field(default_factory=ExclusionNote)
+
+    @property
+    def claims(self) -> list[ClaimRecord]:
+        """The records of claims that have devices, by name."""
+        found = [one for one in self.stored.records if one.state is not RecordState.RELEASED]
+        return sorted(found, key=lambda one: (one.ref.namespace, one.ref.name, one.ref.uid))
+
+    @property
+    def strays(self) -> list[str]:
+        """MPS domains that belong to no record, and shared ones that no claim has joined."""
+        known = {str(one.ref.uid) for one in self.stored.records}
+        used = {
+            domain
+            for domain, claims in self.domain_claims.items()
+            if claims & known or (claims and is_shared(domain))
+        }
+        return sorted(self.domains.keys() - used)
+
+
+def look(directory: Path, boot_id: str) -> NodeStatus:
+    """Read the files below the driver's directory.
+
+    Raises:
+        SetupError: there are none.
+        StateError: they cannot be read.
+    """
+    if not directory.is_dir():
+        raise SetupError(
+            f"{directory} is not there: the driver has not run on this node, or its directory is "
+            "another one (--kubelet-plugins-directory-path)"
+        )
+    requests = DomainRequests(directory / "mps", lambda: 0.0)
+    domains = requests.list()
+    return NodeStatus(
+        boot_id=boot_id,
+        stored=stored_records(directory),
+        domains={str(domain): _read(partial(requests.status, domain)) for domain in domains},
+        domain_claims={
+            str(domain): _read(partial(requests.claims_of, domain)) or frozenset()
+            for domain in domains
+        },
+        supervisor_runs=requests.supervisor_runs(),
+        shares=read_notes(directory),
+        health=health_part.read_notes(directory, boot_id),
+        exclusion=read_note(directory),
+    )
+
+
+T = TypeVar("T")
+
+
+def _read(one: Callable[[], T]) -> T | None:
+    """Return what a file says; None if the disk does not give it out, which hides no other."""
+    try:
+        return one()
+    except StateError:
+        return None
+
+
+def _described(record: ClaimRecord, device: DeviceRecord) -> Description:
+    try:
+        return description_of(record, device)
+    except StateError as error:
+        return Description(settings={"problem": str(error)}, words=f"not known: {error}")
+
+
+def table(node: NodeStatus) -> str:
+    """Return it for people."""
+    rows = [row for record in node.claims for row in _rows(node, record)]
+    lines = aligned([_COLUMNS, *rows]) if rows else ["no claim is prepared on this node"]
+    lines += health_part.lines(node.health)
+    lines += shares_part.lines(node.shares, node.claims)
+    sections = {
+        "GPUs that are left out": list(node.exclusion.excluded),
+        "exclusions without effect": list(node.exclusion.unmatched),
+        "not taken back yet": _cleanups(node),
+        "MPS domains without a claim": [f"{each} ({_health(node, each)})" for each in node.strays],
+        "damaged records": [f"{name}: {why}" for name, why in node.stored.damaged.items()],
+    }
+    for title, entries in sections.items():
+        if entries:
+            lines += ["", f"{title}:", *(f"  {entry}" for entry in entries)]
+    if node.domains and not node.supervisor_runs:
+        lines += [
+            "",
+            "the MPS supervisor is not running: daemons go on, but nobody looks after them",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def report(node: NodeStatus) -> str:
+    """Return it as JSON, for programs."""
+    document = {
+        "claims": [_claim_json(node, record) for record in node.claims],
+        "pendingCleanups": [
+            {
+                "claim": str(record.ref),
+                "uid": record.ref.uid,
+                "strategy": cleanup.name,
+                "gpus": cleanup.gpus,
+                "reason": cleanup.reason,
+            }
+            for record in node.stored.records
+            for cleanup in record.pending
+        ],
+        "mps": {
+            "supervisorRuns": node.supervisor_runs,
+            "domainsWithoutClaim": node.strays,
+        },
+        "health": health_part.as_json(node.health),
+        "shares": shares_part.as_json(node.shares, node.claims),
+        "excludedGPUs": node.exclusion.excluded,
+        "excludedWithoutEffect": node.exclusion.unmatched,
+        "damagedRecords": dict(node.stored.damaged),
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _rows(node: NodeStatus, record: ClaimRecord) -> list[tuple[str, ...]]:
+    """Return the claim's lines: one for all that it has of a device in one way.
+
+    Of its shares of a device the settings say how many there are, and what they come to together.
+    """
+    found = {
+        (
+            str(record.ref),
+            ", ".join(_users(record)) or "-",
+            undivided_name(device.name),
+            strategy_of(record, device),
+            _described(record, device).words or "-",
+            _state(node, record, device),
+        )
+        for device in record.devices
+    }
+    return sorted(found, key=lambda row: (in_order(row[2]), row))
+
+
+def _users(record: ClaimRecord) -> Iterator[str]:
+    """Yield for whom a claim was reserved when it was prepared."""
+    yield from (pod.name for pod in record.pods)
+    yield from (f"podgroups/{group.name}" for group in record.groups)
+
+
+def _claim_json(node: NodeStatus, record: ClaimRecord) -> dict[str, object]:
+    domains = (_described(record, device).domain for device in record.devices)
+    domain = next((one for one in domains if one in node.domains), None)
+    return {
+        "namespace": record.ref.namespace,
+        "name": record.ref.name,
+        "uid": record.ref.uid,
+        "state": str(record.state),
+        "ofThisBoot": record.boot_id == node.boot_id,
+        "pods": [{"name": pod.name, "uid": pod.uid} for pod in record.pods],
+        "podGroups": [{"name": group.name, "uid": group.uid} for group in record.groups],
+        "devices": [
+            {
+                "name": device.name,
+                "type": str(recorded_kind(device.device)),
+                "uuid": device.device.device_uuid,
+                "gpu": device.device.gpu,
+                "requests": device.request_names,
+                "strategy": strategy_of(record, device),
+                "settings": _described(record, device).settings,
+            }
+            for device in record.devices
+        ],
+        "mpsDomain": None if domain is None else _domain_json(node.domains[domain]),
+    }
+
+
+def _domain_json(status: Status | None) -> dict[str, object]:
+    if status is None:
+        return {"state": "unknown"}
+    return {
+        "state": str(status.state),
+        "reason": status.reason,
+        "daemonPID": status.daemon.pid if status.daemon else None,
+        "restarts": status.restarts,
+        "activeThreadPercentage": status.active_thread_percentage,
+        "pinnedMemoryMiB": dict(status.pinned_memory_mib),
+    }
+
+
+def _state(node: NodeStatus, record: ClaimRecord, device: DeviceRecord) -> str:
+    if record.boot_id != node.boot_id:
+        return "prepared before the last reboot"
+    if record.state is RecordState.PREPARING:
+        return "being prepared"
+    domain = _described(record, device).domain
+    return "prepared" if domain is None else _health(node, domain)
+
+
+def _health(node: NodeStatus, domain: DomainId | str) -> str:
+    status = node.domains.get(domain)
+    if status is None:
+        return "not taken up by the MPS supervisor"
+    facts = [str(status.state)]
+    if status.daemon is not None:
+        facts.append(f"PID {status.daemon.pid}")
+    if status.restarts:
+        facts.append(f"daemon died {status.restarts} times")
+    if status.reason:
+        facts.append(status.reason)
+    return ", ".join(facts)
+
+
+def _cleanups(node: NodeStatus) -> list[str]:
+    return [
+        f"{record.ref}: {cleanup.name} on {', '.join(cleanup.gpus)}: {cleanup.reason}"
+        for record in node.stored.records
+        for cleanup in record.pending
+    ]

@@ -1,0 +1,218 @@
+"""What `dra-driver status` shows of shares: how devices are divided, what is used, what limits it.
+
+In: the driver's notes (shares/notes.py) and the records of claims. Out: lines for people, and JSON
+for programs. Pure.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from dra_driver.admin.table import aligned
+from dra_driver.claims.model.devices import RecordedShare
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.devices.names import MigName, ShareName, gpu_name, in_order, parse_device_name
+from dra_driver.devices.shares import ConsumableSlot
+from dra_driver.shares.notes import NotedDevice, ShareNotes
+
+_COLUMNS = (
+    "DEVICE",
+    "RESOURCE",
+    "SHARES",
+    "USED",
+    "FREE",
+    "SHARED BY",
+    "MEMORY LIMITED BY",
+    "NOTE",
+)
+_PART_COLUMNS = (
+    "DEVICE",
+    "PARTS",
+    "MEMORY USED",
+    "MEMORY FREE",
+    "SMS USED",
+    "SHARED BY",
+    "NOTE",
+)
+_BLOCKED = "a claim has it as a whole, or a part of it"
+_WAITS = "a new config waits until nobody has a share"
+
+
+def lines(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[str]:
+    """Return it for people; nothing on a node without shares."""
+    used, blocked = _used(records), _blocked(notes, records)
+    rows = [
+        (
+            one.name,
+            one.served_as,
+            str(one.count),
+            str(used[one.name]),
+            "0" if one.name in blocked else str(max(0, one.count - used[one.name])),
+            one.strategy,
+            one.limited_by or "nothing",
+            _WAITS if one.waits else _BLOCKED if one.name in blocked else "-",
+        )
+        for one in _in_order(notes)
+    ]
+    found = ["", *aligned([_COLUMNS, *rows])] if rows else []
+    found += [f"  {text}" for text in _reasons(notes)]
+    parts = list(map(_part_row, _parts(notes, records)))
+    found += ["", *aligned([_PART_COLUMNS, *parts])] if parts else []
+    if rows or notes.problem:
+        found += ["", f"share config: {notes.origin or 'none was read yet'}"]
+    if notes.problem:
+        found.append(f"  the newest cannot be taken: {notes.problem}")
+    return found + [f"  {remark}" for remark in notes.remarks]
+
+
+def as_json(notes: ShareNotes, records: Sequence[ClaimRecord]) -> dict[str, object]:
+    """Return it as JSON."""
+    used, blocked = _used(records), _blocked(notes, records)
+    return {
+        "config": notes.origin,
+        "problem": notes.problem,
+        "remarks": notes.remarks,
+        "devices": [
+            {
+                "name": one.name,
+                "resource": one.served_as,
+                "shares": one.count,
+                "used": used[one.name],
+                "heldOtherwise": one.name in blocked,
+                "strategy": one.strategy,
+                "memoryLimitedBy": one.limited_by,
+                "whyNotBetter": one.why,
+                "changeWaits": one.waits,
+            }
+            for one in _in_order(notes)
+        ],
+        "consumable": [
+            {
+                "name": one.name,
+                "parts": one.count,
+                "memoryMiB": one.memory_mib,
+                "memoryUsedMiB": one.used_mib,
+                "memoryFreeMiB": one.free_mib,
+                "heldOtherwise": one.is_blocked,
+                "coresUsed": one.cores,
+                "sharesAtMost": one.most or None,
+                "strategy": one.strategy,
+            }
+            for one in _parts(notes, records)
+        ],
+    }
+
+
+@dataclass(slots=True)
+class _Parts:
+    """A device of which several claims can have parts; memory in MiB, cores in percent."""
+
+    name: str
+    memory_mib: int | None = None
+    most: int = 0
+    count: int = 0
+    used_mib: int = 0
+    cores: int = 0
+    strategy: str | None = None
+    is_blocked: bool = False
+
+    @property
+    def free_mib(self) -> int | None:
+        """Memory that nobody has, in MiB; None for a device that is not published by now."""
+        if self.memory_mib is None:
+            return None
+        return 0 if self.is_blocked else max(0, self.memory_mib - self.used_mib)
+
+
+def _parts(notes: ShareNotes, records: Sequence[ClaimRecord]) -> list[_Parts]:
+    """Return the devices that are published to be consumed in parts, and those that are."""
+    found = {
+        one.name: _Parts(name=one.name, memory_mib=one.memory_mib, most=one.shares)
+        for one in notes.consumables
+    }
+    for entry in (entry for record in records for entry in record.devices):
+        device = entry.device
+        if (
+            isinstance(device, RecordedShare)
+            and isinstance(device.slot, ConsumableSlot)
+            and not entry.admin_access
+        ):
+            one = found.setdefault(entry.name, _Parts(name=entry.name))
+            one.count += 1
+            one.used_mib += device.slot.memory_mib
+            one.cores += device.slot.cores
+            one.strategy = str(device.slot.strategy)
+    for name in _held_whole(found.keys(), records):
+        found[name].is_blocked = True
+    return sorted(found.values(), key=lambda one: in_order(one.name))
+
+
+def _part_row(one: _Parts) -> tuple[str, ...]:
+    free = "-" if one.free_mib is None else f"{one.free_mib} MiB"
+    return (
+        one.name,
+        f"{one.count} of {one.most}" if one.most else str(one.count),
+        f"{one.used_mib} MiB",
+        free,
+        f"{one.cores} %",
+        one.strategy or "-",
+        _BLOCKED if one.is_blocked else "-",
+    )
+
+
+def _in_order(notes: ShareNotes) -> list[NotedDevice]:
+    return sorted(notes.devices, key=lambda one: in_order(one.name))
+
+
+def _reasons(notes: ShareNotes) -> list[str]:
+    """Return why nothing better limits memory, each reason once."""
+    devices: dict[tuple[str, str], list[str]] = {}
+    for one in _in_order(notes):
+        if one.why:
+            devices.setdefault((one.limited_by or "nothing", one.why), []).append(one.name)
+    return [
+        f"memory of {', '.join(names)} is limited by {by}: {why}"
+        for (by, why), names in devices.items()
+    ]
+
+
+def _used(records: Iterable[ClaimRecord]) -> Counter[str]:
+    """Return how many shares of each device claims have, by the device's name."""
+    names = (
+        (parse_device_name(entry.name), entry.name)
+        for record in records
+        for entry in record.devices
+        if not entry.admin_access
+    )
+    return Counter(
+        name.removesuffix(parsed.suffix) for parsed, name in names if isinstance(parsed, ShareName)
+    )
+
+
+def _blocked(notes: ShareNotes, records: Iterable[ClaimRecord]) -> set[str]:
+    """Return the names of the divided devices of which a claim has something that is no share."""
+    held = (
+        entry.name
+        for record in records
+        for entry in record.devices
+        if not isinstance(parse_device_name(entry.name), ShareName) and not entry.admin_access
+    )
+    return _concerned({one.name for one in notes.devices}, set(held))
+
+
+def _held_whole(names: Collection[str], records: Iterable[ClaimRecord]) -> set[str]:
+    """Return those of these devices that a claim has for itself, or a partition of them."""
+    held = (
+        entry.name
+        for record in records
+        for entry in record.devices
+        if not isinstance(entry.device, RecordedShare) and not entry.admin_access
+    )
+    return _concerned(names, set(held))
+
+
+def _concerned(names: Collection[str], held: Collection[str]) -> set[str]:
+    """Return those of some devices that are held, or GPUs of which a MIG device is."""
+    parsed = (parse_device_name(name) for name in held)
+    parents = {gpu_name(one.minor) for one in parsed if isinstance(one, MigName)}
+    return {name for name in names if name in held or name in parents}

@@ -1,0 +1,142 @@
+"""`dra-driver status --usage`: who uses the GPUs of this node, shown once or again and again.
+
+In: which GPUs are of interest, and where things are. Out: on a terminal one page that is renewed,
+as `top` has it; elsewhere one look, as text or JSON. NVML is opened for it, and processes of
+containers are seen from the host's PID namespace alone: without it the output says so.
+"""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from dra_driver.admin.status.usage_view import EVERYTHING, Selected, document, lines
+from dra_driver.cdi.roots import Roots
+from dra_driver.claims.state.validity import ClaimReader
+from dra_driver.devices.nvml.library import NvmlLibrary, find_library
+from dra_driver.devices.versions import running_driver
+from dra_driver.errors import SetupError
+from dra_driver.node.usage import NOT_SEEN, node_look
+from dra_driver.usage.node import NodeUse
+from dra_driver.usage.reserved import ReservedPods
+
+_NEW_PAGE = "\x1b[H\x1b[2J"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked. `interval` is in seconds; None for one look."""
+
+    gpu: str = ""
+    pid: int | None = None
+    as_json: bool = False
+    interval: float | None = None
+
+
+def show(
+    question: Question,
+    roots: Roots,
+    directory: Path,
+    out: TextIO,
+    api: ClaimReader | None = None,
+) -> None:
+    """Look and print, on a terminal until somebody presses Ctrl-C.
+
+    Args:
+        question: what is asked.
+        roots: where the GPU driver is.
+        directory: of the driver's own files.
+        out: where to print.
+        api: asked for the later pods of claims; they have no names without it.
+
+    Raises:
+        SetupError: there is no such GPU, or the process is on none.
+        DeviceError: there is no NVIDIA driver, or it does not answer.
+        StateError: the records of claims cannot be read.
+    """
+    library = NvmlLibrary(find_library(roots.driver, running_driver(roots.proc)))
+    library.open()
+    try:
+        reserved = None if api is None else ReservedPods(api, on_problem=_tell)
+        look = node_look(library, roots, directory, reserved=reserved).look
+        if question.as_json or question.interval is None or not out.isatty():
+            width = shutil.get_terminal_size().columns if out.isatty() else None
+            out.write(text_of(question, look(), width))
+            return
+        _renew(question, look, out)
+    finally:
+        library.close()
+
+
+def _tell(reason: str) -> None:
+    sys.stderr.write(f"names of later pods of a claim are not asked for: {reason}\n")
+
+
+def text_of(question: Question, use: NodeUse, width: int | None) -> str:
+    """Return one look as it is printed; `width` is the terminal's, None without one.
+
+    Raises:
+        SetupError: there is no such GPU, or the process is on none.
+    """
+    of = selected(question, use)
+    if question.as_json:
+        return json.dumps(document(use, of), indent=2) + "\n"
+    found = lines(use, width=width, of=of)
+    if not use.sees_processes:
+        found += ["", NOT_SEEN]
+    return "\n".join(found) + "\n"
+
+
+def selected(question: Question, use: NodeUse) -> Selected:
+    """Return which GPUs are asked for.
+
+    Raises:
+        SetupError: there is no such GPU, or the process is on none.
+    """
+    indices = {gpu.load.index for gpu in use.gpus} | set(use.silent)
+    if question.gpu:
+        names = {
+            name.lower(): gpu.load.index
+            for gpu in use.gpus
+            for name in (gpu.load.uuid, gpu.name, *(mig.uuid for mig in gpu.load.migs))
+        } | {str(index): index for index in indices}
+        if (index := names.get(question.gpu.lower())) is None:
+            known = ", ".join(f"{gpu.load.index} {gpu.load.uuid}" for gpu in use.gpus)
+            raise SetupError(
+                f"no GPU of this node is {question.gpu!r}; name one by index, UUID or device name"
+                f" (there are {known or 'none'})"
+            )
+        indices &= {index}
+    if question.pid is not None:
+        on = {
+            gpu.load.index
+            for gpu in use.gpus
+            if any(one.pid == question.pid for one in gpu.load.processes)
+        }
+        if not on:
+            raise SetupError(
+                f"process {question.pid} is on no GPU of this node"
+                + (
+                    "; give the PID that it has on the host"
+                    if use.sees_processes
+                    else f": {NOT_SEEN}"
+                )
+            )
+        indices &= on
+    return Selected(indices=frozenset(indices)) if question.gpu or question.pid else EVERYTHING
+
+
+def _renew(question: Question, look: Callable[[], NodeUse], out: TextIO) -> None:
+    try:
+        while question.interval is not None:
+            now = time.strftime("%H:%M:%S")
+            page = text_of(question, look(), shutil.get_terminal_size().columns)
+            out.write(f"{_NEW_PAGE}{now}  (Ctrl-C ends)\n\n{page}")
+            out.flush()
+            time.sleep(question.interval)
+    except KeyboardInterrupt:
+        out.write("\n")

@@ -1,0 +1,1 @@
+"""`dra-driver validate`: what is wrong with manifests."""

@@ -1,0 +1,120 @@
+"""`dra-driver validate FILE…`: are these manifests right?
+
+In: files, folders, or `-` for stdin. Out: a line per error or warning, `FILE:LINE:COLUMN: object:
+what is wrong`, so that editors and CI find the place; the exit status is 1 if there is an error, 2
+if something could not be read. It needs no node, no GPU and no cluster.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, CliPositionalArg, SettingsConfigDict
+
+from dra_driver.admin.validate.findings import FileReport, check_manifest
+from dra_driver.words import count
+
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+class Validate(BaseSettings):
+    """Check claims, pods and configs in manifests, as a cluster and the driver would."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="ignore",
+        env_prefix="validate_",
+        cli_prog_name="dra-driver validate",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        cli_exit_on_error=False,
+    )
+
+    files: CliPositionalArg[list[str]] = Field(
+        description="Manifests (YAML or JSON); folders are searched for them; - reads stdin."
+    )
+    output: Literal["text", "json"] = Field("text", description="Form of what is printed.")
+
+    @field_validator("files")
+    @classmethod
+    def _some_files(cls, value: list[str]) -> list[str]:
+        if not value:
+            raise ValueError("name at least one file, or - for stdin")
+        return value
+
+    def cli_cmd(self) -> None:
+        """Check and print. Ends the process with status 1 or 2 unless all is well."""
+        reports: dict[str, FileReport] = {}
+        unreadable = False
+        for name in self.files:
+            try:
+                for file, text in read_manifests(name):
+                    reports[file] = check_manifest(text)
+            except (OSError, UnicodeDecodeError) as error:
+                reason = getattr(error, "strerror", None) or str(error)
+                sys.stderr.write(f"error: {name} cannot be read: {reason}\n")
+                unreadable = True
+        sys.stdout.write(_as_json(reports) if self.output == "json" else _as_text(reports))
+        errors = sum(report.errors for report in reports.values())
+        if self.output == "text" and (reports or not unreadable):
+            sys.stderr.write(summary(reports) + "\n")
+        if errors or unreadable:
+            raise SystemExit(1 if errors else 2)
+
+
+def read_manifests(name: str) -> Iterator[tuple[str, str]]:
+    """Yield (name, text) of a file, of each manifest in a folder, or of stdin.
+
+    Raises:
+        OSError: it cannot be read.
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    if name == "-":
+        yield "<stdin>", sys.stdin.read()
+        return
+    path = Path(name)
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    for file in files:
+        if file == path or (file.suffix in _SUFFIXES and file.is_file()):
+            yield str(file), file.read_text(encoding="utf-8")
+
+
+def summary(reports: dict[str, FileReport]) -> str:
+    """Return one line that says how much was looked at, so that nothing is not taken for good."""
+    configs = sum(report.configs for report in reports.values())
+    errors = sum(report.errors for report in reports.values())
+    objects = sum(report.objects for report in reports.values())
+    warnings = sum(len(report.findings) for report in reports.values()) - errors
+    counted = f"{count(objects, 'object')} and {count(configs, 'config')}"
+    found = count(errors, "error") if errors else "no errors"
+    more = f", {count(warnings, 'warning')}" if warnings else ""
+    return f"{counted} in {count(len(reports), 'file')}: {found}{more}"
+
+
+def _as_text(reports: dict[str, FileReport]) -> str:
+    return "".join(
+        f"{name}:{one.line}:{one.column}: {'warning: ' if one.severity == 'warning' else ''}"
+        f"{f'{one.subject}: ' if one.subject else ''}{one.text}\n"
+        for name, report in reports.items()
+        for one in report.findings
+    )
+
+
+def _as_json(reports: dict[str, FileReport]) -> str:
+    found: dict[str, list[dict[str, object]]] = {"error": [], "warning": []}
+    for name, report in reports.items():
+        for one in report.findings:
+            fields = asdict(one)
+            found[fields.pop("severity")].append({"file": name, **fields})
+    counts = {
+        "configs": sum(report.configs for report in reports.values()),
+        "objects": sum(report.objects for report in reports.values()),
+    }
+    result = {**counts, "errors": found["error"], "warnings": found["warning"]}
+    return json.dumps(result, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,248 @@
+"""What is wrong with the manifests of a file: their objects, and the configs for this driver.
+
+In: the text of a file. Out: findings, each with its place in the file. Looked at are
+ResourceClaims, ResourceClaimTemplates, DeviceClasses (resource.k8s.io, any version) and pods, and
+the share configs of ConfigMaps, also in lists of them, and share configs by themselves; every other
+object is passed over but for keys that stand twice. Objects are checked as the API server does,
+configs as Prepare and the driver's start do.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from dra_driver.admin.validate import near_misses, objects, references
+from dra_driver.admin.validate.meant_for import WrittenConfig, in_vain
+from dra_driver.admin.validate.node_configs import (
+    Wrong,
+    configs_of,
+    is_node_config,
+    wrong_in_document,
+    wrong_in_text,
+)
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.fields import at, entries
+from dra_driver.manifest import BrokenManifestError, Document, read_documents
+from resource_nvidia_com.decode import decode
+from resource_nvidia_com.problems import InvalidConfigError, Path, Problem, dotted
+from resource_nvidia_com.v1beta1.base import API_VERSION
+
+_CONFIGS: Mapping[str, Path] = {
+    "ResourceClaim": ("spec", "devices", "config"),
+    "ResourceClaimTemplate": ("spec", "spec", "devices", "config"),
+    "DeviceClass": ("spec", "config"),
+}
+"""Where objects of each kind keep their configs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong in a file. Lines and columns are counted from 1.
+
+    `subject` is the kind and name of the object it is in, empty where the file is not YAML. An
+    error is what a cluster or the driver refuses; a warning most likely has not the meant effect.
+    """
+
+    line: int
+    column: int
+    subject: str
+    text: str
+    severity: Literal["error", "warning"] = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReport:
+    """What one file holds for this driver: configs, objects that are checked, what is wrong."""
+
+    configs: int
+    objects: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def errors(self) -> int:
+        """How many errors there are."""
+        return sum(one.severity == "error" for one in self.findings)
+
+
+def check_manifest(text: str) -> FileReport:
+    """Look at all objects and configs in the text of a file."""
+    configs = looked_at = 0
+    findings: list[Finding] = []
+    try:
+        for document in read_documents(text):
+            for path, one in _objects(document.value, ()):
+                looked_at += objects.is_looked_at(one)
+                findings += _of_object(document, one, path)
+            for ours in _by_object(_configs(document.value, ())):
+                configs += sum(config.ours for config in ours)
+                for config in ours:
+                    findings += (
+                        _finding(document, config, problem) for problem in _problems(config)
+                    )
+                findings += (_finding(document, *found) for found in _in_vain(ours))
+            for subject, wrongs in _node_configs(document):
+                configs += 1
+                findings += (_located_finding(subject, wrong) for wrong in wrongs)
+    except BrokenManifestError as error:
+        place = error.place
+        findings.append(Finding(line=place.line, column=place.column, subject="", text=str(error)))
+    findings.sort(key=lambda one: (one.line, one.column))
+    return FileReport(configs=configs, objects=looked_at, findings=tuple(findings))
+
+
+def _of_object(document: Document, value: Mapping[str, object], path: Path) -> Iterator[Finding]:
+    """Yield what is wrong with an object, but for what is in the configs for this driver."""
+    own = [one.path for one in _configs(value, ()) if one.ours]
+    for problem in objects.problems(value):
+        if not any(problem.path[: len(one) + 1] == (*one, "parameters") for one in own):
+            yield _of_problem(document, value, path, problem)
+    for problem in _warnings(value):
+        yield _of_problem(document, value, path, problem, "warning")
+
+
+def _of_problem(
+    document: Document,
+    value: Mapping[str, object],
+    path: Path,
+    problem: Problem,
+    severity: Literal["error", "warning"] = "error",
+) -> Finding:
+    place = document.place((*path, *problem.path))
+    begins = f"{dotted(path)}." if path else ""
+    return Finding(
+        line=place.line,
+        column=place.column,
+        subject=_subject(value),
+        text=f"{begins}{problem.text}",
+        severity=severity,
+    )
+
+
+def _warnings(value: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield what a cluster takes, and most likely has not the meant effect."""
+    if objects.is_of_devices(value):
+        yield from near_misses.in_selectors(value)
+        for config in _configs(value, ()):
+            if near_misses.is_near_miss(config.driver) and not list(_wrong_driver(config)):
+                yield near_misses.warning(config.driver, (*config.path, "driver"))
+    elif pod := objects.pod_of(value):
+        yield from references.unused_claims(pod.value, pod.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Config:
+    subject: str
+    path: Path
+    driver: str
+    parameters: object
+    named: tuple[str, ...]
+    requests: object
+    """Those of the object, as they are written."""
+
+    @property
+    def ours(self) -> bool:
+        return self.driver == DRIVER_NAME
+
+
+def _configs(value: object, path: Path) -> Iterator[_Config]:
+    """Yield the opaque configs of an object, or of the objects of a list."""
+    for where, one in _objects(value, path):
+        kind = str(one.get("kind"))
+        if kind not in _CONFIGS or not str(one.get("apiVersion")).startswith("resource.k8s.io/"):
+            continue
+        for index, entry in enumerate(entries(one, *_CONFIGS[kind])):
+            opaque, named = at(entry, "opaque"), at(entry, "requests")
+            if isinstance(opaque, Mapping):
+                yield _Config(
+                    subject=_subject(one),
+                    path=(*where, *_CONFIGS[kind], index, "opaque"),
+                    driver=str(opaque.get("driver")),
+                    parameters=opaque.get("parameters"),
+                    named=tuple(named) if isinstance(named, list) else (),
+                    requests=at(one, *_CONFIGS[kind][:-1], "requests"),
+                )
+
+
+def _by_object(configs: Iterator[_Config]) -> Iterator[list[_Config]]:
+    """Yield the configs of each object together."""
+    for _, group in itertools.groupby(configs, key=lambda one: one.path[:-2]):
+        yield list(group)
+
+
+def _in_vain(configs: list[_Config]) -> Iterator[tuple[_Config, tuple[Path, str]]]:
+    """Yield what has no effect of the configs of one object."""
+    ours = [one for one in configs if one.ours]
+    written = [
+        WrittenConfig(kind=str(at(one.parameters, "kind")), requests=one.named) for one in ours
+    ]
+    for index, text in in_vain(ours[0].requests if ours else None, written):
+        yield ours[index], (("parameters", "kind"), f"parameters.kind: {text}")
+
+
+def _node_configs(document: Document) -> Iterator[tuple[str, Iterator[Wrong]]]:
+    """Yield (subject, what is wrong) of each share config."""
+    if is_node_config(document.value):
+        yield "share config", wrong_in_document(document)
+        return
+    for where, one in _objects(document.value, ()):
+        if one.get("kind") == "ConfigMap" and one.get("apiVersion") == "v1":
+            for path, text in configs_of(one, where):
+                yield _subject(one), wrong_in_text(document, path, text)
+
+
+def _objects(value: object, path: Path) -> Iterator[tuple[Path, Mapping[str, object]]]:
+    """Yield (path, object) of an object, or of the objects of a list."""
+    if not isinstance(value, Mapping):
+        return
+    items = value.get("items")
+    if str(value.get("kind")).endswith("List") and isinstance(items, list):
+        for index, item in enumerate(items):
+            yield from _objects(item, (*path, "items", index))
+    else:
+        yield path, value
+
+
+def _subject(value: Mapping[str, object]) -> str:
+    return f"{value.get('kind')} {at(value, 'metadata', 'name') or ''}".rstrip()
+
+
+def _problems(config: _Config) -> Iterator[tuple[Path, str]]:
+    """Yield (path below `opaque`, text) for all that is wrong with a config."""
+    if not config.ours:
+        yield from _wrong_driver(config)
+        return
+    try:
+        decode(config.parameters)
+    except InvalidConfigError as error:
+        yield from (
+            (("parameters", *problem.path), _located(problem)) for problem in error.problems
+        )
+
+
+def _located(problem: Problem) -> str:
+    """Return a problem's text behind the path of the parameters, without saying a path twice."""
+    begins_with_path = problem.path and problem.text.startswith(f"{dotted(problem.path)}: ")
+    return f"parameters{'.' if begins_with_path else ': '}{problem.text}"
+
+
+def _wrong_driver(config: _Config) -> Iterator[tuple[Path, str]]:
+    """A config of ours under another driver's name would silently do nothing."""
+    kind = str(at(config.parameters, "kind"))
+    if at(config.parameters, "apiVersion") == API_VERSION and not kind.startswith("Compute"):
+        text = f'a {kind} for driver "{config.driver}" has no effect: write {DRIVER_NAME}'
+        yield ("driver",), f"driver: {text}"
+
+
+def _finding(document: Document, config: _Config, problem: tuple[Path, str]) -> Finding:
+    path, text = problem
+    place = document.place((*config.path, *path))
+    where = dotted(config.path)
+    return Finding(
+        line=place.line, column=place.column, subject=config.subject, text=f"{where}.{text}"
+    )
+
+
+def _located_finding(subject: str, wrong: Wrong) -> Finding:
+    place = wrong.place
+    return Finding(line=place.line, column=place.column, subject=subject, text=wrong.text)

@@ -1,0 +1,49 @@
+"""Names that are nearly this driver's, such as gpu.nvidia.org: most likely meant to be it.
+
+In: the name of a driver, or an object with selectors. Out: warnings. Another driver may have
+such a name, so it is worth a warning and no refusal. The same patterns are in the admission policy
+(admin/admission/policy.py), so they are within RE2's syntax.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from dra_driver.devices.names import DRIVER_NAME
+from resource_nvidia_com.problems import Path, Problem, dotted
+
+_VENDOR = r"n[vi]{1,3}d[ei]?a\.[a-z]{2,}"
+_DOMAIN = rf"([a-z0-9.-]*(gpu|mig)[a-z0-9.-]*\.)?{_VENDOR}"
+NAME = rf"{_DOMAIN}(/[a-z0-9.-]*)?"
+"""gpus.nvidia.com, gpu.nvida.com, mig.nvidia.com, nvidia.com/gpu; not compute-domain.nvidia.com."""
+
+LITERAL = rf"""['"]{_DOMAIN}['"]"""
+"""Such a name as a literal of CEL; nvidia.com/gpu is the value of an attribute there."""
+
+_LITERAL = re.compile(f"(?i){LITERAL}")
+_NAME = re.compile(f"(?i){NAME}")
+
+
+def is_near_miss(driver: str) -> bool:
+    """Tell whether a driver's name is nearly ours, and is not."""
+    return driver != DRIVER_NAME and _NAME.fullmatch(driver) is not None
+
+
+def warning(name: str, path: Path) -> Problem:
+    """Return the warning about a name at `path`."""
+    text = f'{dotted(path)}: "{name}" is not this driver: did you mean "{DRIVER_NAME}"?'
+    return Problem(path=path, text=text)
+
+
+def in_selectors(value: object, path: Path = ()) -> Iterator[Problem]:
+    """Yield warnings about the CEL selectors of an object."""
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            if key == "expression" and path[-1:] == ("cel",) and isinstance(one, str):
+                where = (*path, key)
+                names = dict.fromkeys(match.group()[1:-1] for match in _LITERAL.finditer(one))
+                yield from (warning(name, where) for name in names if name != DRIVER_NAME)
+            else:
+                yield from in_selectors(one, (*path, key))
+    elif isinstance(value, list):
+        for index, one in enumerate(value):
+            yield from in_selectors(one, (*path, index))

@@ -1,0 +1,146 @@
+"""What a cluster refuses of an object: its version, its fields, names that refer to nothing.
+
+In: an object as a manifest has it. Out: what is wrong, each with its path. Looked at are
+ResourceClaims, ResourceClaimTemplates, DeviceClasses and pods, by themselves and in workloads. A
+version that no cluster serves is told with the one to write, and the rest is checked as that one,
+so that what has moved is told too. What each version of Kubernetes serves: k8s.io/api/resource.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from dra_driver.admin.validate import references, schema
+from dra_driver.fields import at
+from resource_nvidia_com.problems import DuplicateKeys, Path, Problem, dotted, hint
+from resource_nvidia_com.rules import plain, shown
+
+_GROUP = "resource.k8s.io"
+_VERSION = f"{_GROUP}/v1"
+_OLDEST = "Kubernetes 1.34"
+"""The oldest that this driver is for, and the first with resource.k8s.io/v1."""
+
+_DEVICE_KINDS = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
+_OTHER_KINDS = ("ResourceSlice", "DeviceTaintRule", "ResourcePoolStatusRequest")
+_OFF = f"{_OLDEST} and newer serve it only where an admin has switched it on"
+_GONE = f"{_OLDEST} and newer do not serve it"
+_OUTDATED: Mapping[str, str] = {
+    f"{_GROUP}/v1beta2": _OFF,
+    f"{_GROUP}/v1beta1": _OFF,
+    f"{_GROUP}/v1alpha3": _GONE,
+    f"{_GROUP}/v1alpha2": _GONE,
+    f"{_GROUP}/v1alpha1": _GONE,
+}
+_INSTEAD: Mapping[str, str] = {
+    "ResourceClass": "a DeviceClass, which selects devices; the driver's install has "
+    "gpu.nvidia.com and mig.nvidia.com",
+    "ResourceClassParameters": "a DeviceClass with `selectors` and `config`",
+    "ResourceClaimParameters": "`devices` in the spec of a ResourceClaim",
+    "PodSchedulingContext": "nothing: the scheduler allocates devices by itself",
+}
+"""What has taken the place of kinds that resource.k8s.io had before v1alpha3."""
+
+_CLASSIC = ("gpu.resource.nvidia.com/", "nas.gpu.resource.nvidia.com/")
+"""Groups of NVIDIA's first driver, for resource.k8s.io/v1alpha2."""
+
+_POD_TEMPLATES: Mapping[tuple[str, str], Path] = {
+    **dict.fromkeys(
+        [("apps/v1", kind) for kind in ("Deployment", "DaemonSet", "ReplicaSet", "StatefulSet")]
+        + [("batch/v1", "Job"), ("v1", "ReplicationController")],
+        ("spec", "template"),
+    ),
+    ("batch/v1", "CronJob"): ("spec", "jobTemplate", "spec", "template"),
+}
+"""Where workloads have their pods."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod of a manifest, or the template of one."""
+
+    value: object
+    path: Path
+    schema: str
+
+
+def problems(value: Mapping[str, object]) -> Iterator[Problem]:
+    """Yield what a cluster refuses of an object, and what kubectl drops of it."""
+    if {"apiVersion", "kind"} <= value.keys():
+        yield from _doubled(value)
+    version, kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
+    if text := _outdated(version, kind):
+        yield Problem(path=(text.partition(":")[0],), text=text)
+    if kind in _DEVICE_KINDS and is_of_devices(value):
+        yield from schema.problems(value, f"resource.v1.{kind}")
+        yield from references.in_claim(value)
+    if pod := pod_of(value):
+        yield from schema.problems(pod.value, pod.schema, pod.path)
+        yield from references.in_pod(pod.value, pod.path)
+
+
+def is_looked_at(value: Mapping[str, object]) -> bool:
+    """Tell whether anything of an object is checked but its keys."""
+    version, kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
+    return is_of_devices(value) or pod_of(value) is not None or bool(_outdated(version, kind))
+
+
+def is_of_devices(value: Mapping[str, object]) -> bool:
+    """Tell whether an object is of the group of ResourceClaims, in any version."""
+    return str(value.get("apiVersion", "")).startswith(f"{_GROUP}/")
+
+
+def pod_of(value: Mapping[str, object]) -> Pod | None:
+    """Return the pod of an object, if it has one."""
+    version, kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
+    if (version, kind) == ("v1", "Pod"):
+        return Pod(value=value, path=(), schema="core.v1.Pod")
+    path = _POD_TEMPLATES.get((version, kind))
+    if path is None:
+        return None
+    return Pod(value=at(value, *path), path=path, schema="core.v1.PodTemplateSpec")
+
+
+def _outdated(version: str, kind: str) -> str:
+    """Say why no cluster takes this version of a kind, after the field; nothing if one does."""
+    if version.startswith(_CLASSIC):
+        return (
+            f"apiVersion: {plain(version)} is of NVIDIA's driver before resource.k8s.io/v1alpha3, "
+            f"and nothing reads it now: ask for devices in a ResourceClaimTemplate of {_VERSION}, "
+            "and say how they are shared in its spec.spec.devices.config"
+        )
+    if not version.startswith(f"{_GROUP}/"):
+        return _wrong_group(version, kind)
+    single = kind.removesuffix("List")
+    if single in _INSTEAD:
+        return f"kind: {_GROUP} has had no {single} since v1alpha3: write {_INSTEAD[single]}"
+    if single in _DEVICE_KINDS and version != _VERSION:
+        why = _OUTDATED.get(version, "there is no such version")
+        return f"apiVersion: {plain(version)}: {why}: write {_VERSION}"
+    if single not in (*_DEVICE_KINDS, *_OTHER_KINDS):
+        near = hint(kind, _DEVICE_KINDS).strip()
+        return f"kind: {_GROUP} has no {shown(kind)}{f': {near}' if near else ''}"
+    return ""
+
+
+def _wrong_group(version: str, kind: str) -> str:
+    """Say so where a kind of resource.k8s.io has another group by mistake, not on purpose."""
+    if kind not in _DEVICE_KINDS:
+        return ""
+    group = version.rpartition("/")[0]
+    if group and not hint(group, (_GROUP,)):
+        return ""
+    return f"apiVersion: a {kind} is of {_VERSION}, not of {shown(version)}"
+
+
+def _doubled(value: object, path: Path = ()) -> Iterator[Problem]:
+    """Yield keys that stand twice; kubectl sends the last one, and drops the others in silence."""
+    if isinstance(value, DuplicateKeys):
+        for key in value.duplicates:
+            where = (*path, key)
+            text = f"{dotted(where)}: this key stands twice, and all but the last are dropped"
+            yield Problem(path=where, text=f"{text}: make one of them")
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _doubled(one, (*path, key))
+    elif isinstance(value, list):
+        for index, one in enumerate(value):
+            yield from _doubled(one, (*path, index))

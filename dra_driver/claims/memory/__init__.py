@@ -1,0 +1,1 @@
+"""The control groups of pods, and their memory limits."""

@@ -1,0 +1,224 @@
+"""The memory of GPUs that a pod may have: set on its control group, and taken back.
+
+In: a pod's UID, and bytes for each GPU. Out: limits that NVML has in force for all of the pod's
+processes together. All calls can be repeated. Nothing is set on the group of a container, unless
+it is found to escape: where the NVIDIA driver keeps the limits (backend misc), a container's own
+replaces the pod's, and one that is cleared ends it.
+
+Limits are to be cleared before the pod's group goes, because that backend knows a group by its
+place in the kernel's memory, which a later group can have. What each pod may have, and when, is
+not decided here.
+"""
+
+import threading
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+
+from dra_driver.claims.memory.pod_groups import PodGroups
+from dra_driver.devices.control_groups import kernel_counts_gpus
+from dra_driver.devices.model import GpuUuid
+from dra_driver.devices.nvml.memory_limits import MemoryLimits
+from dra_driver.devices.session import DriverSession
+from dra_driver.errors import ConfigError, DriverError, TransientError
+
+_NOTHING = 1024**2
+"""So little, in bytes, that no CUDA context fits in."""
+
+
+class PodLimits:
+    """Limits pods. For any thread; calls about one pod and GPU come one after the other."""
+
+    def __init__(self, *, gpus: DriverSession, groups: PodGroups) -> None:
+        """Take who sets limits, and who knows where pods are."""
+        self._gpus = gpus
+        self._groups = groups
+        self._writing = threading.Lock()
+
+    def why_not(self, gpu: GpuUuid) -> str | None:
+        """Tell why pods cannot be limited on a GPU; None if they can.
+
+        Raises:
+            TransientError: NVML is not open at this moment.
+            DeviceError: NVML refuses, or the GPU does not answer.
+        """
+        tops = self._groups.tops()
+        if not tops:
+            # An old driver is the reason to be told first, since no other can be mended without.
+            reason = self._gpus.can_limit_memory(gpu, None)
+            if reason is None or self._groups.hierarchy is None:
+                return reason
+            return (
+                f"the kubelet's control group of all pods (kubepods) is not to be found below "
+                f"{self._groups.hierarchy}; mount the node's /sys/fs/cgroup there"
+            )
+        reasons = (self._gpus.can_limit_memory(gpu, top) for top in tops)
+        return next((reason for reason in reasons if reason is not None), None)
+
+    def are_counted_by_kernel(self) -> bool:
+        """Tell whether the kernel counts (dmem), and not the NVIDIA driver (misc)."""
+        hierarchy = self._groups.hierarchy
+        return hierarchy is not None and kernel_counts_gpus(hierarchy)
+
+    def has_group(self, pod: str) -> bool:
+        """Tell whether a pod has a control group. Raises DeviceError: it has two."""
+        return self._groups.find(pod) is not None
+
+    def limit(self, pod: str, limits: Mapping[GpuUuid, int]) -> None:
+        """Give a pod no more than so many bytes of each GPU, its containers taken together.
+
+        A limit that is there already is set anew. When one GPU refuses, the limits that were set
+        before stay.
+
+        Raises:
+            ConfigError: a limit is not above 0.
+            TransientError: the pod has no control group yet, or NVML is not open at this moment.
+            DeviceError: NVML refuses, or the pod's processes have more than that already.
+        """
+        for uuid, size in limits.items():
+            if size <= 0:
+                raise ConfigError(f"pod {pod} cannot have {size} bytes of {uuid}; give it 1 MiB")
+        group = self._groups.find(pod)
+        if group is None:
+            raise TransientError(
+                f"pod {pod} has no control group, without which its GPU memory cannot be limited;"
+                " this is tried again (the kubelet makes one unless --cgroups-per-qos is false)"
+            )
+        for uuid in sorted(limits):
+            self._set(uuid, group.path, limits[uuid])
+
+    def unlimit(self, pod: str, gpus: Collection[GpuUuid]) -> None:
+        """Take a pod's limits away, as far as its group is still there.
+
+        All GPUs are tried, whatever one of them says. A driver that is too old by now has none.
+
+        Raises:
+            TransientError: NVML is not open at this moment.
+            DeviceError: NVML refuses.
+        """
+        group = self._groups.find(pod)
+        if group is None or not self._gpus.knows_memory_limits():
+            return
+        refusals = []
+        for uuid in sorted(gpus):
+            try:
+                self._set(uuid, group.path, None)
+            except DriverError as error:
+                refusals.append(error)
+        if refusals and self._groups.find(pod) is not None:
+            raise refusals[0]
+
+    def holds(self, pod: str, limits: Mapping[GpuUuid, int]) -> bool:
+        """Tell whether just these limits are in force for a pod, or it has no group.
+
+        They are not after the kubelet has made the group anew, or the driver was loaded anew; then
+        that of all pods may be.
+
+        Raises:
+            TransientError: NVML is not open at this moment.
+            DeviceError: NVML refuses.
+        """
+        group = self._groups.find(pod)
+        if group is None or not self._all_hold(group.path, limits):
+            return group is None
+        # The driver may have rounded down by less than a MiB.
+        less = {uuid: max(0, size - 1024**2) for uuid, size in limits.items()}
+        found = (self._gpus.memory_limits(uuid, group.path) for uuid in less)
+        return all(
+            one is not None and (one.hard_bytes or 0) > size
+            for one, size in zip(found, less.values(), strict=True)
+        )
+
+    def free_containers(self, pod: str, limits: Mapping[GpuUuid, int]) -> tuple[Path, ...]:
+        """Return the groups of a pod's containers that its limits do not bind.
+
+        There are none where the kernel counts. Where the driver does, a container may have a limit
+        of its own: set by somebody else, or left by a group that was at the same place before.
+
+        Raises:
+            TransientError: NVML is not open at this moment.
+            DeviceError: NVML refuses.
+        """
+        group = self._groups.find(pod)
+        if group is None or self.are_counted_by_kernel():
+            return ()
+        return tuple(one for one in group.containers if not self._all_hold(one, limits))
+
+    def bind_container(self, container: Path, limits: Mapping[GpuUuid, int]) -> None:
+        """Give a container that its pod's limits do not bind the same ones of its own.
+
+        Raises:
+            TransientError: NVML is not open at this moment.
+            DeviceError: NVML refuses, or the container's processes have more than that already.
+        """
+        for uuid in sorted(limits):
+            self._set(uuid, container, limits[uuid])
+
+    def refuse_pod(self, pod: str, gpu: GpuUuid) -> None:
+        """Leave one pod no memory of a GPU, if it has a control group.
+
+        Only where the kernel counts; else `refuse_others` does it, and leaves no entry behind.
+
+        Raises:
+            TransientError: NVML is not open at this moment.
+            DeviceError: NVML refuses, or the pod's processes have some already.
+        """
+        group = self._groups.find(pod) if self.are_counted_by_kernel() else None
+        if group is not None and not self._all_hold(group.path, {gpu: _NOTHING}):
+            self._set(gpu, group.path, _NOTHING)
+
+    def are_others_refused(self, gpu: GpuUuid) -> bool:
+        """Tell whether `refuse_others` is in force on a GPU.
+
+        Raises:
+            TransientError: NVML is not open at this moment.
+            DeviceError: NVML refuses.
+        """
+        if self.are_counted_by_kernel() or not self._gpus.knows_memory_limits():
+            return False
+        return any(self._all_hold(top, {gpu: _NOTHING}) for top in self._groups.tops())
+
+    def refuse_others(self, gpu: GpuUuid) -> None:
+        """Leave pods that have no limit no memory of a GPU (1 MiB for all of them together).
+
+        Only where the driver counts: it asks nobody but the nearest group with a limit, so that
+        pods with one are not concerned. Where the kernel counts, this does nothing.
+
+        Raises:
+            TransientError: NVML is not open at this moment.
+            DeviceError: NVML refuses, or pods without a limit are on the GPU.
+        """
+        if self.are_counted_by_kernel():
+            return
+        for top in self._groups.tops():
+            if not self._all_hold(top, {gpu: _NOTHING}):
+                self._set(gpu, top, _NOTHING)
+
+    def admit_others(self, gpu: GpuUuid) -> None:
+        """Take back what `refuse_others` has done, however often.
+
+        Raises:
+            TransientError: NVML is not open at this moment.
+            DeviceError: NVML refuses.
+        """
+        if self.are_counted_by_kernel():
+            return
+        tops = self._groups.tops()
+        if tops and self._gpus.knows_memory_limits():
+            for top in tops:
+                self._set(gpu, top, None)
+
+    def _set(self, gpu: GpuUuid, group: Path, hard_bytes: int | None) -> None:
+        # Where the kernel counts, NVML keeps the limits of all GPUs in one file of each group, and
+        # heeds those above; the plans of a claim are applied side by side.
+        with self._writing if self.are_counted_by_kernel() else nullcontext():
+            self._gpus.set_memory_limit(gpu, group, hard_bytes)
+
+    def _all_hold(self, group: Path, limits: Mapping[GpuUuid, int]) -> bool:
+        return all(
+            _holds(self._gpus.memory_limits(uuid, group), size) for uuid, size in limits.items()
+        )
+
+
+def _holds(limits: MemoryLimits | None, size: int) -> bool:
+    return limits is not None and limits.hard_bytes is not None and limits.hard_bytes <= size

@@ -1,0 +1,352 @@
+"""Looks after the memory limits of shares, every half minute and at start.
+
+In: the records of claims whose memory control groups limit, the claims as the API server has them,
+and what NVML has in force. Out: limits that are set again where they were lost (the kubelet made
+a pod's group anew, the GPU driver was loaded anew), containers that escape their pod's limit bound
+again, and pods that are left no memory because they came to a claim that another pod has; Events
+say so. Where the recorded pod is gone and one other is left, that one gets its place. What a lost
+record has left of the limit of all pods is taken back. Why all this is decision 13.
+
+Takes the claim's lock and those of its GPUs, as the kubelet's calls do, and gives way to them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from dra_driver.claims.memory.pod_limits import PodLimits
+from dra_driver.claims.model.claim import (
+    Claim,
+    ClaimUid,
+    ConsumerGroup,
+    ConsumerPod,
+    parse_claim,
+    uid_of,
+)
+from dra_driver.claims.model.devices import InventorySource
+from dra_driver.claims.model.record import ClaimRecord, RecordState
+from dra_driver.claims.prepare.parts import NodeClaims
+from dra_driver.claims.report.unlimited_memory import NOT_LIMITED
+from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.claims.state.memory_parts import parts_of, tenants
+from dra_driver.claims.state.validity import ClaimReader
+from dra_driver.devices.model import GpuUuid
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import (
+    ConfigError,
+    ConflictError,
+    DeviceError,
+    DriverError,
+    NotFoundError,
+    TransientError,
+    UnavailableError,
+)
+from dra_driver.host.worker import Background
+from dra_driver.sharing import shares
+from dra_driver.sharing.base import SharingPlan
+from dra_driver.sharing.enforcement import KEY, MIB, Means, MemoryPart, part_json
+
+log = structlog.get_logger()
+
+NO_MEMORY = "NoGPUMemory"
+"""Reason of the Event of a pod that came to a claim which another pod has."""
+
+ESCAPED = "GPUMemoryLimitRestored"
+"""Reason of the Event of a pod one of whose containers its limit did not bind."""
+
+
+NOT_IN_FORCE = "GPUMemoryLimitNotInForce"
+"""Reason of the Event of a pod whose limit cannot be set again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryWatchTiming:
+    """How often to look. All in seconds."""
+
+    period: float = 30.0
+    """Between looks at limits."""
+
+    reservations: float = 300.0
+    """Between looks at who has reserved a claim, where later pods have no memory anyway (misc);
+    else at each look."""
+
+    lock_timeout: float = 1.0
+    """How long to wait for a claim that the kubelet is busy with."""
+
+    request_timeout: float = 10.0
+    """For one request to the API server."""
+
+
+class PodEvents(Protocol):
+    """Posts Events on pods (claims/report/mps_events.py)."""
+
+    def post_on_pod(self, namespace: str, pod: ConsumerPod, reason: str, note: str) -> None:
+        """Post one. Raises UnavailableError."""
+        ...
+
+    def post_on_group(self, namespace: str, group: ConsumerGroup, reason: str, note: str) -> None:
+        """Post one on a PodGroup. Raises UnavailableError."""
+        ...
+
+
+class MemoryWatch(Background):
+    """A thread that looks after memory limits. `clock` is monotonic, in seconds."""
+
+    def __init__(  # noqa: PLR0913 (all that a limit depends on)
+        self,
+        *,
+        api: ClaimReader,
+        claims: NodeClaims,
+        pods: PodLimits,
+        inventory: InventorySource,
+        locks: NodeLocks,
+        events: PodEvents,
+        clock: Callable[[], float],
+        timing: MemoryWatchTiming = MemoryWatchTiming(),
+    ) -> None:
+        super().__init__("memory-watch")
+        self._api = api
+        self._claims = claims
+        self._pods = pods
+        self._inventory = inventory
+        self._locks = locks
+        self._events = events
+        self._clock = clock
+        self._timing = timing
+        self._asked_at: dict[ClaimUid, float] = {}
+        self._said: dict[str, str] = {}
+        self._told: dict[ClaimUid, set[tuple[str, str]]] = {}
+        self._not_in_force: set[ClaimUid] = set()
+        self._api_is_away = False
+
+    def not_in_force(self) -> int:
+        """Return of how many claims limits were found not to be in force, and could not be set."""
+        return len(self._not_in_force)
+
+    def look(self) -> None:
+        """Look at all claims that control groups limit, and at the GPUs that nobody shares.
+
+        Raises:
+            StateError: the driver's directory cannot be read.
+        """
+        self._api_is_away = False
+        limited = [one.ref.uid for one in self._claims.records.readable() if self._is_limited(one)]
+        self._asked_at = {uid: at for uid, at in self._asked_at.items() if uid in limited}
+        self._told = {uid: told for uid, told in self._told.items() if uid in limited}
+        self._not_in_force.intersection_update(limited)
+        for uid in limited:
+            self._try(uid, partial(self._look_at, uid))
+        for gpu in self._inventory.current().gpus:
+            self._try(gpu.uuid, partial(self._admit, gpu.uuid))
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._stop.wait(pause):
+            pause = self._timing.period
+            self._try("all", self.look)
+
+    def _try(self, subject: str, work: Callable[[], None]) -> None:
+        """Do something; the trouble of one claim or GPU is not another's, and is said once."""
+        if self._stop.is_set():
+            return
+        try:
+            work()
+        except ConflictError:
+            return  # the kubelet is busy with it
+        except DriverError as error:
+            if self._said.get(subject) != str(error):
+                log.warning("memory limits not looked after", of=subject, reason=str(error))
+            self._said[subject] = str(error)
+        else:
+            self._said.pop(subject, None)
+
+    def _is_limited(self, record: ClaimRecord) -> bool:
+        found: list[bool] = []
+        self._try(f"claim {record.ref}", lambda: found.append(any(_limited(record))))
+        return any(found)
+
+    def _look_at(self, uid: ClaimUid) -> None:
+        now = self._asked(uid)
+        end = self._clock() + self._timing.lock_timeout
+        with self._locks.claim(uid, end):
+            record = self._claims.records.read(uid)
+            if record is None or not self._claims.holdings.is_prepared(record):
+                return
+            with self._locks.gpus(record.touched_gpus, end):
+                if now is not None:
+                    record = self._handed_over(record, now)
+                try:
+                    _all_of(partial(self._mend, record, part) for part in _limited(record))
+                    self._not_in_force.discard(uid)
+                finally:
+                    if now is not None:
+                        self._refuse_later_pods(record, now)
+
+    def _asked(self, uid: ClaimUid) -> Claim | None:
+        """Return the claim as it is now; None if it is not time to ask, or it cannot be known."""
+        every = 0.0 if self._pods.are_counted_by_kernel() else self._timing.reservations
+        at = self._asked_at.get(uid)
+        record = self._claims.records.peek(uid)
+        if record is None or (at is not None and self._clock() < at + every):
+            return None
+        if self._api_is_away:
+            return None  # limits are looked after without its word
+        try:
+            found = self._api.get_claim(
+                record.ref.namespace, record.ref.name, timeout=self._timing.request_timeout
+            )
+            claim = parse_claim(found, DRIVER_NAME) if uid_of(found) == uid else None
+        except (NotFoundError, ConfigError):
+            return None  # claims/reconcile/reconciler.py
+        except DriverError as error:
+            self._api_is_away = isinstance(error, UnavailableError)
+            log.debug("reservations not looked at", claim=str(record.ref), reason=str(error))
+            return None
+        self._asked_at[uid] = self._clock()
+        return claim
+
+    def _handed_over(self, record: ClaimRecord, now: Claim) -> ClaimRecord:
+        """Give the place of a pod that is gone to the only one that the claim is reserved for.
+
+        The kubelet does not call when a pod of a claim goes and another one stays.
+        """
+        parts = list(_limited(record))
+        if now.groups or len(now.pods) != 1 or not parts or now.pods[0].uid == parts[0].pod:
+            return record
+        if self._pods.has_group(parts[0].pod):
+            return record
+        plans = tuple(_for_pod(plan, now.pods[0].uid) for plan in record.plans)
+        record = replace(record, plans=plans, pods=now.pods)
+        self._claims.records.write(record)
+        log.info("share handed over", claim=str(record.ref), pod=now.pods[0].name)
+        return record
+
+    def _mend(self, record: ClaimRecord, part: MemoryPart) -> None:
+        try:
+            self._claims.transaction.uphold(record)
+        except (DeviceError, TransientError) as error:
+            self._not_in_force.add(record.ref.uid)
+            if isinstance(error, DeviceError):
+                self._tell_owner(record, part.pod, NOT_IN_FORCE, str(error))
+            raise
+        for gpu in part.mib:
+            size = MIB * sum(
+                one.mib.get(gpu, 0)
+                for one in tenants(self._claims.holdings, gpu)
+                if one.pod == part.pod
+            )
+            free = self._pods.free_containers(part.pod, {gpu: size})
+            _all_of(partial(self._bind, record, part.pod, one, {gpu: size}) for one in free)
+
+    def _bind(
+        self, record: ClaimRecord, pod: str, container: Path, limits: dict[GpuUuid, int]
+    ) -> None:
+        self._pods.bind_container(container, limits)
+        log.warning("container had no memory limit", claim=str(record.ref), group=str(container))
+        note = (
+            f"a container of this pod ({container.name}) had a GPU memory limit of its own, or "
+            "none, in place of the pod's, and got the pod's: something else on the node sets such "
+            "limits, or had set one there before; remove what does"
+        )
+        self._tell_owner(record, pod, ESCAPED, note)
+
+    def _tell_owner(self, record: ClaimRecord, pod: str, reason: str, note: str) -> None:
+        for known in record.pods:
+            if known.uid == pod:
+                self._tell(record, known, reason, note)
+
+    def _tell(self, record: ClaimRecord, pod: ConsumerPod, reason: str, note: str) -> None:
+        """Post an Event, once for each pod and text."""
+        told = self._told.setdefault(record.ref.uid, set())
+        if (pod.uid, note) not in told:
+            self._events.post_on_pod(record.ref.namespace, pod, reason, note)
+            told.add((pod.uid, note))
+
+    def _refuse_later_pods(self, record: ClaimRecord, now: Claim) -> None:
+        parts = list(_limited(record))
+        owners = {part.pod for part in parts}
+        names = ", ".join(pod.name for pod in record.pods if pod.uid in owners)
+        note = (
+            f"this pod has no GPU memory: claim {record.ref} has a share that pod {names} "
+            "already has; give each pod a claim of its own by a resourceClaimTemplate"
+        )
+        later = [pod for pod in now.pods if pod.uid not in owners]
+        gpus = [gpu for part in parts for gpu in part.mib]
+        groups = now.groups if parts else ()
+        _all_of(
+            [
+                *(partial(self._refuse, pod, gpu) for pod in later for gpu in gpus),
+                *(partial(self._tell, record, pod, NO_MEMORY, note) for pod in later),
+                *(partial(self._tell_group, record, group, names) for group in groups),
+            ]
+        )
+
+    def _refuse(self, pod: ConsumerPod, gpu: GpuUuid) -> None:
+        if not self._has_share(pod.uid, gpu):
+            self._pods.refuse_pod(pod.uid, gpu)
+
+    def _tell_group(self, record: ClaimRecord, group: ConsumerGroup, names: str) -> None:
+        """Tell a PodGroup that came to a claim which a pod has: which pods it has is not known."""
+        unlimited = self._pods.are_counted_by_kernel()
+        what = "nothing limits the GPU memory of" if unlimited else "no GPU memory is left for"
+        note = (
+            f"{what} this group's pods: claim {record.ref} has a share that pod {names} already "
+            "has, and memory is limited pod by pod; take the claim out of the group's "
+            "spec.resourceClaims and give each pod one of its own by a resourceClaimTemplate"
+        )
+        told = self._told.setdefault(record.ref.uid, set())
+        if (group.uid, note) not in told:
+            reason = NOT_LIMITED if unlimited else NO_MEMORY
+            log.warning(
+                "pod group came to a limited share", claim=str(record.ref), group=group.name
+            )
+            self._events.post_on_group(record.ref.namespace, group, reason, note)
+            told.add((group.uid, note))
+
+    def _has_share(self, pod: str, gpu: GpuUuid) -> bool:
+        """Tell whether another claim gives a pod memory of a GPU."""
+        return any(one.pod == pod for one in tenants(self._claims.holdings, gpu))
+
+    def _admit(self, gpu: GpuUuid) -> None:
+        """Take the limit of all pods back that a claim without a record has left."""
+        if self._is_shared(gpu) or not self._pods.are_others_refused(gpu):
+            return
+        with self._locks.gpus([gpu], self._clock() + self._timing.lock_timeout):
+            if not self._is_shared(gpu):
+                self._pods.admit_others(gpu)
+                log.warning("limit of all pods was left, and taken back", gpu=gpu)
+
+    def _is_shared(self, gpu: GpuUuid) -> bool:
+        return any(gpu in part.mib for part in tenants(self._claims.holdings, gpu))
+
+
+def _all_of(works: Iterable[Callable[[], None]]) -> None:
+    """Do each, whatever comes of the others; raise the first error, if there is one."""
+    errors: list[DriverError] = []
+    for work in works:
+        try:
+            work()
+        except DriverError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _for_pod(plan: SharingPlan, pod: str) -> SharingPlan:
+    """Return a plan with another pod in the place of the one that is limited, if one is."""
+    part = shares.memory_part(plan) if plan.strategy == shares.NAME else None
+    if part is None or not part.pod:
+        return plan
+    return replace(plan, changes={**plan.changes, KEY: part_json(replace(part, pod=pod))})
+
+
+def _limited(record: ClaimRecord) -> Iterator[MemoryPart]:
+    """Yield what control groups limit of a claim."""
+    if record.state is not RecordState.RELEASED:
+        for _, part in parts_of(record):
+            if part.by is Means.CONTROL_GROUPS and part.mib:
+                yield part

@@ -1,0 +1,1 @@
+"""A claim, its config, its devices, its record, as frozen values."""

@@ -1,0 +1,172 @@
+"""Which config holds for which device of a claim. Pure.
+
+In: a claim's results and opaque configs. Out: groups of results that stand under one config. Rules:
+resource.k8s.io/v1 DeviceAllocationConfiguration: configs of DeviceClasses first, then those of the
+claim, later ones override, whole configs at a time; one that names no request is for all requests;
+one that names a request covers its sub-requests too. A config for all requests skips devices of
+another kind, and so does one of a DeviceClass, whose author does not know the claim; one of the
+claim that names the request of such a device is an error. So is one of the claim that holds for
+nothing, while a device that it could have been meant for has no config of the claim.
+
+Devices with admin access stand in no group: they are seen, never changed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from dra_driver.claims.model.claim import Claim, ConfigSource, OpaqueConfig, Result
+from dra_driver.devices.kinds import DeviceKind
+from dra_driver.errors import ConfigError
+from resource_nvidia_com.decode import Config, decode
+from resource_nvidia_com.problems import InvalidConfigError
+from resource_nvidia_com.v1beta1.gpu import GpuConfig
+from resource_nvidia_com.v1beta1.mig import MigDeviceConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigGroup:
+    """Results that stand under the same config: with MPS, for one, they share a daemon."""
+
+    config: Config
+    results: tuple[Result, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    config: Config
+    opaque: OpaqueConfig
+
+    @property
+    def of_claim(self) -> bool:
+        return self.opaque.source is ConfigSource.CLAIM
+
+    def fits(self, kind: DeviceKind) -> bool:
+        return isinstance(self.config, type(_default(kind)))
+
+    def is_for(self, result: Result) -> bool:
+        named = self.opaque.requests
+        return not named or result.request in named or result.base_request in named
+
+
+def group_by_config(
+    claim: Claim, kinds: Mapping[str, DeviceKind], *, all_hold: bool = True
+) -> tuple[ConfigGroup, ...]:
+    """Return the claim's results without admin access, by the config that holds for them.
+
+    All configs are read and checked, also those that hold for no result: their author should hear
+    of a mistake now.
+
+    Args:
+        claim: the claim, allocated.
+        kinds: the kind of every device the claim's results name.
+        all_hold: whether a config of the claim that holds for nothing is an error.
+
+    Raises:
+        ConfigError: a config is wrong, is for another kind of device than its request got, or
+            holds for nothing.
+    """
+    choices = _choices(claim.configs)
+    # One group for each config and, for results without one, for each kind's default.
+    groups: dict[int | DeviceKind, tuple[Config, list[Result]]] = {}
+    without: list[Result] = []
+    for result in claim.results:
+        if result.admin_access:
+            continue
+        kind = kinds[result.device]
+        index = _winner(choices, result, kind)
+        if index is None or not choices[index].of_claim:
+            without.append(result)
+        key, config = (kind, _default(kind)) if index is None else (index, choices[index].config)
+        groups.setdefault(key, (config, []))[1].append(result)
+    if all_hold:
+        for choice in choices:
+            _check_holds(choice, claim.results, kinds, without)
+    return tuple(
+        ConfigGroup(config=config, results=tuple(results)) for config, results in groups.values()
+    )
+
+
+def _winner(choices: list[_Choice], result: Result, kind: DeviceKind) -> int | None:
+    for index in reversed(range(len(choices))):
+        choice = choices[index]
+        if not choice.is_for(result):
+            continue
+        if choice.fits(kind):
+            return index
+        if choice.opaque.requests and choice.of_claim:
+            raise ConfigError(
+                f'cannot apply {choice.config.kind} to device "{result.device}" of type "{kind}" '
+                f"(request: {result.request}): {choice.opaque.origin} names that request; "
+                f"write a {_default(kind).kind} there, or another request"
+            )
+    return None
+
+
+def _check_holds(
+    choice: _Choice,
+    results: Iterable[Result],
+    kinds: Mapping[str, DeviceKind],
+    without: Iterable[Result],
+) -> None:
+    """Check that a config of the claim is not in vain. `without` have no config of the claim.
+
+    One for requests that got devices of other drivers is, and one for an alternative of
+    `firstAvailable` that was not chosen; neither is a mistake.
+
+    Raises:
+        ConfigError: it is.
+    """
+    meant = [result for result in results if choice.is_for(result)]
+    if not choice.of_claim or not meant:
+        return
+    kind, origin = choice.config.kind, choice.opaque.origin
+    changed = [result for result in meant if not result.admin_access]
+    if not changed:
+        names = ", ".join(dict.fromkeys(result.request for result in meant))
+        raise ConfigError(
+            f"{origin}: the {kind} has no effect: request {names} has adminAccess, which sees "
+            "devices and never changes them; remove the config"
+        )
+    if any(choice.fits(kinds[one.device]) or one.subrequest for one in changed):
+        return
+    for result in without:
+        if choice.is_for(result):
+            found = kinds[result.device]
+            raise ConfigError(
+                f"{origin}: the {kind} has no effect: no device that this claim got takes one, and "
+                f'"{result.device}" (request: {result.request}) is of type "{found}"; write a '
+                f"{_default(found).kind}, or remove the config"
+            )
+
+
+def _choices(configs: Iterable[OpaqueConfig]) -> list[_Choice]:
+    """Read all configs; who has several to mend should hear of all at once."""
+    choices: list[_Choice] = []
+    wrong: list[str] = []
+    for opaque in configs:
+        try:
+            choices.append(_Choice(config=_decoded(opaque), opaque=opaque))
+        except ConfigError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise ConfigError("; ".join(wrong))
+    return choices
+
+
+def _decoded(opaque: OpaqueConfig) -> Config:
+    try:
+        return decode(opaque.parameters).normalise()
+    except InvalidConfigError as error:
+        raise ConfigError(f"{opaque.origin}: {error}") from error
+
+
+def _default(kind: DeviceKind) -> Config:
+    """Return what a device of a kind has without a config; its type is what the kind takes."""
+    match kind:
+        case DeviceKind.GPU:
+            return GpuConfig()
+        case DeviceKind.MIG:
+            return MigDeviceConfig()
+        case _:
+            assert_never(kind)

@@ -1,0 +1,377 @@
+"""What is taken back, now or later: of a claim that ends, and of what could not be taken back then.
+
+What hardware refuses to take back is a pending cleanup: it stays in the claim's record, and its
+GPUs stay marked, so that whoever comes to them finds it. It is tried again by
+claims/reconcile/reconciler.py and by the next claim that gets the GPU, and it keeps no pod from
+ending but one whose processes still use the device, and that for some minutes only: the process may
+be no pod's. Sharing is undone before the devices under it are unmade. A disk on which nothing can
+be written keeps nobody either: what is on it names more than is left to do, and to undo is harmless
+when it is repeated.
+
+Callers hold the lock of the claim and of the GPUs it touches, but for `let_go`, which waits for
+daemons before.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+import structlog
+
+from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.model.devices import InventorySource
+from dra_driver.claims.model.record import (
+    ClaimRecord,
+    MakeMigDevices,
+    PendingCleanup,
+    Realisation,
+    RecordState,
+    TurnMigModeOff,
+)
+from dra_driver.claims.prepare import parallel
+from dra_driver.claims.prepare.realise import Realisers
+from dra_driver.claims.prepare.specs import ClaimSpecs
+from dra_driver.claims.prepare.strategies import Strategies
+from dra_driver.claims.state.holdings import Holdings
+from dra_driver.devices.kinds import overlap
+from dra_driver.devices.model import GpuUuid
+from dra_driver.errors import DriverError, StateError, TransientError
+from dra_driver.sharing.base import SharingPlan
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undoers:
+    """Who undoes what claims have done, and whom each failure is told, by its name."""
+
+    strategies: Strategies
+    realisers: Realisers
+    on_failed: Callable[[str], None] = lambda _: None
+
+
+class Cleanup:
+    """Takes back what claims of this node have, had or left.
+
+    Args:
+        holdings: which claim has what.
+        specs: the claims' CDI specs.
+        undoers: who undoes things.
+        inventory: the GPUs of this node.
+        clock: seconds since the epoch: records tell drivers of later when something began.
+        step: called with the name of each step that is done; tests end the process there.
+    """
+
+    def __init__(
+        self,
+        *,
+        holdings: Holdings,
+        specs: ClaimSpecs,
+        undoers: Undoers,
+        inventory: InventorySource,
+        clock: Callable[[], float],
+        step: Callable[[str], None],
+    ) -> None:
+        self._holdings = holdings
+        self._records = holdings.records
+        self._ownership = holdings.ownership
+        self._specs = specs
+        self._strategies = undoers.strategies
+        self._realisers = undoers.realisers
+        self._on_failed = undoers.on_failed
+        self._inventory = inventory
+        self._clock = clock
+        self._step = step
+
+    # What a claim has done
+
+    def let_go(self, record: ClaimRecord, deadline: float) -> bool:
+        """Have the daemons end that a record names, before anything else of it is undone.
+
+        Returns whether all have by the deadline; what has not is left to `undo`. Where they are
+        waited for no GPU is locked: others who share one need not wait.
+        """
+        pending = (one.of for one in record.pending if isinstance(one.of, SharingPlan))
+        return self._strategies.let_go([*record.plans, *pending], deadline)
+
+    def undo(self, record: ClaimRecord, deadline: float) -> tuple[PendingCleanup, ...]:
+        """Undo all that a record names, pending cleanups too; return what could not be.
+
+        Settings of the record go before pending ones, which may be about the same GPU and are
+        older; sharing goes before the devices that are shared.
+        """
+        here = self._holdings.is_of_this_boot(record)
+        owed_plans, owed_realisations = _by_kind(reversed(record.pending))
+        # A reboot undid settings and devices, and the GPU may be another claim's by now.
+        left = self._unshare(
+            [one for one in reversed(record.plans) if self._lasts(one, here)], deadline
+        )
+        for plan in owed_plans:
+            if self._lasts(plan, here):
+                left = self._unshare([plan], deadline) + left
+        if here:
+            uid = record.ref.uid
+            left += self._unmake(record.realisations[::-1], uid, left)
+            for realisation in owed_realisations:
+                left = self._unmake([realisation], uid, left) + left
+        return left
+
+    def forget(
+        self, record: ClaimRecord, left: Sequence[PendingCleanup]
+    ) -> tuple[PendingCleanup, ...]:
+        """Reduce a released record to its pending cleanups, and delete its spec; return them.
+
+        A record without any goes.
+
+        Raises:
+            StateError: the record cannot be deleted.
+        """
+        left = self._dated(record, left)
+        self._say_new(record, left)
+        self._specs.delete(record.ref.uid)
+        self._step("unspecified")
+        if left:
+            reduced = replace(
+                record,
+                state=RecordState.RELEASED,
+                # Whatever boot it was done in, what is left of it is there in this one.
+                boot_id=self._holdings.boot_id,
+                realisations=(),
+                plans=(),
+                pending=tuple(left),
+            )
+            if reduced != record:
+                self._rewrite(reduced)
+        else:
+            self._records.delete(record.ref.uid)
+        self._step("forgotten")
+        self._unmark(record, keep=_gpus_of(left))
+        return left
+
+    # Pending cleanups
+
+    def settle(
+        self,
+        record: ClaimRecord,
+        *,
+        deadline: float,
+        gpus: Collection[GpuUuid] | None = None,
+    ) -> tuple[PendingCleanup, ...]:
+        """Try again what could not be undone, on some GPUs or on all that nobody uses.
+
+        Returns what is left.
+
+        Raises:
+            StateError: a record of which nothing is left cannot be deleted.
+        """
+        todo = [
+            cleanup
+            for cleanup in record.pending
+            if not self._is_in_use(cleanup, record)
+            and (gpus is None or not set(cleanup.gpus).isdisjoint(gpus))
+        ]
+        plans, realisations = _by_kind(todo)
+        again = self._unshare(plans, deadline)
+        again += self._unmake(realisations, record.ref.uid, again)
+        left = tuple(cleanup for cleanup in record.pending if cleanup not in todo) + again
+        if record.state is RecordState.RELEASED:
+            return self.forget(record, left)
+        left = self._dated(record, left)
+        if left != record.pending:
+            self._rewrite(replace(record, pending=left))
+            self._unmark(record, keep={*record.held_gpus, *_gpus_of(left)})
+        return left
+
+    def vacate(self, uid: ClaimUid, wanted: ClaimRecord, *, deadline: float) -> None:
+        """Take back what a claim has left on GPUs that another one is about to use.
+
+        A setting that cannot be reset does not keep the other one away.
+
+        Raises:
+            TransientError: something is there that nobody can share a GPU with.
+            StateError: the disk refused.
+        """
+        record = self._records.read(uid)
+        if record is None:
+            return
+        if self._holdings.is_of_this_boot(record):
+            left = self.settle(record, deadline=deadline, gpus=wanted.held_gpus)
+        else:
+            left = self.undo(record, deadline)
+        self.check_free(left, wanted)
+
+    def check_free(self, pending: Iterable[PendingCleanup], wanted: ClaimRecord) -> None:
+        """Check that no pending cleanup keeps what a record wants from being used.
+
+        Raises:
+            TransientError: one does.
+        """
+        for cleanup in pending:
+            if self._excludes(cleanup) and overlap(cleanup.parts, wanted.held_parts):
+                raise TransientError(
+                    f"{', '.join(cleanup.gpus)} cannot be used yet: {cleanup.name} of an earlier "
+                    f"claim has not ended ({cleanup.reason})"
+                )
+
+    def keeps_pod(self, cleanup: PendingCleanup, longest: float) -> bool:
+        """Tell whether a pod has to stay until a cleanup is done: a process still uses its device.
+
+        What hardware refuses for good, or cannot be asked for now, keeps nobody; and nothing keeps
+        anybody for more than `longest` seconds, as NVML calls any open handle a process.
+        """
+        match cleanup.of:
+            case MakeMigDevices():
+                is_there = self._inventory.current().driver_version is not None
+                since = self._clock() if cleanup.since is None else cleanup.since
+                return cleanup.may_pass and is_there and self._clock() - since < longest
+            case TurnMigModeOff() | SharingPlan():
+                return False
+            case _:
+                assert_never(cleanup.of)
+
+    def count_pending(self) -> Mapping[str, int]:
+        """Return how many cleanups are pending, by name."""
+        found = self._records.readable()
+        return Counter(cleanup.name for record in found for cleanup in record.pending)
+
+    def lapse(self, record: ClaimRecord, *, deadline: float) -> bool:
+        """Take back what has outlived a reboot of a claim that was prepared before it.
+
+        The record stays: the kubelet prepares the claim anew or unprepares it. Returns whether
+        all of it is gone.
+        """
+        self._specs.delete(record.ref.uid)
+        if self.undo(record, deadline):
+            return False
+        if record.pending:
+            self._rewrite(replace(record, pending=()))
+            self._unmark(record, keep=record.held_gpus)
+        return True
+
+    # Steps
+
+    def _lasts(self, plan: SharingPlan, here: bool) -> bool:
+        """Tell whether something of a plan can still be there; `here`: it is of this boot."""
+        return here or self._strategies.survives_reboot(plan)
+
+    def _unshare(self, plans: Sequence[SharingPlan], deadline: float) -> tuple[PendingCleanup, ...]:
+        left = self._strategies.undo(plans, deadline)
+        return tuple(self._pending(plan, error) for plan, error in left)
+
+    def _unmake(
+        self,
+        realisations: Sequence[Realisation],
+        uid: ClaimUid,
+        shared: Sequence[PendingCleanup],
+    ) -> tuple[PendingCleanup, ...]:
+        """Unmake devices, but none that is still shared: nothing is destroyed below its users."""
+        left: list[PendingCleanup] = []
+        todo: list[Realisation] = []
+        for realisation in realisations:
+            users = (one for one in shared if isinstance(one.of, SharingPlan))
+            user = next(
+                (
+                    one
+                    for one in users
+                    if self._excludes(one) and overlap(one.parts, realisation.parts)
+                ),
+                None,
+            )
+            if user is None:
+                todo.append(realisation)
+            else:
+                # Our own daemon, no process of the pod: no reason for the pod to stay.
+                left.append(PendingCleanup(of=realisation, reason=user.reason))
+        ends = parallel.outcomes(todo, lambda one: self._realisers.unmake(one, uid))
+        for realisation, end in zip(todo, ends, strict=True):
+            if isinstance(end, DriverError):
+                left.append(self._pending(realisation, end))
+        return tuple(left)
+
+    def _pending(self, of: SharingPlan | Realisation, error: DriverError) -> PendingCleanup:
+        may_pass = isinstance(error, TransientError)
+        cleanup = PendingCleanup(of=of, reason=str(error), may_pass=may_pass)
+        self._on_failed(cleanup.name)
+        return cleanup
+
+    def _excludes(self, cleanup: PendingCleanup) -> bool:
+        """Tell whether nobody else can have a cleanup's parts before it is done.
+
+        A setting can be overruled. A daemon cannot, and neither can a MIG device, which takes the
+        place of the next one.
+        """
+        match cleanup.of:
+            case MakeMigDevices():
+                return True
+            case TurnMigModeOff():
+                return False
+            case SharingPlan():
+                return self._strategies.survives_reboot(cleanup.of)
+            case _:
+                assert_never(cleanup.of)
+
+    def _is_in_use(self, cleanup: PendingCleanup, record: ClaimRecord) -> bool:
+        """Tell whether doing a cleanup would change what a claim has."""
+        if self._excludes(cleanup):
+            return False  # nobody has it before it is gone
+        if record.state is not RecordState.RELEASED and overlap(cleanup.parts, record.held_parts):
+            return True
+        return self._holdings.holds_any(cleanup.gpus, cleanup.parts, but=record.ref.uid)
+
+    def _dated(
+        self, record: ClaimRecord, left: Sequence[PendingCleanup]
+    ) -> tuple[PendingCleanup, ...]:
+        """Return what is left, with when each was first seen: by the record, or now."""
+        now = self._clock()
+
+        def since(cleanup: PendingCleanup) -> float:
+            known = [one.since for one in record.pending if one.of == cleanup.of and one.since]
+            return min([now, *known])  # the node's clock may have been set back
+
+        return tuple(replace(one, since=since(one)) for one in left)
+
+    def _rewrite(self, record: ClaimRecord) -> None:
+        """Write a record of which less is left to undo; the longer one is right as well."""
+        try:
+            self._records.write(record)
+        except StateError as error:
+            log.warning("record not shortened", claim=str(record.ref), reason=str(error))
+
+    def _say_new(self, record: ClaimRecord, left: Sequence[PendingCleanup]) -> None:
+        known = {(one.name, one.gpus, one.reason) for one in record.pending}
+        for cleanup in left:
+            if (cleanup.name, cleanup.gpus, cleanup.reason) not in known:
+                log.warning(
+                    "plan not undone",
+                    claim=str(record.ref),
+                    claim_uid=record.ref.uid,
+                    strategy=cleanup.name,
+                    gpus=list(cleanup.gpus),
+                    reason=cleanup.reason,
+                )
+
+    def _unmark(self, record: ClaimRecord, *, keep: Collection[GpuUuid]) -> None:
+        for uuid in record.touched_gpus:
+            if uuid not in keep:
+                self._ownership.unmark(uuid, record.ref.uid)
+
+
+def _by_kind(
+    cleanups: Iterable[PendingCleanup],
+) -> tuple[list[SharingPlan], list[Realisation]]:
+    plans: list[SharingPlan] = []
+    realisations: list[Realisation] = []
+    for cleanup in cleanups:
+        match cleanup.of:
+            case SharingPlan():
+                plans.append(cleanup.of)
+            case MakeMigDevices() | TurnMigModeOff():
+                realisations.append(cleanup.of)
+            case _:
+                assert_never(cleanup.of)
+    return plans, realisations
+
+
+def _gpus_of(left: Iterable[PendingCleanup]) -> set[GpuUuid]:
+    return {uuid for cleanup in left for uuid in cleanup.gpus}

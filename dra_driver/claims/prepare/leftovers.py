@@ -1,0 +1,151 @@
+"""What a crash has left of claims that have no record: found by its traces, and taken back.
+
+In: CDI specs, marks and notes on disk, and what lives by itself, as MPS daemons do. Nothing of it
+proves that a claim is there: only a record does (claims/model/record.py). Callers hold the lock of
+the claim, and of the GPUs where something is taken back, but for `let_go`, which waits for daemons.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+
+from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.model.record import MIG, ClaimRecord
+from dra_driver.claims.prepare.mig import MigDevices
+from dra_driver.claims.prepare.specs import ClaimSpecs
+from dra_driver.claims.prepare.strategies import NO_WAIT, Strategies
+from dra_driver.claims.state.holdings import Holdings
+from dra_driver.devices.model import GpuUuid, MigSlot
+from dra_driver.errors import DriverError, TransientError, VersionError
+
+log = structlog.get_logger()
+
+
+class Leftovers:
+    """What claims without a record have left on this node.
+
+    Args:
+        holdings: which claim has what.
+        specs: the claims' CDI specs.
+        strategies: know what lives by itself.
+        mig: knows what was made here.
+        on_failed: told the name of what cannot be taken back, each time.
+    """
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        specs: ClaimSpecs,
+        strategies: Strategies,
+        mig: MigDevices,
+        on_failed: Callable[[str], None],
+    ) -> None:
+        self._records = holdings.records
+        self._ownership = holdings.ownership
+        self._specs = specs
+        self._strategies = strategies
+        self._mig = mig
+        self._on_failed = on_failed
+
+    def traced(self) -> set[ClaimUid]:
+        """Return the claims of which anything is there: a record, a file, a mark, or a daemon."""
+        others = self._specs.traced() | self._strategies.claims()
+        return (
+            self._records.uids()
+            | self._ownership.marked()
+            | set(self._ownership.made().values())
+            | set(map(ClaimUid, others))
+        )
+
+    def made_for(self, uid: ClaimUid) -> dict[MigSlot, ClaimUid]:
+        """Return the MIG devices that were made for a claim: their GPUs are locked for `sweep`."""
+        return {slot: owner for slot, owner in self._ownership.made().items() if owner == uid}
+
+    def let_go(self, uid: ClaimUid, *, deadline: float) -> None:
+        """Have the daemons of a claim end that has no record; `sweep` says what has not."""
+        if uid in self._strategies.claims():
+            log.warning("claim without a record taken back", claim_uid=uid)
+            self._strategies.sweep(uid, deadline)
+
+    def sweep(self, uid: ClaimUid, made: Mapping[MigSlot, ClaimUid]) -> bool:
+        """Take back what is there for a claim that has no record; return whether all of it is.
+
+        `made` are the MIG devices that were made for it; one that is gone by now is fine. No daemon
+        is waited for: `let_go` comes before.
+        """
+        if made:
+            log.warning("mig devices of a claim without a record taken back", claim_uid=uid)
+        failed = self._strategies.sweep(uid, NO_WAIT)
+        for name, _ in failed:
+            self._on_failed(name)
+        if failed:
+            return False  # nothing is destroyed below its users
+        try:
+            self._mig.take_away(made)
+        except DriverError:
+            self._on_failed(MIG)
+            return False
+        for gpu in gpus_of(made):
+            self._mig.tidy(gpu)
+        return True
+
+    def vacate(self, uid: ClaimUid, wanted: ClaimRecord) -> None:
+        """Take back what a claim without a record may have left where a record wants something.
+
+        A claim of which a whole GPU was given to another one is gone. Of one with another part of
+        the GPU nothing is known; where it is in the way, `make_room` finds it.
+
+        Raises:
+            TransientError: something is still there.
+            StateError: the disk refused.
+        """
+        whole = {part.gpu for part in wanted.held_parts if part.placement is None}
+        marked = [gpu for gpu in whole if uid in self._ownership.holders(gpu)]
+        if marked and not self.sweep(uid, self.made_for(uid)):
+            raise TransientError(
+                f"{', '.join(marked)} cannot be used yet: what was made there for claim UID {uid}, "
+                "whose record is lost, has not ended"
+            )
+        for gpu in marked:
+            self._ownership.unmark(gpu, uid)
+
+    def make_room(self, wanted: ClaimRecord) -> None:
+        """Destroy what was made where a record wants something, for claims without a record.
+
+        Raises:
+            DeviceError, TransientError: one cannot be destroyed.
+        """
+        made = self._mig.made_on(wanted.held_parts)
+        self._mig.take_away(
+            {
+                slot: uid
+                for slot, uid in made.items()
+                if uid != wanted.ref.uid and not self._has_record(uid)
+            }
+        )
+
+    def _has_record(self, uid: ClaimUid) -> bool:
+        try:
+            return self._records.peek(uid) is not None
+        except VersionError:
+            return True
+
+    def forget(self, uid: ClaimUid) -> None:
+        """Delete what files a claim has on disk that has no whole record: it is known to be gone.
+
+        Raises:
+            StateError: the disk refused.
+        """
+        self._specs.delete(uid)
+        self._records.delete(uid)
+        self._ownership.unmark_all(uid)
+
+    def delete_halves(self) -> None:
+        """Delete what a killed process was writing into the CDI folder, and notes of old boots."""
+        self._specs.files.delete_leftovers()
+        self._ownership.forget_other_boots()
+
+
+def gpus_of(made: Iterable[MigSlot]) -> set[GpuUuid]:
+    """Return the GPUs on which MIG devices are."""
+    return {slot.gpu for slot in made}

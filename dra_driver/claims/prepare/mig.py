@@ -1,0 +1,345 @@
+"""MIG devices of claims: found where others made them, else made for the claim, and destroyed.
+
+A `Realiser` (claims/prepare/realise.py). What is made is noted (claims/state/ownership.py) before
+it is made, so that after a crash nobody destroys what another one made, and MIG mode that was
+turned on here is turned off when the last MIG device made here has gone.
+
+All is called with the GPUs locked, but for what only lists.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol, assert_never
+
+import structlog
+
+from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.model.devices import (
+    DeviceRecord,
+    InventorySource,
+    RecordedDevice,
+    RecordedGpu,
+    RecordedMig,
+    RecordedPartition,
+    RecordedShare,
+)
+from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices
+from dra_driver.claims.state.holdings import Holdings
+from dra_driver.devices.kinds import GpuPart, NodeDevice
+from dra_driver.devices.mig.partitions import partition_named, why_not_partitioned
+from dra_driver.devices.mig.refusals import Refusals
+from dra_driver.devices.model import (
+    BareInstance,
+    Gpu,
+    GpuUuid,
+    Instance,
+    MigDevice,
+    MigMode,
+    MigSlot,
+    Partition,
+)
+from dra_driver.errors import (
+    ConflictError,
+    DeviceError,
+    DriverError,
+    HeldError,
+    StateError,
+    TransientError,
+)
+
+log = structlog.get_logger()
+
+
+class MigHardware(Protocol):
+    """Makes and destroys MIG devices (devices/mig/making.py). Each may be repeated.
+
+    All raise DeviceError where NVML refuses, and TransientError for what may pass, of which
+    HeldError: the MIG mode cannot be changed, as others have the GPU open.
+    """
+
+    def mode(self, gpu: GpuUuid) -> MigMode:
+        """Return the MIG mode that a GPU is in now."""
+        ...
+
+    def set_mode(self, gpu: GpuUuid, mode: MigMode) -> None:
+        """Turn MIG mode on or off. Raises ConflictError: off, while instances are there."""
+        ...
+
+    def find(self, slot: MigSlot) -> Instance | None:
+        """Return what is at a place now."""
+        ...
+
+    def make(self, partition: Partition) -> MigDevice:
+        """Make a MIG device, or find it made; wholly or not at all."""
+        ...
+
+    def destroy(self, slot: MigSlot) -> None:
+        """Destroy what is at a place; nothing there is fine."""
+        ...
+
+
+class MigDevices:
+    """The MIG devices of this node's claims.
+
+    Args:
+        hardware: makes and destroys MIG devices.
+        holdings: which claim has what, and where it is noted what was made.
+        inventory: the GPUs of this node.
+        switches: told which GPUs were switched to MIG mode, or could not be, and for which claim.
+        switches_modes: whether MIG mode may be turned on for a claim.
+    """
+
+    def __init__(
+        self,
+        hardware: MigHardware,
+        holdings: Holdings,
+        inventory: InventorySource,
+        switches: Refusals,
+        *,
+        switches_modes: bool,
+    ) -> None:
+        self._hardware = hardware
+        self._holdings = holdings
+        self._ownership = holdings.ownership
+        self._inventory = inventory
+        self._switches = switches
+        self._switches_modes = switches_modes
+        self._left_on: dict[GpuUuid, str] = {}
+        """Why the mode of a GPU could not be turned off, which was said."""
+
+    # The realiser
+
+    def find(self, entry: DeviceRecord, allocated: NodeDevice, uid: ClaimUid) -> RecordedDevice:
+        """Return the MIG device that is there, or the place where one is to be made."""
+        place = _place(entry)
+        owner = self._ownership.maker(place.slot)
+        found = self._hardware.find(place.slot)
+        if entry.admin_access:
+            return _mig(place, _present(entry, found))
+        if owner is None and isinstance(found, MigDevice):
+            return _mig(place, found)
+        if owner is None and isinstance(found, BareInstance):
+            raise DeviceError(
+                f'device "{entry.name}": GPU instance {found.gpu_instance} is there, which this '
+                "driver did not make, but it is not a whole MIG device; give it one compute "
+                "instance of its full size, or destroy it (nvidia-smi mig)"
+            )
+        if owner not in (None, uid):
+            raise TransientError(
+                f'device "{entry.name}" still has a MIG device that was made for claim UID {owner}'
+            )
+        if reason := why_not_partitioned(allocated.gpu):
+            raise DeviceError(
+                f'device "{entry.name}" is not there any more, and cannot be made: {reason}'
+            )
+        self._check_mode(place.slot)
+        return place
+
+    def todo(
+        self, found: Sequence[DeviceRecord], gpus: Mapping[GpuUuid, Gpu]
+    ) -> Iterator[MakeMigDevices]:
+        """Yield for each GPU the MIG devices that have to be made on it."""
+        for gpu in gpus:
+            places = {
+                entry.device: None
+                for entry in found
+                if isinstance(entry.device, RecordedPartition) and entry.device.gpu == gpu
+            }
+            if places:
+                yield MakeMigDevices(gpu=gpu, places=tuple(places))
+
+    def make(self, todo: MakeMigDevices, uid: ClaimUid) -> Mapping[RecordedPartition, RecordedMig]:
+        """Make MIG devices, turning MIG mode on for the first."""
+        made: dict[RecordedPartition, RecordedMig] = {}
+        for place in todo.places:
+            self._ownership.note(place.slot, uid)
+            made[place] = _mig(place, self._make(place.slot, uid), made_here=True)
+        return made
+
+    def unmake(self, done: MakeMigDevices, uid: ClaimUid) -> None:
+        """Destroy MIG devices that were made for the claim, and put MIG mode back.
+
+        What is at their places but was made by others stays, and what another claim has a share
+        of goes with that one. The others are destroyed although one cannot be.
+        """
+        failures: list[DriverError] = []
+        for place in done.places:
+            try:
+                heir = self._holdings.heir(place.slot, uid)
+                if heir is None:
+                    self._destroy(place.slot, uid)
+                elif self._ownership.maker(place.slot) == uid:
+                    self._ownership.note(place.slot, heir)
+            except DriverError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        self.tidy(done.gpu)
+
+    def mend(self, entry: DeviceRecord, record: ClaimRecord) -> RecordedDevice:
+        """Return the MIG device as it is now, making one of our own again.
+
+        A MIG device cannot be removed while processes use it, so whoever had one that is gone has
+        ended.
+        """
+        device = entry.device
+        if not isinstance(device, RecordedMig):
+            raise StateError(f'the record of device "{entry.name}" has no MIG device')
+        found = self._hardware.find(device.slot)
+        if not isinstance(found, MigDevice) and device.made_here:
+            log.warning("mig device made again", claim=str(record.ref), device=entry.name)
+            self._ownership.note(device.slot, record.ref.uid)
+            found = self._make(device.slot, record.ref.uid)
+        if not isinstance(found, MigDevice):
+            raise DeviceError(
+                f'device "{entry.name}" ({device.uuid}) was removed by others on the node; delete '
+                "the pod and its claim so that they are scheduled again"
+            )
+        if found.uuid != device.uuid and (not device.made_here or _is_shared(entry, record)):
+            raise DeviceError(
+                f'device "{entry.name}" was replaced by others on the node: it was {device.uuid} '
+                f"and is {found.uuid} now; delete the pod and its claim so that they start again"
+            )
+        return _mig(device.place, found, made_here=device.made_here)
+
+    def given_up(self, uid: ClaimUid) -> None:
+        """Count no more on the claim waiting for MIG devices: its pods have ended."""
+        self._switches.given_up(uid)
+
+    # What claims have left behind
+
+    def made_on(self, parts: Sequence[GpuPart]) -> dict[MigSlot, ClaimUid]:
+        """Return the MIG devices made here that overlap with some parts, and for which claims."""
+        found: dict[MigSlot, ClaimUid] = {}
+        for gpu in {part.gpu for part in parts}:
+            for slot, uid in self._ownership.made(gpu).items():
+                place = self._part(slot)
+                if any(place.overlaps(part) for part in parts):
+                    found[slot] = uid
+        return found
+
+    def take_away(self, orphans: Mapping[MigSlot, ClaimUid]) -> None:
+        """Destroy MIG devices that were made here for claims that no longer have a record.
+
+        All are tried, whatever comes of one.
+
+        Raises:
+            DeviceError, TransientError: one cannot be destroyed.
+        """
+        errors: list[DriverError] = []
+        for slot, uid in orphans.items():
+            log.warning("mig device without a claim taken away", gpu=slot.gpu, claim_uid=uid)
+            try:
+                self._destroy(slot, uid)
+            except DriverError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def tidy(self, gpu: GpuUuid) -> bool:
+        """Turn MIG mode off if it was turned on here and nothing made here is left on the GPU.
+
+        What refuses keeps nobody from anything and is tried again; returns whether it is done.
+        """
+        if not self._ownership.turned_on(gpu) or self._ownership.made(gpu):
+            return True
+        try:
+            self._hardware.set_mode(gpu, MigMode.DISABLED)
+        except ConflictError:
+            log.info("mig mode left on", gpu=gpu, reason="MIG devices of others are on the GPU")
+        except DriverError as error:
+            # Who has it open changes from try to try.
+            kind = type(error).__name__ if isinstance(error, HeldError) else str(error)
+            if self._left_on.get(gpu) != kind:
+                log.warning("mig mode not turned off yet", gpu=gpu, reason=str(error))
+            self._left_on[gpu] = kind
+            return False
+        self._left_on.pop(gpu, None)
+        self._ownership.forget_mode(gpu)
+        return True
+
+    # Steps
+
+    def _make(self, slot: MigSlot, uid: ClaimUid) -> MigDevice:
+        partition = self._partition(slot)
+        if partition is None:
+            raise TransientError(
+                f"{slot.gpu} does not say at this moment that it has MIG profile "
+                f"{slot.profile_id} at {slot.start}"
+            )
+        if not self._check_mode(slot):
+            self._ownership.note_mode(slot.gpu)
+        try:
+            made = self._hardware.make(partition)
+        except HeldError as error:
+            self._switches.refused(slot, uid, error)
+            raise
+        self._switches.switched(slot.gpu)
+        return made
+
+    def _check_mode(self, slot: MigSlot) -> bool:
+        """Tell whether a GPU is in MIG mode; if not, it has to be allowed to turn it on.
+
+        Raises:
+            DeviceError: it is not in MIG mode, and stays so.
+        """
+        if self._hardware.mode(slot.gpu) is MigMode.ENABLED:
+            return True
+        if not self._switches_modes:
+            raise DeviceError(
+                f"{slot.gpu} is not in MIG mode, so that no MIG device can be made on it: MIG mode"
+                " was turned off after the claim was allocated, and this driver turns it on only"
+                f" with --mig on-demand. Turn it on again (nvidia-smi -i {slot.gpu} -mig 1), or"
+                " delete the pod and its claim so that they are scheduled again"
+            )
+        return False
+
+    def _destroy(self, slot: MigSlot, uid: ClaimUid) -> None:
+        if self._ownership.maker(slot) == uid:
+            self._hardware.destroy(slot)
+            self._ownership.forget(slot)
+
+    def _part(self, slot: MigSlot) -> GpuPart:
+        """Return what of a GPU a place takes; all of it while the GPU does not say."""
+        partition = self._partition(slot)
+        return GpuPart(gpu=slot.gpu, placement=None if partition is None else partition.placement)
+
+    def _partition(self, slot: MigSlot) -> Partition | None:
+        gpus = self._inventory.current().gpus
+        gpu = next((one for one in gpus if one.uuid == slot.gpu), None)
+        return None if gpu is None else partition_named(gpu, slot.profile_id, slot.start)
+
+
+def _place(entry: DeviceRecord) -> RecordedPartition:
+    match entry.device:
+        case RecordedPartition():
+            return entry.device
+        case RecordedMig():
+            return entry.device.place
+        case RecordedGpu() | RecordedShare():
+            raise StateError(f'device "{entry.name}" is not a MIG device')
+        case _:
+            assert_never(entry.device)
+
+
+def _mig(place: RecordedPartition, found: MigDevice, *, made_here: bool = False) -> RecordedMig:
+    return RecordedMig(
+        place=place,
+        gpu_instance=found.gpu_instance,
+        compute_instance=found.compute_instance,
+        uuid=found.uuid,
+        made_here=made_here,
+    )
+
+
+def _present(entry: DeviceRecord, found: Instance | None) -> MigDevice:
+    if isinstance(found, MigDevice):
+        return found
+    raise TransientError(
+        f'device "{entry.name}" is not there now, and a claim with admin access does not make '
+        "it: it can be seen while another claim has it"
+    )
+
+
+def _is_shared(entry: DeviceRecord, record: ClaimRecord) -> bool:
+    """Tell whether a strategy's plan names the device by its UUID."""
+    return any(entry.device.part in plan.parts for plan in record.plans)

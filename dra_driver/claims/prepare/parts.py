@@ -1,0 +1,148 @@
+"""The claims of this node, all that knows of them built once, below the driver's own directory.
+
+In: what preparing is made of on this node. Out: `NodeClaims`, from which claims/prepare/preparer.py
+serves the kubelet and claims/reconcile/reconciler.py mends.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.model.devices import InventorySource
+from dra_driver.claims.prepare.cleanup import Cleanup, Undoers
+from dra_driver.claims.prepare.leftovers import Leftovers
+from dra_driver.claims.prepare.metadata_files import MetadataFiles
+from dra_driver.claims.prepare.mig import MigDevices, MigHardware
+from dra_driver.claims.prepare.realise import Realisers, WholeGpus
+from dra_driver.claims.prepare.specs import ClaimSpecs, EditsSource
+from dra_driver.claims.prepare.strategies import Strategies
+from dra_driver.claims.prepare.transaction import Transaction
+from dra_driver.claims.state.divisions import Divisions, NothingOffered, Offered
+from dra_driver.claims.state.holdings import Holdings
+from dra_driver.claims.state.ownership import Ownership
+from dra_driver.claims.state.records import RecordStore
+from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.mig.refusals import Refusals
+from dra_driver.devices.shares import Division
+from dra_driver.sharing.base import Sharing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeParts:
+    """What preparing is made of on this node.
+
+    `divisions` returns how the node's share config wants devices to be divided, and
+    `why_no_divisions` why that is not known, if it is not; `offered` is by which shares were
+    offered. `switches_modes` says whether MIG modes may be switched for claims. `tidy` ends what
+    claims share and none of them uses any more; it is called now and then, after mending. Deadlines
+    are values of `clock`; `wall_clock` is in seconds since the epoch. `device_metadata` says
+    whether containers get files with metadata of their devices.
+    """
+
+    inventory: InventorySource
+    edits: EditsSource
+    specs: SpecStore
+    strategies: Mapping[str, Sharing]
+    mig: MigHardware
+    switches: Refusals
+    switches_modes: bool
+    divisions: Callable[[], Mapping[GpuPart, Division]] = dict
+    why_no_divisions: Callable[[], str | None] = lambda: None
+    offered: Offered = field(default_factory=NothingOffered)
+    on_failed_undo: Callable[[str], None] = lambda _: None
+    tidy: Callable[[], object] = lambda: None
+    device_metadata: bool = True
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeClaims:
+    """The claims of this node.
+
+    Attributes:
+        records: the record of each.
+        ownership: who has which GPU, and what was made on it.
+        holdings: which claim has which part of which GPU.
+        divisions: how devices are divided into shares.
+        specs: the CDI spec of each.
+        mig: the MIG devices that were made for claims.
+        cleanup: takes back, now or later.
+        leftovers: what claims without a record have left.
+        transaction: prepares and releases.
+        tidy: ends what claims share and none uses; raises StateError.
+    """
+
+    records: RecordStore
+    ownership: Ownership
+    holdings: Holdings
+    divisions: Divisions
+    specs: ClaimSpecs
+    mig: MigDevices
+    cleanup: Cleanup
+    leftovers: Leftovers
+    transaction: Transaction
+    tidy: Callable[[], object]
+
+
+def open_claims(
+    directory: Path,
+    parts: NodeParts,
+    *,
+    boot_id: str,
+    version: str,
+    step: Callable[[str], None] = lambda _: None,
+) -> NodeClaims:
+    """Return all that knows of the claims in the driver's directory.
+
+    The directory is made as soon as its disk can be written; until then every claim says so.
+
+    Args:
+        directory: the driver's directory on the node.
+        parts: what preparing is made of.
+        boot_id: the kernel's (/proc/sys/kernel/random/boot_id).
+        version: this driver's, for the records that it writes.
+        step: called with the name of each step that is done; tests end the process there.
+    """
+    records = RecordStore(directory, version)
+    ownership = Ownership(directory, boot_id)
+    holdings = Holdings(records, ownership, boot_id)
+    modes, on_failed = parts.switches_modes, parts.on_failed_undo
+    mig = MigDevices(parts.mig, holdings, parts.inventory, parts.switches, switches_modes=modes)
+    realisers = Realisers(WholeGpus(parts.mig, ownership, switches_modes=modes), mig)
+    strategies = Strategies(parts.strategies)
+    metadata = MetadataFiles(directory, is_on=parts.device_metadata)
+    specs = ClaimSpecs(parts.specs, metadata, parts.edits, parts.inventory, strategies)
+    undoers = Undoers(strategies=strategies, realisers=realisers, on_failed=on_failed)
+    cleanup = Cleanup(
+        holdings=holdings,
+        specs=specs,
+        undoers=undoers,
+        inventory=parts.inventory,
+        clock=parts.wall_clock,
+        step=step,
+    )
+    leftovers = Leftovers(holdings, specs, strategies, mig, on_failed)
+    transaction = Transaction(
+        holdings=holdings,
+        realisers=realisers,
+        strategies=strategies,
+        specs=specs,
+        cleanup=cleanup,
+        leftovers=leftovers,
+        step=step,
+    )
+    return NodeClaims(
+        records=records,
+        ownership=ownership,
+        holdings=holdings,
+        divisions=Divisions(holdings, parts.divisions, parts.why_no_divisions, parts.offered),
+        specs=specs,
+        mig=mig,
+        cleanup=cleanup,
+        leftovers=leftovers,
+        transaction=transaction,
+        tidy=parts.tidy,
+    )

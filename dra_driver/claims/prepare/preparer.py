@@ -1,0 +1,467 @@
+"""Prepare and unprepare: what the kubelet asks of a claim, and what it is told.
+
+In: a claim as the kubelet names it, and how long the kubelet waits. Out: the devices with their CDI
+ids, or an error for the person who reads the pod's events. The kubelet comes back only 60 to 90 s
+after a failure, so whatever may pass is waited for inside the call: an API server that is away, a
+driver that is starting, a GPU whose former claim the kubelet unprepares in a moment.
+
+The kubelet repeats Prepare for claims that are in use (after its restart, for a new sandbox): the
+answer is then the same and nothing is touched. Unprepare needs no API server, and a claim that is
+not known is unprepared. Steps on disk and hardware are in claims/prepare/transaction.py.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import structlog
+
+from dra_driver.claims.model.claim import (
+    Claim,
+    ClaimRef,
+    ClaimUid,
+    PreparedDevice,
+    parse_claim,
+    uid_of,
+)
+from dra_driver.claims.model.config import group_by_config
+from dra_driver.claims.model.devices import (
+    InventorySource,
+    allocated_devices,
+    kind_named,
+)
+from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordState
+from dra_driver.claims.prepare.leftovers import gpus_of
+from dra_driver.claims.prepare.parts import NodeClaims
+from dra_driver.claims.prepare.strategies import NO_WAIT, consumable_strategies
+from dra_driver.claims.prepare.transaction import Wanted
+from dra_driver.claims.state.holdings import Rival
+from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.claims.state.memory_parts import parts_of
+from dra_driver.claims.state.records import check_uid
+from dra_driver.claims.state.validity import ClaimReader, has_devices_of, why_gone
+from dra_driver.devices.exclusion import admitting
+from dra_driver.devices.kinds import overlap
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import (
+    ConfigError,
+    ConflictError,
+    DeviceError,
+    DriverError,
+    NotFoundError,
+    TransientError,
+    UnavailableError,
+)
+from dra_driver.sharing.enforcement import Means
+
+log = structlog.get_logger()
+
+_UNDO_SECONDS = 2.0
+"""What is kept, after a call's deadline, to take back what could not be done by then."""
+
+_LONGEST_UNDO_SECONDS = 5.0
+"""The most of a call that failed for taking back; its reason should not wait for what is hung."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareTiming:
+    """How long a call waits for what may pass. All in seconds."""
+
+    longest: float = 40.0
+    """The kubelet ends a call after 45 s."""
+
+    margin: float = 1.0
+    """Kept of the caller's time, to answer in."""
+
+    first_pause: float = 0.05
+    longest_pause: float = 1.0
+
+    longest_in_use: float = 300.0
+    """For processes that still use a claim's MIG device to keep its pod, over all calls."""
+
+    read_timeout: float = 10.0
+    """For one answer of the API server: if a connection is dead, the next may not be."""
+
+    repeat_timeout: float = 2.0
+    """For the API server, when the answer is known already."""
+
+
+class ClaimPreparer:
+    """Prepares and unprepares claims. Calls may come from many threads, also for the same claim.
+
+    Args:
+        api: reads claims from the API server.
+        inventory: the GPUs of this node.
+        claims: the claims prepared so far.
+        locks: per claim and per GPU.
+        pool: the name of this node's pool in its ResourceSlices.
+        clock: monotonic, in seconds; deadlines are its values.
+        timing: how long to wait for what may pass.
+        on_release: called after a claim has given something back.
+    """
+
+    def __init__(  # noqa: PLR0913 (the one place where all parts meet)
+        self,
+        *,
+        api: ClaimReader,
+        inventory: InventorySource,
+        claims: NodeClaims,
+        locks: NodeLocks,
+        pool: str,
+        clock: Callable[[], float],
+        timing: PrepareTiming = PrepareTiming(),
+        on_release: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._api = api
+        self._inventory = inventory
+        self._records = claims.records
+        self._holdings = claims.holdings
+        self._specs = claims.specs
+        self._mig = claims.mig
+        self._cleanup = claims.cleanup
+        self._leftovers = claims.leftovers
+        self._transaction = claims.transaction
+        self._divisions = claims.divisions
+        self._locks = locks
+        self._pool = pool
+        self._clock = clock
+        self._timing = timing
+        self._on_release = on_release
+        self._changed = threading.Condition()
+        self._released = 0
+        self._unwanted: dict[ClaimUid, int] = {}
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End all waiting: calls that wait now fail, later ones do not wait."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def prepare(self, ref: ClaimRef, *, deadline: float) -> tuple[PreparedDevice, ...]:
+        """Return the claim's devices, ready for containers.
+
+        Raises:
+            DriverError: why not, in words for the pod's events. A later call can succeed.
+        """
+        uid = check_uid(ref.uid)
+        end = self._end(deadline)
+        with self._locks.claim(uid, end):
+            return self._patiently(uid, end, lambda: self._attempt(ref, end))
+
+    def unprepare(self, ref: ClaimRef, *, deadline: float) -> None:
+        """Take back what was prepared for the claim; nothing is fine.
+
+        Raises:
+            ConflictError: other calls for the claim or its GPUs went on until the deadline.
+            TransientError: processes still use a MIG device that was made for the claim.
+            StateError: the record cannot be deleted.
+        """
+        try:
+            uid = check_uid(ref.uid)
+        except ConfigError as error:
+            log.warning("claim never prepared", claim=str(ref), reason=str(error))
+            return
+        end = self._end(deadline)
+        self._mig.given_up(uid)
+        with self._wanting_no_more(uid), self._locks.claim(uid, end):
+            record = self._records.read(uid)
+            if record is None:
+                self._leftovers.forget(uid)
+                self._leftovers.let_go(uid, deadline=end)
+                made = self._leftovers.made_for(uid)
+                with self._locks.gpus(gpus_of(made), end):
+                    self._leftovers.sweep(uid, made)
+            else:
+                self._release_all(record, end)
+
+    def discard(self, record: ClaimRecord, *, deadline: float) -> bool:
+        """Unprepare a claim if its record still is this one; tell whether it was.
+
+        Raises:
+            ConflictError: other calls for the claim or its GPUs went on until the deadline.
+            StateError: the record cannot be deleted.
+        """
+        with self._locks.claim(record.ref.uid, deadline):
+            if self._records.read(record.ref.uid) != record:
+                return False
+            self._release(record, deadline)
+            return True
+
+    def _release_all(self, record: ClaimRecord, end: float) -> None:
+        """Release a claim, and wait for processes that still use a MIG device made for it."""
+        pause = self._timing.first_pause
+        while True:
+            kept = [
+                cleanup
+                for cleanup in self._release(record, end)
+                if self._cleanup.keeps_pod(cleanup, self._timing.longest_in_use)
+            ]
+            if not kept:
+                return
+            left = self._records.read(record.ref.uid)
+            if left is None or not self._pause(min(pause, end - self._clock())):
+                raise TransientError(
+                    f"claim {record.ref} cannot be unprepared yet: {kept[0].reason}; the pod stays "
+                    "until then, and it is tried again by itself"
+                )
+            record = left
+            pause = min(2 * pause, self._timing.longest_pause)
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait; False when there is no time left, or the driver stops."""
+        with self._changed:
+            if seconds > 0:
+                self._changed.wait_for(lambda: self._stopping, seconds)
+            return seconds > 0 and not self._stopping
+
+    def _release(self, record: ClaimRecord, end: float) -> tuple[PendingCleanup, ...]:
+        left = self._undo(record, end)
+        with self._changed:
+            self._released += 1
+            self._changed.notify_all()
+        self._on_release()
+        if record.state is not RecordState.RELEASED:
+            log.info("claim unprepared", **_facts(record))
+        return left
+
+    def _undo(self, record: ClaimRecord, end: float) -> tuple[PendingCleanup, ...]:
+        while True:
+            has_ended = self._transaction.let_go(record, deadline=end)
+            with self._locks.gpus(record.touched_gpus, end):
+                # Of a shared domain the last claim may have left since: then wait for its end, too.
+                if not has_ended or self._transaction.let_go(record, deadline=NO_WAIT):
+                    return self._transaction.release(record, deadline=end)
+
+    def _end(self, deadline: float) -> float:
+        timing = self._timing
+        return min(deadline - timing.margin, self._clock() + timing.longest)
+
+    @contextmanager
+    def _wanting_no_more(self, uid: ClaimUid) -> Iterator[None]:
+        """Let a Prepare that waits for something give up: the claim's pod is gone."""
+        with self._changed:
+            self._unwanted[uid] = self._unwanted.get(uid, 0) + 1
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._unwanted[uid] -= 1
+                if not self._unwanted[uid]:
+                    del self._unwanted[uid]
+
+    def _patiently(
+        self, uid: ClaimUid, end: float, attempt: Callable[[], tuple[PreparedDevice, ...]]
+    ) -> tuple[PreparedDevice, ...]:
+        """Repeat the attempt while its error may pass and there is time."""
+        start = self._clock()
+        pause = self._timing.first_pause
+        while True:
+            seen = self._released
+            try:
+                return attempt()
+            except TransientError as error:
+                if not self._wait(uid, end, max(pause, _asked_pause(error)), seen):
+                    waited = self._clock() - start
+                    raise TransientError(
+                        f"{error}; waited {waited:.0f} s, it is tried again by itself"
+                    ) from error
+                log.debug("prepare retried", claim_uid=uid, reason=str(error))
+                pause = min(2 * pause, self._timing.longest_pause)
+
+    def _wait(self, uid: ClaimUid, end: float, pause: float, seen: int) -> bool:
+        """Wait until a GPU came free or `pause` is over; False when there is no point in it."""
+        with self._changed:
+            left = end - self._clock()
+            if left <= 0 or self._is_given_up(uid):
+                return False
+            self._changed.wait_for(
+                lambda: self._is_given_up(uid) or self._released != seen, min(pause, left)
+            )
+            return not self._is_given_up(uid)
+
+    def _is_given_up(self, uid: ClaimUid) -> bool:
+        """Tell whether there is no point in a Prepare: the claim's pod is gone, or we stop."""
+        return self._stopping or uid in self._unwanted
+
+    def _attempt(self, ref: ClaimRef, end: float) -> tuple[PreparedDevice, ...]:
+        record = self._records.read(ref.uid)
+        known = record if record and self._holdings.is_prepared(record) else None
+        try:
+            claim = self._read(ref, end, known)
+        except ConfigError:
+            raise
+        except DriverError as error:
+            if known is None or isinstance(error, NotFoundError | ConflictError):
+                raise
+            # A sandbox is made again while the API server is away: containers need not notice.
+            log.warning("claim answered from record", claim=str(ref), reason=str(error))
+            return self._again(known, end)
+        if known and has_devices_of(claim, known):
+            return self._again(known, end)
+        return self._prepare(claim, record, end)
+
+    def _read(self, ref: ClaimRef, end: float, known: ClaimRecord | None) -> Claim:
+        longest = self._timing.repeat_timeout if known else self._timing.read_timeout
+        timeout = min(max(0.1, end - self._clock()), longest)
+        try:
+            found = self._api.get_claim(ref.namespace, ref.name, timeout=timeout)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"claim {ref} no longer exists; delete the pod if it does not end by itself",
+                status=error.status,
+            ) from error
+        uid = uid_of(found)
+        if uid != ref.uid:
+            raise ConflictError(
+                f"claim {ref} was replaced: its UID is {uid} now, and the pod was given UID "
+                f"{ref.uid}; delete the pod so that it gets the new claim"
+            )
+        claim = parse_claim(found, DRIVER_NAME)
+        structlog.contextvars.bind_contextvars(pods=[pod.name for pod in claim.pods])
+        if claim.groups:
+            groups = [group.name for group in claim.groups]
+            structlog.contextvars.bind_contextvars(pod_groups=groups)
+        return claim
+
+    def _again(self, record: ClaimRecord, end: float) -> tuple[PreparedDevice, ...]:
+        """Answer as before. The CDI spec may be gone: /var/run/cdi does not outlast a reboot."""
+        uid = record.ref.uid
+        try:
+            with self._locks.gpus(record.touched_gpus, end):
+                record = self._transaction.mend(record)
+                self._transaction.restore(record)
+        except (DeviceError, TransientError) as error:
+            # Limits of control groups may be gone, and no container starts without.
+            if not self._specs.files.exists(uid) or _is_limited(record):
+                raise
+            log.warning("spec left as it was", claim=str(record.ref), reason=str(error))
+        self._transaction.wait_ready(record, deadline=end, given_up=lambda: self._is_given_up(uid))
+        return record.answer
+
+    def _prepare(
+        self, claim: Claim, former: ClaimRecord | None, end: float
+    ) -> tuple[PreparedDevice, ...]:
+        # Configs first: their authors should not have to wait for hardware to hear of a mistake.
+        kinds = {result.device: kind_named(result.device) for result in claim.results}
+        groups = group_by_config(claim, kinds)
+        inventory = self._inventory.current()
+        if former and former.state is not RecordState.RELEASED:
+            inventory = admitting(inventory, set(former.held_gpus))
+        allocated = allocated_devices(
+            claim.results,
+            self._pool,
+            inventory,
+            self._divisions,
+            consumable_strategies(groups),
+        )
+        draft = self._transaction.draft(claim, allocated)
+        if former:
+            # Of another boot, broken off by a crash, or of an allocation that is gone.
+            draft = replace(draft, pending=self._release(former, end))
+            self._cleanup.check_free(draft.pending, draft)
+        if not draft.devices:
+            return ()
+        wanted = Wanted(draft=draft, allocated=allocated, groups=groups)
+        try:
+            record = self._carry_out(wanted, end)
+        except DriverError:
+            self._take_back(claim.ref.uid, end)
+            raise
+        log.info("claim prepared", **_facts(record))
+        return record.answer
+
+    def _carry_out(self, wanted: Wanted, end: float) -> ClaimRecord:
+        draft = wanted.draft
+        with self._locks.gpus(draft.touched_gpus, end):
+            neighbours = self._holdings.neighbours(draft)
+            if neighbours.rival is None:
+                self._clear(neighbours.former, draft, end)
+                begun = self._transaction.begin(wanted, deadline=end)
+        if neighbours.rival is not None:
+            raise self._conflict(neighbours.rival, end)
+        uid = draft.ref.uid
+        return self._transaction.complete(
+            begun, deadline=end, given_up=lambda: self._is_given_up(uid)
+        )
+
+    def _take_back(self, uid: ClaimUid, end: float) -> None:
+        """Take back what a Prepare that failed has begun; the reconciler does the rest."""
+        until = self._clock()
+        if not self._is_given_up(uid):  # else Unprepare, or the next start, waits for the rest
+            until = min(end + _UNDO_SECONDS, until + _LONGEST_UNDO_SECONDS)
+        try:
+            record = self._records.read(uid)
+            if record is not None and record.state is RecordState.PREPARING:
+                self._undo(record, until)
+        except DriverError as error:
+            log.warning("preparation not taken back yet", claim_uid=uid, reason=str(error))
+
+    def _clear(self, former: Iterable[ClaimUid], draft: ClaimRecord, end: float) -> None:
+        """Have taken back what earlier claims have left on the draft's GPUs."""
+        for uid in sorted(former):
+            try:
+                # Not waited for: whoever has that claim may be waiting for our GPUs.
+                with self._locks.claim(uid, self._clock()):
+                    if self._records.read(uid) is None:
+                        self._leftovers.vacate(uid, draft)
+                    else:
+                        self._cleanup.vacate(uid, draft, deadline=end)
+            except ConflictError as error:
+                if self._is_in_the_way(uid, draft):
+                    raise TransientError(
+                        f"a GPU is being given back: claim UID {uid}, which had it before, is "
+                        "being unprepared"
+                    ) from error
+
+    def _is_in_the_way(self, uid: ClaimUid, draft: ClaimRecord) -> bool:
+        """Tell whether a former claim had, or has left, any of what a draft wants."""
+        former = self._records.peek(uid)
+        if former is None:
+            return True
+        left = (part for cleanup in former.pending for part in cleanup.parts)
+        return overlap([*former.held_parts, *left], draft.held_parts)
+
+    def _conflict(self, rival: Rival, end: float) -> DriverError:
+        """Return the error for a device that another claim holds: final, or one that may pass."""
+        device, holder = rival.device, rival.holder
+        reason = why_gone(self._api, holder, timeout=max(0.1, end - self._clock()))
+        if reason is None and rival.other_strategy is not None:
+            return ConflictError(
+                f'device "{device.name}" is used by {rival.other_strategy} by claim {holder.ref} '
+                f"(UID {holder.ref.uid}), and all claims that share it have to use it in one way, "
+                f"which the first one chose: write `sharing.strategy: {rival.other_strategy}` in "
+                "the config of this claim, or delete the pods of one of the two claims"
+            )
+        if reason is None:
+            return ConflictError(
+                f'requested device "{device.name}" is already allocated to different claim '
+                f"{holder.ref} (UID {holder.ref.uid}), which is prepared on this node; delete the "
+                "pods of one of the two claims"
+            )
+        return TransientError(
+            f'device "{device.name}" is still prepared for claim {holder.ref} '
+            f"(UID {holder.ref.uid}), which {reason}; it is free when the kubelet has ended that "
+            "claim's containers"
+        )
+
+
+def _facts(record: ClaimRecord) -> dict[str, object]:
+    """Return what a log line says of a claim."""
+    return {
+        "claim": str(record.ref),
+        "claim_uid": record.ref.uid,
+        "devices": [device.name for device in record.devices],
+    }
+
+
+def _is_limited(record: ClaimRecord) -> bool:
+    """Tell whether control groups limit memory of a claim."""
+    return any(part.by is Means.CONTROL_GROUPS and part.mib for _, part in parts_of(record))
+
+
+def _asked_pause(error: TransientError) -> float:
+    """Return the seconds that a busy API server asked for."""
+    return (error.retry_after or 0.0) if isinstance(error, UnavailableError) else 0.0

@@ -1,0 +1,161 @@
+"""The CDI spec of each claim: derived from its record, and written again whenever it is missing.
+
+In: a record. Out: a spec with one CDI device for each device of the claim (cdi/spec.py), kept as a
+file (cdi/store.py); and the files with device metadata that it mounts
+(claims/prepare/metadata_files.py), which are there before it and go after it.
+"""
+
+from typing import Protocol
+
+import structlog
+
+from dra_driver.cdi.model import Edits, Mount, Spec, SpecDevice
+from dra_driver.cdi.spec import KIND, claim_device_name
+from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.model.devices import DeviceRecord, InventorySource, recorded_gpus, restored
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.prepare.device_metadata import container_paths, documents
+from dra_driver.claims.prepare.metadata_files import MetadataFiles
+from dra_driver.claims.prepare.strategies import Strategies
+from dra_driver.devices.kinds import NodeDevice
+from dra_driver.errors import DriverError
+
+log = structlog.get_logger()
+
+_MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "noexec", "bind")
+
+
+class NodeEdits(Protocol):
+    """Container edits of this node at one moment (cdi/edits_cache.py)."""
+
+    @property
+    def common(self) -> Edits:
+        """What every container with a GPU gets."""
+        ...
+
+    def device(self, one: NodeDevice) -> Edits:
+        """Return what a container gets for this device."""
+        ...
+
+
+class EditsSource(Protocol):
+    """Finds out what containers get (cdi/edits_cache.py)."""
+
+    def look(self) -> NodeEdits:
+        """Return what holds now."""
+        ...
+
+
+class ClaimSpecs:
+    """The CDI specs of this node's claims."""
+
+    def __init__(
+        self,
+        files: SpecStore,
+        metadata: MetadataFiles,
+        edits: EditsSource,
+        inventory: InventorySource,
+        strategies: Strategies,
+    ) -> None:
+        self.files = files
+        self._metadata = metadata
+        self._edits = edits
+        self._inventory = inventory
+        self._strategies = strategies
+
+    def of(self, record: ClaimRecord) -> Spec:
+        """Return the spec of a claim, all of whose devices exist.
+
+        Raises:
+            DeviceError, TransientError: a device or its files are not there.
+        """
+        gpus = recorded_gpus(record.devices, self._inventory.current())
+        added = self._strategies.edits(record.plans)
+        node = self._edits.look()
+
+        def edits(entry: DeviceRecord) -> Edits:
+            own = node.device(restored(entry.device, gpus[entry.device.gpu]))
+            key = entry.device.key
+            return own if key is None or key not in added else own + added[key]
+
+        # The same device can stand in a claim twice, with admin access and without.
+        devices = {_device_name(record.ref.uid, entry): entry for entry in record.devices}
+        mounts = self._mounts(record)
+        return Spec(
+            kind=KIND,
+            devices=tuple(
+                SpecDevice(name=name, edits=edits(entry) + Edits(mounts=mounts.get(name, ())))
+                for name, entry in devices.items()
+            ),
+            edits=node.common,
+        )
+
+    def _mounts(self, record: ClaimRecord) -> dict[str, tuple[Mount, ...]]:
+        """Return what is mounted of device metadata, by CDI device.
+
+        Whoever gets a request gets all of its devices: its file comes with the first of them.
+        """
+        found: dict[str, tuple[Mount, ...]] = {}
+        paths = container_paths(record) if self._metadata.is_on else {}
+        for request, path in paths.items():
+            first = next(one for one in record.devices if request in one.request_names)
+            name = _device_name(record.ref.uid, first)
+            source = str(self._metadata.path(record.ref.uid, request))
+            mount = Mount(host_path=source, container_path=path, options=_MOUNT_OPTIONS)
+            found[name] = (*found.get(name, ()), mount)
+        return found
+
+    def describe(self, record: ClaimRecord) -> None:
+        """Write the device metadata of a claim, all of whose devices exist, for its spec to mount.
+
+        Raises:
+            DeviceError, TransientError: a device is not there.
+            StateError: the disk refused.
+        """
+        if self._metadata.is_on:
+            inventory = self._inventory.current()
+            gpus = recorded_gpus(record.devices, inventory)
+            self._metadata.write(record.ref.uid, documents(record, gpus, inventory))
+
+    def write(self, record: ClaimRecord) -> None:
+        """Write the spec of a claim and what it mounts, unless both are there as they should be.
+
+        One that NVIDIA's driver wrote for a claim that was taken over stays until the claim ends.
+
+        Raises:
+            DeviceError, TransientError: a device or its files are not there.
+            StateError: the disk refused.
+        """
+        if record.taken_over and self.files.is_peers(record.ref.uid):
+            return
+        spec = self.of(record)
+        self.describe(record)
+        self.files.write(record.ref.uid, spec)
+
+    def complete(self) -> set[ClaimUid]:
+        """Return the claims of which everything is there that containers need."""
+        found = set(map(ClaimUid, self.files.uids()))
+        return found & self._metadata.complete() if self._metadata.is_on else found
+
+    def traced(self) -> set[str]:
+        """Return the claims of which any file is there."""
+        return self.files.uids() | self._metadata.uids()
+
+    def delete(self, uid: ClaimUid) -> None:
+        """Delete a claim's spec and what it mounts.
+
+        What cannot be deleted is left to a later reconcile.
+        """
+        try:
+            self.files.delete(uid)
+            self._metadata.delete(uid)
+        except DriverError as error:
+            log.warning("spec not deleted", claim_uid=uid, reason=str(error))
+
+
+def _device_name(uid: ClaimUid, entry: DeviceRecord) -> str:
+    """Return the name by which the kubelet was told of a device, or the one it has by itself."""
+    ours = f"{KIND}="
+    told = (one.removeprefix(ours) for one in entry.cdi_device_ids if one.startswith(ours))
+    return next(told, claim_device_name(uid, entry.name, entry.share_id))

@@ -1,0 +1,264 @@
+"""The sharing strategies of this node, for the plans of one claim: made, applied and undone.
+
+In: config groups and the devices they are for, or recorded plans. Out: plans, container edits. The
+plans of a claim are for different GPUs, or can be undone each by itself, so they run side by side.
+Callers hold the GPUs' locks, but for `wait_ready` and `let_go`: nobody waits for a daemon with a
+GPU's lock in hand.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from dra_driver.cdi.model import Edits
+from dra_driver.claims.model.config import ConfigGroup
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.prepare import parallel
+from dra_driver.devices.kinds import NodeDevice
+from dra_driver.devices.model import Gpu, MigDevice, MigUuid, Partition
+from dra_driver.devices.shares import ConsumableShare, Divisible, Share, ShareStrategy
+from dra_driver.errors import ConfigError, DriverError, StateError
+from dra_driver.sharing import shares
+from dra_driver.sharing.base import (
+    DeviceKey,
+    Group,
+    MigUnit,
+    ShareUnit,
+    Sharing,
+    SharingPlan,
+    strategy_name,
+)
+
+NO_WAIT = -math.inf
+"""A deadline by which nothing is waited for."""
+
+
+class Strategies:
+    """The sharing strategies (sharing/base.py), by name."""
+
+    def __init__(self, by_name: Mapping[str, Sharing]) -> None:
+        self._by_name = by_name
+
+    def plan(
+        self,
+        claim: ClaimRecord,
+        groups: Sequence[ConfigGroup],
+        devices: Mapping[str, NodeDevice],
+        owed: tuple[SharingPlan, ...],
+        deadline: float,
+    ) -> tuple[SharingPlan, ...]:
+        """Return the plans for a claim's groups; `devices` are by allocation id, and all exist.
+
+        `owed` are plans of former claims on them that could not be undone yet.
+
+        Raises:
+            ConfigError: a config asks for what these devices or this driver cannot do.
+            DeviceError, TransientError: a GPU does not say how it is set, or what it can do.
+        """
+        named: dict[str, list[ConfigGroup]] = {}
+        for name, group in _by_strategy(groups, devices):
+            named.setdefault(name, []).append(group)
+        plans: list[SharingPlan] = []
+        for name, members in named.items():
+            strategy = self._by_name.get(name)
+            if strategy is None:
+                raise ConfigError(
+                    f"sharing strategy {name} is not available in this version of the driver: "
+                    f"remove `sharing` from the {members[0].config.kind} of request "
+                    f"{members[0].results[0].request}"
+                )
+            asked = [replace(_group(claim, group, devices), owed=owed) for group in members]
+            plans += strategy.plan(asked, deadline)
+        return tuple(plans)
+
+    def dry_plan(
+        self,
+        claim: ClaimRecord,
+        groups: Sequence[ConfigGroup],
+        devices: Mapping[str, NodeDevice],
+        owed: tuple[SharingPlan, ...],
+        deadline: float,
+    ) -> None:
+        """Plan as if the devices that are yet to be made were there, and throw the plans away.
+
+        A wrong config is heard of before anything is made for it. Raises as `plan`.
+        """
+        made = {name: _as_if_made(one) for name, one in devices.items()}
+        self.plan(claim, groups, made, owed, deadline)
+
+    def edits(self, plans: Sequence[SharingPlan]) -> dict[DeviceKey, Edits]:
+        """Return what containers get for the plans, by the device they use."""
+        found: dict[DeviceKey, Edits] = {}
+        for plan in plans:
+            for uuid, edits in self._of(plan).edits(plan).items():
+                found[uuid] = found.get(uuid, Edits()) + edits
+        return found
+
+    def apply(self, plans: Sequence[SharingPlan], deadline: float) -> None:
+        """Bring all plans about, or fail when every one of them has ended.
+
+        Raises:
+            ConfigError, DeviceError, TransientError: one could not be; others may have been.
+        """
+        parallel.all_or_error(plans, lambda plan: self._of(plan).apply(plan, deadline))
+
+    def ensure(self, plans: Sequence[SharingPlan]) -> None:
+        """See to it that plans that were applied still are.
+
+        Raises:
+            DeviceError, TransientError: one is not.
+        """
+        for plan in plans:
+            self._of(plan).ensure(plan)
+
+    def wait_ready(
+        self, plans: Sequence[SharingPlan], deadline: float, given_up: Callable[[], bool]
+    ) -> None:
+        """Wait until containers can be started with plans that were applied.
+
+        Raises:
+            DeviceError, TransientError: they cannot by the deadline, or it was given up.
+        """
+        parallel.all_or_error(
+            plans, lambda plan: self._of(plan).wait_ready(plan, deadline, given_up)
+        )
+
+    def lasting(self, plans: Iterable[SharingPlan]) -> tuple[SharingPlan, ...]:
+        """Return the plans for which something lives by itself: what there is to wait for."""
+        return tuple(plan for plan in plans if self.survives_reboot(plan))
+
+    def let_go(self, plans: Iterable[SharingPlan], deadline: float) -> bool:
+        """Ask for the end of what lives by itself, wait for it, and tell whether all has ended."""
+        ends = parallel.outcomes(
+            self.lasting(plans), lambda plan: self._of(plan).let_go(plan, deadline)
+        )
+        return not any(isinstance(end, DriverError) for end in ends)
+
+    def undo(
+        self, plans: Sequence[SharingPlan], deadline: float
+    ) -> list[tuple[SharingPlan, DriverError]]:
+        """Take plans back; return those that could not be, with the reasons."""
+        ends = parallel.outcomes(plans, lambda plan: self._of(plan).undo(plan, deadline))
+        return [
+            (plan, end)
+            for plan, end in zip(plans, ends, strict=True)
+            if isinstance(end, DriverError)
+        ]
+
+    def survives_reboot(self, plan: SharingPlan) -> bool:
+        """Tell whether what the plan makes lives by itself; of an unknown strategy, it may."""
+        strategy = self._by_name.get(plan.strategy)
+        return strategy is None or strategy.survives_reboot
+
+    def claims(self) -> set[str]:
+        """Return the UIDs of claims for which something is there that lives by itself."""
+        return {uid for strategy in self._by_name.values() for uid in strategy.claims()}
+
+    def sweep(self, uid: str, deadline: float) -> list[tuple[str, DriverError]]:
+        """Undo all that is there for a claim without a record; return what could not be."""
+        names = [name for name, one in self._by_name.items() if uid in one.claims()]
+        ends = parallel.outcomes(names, lambda name: self._by_name[name].sweep(uid, deadline))
+        return [
+            (name, end)
+            for name, end in zip(names, ends, strict=True)
+            if isinstance(end, DriverError)
+        ]
+
+    def _of(self, plan: SharingPlan) -> Sharing:
+        strategy = self._by_name.get(plan.strategy)
+        if strategy is None:
+            raise StateError(
+                f"the claim was prepared with sharing strategy {plan.strategy}, which this version "
+                "of the driver does not know; install the version that prepared it"
+            )
+        return strategy
+
+
+def _by_strategy(
+    groups: Sequence[ConfigGroup], devices: Mapping[str, NodeDevice]
+) -> Iterator[tuple[str, ConfigGroup]]:
+    """Yield each group with its strategy. How shares are used, the node says, and no claim."""
+    for group in groups:
+        divided = [one for one in group.results if _is_share(devices[one.allocation_id])]
+        others = [one for one in group.results if one not in divided]
+        if divided:
+            yield shares.NAME, replace(group, results=tuple(divided))
+        if others:
+            yield strategy_name(group.config), replace(group, results=tuple(others))
+
+
+def _is_share(one: NodeDevice) -> bool:
+    return isinstance(one.device, Share | ConsumableShare)
+
+
+def consumable_strategies(groups: Sequence[ConfigGroup]) -> dict[str, ShareStrategy]:
+    """Return how a claim wants to use what it shares with others by capacity, by allocation id.
+
+    Without a config it is time-slicing, which needs nothing to be set.
+    """
+    return {
+        result.allocation_id: ShareStrategy.MPS
+        if strategy_name(group.config) == ShareStrategy.MPS
+        else ShareStrategy.TIME_SLICING
+        for group in groups
+        for result in group.results
+    }
+
+
+def _group(claim: ClaimRecord, group: ConfigGroup, devices: Mapping[str, NodeDevice]) -> Group:
+    # The same device can be in a group twice, for two requests.
+    members = {result.allocation_id: result for result in group.results}
+    gpus: list[Gpu] = []
+    migs: list[MigUnit] = []
+    units: list[ShareUnit] = []
+    for allocation, result in members.items():
+        name, member = result.device, devices[allocation]
+        match member.device:
+            case Gpu():
+                gpus.append(member.device)
+            case MigDevice():
+                migs.append(MigUnit(gpu=member.gpu, device=member.device))
+            case Share() | ConsumableShare():
+                request, share = result.request, member.device
+                units.append(ShareUnit(name=name, request=request, gpu=member.gpu, share=share))
+            case Partition():
+                raise StateError(f'device "{name}" cannot be shared before it is made')
+            case _:
+                assert_never(member.device)
+    return Group(
+        claim=claim.ref.uid,
+        name=str(claim.ref),
+        pods={pod.uid: pod.name for pod in claim.pods},
+        pod_groups=tuple(group.name for group in claim.groups),
+        config=group.config,
+        gpus=tuple(gpus),
+        migs=tuple(migs),
+        shares=tuple(units),
+    )
+
+
+def _as_if_made(one: NodeDevice) -> NodeDevice:
+    """Return a MIG device in place of one yet to be made; its UUID is not known, but no other's."""
+    match one.device:
+        case Gpu() | MigDevice() | Partition():
+            return replace(one, device=_made(one.device))
+        case Share() | ConsumableShare():
+            return replace(one, device=replace(one.device, of=_made(one.device.of)))
+        case _:
+            assert_never(one.device)
+
+
+def _made(device: Divisible) -> Gpu | MigDevice:
+    if not isinstance(device, Partition):
+        return device
+    slot = device.slot
+    return MigDevice(
+        parent=device.parent,
+        profile=device.profile,
+        placement=device.placement,
+        gpu_instance=0,
+        compute_instance=0,
+        uuid=MigUuid(f"MIG-to-be-made-{slot.gpu}-{slot.profile_id}-{slot.start}"),
+        made_here=True,
+    )

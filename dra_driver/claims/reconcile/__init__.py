@@ -1,0 +1,1 @@
+"""Brings disk, hardware and API server in line."""

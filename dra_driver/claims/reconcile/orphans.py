@@ -1,0 +1,175 @@
+"""CDI specs of claims that have no record here, deleted once the API server says they are gone.
+
+With a spec goes what lives by itself for its claim, as MPS daemons and MIG devices do.
+
+Such a spec may be in use: its record was damaged, or NVIDIA's driver wrote it before this one came
+to the node, under the same name. Without it no container of a running pod can be started again, so
+nothing but a claim that no longer exists is a reason to delete one; an API server that does not
+answer, or does not let us list claims, is none. Usually the kubelet's Unprepare comes first. Specs
+whose names end as those of NVIDIA's driver do are not looked at here.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, uid_of
+from dra_driver.claims.prepare.leftovers import gpus_of
+from dra_driver.claims.prepare.parts import NodeClaims
+from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.claims.state.validity import ClaimReader
+from dra_driver.errors import (
+    AccessError,
+    ConflictError,
+    DriverError,
+    NotFoundError,
+    UnavailableError,
+)
+
+log = structlog.get_logger()
+
+
+class ClaimLister(ClaimReader, Protocol):
+    """Reads and lists ResourceClaims from the API server (kube/client.py)."""
+
+    def each_claim(self, *, timeout: float) -> Iterator[Mapping[str, Any]]:
+        """Yield every ResourceClaim there is; raises as `get_claim`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanTiming:
+    """How long to wait. All in seconds."""
+
+    grace: float
+    """For the kubelet to unprepare a claim that is gone."""
+
+    request_timeout: float
+    """For one request to the API server."""
+
+    undo_timeout: float
+    """For hardware to take back what was set for one claim."""
+
+
+class OrphanedSpecs:
+    """The specs without a record.
+
+    Args:
+        api: the API server.
+        claims: the claims of this node.
+        locks: per claim.
+        clock: monotonic, in seconds.
+        timing: how long to wait for what.
+    """
+
+    def __init__(
+        self,
+        *,
+        api: ClaimLister,
+        claims: NodeClaims,
+        locks: NodeLocks,
+        clock: Callable[[], float],
+        timing: OrphanTiming,
+    ) -> None:
+        self._api = api
+        self._claims = claims
+        self._locks = locks
+        self._clock = clock
+        self._timing = timing
+        self._found: dict[ClaimUid, ClaimRef] = {}
+        self._gone_since: dict[ClaimUid, float] = {}
+        self._said: dict[ClaimUid, str] = {}
+
+    def look(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
+        """Delete specs whose claims have been gone for a while; return those to come back for.
+
+        Raises:
+            StateError: a folder cannot be read.
+        """
+        records = self._claims.records.uids()
+        orphans = {ClaimUid(uid) for uid in self._claims.specs.files.uids()} - records
+        self._found = {uid: ref for uid, ref in self._found.items() if uid in orphans}
+        self._gone_since = {uid: at for uid, at in self._gone_since.items() if uid in orphans}
+        self._said = {uid: text for uid, text in self._said.items() if uid in orphans}
+        todo = orphans if only is None else orphans.intersection(only)
+        # A UID never comes back: what is gone need not be asked for again.
+        asked = todo.difference(self._gone_since)
+        left: set[ClaimUid] = set()
+        for uid in self._gone(asked, left):
+            self._gone_since[uid] = self._clock()
+        return left | {uid for uid in todo if uid in self._gone_since and not self._deleted(uid)}
+
+    def _gone(self, uids: set[ClaimUid], left: set[ClaimUid]) -> set[ClaimUid]:
+        """Return which of these claims no longer exist. All claims are listed once at most.
+
+        Those of which the API server does not say it are added to `left`.
+        """
+        gone: set[ClaimUid] = set()
+        for uid in sorted(uids.intersection(self._found)):
+            try:
+                if not self._exists(self._found[uid]):
+                    gone.add(uid)
+            except DriverError as error:
+                log.debug("spec not compared", claim_uid=uid, reason=str(error))
+                left.add(uid)
+        unknown = uids.difference(self._found)
+        if not unknown:
+            return gone
+        try:
+            found = {ref.uid: ref for ref in self._all() if ref.uid in unknown}
+        except AccessError as error:
+            log.info("specs without a record kept", claims=sorted(unknown), reason=str(error))
+            return gone
+        except UnavailableError as error:
+            log.debug("specs not compared", reason=str(error))
+            left |= unknown
+            return gone
+        self._found |= found
+        if found:
+            log.info("specs without a record kept", claims=sorted(found), reason="claims exist")
+        return gone | unknown.difference(found)
+
+    def _all(self) -> Iterator[ClaimRef]:
+        for claim in self._api.each_claim(timeout=self._timing.request_timeout):
+            metadata = claim["metadata"]
+            yield ClaimRef(
+                uid=ClaimUid(metadata["uid"]),
+                namespace=metadata["namespace"],
+                name=metadata["name"],
+            )
+
+    def _exists(self, ref: ClaimRef) -> bool:
+        try:
+            found = self._api.get_claim(
+                ref.namespace, ref.name, timeout=self._timing.request_timeout
+            )
+        except NotFoundError:
+            return False
+        return uid_of(found) == ref.uid
+
+    def _deleted(self, uid: ClaimUid) -> bool:
+        if self._clock() - self._gone_since[uid] < self._timing.grace:
+            return False
+        try:
+            with self._locks.claim(uid, self._clock()):
+                if self._claims.records.read(uid) is None:
+                    self._take_back(uid)
+        except ConflictError:
+            return False  # the kubelet is busy with it
+        except DriverError as error:
+            if self._said.get(uid) != str(error):
+                log.warning("spec of a claim that is gone left", claim_uid=uid, reason=str(error))
+            self._said[uid] = str(error)
+            return False
+        return True
+
+    def _take_back(self, uid: ClaimUid) -> None:
+        leftovers, now = self._claims.leftovers, self._clock()
+        leftovers.forget(uid)
+        log.info("spec of a claim that is gone deleted", claim_uid=uid)
+        leftovers.let_go(uid, deadline=now + self._timing.undo_timeout)
+        made = leftovers.made_for(uid)
+        with self._locks.gpus(gpus_of(made), self._clock()):
+            leftovers.sweep(uid, made)

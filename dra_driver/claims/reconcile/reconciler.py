@@ -1,0 +1,321 @@
+"""Brings records, CDI specs and the API server's claims back in line, at start and now and then.
+
+On this node: half-done preparations are taken back, missing or outdated CDI specs written. Against
+the API server: a claim that no longer exists, was replaced, or lost its devices is unprepared, in
+case the kubelet never does it (its state was lost, or the node was replaced under its name); specs
+without a record are claims/reconcile/orphans.py's. Not at once: the kubelet ends a deleted pod's
+containers first, and looks for leftovers every 60 s, so a claim must be seen gone for a while. An
+API server that does not answer is no reason to unprepare anything.
+
+Every step takes the claim's lock, as the kubelet's calls do, and gives way to them.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.model.record import ClaimRecord, RecordState
+from dra_driver.claims.prepare.leftovers import gpus_of
+from dra_driver.claims.prepare.parts import NodeClaims
+from dra_driver.claims.prepare.preparer import ClaimPreparer
+from dra_driver.claims.reconcile.claim_names import ClaimNames
+from dra_driver.claims.reconcile.orphans import ClaimLister, OrphanedSpecs, OrphanTiming
+from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.claims.state.validity import why_gone
+from dra_driver.errors import ConflictError, DriverError, UnavailableError
+from dra_driver.host.worker import Background
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileTiming:
+    """How often to look. All in seconds."""
+
+    period: float = 600.0
+    """Between looks when all is well."""
+
+    retry: float = 10.0
+    """Until claims are looked at again that could not be finished, or are seen gone; and between
+    looks for records without a CDI spec."""
+
+    grace: float = 90.0
+    """How long a claim must have been gone before it is unprepared."""
+
+    lock_timeout: float = 1.0
+    """How long to wait for a claim that the kubelet is busy with."""
+
+    undo_timeout: float = 10.0
+    """For hardware to take back what was set for one claim."""
+
+    request_timeout: float = 20.0
+    """For one request to the API server."""
+
+
+class Reconciler(Background):
+    """A thread that keeps prepared claims in line. `clock` is monotonic, in seconds.
+
+    `take_over` takes over what another driver prepared, and tells whether nothing of it is left.
+    """
+
+    def __init__(  # noqa: PLR0913 (all that it brings in line)
+        self,
+        *,
+        api: ClaimLister,
+        claims: NodeClaims,
+        preparer: ClaimPreparer,
+        locks: NodeLocks,
+        clock: Callable[[], float],
+        timing: ReconcileTiming = ReconcileTiming(),
+        take_over: Callable[[], bool] = lambda: True,
+    ) -> None:
+        super().__init__("claim-reconciler")
+        self._api = api
+        self._claims = claims
+        self._preparer = preparer
+        self._locks = locks
+        self._clock = clock
+        self._timing = timing
+        self._take_over = take_over
+        self._names = ClaimNames(api, claims.records, locks)
+        self._orphans = OrphanedSpecs(
+            api=api,
+            claims=claims,
+            locks=locks,
+            clock=clock,
+            timing=OrphanTiming(
+                grace=timing.grace,
+                request_timeout=timing.request_timeout,
+                undo_timeout=timing.undo_timeout,
+            ),
+        )
+        self._gone_since: dict[ClaimUid, float] = {}
+        self._unanswered: set[ClaimUid] = set()
+        self._said: dict[ClaimUid, str] = {}
+
+    def mend(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
+        """Bring records, hardware and CDI specs on this node in line; return what is not yet.
+
+        Without `only` that is all claims, and then what they share and none of them uses.
+
+        Raises:
+            StateError: the driver's directory or the CDI folder cannot be read.
+        """
+        is_full = only is None
+        if only is None:
+            only = self._claims.leftovers.traced()
+            self._tidy_modes()
+        left = {uid for uid in sorted(only) if not self._done(uid, self._mend_claim)}
+        if is_full and not self._stop.is_set():
+            self._claims.tidy()
+        return left
+
+    def mend_unfinished(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
+        """Mend the claims that have a record and no CDI spec, and MIG modes; return what is left.
+
+        They have ended, and something of them could not be taken back; or somebody has emptied the
+        CDI folder, or that of device metadata, and tells nobody: the kubelet takes the claims for
+        prepared, and the container runtime refuses their containers. A MIG mode stays on whose GPU
+        somebody had open.
+
+        Raises:
+            StateError: the driver's directory or the CDI folder cannot be read.
+        """
+        self._tidy_modes()
+        specs = self._claims.specs
+        unfinished = self._claims.records.uids() - specs.complete()
+        unfinished = {uid for uid in unfinished if not specs.files.is_peers(uid)}
+        return self.mend(unfinished if only is None else unfinished.intersection(only))
+
+    def compare(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
+        """Unprepare claims that are gone from the API server; return those to be asked for again.
+
+        Raises:
+            StateError: the driver's directory cannot be read.
+        """
+        uids = self._claims.records.uids()
+        self._gone_since = {uid: at for uid, at in self._gone_since.items() if uid in uids}
+        self._unanswered &= uids
+        todo = list(uids if only is None else uids.intersection(only))
+        todo.sort(key=lambda uid: (uid in self._unanswered, uid))
+        left = self._names.look(
+            timeout=self._timing.request_timeout,
+            lock_deadline=self._clock() + self._timing.lock_timeout,
+        )
+        in_a_row = 0
+        for position, uid in enumerate(todo):
+            try:
+                if not self._done(uid, self._compare_claim):
+                    left.add(uid)
+            except UnavailableError as error:
+                # It may fail for one claim alone; that one is last the next time.
+                log.debug("claim not compared", claim_uid=uid, reason=str(error))
+                self._unanswered.add(uid)
+                left.add(uid)
+                in_a_row += 1
+                if in_a_row > 1:
+                    return left.union(todo[position:])
+            else:
+                self._unanswered.discard(uid)
+                in_a_row = 0
+        return left
+
+    def _run(self) -> None:
+        period = self._timing.period
+        rounds = [
+            _Round(self._delete_halves, math.inf),
+            _Round(self._taken_over, math.inf),
+            _Round(self.mend, period),
+            _Round(self.compare, period),
+            _Round(self.compare_orphans, period),
+            _Round(self.mend_unfinished, self._timing.retry),
+        ]
+        while not self._stop.is_set():
+            for one in rounds:
+                one.run_when_due(self._clock, self._timing.retry)
+            due = min(one.due for one in rounds)
+            self._stop.wait(max(0.0, due - self._clock()))
+
+    def compare_orphans(self, only: Iterable[ClaimUid] | None = None) -> set[ClaimUid]:
+        """Delete CDI specs of claims that are gone; return those to be looked at again.
+
+        Raises:
+            StateError: the CDI folder or the driver's directory cannot be read.
+        """
+        return self._orphans.look(only)
+
+    def _delete_halves(self, only: Iterable[ClaimUid] | None) -> set[ClaimUid]:
+        """Delete what a killed process was writing; once is enough."""
+        del only
+        self._claims.leftovers.delete_halves()
+        return set()
+
+    def _taken_over(self, only: Iterable[ClaimUid] | None) -> set[ClaimUid]:
+        """Take over what another driver prepared, again and again until it is done."""
+        del only
+        return set() if self._take_over() else {ClaimUid("")}
+
+    def _done(self, uid: ClaimUid, work: Callable[[ClaimUid], bool]) -> bool:
+        """Do the work for one claim; one claim's trouble is not another's."""
+        if self._stop.is_set():
+            return False
+        try:
+            done = work(uid)
+        except ConflictError:
+            return False  # the kubelet is busy with it
+        except UnavailableError:
+            raise  # no claim's own trouble
+        except DriverError as error:
+            if self._said.get(uid) != str(error):
+                log.warning("claim not reconciled", claim_uid=uid, reason=str(error))
+            self._said[uid] = str(error)
+            return False
+        self._said.pop(uid, None)
+        return done
+
+    def _mend_claim(self, uid: ClaimUid) -> bool:
+        with self._locks.claim(uid, self._clock() + self._timing.lock_timeout):
+            record = self._claims.records.read(uid)
+            if record is None:
+                if self._claims.specs.files.exists(uid):
+                    return True  # it may be in use: claims/reconcile/orphans.py
+                self._claims.leftovers.forget(uid)
+                self._claims.leftovers.let_go(uid, deadline=self._undo_deadline())
+                made = self._claims.leftovers.made_for(uid)
+                with self._locks.gpus(gpus_of(made), self._clock() + self._timing.lock_timeout):
+                    return self._claims.leftovers.sweep(uid, made)
+            if not self._claims.holdings.is_prepared(record):
+                self._claims.cleanup.let_go(record, self._undo_deadline())
+            with self._locks.gpus(record.touched_gpus, self._clock() + self._timing.lock_timeout):
+                return self._mend_record(record)
+
+    def _mend_record(self, record: ClaimRecord) -> bool:
+        deadline = self._undo_deadline()
+        match record.state:
+            case RecordState.PREPARED if not self._claims.holdings.is_of_this_boot(record):
+                # Nothing runs with it. The kubelet prepares the claim again or unprepares it.
+                return self._claims.cleanup.lapse(record, deadline=deadline)
+            case RecordState.PREPARED:
+                if not self._claims.specs.files.exists(record.ref.uid):
+                    log.warning("cdi spec is gone, and written again", claim=str(record.ref))
+                self._claims.transaction.restore(record)
+                return not self._claims.cleanup.settle(record, deadline=deadline)
+            case RecordState.RELEASED if self._claims.holdings.is_of_this_boot(record):
+                return not self._claims.cleanup.settle(record, deadline=deadline)
+            case RecordState.PREPARING | RecordState.RELEASED:
+                log.info("preparation taken back", claim=str(record.ref), state=record.state)
+                return not self._claims.transaction.release(record, deadline=deadline)
+
+    def _tidy_modes(self) -> None:
+        """Turn MIG mode off that was turned on here and could not be turned off again."""
+        for gpu in self._claims.ownership.gpus_turned_on():
+            try:
+                with self._locks.gpus([gpu], self._clock() + self._timing.lock_timeout):
+                    self._claims.mig.tidy(gpu)
+            except ConflictError:
+                continue  # a claim is busy with it, and tidies up itself
+            except DriverError as error:
+                log.debug("mig mode not looked at", gpu=gpu, reason=str(error))
+
+    def _undo_deadline(self) -> float:
+        return self._clock() + self._timing.undo_timeout
+
+    def _compare_claim(self, uid: ClaimUid) -> bool:
+        with self._locks.claim(uid, self._clock() + self._timing.lock_timeout):
+            record = self._claims.records.read(uid)
+        if record is None or record.state is RecordState.RELEASED:
+            return True
+        if record.ref.name:
+            reason = why_gone(self._api, record, timeout=self._timing.request_timeout)
+        else:
+            reason = "no longer exists" if self._names.is_gone(uid) else None
+        if reason is None:
+            self._gone_since.pop(uid, None)
+            return True
+        since = self._gone_since.setdefault(uid, self._clock())
+        if self._clock() - since < self._timing.grace:
+            return False
+        if self._preparer.discard(record, deadline=self._undo_deadline()):
+            log.warning(
+                "claim unprepared without the kubelet", claim=str(record.ref), reason=reason
+            )
+        del self._gone_since[uid]
+        return True
+
+
+class _Round:
+    """A look at all claims now and then, and at those that were not finished soon again."""
+
+    def __init__(
+        self, look: Callable[[Iterable[ClaimUid] | None], set[ClaimUid]], period: float
+    ) -> None:
+        self._look = look
+        self._period = period
+        self._next_full = self._next_retry = -math.inf
+        self._left: set[ClaimUid] = set()
+        self._said = ""
+
+    @property
+    def due(self) -> float:
+        """When the next look is, on the clock."""
+        return min(self._next_full, self._next_retry)
+
+    def run_when_due(self, clock: Callable[[], float], retry: float) -> None:
+        now = clock()
+        if now < self.due:
+            return
+        full = now >= self._next_full
+        try:
+            self._left = self._look(None if full else self._left)
+            if full:
+                self._next_full = now + self._period
+            self._next_retry = now + retry if self._left else math.inf
+            self._said = ""
+        except DriverError as error:
+            if str(error) != self._said:
+                log.warning("reconcile failed", reason=str(error))
+            self._said = str(error)
+            self._next_full = self._next_retry = now + retry

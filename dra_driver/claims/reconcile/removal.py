@@ -1,0 +1,136 @@
+"""Takes back all that claims have on a node, when this driver leaves it for good.
+
+In: the claims of the node, with nobody else at work. Out: hardware as it was before them, and no
+file of any of them; or why something could not be taken back. The steps are those of an unprepare
+(claims/prepare/transaction.py), then of what a crash has left (claims/prepare/leftovers.py).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.model.record import RecordState
+from dra_driver.claims.prepare.leftovers import gpus_of
+from dra_driver.claims.prepare.parts import NodeClaims
+from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.claims.state.ownership import Ownership
+from dra_driver.claims.state.records import stored_records
+from dra_driver.errors import DriverError
+
+_UNDO_SECONDS = 20.0
+"""For hardware, and for an MPS daemon, to take back what was set for one claim."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimsLeft:
+    """What is there of claims, for people. `prepared` are those that may be in use."""
+
+    prepared: tuple[str, ...]
+    things: tuple[str, ...]
+
+
+def look(directory: Path, specs: SpecStore, boot_id: str) -> ClaimsLeft:
+    """Return what is there of claims, changing nothing.
+
+    Args:
+        directory: the driver's.
+        specs: the claims' CDI specs.
+        boot_id: the kernel's.
+
+    Raises:
+        StateError: the driver's directory or the CDI folder cannot be read.
+    """
+    stored, ownership = stored_records(directory), Ownership(directory, boot_id)
+    prepared = [
+        f"{one.ref} ({', '.join(entry.name for entry in one.devices)})"
+        for one in stored.records
+        if one.boot_id == boot_id and one.state is not RecordState.RELEASED
+    ]
+    prepared += [f"{name}, of a newer version of this driver" for name in sorted(stored.newer)]
+    things = [f"record of claim {one.ref}" for one in stored.records]
+    things += [f"record {name}" for name in sorted(stored.damaged)]
+    things += [f"CDI spec of claim UID {uid}" for uid in sorted(specs.uids())]
+    things += [
+        f"MIG device of profile {slot.profile_id} at {slot.start} on {slot.gpu}"
+        for slot in ownership.made()
+    ]
+    things += [f"MIG mode of {gpu}" for gpu in ownership.gpus_turned_on()]
+    return ClaimsLeft(prepared=tuple(prepared), things=tuple(things))
+
+
+class Removal:
+    """Takes back what claims have. `clock` is monotonic, in seconds."""
+
+    def __init__(self, claims: NodeClaims, locks: NodeLocks, clock: Callable[[], float]) -> None:
+        self._claims = claims
+        self._locks = locks
+        self._clock = clock
+
+    def run(self) -> list[str]:
+        """Take back what is there; return what could not be, with the reasons, for people.
+
+        Raises:
+            StateError: the driver's directory or the CDI folder cannot be read.
+        """
+        problems: list[str] = []
+        for uid in sorted(self._claims.leftovers.traced()):
+            problems += _problems(f"claim UID {uid}", partial(self._take_back, uid))
+        problems += _problems("MIG devices", self._destroy)
+        problems += _problems("shared MPS domains", self._tidy)
+        self._claims.leftovers.delete_halves()
+        return problems
+
+    def _take_back(self, uid: ClaimUid) -> list[str]:
+        end = self._clock() + _UNDO_SECONDS
+        with self._locks.claim(uid, end):
+            record = self._claims.records.read(uid)
+            if record is not None:
+                self._claims.transaction.let_go(record, deadline=end)
+                with self._locks.gpus(record.touched_gpus, end):
+                    left = self._claims.transaction.release(record, deadline=end)
+                return [f"{one.name} on {', '.join(one.gpus)}: {one.reason}" for one in left]
+            leftovers = self._claims.leftovers
+            leftovers.let_go(uid, deadline=end)
+            made = leftovers.made_for(uid)
+            with self._locks.gpus(gpus_of(made), end):
+                if not leftovers.sweep(uid, made):
+                    return ["what was set for it could not be taken back"]
+            leftovers.forget(uid)
+            return []
+
+    def _destroy(self) -> list[str]:
+        """Destroy the MIG devices that are left, and turn MIG mode off where it was turned on."""
+        ownership, mig = self._claims.ownership, self._claims.mig
+        end = self._clock() + _UNDO_SECONDS
+        made = {
+            slot: uid
+            for slot, uid in ownership.made().items()
+            if uid not in self._claims.records.uids()
+        }
+        with self._locks.gpus({*gpus_of(made), *ownership.gpus_turned_on()}, end):
+            problems: list[str] = []
+            try:
+                mig.take_away(made)
+            except DriverError as error:
+                problems = [str(error)]
+            return problems + [
+                f"MIG mode of {gpu} could not be turned off"
+                for gpu in ownership.gpus_turned_on()
+                if not mig.tidy(gpu) or ownership.made(gpu)
+            ]
+
+    def _tidy(self) -> list[str]:
+        self._claims.tidy()
+        return []
+
+
+def _problems(what: str, step: Callable[[], list[str]]) -> Iterator[str]:
+    try:
+        found = step()
+    except DriverError as error:
+        found = [str(error)]
+    for text in found:
+        yield f"{what}: {text}"

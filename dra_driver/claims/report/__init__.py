@@ -1,0 +1,1 @@
+"""What is told of claims beside the calls: status, events, health."""

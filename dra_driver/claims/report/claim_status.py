@@ -1,0 +1,354 @@
+"""What a claim's own status says of its devices: `status.devices` of a ResourceClaim. Pure.
+
+In: the record of a prepared claim, what is known of its GPUs, and conditions. Out: one entry for
+each allocated device, and the object by which they are applied: who a device is (UUIDs, MIG ids,
+PCI address), what of it the claim has, and what keeps it to that. Rules: KEP-4817 and the API
+reference of resource.k8s.io/v1: an entry is of an allocated device, by driver, pool, device and
+share id; at most 8 conditions; `data` is an object of at most 10 KiB.
+
+The API server keeps the entries while the claim is allocated, so what a record does not say, or a
+GPU at this moment, is taken from what was written before (`kept`).
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.model.devices import (
+    DeviceRecord,
+    RecordedDevice,
+    RecordedGpu,
+    RecordedMig,
+    RecordedPartition,
+    RecordedShare,
+    recorded_kind,
+)
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.report.descriptions import description_of, strategy_of
+from dra_driver.devices.model import Inventory
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.devices.shares import ConsumableSlot, ShareSlot, Slot
+from dra_driver.errors import StateError
+
+DATA_VERSION = "v1"
+"""Of `data`. Fields may be added to a version; it becomes another one when a field goes, or comes
+to mean something else. Entries of drivers older than this have none, and are of this version."""
+
+MOST_CONDITIONS = 8
+"""AllocatedDeviceStatusMaxConditions of the API."""
+
+MOST_DATA_BYTES = 10 * 1024
+"""AllocatedDeviceStatusDataMaxLength of the API."""
+
+_LONGEST_TEXT = 512
+"""Bytes of a text in `data`: names of cards are at most 96 long, reasons are for people."""
+
+_LONGEST_MESSAGE = 1024
+"""Bytes of a condition's message; the API would take 32 KiB."""
+
+_CARD = ("productName", "pciBusID", "driverVersion")
+"""What the GPU says, and a record does not have."""
+
+IDENTITY = ("type", "uuid", *_CARD)
+"""Who a device is. These names and meanings are the same in every version of `data`, and those that
+NVIDIA's own driver is to have (its issue 1456 and pull request 1357)."""
+
+Object = dict[str, Any]
+Key = tuple[str, str, str, str]
+"""Driver, pool, device, share id: what an entry is known by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One condition of a device. `status` is True, False or, as None, unknown.
+
+    `reason` is a word in CamelCase, `message` for people.
+    """
+
+    type: str
+    status: bool | None
+    reason: str
+    message: str = ""
+
+
+Conditions = Callable[[ClaimRecord, DeviceRecord], Sequence[Condition]]
+"""Says how a device of a prepared claim is."""
+
+
+def prepared(record: ClaimRecord, device: DeviceRecord) -> Sequence[Condition]:
+    """Return what is true of every device of a prepared claim."""
+    del record, device
+    return (Condition(type="Ready", status=True, reason="Prepared"),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What is said of one device."""
+
+    key: Key
+    data: Mapping[str, object]
+    conditions: tuple[Condition, ...] = field(default=())
+
+
+def entries(
+    record: ClaimRecord, inventory: Inventory, conditions: Conditions = prepared
+) -> tuple[Entry, ...]:
+    """Return what is to be said of the devices of a prepared claim, in a fixed order."""
+    found: dict[Key, Entry] = {}
+    # A device can be there twice, with admin access and without; its entry is one.
+    for device in sorted(record.devices, key=lambda one: one.admin_access):
+        key = (DRIVER_NAME, device.pool, device.name, device.share_id or "")
+        found.setdefault(
+            key,
+            Entry(
+                key=key,
+                data=_fitting(_data(record, device, inventory)),
+                conditions=_distinct(conditions(record, device)),
+            ),
+        )
+    return tuple(found[key] for key in sorted(found))
+
+
+def applied(
+    ref: ClaimRef, wanted: Iterable[Entry], stored: Iterable[Object], now: str, version: str = ""
+) -> Object:
+    """Return the object to be applied to a claim's status.
+
+    Args:
+        ref: the claim. Of another one under its name the API server refuses it, by the UID.
+        wanted: all that this driver is to have said of the claim; what it said before goes.
+        stored: the entries that are there, for since when a condition has been as it is.
+        now: the time of day as the API has it, for conditions that are new.
+        version: the resourceVersion that the claim must still have; empty: any.
+    """
+    since = {
+        (key_of(entry), each.get("type"), each.get("status")): each.get("lastTransitionTime")
+        for entry in stored
+        for each in entry.get("conditions") or ()
+    }
+
+    devices = _devices(wanted, since, now)
+    metadata = {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": metadata | ({"resourceVersion": version} if version else {}),
+        "status": {"devices": devices} if devices else {},
+    }
+
+
+def merged(body: Object, found: Mapping[str, Any]) -> Object:
+    """Return what is to be merged into a claim's status in the place of a body to be applied.
+
+    To apply, the API server writes the whole status anew, sorts the keys of opaque configs in the
+    allocation by that, and refuses it, because an allocation never changes. A merge leaves them as
+    they are. It takes all entries as one, so those of other drivers are in it as they were found,
+    and it is for the claim as it was found alone.
+    """
+    others = [one for one in _all_entries(found) if one.get("driver") != DRIVER_NAME]
+    version = str(found["metadata"].get("resourceVersion", ""))
+    return {
+        **body,
+        "metadata": {**body["metadata"], "resourceVersion": version},
+        "status": {"devices": [*others, *body["status"].get("devices", ())]},
+    }
+
+
+def stored_entries(claim: Mapping[str, Any]) -> tuple[Object, ...]:
+    """Return what a ResourceClaim object says of this driver's devices."""
+    return tuple(one for one in _all_entries(claim) if one.get("driver") == DRIVER_NAME)
+
+
+def understood(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what an entry's `data` says in words that are known here.
+
+    Of another version, as a newer driver writes it, that is who the device is, and no more.
+    """
+    data: Mapping[str, Any] = entry.get("data") or {}
+    if data.get("version", DATA_VERSION) == DATA_VERSION:
+        return data
+    return {name: data[name] for name in IDENTITY if name in data}
+
+
+def _all_entries(claim: Mapping[str, Any]) -> tuple[Object, ...]:
+    status = claim.get("status")
+    return tuple((status.get("devices") if isinstance(status, Mapping) else None) or ())
+
+
+def kept(wanted: Sequence[Entry], stored: Iterable[Object]) -> tuple[Entry, ...]:
+    """Return entries with what the GPU does not say now as it was written before."""
+    before = {key_of(one): understood(one) for one in stored}
+
+    def completed(entry: Entry) -> Entry:
+        data = before.get(entry.key, {})
+        if data.get("uuid") != entry.data.get("uuid"):
+            return entry  # a MIG device was made again
+        known = {name: data[name] for name in _CARD if name in data and name not in entry.data}
+        return Entry(key=entry.key, data={**entry.data, **known}, conditions=entry.conditions)
+
+    return tuple(map(completed, wanted))
+
+
+def are_stored(wanted: Iterable[Entry], stored: Iterable[Object]) -> bool:
+    """Tell whether an API server has these entries and no other of this driver."""
+
+    def facts(one: Object) -> object:
+        conditions = {
+            (each.get("type"), each.get("status"), each.get("reason"), each.get("message", ""))
+            for each in one.get("conditions") or ()
+        }
+        return one.get("data") or {}, conditions
+
+    asked = {key_of(one): facts(one) for one in _devices(wanted, {}, "")}
+    return asked == {key_of(one): facts(one) for one in stored}
+
+
+def key_of(entry: Mapping[str, Any]) -> Key:
+    """Return what an entry of the API is known by."""
+    driver, pool, device, share = (
+        str(entry.get(name) or "") for name in ("driver", "pool", "device", "shareID")
+    )
+    return driver, pool, device, share
+
+
+def _devices(
+    wanted: Iterable[Entry], since: Mapping[tuple[Key, object, object], str], now: str
+) -> list[Object]:
+    """Return entries in the form of the API."""
+
+    def condition(key: Key, one: Condition) -> Object:
+        status = "Unknown" if one.status is None else str(one.status)
+        return {
+            "type": one.type,
+            "status": status,
+            "reason": one.reason,
+            "message": _cut(one.message, _LONGEST_MESSAGE),
+            "lastTransitionTime": since.get((key, one.type, status)) or now,
+        }
+
+    return [
+        {
+            **_identity(one.key),
+            "conditions": [condition(one.key, each) for each in one.conditions],
+            "data": dict(one.data),
+        }
+        for one in wanted
+    ]
+
+
+def _distinct(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    """Return the conditions, one of each type and as many as the API takes."""
+    return tuple({one.type: one for one in conditions}.values())[:MOST_CONDITIONS]
+
+
+def _identity(key: Key) -> Object:
+    driver, pool, device, share = key
+    found = {"driver": driver, "pool": pool, "device": device}
+    return found | ({"shareID": share} if share else {})
+
+
+def _data(record: ClaimRecord, device: DeviceRecord, inventory: Inventory) -> Object:
+    found: Object = {"version": DATA_VERSION, "type": str(recorded_kind(device.device))}
+    if device.device.device_uuid is not None:
+        found["uuid"] = device.device.device_uuid
+    gpu = next((one for one in inventory.gpus if one.uuid == device.device.gpu), None)
+    if gpu is not None:
+        found |= {"productName": gpu.product_name, "pciBusID": gpu.pci_address}
+        if inventory.driver_version is not None:
+            found["driverVersion"] = inventory.driver_version
+    found |= _part(device.device)
+    found["sharing"] = _sharing(record, device)
+    return found
+
+
+def _part(device: RecordedDevice) -> Object:
+    """Return what of its GPU a device is."""
+    match device:
+        case RecordedGpu():
+            return {}
+        case RecordedPartition():
+            return {**_known_as(device), "mig": _mig(device)}
+        case RecordedMig():
+            ids = {
+                "gpuInstanceID": device.gpu_instance,
+                "computeInstanceID": device.compute_instance,
+            }
+            return {**_known_as(device.place), "mig": {**_mig(device.place), **ids}}
+        case RecordedShare():
+            return {**_part(device.of), "share": _share(device.slot)}
+        case _:
+            assert_never(device)
+
+
+def _known_as(place: RecordedPartition) -> Object:
+    """Return what of a MIG device NVIDIA's driver is to say beside its identity, by its names."""
+    return {"parentUUID": place.gpu, "migProfile": place.profile}
+
+
+def _mig(place: RecordedPartition) -> Object:
+    return {
+        "parentUUID": place.gpu,
+        "profile": place.profile,
+        "start": place.placement.start,
+        "size": place.placement.size,
+    }
+
+
+def _share(slot: Slot) -> Object:
+    match slot:
+        case ShareSlot():
+            division = slot.division
+            return {
+                "index": slot.index,
+                "replicas": division.count,
+                "resourceName": division.served_as,
+            }
+        case ConsumableSlot():
+            consumed = {"memoryMiB": slot.memory_mib, "cores": slot.cores}
+            return {name: amount for name, amount in consumed.items() if amount}
+        case _:
+            assert_never(slot)
+
+
+def _sharing(record: ClaimRecord, device: DeviceRecord) -> Object:
+    """Return how the device is shared, and with what limits: as `dra-driver status` has it."""
+    slot = device.device.slot if isinstance(device.device, RecordedShare) else None
+    strategy = strategy_of(record, device) if slot is None else str(slot.strategy)
+    found: Object = {"strategy": strategy}
+    try:
+        settings = description_of(record, device).settings
+    except StateError as error:
+        return found | {"problem": str(error)}
+    for name, value in settings.items():
+        found[name] = "nothing" if value is None else value
+    return found
+
+
+def _fitting(data: Object) -> Object:
+    """Return data that the API takes; of what is too long the identity is what stays."""
+    data = _bounded(data)
+    if _size(data) > MOST_DATA_BYTES:
+        data |= {"sharing": {"strategy": data["sharing"]["strategy"]}}
+    if _size(data) > MOST_DATA_BYTES:
+        data = {name: data[name] for name in ("version", "type", "uuid") if name in data}
+    return data
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _bounded(one) for name, one in value.items()}
+    if isinstance(value, str):
+        return _cut(value, _LONGEST_TEXT)
+    return value
+
+
+def _size(data: Object) -> int:
+    """Return the bytes of data as JSON, with the signs that Go escapes escaped."""
+    text = json.dumps(data)
+    return len(text) + 5 * sum(map(text.count, "<>&"))
+
+
+def _cut(text: str, most: int) -> str:
+    return text.encode(errors="replace")[:most].decode(errors="ignore")

@@ -1,0 +1,193 @@
+"""How the devices of claims are doing, for those who tell it: one word, one reason. Pure.
+
+In: a device as a claim's record has it, the latest look, and what is wrong by GPU. Out: whether it
+is well, and what is wrong in a sentence; the same as entries for the kubelet, and as a condition of
+the claim's status. Rules: a MIG device has what is wrong with the whole GPU or with its own
+instance, and no more, and may be gone from a GPU that is well; a warning leaves a device well, and
+a remark, which any of its users can cause, is not told; what a look could not find out is unknown,
+unless it was known to be wrong before. How taints are set changes nothing here.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from dra_driver.claims.model.devices import DeviceRecord, RecordedDevice, RecordedMig, undivided
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.report.claim_status import Condition, Conditions, prepared
+from dra_driver.devices.health.course import Ailment, Ailments
+from dra_driver.devices.health.findings import Severity
+from dra_driver.devices.model import Inventory
+
+MOST_BYTES = 1024
+"""Of a message: what the kubelet passes on (pkg/kubelet/cm/dra/manager.go)."""
+
+HEALTHY = "Healthy"
+"""The type of the condition. Kubernetes itself names one type only, `Ready`, for a device that is
+set up as it was asked for; whether it then works is another question."""
+
+
+class Wellness(IntEnum):
+    """Whether a device does what it is there for, from the best to the worst."""
+
+    WELL = 0
+    UNKNOWN = 1
+    SICK = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceHealth:
+    """How a device is doing.
+
+    Attributes:
+        wellness: whether it is well.
+        reason: why, as a word in CamelCase.
+        message: why, for people; empty if there is nothing to say.
+    """
+
+    wellness: Wellness
+    reason: str
+    message: str = ""
+
+
+WELL = DeviceHealth(wellness=Wellness.WELL, reason="Well")
+
+Judge = Callable[[ClaimRecord, RecordedDevice], DeviceHealth]
+"""Says how a device of a claim is doing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """How a device is doing, by the name under which the kubelet knows it."""
+
+    pool: str
+    device: str
+    health: DeviceHealth
+
+
+def health_of(
+    device: RecordedDevice,
+    inventory: Inventory,
+    ailments: Mapping[str, Ailments],
+    is_gone: Callable[[RecordedMig], bool] = lambda _device: False,
+) -> DeviceHealth:
+    """Return how a device is doing.
+
+    Args:
+        device: as a claim's record has it.
+        inventory: what the latest look found.
+        ailments: what is wrong now, by UUID of the GPU, the gravest first.
+        is_gone: tells whether a MIG device is not there any more (devices/health/sightings.py).
+    """
+    wrong = [
+        one
+        for one in ailments.get(device.gpu, ())
+        if concerns(one, device) and one.finding.severity is not Severity.REMARK
+    ]
+    base = undivided(device)
+    if isinstance(base, RecordedMig) and is_gone(base):
+        return _destroyed(base, wrong)
+    if any(one.finding.severity is not Severity.WARNING for one in wrong):
+        return _ailing(Wellness.SICK, wrong)
+    if inventory.problem is not None:
+        message = f"how the GPU is doing is not known: {inventory.problem}"
+        return DeviceHealth(
+            wellness=Wellness.UNKNOWN, reason="DriverUnavailable", message=_fitting(message)
+        )
+    if all(gpu.uuid != device.gpu for gpu in inventory.gpus):
+        return _missing(device, inventory)
+    return _ailing(Wellness.WELL, wrong) if wrong else WELL
+
+
+def concerns(one: Ailment, device: RecordedDevice) -> bool:
+    """Tell whether a claim's device has what was noticed: of a MIG device only that one does."""
+    if one.instance is None:
+        return True
+    base = undivided(device)
+    return isinstance(base, RecordedMig) and base.gpu_instance == one.instance.gpu_instance
+
+
+def reported(records: Iterable[ClaimRecord], judge: Judge) -> tuple[Reported, ...]:
+    """Return how the devices of claims are doing, each once, in a fixed order.
+
+    Several claims can have one device: shares by capacity have its name, and so has admin access.
+    """
+    found: dict[tuple[str, str], DeviceHealth] = {}
+    for record in records:
+        for entry in record.devices:
+            key, health = (entry.pool, entry.name), judge(record, entry.device)
+            if key not in found or found[key].wellness < health.wellness:
+                found[key] = health
+    return tuple(
+        Reported(pool=pool, device=name, health=found[pool, name]) for pool, name in sorted(found)
+    )
+
+
+def conditions(judge: Judge) -> Conditions:
+    """Return what says of a device of a prepared claim that it is set up, and how it is doing."""
+
+    def of(record: ClaimRecord, device: DeviceRecord) -> Sequence[Condition]:
+        return (*prepared(record, device), condition(judge(record, device.device)))
+
+    return of
+
+
+def condition(health: DeviceHealth) -> Condition:
+    """Return it as a condition of the device in the claim's status."""
+    is_well = {Wellness.WELL: True, Wellness.SICK: False, Wellness.UNKNOWN: None}
+    return Condition(
+        type=HEALTHY,
+        status=is_well[health.wellness],
+        reason=health.reason,
+        message=health.message,
+    )
+
+
+def _destroyed(device: RecordedMig, wrong: Iterable[Ailment]) -> DeviceHealth:
+    """Return it of a MIG device that is gone; what is wrong with its GPU is told beside it."""
+    gone = (
+        f"{device.uuid} ({device.place.profile} of {device.gpu}) does not exist any more: its GPU "
+        "was reset, or somebody destroyed it; delete the pods that have it, so that they get a "
+        "new one"
+    )
+    others = dict.fromkeys(_capitalized(one.finding.text) for one in wrong)
+    return DeviceHealth(
+        wellness=Wellness.SICK,
+        reason="MigDeviceMissing",
+        message=_fitting(". ".join((gone, *others))),
+    )
+
+
+def _ailing(wellness: Wellness, wrong: Iterable[Ailment]) -> DeviceHealth:
+    findings = [one.finding for one in wrong]
+    words = f"{findings[0].cause}-{findings[0].value}".rstrip("-").split("-")
+    # What is wrong with a GPU and with the instance alone can be the same.
+    texts = dict.fromkeys(finding.text for finding in findings)
+    return DeviceHealth(
+        wellness=wellness,
+        reason="".join(word.capitalize() for word in words),
+        message=_fitting(". ".join(_capitalized(text) for text in texts)),
+    )
+
+
+def _missing(device: RecordedDevice, inventory: Inventory) -> DeviceHealth:
+    """Return it of a device whose GPU the look did not find, and that was not known to be ill."""
+    sick = "; ".join(f"at index {one.index}: {one.reason}" for one in inventory.sick)
+    others = f"NVML cannot describe the GPU {sick}" if sick else "it was taken out of the machine"
+    return DeviceHealth(
+        wellness=Wellness.SICK,
+        reason="GpuMissing",
+        message=_fitting(f"{device.gpu} is not found on this node any more: {others}"),
+    )
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _fitting(text: str) -> str:
+    """Return a text that is cut between characters, where it has to be cut."""
+    data = text.encode(errors="replace")
+    if len(data) <= MOST_BYTES:
+        return data.decode()
+    return data[: MOST_BYTES - 3].decode(errors="ignore") + "..."

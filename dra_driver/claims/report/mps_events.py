@@ -1,0 +1,353 @@
+"""Posts Kubernetes events when CUDA programs have lost their work under MPS.
+
+That is when their daemon has died, or its server is in FAULT or hangs (mps/daemon/hang.py).
+
+In: the supervisor's status files, read every few seconds. Out: an event on the claim, or on every
+claim that has joined a shared domain, one on each pod that has it reserved, and a log line. The
+driver posts them because the supervisor has no access to the API server. What was reported is kept
+in a file beside the status files, so a restarted driver reports the deaths that it missed, and none
+twice. A daemon that keeps dying is reported once in a while, with the number of deaths. A fault is
+reported once, and again by a restarted driver if it lasts.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from dra_driver.claims.model.claim import (
+    Claim,
+    ClaimRef,
+    ClaimUid,
+    ConsumerGroup,
+    ConsumerPod,
+    parse_claim,
+    uid_of,
+)
+from dra_driver.claims.state.records import RecordStore
+from dra_driver.devices.names import CONTROLLER, DRIVER_NAME
+from dra_driver.errors import (
+    ConfigError,
+    DriverError,
+    NotFoundError,
+    StateError,
+    UnavailableError,
+    VersionError,
+)
+from dra_driver.host.envelope import seal, unseal
+from dra_driver.host.worker import Background
+from dra_driver.kube.client import KubeClient
+from dra_driver.kube.events import Happening, Regarding, Reporter, utc_now, warning_event
+from dra_driver.kube.resource import EVENTS, POD_GROUPS, RESOURCE_CLAIMS
+from dra_driver.mps.domain import DomainId, State, Status, is_shared
+from dra_driver.mps.files import read_file, write_file
+from dra_driver.mps.requests import DomainRequests
+
+log = structlog.get_logger()
+
+DEATH = "MPSDaemonDied"
+FAULT = "MPSServerFault"
+FILE_NAME = "reported-deaths.json"
+REQUEST_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventTiming:
+    """How often to do what; seconds."""
+
+    look: float = 2.0
+    """Between two readings of the status files."""
+
+    retry: float = 15.0
+    """After the API server could not be reached, or the files not be read."""
+
+    between_events: float = 60.0
+    """Between two events of one reason for one claim."""
+
+
+class ClaimEvents:
+    """Posts an event on a claim and on each pod and PodGroup that has it reserved."""
+
+    def __init__(
+        self,
+        api: KubeClient,
+        *,
+        node: str,
+        now: Callable[[], datetime] = utc_now,
+        request_seconds: float = REQUEST_SECONDS,
+    ) -> None:
+        """Take the API server.
+
+        Args:
+            api: where claims are read and events created.
+            node: this node's name, which events carry.
+            now: the time of day.
+            request_seconds: how long one request may take.
+        """
+        self._api = api
+        self._reporter = Reporter(controller=CONTROLLER, instance=node)
+        self._now = now
+        self._timeout = request_seconds
+
+    def post(self, ref: ClaimRef, reason: str, status: Status) -> None:
+        """Say that of the claim's daemon, DEATH or FAULT; a claim that is gone is passed over.
+
+        Raises:
+            UnavailableError: the API server cannot be reached.
+        """
+        claim = self._find(ref)
+        if claim is None:
+            return
+        is_death = reason == DEATH
+        what = Happening(
+            reason=reason,
+            action="RestartingDaemon" if is_death else "WaitingForClients",
+            note=_note(claim.ref, status) if is_death else status.reason,
+            time=self._now(),
+        )
+        for regarding in _claim_and_pods(claim):
+            self._create(regarding, what)
+
+    def tell(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
+        """Say something of a claim and its pods and PodGroups; a claim that is gone has none.
+
+        Raises:
+            UnavailableError: the API server cannot be reached.
+        """
+        claim = self._find(ref)
+        what = Happening(reason=reason, action=action, note=note, time=self._now())
+        for regarding in _claim_and_pods(claim) if claim else ():
+            self._create(regarding, what)
+
+    def post_on_claim(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
+        """Say something of a claim alone, which need not be asked for.
+
+        Raises:
+            UnavailableError: the API server cannot be reached.
+        """
+        what = Happening(reason=reason, action=action, note=note, time=self._now())
+        self._create(_about_claim(ref), what)
+
+    def post_on_pod(self, namespace: str, pod: ConsumerPod, reason: str, note: str) -> None:
+        """Say something of one pod.
+
+        Raises:
+            UnavailableError: the API server cannot be reached.
+        """
+        what = Happening(reason=reason, action="LimitingMemory", note=note, time=self._now())
+        self._create(_about(namespace, pod), what)
+
+    def post_on_group(self, namespace: str, group: ConsumerGroup, reason: str, note: str) -> None:
+        """Say something of one PodGroup.
+
+        Raises:
+            UnavailableError: the API server cannot be reached.
+        """
+        what = Happening(reason=reason, action="LimitingMemory", note=note, time=self._now())
+        self._create(_about_group(namespace, group), what)
+
+    def _find(self, ref: ClaimRef) -> Claim | None:
+        """Return the claim with its pods as they are now; None if it is gone or has no devices."""
+        try:
+            found = self._api.get_claim(ref.namespace, ref.name, timeout=self._timeout)
+            return parse_claim(found, DRIVER_NAME) if uid_of(found) == ref.uid else None
+        except (NotFoundError, ConfigError):
+            return None
+
+    def _create(self, regarding: Regarding, what: Happening) -> None:
+        body = warning_event(regarding, what, self._reporter)
+        try:
+            self._api.create(EVENTS, body, namespace=regarding.namespace, timeout=self._timeout)
+        except UnavailableError:
+            raise
+        except DriverError as error:
+            # The namespace is being deleted, or the role lacks the right: the others still get one.
+            name = f"{regarding.kind} {regarding.name}"
+            log.warning("event not created", regarding=name, reason=str(error))
+
+
+class MpsEvents(Background):
+    """A thread that posts events when an MPS daemon dies, or its server is in FAULT."""
+
+    def __init__(
+        self,
+        domains: DomainRequests,
+        records: RecordStore,
+        events: ClaimEvents,
+        *,
+        folder: Path,
+        clock: Callable[[], float],
+        timing: EventTiming,
+    ) -> None:
+        """Take the parts it works with.
+
+        Args:
+            domains: where deaths are counted, and whom they concern.
+            records: the claims' names.
+            events: posts them.
+            folder: the MPS directory, which exists once there was a domain.
+            clock: monotonic seconds.
+            timing: how often to look and to post.
+        """
+        super().__init__("mps-events")
+        self._domains = domains
+        self._records = records
+        self._events = events
+        self._file = folder / FILE_NAME
+        self._clock = clock
+        self._timing = timing
+        self._reported: dict[DomainId, int] | None = None
+        self._faulted: set[DomainId] = set()
+        self._reported_at: dict[tuple[DomainId, str], float] = {}
+        self._told: dict[tuple[DomainId, str], set[str]] = {}
+
+    def look(self) -> None:
+        """Report every death and every fault that was not reported yet.
+
+        What cannot be told of one domain keeps no other from being told of.
+
+        Raises:
+            UnavailableError: the API server did not take an event; the next look tries again.
+            StateError: the MPS directory, or a file of a domain, cannot be read or written.
+        """
+        before = self._read_reported() if self._reported is None else self._reported
+        listed = sorted(self._domains.list())
+        reported = {domain: before.get(domain, 0) for domain in listed}
+        self._faulted.intersection_update(listed)
+        self._reported_at = {one: at for one, at in self._reported_at.items() if one[0] in reported}
+        errors: list[DriverError] = []
+        for domain in listed:
+            try:
+                self._look_at(domain, reported)
+            except DriverError as error:
+                errors.append(error)
+        self._reported = reported
+        self._write_reported(before)
+        if errors:
+            raise errors[0]
+
+    def _look_at(self, domain: DomainId, reported: dict[DomainId, int]) -> None:
+        status = self._domains.status(domain)
+        if status is None:
+            return
+        if status.restarts > reported[domain] and self._is_due(domain, DEATH):
+            self._report(domain, DEATH, status)
+            reported[domain] = status.restarts
+        if status.state is State.READY:
+            # Fewer than before: the claim was unprepared and prepared again meanwhile.
+            reported[domain] = min(reported[domain], status.restarts)
+            self._faulted.discard(domain)
+        elif status.state is State.FAULTED and domain not in self._faulted:
+            if self._is_due(domain, FAULT):
+                self._report(domain, FAULT, status)
+            self._faulted.add(domain)
+
+    def _run(self) -> None:
+        pause, logged = 0.0, ""
+        while not self._stop.wait(pause):
+            pause, problem = self._timing.look, ""
+            try:
+                self.look()
+            except UnavailableError as error:
+                pause = max(self._timing.retry, error.retry_after or 0.0)
+                log.debug("trouble of an mps daemon not reported yet", reason=str(error))
+            except DriverError as error:
+                pause, problem = self._timing.retry, str(error)
+                if problem != logged:
+                    log.warning("mps daemons not watched", reason=problem)
+            logged = problem
+
+    def _is_due(self, domain: DomainId, reason: str) -> bool:
+        at = self._reported_at.get((domain, reason))
+        return at is None or self._clock() >= at + self._timing.between_events
+
+    def _report(self, domain: DomainId, reason: str, status: Status) -> None:
+        """Tell every claim of the domain; those that were told stay so if another cannot be."""
+        told = self._told.setdefault((domain, reason), set())
+        errors: list[DriverError] = []
+        for uid in sorted(self._domains.claims_of(domain) - told):
+            try:
+                self._tell(ClaimUid(uid), reason, status)
+            except DriverError as error:
+                errors.append(error)
+            else:
+                told.add(uid)
+        if errors:
+            raise errors[0]
+        del self._told[domain, reason]
+        self._reported_at[domain, reason] = self._clock()
+
+    def _tell(self, uid: ClaimUid, reason: str, status: Status) -> None:
+        try:
+            record = self._records.peek(uid)
+        except VersionError:
+            return  # told by the version that prepared the claim
+        if record is None:
+            return  # the claim is being unprepared
+        what = "mps daemon of a claim died" if reason == DEATH else "mps server of a claim faulted"
+        log.warning(what, claim=str(record.ref), deaths=status.restarts)
+        self._events.post(record.ref, reason, status)
+
+    def _read_reported(self) -> dict[DomainId, int]:
+        data = read_file(self._file)
+        try:
+            counts = {} if data is None else unseal(data)["deaths"]
+            return {DomainId(domain): int(count) for domain, count in counts.items()}
+        except (AttributeError, KeyError, TypeError, ValueError, StateError):
+            return {}  # damaged: better reported twice than never
+
+    def _write_reported(self, before: Mapping[DomainId, int]) -> None:
+        counts = {domain: count for domain, count in (self._reported or {}).items() if count}
+        if counts != {domain: count for domain, count in before.items() if count}:
+            write_file(self._file, seal({"deaths": counts}), durable=False)
+
+
+def _note(ref: ClaimRef, status: Status) -> str:
+    times = "" if status.restarts == 1 else f" (death number {status.restarts})"
+    match status.state:
+        case State.READY:
+            after = "a new daemon serves them then"
+        case State.FAILED:
+            after = f"no new daemon can be started: {status.reason}"
+        case _:
+            after = "a new daemon is being started"
+    of = "that serves claim" if is_shared(status.id) else "of claim"
+    others = " and others" if is_shared(status.id) else ""
+    return (
+        f"the MPS daemon {of} {ref}{others} died{times}: CUDA programs in the claim's containers "
+        f"have lost their GPU contexts and fail. Restart the pods; {after}"
+    )
+
+
+def _claim_and_pods(claim: Claim) -> list[Regarding]:
+    return [
+        _about_claim(claim.ref),
+        *(_about(claim.ref.namespace, pod) for pod in claim.pods),
+        *(_about_group(claim.ref.namespace, group) for group in claim.groups),
+    ]
+
+
+def _about_claim(ref: ClaimRef) -> Regarding:
+    return Regarding(
+        api_version=RESOURCE_CLAIMS.api_version,
+        kind="ResourceClaim",
+        namespace=ref.namespace,
+        name=ref.name,
+        uid=ref.uid,
+    )
+
+
+def _about(namespace: str, pod: ConsumerPod) -> Regarding:
+    return Regarding(api_version="v1", kind="Pod", namespace=namespace, name=pod.name, uid=pod.uid)
+
+
+def _about_group(namespace: str, group: ConsumerGroup) -> Regarding:
+    return Regarding(
+        api_version=POD_GROUPS.api_version,
+        kind="PodGroup",
+        namespace=namespace,
+        name=group.name,
+        uid=group.uid,
+    )

@@ -1,0 +1,396 @@
+"""Writes into each claim's own status which devices it has: a thread beside the kubelet's calls.
+
+In: the records of claims, the GPUs, and the claims as the API server has them. Out: their
+`status.devices` (claims/report/claim_status.py), by server-side apply under a field manager of its
+own, so that entries of other drivers stay; where that cannot be, by a merge. No pod waits for it:
+Prepare only rings, and what the API server refuses harms no claim. What it holds already is not
+written again, also not after a restart.
+
+What fails for one claim waits for that claim alone: an admission policy may refuse one, a webhook
+may fail for one namespace, and a right may hold in some namespaces only. All wait only if the API
+server does not accept the driver's credentials, or fails for two claims in a row. Who has waited
+longest is next.
+
+Entries of a claim that was unprepared are taken out if it is still allocated after a while; else
+the API server has dropped them. A process that ends in that while leaves them there, until the
+claim is prepared again or gives its devices back.
+"""
+
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+
+from dra_driver.claims.model.claim import (
+    Claim,
+    ClaimRef,
+    ClaimUid,
+    parse_claim,
+    uid_of,
+)
+from dra_driver.claims.model.devices import InventorySource
+from dra_driver.claims.model.record import ClaimRecord, RecordState
+from dra_driver.claims.prepare.parts import NodeClaims
+from dra_driver.claims.report.claim_status import (
+    Conditions,
+    Entry,
+    applied,
+    are_stored,
+    entries,
+    kept,
+    key_of,
+    merged,
+    prepared,
+    stored_entries,
+)
+from dra_driver.claims.report.telling import Claims, Telling, ringing
+from dra_driver.claims.state.validity import has_devices_of
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import (
+    AccessError,
+    ApiError,
+    ConfigError,
+    DriverError,
+    InvalidError,
+    NotFoundError,
+    StaleError,
+    UnavailableError,
+)
+from dra_driver.host.worker import Background
+from dra_driver.kube.backoff import Backoff
+from dra_driver.kube.client import KubeClient
+from dra_driver.kube.resource import RESOURCE_CLAIMS
+
+log = structlog.get_logger()
+
+_REFUSED = "claim status refused"
+_LATER = "claim status not written yet"
+
+MANAGER = f"{DRIVER_NAME}/dra-driver"
+"""The field manager; there is one for the drivers of all nodes, as a claim is on one at a time."""
+
+
+_ALLOCATION = "status.allocation"
+"""The field that the API server names when it takes an applied status for a change of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusTiming:
+    """How often to do what. All in seconds."""
+
+    period: float = 30.0
+    """Between looks at records that nobody has told of; they are read from disk."""
+
+    withdraw_after: float = 10.0
+    """From a claim's unprepare on: until then most are deallocated or deleted."""
+
+    first_retry: float = 1.0
+    longest_retry: float = 60.0
+    """After the API server failed, for a claim or for all."""
+
+    stale_retry: float = 1.0
+    """After somebody changed the claim at the same time."""
+
+    refused_retry: float = 600.0
+    """For a claim, after a refusal, as rights may be granted and policies changed later."""
+
+    request_timeout: float = 10.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Told:
+    """What is known of the status of one claim.
+
+    Attributes:
+        ref: the claim.
+        entries: what the API server has of this driver; None while that is not known.
+        due: when there may be a next request for it.
+        backoff: its own, while the API server fails.
+        is_gone: it was unprepared.
+        said: of which refusal the log has told.
+    """
+
+    ref: ClaimRef
+    backoff: Backoff
+    entries: tuple[Entry, ...] | None = None
+    due: float = 0.0
+    is_gone: bool = False
+    said: str = ""
+
+
+class StatusWriter(Background):
+    """A thread that keeps the status of this node's claims. `clock` is monotonic, in seconds.
+
+    `conditions` says how a device is; whoever knows of a change rings. `may_begin` waits so many
+    seconds for what they need, and says whether it is there: a writer that did not would take back
+    what its predecessor has written. `now` is the time of day. If it is not `on`, nothing is asked
+    or written.
+    """
+
+    def __init__(  # noqa: PLR0913 (all that a status is made of)
+        self,
+        *,
+        on: bool = True,
+        api: KubeClient,
+        claims: NodeClaims,
+        inventory: InventorySource,
+        clock: Callable[[], float],
+        now: Callable[[], datetime],
+        jitter: Callable[[], float],
+        conditions: Conditions = prepared,
+        may_begin: Callable[[float], bool] = lambda _seconds: True,
+        timing: StatusTiming = StatusTiming(),
+    ) -> None:
+        super().__init__("claim-status")
+        self._on = on
+        self._api = api
+        self._claims = claims
+        self._inventory = inventory
+        self._clock = clock
+        self._now = now
+        self._conditions = conditions
+        self._may_begin = may_begin
+        self._timing = timing
+        self._bell = threading.Event()
+        self._jitter = jitter
+        self._backoff = self._new_backoff()
+        self._failed_for: ClaimRef | None = None
+        """The claim for which the API server failed, if it has not answered since."""
+        self._told: dict[ClaimUid, _Told] = {}
+        self._paused_until = -math.inf
+        self._next = math.inf
+        self._is_dropped = False
+        self._said = ""
+
+    def ring(self) -> None:
+        """Say that claims, or the conditions of their devices, may have changed. Costs nothing."""
+        self._bell.set()
+
+    def beside(self, claims: Claims) -> Telling:
+        """Return what prepares and unprepares claims, and rings here when something was done."""
+        return ringing(claims, self.ring)
+
+    def start(self) -> None:
+        """Start the thread; it looks at once."""
+        if self._on:
+            super().start()
+
+    def stop(self, timeout: float) -> None:
+        """Tell the thread to end and wait for it, at most `timeout` seconds."""
+        self._stop.set()
+        self._bell.set()
+        super().stop(timeout)
+
+    def look(self) -> None:
+        """Write what is not as it should be, as far as it is time to.
+
+        Raises:
+            StateError: the records cannot be read.
+        """
+        self._next = self._clock() + self._timing.period
+        inventory = self._inventory.current()
+        others: set[ClaimUid] = set()  # being prepared, or prepared before a reboot
+        todo: list[tuple[_Told, Callable[[], None]]] = []
+        for record in self._claims.records.readable():
+            uid = record.ref.uid
+            if record.state is RecordState.RELEASED:
+                continue
+            others.add(uid)
+            if self._claims.holdings.is_prepared(record) and record.ref.name:
+                told = self._told.get(uid) or _Told(ref=record.ref, backoff=self._new_backoff())
+                self._told[uid] = told
+                if told.is_gone:
+                    told.is_gone, told.due = False, 0.0
+                wanted = entries(record, inventory, self._conditions)
+                if told.entries != wanted:
+                    todo.append((told, partial(self._write, told, record, wanted)))
+        for uid in self._told.keys() - others:
+            told = self._told[uid]
+            if not told.is_gone:
+                told.is_gone = True
+                told.due = self._clock() + self._timing.withdraw_after
+            todo.append((told, partial(self._withdraw, uid, told)))
+        for told, work in sorted(todo, key=lambda one: one[0].due):
+            self._attempt(told, work)
+
+    def _new_backoff(self) -> Backoff:
+        timing = self._timing
+        return Backoff(first=timing.first_retry, most=timing.longest_retry, random=self._jitter)
+
+    def _run(self) -> None:
+        while not self._stop.is_set() and not self._may_begin(1.0):
+            pass
+        while not self._stop.is_set():
+            self._bell.clear()
+            try:
+                self.look()
+            except DriverError as error:
+                self._next = self._clock() + self._timing.period
+                self._say("claim status not written", str(error))
+            self._bell.wait(max(0.0, self._next - self._clock()))
+
+    def _attempt(self, told: _Told, work: Callable[[], None]) -> None:
+        """Do something about one claim, if it is time to; note when to try again."""
+        due = max(told.due, self._paused_until)
+        if self._clock() >= due and not self._stop.is_set():
+            due = self._tried(told, work)
+        self._next = min(self._next, due)
+
+    def _tried(self, told: _Told, work: Callable[[], None]) -> float:
+        """Do it; return when to try again."""
+        now = self._clock()
+        try:
+            work()
+        except UnavailableError as error:
+            least = error.retry_after or 0.0
+            told.due = now + max(told.backoff.delay(), least)
+            if self._failed_for in {None, told.ref}:
+                self._say_of(told, _LATER, error)
+            else:
+                self._pause(_LATER, error, least)
+            self._failed_for = told.ref
+            return told.due
+        except StaleError as error:
+            log.debug("claim status changed meanwhile", claim=str(told.ref), reason=str(error))
+            told.due = now + self._timing.stale_retry
+        except ApiError as error:
+            if error.status == HTTPStatus.UNAUTHORIZED:
+                self._pause("claim status not written", error)
+                return self._paused_until
+            told.due = now + self._timing.refused_retry
+            if isinstance(error, AccessError) and told.said != _REFUSED:
+                self._say("claim status not written", str(error))  # a right, which many may need
+                told.said = _REFUSED
+            self._say_of(told, _REFUSED, error)
+        else:
+            told.due, told.said = -math.inf, ""
+            told.backoff.reset()
+            self._said = ""
+        self._failed_for = None
+        self._backoff.reset()
+        return told.due if told.due > now else math.inf
+
+    def _say_of(self, told: _Told, event: str, error: DriverError) -> None:
+        """Log once what keeps one claim from being told of, until it is."""
+        if told.said != event:
+            log.warning(event, claim=str(told.ref), reason=str(error))
+        told.said = event
+
+    def _pause(self, event: str, error: DriverError, least: float = 0.0) -> None:
+        """Leave all claims alone for a while, at least for so many seconds."""
+        self._paused_until = self._clock() + max(self._backoff.delay(), least)
+        self._say(event, str(error))
+
+    def _write(self, told: _Told, record: ClaimRecord, wanted: tuple[Entry, ...]) -> None:
+        """Have the API server say this of a prepared claim."""
+        found = self._read(told.ref)
+        claim = None if found is None else _parsed(found)
+        if found is not None and claim is not None and has_devices_of(claim, record):
+            stored = stored_entries(found)
+            complete = kept(wanted, stored)
+            if not are_stored(complete, stored):
+                answer = self._send(applied(told.ref, complete, stored, self._time()), found)
+                self._look_at_dropped(is_dropped=not stored_entries(answer))
+        # Of a claim that is gone or has other devices now there is nothing to say.
+        told.entries = wanted
+
+    def _look_at_dropped(self, *, is_dropped: bool) -> None:
+        if is_dropped and not self._is_dropped:
+            log.warning(
+                "claim status not stored",
+                reason="the API server drops status.devices: its feature gate "
+                "DRAResourceClaimDeviceStatus is off",
+            )
+        self._is_dropped = is_dropped
+
+    def _withdraw(self, uid: ClaimUid, told: _Told) -> None:
+        """Have the API server say nothing more of a claim that was unprepared."""
+        found = self._read(told.ref) if told.entries else None
+        ours = {entry.key for entry in told.entries or ()}
+        if found is not None and any(key_of(one) in ours for one in stored_entries(found)):
+            # Not if it was allocated anew in between: then others may have spoken of it.
+            version = str(found["metadata"].get("resourceVersion", ""))
+            self._send(applied(told.ref, (), (), self._time(), version), found)
+        del self._told[uid]
+
+    def _read(self, ref: ClaimRef) -> Mapping[str, Any] | None:
+        """Return the claim; None if it is gone, or is another one now."""
+        try:
+            found = self._api.get_claim(
+                ref.namespace, ref.name, timeout=self._timing.request_timeout
+            )
+        except NotFoundError:
+            return None
+        return found if uid_of(found) == ref.uid else None
+
+    def _send(self, body: dict[str, Any], found: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Apply a status to the claim that was found, or merge it where it cannot be applied."""
+        name, namespace = body["metadata"]["name"], body["metadata"]["namespace"]
+        timeout = self._timing.request_timeout
+        try:
+            return self._api.apply_status(
+                RESOURCE_CLAIMS,
+                name,
+                body,
+                namespace=namespace,
+                manager=MANAGER,
+                timeout=timeout,
+            )
+        except InvalidError as error:
+            if _ALLOCATION not in str(error):
+                raise
+        return self._api.merge_status(
+            RESOURCE_CLAIMS,
+            name,
+            merged(body, found),
+            namespace=namespace,
+            manager=MANAGER,
+            timeout=timeout,
+        )
+
+    def _time(self) -> str:
+        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def _say(self, event: str, reason: str) -> None:
+        """Log once what keeps all claims from being told of, until something works."""
+        if self._said != event:
+            log.warning(event, reason=reason)
+        self._said = event
+
+
+def _parsed(found: Mapping[str, Any]) -> Claim | None:
+    try:
+        return parse_claim(found, DRIVER_NAME)
+    except ConfigError:
+        return None  # not allocated any more
+
+
+def status_writer(
+    on: bool,
+    api: KubeClient,
+    claims: NodeClaims,
+    inventory: InventorySource,
+    *,
+    conditions: Conditions = prepared,
+    may_begin: Callable[[float], bool] = lambda _seconds: True,
+) -> StatusWriter:
+    """Return the writer of a driver's process, with the clocks of this machine."""
+    return StatusWriter(
+        on=on,
+        api=api,
+        claims=claims,
+        inventory=inventory,
+        clock=time.monotonic,
+        now=lambda: datetime.now(UTC),
+        jitter=random.random,
+        conditions=conditions,
+        may_begin=may_begin,
+    )

@@ -1,0 +1,164 @@
+"""Tells a claim of limits of memory that do nothing.
+
+Nothing limits how much memory of a GPU it uses that it has a share of; or the limit in its config
+is more than the device has.
+
+In: the claims that have just been prepared, and their records. Out: an Event on the claim with the
+reason and what to do, once while it is prepared. A thread posts it after Prepare has answered: no
+pod waits for it, and what the API server refuses harms none. What waits is bounded; what was not
+told when the driver ends stays untold, as `dra-driver status` says it anyway.
+"""
+
+import queue
+from contextlib import suppress
+from typing import Protocol
+
+import structlog
+
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.report.telling import Claims, Telling
+from dra_driver.claims.state.memory_parts import parts_of
+from dra_driver.claims.state.records import RecordStore
+from dra_driver.errors import DriverError, UnavailableError
+from dra_driver.host.worker import Background
+from dra_driver.sharing import mps
+from dra_driver.sharing.enforcement import Means
+
+log = structlog.get_logger()
+
+NOT_LIMITED = "GPUMemoryNotLimited"
+TOO_HIGH = "GPUMemoryLimitTooHigh"
+"""Reasons of the Events."""
+
+_MOST_WAITING = 1000
+
+
+RETRY_SECONDS = 15.0
+"""After the API server could not be reached."""
+
+
+class Events(Protocol):
+    """Posts Events on claims (claims/report/mps_events.py)."""
+
+    def post_on_claim(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
+        """Post one. Raises UnavailableError."""
+        ...
+
+
+class UnlimitedMemory(Background):
+    """A thread that posts the Event."""
+
+    def __init__(
+        self, records: RecordStore, events: Events, *, retry_seconds: float = RETRY_SECONDS
+    ) -> None:
+        super().__init__("unlimited-memory")
+        self._records = records
+        self._events = events
+        self._retry_seconds = retry_seconds
+        self._waiting: queue.Queue[ClaimRef | None] = queue.Queue(_MOST_WAITING)
+        self._told: set[ClaimUid] = set()
+
+    def beside(self, claims: Claims) -> Telling:
+        """Return what prepares and unprepares claims as another does, and tells of them here."""
+        return Telling(claims, prepared=self.prepared, unprepared=self.unprepared)
+
+    def prepared(self, ref: ClaimRef) -> None:
+        """Say that a claim was prepared, for the first time or again. Never blocks."""
+        if ref.uid in self._told:
+            return
+        try:
+            self._waiting.put_nowait(ref)
+        except queue.Full:
+            log.debug("unlimited memory not told", claim=str(ref), reason="too many wait")
+
+    def unprepared(self, ref: ClaimRef) -> None:
+        """Say that a claim was unprepared. Never blocks."""
+        self._told.discard(ref.uid)
+
+    def stop(self, timeout: float) -> None:
+        """Tell the thread to end and wait for it, at most `timeout` seconds."""
+        self._stop.set()
+        with suppress(queue.Full):
+            self._waiting.put_nowait(None)
+        super().stop(timeout)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            ref = self._waiting.get()
+            if ref is not None:
+                self._try(ref)
+
+    def _try(self, ref: ClaimRef) -> None:
+        try:
+            self._tell(ref)
+        except UnavailableError as error:
+            log.debug("unlimited memory not told yet", claim=str(ref), reason=str(error))
+            self.prepared(ref)
+            self._stop.wait(max(self._retry_seconds, error.retry_after or 0.0))
+        except DriverError as error:
+            log.debug("unlimited memory not told", claim=str(ref), reason=str(error))
+
+    def _tell(self, ref: ClaimRef) -> None:
+        if ref.uid in self._told:
+            return
+        record = self._records.peek(ref.uid)
+        if record is None:
+            return
+        notes = notes_of(record)
+        for reason, note in notes.items():
+            self._events.post_on_claim(ref, reason=reason, action="PreparingDevices", note=note)
+        if notes:
+            self._told.add(ref.uid)
+
+
+def notes_of(record: ClaimRecord) -> dict[str, str]:
+    """Return what a claim is to be told of its memory, by the reason of the Event.
+
+    Raises:
+        StateError: a plan in the record cannot be read.
+    """
+    notes = {NOT_LIMITED: note_of(record), TOO_HIGH: _too_high(record)}
+    return {reason: note for reason, note in notes.items() if note is not None}
+
+
+def _too_high(record: ClaimRecord) -> str | None:
+    """Return which limits of MPS are more than the device has; None if none is."""
+    found = [
+        f"{asked} MiB for {entry.name}, which has {held} MiB"
+        for plan in record.plans
+        if plan.strategy == mps.NAME
+        for key, asked in mps.too_high(plan).items()
+        for entry in record.devices
+        if entry.device.key == key and not entry.admin_access
+        for held in [mps.Mps.describe(plan, key).settings["pinnedMemoryMiB"]]
+    ]
+    if not found:
+        return None
+    return (
+        f"the limit of pinned device memory is {'; '.join(found)}: programs may use all of it. "
+        "For a limit that holds, write less in the claim's mpsConfig"
+    )
+
+
+def note_of(record: ClaimRecord) -> str | None:
+    """Return what a claim is to be told; None if something limits the memory of all its shares.
+
+    Raises:
+        StateError: a plan in the record cannot be read.
+    """
+    found = {
+        place: part.why
+        for plan, part in parts_of(record)
+        if part.by is Means.NOTHING
+        for place in plan.places
+    }
+    names = [one.name for one in record.devices if one.device.part in found]
+    if not names:
+        return None
+    reasons = "; ".join(dict.fromkeys(found.values()))
+    return (
+        f"nothing limits how much GPU memory this claim uses with {', '.join(names)}: {reasons}. "
+        "Its tenants can fill the memory of all others. For a limit, share by MPS (Volta or newer),"
+        " or use an NVIDIA driver of R615 or newer and cgroup v2"
+    )

@@ -1,0 +1,1 @@
+"""What is on disk, and who has a right to what."""

@@ -1,0 +1,222 @@
+"""Which claim has which part of which GPU: what records say, found by GPU through their marks.
+
+In: records (claims/state/records.py) and marks (claims/state/ownership.py). Out: who holds what a
+claim wants, and who left something there. The cost depends on how many claims have to do with the
+GPUs in question, not on how many there are. Callers hold the locks of these GPUs.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.model.devices import DeviceRecord
+from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices, RecordState
+from dra_driver.claims.state.ownership import Ownership
+from dra_driver.claims.state.records import RecordStore
+from dra_driver.devices.kinds import GpuPart, overlap
+from dra_driver.devices.model import GpuUuid, MigSlot
+from dra_driver.devices.shares import ConsumableSlot, ShareStrategy
+from dra_driver.errors import ConflictError, StateError, VersionError
+from dra_driver.sharing.base import SharingPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """A claim that holds a device which another one wants."""
+
+    device: DeviceRecord
+    holder: ClaimRecord
+
+    @property
+    def other_strategy(self) -> ShareStrategy | None:
+        """How the holder uses a device that both could share, if they used it in the same way."""
+        wanted = self.device.device.part
+        slots = (part.share for part in self.holder.held_parts if part.whole == wanted.whole)
+        for slot in slots:
+            if (
+                isinstance(wanted.share, ConsumableSlot)
+                and isinstance(slot, ConsumableSlot)
+                and slot.strategy is not wanted.share.strategy
+            ):
+                return slot.strategy
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """What other claims have to do with the GPUs that a claim wants.
+
+    Attributes:
+        rival: who holds some of it; None when all is free.
+        former: claims of which something may have stayed there; empty with a rival.
+    """
+
+    rival: Rival | None = None
+    former: frozenset[ClaimUid] = frozenset()
+
+
+class Holdings:
+    """The claims of this node and what they hold, in this boot.
+
+    Attributes:
+        records: the record of each claim.
+        ownership: the marks of claims on GPUs, and the notes of what was made there.
+        boot_id: the kernel's (/proc/sys/kernel/random/boot_id).
+    """
+
+    def __init__(self, records: RecordStore, ownership: Ownership, boot_id: str) -> None:
+        self.records = records
+        self.ownership = ownership
+        self.boot_id = boot_id
+
+    def is_of_this_boot(self, record: ClaimRecord) -> bool:
+        """Tell whether what the record says of hardware can still be true."""
+        return record.boot_id == self.boot_id
+
+    def is_prepared(self, record: ClaimRecord) -> bool:
+        """Tell whether the claim is prepared, and in this boot."""
+        return self.is_of_this_boot(record) and record.state is RecordState.PREPARED
+
+    def holds(self, record: ClaimRecord) -> bool:
+        """Tell whether the record keeps others from its GPUs; after a reboot nothing uses them."""
+        return self.is_of_this_boot(record) and record.state is not RecordState.RELEASED
+
+    def still_holds(self, record: ClaimRecord) -> bool:
+        """Tell whether the claim is prepared as it was when a record was read, and since then.
+
+        Prepared again in between, it has another record on disk, even if that says the same.
+        """
+        try:
+            return self.is_prepared(record) and self.records.peek(record.ref.uid) is record
+        except StateError:
+            return False
+
+    def are_there(self) -> bool:
+        """Tell whether a claim of this node holds anything, as far as this version can read.
+
+        Raises:
+            StateError: the disk cannot be read; of a single record, only if no other one does.
+        """
+        return any(map(self.holds, self.records.readable())) or any(
+            map(self.holds, self.records.all())
+        )
+
+    def neighbours(self, wanted: ClaimRecord) -> Neighbours:
+        """Return what other claims have to do with the GPUs that a record wants.
+
+        Raises:
+            ConflictError: a claim has one of which only a newer version of this driver knows what.
+        """
+        others = {uuid: self._others(uuid, wanted.ref.uid) for uuid in wanted.held_gpus}
+        for gpu, there in others.items():
+            if there.newer is not None:
+                raise ConflictError(f"{gpu} is held by another claim: {there.newer}")
+        for entry in wanted.devices:
+            if entry.admin_access:
+                continue
+            for other in others[entry.device.gpu].records:
+                if self.holds(other) and overlap([entry.device.part], other.held_parts):
+                    return Neighbours(rival=Rival(device=entry, holder=other))
+        former = {
+            other.ref.uid
+            for there in others.values()
+            for other in there.records
+            if not self.holds(other) or other.pending
+        }
+        traced = {uid for there in others.values() for uid in there.traced}
+        return Neighbours(former=frozenset(former | traced))
+
+    def owed(self, wanted: ClaimRecord) -> tuple[SharingPlan, ...]:
+        """Return the plans that could not be undone yet on the GPUs that a record wants."""
+        others = (
+            other
+            for uuid in wanted.held_gpus
+            for other in self._others(uuid, wanted.ref.uid).records
+            if self.is_of_this_boot(other)
+        )
+        return tuple(
+            cleanup.of
+            for record in (wanted, *others)
+            for cleanup in record.pending
+            if isinstance(cleanup.of, SharingPlan)
+        )
+
+    def holds_any(self, gpus: Iterable[GpuUuid], parts: Collection[GpuPart], but: ClaimUid) -> bool:
+        """Tell whether another claim holds one of these parts of these GPUs."""
+        for uuid in gpus:
+            there = self._others(uuid, but)
+            if there.newer is not None:
+                return True
+            if any(self.holds(one) and overlap(parts, one.held_parts) for one in there.records):
+                return True
+        return False
+
+    def holders_of(self, gpu: GpuUuid) -> Sequence[ClaimRecord]:
+        """Return the records of the claims that hold something of a GPU, as far as known here.
+
+        Raises:
+            StateError: they cannot be read.
+        """
+        there = self._others(gpu, ClaimUid(""))
+        return [record for record in there.records if self.holds(record)]
+
+    def heir(self, slot: MigSlot, uid: ClaimUid) -> ClaimUid | None:
+        """Return a claim other than `uid` with which the MIG device made at a place is to go.
+
+        There is one where several had a share of it that NVIDIA's driver had made for them.
+
+        Raises:
+            StateError: they cannot be read.
+        """
+        for record in self._others(slot.gpu, uid).records:
+            made = (one for one in record.realisations if isinstance(one, MakeMigDevices))
+            if self.holds(record) and any(
+                place.slot == slot for one in made for place in one.places
+            ):
+                return record.ref.uid
+        return None
+
+    def users_of(self, gpu: GpuUuid) -> Sequence[ClaimRecord]:
+        """Return the records of the claims that hold something of a GPU, or will hold it again.
+
+        What was prepared before a reboot is prepared again, for pods that the reboot has not ended.
+
+        Raises:
+            StateError: they cannot be read.
+        """
+        there = self._others(gpu, ClaimUid(""))
+        return [one for one in there.records if one.state is not RecordState.RELEASED]
+
+    def _others(self, gpu: GpuUuid, uid: ClaimUid) -> "_Others":
+        """Return the other claims with a mark on the GPU."""
+        records: list[ClaimRecord] = []
+        traced: list[ClaimUid] = []
+        newer: VersionError | None = None
+        for other in self.ownership.holders(gpu):
+            if other == uid:
+                continue
+            try:
+                record = self.records.peek(other)
+            except VersionError as error:
+                newer = error
+                continue
+            if record is None:
+                traced.append(other)
+            else:
+                records.append(record)
+        return _Others(records=records, traced=traced, newer=newer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Others:
+    """The claims with a mark on a GPU.
+
+    Attributes:
+        records: those with a record.
+        traced: those without, after a crash or with a record that was damaged.
+        newer: why one cannot be read, if a newer version of this driver prepared it.
+    """
+
+    records: Sequence[ClaimRecord]
+    traced: Sequence[ClaimUid]
+    newer: VersionError | None

@@ -1,0 +1,236 @@
+"""Who has what of which GPU, on disk: which claims may hold it, and what was made on it for whom.
+
+    <directory>/gpus/<GPU UUID>/<claim UID>                    a mark: this claim may hold the GPU
+    <directory>/mig/<boot id>/<GPU UUID>/<profile id>-<start>  a note: made here, for the UID in it
+    <directory>/mig/<boot id>/<GPU UUID>/mode                  a note: we turned MIG mode on
+    <directory>/mig/<boot id>/<GPU UUID>/refused               for inspect: it cannot be turned on
+
+An index of the records by GPU, so that nobody reads the records of all claims. A mark is made
+before the claim's record is written and removed after it was deleted, so whoever holds a GPU has a
+mark. A note is written before the first call that makes a device and removed after the last one
+that destroys it, so what has no note was made by others and is never touched. Alone neither proves
+anything: the record decides, and one without a record is a trace of a crash. A reboot takes all MIG
+devices away, and with them their notes. Callers hold the GPU's lock (claims/state/locks.py), except
+to list.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.state.records import check_uid
+from dra_driver.devices.model import GpuUuid, MigSlot, Refusal
+from dra_driver.errors import StateError
+from dra_driver.host.files import write_whole
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,95}")
+_SLOT = re.compile(r"(?P<profile>[0-9]+)-(?P<start>[0-9]+)")
+_MODE = "mode"
+_REFUSED = "refused"
+
+
+class Ownership:
+    """The marks, and the notes of this boot, below one directory. All raise StateError for I/O."""
+
+    def __init__(self, directory: Path, boot_id: str) -> None:
+        self._marks = directory / "gpus"
+        self._boots = directory / "mig"
+        self._notes = self._boots / _checked(boot_id)
+
+    # Marks: which claims may hold a GPU
+
+    def holders(self, gpu: GpuUuid) -> tuple[ClaimUid, ...]:
+        """Return the claims with a mark on the GPU, sorted."""
+        return tuple(map(ClaimUid, _names(self._marks / _checked(gpu))))
+
+    def mark(self, gpu: GpuUuid, uid: ClaimUid) -> None:
+        """Mark the GPU for the claim. There already is fine."""
+        mark = self._mark(gpu, uid)
+        if mark.exists():
+            return  # also on a disk that cannot be written
+        try:
+            try:
+                _touch(mark)
+            except FileNotFoundError:
+                mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _touch(mark)
+        except OSError as error:
+            raise _failed(mark, error) from error
+
+    def unmark(self, gpu: GpuUuid, uid: ClaimUid) -> None:
+        """Remove the claim's mark on the GPU. None is fine."""
+        mark = self._mark(gpu, uid)
+        try:
+            mark.unlink(missing_ok=True)
+        except OSError as error:
+            raise _failed(mark, error) from error
+
+    def unmark_all(self, uid: ClaimUid) -> None:
+        """Remove every mark of a claim. Needs the claim's lock, and that it has no record."""
+        for gpu in self._marked_gpus():
+            self.unmark(gpu, uid)
+
+    def marked(self) -> set[ClaimUid]:
+        """Return the claims with a mark on any GPU."""
+        return {uid for gpu in self._marked_gpus() for uid in self.holders(gpu)}
+
+    # Notes: what was made here
+
+    def made(self, gpu: GpuUuid | None = None) -> dict[MigSlot, ClaimUid]:
+        """Return for whom each MIG device was made here, or is being made, on one GPU or on all."""
+        found: dict[MigSlot, ClaimUid] = {}
+        for uuid in self._noted_gpus() if gpu is None else [gpu]:
+            for name in _names(self._notes / _checked(uuid)):
+                slot = _slot(uuid, name)
+                owner = None if slot is None else self.maker(slot)
+                if slot is not None and owner is not None:
+                    found[slot] = owner
+        return found
+
+    def maker(self, slot: MigSlot) -> ClaimUid | None:
+        """Return the claim that the MIG device at a place was made for; None if not made here."""
+        note = self._note(slot)
+        try:
+            return ClaimUid(note.read_text())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _failed(note, error) from error
+
+    def note(self, slot: MigSlot, uid: ClaimUid) -> None:
+        """Note that a MIG device is about to be made for a claim."""
+        _write(self._note(slot), uid)
+
+    def forget(self, slot: MigSlot) -> None:
+        """Forget a MIG device that is destroyed. None is fine."""
+        _remove(self._note(slot))
+
+    def note_mode(self, gpu: GpuUuid) -> None:
+        """Note that MIG mode is about to be turned on by us."""
+        _write(self._mode(gpu), "")
+
+    def turned_on(self, gpu: GpuUuid) -> bool:
+        """Tell whether we turned MIG mode on, and have not turned it off since."""
+        return self._mode(gpu).exists()
+
+    def forget_mode(self, gpu: GpuUuid) -> None:
+        """Forget that we turned MIG mode on."""
+        _remove(self._mode(gpu))
+
+    def gpus_turned_on(self) -> tuple[GpuUuid, ...]:
+        """Return the GPUs whose MIG mode we turned on."""
+        return tuple(gpu for gpu in self._noted_gpus() if self.turned_on(gpu))
+
+    def note_refusals(self, refused: Mapping[GpuUuid, Refusal]) -> None:
+        """Note which GPUs cannot be switched to MIG mode at present, and no others.
+
+        One at a time, and without a lock: nothing but `refusals` reads it.
+        """
+        for gpu, refusal in refused.items():
+            slots = sorted(_slot_name(slot) for slot in refusal.waiting)
+            lines = (refusal.reason.replace("\n", " "), *slots)
+            _write(self._notes / _checked(gpu) / _REFUSED, "\n".join(lines))
+        for gpu in set(self._noted_gpus()) - refused.keys():
+            try:
+                # The folder stays: a note may be about to be written there.
+                (self._notes / gpu / _REFUSED).unlink(missing_ok=True)
+            except OSError as error:
+                raise _failed(self._notes / gpu / _REFUSED, error) from error
+
+    def refusals(self) -> dict[GpuUuid, Refusal]:
+        """Return which GPUs cannot be switched to MIG mode, as the driver that runs has noted."""
+        found: dict[GpuUuid, Refusal] = {}
+        for gpu in self._noted_gpus():
+            with suppress(OSError):
+                text = (self._notes / gpu / _REFUSED).read_text(errors="replace")
+                reason, *names = text.split("\n")
+                slots = (_slot(gpu, name) for name in names)
+                waiting = frozenset(slot for slot in slots if slot is not None)
+                found[gpu] = Refusal(reason=reason, waiting=waiting)
+        return found
+
+    def forget_other_boots(self) -> None:
+        """Remove the notes of earlier boots."""
+        for name in _names(self._boots):
+            if name != self._notes.name:
+                shutil.rmtree(self._boots / name, ignore_errors=True)
+
+    def _marked_gpus(self) -> list[GpuUuid]:
+        return [GpuUuid(name) for name in _names(self._marks) if _NAME.fullmatch(name)]
+
+    def _noted_gpus(self) -> list[GpuUuid]:
+        return [GpuUuid(name) for name in _names(self._notes) if _NAME.fullmatch(name)]
+
+    def _mark(self, gpu: GpuUuid, uid: ClaimUid) -> Path:
+        return self._marks / _checked(gpu) / check_uid(uid)
+
+    def _note(self, slot: MigSlot) -> Path:
+        return self._notes / _checked(slot.gpu) / _slot_name(slot)
+
+    def _mode(self, gpu: GpuUuid) -> Path:
+        return self._notes / _checked(gpu) / _MODE
+
+
+def _slot_name(slot: MigSlot) -> str:
+    return f"{slot.profile_id}-{slot.start}"
+
+
+def _slot(gpu: GpuUuid, name: str) -> MigSlot | None:
+    """Return the slot whose note has this name; None for a note of something else."""
+    match = _SLOT.fullmatch(name)
+    if match is None:
+        return None
+    return MigSlot(gpu=gpu, profile_id=int(match["profile"]), start=int(match["start"]))
+
+
+def _checked(name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        raise StateError(
+            f"{name[:120]!r} is not a valid name for a folder of the driver's directory"
+        )
+    return name
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208 (names are what is wanted)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _failed(folder, error) from error
+
+
+def _touch(mark: Path) -> None:
+    os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def _write(note: Path, text: str) -> None:
+    # By rename, so that nobody reads half a UID; not synced, because a power cut takes the MIG
+    # devices away too.
+    try:
+        note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(note, text.encode(), mode=0o600, durable=False)
+    except OSError as error:
+        raise _failed(note, error) from error
+
+
+def _remove(note: Path) -> None:
+    try:
+        note.unlink(missing_ok=True)
+        if not os.listdir(note.parent):  # noqa: PTH208 (names are what is wanted)
+            note.parent.rmdir()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _failed(note, error) from error
+
+
+def _failed(path: Path, error: OSError) -> StateError:
+    return StateError(
+        f"cannot keep track of who has which GPU: {path}: {error.strerror or error}; check the "
+        "free space and the permissions of the driver's directory on the node"
+    )

@@ -1,0 +1,355 @@
+"""The records of all claims of this node on disk: one file per claim UID.
+
+    <directory>/claims/<uid>.json       the record (format: claims/model/record.py)
+    <directory>/claims/.<uid>.json.tmp  being written
+    <directory>/quarantine/<uid>.json   damaged, moved aside for a person to look at
+
+Each call touches the files of one claim, so its cost does not depend on how many there are. Nothing
+is kept in memory: in a rolling update two driver processes work side by side, and the kubelet may
+send Prepare to one and Unprepare to the other. Who changes a record holds the claim's lock
+(claims/state/locks.py), and so does who moves a damaged one aside; only to look needs none.
+
+A claim is taken back just when a disk is full: that is what the kubelet evicts pods for. So that it
+is begins with a change of the record's mode, which needs no byte: one that nobody may write any
+more (0400) is read as released, whatever it says. A record that is written anew is as it says.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.model.record import ClaimRecord, decode, encode, released, written_by
+from dra_driver.errors import ConfigError, StateError, VersionError
+from dra_driver.host.files import TEMPORARY_SUFFIX, read_whole, temporary_of, write_whole
+
+log = structlog.get_logger()
+
+_UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+"""What may become a file name and part of a CDI device name. Kubernetes' own UIDs are RFC 4122."""
+
+_SUFFIX = ".json"
+_MODE, _RELEASED_MODE = 0o600, 0o400
+
+_Look = tuple[int, int, int, int, int, int]
+_MOST_PEEKED = 512
+"""Records that are kept in memory: the tenants of eight GPUs with as many as MPS serves of each."""
+
+
+def check_uid(uid: str) -> ClaimUid:
+    """Return the claim UID if it is safe as a file name.
+
+    Raises:
+        ConfigError: it is empty, too long, or has a character that no UID has.
+    """
+    if _UID.fullmatch(uid) is None:
+        raise ConfigError(
+            f"claim UID {uid[:160]!r} is not a valid UID: it must have 1 to 128 letters, digits, "
+            "'-', '_' and '.'"
+        )
+    return ClaimUid(uid)
+
+
+class RecordStore:
+    """The record files below one directory. Safe for several threads and processes per claim lock.
+
+    Attributes:
+        directory: the driver's.
+        quarantined: how many damaged records this process has moved aside.
+    """
+
+    def __init__(self, directory: Path, version: str = "") -> None:
+        """Make the folders; `version` is this driver's, for the records that it writes.
+
+        Raises:
+            StateError: the disk cannot be written.
+        """
+        self._version = version
+        self.directory = directory
+        self._claims = directory / "claims"
+        self._quarantine = directory / "quarantine"
+        self.quarantined = 0
+        self._peeked: dict[ClaimUid, tuple[_Look, ClaimRecord]] = {}
+        self._unreadable: set[ClaimUid] = set()
+        # On a disk that cannot be written yet, whoever is the first to write makes them.
+        with suppress(OSError):
+            self._make_folders()
+
+    def read(self, uid: ClaimUid) -> ClaimRecord | None:
+        """Return the claim's record, or None. A damaged record is moved aside and counts as none.
+
+        Needs the claim's lock: a record that another one is writing is not to be moved.
+
+        Raises:
+            VersionError: a newer version of this driver prepared the claim.
+            StateError: the disk cannot be read.
+        """
+        found = self._look(uid)
+        if isinstance(found, _Damaged):
+            self._move_aside(self._path(uid), found.reason)
+            return None
+        return found
+
+    def peek(self, uid: ClaimUid) -> ClaimRecord | None:
+        """Return the claim's record, or None for none and for a damaged one. Changes nothing.
+
+        It is the very object of the call before if the file was left alone in between.
+
+        Raises:
+            VersionError: a newer version of this driver prepared the claim.
+            StateError: the disk cannot be read.
+        """
+        # Whoever shares a GPU peeks at all others who do: a file that looks as before is as before.
+        seen = _look_of(self._path(uid))
+        known = self._peeked.get(uid)
+        if seen is not None and known is not None and known[0] == seen:
+            return known[1]
+        found = self._look(uid)
+        if isinstance(found, _Damaged) or found is None:
+            self._peeked.pop(uid, None)
+            return None
+        if seen is not None:
+            if len(self._peeked) >= _MOST_PEEKED:
+                self._peeked.clear()
+            self._peeked[uid] = (seen, found)
+        return found
+
+    def readable(self) -> Iterator[ClaimRecord]:
+        """Yield the records that this version can read. Changes nothing.
+
+        A file that the disk does not give out is said once: nobody else's report waits for it.
+
+        Raises:
+            StateError: the folder cannot be read.
+        """
+        uids = self.uids()
+        self._unreadable &= uids
+        for uid in sorted(uids):
+            try:
+                record = self.peek(uid)
+            except VersionError:
+                continue
+            except StateError as error:
+                if uid not in self._unreadable:
+                    log.warning("record not readable", claim_uid=uid, reason=str(error))
+                self._unreadable.add(uid)
+                continue
+            self._unreadable.discard(uid)
+            if record is not None:
+                yield record
+
+    def all(self) -> Iterator[ClaimRecord]:
+        """Yield the same, for those who must not miss one.
+
+        Raises:
+            StateError: the folder or one of its files cannot be read.
+        """
+        for uid in sorted(self.uids()):
+            with suppress(VersionError):
+                record = self.peek(uid)
+                if record is not None:
+                    yield record
+
+    def note_release(self, uid: ClaimUid) -> None:
+        """Note that the claim is being taken back: its record is read as released from now on.
+
+        No record is fine. Not synced: a power cut ends everything that had the claim's devices.
+
+        Raises:
+            StateError: nothing can be changed on this disk.
+        """
+        path = self._path(uid)
+        try:
+            path.chmod(_RELEASED_MODE)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _failed("change", path, error) from error
+
+    def write(self, record: ClaimRecord, *, durable: bool = True) -> None:
+        """Store the record so that it outlives a crash from this moment on, and a power cut.
+
+        Args:
+            record: what is stored in place of the claim's former record.
+            durable: whether it has to outlive a power cut.
+
+        Raises:
+            StateError: the disk is full or cannot be written.
+        """
+        path, data = self._path(record.ref.uid), encode(record, self._version)
+        try:
+            try:
+                write_whole(path, data, mode=_MODE, durable=durable)
+            except FileNotFoundError:
+                self._make_folders()
+                write_whole(path, data, mode=_MODE, durable=durable)
+        except OSError as error:
+            raise _failed("write", path, error) from error
+
+    def delete(self, uid: ClaimUid) -> None:
+        """Remove the claim's record and what a crash may have left beside it. None is fine.
+
+        Not synced: a record that a power cut brings back is of a former boot and binds nobody.
+
+        Raises:
+            StateError: the disk cannot be written.
+        """
+        path = self._path(uid)
+        try:
+            temporary_of(path).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise _failed("delete", path, error) from error
+
+    def uids(self) -> set[ClaimUid]:
+        """Return the UIDs of all claims with a record, and of those with half a record.
+
+        Raises:
+            StateError: the disk cannot be read.
+        """
+        try:
+            names = [entry.name for entry in os.scandir(self._claims)]
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise _failed("read", self._claims, error) from error
+        stems = {name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)}
+        being_written = _SUFFIX + TEMPORARY_SUFFIX
+        stems |= {name[1:].removesuffix(being_written) for name in names if name.startswith(".")}
+        return {ClaimUid(stem) for stem in stems if _UID.fullmatch(stem)}
+
+    def _make_folders(self) -> None:
+        for folder in (self._claims.parent, self._claims, self._quarantine):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _path(self, uid: ClaimUid) -> Path:
+        return self._claims / f"{check_uid(uid)}{_SUFFIX}"
+
+    def _look(self, uid: ClaimUid) -> "ClaimRecord | _Damaged | None":
+        path = self._path(uid)
+        try:
+            found = read_whole(path)
+        except OSError as error:
+            raise _failed("read", path, error) from error
+        if found is None:
+            return None
+        try:
+            record = _as_stored(*found)
+        except VersionError as error:
+            raise VersionError(
+                f"a newer version of this driver prepared claim UID {uid} "
+                f"({_newer(found[0], error)}); its record "
+                f"{path} and its devices are left as they are: install that version again, or "
+                "drain the node with it before an older one is installed"
+            ) from error
+        except StateError as error:
+            return _Damaged(reason=str(error))
+        if record.ref.uid != uid:
+            return _Damaged(reason=f"it is the record of claim UID {record.ref.uid}")
+        return record
+
+    def _move_aside(self, path: Path, reason: str) -> None:
+        target = self._quarantine / path.name
+        number = 0
+        while target.exists():
+            number += 1
+            target = self._quarantine / f"{path.name}.{number}"
+        try:
+            self._make_folders()
+            path.replace(target)
+        except OSError as error:
+            raise _failed("quarantine", path, error) from error
+        self.quarantined += 1
+        log.error("record quarantined", file=str(target), reason=reason)
+
+
+def _look_of(path: Path) -> _Look | None:
+    """Return by what a change of a file is noticed: it is replaced, or its mode changes."""
+    try:
+        seen = path.lstat()
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Damaged:
+    """A file that is not the record it should be."""
+
+    reason: str
+
+
+def _as_stored(data: bytes, seen: os.stat_result) -> ClaimRecord:
+    """Return the record in a file; StateError when it is damaged."""
+    record = decode(data)
+    return record if seen.st_mode & stat.S_IWUSR else released(record, seen.st_ctime)
+
+
+def _newer(data: bytes, error: VersionError) -> str:
+    """Return why a record cannot be read here, and which version of the driver can."""
+    version = written_by(data)
+    return f"{error}; version {version} of the driver wrote it" if version else str(error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRecords:
+    """What lies below a directory. `damaged` is by file name, with the reason.
+
+    `newer` are the names of those that are not damaged, but of a newer version of this driver.
+    """
+
+    records: tuple[ClaimRecord, ...]
+    damaged: Mapping[str, str]
+    newer: frozenset[str] = frozenset()
+
+
+def stored_records(directory: Path) -> StoredRecords:
+    """Return all records below a directory, for one who only looks: nothing is made or moved.
+
+    Raises:
+        StateError: the disk cannot be read.
+    """
+    records: list[ClaimRecord] = []
+    damaged: dict[str, str] = {}
+    newer: set[str] = set()
+    for folder, is_sound in (("claims", True), ("quarantine", False)):
+        try:
+            paths = sorted((directory / folder).glob("[!.]*"))
+            for path in paths:
+                try:
+                    found = read_whole(path)
+                except OSError as error:
+                    damaged[path.name] = str(_failed("read", path, error))
+                    continue
+                if found is None:
+                    continue  # unprepared meanwhile
+                try:
+                    record = _as_stored(*found)
+                except VersionError as error:
+                    reason = _newer(found[0], error)
+                    newer.add(path.name)
+                    damaged[path.name] = f"not damaged, but of a newer version: {reason}"
+                    continue
+                except StateError as error:
+                    damaged[path.name] = str(error)
+                    continue
+                if is_sound:
+                    records.append(record)
+                else:
+                    damaged[path.name] = f"it is not the record of claim {record.ref}"
+        except OSError as error:
+            raise _failed("read", directory / folder, error) from error
+    return StoredRecords(records=tuple(records), damaged=damaged, newer=frozenset(newer))
+
+
+def _failed(verb: str, path: Path, error: OSError) -> StateError:
+    return StateError(
+        f"cannot {verb} {path}: {error.strerror or error}; check the free space and "
+        "the permissions of the driver's directory on the node"
+    )

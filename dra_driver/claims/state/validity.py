@@ -1,0 +1,64 @@
+"""Whether a claim that is prepared here still has a right to its devices: the API server says.
+
+In: a record. Out: a reason, or none. A claim loses its devices when it is deleted, or when the last
+pod that was reserved for it is gone and its allocation is taken back; the scheduler may then give
+them to others at once, while the kubelet still has to end the containers and call Unprepare.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from dra_driver.claims.model.claim import Claim, parse_claim, uid_of
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import ConfigError, NotFoundError, UnavailableError
+
+
+class ClaimReader(Protocol):
+    """Reads ResourceClaims from the API server (kube/client.py)."""
+
+    def get_claim(self, namespace: str, name: str, *, timeout: float) -> Mapping[str, Any]:
+        """Return one resource.k8s.io/v1 ResourceClaim; give up after `timeout` seconds.
+
+        Raises:
+            NotFoundError: there is no such claim.
+            TransientError: the API server cannot be reached or is too busy.
+            DriverError: anything else it said.
+        """
+        ...
+
+
+def why_gone(claims: ClaimReader, record: ClaimRecord, *, timeout: float) -> str | None:
+    """Return why a recorded claim has no right to its devices any more, or None when it has.
+
+    The answer goes after "claim X, which …". `timeout` is in seconds.
+
+    Raises:
+        TransientError: the API server does not say, or what cannot be read.
+        DriverError: it refuses to say.
+    """
+    if not record.ref.name:
+        raise UnavailableError("a claim that was taken over has not been looked up by its UID yet")
+    try:
+        found = claims.get_claim(record.ref.namespace, record.ref.name, timeout=timeout)
+    except NotFoundError:
+        return "no longer exists"
+    uid = uid_of(found)
+    if uid is not None and uid != record.ref.uid:
+        return f"was replaced by one of UID {uid}"
+    status = found.get("status")
+    if uid and (not status or (isinstance(status, Mapping) and status.get("allocation") is None)):
+        return "is no longer allocated"
+    try:
+        claim = parse_claim(found, DRIVER_NAME)
+    except ConfigError as error:
+        # Only what is plainly not there is gone: a claim that cannot be read keeps its devices.
+        raise UnavailableError(f"claim {record.ref}: {error}") from error
+    return None if has_devices_of(claim, record) else "was allocated anew"
+
+
+def has_devices_of(claim: Claim, record: ClaimRecord) -> bool:
+    """Tell whether the claim is allocated just the devices that the record has."""
+    allocated = {(one.pool, one.device, one.share_id, one.admin_access) for one in claim.results}
+    recorded = {(one.pool, one.name, one.share_id, one.admin_access) for one in record.devices}
+    return allocated == recorded

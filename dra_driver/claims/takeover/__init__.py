@@ -1,0 +1,1 @@
+"""A node that NVIDIA's driver has left: its checkpoint becomes records."""

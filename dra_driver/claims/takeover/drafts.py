@@ -1,0 +1,444 @@
+"""What NVIDIA's own DRA driver had prepared, as records of this driver. Pure.
+
+In: its claims (claims/takeover/nvidia_checkpoint.py), and the GPUs of this node. Out: one record
+for each claim, which says what that driver would take back at the claim's end, and nothing else. A
+MIG device was made for a claim where the parent's UUID is noted for its own; then that driver makes
+them on demand. Else its checkpoint does not say: they were, where this driver makes them too, and
+no GPU of the node has one that belongs to no claim, or waits in MIG mode for one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from dra_driver.cdi.spec import claim_device_id
+from dra_driver.claims.model.claim import Claim, ClaimRef, ClaimUid, Result, parse_claim
+from dra_driver.claims.model.config import group_by_config
+from dra_driver.claims.model.devices import (
+    DeviceRecord,
+    RecordedGpu,
+    RecordedMig,
+    RecordedPartition,
+    RecordedShare,
+    kind_named,
+)
+from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices, RecordState
+from dra_driver.claims.takeover.nvidia_checkpoint import (
+    PeerCheckpoint,
+    PeerClaim,
+    PeerDevice,
+    PeerMig,
+)
+from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.mig.partitions import partition_named
+from dra_driver.devices.model import (
+    BareInstance,
+    Gpu,
+    GpuUuid,
+    Inventory,
+    MigDevice,
+    MigMode,
+    MigSlot,
+)
+from dra_driver.devices.names import DRIVER_NAME, GpuName, MigName, parse_device_name
+from dra_driver.devices.shares import ConsumableSlot, ShareStrategy
+from dra_driver.errors import ConfigError, StateError, TransientError
+from dra_driver.sharing import nvidia_mps, time_slicing
+from dra_driver.sharing.base import SharingPlan, strategy_name
+from resource_nvidia_com.decode import Config
+from resource_nvidia_com.v1beta1.gpu import GpuConfig
+from resource_nvidia_com.v1beta1.sharing import SharingStrategy
+
+_MIB = 1024**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What has to be known of this node.
+
+    Attributes:
+        inventory: its GPUs.
+        boot_id: the kernel's.
+        mps_folder: where that driver has a folder for each of its MPS daemons.
+        makes_mig: whether MIG devices are made for claims on this node; None: not known yet.
+    """
+
+    inventory: Inventory
+    boot_id: str
+    mps_folder: Path
+    makes_mig: bool | None
+
+    def gpu(self, uuid: GpuUuid) -> Gpu | None:
+        """Return a GPU; None if it is not there."""
+        return next((gpu for gpu in self.inventory.gpus if gpu.uuid == uuid), None)
+
+
+class Drafts:
+    """Makes records of the claims of one checkpoint."""
+
+    def __init__(self, checkpoint: PeerCheckpoint, node: Node) -> None:
+        self._node = node
+        migs = [
+            one.device
+            for claim in checkpoint.claims
+            for group in claim.groups
+            for one in group.devices
+            if isinstance(one.device, PeerMig)
+        ]
+        self._claimed = {live.uuid for _, live in map(self._find, migs) if live is not None}
+        self._is_on_demand = any(mig.is_made_for_claims for mig in migs)
+        self._begun = {
+            slot
+            for claim in checkpoint.claims
+            if not claim.is_prepared
+            for _, slot in self._begun_on(_parsed(claim))
+            if slot is not None
+        }
+
+    def of(self, claim: PeerClaim) -> ClaimRecord | None:
+        """Return the record of a claim; None if nothing of it can be there.
+
+        Raises:
+            StateError: what is said of it does not fit together.
+            TransientError: a GPU of it cannot be asked at present.
+        """
+        parsed = _parsed(claim)
+        if not claim.is_prepared:
+            return self._begun_record(claim, parsed)
+        devices, plans = self._prepared(claim, parsed)
+        if not devices:
+            return None
+        return self._record(claim, parsed, devices, plans, RecordState.PREPARED)
+
+    @staticmethod
+    def made_for(record: ClaimRecord) -> Sequence[MigSlot]:
+        """Return where MIG devices were made for a claim."""
+        return [
+            place.slot
+            for one in record.realisations
+            if isinstance(one, MakeMigDevices)
+            for place in one.places
+        ]
+
+    def turned_on(self, record: ClaimRecord) -> Sequence[GpuUuid]:
+        """Return the GPUs that were put in MIG mode for a claim, and are to be put out of it."""
+        gpus = (self._node.gpu(one.gpu) for one in record.realisations)
+        return [gpu.uuid for gpu in gpus if gpu and gpu.mig and not gpu.mig.needs_reset]
+
+    # Claims that the kubelet was told of
+
+    def _prepared(
+        self, claim: PeerClaim, parsed: Claim
+    ) -> tuple[list[DeviceRecord], list[SharingPlan]]:
+        configs = _configs(claim, parsed)
+        unused = list(parsed.results)
+        devices: list[DeviceRecord] = []
+        plans: list[SharingPlan] = []
+        for group in claim.groups:
+            entries = [self._entry(one, unused) for one in group.devices]
+            devices += entries
+            mine = [one for one in entries if not one.admin_access]
+            if group.mps_daemon is not None:
+                plans.append(self._mps_plan(group.mps_daemon, mine))
+            elif group.time_sliced:
+                plans += _time_slices(mine, configs)
+        return devices, plans
+
+    def _entry(self, one: PeerDevice, unused: list[Result]) -> DeviceRecord:
+        """Return the record of a device, and strike off the result that it was prepared for."""
+        asked = (
+            entry
+            for entry in unused
+            if entry.device == one.name
+            and (entry.request in one.requests or entry.base_request in one.requests)
+        )
+        result = next(asked, None)
+        if result is None:
+            raise StateError(
+                f"it was prepared with device {one.name!r} for a request that was not allocated it"
+            )
+        unused.remove(result)
+        kind = parse_device_name(one.name)
+        if isinstance(one.device, PeerMig) and isinstance(kind, MigName):
+            device: RecordedGpu | RecordedMig = self._mig(one.device, kind)
+        elif isinstance(kind, GpuName) and not isinstance(one.device, PeerMig):
+            device = RecordedGpu(gpu=one.device)
+        else:
+            raise StateError(f"it has a device of another kind than {one.name}")
+        return DeviceRecord(
+            name=one.name,
+            device=_shared(device, result),
+            pool=one.pool,
+            request_names=(result.base_request,),
+            cdi_device_ids=one.cdi_device_ids,
+            admin_access=result.admin_access,
+            share_id=result.share_id,
+        )
+
+    def _mig(self, mig: PeerMig, name: MigName) -> RecordedMig:
+        gpu, live = self._find(mig)
+        partition = None if gpu is None else partition_named(gpu, name.profile_id, name.start)
+        if gpu is None or partition is None:
+            raise TransientError(
+                f"the GPU of MIG device {_words(mig)} is not there now, or does not say its "
+                "profiles"
+            )
+        is_there = live is not None and live.slot == partition.slot
+        uuid = mig.uuid or (live.uuid if live is not None and is_there else None)
+        if uuid is None:
+            raise StateError(
+                f"its MIG device, {_words(mig)}, is not there any more: delete its pod, which has "
+                "lost it"
+            )
+        return RecordedMig(
+            place=RecordedPartition(
+                gpu=gpu.uuid,
+                profile=partition.profile.name,
+                profile_id=partition.profile.id,
+                placement=partition.placement,
+            ),
+            gpu_instance=_known(mig.gpu_instance, live.gpu_instance if live else None),
+            compute_instance=_known(mig.compute_instance, live.compute_instance if live else None),
+            uuid=uuid,
+            made_here=is_there and (mig.is_made_for_claims or self._was_made()),
+        )
+
+    def _find(self, mig: PeerMig) -> tuple[Gpu | None, MigDevice | None]:
+        """Return the GPU of a MIG device, and the device if it is there."""
+        for gpu in self._node.inventory.gpus:
+            for one in () if gpu.mig is None else gpu.mig.instances:
+                if isinstance(one, MigDevice) and _is_noted(one, mig):
+                    return gpu, one
+        return None if mig.parent is None else self._node.gpu(mig.parent), None
+
+    def _was_made(self) -> bool:
+        """Tell whether that driver made the MIG devices of the node for claims.
+
+        Raises:
+            TransientError: it is not known yet.
+        """
+        if self._is_on_demand:
+            return True
+        if self._node.makes_mig is None:
+            raise TransientError(
+                "the API server does not say yet whether mig-manager looks after this node, and so "
+                "whose the MIG devices are"
+            )
+        return self._node.makes_mig and all(map(self._is_of_claims, self._node.inventory.gpus))
+
+    def _is_of_claims(self, gpu: Gpu) -> bool:
+        """Tell whether a GPU is in MIG mode for claims alone, or not at all.
+
+        That driver turns the mode off with the last device, where that needs no reset.
+        """
+        if gpu.mig_mode is not MigMode.ENABLED or gpu.mig is None:
+            return True
+        if not gpu.mig.instances:
+            return gpu.mig.needs_reset
+        return all(
+            one.slot in self._begun or (isinstance(one, MigDevice) and one.uuid in self._claimed)
+            for one in gpu.mig.instances
+        )
+
+    # Claims that were about to be prepared
+
+    def _begun_record(self, claim: PeerClaim, parsed: Claim) -> ClaimRecord | None:
+        there = self._begun_on(parsed)
+        devices = [
+            entry for result, _ in there if (entry := self._begun_entry(claim, result)) is not None
+        ]
+        if not devices:
+            return None
+        configs = _configs(claim, parsed)
+        plans = list(_time_slices(devices, configs))
+        served: dict[int, list[DeviceRecord]] = {}
+        for entry in devices:
+            config = configs.get(entry.name)
+            if config is not None and strategy_name(config) == SharingStrategy.MPS:
+                served.setdefault(id(config), []).append(entry)
+        for entries in served.values():
+            uuids = sorted(str(one.device.device_uuid or "") for one in entries)
+            digest = sha256(",".join(uuids).encode()).hexdigest()
+            daemon = f"{claim.uid}-{digest[:5]}"
+            if (self._node.mps_folder / daemon).is_dir():
+                plans.append(self._mps_plan(daemon, entries))
+        return self._record(claim, parsed, devices, plans, RecordState.PREPARING)
+
+    def _begun_on(self, parsed: Claim) -> list[tuple[Result, MigSlot | None]]:
+        """Return the results of a claim on GPUs that are there, with the place of a MIG device."""
+        found: list[tuple[Result, MigSlot | None]] = []
+        for result in parsed.results:
+            name = parse_device_name(result.device)
+            if isinstance(name, GpuName | MigName) and (gpu := self._of_minor(name.minor)):
+                slot = None
+                if isinstance(name, MigName):
+                    slot = MigSlot(gpu=gpu.uuid, profile_id=name.profile_id, start=name.start)
+                found.append((result, slot))
+        return found
+
+    def _begun_entry(self, claim: PeerClaim, result: Result) -> DeviceRecord | None:
+        name = parse_device_name(result.device)
+        if not isinstance(name, GpuName | MigName):
+            return None
+        gpu = self._of_minor(name.minor)
+        if gpu is None:
+            return None
+        device: RecordedGpu | RecordedPartition | RecordedMig = RecordedGpu(gpu=gpu.uuid)
+        if isinstance(name, MigName):
+            found = partition_named(gpu, name.profile_id, name.start)
+            if found is None:
+                return None
+            place = RecordedPartition(
+                gpu=gpu.uuid,
+                profile=found.profile.name,
+                profile_id=found.profile.id,
+                placement=found.placement,
+            )
+            device = self._half_made(gpu, place)
+        return DeviceRecord(
+            name=result.device,
+            device=_shared(device, result),
+            pool=result.pool,
+            request_names=(result.base_request,),
+            cdi_device_ids=(claim_device_id(claim.uid, result.device, None),),
+            admin_access=result.admin_access,
+            share_id=result.share_id,
+        )
+
+    def _half_made(self, gpu: Gpu, place: RecordedPartition) -> RecordedPartition | RecordedMig:
+        there = () if gpu.mig is None else gpu.mig.instances
+        live = next((one for one in there if one.slot == place.slot), None)
+        if not isinstance(live, MigDevice) or live.uuid in self._claimed:
+            return place
+        return RecordedMig(
+            place=place,
+            gpu_instance=live.gpu_instance,
+            compute_instance=live.compute_instance,
+            uuid=live.uuid,
+            made_here=self._was_made(),
+        )
+
+    def _of_minor(self, minor: int) -> Gpu | None:
+        return next((gpu for gpu in self._node.inventory.gpus if gpu.minor == minor), None)
+
+    # Both
+
+    def _record(
+        self,
+        claim: PeerClaim,
+        parsed: Claim,
+        devices: Sequence[DeviceRecord],
+        plans: Sequence[SharingPlan],
+        state: RecordState,
+    ) -> ClaimRecord:
+        return ClaimRecord(
+            ref=ClaimRef(uid=claim.uid, namespace=claim.namespace, name=claim.name),
+            boot_id=self._node.boot_id,
+            state=state,
+            devices=tuple(devices),
+            realisations=tuple(self._realisations(devices)),
+            plans=tuple(plans),
+            pods=parsed.pods,
+            groups=parsed.groups,
+            taken_over=True,
+        )
+
+    def _realisations(self, devices: Iterable[DeviceRecord]) -> Iterator[MakeMigDevices]:
+        """Yield what that driver did so that devices exist, by GPU."""
+        by_gpu: dict[GpuUuid, dict[RecordedPartition, None]] = {}
+        for entry in devices:
+            device = entry.device.of if isinstance(entry.device, RecordedShare) else entry.device
+            if entry.admin_access:
+                continue
+            if isinstance(device, RecordedMig) and device.made_here:
+                by_gpu.setdefault(device.gpu, {})[device.place] = None
+            if isinstance(device, RecordedPartition) and self._is_half_made(device):
+                by_gpu.setdefault(device.gpu, {})[device] = None
+        for gpu, places in by_gpu.items():
+            yield MakeMigDevices(gpu=gpu, places=tuple(places))
+
+    def _is_half_made(self, place: RecordedPartition) -> bool:
+        """Tell whether that driver was killed between making a GPU instance and what is on it."""
+        gpu = self._node.gpu(place.gpu)
+        there = () if gpu is None or gpu.mig is None else gpu.mig.instances
+        is_there = any(one.slot == place.slot and isinstance(one, BareInstance) for one in there)
+        return is_there and self._was_made()
+
+    def _mps_plan(self, daemon: str, entries: Sequence[DeviceRecord]) -> SharingPlan:
+        return nvidia_mps.plan_of(
+            daemon,
+            self._node.mps_folder / daemon,
+            gpus=sorted({e.device.gpu for e in entries if isinstance(e.device, RecordedGpu)}),
+            clients=[str(e.device.device_uuid) for e in entries if e.device.device_uuid],
+            places=[e.device.part for e in entries],
+        )
+
+
+def _is_noted(device: MigDevice, mig: PeerMig) -> bool:
+    if mig.uuid is not None:
+        return device.uuid == mig.uuid
+    ids = (device.parent, device.gpu_instance, device.compute_instance)
+    return ids == (mig.parent, mig.gpu_instance, mig.compute_instance)
+
+
+def _words(mig: PeerMig) -> str:
+    if mig.uuid is not None:
+        return str(mig.uuid)
+    return (
+        f"GPU instance {mig.gpu_instance} and compute instance {mig.compute_instance} of "
+        f"{mig.parent}"
+    )
+
+
+def _time_slices(
+    entries: Iterable[DeviceRecord], configs: Mapping[str, Config]
+) -> Iterator[SharingPlan]:
+    for entry in entries:
+        part, config = entry.device.part, configs.get(entry.name)
+        if part.whole == GpuPart(gpu=part.gpu) and isinstance(config, GpuConfig):
+            plan = time_slicing.plan_of_others(part.gpu, entry.name, config)
+            if plan is not None:
+                yield plan
+
+
+def _shared(
+    device: RecordedGpu | RecordedMig | RecordedPartition, result: Result
+) -> RecordedGpu | RecordedMig | RecordedPartition | RecordedShare:
+    """Return a device, or what a claim consumes of it: that driver shares by time alone."""
+    if result.share_id is None or result.admin_access:
+        return device
+    slot = ConsumableSlot(
+        share_id=result.share_id,
+        strategy=ShareStrategy.TIME_SLICING,
+        memory_mib=result.consumed.get("memory", 0) // _MIB,
+    )
+    return RecordedShare(of=device, slot=slot)
+
+
+def _known(noted: int | None, live: int | None) -> int:
+    return noted if noted is not None else live or 0
+
+
+def _parsed(claim: PeerClaim) -> Claim:
+    uid, name = claim.uid, claim.name or "of an unknown name"
+    metadata = {"uid": uid, "namespace": claim.namespace, "name": name}
+    try:
+        return parse_claim({"metadata": metadata, "status": claim.status}, DRIVER_NAME)
+    except ConfigError as error:
+        raise _unfit(uid, error) from error
+
+
+def _configs(claim: PeerClaim, parsed: Claim) -> dict[str, Config]:
+    """Return the config of each device, by its name."""
+    kinds = {result.device: kind_named(result.device) for result in parsed.results}
+    try:
+        # What that driver passed over has no effect on what runs.
+        groups = group_by_config(parsed, kinds, all_hold=False)
+    except ConfigError as error:
+        raise _unfit(claim.uid, error) from error
+    return {result.device: group.config for group in groups for result in group.results}
+
+
+def _unfit(uid: ClaimUid, error: ConfigError) -> StateError:
+    return StateError(f"what it says of claim UID {uid} cannot be read: {error}")

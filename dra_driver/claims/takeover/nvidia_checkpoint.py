@@ -1,0 +1,413 @@
+"""The checkpoint of NVIDIA's own DRA driver: what it had prepared on this node. Pure.
+
+In: the bytes of its `checkpoint.json`. Out: its claims, each with the devices that the kubelet was
+told of and what was set for them. Every claim stands in the file twice, as `v2` and, for its older
+versions, as `v1`; the newer one is read. A checksum covers the bytes of each (checkpointmanager of
+the kubelet: 32 bit FNV-1a over Go's notation of a byte slice). A damaged file is not read at all.
+A claim is read whole or not at all, since what half is understood would be taken back by half; one
+that is not understood keeps nobody else's from being read.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.claims.model.claim import ClaimUid
+from dra_driver.claims.state.records import check_uid
+from dra_driver.devices.model import GpuUuid, MigUuid
+from dra_driver.errors import DriverError, StateError, VersionError
+from dra_driver.host.envelope import MALFORMED
+
+LARGEST = 8 * 1024**2
+"""Bytes of a checkpoint that is read; one with a hundred claims has some 500 KiB."""
+
+_VERSIONS = ("v1", "v2")
+_CHECKSUM = re.compile(r'\{"checksum":(?P<sum>[0-9]{1,10})(?=[,}])')
+_GPU = re.compile(r"GPU-[A-Za-z0-9-]{1,91}")
+_MIG = re.compile(r"MIG-[A-Za-z0-9/-]{1,120}")
+_WORD = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?")
+_CDI_ID = re.compile(r"[a-z0-9.-]{1,120}/[A-Za-z0-9_-]{1,60}=[A-Za-z0-9_.:-]{1,255}")
+_DAEMON_END = re.compile(r"-[0-9a-f]{5}")
+_BLANKS = re.compile(r"[ \t\r\n]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerMig:
+    """A MIG device as that driver noted it.
+
+    Attributes:
+        uuid: its UUID; None where the parent's was noted in its place. All releases up to v0.5.0
+            do so for a device that they made for a claim (gate DynamicMIG): NVML's information on
+            a compute instance has the handle of the GPU, whose UUID they ask for. Devices that
+            were there before are listed by NVML, and have their own.
+        parent: its GPU's UUID; None, as are the ids, where an old version noted the UUID alone.
+        gpu_instance: id of its GPU instance.
+        compute_instance: id of its compute instance there.
+    """
+
+    uuid: MigUuid | None = None
+    parent: GpuUuid | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+
+    @property
+    def is_made_for_claims(self) -> bool:
+        """Whether it is certain that the device was made for a claim; False says nothing."""
+        return self.uuid is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerDevice:
+    """A device of a claim, and what the kubelet was told of it."""
+
+    device: GpuUuid | PeerMig
+    requests: tuple[str, ...]
+    pool: str
+    name: str
+    cdi_device_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerGroup:
+    """The devices of a claim under one config.
+
+    Attributes:
+        devices: the devices.
+        mps_daemon: id of the MPS daemon that serves them; None without one.
+        time_sliced: whether its time-slice and compute mode are taken back with the claim.
+    """
+
+    devices: tuple[PeerDevice, ...]
+    mps_daemon: str | None
+    time_sliced: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerClaim:
+    """A claim that was prepared, or was about to be.
+
+    Attributes:
+        uid: the claim's.
+        namespace: the claim's; empty where it is not noted, as for all that are prepared.
+        name: likewise.
+        is_prepared: whether the kubelet was told; else something of it may have been done.
+        status: the ResourceClaim's status at that time.
+        groups: its devices; none before it is prepared.
+    """
+
+    uid: ClaimUid
+    namespace: str
+    name: str
+    is_prepared: bool
+    status: Mapping[str, Any]
+    groups: tuple[PeerGroup, ...]
+
+    @property
+    def pods(self) -> tuple[str, ...]:
+        """Names of the pods that have it, for people."""
+        return _pods(self.status)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadClaim:
+    """A claim that is not understood, for people.
+
+    Attributes:
+        uid: as the file has it, which may be anything.
+        reason: why it is not understood.
+        pods: names of the pods that have it, as far as they can be read.
+    """
+
+    uid: str
+    reason: str
+    pods: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerCheckpoint:
+    """What the file says.
+
+    Attributes:
+        boot_id: the kernel's; None where an old version noted none.
+        claims: the claims that are understood.
+        unread: the others.
+    """
+
+    boot_id: str | None
+    claims: tuple[PeerClaim, ...]
+    unread: tuple[UnreadClaim, ...] = ()
+
+    @property
+    def all(self) -> tuple[PeerClaim | UnreadClaim, ...]:
+        """All claims that the file lists."""
+        return (*self.claims, *self.unread)
+
+
+def parse_checkpoint(data: bytes) -> PeerCheckpoint:
+    """Return what a checkpoint says.
+
+    Raises:
+        VersionError: it is of a version that is not known here.
+        StateError: it is damaged, or holds what that driver never writes.
+    """
+    if len(data) > LARGEST:
+        raise StateError(f"it has {len(data)} bytes, and one that is read has {LARGEST} at most")
+    try:
+        members = _members(data.decode())
+        whole = {name: json.loads(text) for name, text in members.items()}
+        _check_version(whole)
+        _check_sums(members)
+        newest = "v2" if "v2" in whole else "v1"
+        content = whole.get(newest) or {}
+        claims, unread = _claims(content, newest=newest == "v2")
+        return PeerCheckpoint(
+            boot_id=_optional(content.get("nodeBootID")) if newest == "v2" else None,
+            claims=claims,
+            unread=unread,
+        )
+    except DriverError:
+        raise
+    except (*MALFORMED, RecursionError) as error:
+        raise StateError(f"its content is not that of a checkpoint: {error!r:.200}") from error
+
+
+def without(data: bytes, uids: Collection[str]) -> bytes:
+    """Return a sound checkpoint without some claims: the others are there to the letter.
+
+    That driver takes its file for damaged unless every byte is as it would write it again.
+
+    Raises:
+        StateError: a claim is there twice, say.
+    """
+    try:
+        members = _members(data.decode())
+        if "v1" in members:
+            members["v1"] = _without(members["v1"], uids)
+        members["checksum"] = str(checksum(_first_view(members)))
+        if "v2" in members:
+            second = _members(_without(members["v2"], uids))
+            total = checksum(_joined(second | {"checksum": "0"}))
+            members["v2"] = _joined(second | {"checksum": str(total)})
+        return _joined(members).encode()
+    except MALFORMED as error:
+        raise StateError(f"claims cannot be taken out of it: {error!r:.200}") from error
+
+
+def checksum(text: str) -> int:
+    """Return the checksum of JSON text as the kubelet's checkpointmanager computes it."""
+    found = 0x811C9DC5
+    for byte in f"([]uint8)[{' '.join(map(str, text.encode()))}]".encode():
+        found = (found ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return found
+
+
+def _members(text: str) -> dict[str, str]:
+    """Return the members of a JSON object as the text in which they stand."""
+    decoder = json.JSONDecoder()
+
+    def skip(at: int, expected: str) -> int:
+        start = _blank(text, at)
+        if text[start : start + 1] != expected:
+            raise ValueError(f"{expected!r} is missing at {start}")
+        return _blank(text, start + 1)
+
+    found: dict[str, str] = {}
+    at = skip(0, "{")
+    while text[at : at + 1] != "}":
+        if found:
+            at = skip(at, ",")
+        name, at = decoder.raw_decode(text, at)
+        start = skip(at, ":")
+        _, at = decoder.raw_decode(text, start)
+        if not isinstance(name, str) or name in found:
+            raise ValueError(f"member {name!r} is there twice, or has no name")
+        found[name] = text[start:at]
+        at = _blank(text, at)
+    if _blank(text, at + 1) != len(text):
+        raise ValueError("something stands after it")
+    return found
+
+
+def _joined(members: Mapping[str, str]) -> str:
+    return f"{{{','.join(f'{json.dumps(name)}:{text}' for name, text in members.items())}}}"
+
+
+def _without(part: str, uids: Collection[str]) -> str:
+    """Return the text of a part without some claims; without a list of them where none is left."""
+    members = _members(part)
+    claims = _members(members.get("preparedClaims", "{}"))
+    left = {uid: text for uid, text in claims.items() if uid not in uids}
+    members["preparedClaims"] = _joined(left)
+    if not left:
+        del members["preparedClaims"]
+    return _joined(members)
+
+
+def _blank(text: str, at: int) -> int:
+    match = _BLANKS.match(text, at)
+    return match.end() if match else at
+
+
+def _check_version(whole: Mapping[str, Any]) -> None:
+    said = whole.get("version")
+    # Its newer versions go on to write the older forms, and say which one counts.
+    others = sorted(name for name in whole if name not in ("checksum", *_VERSIONS))
+    if (said is not None and said not in _VERSIONS) or (said is None and others):
+        version = said if said is not None else ", ".join(others)
+        raise VersionError(
+            f"it is of version {str(version)[:40]!r}, and this driver reads v1 and v2"
+        )
+    if "checksum" not in whole or (said is not None and said not in whole):
+        raise StateError("a part of it is missing")
+
+
+def _check_sums(members: Mapping[str, str]) -> None:
+    _check_sum(int(members["checksum"]), _first_view(members), "v1")
+    if "v2" in members:
+        match = _CHECKSUM.match(members["v2"])
+        if match is None:
+            raise StateError("its part v2 has no checksum")
+        rest = members["v2"][match.end() :]
+        _check_sum(int(match["sum"]), f'{{"checksum":0{rest}', "v2")
+
+
+def _first_view(members: Mapping[str, str]) -> str:
+    """Return the text that the checksum of part v1 covers: that part alone, as a file."""
+    first = members.get("v1")
+    return '{"checksum":0}' if first is None else f'{{"checksum":0,"v1":{first}}}'
+
+
+def _check_sum(said: int, text: str, part: str) -> None:
+    if said != checksum(text):
+        raise StateError(f"the checksum of its part {part} does not match its content")
+
+
+def _claims(
+    content: Mapping[str, Any], *, newest: bool
+) -> tuple[tuple[PeerClaim, ...], tuple[UnreadClaim, ...]]:
+    claims: Mapping[str, Any] = content.get("preparedClaims") or {}
+    found: list[PeerClaim] = []
+    unread: list[UnreadClaim] = []
+    for uid in sorted(claims):
+        try:
+            found.append(_claim(uid, claims[uid], newest=newest))
+        except DriverError as error:
+            unread.append(_unread(uid, claims[uid], str(error)))
+        except MALFORMED as error:
+            reason = f"its content is not that of a claim: {error!r:.200}"
+            unread.append(_unread(uid, claims[uid], reason))
+    return tuple(found), tuple(unread)
+
+
+def _unread(uid: str, value: object, reason: str) -> UnreadClaim:
+    status = value.get("status") if isinstance(value, Mapping) else None
+    return UnreadClaim(uid=uid, reason=reason, pods=_pods(status))
+
+
+def _pods(status: object) -> tuple[str, ...]:
+    """Return the names of the pods that a claim's status has, none where it is bent."""
+    with suppress(*MALFORMED):
+        users: Any = status["reservedFor"]  # type: ignore[index]
+        return tuple(_matching(_WORD, user["name"]) for user in users)
+    return ()
+
+
+def _claim(uid: str, value: Mapping[str, Any], *, newest: bool) -> PeerClaim:
+    known = check_uid(uid)
+    state = value["checkpointState"] if newest else "PrepareCompleted"
+    if state not in ("PrepareStarted", "PrepareCompleted"):
+        raise VersionError(f"it is in state {str(state)[:40]!r}, which is not known")
+    status = value.get("status") or {}
+    if not isinstance(status, Mapping):
+        raise TypeError("its status is no object")
+    groups = [] if state == "PrepareStarted" else value.get("preparedDevices") or []
+    return PeerClaim(
+        uid=known,
+        namespace=_name(value.get("namespace")),
+        name=_name(value.get("name")),
+        is_prepared=state == "PrepareCompleted",
+        status=status,
+        groups=tuple(_group(known, group) for group in groups),
+    )
+
+
+def _group(uid: ClaimUid, value: Mapping[str, Any]) -> PeerGroup:
+    config = value.get("configState") or {}
+    daemon = config.get("mpsControlDaemonID") or None
+    if daemon is not None and not (
+        daemon.startswith(uid) and _DAEMON_END.fullmatch(daemon.removeprefix(uid))
+    ):
+        raise StateError(f"it has MPS daemon {daemon[:160]!r}, which is no id of one")
+    return PeerGroup(
+        devices=tuple(_device(entry) for entry in value.get("devices") or ()),
+        mps_daemon=daemon if config.get("mpsApplied") is not False else None,
+        # Older versions noted nothing and took it back always.
+        time_sliced=config.get("timeSliceApplied") is not False,
+    )
+
+
+def _device(value: Mapping[str, Any]) -> PeerDevice:
+    kinds = [kind for kind in ("gpu", "mig", "vfio") if value.get(kind) is not None]
+    if kinds == ["vfio"]:
+        raise StateError(
+            "it has a GPU that is passed through to a virtual machine, which this driver cannot "
+            "have: end its pod before this driver comes to the node"
+        )
+    if len(kinds) != 1:
+        raise StateError(f"it has a device of no known kind: {sorted(value)!r:.160}")
+    entry = value[kinds[0]]
+    told = entry["device"]
+    return PeerDevice(
+        device=_mig(entry) if kinds == ["mig"] else GpuUuid(_matching(_GPU, entry["info"]["uuid"])),
+        requests=tuple(_words(told["Requests"])),
+        pool=_matching(_WORD, told["PoolName"]),
+        name=_matching(_WORD, told["DeviceName"]),
+        cdi_device_ids=tuple(_matching(_CDI_ID, one) for one in _list(told["CDIDeviceIDs"])),
+    )
+
+
+def _mig(entry: Mapping[str, Any]) -> PeerMig:
+    if (made := entry.get("concrete")) is None:
+        # The first versions noted the UUID alone.
+        return PeerMig(uuid=MigUuid(_matching(_MIG, entry["info"]["uuid"])))
+    parent = GpuUuid(_matching(_GPU, made["parentUUID"]))
+    uuid = made["migUUID"]
+    return PeerMig(
+        uuid=None if uuid == parent else MigUuid(_matching(_MIG, uuid)),
+        parent=parent,
+        gpu_instance=_number(made["giId"]),
+        compute_instance=_number(made["ciId"]),
+    )
+
+
+def _list(value: object) -> Sequence[object]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r:.80} is no list")
+    return value
+
+
+def _words(value: object) -> Iterator[str]:
+    return (_matching(_WORD, one) for one in _list(value))
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1024:
+        raise ValueError(f"{value!r:.80} is no id of an instance")
+    return value
+
+
+def _name(value: object) -> str:
+    return _matching(_WORD, value) if value else ""
+
+
+def _optional(value: object) -> str | None:
+    return _matching(_WORD, value) if value else None
+
+
+def _matching(form: re.Pattern[str], value: object) -> str:
+    if not isinstance(value, str) or form.fullmatch(value) is None:
+        raise ValueError(f"{value!r:.160} is not what stands there")
+    return value

@@ -1,0 +1,104 @@
+"""What NVIDIA's own DRA driver says that it has on this node, and this one has not taken over.
+
+In: its checkpoint, which lists no claim that is in records (claims/takeover/take_over.py), and its
+CDI specs. Out: its claims, for people. Nothing is changed, and nothing is an error: a file that is
+damaged is told as such. A claim has ended when its CDI spec is gone: the kubelet had it unprepared.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.cdi.store import SpecStore
+from dra_driver.claims.model.claim import parse_claim
+from dra_driver.claims.takeover.nvidia_checkpoint import (
+    LARGEST,
+    PeerClaim,
+    UnreadClaim,
+    parse_checkpoint,
+)
+from dra_driver.claims.takeover.take_over import FILE
+from dra_driver.devices.names import DRIVER_NAME, GpuName, MigName, parse_device_name
+from dra_driver.errors import ConfigError, DriverError
+from dra_driver.host.files import read_whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerClaims:
+    """What there is.
+
+    Attributes:
+        file: the checkpoint; None if there is none.
+        problem: why it cannot be read.
+        claims: the claims that can be taken over.
+        unread: those that are not understood.
+        is_of_this_boot: whether what it says may still be there.
+    """
+
+    file: Path | None = None
+    problem: str | None = None
+    claims: tuple[PeerClaim, ...] = ()
+    unread: tuple[UnreadClaim, ...] = ()
+    is_of_this_boot: bool = True
+
+    @property
+    def all(self) -> tuple[PeerClaim | UnreadClaim, ...]:
+        """All claims that are listed."""
+        return (*self.claims, *self.unread)
+
+    def in_use(self, specs: SpecStore) -> list[str]:
+        """Return the claims that have not ended, for people: all with a spec in a damaged file."""
+        if self.file is None or not self.is_of_this_boot:
+            return []
+        there = specs.peers()
+        found = [named(one) for one in self.all if one.uid in there]
+        if self.problem is not None:
+            found = [f"claim UID {uid}" for uid in sorted(there)]
+        return [f"{one} of NVIDIA's driver" for one in found]
+
+    @property
+    def minors(self) -> frozenset[int]:
+        """Minor numbers of the GPUs of which the claims that can be taken over have something."""
+        return frozenset(minor for claim in self.claims for minor in _minors(claim))
+
+
+def look(directory: Path, boot_id: str | None) -> PeerClaims:
+    """Look into the driver's directory; without a boot id, any file is of this boot."""
+    path = directory / FILE
+    try:
+        if not path.exists():
+            return PeerClaims()
+        if path.stat().st_size > LARGEST:
+            return PeerClaims(file=path, problem=f"it is larger than {LARGEST} bytes")
+        found = read_whole(path)
+        if found is None:
+            return PeerClaims()
+        checkpoint = parse_checkpoint(found[0])
+    except OSError as error:
+        return PeerClaims(file=path, problem=f"it cannot be read: {error.strerror or error}")
+    except DriverError as error:
+        return PeerClaims(file=path, problem=str(error))
+    return PeerClaims(
+        file=path,
+        claims=checkpoint.claims,
+        unread=checkpoint.unread,
+        is_of_this_boot=boot_id is None or checkpoint.boot_id in (None, boot_id),
+    )
+
+
+def named(claim: PeerClaim | UnreadClaim) -> str:
+    """Return a claim's UID with the names of its pods, which are all that people know it by."""
+    pods = f" (pod {', '.join(claim.pods)})" if claim.pods else ""
+    return f"claim UID {claim.uid[:160]}{pods}"
+
+
+def _minors(claim: PeerClaim) -> Iterator[int]:
+    metadata = {"uid": claim.uid, "namespace": claim.namespace, "name": claim.name}
+    try:
+        results = parse_claim({"metadata": metadata, "status": claim.status}, DRIVER_NAME).results
+    except ConfigError:
+        return  # it is not taken over either
+    for result in results:
+        name = parse_device_name(result.device)
+        if isinstance(name, GpuName | MigName):
+            yield name.minor

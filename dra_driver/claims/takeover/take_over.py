@@ -1,0 +1,352 @@
+"""Takes a node over from NVIDIA's own DRA driver, under running pods.
+
+In: its checkpoint, `checkpoint.json` in the directory that both drivers share. Out: a record for
+each of its claims, so that this driver answers for them as that one did and takes back what that
+one would; the checkpoint without the claims that are in records, or renamed when all of them are.
+Its CDI specs stay until their claims end. Rules: nothing is changed in a file that is damaged;
+every step can be repeated, so that a kill anywhere is mended by the next start; a claim of which
+there is a record already is left as it is. A claim that cannot be taken over is reported, keeps its
+place in the file, and holds up no other.
+"""
+
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from dra_driver.claims.model.devices import InventorySource
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.state.holdings import Holdings
+from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.claims.takeover.drafts import Drafts, Node
+from dra_driver.claims.takeover.nvidia_checkpoint import (
+    LARGEST,
+    PeerCheckpoint,
+    parse_checkpoint,
+    without,
+)
+from dra_driver.devices.watcher import InventoryWatcher
+from dra_driver.errors import (
+    ConflictError,
+    DriverError,
+    StateError,
+    TransientError,
+    UnavailableError,
+    VersionError,
+)
+from dra_driver.host.files import read_whole, sync_folder, write_whole
+from dra_driver.sharing import nvidia_mps
+
+log = structlog.get_logger()
+
+FILE = "checkpoint.json"
+TAKEN_OVER = "checkpoint.json.taken-over"
+"""Where the file is when all of it has been written as records: for people, nobody reads it."""
+
+PUT_ASIDE = "checkpoint.json.put-aside"
+"""Where `dra-driver cleanup` leaves a file whose claims could not be taken over: likewise."""
+
+_THEIR_LOCKS = ("pu.lock", "cp.lock")
+_LOCK_SECONDS = 5.0
+
+
+STUCK = (
+    "its pods keep running; start NVIDIA's driver again and remove it once they have ended, or "
+    "drain the node and run dra-driver cleanup there"
+)
+"""What to do about a claim that is not taken over; doctor says it, too."""
+
+_MOST_SAID = 160
+
+
+class LookedAt(InventorySource, Protocol):
+    """Knows the GPUs of this node, and looks at them again (devices/watcher.py)."""
+
+    def look_soon(self) -> None:
+        """Look once more, without waiting for that."""
+        ...
+
+
+class TakeOver:
+    """Takes over, once at each start, and again while something stands in the way.
+
+    Args:
+        holdings: which claim has what, in the directory that is NVIDIA's driver's too.
+        locks: per claim and per GPU.
+        inventory: the GPUs of this node.
+        makes_mig: tells whether MIG devices are made for claims here; raises DriverError.
+        clock: monotonic, in seconds.
+        rival: the socket on which that driver listens, if it runs.
+        step: called with the name of each step that is done; tests end the process there.
+    """
+
+    def __init__(  # noqa: PLR0913 (what it asks, each of its own kind)
+        self,
+        holdings: Holdings,
+        locks: NodeLocks,
+        inventory: LookedAt,
+        makes_mig: Callable[[], bool],
+        clock: Callable[[], float],
+        *,
+        rival: Callable[[], Path | None] = lambda: None,
+        step: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._directory = holdings.records.directory
+        self._holdings = holdings
+        self._locks = locks
+        self._inventory = inventory
+        self._makes_mig = makes_mig
+        self._clock = clock
+        self._rival = rival
+        self._step = step
+        self._left: dict[str, DriverError] = {}
+
+    @property
+    def left(self) -> Mapping[str, DriverError]:
+        """Why the last run has not taken over claims, by their UIDs, or with "" the file."""
+        return self._left
+
+    def run_first(self, looks: InventoryWatcher, seconds: float) -> None:
+        """Take over before the kubelet is served and anything is published.
+
+        The first look at the GPUs is waited for, and another one that knows what was taken over:
+        what was made for claims is published as such from the beginning.
+        """
+        if self._is_due:
+            has_looked = looks.wait_until_looked(seconds)
+            self.run()
+            if has_looked:
+                looks.look_again(seconds)
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether there is a checkpoint of NVIDIA's driver."""
+        return os.path.lexists(self._directory / FILE)
+
+    def run(self) -> bool:
+        """Take over what there is; tell whether nothing is left to take over.
+
+        What stands in the way is logged, once.
+        """
+        if not self._is_due:
+            self._left = {}
+            return True
+        deadline = self._clock() + _LOCK_SECONDS
+        try:
+            # One of two processes of this driver, and not while that driver writes.
+            with self._locks.claim(FILE, deadline), self._without_them():
+                return self._take_over(deadline)
+        except DriverError as error:
+            if str(error) != str(self._left.get("")):
+                log.error(  # noqa: TRY400 (the reason is the whole of it)
+                    "node not taken over from nvidia's driver",
+                    file=str(self._directory / FILE),
+                    reason=str(error),
+                    advice=_advice(error),
+                )
+            self._left = {"": error}
+            return False
+
+    def _take_over(self, deadline: float) -> bool:
+        data = self._read()
+        if data is None:
+            return True
+        checkpoint = parse_checkpoint(data)
+        if checkpoint.boot_id not in (None, self._holdings.boot_id):
+            # What it set is gone; the kubelet prepares the claims of pods that are still there.
+            log.info("checkpoint of nvidia's driver is of a former boot", boot=checkpoint.boot_id)
+            self._put_aside()
+            return True
+        left = self._take(checkpoint, deadline)
+        taken = [claim.uid for claim in checkpoint.claims if claim.uid not in left]
+        if taken:
+            self._inventory.look_soon()  # whose its MIG devices are is known now
+        if not left and not checkpoint.unread:
+            self._put_aside()
+            self._left = {}
+            return True
+        if taken:
+            self._strike(data, taken)
+        self._say_left(checkpoint, left)
+        return not any(isinstance(error, TransientError) for error in left.values())
+
+    def _take(self, checkpoint: PeerCheckpoint, deadline: float) -> dict[str, DriverError]:
+        """Make records of the claims; return why some have none, by claim UID."""
+        drafts = Drafts(checkpoint, self._node(checkpoint))
+        records: list[ClaimRecord] = []
+        left: dict[str, DriverError] = {}
+        for claim in checkpoint.claims:
+            try:
+                record = drafts.of(claim)
+            except DriverError as error:
+                left[claim.uid] = error
+            else:
+                records += [] if record is None else [record]
+        for record in records:
+            try:
+                if not self._write(record, drafts, deadline):
+                    left[record.ref.uid] = StateError("another claim has its GPU already")
+            except DriverError as error:  # somebody is busy with it, or the disk refused
+                left[record.ref.uid] = TransientError(str(error))
+        return left
+
+    def _say_left(self, checkpoint: PeerCheckpoint, left: dict[str, DriverError]) -> None:
+        """Log why claims were left, each reason once."""
+        left = {**left, **{one.uid: StateError(one.reason) for one in checkpoint.unread}}
+        for one in checkpoint.all:
+            error = left.get(one.uid)
+            if error is not None and str(error) != str(self._left.get(one.uid)):
+                log.error(
+                    "claim not taken over from nvidia's driver",
+                    claim_uid=one.uid[:_MOST_SAID],
+                    pods=list(one.pods),
+                    reason=str(error),
+                    advice=_advice(error),
+                )
+        self._left = left
+
+    def _node(self, checkpoint: PeerCheckpoint) -> Node:
+        inventory = self._inventory.current()
+        has_mig = any(gpu.mig and gpu.mig.instances for gpu in inventory.gpus)
+        makes_mig: bool | None = False
+        try:
+            makes_mig = has_mig and self._makes_mig()
+        except UnavailableError:
+            makes_mig = None
+        except DriverError as error:
+            # A device too many is seen and can be used; one too few cannot be had back.
+            log.warning("mig devices of nvidia's driver kept after their claims", reason=str(error))
+        if not inventory.gpus and checkpoint.claims:
+            raise TransientError("the GPUs of this node are not known yet")
+        return Node(
+            inventory=inventory,
+            boot_id=self._holdings.boot_id,
+            mps_folder=self._directory / "mps",
+            makes_mig=makes_mig,
+        )
+
+    def _read(self) -> bytes | None:
+        path = self._directory / FILE
+        try:
+            if path.stat().st_size > LARGEST:
+                raise StateError(f"it is larger than {LARGEST} bytes")
+            found = read_whole(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StateError(f"it cannot be read: {error.strerror or error}") from error
+        return None if found is None else found[0]
+
+    def _write(self, record: ClaimRecord, drafts: Drafts, deadline: float) -> bool:
+        """Write a claim's record, then the notes of what was made for it: to repeat is harmless.
+
+        Returns whether the claim is this driver's now; not if another claim has its GPU.
+        """
+        uid, ownership = record.ref.uid, self._holdings.ownership
+        with self._locks.claim(uid, deadline), self._locks.gpus(record.touched_gpus, deadline):
+            try:
+                former = self._holdings.records.read(uid)
+            except VersionError as error:
+                log.warning("claim not taken over", claim_uid=uid, reason=str(error))
+                return True
+            if former is not None and not former.taken_over:
+                log.info("claim not taken over", claim_uid=uid, reason="it has a record already")
+                return True
+            if former is None:
+                if self._holdings.neighbours(record).rival is not None:
+                    return False
+                for gpu in record.held_gpus:
+                    ownership.mark(gpu, uid)
+                self._step("marked")
+                self._holdings.records.write(record)
+                self._step("recorded")
+                _say(record)
+            elif former.realisations != record.realisations:
+                return True  # it was taken back meanwhile, or made again
+            for one in drafts.made_for(record):
+                ownership.note(one, uid)
+                self._step("noted")
+            for gpu in drafts.turned_on(record):
+                ownership.note_mode(gpu)
+                self._step("mode noted")
+        return True
+
+    def _strike(self, data: bytes, taken: Collection[str]) -> None:
+        """Take the claims out of the file that are in records: it lists what is not ours.
+
+        So a claim that has ended is not taken over again, and NVIDIA's driver, where it comes
+        back, finds its own.
+        """
+        path = self._directory / FILE
+        try:
+            write_whole(
+                path, without(data, taken), mode=stat.S_IMODE(path.stat().st_mode), durable=True
+            )
+        except OSError as error:
+            raise StateError(f"it cannot be written: {error.strerror or error}") from error
+        self._step("struck")
+        log.info("node taken over from nvidia's driver in part", claims=sorted(taken))
+
+    def _put_aside(self) -> None:
+        path = self._directory / FILE
+        try:
+            path.replace(self._directory / TAKEN_OVER)
+            sync_folder(self._directory)
+        except OSError as error:
+            raise StateError(f"it cannot be renamed: {error.strerror or error}") from error
+        self._step("put aside")
+        log.info("node taken over from nvidia's driver", kept=str(self._directory / TAKEN_OVER))
+
+    @contextmanager
+    def _without_them(self) -> Iterator[None]:
+        """Hold the locks that NVIDIA's driver works under.
+
+        Raises:
+            ConflictError: it runs; it holds its locks during calls only.
+            StateError: they cannot be opened.
+        """
+        if socket := self._rival():
+            raise ConflictError(f"NVIDIA's driver runs on this node, and listens on {socket}")
+        with ExitStack() as stack:
+            for name in _THEIR_LOCKS:
+                try:
+                    file = os.open(self._directory / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise StateError(f"{name} cannot be opened: {error.strerror}") from error
+                stack.callback(os.close, file)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError as error:
+                    raise ConflictError("NVIDIA's driver is at work on this node") from error
+            yield
+
+
+def _say(record: ClaimRecord) -> None:
+    log.info(
+        "claim taken over",
+        claim_uid=record.ref.uid,
+        state=record.state,
+        devices=[entry.name for entry in record.devices],
+        mig_devices_made=sum(len(one.parts) for one in record.realisations),
+        mps_deployments=[
+            nvidia_mps.deployment_of(str(plan.changes["daemon"]))
+            for plan in record.plans
+            if plan.strategy == nvidia_mps.NAME
+        ],
+    )
+
+
+def _advice(error: DriverError) -> str:
+    """Return what to do about an error."""
+    if isinstance(error, ConflictError):
+        return "remove NVIDIA's driver from this node; it is tried again by itself"
+    if isinstance(error, TransientError):
+        return "it is tried again by itself"
+    return STUCK

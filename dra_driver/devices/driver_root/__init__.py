@@ -1,0 +1,1 @@
+"""Where the GPU driver keeps its programs and libraries."""

@@ -1,0 +1,88 @@
+"""Where a driver root keeps its programs.
+
+In: the driver root and a program's name. Out: where it is, inside the root and for this process.
+The first folders and their order are those of a root user's PATH, which NVIDIA's container toolkit
+searches too; the others are where some distributions and installers put the driver's programs. The
+CDI hook program is not one of these: it belongs to the container toolkit (cdi/hooks.py).
+"""
+
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.devices.driver_root import rooted
+
+NVIDIA_SMI = "nvidia-smi"
+MPS_CONTROL = "nvidia-cuda-mps-control"
+MPS_SERVER = "nvidia-cuda-mps-server"
+
+PATH_FOLDERS = (
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+)
+"""Those that a container's PATH has too."""
+
+_OTHER_FOLDERS = (
+    "/usr/lib/nvidia/current",  # Debian, where update-alternatives has not been run
+    "/opt/bin",
+    "/usr/local/nvidia/bin",
+)
+_FOLDERS = (*PATH_FOLDERS, *_OTHER_FOLDERS)
+
+_ELF = b"\x7fELF"
+
+SEARCHED = ", ".join(_FOLDERS)
+"""Where programs are looked for, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """An executable file of a driver root.
+
+    Attributes:
+        folder: where it was found, inside the root.
+        source: the file itself, inside the root, with every symbolic link followed.
+        path: where this process finds that file.
+    """
+
+    folder: str
+    source: str
+    path: Path
+
+
+def find_program(root: Path, name: str) -> Program | None:
+    """Return the first executable file of this name, None when the root has none.
+
+    A script comes last: it starts the program that lies elsewhere, which a container does not have.
+
+    Raises:
+        OSError: the root cannot be read.
+    """
+    script = None
+    for program in _programs(root, name):
+        if _is_elf(program.path):
+            return program
+        script = script or program
+    return script
+
+
+def _programs(root: Path, name: str) -> Iterator[Program]:
+    for folder in _FOLDERS:
+        source = rooted.resolve(root, f"{folder}/{name}")
+        if source is not None and _is_executable(rooted.outside(root, source)):
+            yield Program(folder=folder, source=source, path=rooted.outside(root, source))
+
+
+def _is_elf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_ELF)) == _ELF
+
+
+def _is_executable(path: Path) -> bool:
+    mode = path.stat().st_mode
+    return stat.S_ISREG(mode) and bool(mode & 0o111)

@@ -1,0 +1,211 @@
+"""The record of what is wrong with this node's GPUs: one file, whole or not at all.
+
+In: ailments by GPU. Out: the same after a restart of the driver, and for `dra-driver status`. It is
+there because NVML tells an XID once. What another boot left behind is over, for a reboot is a reset
+of every GPU; what lasts longer is read again at the first look. A damaged file is put aside under
+another name, for people; a newer version's is left alone, and nothing is written until it is gone.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from dra_driver.devices.health.course import Ailment, Ailments
+from dra_driver.devices.health.findings import Cause, Severity
+from dra_driver.devices.health.tables import finding_of
+from dra_driver.devices.vitals import InstanceId
+from dra_driver.errors import StateError, VersionError
+from dra_driver.host.envelope import MALFORMED, seal, unseal
+from dra_driver.host.files import read_whole, write_whole
+
+FILE = "health.json"
+"""Its name in the driver's directory."""
+
+DAMAGED = "health.json.damaged"
+"""Where a damaged one is put."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuHealth:
+    """What is or was wrong with one GPU, and as what people know it.
+
+    Attributes:
+        name: the name of its device, such as `gpu-3`.
+        index: NVML's position when it was last described.
+        pci_address: where it is.
+        ailments: what is or was wrong.
+    """
+
+    name: str
+    index: int
+    pci_address: str
+    ailments: Ailments = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthRecord:
+    """What the file holds: the boot it is of, and GPUs by UUID."""
+
+    boot_id: str
+    gpus: Mapping[str, GpuHealth] = field(default_factory=dict)
+
+
+def read_health(directory: Path) -> HealthRecord | None:
+    """Return what the record in the driver's directory says; None without one.
+
+    Raises:
+        VersionError: a newer version of this driver wrote it.
+        StateError: it is damaged, or cannot be read.
+    """
+    path = directory / FILE
+    try:
+        found = read_whole(path)
+        return None if found is None else _record(unseal(found[0]))
+    except VersionError:
+        raise
+    except (OSError, StateError, *MALFORMED) as error:
+        reason = str(error.strerror if isinstance(error, OSError) else error)
+        raise StateError(
+            f"the record of what is wrong with GPUs, {path}, cannot be read: {reason}; what NVML "
+            "still says is noticed anew, and XIDs of before are known to the kernel's log only"
+        ) from error
+
+
+def lasting(gpu: GpuHealth) -> GpuHealth:
+    """Return it without remarks, which are of the moment."""
+    kept = (one for one in gpu.ailments if one.finding.severity is not Severity.REMARK)
+    return replace(gpu, ailments=tuple(kept))
+
+
+class HealthFile:
+    """The record of one driver. For one thread at a time.
+
+    Args:
+        directory: the driver's own.
+        boot_id: of the present boot.
+    """
+
+    def __init__(self, directory: Path, boot_id: str) -> None:
+        self._directory = directory
+        self._boot_id = boot_id
+        self._written: bytes | None = None
+        self._is_newer = False
+        self._said = ""
+
+    def read(self) -> Mapping[str, GpuHealth]:
+        """Return what was wrong in this boot, by UUID; a file that is damaged is put aside."""
+        try:
+            found = read_health(self._directory)
+        except VersionError as error:
+            self._is_newer = True
+            log.warning("health record left to a newer version", reason=str(error))
+            return {}
+        except StateError as error:
+            with suppress(OSError):
+                (self._directory / FILE).replace(self._directory / DAMAGED)
+            log.warning("health record damaged", reason=str(error), kept=DAMAGED)
+            return {}
+        if found is None:
+            return {}
+        if found.boot_id != self._boot_id:
+            log.info("gpus healed by the reboot", gpus=sorted(found.gpus))
+            return {}
+        return found.gpus
+
+    def write(self, gpus: Mapping[str, GpuHealth]) -> bool:
+        """Write what is wrong, if that differs from what was written; return whether it is."""
+        sick = {uuid: lasting(one) for uuid, one in gpus.items() if lasting(one).ailments}
+        data = seal(_json(HealthRecord(boot_id=self._boot_id, gpus=sick)))
+        path = self._directory / FILE
+        if data == self._written or (not sick and not path.exists()):
+            return True
+        if self._is_newer and path.exists():
+            return True
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            write_whole(path, data, mode=0o600, durable=True)
+        except OSError as error:
+            reason = str(error.strerror or error)
+            if reason != self._said:
+                log.warning("health record not written", path=str(path), reason=reason)
+            self._said = reason
+            return False
+        self._said = ""
+        self._written = data
+        return True
+
+
+def _json(record: HealthRecord) -> dict[str, object]:
+    return {
+        "bootID": record.boot_id,
+        "gpus": {
+            uuid: {
+                "name": one.name,
+                "index": one.index,
+                "pciAddress": one.pci_address,
+                "ailments": [_ailment_json(ailment) for ailment in one.ailments],
+            }
+            for uuid, one in sorted(record.gpus.items())
+        },
+    }
+
+
+def _ailment_json(one: Ailment) -> dict[str, object]:
+    instance = one.instance
+    return {
+        "cause": str(one.finding.cause),
+        "value": one.finding.value,
+        "reason": one.finding.reason,
+        "gpuInstance": None if instance is None else instance.gpu_instance,
+        "computeInstance": None if instance is None else instance.compute_instance,
+        "since": one.since,
+        "counts": one.counts,
+        "absentSince": one.absent_since,
+        "passedAt": one.passed_at,
+        "relapses": one.relapses,
+        "wasAway": one.was_away,
+    }
+
+
+def _record(payload: Mapping[str, Any]) -> HealthRecord:
+    return HealthRecord(
+        boot_id=str(payload["bootID"]),
+        gpus={
+            str(uuid): GpuHealth(
+                name=str(one["name"]),
+                index=int(one["index"]),
+                pci_address=str(one["pciAddress"]),
+                ailments=tuple(map(_ailment, one["ailments"])),
+            )
+            for uuid, one in payload["gpus"].items()
+        },
+    )
+
+
+def _ailment(one: Mapping[str, Any]) -> Ailment:
+    found = finding_of(Cause(one["cause"]), str(one["value"]))
+    instance = one["gpuInstance"]
+    return Ailment(
+        finding=replace(found, reason=str(one["reason"])),
+        instance=None
+        if instance is None
+        else InstanceId(
+            gpu_instance=int(instance), compute_instance=_number(one["computeInstance"])
+        ),
+        since=int(one["since"]),
+        counts=bool(one["counts"]),
+        absent_since=_number(one["absentSince"]),
+        passed_at=_number(one["passedAt"]),
+        relapses=int(one["relapses"]),
+        was_away=bool(one["wasAway"]),
+    )
+
+
+def _number(value: object) -> int | None:
+    return None if value is None else int(str(value))

@@ -1,0 +1,264 @@
+"""Keeps what is wrong with each GPU of this node, from looks and events, over restarts.
+
+In: inventories and events. Out: what is wrong by GPU, for whoever publishes, shows or counts it; a
+call when that changes; and GPUs that NVML still counts but cannot describe, as they were when it
+could: they stay published, since who uses a device that vanished from the slices cannot be evicted
+any more. A GPU is known by its UUID, which NVML does not tell of one that is out of reach: then it
+is the one that was at its place.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from dra_driver.devices.health import course
+from dra_driver.devices.health.course import Ailment, Ailments, HealthTiming
+from dra_driver.devices.health.findings import Severity
+from dra_driver.devices.health.judge import asks_for_look, examined, of_xid, out_of_reach
+from dra_driver.devices.health.record import GpuHealth, HealthFile
+from dra_driver.devices.kinds import name_of
+from dra_driver.devices.model import Gpu, Inventory, SickGpu
+from dra_driver.devices.vitals import GpuEvent
+
+log = structlog.get_logger()
+
+Change = Callable[[str, GpuHealth, Ailment], None]
+"""Told of an ailment that has begun: the GPU's UUID, and as what people know it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WardSettings:
+    """What holds on this node.
+
+    Attributes:
+        timing: how things are damped.
+        ignored_xids: the XIDs that its admin has ignored.
+        remarks: those and the XIDs of programs are remarks, instead of nothing.
+    """
+
+    timing: HealthTiming = field(default_factory=HealthTiming)
+    ignored_xids: AbstractSet[int] = frozenset()
+    remarks: bool = False
+
+
+class Ward:
+    """What is wrong with this node's GPUs. Methods may be called from any thread; none waits."""
+
+    def __init__(
+        self,
+        file: HealthFile,
+        settings: WardSettings,
+        *,
+        clock: Callable[[], float],
+        on_change: Callable[[], None],
+        on_begin: Change = lambda _uuid, _gpu, _one: None,
+    ) -> None:
+        """Take where it is kept; nothing is read yet.
+
+        Args:
+            file: the record on disk.
+            settings: what holds on this node.
+            clock: seconds since 1970, the clock on the wall.
+            on_change: called when other ailments are in force, not under the lock.
+            on_begin: called for each that has come into force, not under the lock.
+        """
+        self._file = file
+        self._settings = settings
+        self._clock = clock
+        self._on_change = on_change
+        self._on_begin = on_begin
+        self._lock = threading.Lock()
+        self._gpus: dict[str, GpuHealth] | None = None
+        self._described: dict[str, Gpu] = {}
+        self._kept: tuple[Inventory, Inventory] | None = None
+
+    def current(self) -> Mapping[str, GpuHealth]:
+        """Return what is or was wrong, by UUID of the GPU."""
+        with self._lock:
+            return dict(self._known())
+
+    def in_force(self) -> Mapping[str, Ailments]:
+        """Return what is wrong now, by UUID of GPUs that are not well, the gravest first."""
+        found = {uuid: course.in_force(one.ailments) for uuid, one in self.current().items()}
+        return {uuid: ailments for uuid, ailments in found.items() if ailments}
+
+    def hear(self, event: GpuEvent) -> bool:
+        """Take an event; return whether it is time to look at the GPUs."""
+        if event.xid is None:
+            return True
+        ignored = self._settings.ignored_xids
+        look = asks_for_look(event.xid) and event.xid not in ignored
+        finding = of_xid(event.xid, ignored, remarks=self._settings.remarks)
+        if finding is None:
+            log.debug("xid passed over", gpu=event.gpu, xid=event.xid)
+            return look
+        with self._lock:
+            before = self._known()
+            gpu = before.get(event.gpu, GpuHealth(name=event.gpu, index=-1, pci_address=""))
+            ailments = course.after_event(
+                gpu.ailments, finding, event.instance, self._now(), self._settings.timing
+            )
+            if ailments == gpu.ailments:
+                return look  # again: a program can have it as often as it likes
+            told = self._take({**before, event.gpu: replace(gpu, ailments=ailments)})
+        self._tell(told)
+        return look
+
+    def look(self, inventory: Inventory) -> None:
+        """Take what a look has found; one that has found no driver says nothing of GPUs."""
+        if inventory.problem is not None:
+            return
+        with self._lock:
+            before = self._known()
+            after: dict[str, GpuHealth] = {
+                gpu.uuid: self._examined(before.get(gpu.uuid), gpu) for gpu in inventory.gpus
+            }
+            away = {uuid: one for uuid, one in before.items() if uuid not in after}
+            at_places = at_their_places(inventory.sick, away)
+            for uuid, sick in at_places.items():
+                after[uuid] = self._missed(away[uuid], sick)
+            for uuid, one in away.items():
+                if uuid not in at_places and one.ailments:
+                    after[uuid] = replace(one, ailments=course.after_absence(one.ailments))
+            described = self._described | {gpu.uuid: gpu for gpu in inventory.gpus}
+            described = {uuid: gpu for uuid, gpu in described.items() if uuid in after}
+            if described != self._described:
+                self._described = described
+                self._kept = None
+            told = self._take(after)
+        self._tell(told)
+
+    def published(self, inventory: Inventory) -> Inventory:
+        """Return an inventory with the GPUs that are out of reach as they were before.
+
+        The same inventory gives the same object, until one of these GPUs is described anew.
+        """
+        if not inventory.sick:
+            return inventory
+        with self._lock:
+            if self._kept is None or self._kept[0] is not inventory:
+                self._kept = (inventory, self._with_kept(inventory))
+            return self._kept[1]
+
+    def _with_kept(self, inventory: Inventory) -> Inventory:
+        there = {gpu.uuid for gpu in inventory.gpus}
+        away = {uuid: one for uuid, one in self._known().items() if uuid not in there}
+        kept = {
+            sick.index: self._described[uuid]
+            for uuid, sick in at_their_places(inventory.sick, away).items()
+            if uuid in self._described
+        }
+        gpus = sorted((*inventory.gpus, *kept.values()), key=lambda gpu: gpu.pci_address)
+        return replace(
+            inventory,
+            gpus=tuple(gpus),
+            sick=tuple(sick for sick in inventory.sick if sick.index not in kept),
+        )
+
+    def _examined(self, before: GpuHealth | None, gpu: Gpu) -> GpuHealth:
+        instances = None
+        if gpu.mig is None or gpu.mig.problem is None:
+            found = () if gpu.mig is None else gpu.mig.instances
+            instances = {one.gpu_instance for one in found}
+        ailments = course.after_look(
+            before.ailments if before else (),
+            examined(gpu.vitals),
+            instances,
+            self._now(),
+            self._settings.timing,
+        )
+        return GpuHealth(
+            name=name_of(gpu, gpu),
+            index=gpu.index,
+            pci_address=gpu.pci_address,
+            ailments=ailments,
+        )
+
+    def _missed(self, before: GpuHealth, sick: SickGpu) -> GpuHealth:
+        ailments = course.after_look(
+            before.ailments, out_of_reach(sick), None, self._now(), self._settings.timing
+        )
+        return replace(before, index=sick.index, ailments=ailments)
+
+    def _known(self) -> Mapping[str, GpuHealth]:
+        if self._gpus is None:
+            self._gpus = dict(self._file.read())
+        return self._gpus
+
+    def _now(self) -> int:
+        return int(self._clock())
+
+    def _take(self, after: Mapping[str, GpuHealth]) -> "_Told":
+        """Make it what is known, and write it down; the caller holds the lock."""
+        before = self._known()
+        self._gpus = dict(after)
+        self._file.write(self._gpus)
+        begun, passed = [], []
+        for uuid in before.keys() | after.keys():
+            was = _keys(before.get(uuid))
+            now = _keys(after.get(uuid))
+            gpu = after.get(uuid) or before[uuid]
+            begun += [(uuid, gpu, one) for key, one in now.items() if key not in was]
+            passed += [(uuid, gpu, one) for key, one in was.items() if key not in now]
+        return _Told(begun=begun, passed=passed)
+
+    def _tell(self, told: "_Told") -> None:
+        for uuid, gpu, one in told.passed:
+            if one.finding.severity is not Severity.REMARK:
+                log.info("gpu healed", gpu=uuid, device=gpu.name, **_words(one))
+        for uuid, gpu, one in told.begun:
+            if one.finding.severity is Severity.REMARK:
+                log.info("xid remarked", gpu=uuid, device=gpu.name, reason=one.finding.reason)
+                continue
+            write = log.warning if one.finding.severity is Severity.WARNING else log.error
+            reason, remedy = one.finding.reason, str(one.finding.remedy)
+            write(
+                "gpu sick", gpu=uuid, device=gpu.name, **_words(one), reason=reason, remedy=remedy
+            )
+            self._on_begin(uuid, gpu, one)
+        if told.begun or told.passed:
+            self._on_change()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What has come into force, and what is no more: UUID, GPU, ailment."""
+
+    begun: list[tuple[str, GpuHealth, Ailment]]
+    passed: list[tuple[str, GpuHealth, Ailment]]
+
+
+def at_their_places(
+    sick: Iterable[SickGpu], away: Mapping[str, GpuHealth]
+) -> Mapping[str, SickGpu]:
+    """Return which GPU each of those that NVML cannot describe is, by UUID.
+
+    NVML counts in the order of PCI addresses. So if as many are missing as are sick, they are the
+    same in that order; if not, those that had the same index, for GPUs that went move the others.
+    """
+    in_order = sorted(sick, key=lambda one: one.index)
+    placed = (uuid for uuid, one in away.items() if one.index >= 0)  # else only heard of
+    missing = sorted(placed, key=lambda uuid: away[uuid].pci_address)
+    if len(in_order) == len(missing):
+        return dict(zip(missing, in_order, strict=True))
+    by_index = {away[uuid].index: uuid for uuid in missing}
+    return {by_index[one.index]: one for one in in_order if one.index in by_index}
+
+
+def _keys(gpu: GpuHealth | None) -> dict[object, Ailment]:
+    found = () if gpu is None else course.in_force(gpu.ailments)
+    return {(one.key, one.since): one for one in found}
+
+
+def _words(one: Ailment) -> dict[str, object]:
+    words: dict[str, object] = {
+        "cause": str(one.finding.cause),
+        "value": one.finding.value,
+        "severity": str(one.finding.severity),
+    }
+    if one.instance is not None:
+        words["gpu_instance"] = one.instance.gpu_instance
+    return words

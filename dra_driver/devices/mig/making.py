@@ -1,0 +1,275 @@
+"""Makes and destroys MIG devices: each step with its undo, and a device wholly or not at all.
+
+In: a partition of a GPU (devices/mig/partitions.py). Out: a MIG device. Rules of NVML: MIG mode
+first, then the GPU instance, then the compute instance, and back in the reverse order; a mode that
+changes without a reset (Hopper and newer) can only be changed while nothing is on the GPU; what
+processes use cannot be destroyed. What may pass by itself is a TransientError: call again. Every
+call may be repeated, also by another process after a crash in the midst of it. A mode that does not
+change because others have the GPU open is told with who they are, as far as that can be seen.
+
+Callers hold a lock on the GPU, and know for whom the device is: nothing here does.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+
+from dra_driver.devices.holders import Holder
+from dra_driver.devices.model import (
+    BareInstance,
+    GpuUuid,
+    Instance,
+    MigDevice,
+    MigMode,
+    MigSlot,
+    MigUuid,
+    Partition,
+    Placement,
+)
+from dra_driver.errors import (
+    ConflictError,
+    DeviceError,
+    DriverError,
+    HeldError,
+    TransientError,
+)
+from dra_driver.words import named
+
+log = structlog.get_logger()
+
+
+class Calls(Protocol):
+    """NVML's MIG calls (devices/nvml/mig.py)."""
+
+    def mode(self, gpu: GpuUuid) -> MigMode:
+        """Return the MIG mode that a GPU is in."""
+        ...
+
+    def set_mode(self, gpu: GpuUuid, mode: MigMode) -> None:
+        """Turn MIG mode on or off, at once or not at all. HeldError: others have the GPU open."""
+        ...
+
+    def instances(self, gpu: GpuUuid) -> tuple[Instance, ...]:
+        """Return the GPU instances of a GPU as they are now."""
+        ...
+
+    def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, placement: Placement) -> int:
+        """Make a GPU instance; return its id."""
+        ...
+
+    def create_compute_instance(self, gpu: GpuUuid, gpu_instance: int) -> tuple[int, MigUuid]:
+        """Make a compute instance over all of a GPU instance; return its id and the MIG UUID."""
+        ...
+
+    def destroy_compute_instance(
+        self, gpu: GpuUuid, gpu_instance: int, compute_instance: int
+    ) -> None:
+        """Destroy a compute instance; one that is gone is fine."""
+        ...
+
+    def destroy_gpu_instance(self, gpu: GpuUuid, gpu_instance: int) -> None:
+        """Destroy a GPU instance that has no compute instance; one that is gone is fine."""
+        ...
+
+
+class MigInstances:
+    """The MIG devices of this node, as effects. Calls may come from any thread."""
+
+    def __init__(
+        self,
+        calls: Callable[[], AbstractContextManager[Calls]],
+        holders: Callable[[int], Sequence[Holder]] = lambda _: (),
+    ) -> None:
+        """Take where NVML's calls are lent, such as `DriverSession.mig`, and who has a GPU open.
+
+        Args:
+            calls: lends NVML's calls.
+            holders: returns the other processes that have a GPU open, by its minor number; none
+                where they cannot be seen.
+        """
+        self._calls = calls
+        self._holders = holders
+
+    def mode(self, gpu: GpuUuid) -> MigMode:
+        """Return the MIG mode that a GPU is in now.
+
+        Raises:
+            DeviceError: no such GPU, or NVML refuses.
+            TransientError: NVML is not open at this moment.
+        """
+        with self._calls() as calls:
+            return calls.mode(gpu)
+
+    def set_mode(self, gpu: GpuUuid, mode: MigMode) -> None:
+        """Turn MIG mode on or off; a GPU that is in that mode already is left alone.
+
+        Raises:
+            ConflictError: it is to be turned off, and MIG instances are on the GPU.
+            DeviceError: NVML refuses, or the card would need a reset.
+            HeldError: others have the GPU open.
+        """
+        with self._told_who(gpu, mode), self._calls() as calls:
+            if calls.mode(gpu) is mode:
+                return
+            if mode is MigMode.DISABLED and (left := calls.instances(gpu)):
+                raise ConflictError(
+                    f"MIG mode of {gpu} cannot be turned off while the GPU has {_listed(left)};"
+                    " it can once they are gone"
+                )
+            calls.set_mode(gpu, mode)
+        log.info("mig mode changed", gpu=gpu, mode=str(mode))
+
+    def find(self, slot: MigSlot) -> Instance | None:
+        """Return what is at a slot now: a MIG device, a bare GPU instance, or nothing.
+
+        Raises:
+            DeviceError: no such GPU, or NVML refuses.
+            TransientError: NVML is not open at this moment.
+        """
+        with self._calls() as calls:
+            return _at(calls, slot)
+
+    def make(self, partition: Partition) -> MigDevice:
+        """Make the MIG device of a partition, turning MIG mode on for it where need be.
+
+        A device that is there already is returned as it is, and a GPU instance without compute
+        instance is completed. When anything fails, everything this call did is taken back.
+
+        Raises:
+            DeviceError: NVML refuses, or the card would need a reset to turn MIG mode on.
+            HeldError: others have the GPU open, so MIG mode cannot be turned on.
+            TransientError: other instances or processes are in the way.
+        """
+        with self._told_who(partition.parent, MigMode.ENABLED), self._calls() as calls:
+            found = _at(calls, partition.slot)
+            if isinstance(found, MigDevice):
+                return replace(found, made_here=True)
+            if found is None:
+                _check_room(calls, partition)
+            with ExitStack() as undo:
+                device = _make(calls, partition, found, undo)
+                undo.pop_all()
+        log.info(
+            "mig device made",
+            gpu=device.parent,
+            profile=device.profile.name,
+            start=device.placement.start,
+            uuid=device.uuid,
+        )
+        return device
+
+    def destroy(self, slot: MigSlot) -> None:
+        """Destroy what is at a slot; nothing there is fine. MIG mode stays as it is.
+
+        Raises:
+            DeviceError: NVML refuses.
+            TransientError: processes use it.
+        """
+        with self._calls() as calls:
+            found = _at(calls, slot)
+            match found:
+                case None:
+                    return
+                case MigDevice():
+                    inside: tuple[int, ...] = (found.compute_instance,)
+                case BareInstance():
+                    inside = found.compute_instances
+            for compute_instance in inside:
+                calls.destroy_compute_instance(slot.gpu, found.gpu_instance, compute_instance)
+            calls.destroy_gpu_instance(slot.gpu, found.gpu_instance)
+        log.info("mig device destroyed", gpu=slot.gpu, profile=found.profile.name, start=slot.start)
+
+    @contextmanager
+    def _told_who(self, gpu: GpuUuid, mode: MigMode) -> Iterator[None]:
+        """Say of a mode that others keep from being changed who they are, and what to do."""
+        try:
+            yield
+        except HeldError as error:
+            raise HeldError(
+                _held(gpu, mode, error.minor, self._holders(error.minor)), minor=error.minor
+            ) from error
+
+
+def _held(gpu: GpuUuid, mode: MigMode, minor: int, holders: Sequence[Holder]) -> str:
+    node = f"/dev/nvidia{minor}"
+    if mode is MigMode.ENABLED:
+        cause = f"{gpu} ({node}) cannot be switched to MIG mode while others have it open"
+    else:
+        cause = f"MIG mode of {gpu} ({node}) cannot be turned off while others have it open"
+    if holders:
+        advice = f": {named(holders)}; end these processes"
+    else:
+        advice = (
+            f", which cannot be seen from here; see who they are (fuser -v {node} on the node;"
+            " often DCGM, a display server, or nvidia-smi in a loop) and end these processes"
+        )
+    if mode is MigMode.ENABLED:
+        advice += ", or have no MIG devices made on this node (--mig existing)"
+    return f"{cause}{advice}"
+
+
+def _make(
+    calls: Calls, partition: Partition, found: BareInstance | None, undo: ExitStack
+) -> MigDevice:
+    """Do what is left to do, and register the undo of each step once it is done."""
+    gpu, placement = partition.parent, partition.placement
+    if calls.mode(gpu) is not MigMode.ENABLED:
+        calls.set_mode(gpu, MigMode.ENABLED)
+        undo.callback(_try, calls.set_mode, gpu, MigMode.DISABLED)
+        log.info("mig mode changed", gpu=gpu, mode=str(MigMode.ENABLED))
+    if found is None:
+        number = calls.create_gpu_instance(gpu, partition.profile.id, placement)
+        undo.callback(_try, calls.destroy_gpu_instance, gpu, number)
+    elif found.compute_instances:
+        raise DeviceError(
+            f"{_listed((found,))} of {gpu} is divided among several compute instances; destroy"
+            " them on the node (nvidia-smi mig -dci)"
+        )
+    else:
+        number = found.gpu_instance
+    compute_instance, uuid = calls.create_compute_instance(gpu, number)
+    return MigDevice(
+        parent=gpu,
+        profile=partition.profile,
+        placement=placement,
+        gpu_instance=number,
+        compute_instance=compute_instance,
+        uuid=uuid,
+        made_here=True,
+    )
+
+
+def _try(step: Callable[..., object], *args: object) -> None:
+    """Take a step back; one that fails is left to whoever called, who wrote down the intent."""
+    try:
+        step(*args)
+    except DriverError as error:
+        log.warning("mig step not taken back", step=getattr(step, "__name__", ""), error=str(error))
+
+
+def _at(calls: Calls, slot: MigSlot) -> Instance | None:
+    return next((entry for entry in calls.instances(slot.gpu) if entry.slot == slot), None)
+
+
+def _check_room(calls: Calls, partition: Partition) -> None:
+    in_the_way = tuple(
+        entry
+        for entry in calls.instances(partition.parent)
+        if entry.placement.overlaps(partition.placement)
+    )
+    if in_the_way:
+        raise TransientError(
+            f"there is no room for {partition.profile.name} at {partition.placement.start} of"
+            f" {partition.parent}: it has {_listed(in_the_way)}; this is tried again until that is"
+            " gone"
+        )
+
+
+def _listed(instances: tuple[Instance, ...]) -> str:
+    return ", ".join(
+        f"GPU instance {entry.gpu_instance} ({entry.profile.name} at {entry.placement.start})"
+        for entry in instances
+    )

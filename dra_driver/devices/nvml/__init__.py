@@ -1,0 +1,1 @@
+"""The door to NVML: nothing else imports pynvml."""

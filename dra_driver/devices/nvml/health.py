@@ -1,0 +1,218 @@
+"""NVML's word on how GPUs are doing: facts that each look reads, and events.
+
+In: handles of the open library. Out: `Vitals`, and `GpuEvent` one by one. What a card lacks is None
+there, whatever NVML answers to the question; only that a GPU is out of reach is an error. Rules
+(nvml.h): fields have a return code each; events of MIG instances come with the handle of their GPU;
+what happened before a GPU was registered is never told; an event set ends with nvmlShutdown; when
+waiting ends with GPU_IS_LOST it does not say which GPU it is.
+"""
+
+import contextlib
+import ctypes
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import pynvml
+import structlog
+
+from dra_driver.devices.model import Fabric
+from dra_driver.devices.nvml.calls import ANSWER_SECONDS, HEARING, NvmlCalls
+from dra_driver.devices.nvml.errors import LOST_CODES, nvml_errors
+from dra_driver.devices.vitals import GpuEvent, InstanceId, Vitals
+from dra_driver.errors import DeviceError, TransientError
+
+_RECOVERY = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+_UNCORRECTED = pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL
+_ROWS_PENDING = pynvml.NVML_FI_DEV_REMAPPED_PENDING
+_ROWS_FAILED = pynvml.NVML_FI_DEV_REMAPPED_FAILURE
+_PAGES_PENDING = pynvml.NVML_FI_DEV_RETIRED_PENDING
+_FIELDS = (_RECOVERY, _UNCORRECTED, _ROWS_PENDING, _ROWS_FAILED, _PAGES_PENDING)
+
+_XID = pynvml.nvmlEventTypeXidCriticalError
+_WANTED = (
+    _XID
+    | pynvml.nvmlEventTypeDoubleBitEccError
+    | pynvml.nvmlEventTypeDramRetirementEvent
+    | pynvml.nvmlEventTypeDramRetirementFailure
+    | pynvml.nvmlEventTypeFatalPoisonError
+    | pynvml.nvmlEventTypeGpuUnavailableError
+    | pynvml.nvmlEventTypeGpuRecoveryAction
+)
+"""All but XIDs say only that it is time for a look."""
+
+_NO_INSTANCE = 0xFFFFFFFF
+
+AGAIN_SECONDS = 30.0
+"""Until a GPU that could not be registered for events is tried again."""
+
+log = structlog.get_logger()
+
+
+def read_vitals(handle: object, fabric: Fabric | None = None) -> Vitals:
+    """Return what NVML says of how a GPU is doing; raises NVMLError only if it is out of reach.
+
+    `fabric` is what it has said of the GPU's fabric.
+    """
+    fields = _field_values(handle)
+    pending = fields.get(_ROWS_PENDING, fields.get(_PAGES_PENDING))
+    failed = fields.get(_ROWS_FAILED)
+    if failed is None and _PAGES_PENDING in fields:
+        failed = 0  # a card that retires pages has no spare rows that could run out
+    return Vitals(
+        recovery_action=fields.get(_RECOVERY),
+        rows_pending=None if pending is None else bool(pending),
+        rows_failed=None if failed is None else bool(failed),
+        uncorrected=fields.get(_UNCORRECTED),
+        slowdown=told(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
+        fabric_state=None if fabric is None else fabric.state,
+        fabric_status=None if fabric is None else fabric.status,
+    )
+
+
+def _field_values(handle: object) -> dict[int, int]:
+    """Return the fields that the card has, of one call for all."""
+    values = told(lambda one: pynvml.nvmlDeviceGetFieldValues(one, list(_FIELDS)), handle)
+    return {
+        int(value.fieldId): _number(value)
+        for value in values or ()
+        if value.nvmlReturn == pynvml.NVML_SUCCESS
+    }
+
+
+def _number(value: Any) -> int:
+    """Return a field's number, which lies in the part of a union that its type says."""
+    if value.valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT:
+        return int(value.value.uiVal)
+    if value.valueType == pynvml.NVML_VALUE_TYPE_SIGNED_INT:
+        return int(value.value.siVal)
+    return int(value.value.ullVal)
+
+
+def told(call: Callable[[Any], Any], handle: object) -> Any:
+    """Return what NVML answers; None for every refusal but that the GPU is out of reach."""
+    try:
+        return call(handle)
+    except pynvml.NVMLError as error:
+        if error.value in LOST_CODES:
+            raise
+        return None
+
+
+class GpuEvents:
+    """The events of the library that is open. `wait` is for one thread; `forget` for any."""
+
+    def __init__(
+        self,
+        calls: NvmlCalls,
+        indices: Callable[[], Mapping[str, int]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take what makes the calls, and what knows the GPUs: their indices by UUID."""
+        self._calls = calls
+        self._indices = indices
+        self._clock = clock
+        self._set: Any = None
+        self._gpus: dict[int | None, str] = {}
+        self._settled: set[str] = set()
+        self._refused: set[str] = set()
+        self._not_before = 0.0
+
+    def forget(self) -> None:
+        """Begin anew: the library is being closed, and the event set ends with it."""
+        self._set = None
+        self._gpus = {}
+        self._settled = set()
+        self._refused = set()
+        self._not_before = 0.0
+
+    def wait(self, seconds: float) -> GpuEvent | None:
+        """Return the next event; None if there is none for so many seconds.
+
+        Raises:
+            TransientError: NVML is being closed, or knows no GPU that reports events.
+            LostError: a GPU is lost, and NVML does not say which.
+            DeviceError: NVML refuses, or does not answer.
+        """
+        self._register_all()
+        if not self._gpus:
+            raise TransientError(
+                "the NVIDIA driver is not open at this moment, for any GPU's events"
+            )
+        with nvml_errors():
+            return self._calls.about(HEARING, lambda: self._next(seconds), seconds + ANSWER_SECONDS)
+
+    def _next(self, seconds: float) -> GpuEvent | None:
+        events = self._set
+        if events is None:
+            raise TransientError("the NVIDIA driver is being reopened; this is tried again")
+        try:
+            data = pynvml.nvmlEventSetWait_v2(events, int(seconds * 1000))
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_TIMEOUT:
+                return None
+            raise
+        gpu = self._gpus.get(_address(data.device))
+        if gpu is None:
+            gpu = str(pynvml.nvmlDeviceGetUUID(data.device))
+        xid = int(data.eventData) if data.eventType == _XID else None
+        return GpuEvent(gpu=gpu, xid=xid, instance=_instance(data))
+
+    def _register_all(self) -> None:
+        """Register the GPUs that are not yet; those that NVML refuses are tried again later.
+
+        One that has become known since is registered at once: what it tells before that is lost.
+        """
+        known = self._indices()
+        if self._clock() >= self._not_before:
+            self._refused.clear()
+        done = self._settled | self._refused
+        missing = {uuid: index for uuid, index in known.items() if uuid not in done}
+        if not missing:
+            return
+        before = len(self._gpus)
+        if self._set is None:
+            with nvml_errors():
+                self._set = self._calls.about(HEARING, pynvml.nvmlEventSetCreate, ANSWER_SECONDS)
+        for uuid, index in missing.items():
+            # In the GPU's own turn: if it hangs, the others are registered all the same.
+            with contextlib.suppress(DeviceError, TransientError), nvml_errors():
+                self._calls.about(str(index), partial(self._register, uuid, index))
+        self._refused = known.keys() - self._settled
+        self._not_before = self._clock() + AGAIN_SECONDS
+        if len(self._gpus) > before:
+            log.info("gpu events are heard", gpus=len(self._gpus))
+
+    def _register(self, uuid: str, index: int) -> None:
+        events = self._set
+        if events is None:
+            return
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        try:
+            kinds = _WANTED & pynvml.nvmlDeviceGetSupportedEventTypes(handle)
+            if kinds:
+                pynvml.nvmlDeviceRegisterEvents(handle, kinds, events)
+        except pynvml.NVMLError as error:
+            if error.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
+                raise
+            kinds = 0
+        self._settled.add(uuid)
+        if kinds & _XID:
+            self._gpus[_address(handle)] = uuid
+        else:
+            log.info("gpu reports no xids", gpu=uuid)
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+def _instance(data: Any) -> InstanceId | None:
+    if data.gpuInstanceId == _NO_INSTANCE:
+        return None
+    compute = int(data.computeInstanceId)
+    return InstanceId(
+        gpu_instance=int(data.gpuInstanceId),
+        compute_instance=None if compute == _NO_INSTANCE else compute,
+    )

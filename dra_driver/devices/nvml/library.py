@@ -1,0 +1,454 @@
+"""NVML: the only door to pynvml, with the other modules of that name (nvml_mig.py, …).
+
+In: the path of a libnvidia-ml.so.1. Out: the driver's versions and, per GPU, what NVML says of it.
+NVML's answers for facts a card does not have become None; every other refusal becomes a
+`DeviceError` with NVML's own words and what to do. nvmlInit fixes which GPUs a process sees, so a
+change of hardware needs `close` and `open`; who decides that is devices/session.py.
+
+pynvml keeps one library per process in a module variable. It is set here, from an absolute path,
+so that LD_LIBRARY_PATH does not matter; of two `NvmlLibrary` only one can be open at a time. NVML
+is safe for calls of several threads; each is given up on when its GPU hangs (nvml_calls.py).
+"""
+
+import ctypes
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
+
+import pynvml
+
+from dra_driver.devices.driver_root import libraries, rooted
+from dra_driver.devices.kinds import DeviceKind, is_uuid_of
+from dra_driver.devices.load import GpuLoad
+from dra_driver.devices.model import Fabric, GpuUuid, Mig, MigMode, NvLink, PciAddress
+from dra_driver.devices.nvml.busy import Busy, Clocks, read_busy, read_clocks
+from dra_driver.devices.nvml.calls import NVML, OPEN_SECONDS, NvmlCalls
+from dra_driver.devices.nvml.errors import nvml_errors, optional
+from dra_driver.devices.nvml.health import GpuEvents, read_vitals
+from dra_driver.devices.nvml.load import read_load
+from dra_driver.devices.nvml.memory_limits import (
+    FIRST_DRIVER,
+    MemoryLimits,
+    obstacle,
+    read_limits,
+    write_limit,
+)
+from dra_driver.devices.nvml.mig import MigCalls
+from dra_driver.devices.nvml.nvlink import NvLinkReader, read_fabric
+from dra_driver.devices.pci import pci_address
+from dra_driver.devices.vitals import Vitals
+from dra_driver.errors import DeviceError, SilenceError
+
+T = TypeVar("T")
+
+CLOSE_SECONDS = 10.0
+"""What calls under way get to end before the library is closed, or stays open."""
+
+_STEM = "libnvidia-ml"
+LIBRARY = f"{_STEM}.so.1"
+
+# As go-nvlib spells them, because these texts are attribute values that claims select by.
+_BRANDS = MappingProxyType(
+    {
+        pynvml.NVML_BRAND_QUADRO: "Quadro",
+        pynvml.NVML_BRAND_TESLA: "Tesla",
+        pynvml.NVML_BRAND_NVS: "NVS",
+        pynvml.NVML_BRAND_GRID: "Grid",
+        pynvml.NVML_BRAND_GEFORCE: "GeForce",
+        pynvml.NVML_BRAND_TITAN: "Titan",
+        pynvml.NVML_BRAND_NVIDIA_VAPPS: "NvidiaVApps",
+        pynvml.NVML_BRAND_NVIDIA_VPC: "NvidiaVPC",
+        pynvml.NVML_BRAND_NVIDIA_VCS: "NvidiaVCS",
+        pynvml.NVML_BRAND_NVIDIA_VWS: "NvidiaVWS",
+        pynvml.NVML_BRAND_NVIDIA_CLOUD_GAMING: "NvidiaCloudGaming",
+        pynvml.NVML_BRAND_QUADRO_RTX: "QuadroRTX",
+        pynvml.NVML_BRAND_NVIDIA_RTX: "NvidiaRTX",
+        pynvml.NVML_BRAND_NVIDIA: "Nvidia",
+        pynvml.NVML_BRAND_GEFORCE_RTX: "GeForceRTX",
+        pynvml.NVML_BRAND_TITAN_RTX: "TitanRTX",
+    }
+)
+_ARCHITECTURES = MappingProxyType(
+    {
+        pynvml.NVML_DEVICE_ARCH_KEPLER: "Kepler",
+        pynvml.NVML_DEVICE_ARCH_MAXWELL: "Maxwell",
+        pynvml.NVML_DEVICE_ARCH_PASCAL: "Pascal",
+        pynvml.NVML_DEVICE_ARCH_VOLTA: "Volta",
+        pynvml.NVML_DEVICE_ARCH_TURING: "Turing",
+        pynvml.NVML_DEVICE_ARCH_AMPERE: "Ampere",
+        pynvml.NVML_DEVICE_ARCH_ADA: "Ada Lovelace",
+        pynvml.NVML_DEVICE_ARCH_HOPPER: "Hopper",
+        pynvml.NVML_DEVICE_ARCH_BLACKWELL: "Blackwell",
+        13: "Rubin",  # NVML_DEVICE_ARCH_RUBIN is missing in older pynvml
+    }
+)
+_ADDRESSING_MODES = MappingProxyType({0: "None", 1: "HMM", 2: "ATS"})
+_UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlFacts:
+    """What NVML says of one GPU. Memory in bytes; see `Gpu` for the fields."""
+
+    minor: int
+    uuid: GpuUuid
+    pci_address: PciAddress
+    product_name: str
+    brand: str
+    architecture: str
+    cuda_compute_capability: tuple[int, int]
+    memory_bytes: int | None
+    mig_mode: MigMode
+    addressing_mode: str | None
+    is_persistent: bool | None = None
+    memory_reserved_bytes: int = 0
+    mig: Mig | None = None
+    nvlinks: tuple[NvLink, ...] = ()
+    fabric: Fabric | None = None
+    vitals: Vitals = field(default_factory=Vitals)
+
+
+def find_library(driver_root: Path, running: str | None = None) -> Path:
+    """Return the path of the NVML library under a driver root, its links followed.
+
+    Args:
+        driver_root: where to look.
+        running: version of the kernel driver, if it is known: no library of another one is taken,
+            such as an upgrade leaves behind, because it would be refused.
+
+    Raises:
+        DeviceError: there is none, or none of that version, or the root cannot be read.
+    """
+    try:
+        own = libraries.locate(driver_root, f"{_STEM}.so.{running}") if running else ()
+        found = own or libraries.locate(driver_root, LIBRARY)
+    except OSError as error:
+        raise DeviceError(
+            f"{driver_root} cannot be searched for {LIBRARY}: {error.strerror}"
+            f" ({error.filename}); check the mount of the driver root"
+        ) from error
+    if not found:
+        raise DeviceError(
+            f"{LIBRARY} not found under {driver_root} (looked in {libraries.SEARCHED});"
+            " install the NVIDIA driver, or point --nvidia-driver-root at where it is"
+        )
+    fitting = own or [path for path in found if not running or libraries.version_of(path) is None]
+    if not fitting:
+        raise DeviceError(
+            f"{_STEM}.so.{running} of the running NVIDIA driver {running} is not under"
+            f" {driver_root}, which has {found[0]}; complete the driver's upgrade or reboot the"
+            " node, or point --nvidia-driver-root at the libraries of the running driver"
+        )
+    return rooted.outside(driver_root, fitting[0])
+
+
+class NvmlLibrary:
+    """One NVML library of this process. Calls may come from any thread, and none waits for ever."""
+
+    def __init__(self, path: Path, calls: NvmlCalls | None = None) -> None:
+        """Take the library's path, and what makes the calls; of a process there should be one."""
+        self.path = path
+        self.mig = MigCalls(self)
+        self._calls = calls or NvmlCalls(clock=time.monotonic)
+        self._is_open = False
+        self._index_of: dict[str, int] = {}
+        self.events = GpuEvents(self._calls, lambda: dict(self._index_of))
+        self._limitable: set[tuple[str, Path]] = set()
+        self._nvlinks = NvLinkReader(self._calls)
+
+    def open(self) -> None:
+        """Load and initialise the library; one that is open already stays as it is.
+
+        Raises:
+            DeviceError: it cannot be loaded, or finds no driver. The call can be repeated.
+            SilenceError: the driver does not answer. Repeat the call on this same object.
+        """
+        self._calls.about(NVML, self._open, OPEN_SECONDS)
+
+    def _open(self) -> None:
+        if self._is_open:
+            return
+        try:
+            library = ctypes.CDLL(str(self.path))
+        except OSError as error:
+            raise DeviceError(
+                f"{self.path} cannot be loaded: {error};"
+                " check that the driver is for this machine's architecture"
+            ) from error
+        pynvml.nvmlLib = library
+        pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 (of the library before)
+        with nvml_errors():
+            pynvml.nvmlInit()
+        self.mig.forget()
+        self._index_of.clear()
+        self._limitable.clear()
+        self._nvlinks.forget()
+        self.events.forget()
+        self._is_open = True
+
+    def close(self) -> bool:
+        """Shut the library down. One that is closed already, or that fails to, is fine.
+
+        Returns False when calls are under way that do not end: then it stays open.
+        """
+        with self._calls.none_under_way(CLOSE_SECONDS) as is_quiet:
+            if not is_quiet:
+                return False
+            try:
+                self._calls.about(NVML, self._close, OPEN_SECONDS)
+            except SilenceError:
+                return False
+        return True
+
+    def _close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self.events.forget()
+            # If it fails the driver has gone already; there is nothing left to release.
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
+
+    def driver_version(self) -> str:
+        """Return the version of the kernel driver, such as `535.261.03`."""
+        return str(self._ask(NVML, pynvml.nvmlSystemGetDriverVersion))
+
+    def cuda_version(self) -> tuple[int, int]:
+        """Return the highest CUDA version the driver supports, as (major, minor)."""
+        version = int(self._ask(NVML, pynvml.nvmlSystemGetCudaDriverVersion))
+        return version // 1000, version % 1000 // 10
+
+    def gpu_count(self) -> int:
+        """Return how many GPUs NVML counts, lost ones included."""
+        return int(self._ask(NVML, pynvml.nvmlDeviceGetCount))
+
+    def gpu_facts(self, index: int) -> NvmlFacts:
+        """Return what NVML says of the GPU at a position.
+
+        Raises:
+            DeviceError: a fact without which the GPU cannot be given out is refused.
+            SilenceError: the GPU does not answer.
+        """
+        facts = self._ask(str(index), lambda: self._facts(index))
+        wiring = self._nvlinks.wiring(
+            index,
+            facts.uuid,
+            fabric=facts.fabric,
+            in_mig_mode=facts.mig_mode is MigMode.ENABLED,
+            handle=lambda: pynvml.nvmlDeviceGetHandleByIndex(index),
+        )
+        return replace(facts, nvlinks=wiring.links, fabric=wiring.fabric)
+
+    def gpu_load(self, index: int) -> GpuLoad:
+        """Return who uses the GPU at a position, and how much.
+
+        Raises:
+            DeviceError: NVML refuses.
+            SilenceError: the GPU does not answer.
+        """
+        return self._ask(
+            str(index), lambda: read_load(pynvml.nvmlDeviceGetHandleByIndex(index), index)
+        )
+
+    def _ask(self, subject: str, question: Callable[[], T]) -> T:
+        def ask() -> T:
+            with nvml_errors():
+                return question()
+
+        return self._calls.about(subject, ask)
+
+    def _facts(self, index: int) -> NvmlFacts:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+        memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        persistence = optional(pynvml.nvmlDeviceGetPersistenceMode, handle)
+        uuid = _uuid(pynvml.nvmlDeviceGetUUID(handle))
+        self._index_of[uuid] = index
+        fabric = read_fabric(handle)
+        return NvmlFacts(
+            minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
+            uuid=uuid,
+            pci_address=pci_address(pynvml.nvmlDeviceGetPciInfo(handle).busId),
+            product_name=str(pynvml.nvmlDeviceGetName(handle)),
+            brand=_name(_BRANDS, optional(pynvml.nvmlDeviceGetBrand, handle)),
+            architecture=_name(_ARCHITECTURES, optional(pynvml.nvmlDeviceGetArchitecture, handle)),
+            cuda_compute_capability=(int(major), int(minor)),
+            memory_bytes=None if memory is None else int(memory.total),
+            memory_reserved_bytes=_reserved_bytes(handle),
+            mig_mode=_mig_mode(handle),
+            addressing_mode=_addressing_mode(handle),
+            is_persistent=None if persistence is None else bool(persistence),
+            mig=self._mig(handle, uuid),
+            fabric=fabric if fabric is not None and fabric.state else None,
+            vitals=read_vitals(handle, fabric),
+        )
+
+    def _mig(self, handle: object, uuid: GpuUuid) -> Mig | None:
+        modes = optional(pynvml.nvmlDeviceGetMigMode, handle)
+        if modes is None:
+            return None
+        is_on, will_be_on = (mode == pynvml.NVML_DEVICE_MIG_ENABLE for mode in modes)
+        instances, problem = self.mig.look(handle, uuid) if is_on else ((), None)
+        architecture = optional(pynvml.nvmlDeviceGetArchitecture, handle)
+        return Mig(
+            profiles=self.mig.profiles(handle, uuid),
+            pending_mode=MigMode.ENABLED if will_be_on else MigMode.DISABLED,
+            needs_reset=architecture is None or architecture < pynvml.NVML_DEVICE_ARCH_HOPPER,
+            is_virtual=optional(pynvml.nvmlDeviceGetVirtualizationMode, handle)
+            == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU,
+            instances=instances,
+            problem=problem,
+        )
+
+    def compute_mode(self, uuid: str) -> int | None:
+        """Return a GPU's compute mode: 0 default, 2 prohibited, 3 exclusive process.
+
+        None for a card that has no compute modes.
+
+        Raises:
+            DeviceError: no such GPU, or NVML refuses.
+            SilenceError: the GPU does not answer.
+        """
+        mode = self._ask(
+            self._subject(uuid),
+            lambda: optional(pynvml.nvmlDeviceGetComputeMode, self.handle(uuid)),
+        )
+        return None if mode is None else int(mode)
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        """Set a GPU's compute mode; needs root. It lasts until the driver is reloaded.
+
+        Raises:
+            DeviceError: no such GPU, or NVML refuses; a GPU in MIG mode always does.
+            SilenceError: the GPU does not answer.
+        """
+        self._ask(
+            self._subject(uuid),
+            lambda: pynvml.nvmlDeviceSetComputeMode(self.handle(uuid), mode),
+        )
+
+    def clocks(self, uuid: str) -> Clocks:
+        """Return a GPU's clocks; raises DeviceError if there is no such GPU or it is silent."""
+        return self._ask(self._subject(uuid), lambda: read_clocks(self.handle(uuid)))
+
+    def busy(self, uuid: str) -> Busy:
+        """Return how busy a GPU is; raises DeviceError if there is no such GPU or it is silent."""
+        return self._ask(self._subject(uuid), lambda: read_busy(self.handle(uuid)))
+
+    def memory_limits(self, uuid: str, group: Path) -> MemoryLimits | None:
+        """Return the memory limits that hold for a control group on a GPU, None if there are none.
+
+        Raises:
+            DeviceError: no such GPU or group, a driver older than R615, or NVML refuses.
+            SilenceError: the GPU does not answer.
+        """
+        return self._ask(self._subject(uuid), lambda: read_limits(self.handle(uuid), group))
+
+    def set_memory_limit(self, uuid: str, group: Path, hard_bytes: int | None) -> MemoryLimits:
+        """Set the hard limit of a control group on a GPU in bytes, or clear it; needs root.
+
+        Returns what is in force.
+
+        Raises:
+            DeviceError: no such GPU or group, NVML refuses, or another limit is in force.
+            SilenceError: the GPU does not answer.
+        """
+        return self.in_time(uuid, lambda: self._set_limit(uuid, group, hard_bytes))
+
+    def _set_limit(self, uuid: str, group: Path, hard_bytes: int | None) -> MemoryLimits:
+        with nvml_errors():
+            return write_limit(self.handle(uuid), group, hard_bytes)
+
+    def knows_memory_limits(self) -> bool:
+        """Tell whether the driver is new enough for memory limits; if not, none is in force."""
+        branch = self.driver_version().partition(".")[0]
+        return not branch.isdecimal() or int(branch) >= FIRST_DRIVER
+
+    def can_limit_memory(self, uuid: str, group: Path | None) -> str | None:
+        """Tell why control groups below one cannot be limited on a GPU; None if they can.
+
+        What NVML has taken once, it is not asked again while the library is open.
+
+        Args:
+            uuid: of the GPU.
+            group: a group above those to be limited, and not the root; None without cgroup v2.
+
+        Raises:
+            DeviceError: no such GPU, or it is out of reach.
+            SilenceError: the GPU does not answer.
+        """
+        if not self.knows_memory_limits():
+            return f"the NVIDIA driver {self.driver_version()} is older than R{FIRST_DRIVER}"
+        if group is None:
+            return "the node has no control groups of cgroup v2, or this process does not see them"
+        return self._ask(self._subject(uuid), lambda: self._limit_obstacle(uuid, group))
+
+    def _limit_obstacle(self, uuid: str, group: Path) -> str | None:
+        handle = self.handle(uuid)
+        if _mig_mode(handle) is MigMode.ENABLED:
+            return "the GPU is in MIG mode, in which the NVIDIA driver limits no memory"
+        if (uuid, group) in self._limitable:
+            return None
+        reason = obstacle(handle, group)
+        if reason is None:
+            self._limitable.add((uuid, group))
+        return reason
+
+    def in_time(self, uuid: str, call: Callable[[], T]) -> T:
+        """Return what a call about a GPU returns, or raise what it raises.
+
+        It has the whole time in any case: what it begins to change should not be given up on
+        because another GPU is silent.
+
+        Raises:
+            SilenceError: the GPU does not answer.
+        """
+        return self._calls.about(self._subject(uuid), call, self._calls.answer_seconds)
+
+    def _subject(self, uuid: str) -> str:
+        """Return what calls about a GPU are about: its index once that is known, as in looks."""
+        return str(self._index_of.get(uuid, uuid))
+
+    def handle(self, uuid: str) -> object:
+        """Return a GPU's handle, by its index if known: by UUID, NVML may ask others first."""
+        index = self._index_of.get(uuid)
+        if index is None:
+            return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        return pynvml.nvmlDeviceGetHandleByIndex(index)
+
+
+def _mig_mode(handle: object) -> MigMode:
+    modes = optional(pynvml.nvmlDeviceGetMigMode, handle)
+    if modes is None:
+        return MigMode.UNSUPPORTED
+    current, _pending = modes
+    return MigMode.ENABLED if current == pynvml.NVML_DEVICE_MIG_ENABLE else MigMode.DISABLED
+
+
+def _reserved_bytes(handle: object) -> int:
+    """Return what the driver keeps of a GPU's memory for itself; 0 where NVML has no word for it.
+
+    The first version of the call counts it as used, in a number that changes with every process.
+    """
+    memory = optional(
+        lambda one: pynvml.nvmlDeviceGetMemoryInfo(one, version=pynvml.nvmlMemory_v2), handle
+    )
+    return 0 if memory is None else min(int(memory.reserved), int(memory.total))
+
+
+def _addressing_mode(handle: object) -> str | None:
+    mode = optional(pynvml.nvmlDeviceGetAddressingMode, handle)
+    return None if mode is None else _ADDRESSING_MODES.get(mode)
+
+
+def _uuid(text: str) -> GpuUuid:
+    if not is_uuid_of(DeviceKind.GPU, text):
+        raise ValueError(f"{text!r} is no UUID of a GPU")
+    return GpuUuid(text)
+
+
+def _name(names: MappingProxyType[int, str], value: int | None) -> str:
+    return _UNKNOWN if value is None else names.get(value, _UNKNOWN)

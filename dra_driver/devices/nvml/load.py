@@ -1,0 +1,149 @@
+"""NVML's word on who uses a GPU: processes, their memory, how busy they are; part of the door.
+
+In: a GPU's handle. Out: `GpuLoad`. Rules (nvml.h, and the sources of the kernel driver): processes
+are in three lists, one may be in several, and of each list the size is asked for first, so that
+it may have grown when it is read. PIDs are those of this process's PID namespace; a process that is
+not in it is left out, and a sample of how busy it is has a PID that means another one here. In MIG
+mode there are no samples. A sample may have a mark that says nothing; samples come back for a
+while after their process is idle, or has ended. What a process of MPS does not account for, its
+server has, which is in the list of those that compute.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pynvml
+
+from dra_driver.devices.load import GpuLoad, GpuProcess, Memory, MigLoad, ProcessKind
+from dra_driver.devices.nvml.errors import ABSENT_FACT, optional
+
+SAMPLED_SECONDS = 5.0
+"""How far back samples are heeded."""
+
+_NO_INSTANCE = 0xFFFFFFFF
+_ATTEMPTS = 3
+_LISTS = (
+    (ProcessKind.GRAPHICS, pynvml.nvmlDeviceGetGraphicsRunningProcesses),
+    (ProcessKind.COMPUTE, pynvml.nvmlDeviceGetComputeRunningProcesses),
+    (ProcessKind.MPS, pynvml.nvmlDeviceGetMPSComputeRunningProcesses),
+)
+_NOTHING_NEW = frozenset({pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND})
+"""pynvml raises success where there are no samples at all."""
+
+
+def read_load(handle: Any, index: int) -> GpuLoad:
+    """Return who uses a GPU and how much; raises NVMLError only if it is out of reach."""
+    samples = _samples(handle)
+    rates = _told(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    return GpuLoad(
+        index=index,
+        minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
+        uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
+        product_name=str(pynvml.nvmlDeviceGetName(handle)),
+        memory=read_memory(handle),
+        busy=None if rates is None else _share(int(rates.gpu)),
+        knows_sm=samples is not None,
+        processes=_processes(handle, samples),
+        migs=tuple(_migs(handle)),
+    )
+
+
+def _processes(handle: Any, samples: dict[int, float] | None) -> tuple[GpuProcess, ...]:
+    """Merge the lists: a process that is in two of them has its memory once."""
+    found: dict[tuple[int, int | None, int | None], GpuProcess] = {}
+    for kind, ask in _LISTS:
+        for one in _again(ask, handle) or ():
+            if one.pid == 0:
+                continue
+            key = (int(one.pid), _instance(one.gpuInstanceId), _instance(one.computeInstanceId))
+            known = found.get(key)
+            amounts = [known.memory_bytes if known else None, one.usedGpuMemory]
+            found[key] = GpuProcess(
+                pid=key[0],
+                kind=kind,
+                memory_bytes=max((int(each) for each in amounts if each is not None), default=None),
+                sm=_busy(kind, samples, key[0]),
+                gpu_instance=key[1],
+                compute_instance=key[2],
+            )
+    return tuple(found[key] for key in sorted(found, key=lambda key: key[0]))
+
+
+def _busy(kind: ProcessKind, samples: dict[int, float] | None, pid: int) -> float | None:
+    """Return how busy a process is; 0 for one without a sample, as an idle one has none.
+
+    None for a client of MPS without one: its work is counted for its server (docs/hardware.md).
+    """
+    if samples is None:
+        return None
+    return samples.get(pid, None if kind is ProcessKind.MPS else 0.0)
+
+
+def _samples(handle: Any) -> dict[int, float] | None:
+    """Return how busy processes were of late; None if NVML does not say so of this GPU."""
+    since = int((time.time() - SAMPLED_SECONDS) * 1e6)
+    try:
+        samples = _again(lambda one: pynvml.nvmlDeviceGetProcessUtilization(one, since), handle)
+    except pynvml.NVMLError as error:
+        if error.value in _NOTHING_NEW:
+            return {}
+        raise
+    if samples is None:
+        return None
+    latest: dict[int, tuple[int, float]] = {}
+    for one in samples:
+        share = _share(int(one.smUtil))
+        if one.timeStamp > since and share is not None:
+            known = latest.get(int(one.pid), (0, 0.0))
+            latest[int(one.pid)] = max(known, (int(one.timeStamp), share))
+    return {pid: share for pid, (_, share) in latest.items()}
+
+
+def _migs(handle: Any) -> Iterator[MigLoad]:
+    most = _told(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
+    for number in range(most):
+        # Numbers have holes, and a device may go while it is asked.
+        with suppress(pynvml.NVMLError_NotFound, pynvml.NVMLError_InvalidArgument):
+            mig = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+            yield MigLoad(
+                uuid=str(pynvml.nvmlDeviceGetUUID(mig)),
+                gpu_instance=int(pynvml.nvmlDeviceGetGpuInstanceId(mig)),
+                compute_instance=int(pynvml.nvmlDeviceGetComputeInstanceId(mig)),
+                memory=read_memory(mig),
+            )
+
+
+def read_memory(handle: Any) -> Memory | None:
+    """Return a GPU's or MIG device's memory; by version 1 of the call, what is reserved is used."""
+    found = optional(
+        lambda one: pynvml.nvmlDeviceGetMemoryInfo(one, version=pynvml.nvmlMemory_v2), handle
+    ) or optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    return found and Memory(total_bytes=int(found.total), used_bytes=int(found.used))
+
+
+def _again(ask: Callable[[Any], Any], handle: Any) -> Any:
+    """Ask once more where a list has grown meanwhile; None for what NVML does not tell."""
+    for _ in range(_ATTEMPTS):
+        with suppress(pynvml.NVMLError_InsufficientSize):
+            return _told(ask, handle)
+    return None
+
+
+def _told(ask: Callable[[Any], Any], handle: Any) -> Any:
+    """Return what NVML answers; None where it has no such fact, or may not tell us."""
+    try:
+        return ask(handle)
+    except pynvml.NVMLError as error:
+        if error.value in ABSENT_FACT or error.value == pynvml.NVML_ERROR_NO_PERMISSION:
+            return None
+        raise
+
+
+def _share(percent: int) -> float | None:
+    return percent / 100 if percent <= 100 else None
+
+
+def _instance(number: int | None) -> int | None:
+    return None if number is None or number == _NO_INSTANCE else int(number)

@@ -1,0 +1,165 @@
+"""NVML's memory limits of control groups (driver R615 or newer); part of the door to pynvml.
+
+In: a GPU's handle, and the folder of a control group (cgroup v2). Out: `MemoryLimits`. Processes of
+the group, and of those below it, then get no more of the GPU's memory than the hard limit; above
+it their allocations fail, and they live on. Source: nvml.h, nvmlDeviceSetMemoryLimits_v1. The
+path is as this process sees it, at /sys/fs/cgroup, where NVIDIA's documentation wants cgroup v2:
+whether NVML takes another place is not known, so driver and cleanup use none.
+
+Soft limits are always 0: only MPS heeds them, and where the kernel keeps the limits they add up in
+the groups above, and stay there. Every set is read back, because the kernel ignores a limit below
+what is in use and reports success. A GPU in MIG mode takes limits and does not heed them.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import pynvml
+
+from dra_driver.devices.nvml.errors import nvml_errors
+from dra_driver.errors import DeviceError
+
+_NONE = pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX
+_MIB = 1024**2
+FIRST_DRIVER = 615
+"""The branch of the NVIDIA driver that has memory limits first."""
+
+# NVML's code: the cause in words, and what to do. NVML's own words are put between the two.
+_ADVICE = MappingProxyType(
+    {
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (
+            "the NVIDIA driver is older than R615 and has no memory limits",
+            "install a newer one",
+        ),
+        pynvml.NVML_ERROR_NO_PERMISSION: (
+            "this process may not set memory limits",
+            "run the driver's container privileged, with the node's control groups writable",
+        ),
+        pynvml.NVML_ERROR_NOT_FOUND: (
+            "the control group is not there, or lacks the controller dmem",
+            "check that dmem stands in the file cgroup.subtree_control of each group above it",
+        ),
+        pynvml.NVML_ERROR_NOT_SUPPORTED: (
+            "the NVIDIA driver does not limit memory there",
+            "enable the controller dmem or misc, and set the driver's RmMemacctMode to 3",
+        ),
+        pynvml.NVML_ERROR_INVALID_ARGUMENT: (
+            "processes of the control group have more than that now, or it is no control group",
+            "end them, and try again",
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLimits:
+    """The limits of a control group on a GPU, in bytes. `hard_bytes` is None when there is none.
+
+    `used_bytes` is what counts against them now.
+    """
+
+    soft_bytes: int
+    hard_bytes: int | None
+    used_bytes: int
+
+
+def read_limits(handle: object, group: Path) -> MemoryLimits | None:
+    """Return the limits of a control group, or of the nearest above it if it has none itself.
+
+    None when no group up to the root has any, or the GPU knows no limits: NVML does not tell the
+    two apart where the driver keeps the limits.
+
+    Raises:
+        DeviceError: there is no such group, the driver is older than R615, or NVML refuses.
+    """
+    answer = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=os.fsencode(group))
+    with _limit_errors(f"reading the memory limit of {group}"):
+        try:
+            pynvml.nvmlDeviceGetMemoryLimits_v1(handle, answer)
+        except pynvml.NVMLError_NotSupported:
+            return None
+    return MemoryLimits(
+        soft_bytes=int(answer.softLimit),
+        hard_bytes=None if answer.hardLimit == _NONE else int(answer.hardLimit),
+        used_bytes=int(answer.currentUsed),
+    )
+
+
+def write_limit(handle: object, group: Path, hard_bytes: int | None) -> MemoryLimits:
+    """Set the hard limit of a control group in bytes, or with None clear it; needs root.
+
+    The driver may round it down by less than a MiB. Returns what is in force.
+
+    Raises:
+        DeviceError: NVML refuses, or another limit is in force: processes have more already.
+    """
+    doing = f"limiting the memory of {group}"
+    with _limit_errors(doing):
+        _set(handle, group, 0, _NONE if hard_bytes is None else hard_bytes)
+    found = read_limits(handle, group)
+    if found is None or not _is_met(hard_bytes, found.hard_bytes):
+        now = "none" if found is None or found.hard_bytes is None else f"{found.hard_bytes} bytes"
+        used = 0 if found is None else found.used_bytes
+        raise DeviceError(
+            f"{doing} to {_words(hard_bytes)}: the limit in force is {now}, though NVML reported"
+            f" success, and processes there have {used} bytes; end them, and try again"
+        )
+    return found
+
+
+def obstacle(handle: object, group: Path) -> str | None:
+    """Tell why the memory of control groups below a group cannot be limited; None if it can.
+
+    The only way to know is to set a limit, so the group's own is set once more; one that has none
+    is given "none". The group should be one that stays, and not the root. A GPU in MIG mode is not
+    told apart.
+
+    Raises:
+        DeviceError: the GPU is out of reach.
+    """
+    answer = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=os.fsencode(group))
+    answer.hardLimit = _NONE
+    with nvml_errors(f"asking for memory limits of {group}"):
+        try:
+            with suppress(pynvml.NVMLError_NotSupported):  # it has none, or cannot have one
+                pynvml.nvmlDeviceGetMemoryLimits_v1(handle, answer)
+            _set(handle, group, int(answer.softLimit), int(answer.hardLimit))
+        except pynvml.NVMLError as error:
+            if error.value not in _ADVICE:
+                raise
+            cause, advice = _ADVICE[error.value]
+            return f"{cause} ({group}, NVML: {error}); {advice}"
+    return None
+
+
+def _set(handle: object, group: Path, soft: int, hard: int) -> None:
+    limits = pynvml.c_nvmlSetMemoryLimits_v1_t(
+        nameSpace=os.fsencode(group), softLimit=soft, hardLimit=hard
+    )
+    pynvml.nvmlDeviceSetMemoryLimits_v1(handle, limits)
+
+
+def _is_met(wanted: int | None, found: int | None) -> bool:
+    if wanted is None or found is None:
+        return wanted is found
+    return wanted - _MIB < found <= wanted
+
+
+def _words(hard_bytes: int | None) -> str:
+    return "no limit" if hard_bytes is None else f"{hard_bytes} bytes"
+
+
+@contextmanager
+def _limit_errors(doing: str) -> Iterator[None]:
+    with nvml_errors(doing):
+        try:
+            yield
+        except pynvml.NVMLError as error:
+            if error.value not in _ADVICE:
+                raise
+            cause, advice = _ADVICE[error.value]
+            raise DeviceError(f"{doing}: {cause} (NVML: {error}); {advice}") from error

@@ -1,0 +1,413 @@
+"""MIG calls of NVML, as one of ours for each effect and each question; part of the door to pynvml.
+
+In: handles or UUIDs of GPUs, ids of profiles and instances. Out: values of devices/model.py. NVML's
+own traps are dealt with here: profiles are asked for by enumeration and created by id, placements
+go by reference, MIG indexes have holes, an instance may go between two calls. Undo and order are
+devices/mig/making.py's. Source: nvml.h, "Multi Instance GPU Management".
+
+Calls may come from several threads, for different GPUs: NVML itself is safe for that. Those about
+a GPU by its UUID are given up on when the GPU hangs (nvml_calls.py); those that take a handle are
+made in the course of another one.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from ctypes import byref, c_uint
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import pynvml
+
+from dra_driver.devices.model import (
+    BareInstance,
+    GpuUuid,
+    Instance,
+    MigDevice,
+    MigMode,
+    MigProfile,
+    MigUuid,
+    Placement,
+)
+from dra_driver.devices.nvml.errors import ABSENT_FACT, nvml_errors, optional
+from dra_driver.errors import DeviceError, HeldError, TransientError
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+_MIB = 1024**2
+
+_NOT_ON_THIS_CARD = ABSENT_FACT | {pynvml.NVML_ERROR_INVALID_ARGUMENT}
+_GONE = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT})
+
+_MOST_TRIES = 3
+"""Times that instances are listed anew because one went in the meantime."""
+
+
+class Gpus(Protocol):
+    """The GPUs of the library that is open (devices/nvml/library.py)."""
+
+    def handle(self, uuid: str) -> object:
+        """Return a GPU's handle, asking no other GPU for it."""
+        ...
+
+    def in_time(self, uuid: str, call: Callable[[], T]) -> T:
+        """Return what a call about a GPU returns. Raises SilenceError: it hangs."""
+        ...
+
+
+def _in_time(
+    method: Callable[Concatenate["MigCalls", GpuUuid, P], T],
+) -> Callable[Concatenate["MigCalls", GpuUuid, P], T]:
+    """Let a method of MigCalls raise SilenceError when the GPU does not answer."""
+
+    @functools.wraps(method)
+    def call(self: "MigCalls", gpu: GpuUuid, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.gpus.in_time(gpu, lambda: method(self, gpu, *args, **kwargs))
+
+    return call
+
+
+class MigCalls:
+    """MIG functions of the library that is open. A card's profiles are asked for once."""
+
+    def __init__(self, gpus: Gpus) -> None:
+        self.gpus = gpus
+        self._profiles: dict[str, tuple[MigProfile, ...]] = {}
+
+    def forget(self) -> None:
+        """Ask for profiles anew: the library is opened anew, and may be another."""
+        self._profiles.clear()
+
+    def profiles(self, handle: object, gpu: GpuUuid) -> tuple[MigProfile, ...]:
+        """Return what a card can be divided into; nothing if it does not say."""
+        found = self._profiles.get(gpu)
+        if found is None:
+            found = self._profiles[gpu] = _profiles(handle)
+        return found
+
+    def look(self, handle: object, gpu: GpuUuid) -> tuple[tuple[Instance, ...], str | None]:
+        """Return the GPU instances of a GPU in MIG mode, or none and why they cannot be read."""
+        profiles = self.profiles(handle, gpu)
+        for _ in range(_MOST_TRIES):
+            try:
+                return _instances(handle, gpu, profiles), None
+            except pynvml.NVMLError as error:
+                if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
+                    return (), "this process may not list MIG instances; run it as root"
+                if error.value not in _GONE:
+                    raise
+        return (), "its MIG instances keep changing"
+
+    @_in_time
+    def instances(self, gpu: GpuUuid) -> tuple[Instance, ...]:
+        """Return the GPU instances of a GPU as they are now.
+
+        Raises:
+            DeviceError: no such GPU, or NVML refuses.
+            TransientError: they keep changing.
+        """
+        with nvml_errors(f"listing MIG instances of {gpu}"):
+            handle = self.gpus.handle(gpu)
+            if not _is_on(handle):
+                return ()
+            found, problem = self.look(handle, gpu)
+        if problem is not None:
+            raise TransientError(f"MIG instances of {gpu} cannot be listed: {problem}")
+        return found
+
+    @_in_time
+    def mode(self, gpu: GpuUuid) -> MigMode:
+        """Return the MIG mode that a GPU is in.
+
+        Raises:
+            DeviceError: no such GPU, or NVML refuses.
+        """
+        with nvml_errors(f"reading the MIG mode of {gpu}"):
+            handle = self.gpus.handle(gpu)
+            modes = optional(pynvml.nvmlDeviceGetMigMode, handle)
+        if modes is None:
+            return MigMode.UNSUPPORTED
+        return MigMode.ENABLED if modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE else MigMode.DISABLED
+
+    @_in_time
+    def set_mode(self, gpu: GpuUuid, mode: MigMode) -> None:
+        """Turn MIG mode on or off, at once or not at all.
+
+        Raises:
+            DeviceError: NVML refuses, or the change would wait for a reset; then it is taken back.
+            HeldError: other processes use the GPU, or have it open.
+        """
+        doing = f"turning MIG mode {'on' if mode is MigMode.ENABLED else 'off'} on {gpu}"
+        wanted = int(mode is MigMode.ENABLED)
+        with nvml_errors(doing):
+            handle = self.gpus.handle(gpu)
+            current, pending = pynvml.nvmlDeviceGetMigMode(handle)
+            if current == pending == wanted:
+                return
+            try:
+                status = pynvml.nvmlDeviceSetMigMode(handle, wanted)
+            except pynvml.NVMLError_InUse:  # made at run time
+                status = pynvml.NVML_ERROR_IN_USE
+            current, pending = pynvml.nvmlDeviceGetMigMode(handle)
+            if current == wanted:
+                return
+            if pending != current:
+                pynvml.nvmlDeviceSetMigMode(handle, current)
+            if status == pynvml.NVML_ERROR_IN_USE:
+                raise HeldError(
+                    f"{doing}: others have the GPU open (NVML: {pynvml.NVMLError(status)})",
+                    minor=pynvml.nvmlDeviceGetMinorNumber(handle),
+                )
+            if status not in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_RESET_REQUIRED):
+                raise pynvml.NVMLError(status)
+        raise DeviceError(
+            f"{doing}: this card changes it only by a reset; drain the node, set the mode with"
+            " nvidia-smi -mig and reset the GPU"
+        )
+
+    @_in_time
+    def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, placement: Placement) -> int:
+        """Make a GPU instance; return its id.
+
+        Raises:
+            DeviceError: NVML refuses.
+            TransientError: there is no room for it now.
+        """
+        with nvml_errors(f"making a GPU instance at {placement.start} of {gpu}"):
+            handle = self.gpus.handle(gpu)
+            # By reference: pynvml passes a plain structure by value, and NVML would crash.
+            where = pynvml.c_nvmlGpuInstancePlacement_t(placement.start, placement.size)
+            made = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(handle, profile_id, byref(where))
+            with _undone_by(pynvml.nvmlGpuInstanceDestroy, made):
+                return int(pynvml.nvmlGpuInstanceGetInfo(made).id)
+
+    @_in_time
+    def create_compute_instance(self, gpu: GpuUuid, gpu_instance: int) -> tuple[int, MigUuid]:
+        """Make a compute instance over all of a GPU instance; return its id and the MIG UUID.
+
+        Raises:
+            DeviceError: NVML refuses, or the card has no compute profile of that size.
+            TransientError: there is no room for it now.
+        """
+        with nvml_errors(f"making a compute instance in GPU instance {gpu_instance} of {gpu}"):
+            handle = self.gpus.handle(gpu)
+            parent = pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)
+            shape = pynvml.nvmlGpuInstanceGetInfo(parent).profileId
+            profile = next(one for one in self.profiles(handle, gpu) if one.id == shape)
+            made = pynvml.nvmlGpuInstanceCreateComputeInstance(
+                parent, _compute_profile(parent, profile.compute_slices)
+            )
+            with _undone_by(pynvml.nvmlComputeInstanceDestroy, made):
+                number = int(pynvml.nvmlComputeInstanceGetInfo(made).id)
+                return number, _mig_uuid(handle, gpu_instance, number)
+
+    @_in_time
+    def destroy_compute_instance(
+        self, gpu: GpuUuid, gpu_instance: int, compute_instance: int
+    ) -> None:
+        """Destroy a compute instance; one that is gone is fine.
+
+        Raises:
+            DeviceError: NVML refuses.
+            TransientError: processes use it.
+        """
+        doing = f"destroying compute instance {compute_instance} of GPU instance {gpu_instance}"
+        with nvml_errors(f"{doing} of {gpu}"), _gone_is_fine():
+            handle = self.gpus.handle(gpu)
+            parent = pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)
+            found = pynvml.nvmlGpuInstanceGetComputeInstanceById(parent, compute_instance)
+            pynvml.nvmlComputeInstanceDestroy(found)
+
+    @_in_time
+    def destroy_gpu_instance(self, gpu: GpuUuid, gpu_instance: int) -> None:
+        """Destroy a GPU instance that has no compute instance; one that is gone is fine.
+
+        Raises:
+            DeviceError: NVML refuses.
+            TransientError: it is in use, or has a compute instance.
+        """
+        with nvml_errors(f"destroying GPU instance {gpu_instance} of {gpu}"), _gone_is_fine():
+            handle = self.gpus.handle(gpu)
+            found = pynvml.nvmlDeviceGetGpuInstanceById(handle, gpu_instance)
+            pynvml.nvmlGpuInstanceDestroy(found)
+
+
+def _is_on(handle: object) -> bool:
+    modes = optional(pynvml.nvmlDeviceGetMigMode, handle)
+    return modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+
+
+def _on_this_card(call: Callable[..., Any], *args: object) -> Any:
+    """Return what a call answers; None where the card has no such profile."""
+    try:
+        return call(*args)
+    except pynvml.NVMLError as error:
+        if error.value in _NOT_ON_THIS_CARD:
+            return None
+        raise
+
+
+@contextmanager
+def _gone_is_fine() -> Iterator[None]:
+    """Let an instance be gone, or with the MIG mode all of them."""
+    try:
+        yield
+    except (pynvml.NVMLError_NotFound, pynvml.NVMLError_NotSupported):  # made at run time
+        return
+
+
+@contextmanager
+def _undone_by(destroy: Callable[[Any], object], made: object) -> Iterator[None]:
+    """Destroy what was made if it cannot be asked what it is: nothing else would know of it."""
+    try:
+        yield
+    except pynvml.NVMLError:
+        with suppress(pynvml.NVMLError):
+            destroy(made)
+        raise
+
+
+def _profiles(handle: object) -> tuple[MigProfile, ...]:
+    found: dict[int, MigProfile] = {}
+    for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        info = _on_this_card(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, handle, number)
+        if info is None or info.id in found:
+            continue
+        placements = _placements(handle, info.id)
+        if placements:
+            found[info.id] = _profile(info, placements)
+    return tuple(found.values())
+
+
+def _placements(handle: object, profile_id: int) -> tuple[Placement, ...]:
+    count = c_uint()
+    ask = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
+    if _on_this_card(ask, handle, profile_id, None, byref(count)) is None or not count.value:
+        return ()
+    found = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
+    ask(handle, profile_id, byref(found), byref(count))
+    places = {Placement(start=place.start, size=place.size) for place in found[: count.value]}
+    return tuple(sorted(places))
+
+
+def _profile(info: Any, placements: tuple[Placement, ...]) -> MigProfile:
+    return MigProfile(
+        id=int(info.id),
+        name=str(info.name).removeprefix("MIG "),
+        compute_slices=int(info.sliceCount),
+        instances=int(info.instanceCount),
+        memory_bytes=int(info.memorySizeMB) * _MIB,
+        multiprocessors=int(info.multiprocessorCount),
+        copy_engines=int(info.copyEngineCount),
+        decoders=int(info.decoderCount),
+        encoders=int(info.encoderCount),
+        jpeg_engines=int(info.jpegCount),
+        ofa_engines=int(info.ofaCount),
+        placements=placements,
+    )
+
+
+def _instances(
+    handle: object, gpu: GpuUuid, profiles: tuple[MigProfile, ...]
+) -> tuple[Instance, ...]:
+    """Return all GPU instances, each with the MIG devices in it."""
+    devices: dict[int, list[tuple[int, MigUuid, bool]]] = {}
+    for device in _mig_handles(handle):
+        parent = int(pynvml.nvmlDeviceGetGpuInstanceId(device))
+        compute = int(pynvml.nvmlDeviceGetComputeInstanceId(device))
+        uuid = MigUuid(pynvml.nvmlDeviceGetUUID(device))
+        devices.setdefault(parent, []).append((compute, uuid, _is_undivided(device)))
+    found: list[Instance] = []
+    for profile in profiles:
+        for info in _gpu_instances(handle, profile):
+            place = Placement(start=int(info.placement.start), size=int(info.placement.size))
+            inside = sorted(devices.get(int(info.id), ()))
+            found.append(_instance(gpu, profile, place, int(info.id), inside))
+    return tuple(sorted(found, key=lambda each: (each.placement, each.gpu_instance)))
+
+
+def _instance(
+    gpu: GpuUuid,
+    profile: MigProfile,
+    placement: Placement,
+    number: int,
+    inside: list[tuple[int, MigUuid, bool]],
+) -> Instance:
+    if len(inside) == 1 and inside[0][2]:
+        (compute, uuid, _) = inside[0]
+        return MigDevice(
+            parent=gpu,
+            profile=profile,
+            placement=placement,
+            gpu_instance=number,
+            compute_instance=compute,
+            uuid=uuid,
+        )
+    return BareInstance(
+        parent=gpu,
+        profile=profile,
+        placement=placement,
+        gpu_instance=number,
+        compute_instances=tuple(compute for compute, _, _ in inside),
+    )
+
+
+def _gpu_instances(handle: object, profile: MigProfile) -> Iterator[Any]:
+    count = c_uint(profile.instances)
+    found = (pynvml.c_nvmlGpuInstance_t * profile.instances)()
+    pynvml.nvmlDeviceGetGpuInstances(handle, profile.id, byref(found), byref(count))
+    for entry in found[: count.value]:
+        yield pynvml.nvmlGpuInstanceGetInfo(entry)
+
+
+def _mig_handles(handle: object) -> Iterator[object]:
+    """Yield the handles of a GPU's MIG devices; the index has holes where some were destroyed."""
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            yield pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except pynvml.NVMLError as error:
+            if error.value not in _GONE:
+                raise
+
+
+def _mig_uuid(handle: object, gpu_instance: int, compute_instance: int) -> MigUuid:
+    """Return the UUID of the MIG device that a compute instance is.
+
+    The facts of a compute instance lead to its GPU only (nvml.h: "Parent device").
+    """
+    for device in _mig_handles(handle):
+        try:
+            parent = pynvml.nvmlDeviceGetGpuInstanceId(device)
+            if (parent, pynvml.nvmlDeviceGetComputeInstanceId(device)) == (
+                gpu_instance,
+                compute_instance,
+            ):
+                return MigUuid(pynvml.nvmlDeviceGetUUID(device))
+        except pynvml.NVMLError as error:
+            if error.value not in _GONE:  # another one, which went meanwhile
+                raise
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+
+
+def _is_undivided(device: object) -> bool:
+    attributes = pynvml.nvmlDeviceGetAttributes(device)
+    return bool(attributes.computeInstanceSliceCount == attributes.gpuInstanceSliceCount)
+
+
+def _compute_profile(gpu_instance: object, compute_slices: int) -> int:
+    """Return the id of the compute profile that takes all compute slices of a GPU instance.
+
+    As the card says, not by NVML's enumeration: for 7 slices that has two, and cards know one.
+    """
+    for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        if number == pynvml.NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1:
+            continue
+        info = _on_this_card(
+            pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo,
+            gpu_instance,
+            number,
+            pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
+        )
+        if info is not None and info.sliceCount == compute_slices:
+            return int(info.id)
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)

@@ -1,0 +1,188 @@
+"""NVML's word on NVLink: which links of a GPU are up and where they lead, and its fabric.
+
+In: handles of the open library. Out: `NvLink` and `Fabric` values; what they mean for GPUs together
+is devices/nvlink.py's. Each link takes calls of its own, so they are made now and then, and apart
+from all others: a link that cannot be asked for, or hangs, hides no GPU. Rules (nvml.h): for a link
+that a card lacks the answer is NOT_SUPPORTED, beyond the last possible one INVALID_ARGUMENT; states
+are a field with the link's number as its scope, and a call of their own in drivers that lack the
+field; in a virtual machine the other end may be known as a switch and have no address.
+"""
+
+import uuid as uuids
+from collections.abc import Callable
+from ctypes import byref
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pynvml
+
+from dra_driver.devices.model import Fabric, GpuUuid, NvLink, PciAddress
+from dra_driver.devices.nvml.calls import NvmlCalls
+from dra_driver.devices.nvml.errors import LOST_CODES, nvml_errors
+from dra_driver.devices.nvml.health import told
+from dra_driver.devices.pci import pci_address
+from dra_driver.errors import DeviceError
+
+LOOKS = 10
+"""Looks at a GPU from one reading of its links to the next, unless there is a sign of change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wiring:
+    """How a GPU is joined to others, as it says: links in order of their numbers, and fabric."""
+
+    links: tuple[NvLink, ...] = ()
+    fabric: Fabric | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether links are there, and none is up."""
+        return bool(self.links) and not any(link.is_active for link in self.links)
+
+
+class NvLinkReader:
+    """Reads links of GPUs, and remembers them. For one thread; `forget` for any."""
+
+    def __init__(self, calls: NvmlCalls) -> None:
+        self._calls = calls
+        self._known: dict[GpuUuid, Wiring] = {}
+        self._looks: dict[GpuUuid, int] = {}
+
+    def forget(self) -> None:
+        """Read all links at the next look: the library is opened again."""
+        self._looks.clear()
+
+    def wiring(
+        self,
+        index: int,
+        uuid: GpuUuid,
+        *,
+        fabric: Fabric | None,
+        in_mig_mode: bool,
+        handle: Callable[[], object],
+    ) -> Wiring:
+        """Return how a GPU is joined, as it is or was a few looks ago; of a silent GPU the former.
+
+        Links of which none is up are about to come up, or have nothing at their other end: they are
+        read at each look. In MIG mode a GPU does not use its links, so what was known before holds:
+        MIG devices of claims come and go, the links stay.
+
+        Args:
+            index: of the GPU, as calls about it are named.
+            uuid: of the GPU.
+            fabric: what it says of its fabric now; None if it has none.
+            in_mig_mode: whether it is in MIG mode now.
+            handle: returns its handle.
+        """
+        known, looks = self._known.get(uuid), self._looks.get(uuid, 0)
+        if known is not None and in_mig_mode:
+            return known
+        if known is not None and looks and known.fabric == fabric and not known.is_waiting:
+            self._looks[uuid] = looks - 1
+            return known
+        try:
+            with nvml_errors():
+                links = self._calls.about(f"{index} NVLink", lambda: read_links(handle()))
+        except DeviceError:  # tried again at the next look
+            return Wiring(links=known.links if known is not None else (), fabric=fabric)
+        self._looks[uuid] = LOOKS - 1
+        self._known[uuid] = found = Wiring(links=links, fabric=fabric)
+        return found
+
+
+def read_fabric(handle: object) -> Fabric | None:
+    """Return how a GPU stands to its fabric; None if the driver does not say.
+
+    Raises NVMLError only if the GPU is out of reach.
+    """
+    info = told(_fabric, handle)
+    if info is None:
+        return None
+    cluster = uuids.UUID(bytes=bytes(info.clusterUuid))
+    return Fabric(
+        state=int(info.state),
+        status=int(info.status),
+        cluster=str(cluster) if cluster.int else None,
+        clique=int(info.cliqueId),
+    )
+
+
+def _fabric(handle: object) -> Any:
+    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
+    pynvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
+    return info
+
+
+def read_links(handle: object) -> tuple[NvLink, ...]:
+    """Return the links by which a GPU could reach another one, in order of their numbers.
+
+    Raises NVMLError only if the GPU is out of reach.
+    """
+    numbers = _numbers(handle)
+    states = _states(handle, numbers)
+    links = (_link(handle, number, is_active=states[number]) for number in numbers)
+    return tuple(link for link in links if link is not None)
+
+
+def _numbers(handle: object) -> list[int]:
+    """Return the numbers of the links that can carry peer access.
+
+    To be asked for that has a link brought up that is still at rest, so this comes first.
+    """
+    found = []
+    for number in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            if pynvml.nvmlDeviceGetNvLinkCapability(
+                handle, number, pynvml.NVML_NVLINK_CAP_P2P_SUPPORTED
+            ):
+                found.append(number)
+        except pynvml.NVMLError as error:
+            if error.value in LOST_CODES:
+                raise
+            if error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT:
+                break
+    return found
+
+
+def _states(handle: object, numbers: list[int]) -> dict[int, bool]:
+    """Return which of the links are up."""
+    if not numbers:
+        return {}
+    field = pynvml.NVML_FI_DEV_NVLINK_GET_STATE
+    wanted = [(field, number) for number in numbers]
+    values = told(lambda one: pynvml.nvmlDeviceGetFieldValues(one, wanted), handle) or ()
+    states = {
+        int(value.scopeId): value.value.uiVal == pynvml.NVML_FEATURE_ENABLED
+        for value in values
+        if value.nvmlReturn == pynvml.NVML_SUCCESS
+    }
+    for number in numbers:
+        if number not in states:
+            state = told(partial(pynvml.nvmlDeviceGetNvLinkState, link=number), handle)
+            states[number] = state == pynvml.NVML_FEATURE_ENABLED
+    return states
+
+
+def _link(handle: object, number: int, *, is_active: bool) -> NvLink | None:
+    """Return a link; None for one that leads to a processor."""
+    if not is_active:
+        return NvLink(number=number, is_active=False)
+    kind = told(lambda one: pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(one, number), handle)
+    if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU:
+        return None
+    pci = told(lambda one: pynvml.nvmlDeviceGetNvLinkRemotePciInfo(one, number), handle)
+    return NvLink(
+        number=number,
+        is_active=True,
+        peer=_address(pci) if kind != pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH else None,
+        to_switch=kind != pynvml.NVML_NVLINK_DEVICE_TYPE_GPU,
+    )
+
+
+def _address(pci: Any) -> PciAddress | None:
+    """Return the address of the other end; None for what a virtual machine does not see."""
+    try:
+        return pci_address(pci.busId) if pci is not None else None
+    except ValueError:
+        return None

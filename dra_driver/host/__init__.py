@@ -1,0 +1,1 @@
+"""What any program of this driver needs of its machine: files, locks, threads, signals."""

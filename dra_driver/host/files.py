@@ -1,0 +1,110 @@
+"""Files that appear whole or not at all: written beside their place, then renamed into it.
+
+In: a path, its bytes. Out: nothing, or an OSError that the caller puts into words. The file that is
+being written is `.<name>.tmp` in the same folder: names that begin with a dot are never read, and
+a watcher of the folder sees one rename. Writers of one path take turns; readers need no lock.
+"""
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from dra_driver.errors import StateError
+
+TEMPORARY_SUFFIX = ".tmp"
+
+_OF_THE_DISK = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT})
+
+LARGEST = 64 * 1024**2
+"""Bytes that are read of a file; the largest that is written has some 100 KiB."""
+
+
+def is_of_the_disk(error: BaseException | None) -> bool:
+    """Tell whether an error is, or comes from, a disk that is full or read-only: it may pass."""
+    if isinstance(error, OSError):
+        return error.errno in _OF_THE_DISK
+    return error is not None and is_of_the_disk(error.__cause__)
+
+
+def file_error(verb: str, path: Path, error: OSError) -> StateError:
+    """Return the error for a file operation that the system refused."""
+    return StateError(
+        f"cannot {verb} {path}: {error.strerror}; check space and permissions of the driver's "
+        "directory on the node"
+    )
+
+
+def temporary_of(path: Path) -> Path:
+    """Return where a file is while it is being written, and stays if its writer is killed."""
+    return path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
+
+
+def read_whole(path: Path) -> tuple[bytes, os.stat_result] | None:
+    """Return a file's bytes, and which file they are of; None when it is absent.
+
+    Raises:
+        OSError: it cannot be read, or is nothing that a driver writes: a pipe, a device, far too
+            large. Those are not waited for, and not read.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    try:
+        seen = os.fstat(file)
+        if not stat.S_ISREG(seen.st_mode):
+            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+        parts: list[bytes] = []
+        size = 0
+        while part := os.read(file, seen.st_size + 1):
+            parts.append(part)
+            size += len(part)
+            if size > LARGEST:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+        return b"".join(parts), seen
+    finally:
+        os.close(file)
+
+
+def write_whole(path: Path, data: bytes, *, mode: int, durable: bool) -> None:
+    """Write a file with these permission bits; a durable one outlives a power cut from now on.
+
+    Raises:
+        OSError: it cannot be written; what was there before still is.
+    """
+    temporary = temporary_of(path)
+    # Nothing but a plain file is waited for (a pipe) or followed (a link).
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        file = os.open(temporary, flags, mode)
+        try:
+            os.fchmod(file, mode)  # whatever the umask
+            view = memoryview(data)
+            while view:
+                view = view[os.write(file, view) :]
+            if durable:
+                os.fsync(file)
+        finally:
+            os.close(file)
+        temporary.replace(path)
+        if durable:
+            sync_folder(path.parent)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)  # half a file may fill a disk
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Let what was made or renamed in a folder outlive a power cut.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,96 @@
+"""Locks that show who runs: the supervisor to the driver, and an evicted driver to the supervisor.
+
+An open-file-description lock (fcntl(2), F_OFD_SETLK): the kernel releases it when the process ends,
+however that happens, and others can query it (F_OFD_GETLK) without taking it. The file's content
+names the process that holds it, which tells the statuses of one supervisor from those of others.
+"""
+
+import errno
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+from dra_driver.errors import StateError
+from dra_driver.host.files import file_error
+
+_ROOM = 256
+
+
+class NamedLock:
+    """A file that one process at a time has locked: the supervisor of an MPS directory, say."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+
+    def take(self, name: str) -> bool:
+        """Take the lock and write the name into it; False while another process has it.
+
+        Raises:
+            StateError: the file cannot be used.
+        """
+        try:
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.fcntl(file, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
+                os.ftruncate(file, 0)
+                os.pwrite(file, name.encode(), 0)
+            except OSError:
+                os.close(file)
+                raise
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise file_error("lock", self._path, error) from error
+        self._file = file
+        return True
+
+    def release(self) -> None:
+        """Release the lock, if it is held."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def holder_of(path: Path) -> str | None:
+    """Return the name of the process that holds a lock, None if none does.
+
+    Raises:
+        StateError: the file cannot be read.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise file_error("read", path, error) from error
+    try:
+        answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _flock(fcntl.F_RDLCK))
+        kind = struct.unpack_from("h", answer)[0]
+        return None if kind == fcntl.F_UNLCK else os.pread(file, _ROOM, 0).decode() or None
+    except (OSError, UnicodeDecodeError) as error:
+        raise StateError(f"cannot query the lock on {path}: {error}") from error
+    finally:
+        os.close(file)
+
+
+def last_holder_of(path: Path) -> str | None:
+    """Return the name of the process that has held a lock last, whether it still does.
+
+    Raises:
+        StateError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(_ROOM).decode() or None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise file_error("read", path, error) from error
+    except UnicodeDecodeError:
+        return None  # damaged: nobody's name
+
+
+def _flock(kind: int) -> bytes:
+    return struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)

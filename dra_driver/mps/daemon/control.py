@@ -1,0 +1,348 @@
+"""NVIDIA's nvidia-cuda-mps-control: starts it as a domain's daemon, and sends it commands.
+
+In: a driver root, a domain and its folders. Out: a running daemon; the daemon's replies. Commands
+reach the daemon at the socket in its own folder, which no container has (mps/pipes.py). The daemon
+inherits nothing of this process's environment, so settings for another MPS, such as the host's,
+have no effect on it.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from dra_driver.cdi.driver_libraries import find_driver_libraries
+from dra_driver.devices.driver_root import rooted
+from dra_driver.devices.driver_root.programs import MPS_CONTROL, MPS_SERVER, SEARCHED, find_program
+from dra_driver.devices.versions import running_driver
+from dra_driver.errors import DeviceError
+from dra_driver.host.files import file_error
+from dra_driver.mps import processes
+from dra_driver.mps.client_edits import CONTAINER_PIPE_DIRECTORY, CONTAINER_SHM
+from dra_driver.mps.daemon import mounts
+from dra_driver.mps.daemon.asking import ASK_SECONDS, ask_daemon
+from dra_driver.mps.domain import Daemon, Domain, is_shared
+from dra_driver.mps.files import DomainPaths
+from dra_driver.mps.pipes import CONTROL_SOCKET
+
+log = structlog.get_logger()
+
+START_SECONDS = 20.0
+QUIT_SECONDS = 5
+QUIT_ANSWER_SECONDS = QUIT_SECONDS + 2.0
+"""How long to wait for a daemon to quit. A tenant can keep its own busy, which is killed then."""
+
+# Where a daemon sees its links to the driver's libraries. Its servers run as their clients' users,
+# who have no access to the kubelet's directory.
+_LIBRARY_FOLDER = Path("/tmp/nvidia-mps-lib")  # noqa: S108 (a folder of its own is mounted there)
+_HOST_PIDS = 0xEFFFFFFC  # inode of the first PID namespace, linux/proc_ns.h
+_LIBCUDA = "libcuda.so.1"
+_NO_LIBRARY = "error while loading shared libraries"
+_LOG_FOLDER = Path("/tmp/nvidia-mps-log")  # noqa: S108 (as above)
+# The options that start it for clients of several users: the documented one, and its short form.
+_MULTI_USER = ("-multiuser-server", "-M")
+
+
+class _NotRunnableError(DeviceError):
+    """The kernel does not start the program: it or its loader is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Where a daemon lives: a mount namespace (None: this process's), and the driver root in it.
+
+    `dev` says where the driver's device nodes are there at a moment; None where they are in /dev.
+    """
+
+    driver_root: Path
+    namespace: Path | None = None
+    dev: Callable[[], Path | None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Programs:
+    control: Path
+    search_path: str
+
+
+def host_view(
+    driver_root: Path,
+    proc: Path = Path("/proc"),
+    dev: Callable[[], Path | None] = lambda: None,
+) -> View | None:
+    """Return the host as daemons should see it; None if this process cannot tell or is on it.
+
+    A daemon that lives in this container's mounts would lose them with the container: its servers,
+    which start whenever clients come, would find no loader and no C library any more.
+
+    Args:
+        driver_root: the driver root as the host has it.
+        proc: where procfs is mounted, with the host's processes.
+        dev: says where the host has the driver's device nodes, None where they are in /dev.
+    """
+    try:
+        if (proc / "self/ns/pid").stat().st_ino != _HOST_PIDS:
+            return None
+        own, host = (proc / "self/ns/mnt").stat(), (proc / "1/ns/mnt").stat()
+    except OSError:
+        return None
+    same = (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino)
+    if same:
+        return None
+    return View(driver_root=driver_root, namespace=proc / "1/ns/mnt", dev=dev)
+
+
+class Control:
+    """The program in one driver root. Methods may be called from any thread.
+
+    Daemons are started in the view of the host if there is one, and else in that of this process.
+    """
+
+    def __init__(
+        self,
+        driver_root: Path,
+        proc_root: Path,
+        host: View | None = None,
+        *,
+        own_dev: Callable[[], Path | None] = lambda: None,
+    ) -> None:
+        """Take where the driver is, and how the host sees it.
+
+        Args:
+            driver_root: the driver root as this process has it.
+            proc_root: the folder that is mounted as /proc, which says what driver runs.
+            host: how the host sees it, if this process is not on the host.
+            own_dev: says where its device nodes are, None where they are in /dev.
+        """
+        self._root = driver_root
+        self._proc = proc_root
+        own = View(driver_root=driver_root, dev=own_dev)
+        self._views = (own,) if host is None else (host, own)
+
+    def start(self, domain: Domain, paths: DomainPaths, token: str) -> Daemon:
+        """Start the domain's daemon, whose folders exist, and return it once it listens.
+
+        The daemon and its servers have the token in their environment, which no tenant can read.
+
+        Raises:
+            DeviceError: it does not start; the text has what it says.
+        """
+        said = ""
+        for view in self._views:
+            try:
+                said = self._launch_in(view, domain, paths, token)
+                is_possible = _NO_LIBRARY not in said
+            except (_NotRunnableError, mounts.EnterError) as error:
+                said, is_possible = str(error), False
+            daemon = self.listening(paths)
+            if daemon is not None and processes.has_token(daemon, token):
+                return daemon
+            if is_possible:
+                break
+            log.warning("mps daemon not started", view=str(view.namespace or "own"), cause=said)
+        raise DeviceError(_not_started(domain, said, paths))
+
+    def _launch_in(self, view: View, domain: Domain, paths: DomainPaths, token: str) -> str:
+        programs = self._find(view)
+        environment = {
+            **_environment(programs),
+            "LD_LIBRARY_PATH": str(_LIBRARY_FOLDER),
+            "CUDA_MPS_PIPE_DIRECTORY": CONTAINER_PIPE_DIRECTORY,
+            "CUDA_MPS_LOG_DIRECTORY": str(_LOG_FOLDER),
+            "CUDA_VISIBLE_DEVICES": domain.visible_devices,
+            processes.MARK: str(paths.folder),
+            processes.GENERATION: domain.daemon_generation,
+            processes.TOKEN: token,
+        }
+        binds = self._dev_binds(view)  # first, as /dev/shm is inside
+        binds |= {
+            Path(CONTAINER_PIPE_DIRECTORY): paths.own,
+            Path(CONTAINER_SHM): paths.shm,
+            _LOG_FOLDER: paths.log,
+            _LIBRARY_FOLDER: paths.libraries,
+        }
+        self._link_libraries(paths, view)
+        said = ""
+        for options in _users_options(domain):
+            command = [str(programs.control), "-d", *options]
+            users = {processes.USERS: processes.ALL_USERS if options else ""}
+            said = mounts.in_private_mounts(
+                binds,
+                partial(_launch, command, environment | users),
+                without=paths.folder.parent,
+                namespace=view.namespace,
+            )
+            if self.listening(paths) is not None:
+                break
+        return said
+
+    def client_view(self, paths: DomainPaths) -> tuple[Path, dict[Path, Path]]:
+        """Return what a client needs that this process starts: libcuda, and mounts.
+
+        It comes to the daemon by the daemon's own folder, which no tenant has.
+
+        Raises:
+            DeviceError: the driver root has no libcuda of the driver that runs.
+        """
+        own = self._views[-1]
+        library = self._libraries().get(_LIBCUDA)
+        if library is None:
+            raise DeviceError(
+                f"{_LIBCUDA} not found under {self._root}; install the driver's compute libraries"
+            )
+        binds = self._dev_binds(own)
+        binds |= {Path(CONTAINER_PIPE_DIRECTORY): paths.own, Path(CONTAINER_SHM): paths.shm}
+        return rooted.outside(own.driver_root, library), binds
+
+    def listening(self, paths: DomainPaths) -> Daemon | None:
+        """Return the daemon that listens in its own folder, None if none does."""
+        return processes.listener(paths.own, CONTROL_SOCKET)
+
+    def ask(
+        self, paths: DomainPaths, commands: Sequence[str], *, seconds: float = ASK_SECONDS
+    ) -> list[str]:
+        """Send commands to the domain's daemon and return the lines of its reply.
+
+        Raises:
+            SilenceError: the daemon does not run, answers somebody else, or not in time.
+            DeviceError: the program that asks cannot be run.
+        """
+        programs = self._find(self._views[-1])
+        # Relative, because the path of a socket may have 107 bytes, and this one may have more.
+        environment = {**_environment(programs), "CUDA_MPS_PIPE_DIRECTORY": "."}
+        return ask_daemon(
+            programs.control,
+            commands,
+            environment=environment,
+            log=paths.log,
+            folder=paths.own,
+            seconds=seconds,
+        )
+
+    def quit(self, paths: DomainPaths, daemon: Daemon) -> None:
+        """Ask the daemon to quit, which ends its servers too within seconds, whatever clients do.
+
+        Raises:
+            DeviceError: it does not answer, or another process listens in its place.
+        """
+        if self.listening(paths) != daemon:
+            raise DeviceError("the MPS control daemon does not listen any more")
+        self.ask(paths, [f"quit -t {QUIT_SECONDS}"], seconds=QUIT_ANSWER_SECONDS)
+
+    def _find(self, view: View) -> _Programs:
+        control = find_program(self._root, MPS_CONTROL)
+        if control is None:
+            raise DeviceError(
+                f"{MPS_CONTROL} not found under {self._root} (looked in {SEARCHED}); install the"
+                " part of the NVIDIA driver that holds it (nvidia-compute-utils, nvidia-cuda-mps),"
+                " or point --nvidia-driver-root at where it is"
+            )
+        server = find_program(self._root, MPS_SERVER) or control
+        there = [rooted.outside(view.driver_root, one.source) for one in (server, control)]
+        folders = dict.fromkeys(str(path.parent) for path in there)
+        return _Programs(control=there[1], search_path=os.pathsep.join(folders))
+
+    def _dev_binds(self, view: View) -> dict[Path, Path]:
+        """Return what shows a daemon the device nodes of a driver container as its own.
+
+        It needs a whole /dev, and a simulated machine's has GPUs alone.
+        """
+        seen_here, there = self._views[-1].dev(), view.dev()
+        is_whole = seen_here is not None and (seen_here / "null").exists()
+        return {Path("/dev"): there} if there is not None and is_whole else {}
+
+    def _link_libraries(self, paths: DomainPaths, view: View) -> None:
+        """Make the folder in which the daemon's servers find the driver's libraries.
+
+        The driver's own folder will not do: on a host it also has the host's C library, which is
+        not the one of this container; and it may have libraries of a driver that does not run.
+
+        Raises:
+            DeviceError: the driver root has not the libraries of the driver that runs.
+            StateError: the folder cannot be made.
+        """
+        wanted = {
+            name: rooted.outside(view.driver_root, source)
+            for name, source in self._libraries().items()
+        }
+        try:
+            _write_links(paths.libraries, wanted)
+        except OSError as error:
+            raise file_error("make", paths.libraries, error) from error
+
+    def _libraries(self) -> Mapping[str, str]:
+        """Return the libraries of the running driver: name to path inside the driver root."""
+        try:
+            found = find_driver_libraries(self._root, running_driver(self._proc))
+        except OSError as error:
+            raise DeviceError(
+                f"the NVIDIA driver's libraries under {self._root} cannot be read: "
+                f"{error.strerror} ({error.filename}); check the mount of the driver root"
+            ) from error
+        return found.by_name()
+
+
+def _write_links(folder: Path, wanted: Mapping[str, Path]) -> None:
+    """Let a folder have these links and nothing else."""
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o755)
+    for name in os.listdir(folder):  # noqa: PTH208 (names are what is wanted)
+        if name not in wanted or (folder / name).readlink() != wanted[name]:
+            (folder / name).unlink()
+    for name, target in wanted.items():
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(target)
+
+
+def _environment(programs: _Programs) -> dict[str, str]:
+    return {"PATH": programs.search_path, "LC_ALL": "C"}
+
+
+def _launch(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Run the program until it runs in the background; return what it printed."""
+    try:
+        done = subprocess.run(
+            command,
+            cwd="/",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=START_SECONDS,
+            start_new_session=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise DeviceError(
+            f"{command[0]} did not start in {START_SECONDS:g} s; see dmesg for NVRM and Xid lines"
+        ) from error
+    except OSError as error:
+        raise _NotRunnableError(f"cannot run {command[0]}: {error.strerror}") from error
+    return " ".join(done.stdout.split()) or f"status {done.returncode}"
+
+
+def _users_options(domain: Domain) -> list[list[str]]:
+    """Return the options to try, one after the other, for the users that a domain has clients of.
+
+    A driver too old for several users serves the claims of a shared domain one user at a time.
+    """
+    if not domain.multi_user:
+        return [[]]
+    several = [[one] for one in _MULTI_USER]
+    return [*several, []] if is_shared(domain.id) else several
+
+
+def _not_started(domain: Domain, said: str, paths: DomainPaths) -> str:
+    if domain.multi_user:
+        return (
+            f"{MPS_CONTROL} does not start for several users (it says: {said}); this driver may be"
+            " too old for multiUser: update it, or run the claim's pods as one user without"
+            " multiUser"
+        )
+    return f"{MPS_CONTROL} does not start (it says: {said}); see {paths.log / 'control.log'}"

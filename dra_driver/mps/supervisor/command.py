@@ -1,0 +1,223 @@
+"""`dra-driver mps-supervisor`: builds the supervisor from settings and runs it until told to stop.
+
+In: flags and environment variables, named like the driver's. Out: exit status 0 after SIGTERM or
+SIGINT, with every daemon left running; 1 if the node lacks something or a thread died. The process
+must be privileged and see the host's PIDs, because daemons and clients identify each other by PID;
+and the host must see its mounts, because they are mounted into the clients' containers.
+"""
+
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import structlog
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from dra_driver.cdi.roots import find_roots
+from dra_driver.common_settings import (
+    CommandSettings,
+    ContainerDriverRoot,
+    HttpAddress,
+    KubeletPluginsDirectory,
+    LogFormatName,
+    LogLevelName,
+    MetricsPath,
+    NvidiaDevRoot,
+    NvidiaDriverRoot,
+    ProcRoot,
+    Seconds,
+    SecondsOrOff,
+)
+from dra_driver.devices.names import DRIVER_NAME
+from dra_driver.errors import SetupError
+from dra_driver.host.boot import read_boot_id
+from dra_driver.host.shutdown import Shutdown
+from dra_driver.mps.daemon import mounts
+from dra_driver.mps.daemon.control import Control, host_view
+from dra_driver.mps.domain import State
+from dra_driver.mps.files import MpsFiles
+from dra_driver.mps.supervisor.cgroup import DaemonGroup
+from dra_driver.mps.supervisor.compute_modes import ComputeModes, NvmlModes
+from dra_driver.mps.supervisor.domain_worker import WorkerTiming
+from dra_driver.mps.supervisor.lifecycle import SupervisorContext
+from dra_driver.mps.supervisor.supervisor import Supervisor
+from dra_driver.ops.http import HttpEndpoint
+from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
+from dra_driver.ops.metrics import MpsMetrics
+from resource_nvidia_com.quantity import Quantity
+
+log = structlog.get_logger()
+
+_STOP_SECONDS = 10.0
+_PAGE = 4096
+_SMALLEST_SHM = 64 * 1024**2
+
+
+class MpsSupervisor(CommandSettings):
+    """Run NVIDIA's MPS control daemons that claims of this node ask for."""
+
+    model_config = SettingsConfigDict(cli_prog_name="dra-driver mps-supervisor")
+
+    kubelet_plugins_directory_path: KubeletPluginsDirectory = Field(
+        description="Where driver and supervisor meet, below gpu.nvidia.com/mps; the same path as "
+        "on the host, with mountPropagation: Bidirectional.",
+    )
+    nvidia_driver_root: NvidiaDriverRoot
+    container_driver_root: ContainerDriverRoot
+    nvidia_dev_root: NvidiaDevRoot
+    proc_root: ProcRoot
+    compute_mode: bool = Field(
+        True,
+        description="Set GPUs under MPS to EXCLUSIVE_PROCESS, so that nothing runs beside MPS.",
+    )
+    shm_size: str = Field(
+        "",
+        description="Size limit of each domain's /dev/shm, such as 8Gi; unset: half of the memory.",
+    )
+    cgroup_root: Path | None = Field(
+        None,
+        description="The host's /sys/fs/cgroup, writable: daemons then outlive this container.",
+    )
+    check_interval: Seconds = Field(
+        60.0,
+        description="Seconds between questions to each daemon whether it answers and has its "
+        "limits; its end is seen at once.",
+    )
+    probe_interval: SecondsOrOff = Field(
+        600.0,
+        description="Seconds between probes of an MPS server that has clients, and also when a "
+        "client has ended: a program that asks for a CUDA context shows whether the server hangs; "
+        "0: off.",
+    )
+    probe_timeout: Seconds = Field(
+        30.0, description="Seconds that a server gets to answer a probe; two in a row have to fail."
+    )
+    replace_after: SecondsOrOff = Field(
+        60.0,
+        description="Seconds after which a daemon is replaced that does not answer, or whose "
+        "server is in FAULT or hangs; its clients lose their work; 0: never.",
+    )
+    http_endpoint: HttpAddress = Field(
+        description="Address for metrics and /healthz, such as :8081; unset: off."
+    )
+    metrics_path: MetricsPath
+    log_level: LogLevelName
+    log_format: LogFormatName
+
+    def cli_cmd(self) -> None:
+        """Run until told to stop; ends with SystemExit, whose code is the exit status.
+
+        Raises:
+            SetupError: the settings or this node lack something.
+        """
+        configure_logs(
+            level=LogLevel(self.log_level), form=LogFormat(self.log_format), stream=sys.stderr
+        )
+        metrics = MpsMetrics(driver=DRIVER_NAME, version=version("dra-driver"))
+        supervisor = build(self, on_death=metrics.daemon_died)
+        metrics.watch_domains(supervisor.states, states=tuple(State))
+        http = HttpEndpoint(self.http_endpoint, {self.metrics_path: metrics.wsgi_app})
+        raise SystemExit(run(supervisor, http if self.http_endpoint else None))
+
+
+def build(settings: MpsSupervisor, *, on_death: Callable[[], None] = lambda: None) -> Supervisor:
+    """Return the supervisor, ready to run.
+
+    Raises:
+        SetupError: the settings or this node lack something.
+    """
+    _check_container(settings.kubelet_plugins_directory_path)
+    roots = find_roots(
+        driver_root=settings.nvidia_driver_root,
+        container_driver_root=settings.container_driver_root,
+        dev_root=settings.nvidia_dev_root,
+        proc_root=settings.proc_root,
+    )
+    directory = settings.kubelet_plugins_directory_path / DRIVER_NAME / "mps"
+    context = SupervisorContext(
+        supervisor=str(uuid.uuid4()),
+        boot_id=read_boot_id(settings.proc_root),
+        files=MpsFiles(root=directory),
+        control=Control(
+            roots.driver,
+            roots.proc,
+            host_view(settings.nvidia_driver_root, dev=roots.own_dev_on_host),
+            own_dev=roots.own_dev,
+        ),
+        modes=ComputeModes(NvmlModes(roots.driver, roots.proc), change=settings.compute_mode),
+        group=DaemonGroup(settings.cgroup_root),
+        shm_bytes=_shm_bytes(settings),
+        on_death=on_death,
+    )
+    timing = WorkerTiming(
+        check=settings.check_interval,
+        patience=settings.replace_after,
+        probe=settings.probe_interval,
+        answer=settings.probe_timeout,
+    )
+    return Supervisor(context, timing, time.monotonic)
+
+
+def run(supervisor: Supervisor, http: HttpEndpoint | None) -> int:
+    """Run the supervisor until SIGTERM or SIGINT, or until a thread dies; return the exit status.
+
+    Raises:
+        SetupError: the HTTP address cannot be had.
+    """
+    shutdown = Shutdown()
+    shutdown.watch_signals()
+    shutdown.watch_threads()
+    if http is not None:
+        http.start()
+    thread = threading.Thread(target=supervisor.run, name="mps supervisor", daemon=True)
+    thread.start()
+    reason = shutdown.wait()
+    log.info("mps supervisor stopping", reason=reason.text)
+    if reason.exit_status == 0:
+        supervisor.let_domains_end(shutdown.comes_within)
+    supervisor.stop()
+    thread.join(_STOP_SECONDS)
+    if http is not None:
+        http.stop()
+    return reason.exit_status
+
+
+def _check_container(plugins: Path) -> None:
+    """Look for what a container lacks that would show only when a claim's pod is in use."""
+    if os.getpid() == 1:
+        raise SetupError(
+            "this container has PIDs of its own, as its first process is this one: MPS daemons and "
+            "their clients know each other by the host's, and daemons would end with the "
+            "container; set hostPID: true in its pod, as the manifests do"
+        )
+    if mounts.hides_mounts(plugins):
+        raise SetupError(
+            f"what is mounted below {plugins} in this container is not seen on the host, so no "
+            "pod would find its MPS daemon; mount that folder with mountPropagation: "
+            "Bidirectional, as the manifests do"
+        )
+
+
+def _shm_bytes(settings: MpsSupervisor) -> int:
+    if settings.shm_size:
+        try:
+            nanos = Quantity.parse(settings.shm_size).nanos
+        except ValueError as error:
+            raise SetupError(f"--shm-size: {error}") from error
+        if nanos < _PAGE * 10**9:
+            raise SetupError(f"--shm-size: {settings.shm_size} is less than one page of memory")
+        return nanos // 10**9
+    try:
+        for line in (settings.proc_root / "meminfo").read_text().splitlines():
+            name, _, amount = line.partition(":")
+            if name == "MemTotal":
+                return int(amount.split()[0]) * 1024 // 2
+    except (OSError, ValueError, IndexError):
+        pass
+    return _SMALLEST_SHM

@@ -1,0 +1,168 @@
+"""Compute modes of the GPUs under MPS: EXCLUSIVE_PROCESS while a domain uses them.
+
+In: which domain starts or stops using which GPU. Out: the GPU's mode, set through NVML. Only one
+process may then use a GPU, and that is the MPS server: a program that does not find its daemon
+fails, instead of running beside the others without limits. The mode that was set before the first
+domain is restored after the last one. Modes do not survive a reload of the driver.
+
+NVML is open only while modes are read or set. Whoever has it open holds every GPU that it sees,
+and a GPU that is held changes no MIG mode and takes no reset.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import structlog
+
+from dra_driver.devices.nvml.library import NvmlLibrary, find_library
+from dra_driver.devices.versions import running_driver
+from dra_driver.errors import DeviceError
+from dra_driver.mps.domain import DomainId
+
+T = TypeVar("T")
+
+DEFAULT, EXCLUSIVE_PROCESS = 0, 3
+
+log = structlog.get_logger()
+
+
+class ModeDoor(Protocol):
+    """Reads and sets compute modes, as NVML numbers them. All but `close` raise DeviceError."""
+
+    def compute_mode(self, uuid: str) -> int | None:
+        """Return a GPU's mode; None if it has none."""
+        ...
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        """Set a GPU's mode."""
+        ...
+
+    def close(self) -> None:
+        """Close the driver; the next call opens it again."""
+        ...
+
+
+class NvmlModes:
+    """Compute modes through NVML, which is opened when needed, until `close` or a failure."""
+
+    def __init__(self, driver_root: Path, proc_root: Path) -> None:
+        self._root = driver_root
+        self._proc = proc_root
+        self._library: NvmlLibrary | None = None
+
+    def compute_mode(self, uuid: str) -> int | None:
+        """Return a GPU's mode; None if the card has none."""
+        return self._call(lambda library: library.compute_mode(uuid))
+
+    def set_compute_mode(self, uuid: str, mode: int) -> None:
+        """Set a GPU's mode."""
+        self._call(lambda library: library.set_compute_mode(uuid, mode))
+
+    def close(self) -> None:
+        """Close NVML."""
+        if self._library is not None:
+            self._library.close()
+            self._library = None
+
+    def _call(self, call: Callable[[NvmlLibrary], T]) -> T:
+        library = self._opened()
+        try:
+            return call(library)
+        except DeviceError:
+            self.close()  # its driver may have been replaced
+            raise
+
+    def _opened(self) -> NvmlLibrary:
+        if self._library is None:
+            library = NvmlLibrary(find_library(self._root, running_driver(self._proc)))
+            library.open()
+            self._library = library
+        return self._library
+
+
+class ComputeModes:
+    """Which domains use which GPU, and what its mode was before. Safe for several threads."""
+
+    def __init__(self, door: ModeDoor, *, change: bool = True) -> None:
+        """Take the door to NVML. Without `change` modes are restored and never set."""
+        self._door = door
+        self._change = change
+        self._lock = threading.Lock()
+        self._holders: dict[str, dict[DomainId, int]] = {}
+        self._users = 0
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """Keep the driver open between several calls. It is opened by the first that needs it.
+
+        Opening wakes each GPU without persistence mode, which takes seconds.
+        """
+        with self._lock:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._door.close()
+
+    def remember(self, domain: DomainId, found: Mapping[str, int]) -> None:
+        """Note the modes that an earlier supervisor found, before any domain is worked on."""
+        with self._lock:
+            for uuid, mode in found.items():
+                self._holders.setdefault(uuid, {})[domain] = mode
+
+    def acquire(self, domain: DomainId, uuid: str) -> int | None:
+        """Note that the domain uses the GPU, and return its mode without MPS; None if it has none.
+
+        None is also returned if modes are not to be changed, and then nothing is noted.
+
+        Raises:
+            DeviceError: NVML refused.
+        """
+        if not self._change:
+            return None
+        with self.using(), self._lock:
+            holders = self._holders.get(uuid, {})
+            mode = next(iter(holders.values()), None)
+            if mode is None:
+                mode = self._door.compute_mode(uuid)
+            if mode is not None:
+                self._holders.setdefault(uuid, {}).setdefault(domain, mode)
+            return mode
+
+    def set_exclusive(self, uuid: str) -> None:
+        """Let only one process use the GPU. Repeating it changes nothing.
+
+        Raises:
+            DeviceError: NVML refused.
+        """
+        if not self._change:
+            return
+        with self.using(), self._lock:
+            if self._door.compute_mode(uuid) != EXCLUSIVE_PROCESS:
+                self._door.set_compute_mode(uuid, EXCLUSIVE_PROCESS)
+                log.info("compute mode set", gpu=uuid, mode="EXCLUSIVE_PROCESS")
+
+    def release(self, domain: DomainId, uuid: str) -> None:
+        """Note that the domain no longer uses the GPU; after the last one, restore its mode.
+
+        A mode that somebody else has set meanwhile stays.
+
+        Raises:
+            DeviceError: NVML refused; the domain still counts as one that uses the GPU.
+        """
+        with self.using(), self._lock:
+            holders = self._holders.get(uuid, {})
+            if domain in holders and len(holders) == 1:
+                mode = holders[domain]
+                if mode != self._door.compute_mode(uuid) == EXCLUSIVE_PROCESS:
+                    self._door.set_compute_mode(uuid, mode)
+                    log.info("compute mode restored", gpu=uuid, mode=mode)
+            holders.pop(domain, None)
+            if not holders:
+                self._holders.pop(uuid, None)

@@ -1,0 +1,344 @@
+"""Keeps one MPS domain in its desired state, on a thread of its own: no domain delays another.
+
+In: the desired state, which may change at any time. Out: the domain's status file. The thread
+sleeps until the desired state changes, the daemon dies (pidfd_open(2)) or it is time to check that
+the daemon answers. What fails is retried with back-off for as long as it is desired; a daemon that
+keeps dying soon after its start counts as failing; one that is not well for long is replaced.
+"""
+
+import os
+import select
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from dra_driver.errors import DeviceError, DriverError, SilenceError, StateError
+from dra_driver.mps.daemon.hang import HangTiming, HangWatch
+from dra_driver.mps.daemon.health import Illness, server_fault
+from dra_driver.mps.daemon.probe import Prober
+from dra_driver.mps.domain import Domain, DomainId, State, Status, encode_status
+from dra_driver.mps.files import delete_file, write_file
+from dra_driver.mps.processes import is_alive
+from dra_driver.mps.supervisor.lifecycle import (
+    LOST_WORK,
+    Lifecycle,
+    ServingDaemon,
+    SupervisorContext,
+)
+
+log = structlog.get_logger()
+
+_ATTEMPTS_BEFORE_FAILED = 3
+_PROBE_END_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTiming:
+    """How often things are done, in seconds.
+
+    A daemon that has run for `settled` is stable. One whose server is in FAULT or hangs is looked
+    at every `ill`; it is replaced when it has been so, or has not answered, for `patience`, or
+    never if that is 0. A server with clients is probed every `probe`, or never if that is 0, and
+    has `answer` for an answer.
+    """
+
+    first_retry: float = 0.2
+    longest_retry: float = 30.0
+    check: float = 60.0
+    settled: float = 20.0
+    ill: float = 5.0
+    patience: float = 60.0
+    probe: float = 600.0
+    answer: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A desired state that cannot be read, and why: the domain stays as it is."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newer:
+    """A desired state in a newer version's words: the domain is left to that version."""
+
+
+Desired = Domain | Unreadable | Newer | None
+"""The desired state of a domain; None if it is to be removed."""
+
+
+class DomainWorker:
+    """One domain's worker. `want` may be called from any thread; call `start` once."""
+
+    def __init__(
+        self,
+        domain: DomainId,
+        context: SupervisorContext,
+        timing: WorkerTiming,
+        clock: Callable[[], float],
+    ) -> None:
+        """Take the domain to look after.
+
+        Args:
+            domain: its id.
+            context: what all domains have in common.
+            timing: how often things are done.
+            clock: monotonic seconds.
+        """
+        self.domain = domain
+        self._context = context
+        self._timing = timing
+        self._clock = clock
+        self._log = log.bind(domain=domain)
+        self._lock = threading.Lock()
+        self._desired: Desired = None
+        self._ended = False
+        self._stopping = False
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, name=f"mps {domain}", daemon=True)
+        # Of the thread alone:
+        self._life = Lifecycle(domain, context, self._report)
+        self._generation = ""
+        self._serving: ServingDaemon | None = None
+        self._serving_since = 0.0
+        self._illness = Illness(clock, timing.patience)
+        self._hang = self._hang_watch()
+        self._failures = 0
+        self._status: Status | None = None
+
+    def want(self, desired: Desired) -> bool:
+        """Set the desired state; return False if this worker has ended and cannot take it."""
+        with self._lock:
+            if not self._ended:
+                self._desired = desired
+                os.eventfd_write(self._wake, 1)
+            return not self._ended
+
+    def start(self) -> None:
+        """Start to bring the domain into its desired state."""
+        self._thread.start()
+
+    @property
+    def state(self) -> State | None:
+        """The state in the last status; None before the first one."""
+        status = self._status
+        return None if status is None else status.state
+
+    def stop(self) -> None:
+        """Ask the thread to end. The daemon keeps running."""
+        with self._lock:
+            self._stopping = True
+            if not self._ended:
+                os.eventfd_write(self._wake, 1)
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the thread to end; return whether it has."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _hang_watch(self) -> HangWatch:
+        timing, control = self._timing, self._context.control
+        paths = self._context.files.paths(self.domain)
+        return HangWatch(
+            Prober(control, paths, self._clock, timing.answer),
+            self._life.server_at,
+            HangTiming(
+                interval=timing.probe, limit=timing.answer, gap=timing.check, again=timing.ill
+            ),
+            self._clock,
+        )
+
+    def _run(self) -> None:
+        try:
+            self._work_on()
+        finally:
+            self._hang.close(_PROBE_END_SECONDS)
+
+    def _work_on(self) -> None:
+        pause: float | None = 0.0
+        while pause is not None:
+            self._sleep(pause)
+            with self._lock:
+                desired, stopping = self._desired, self._stopping
+            if not stopping:
+                pause = self._work(desired)
+            with self._lock:
+                # A desired state that was set meanwhile comes first.
+                if self._stopping or (pause is None and self._desired is None):
+                    self._ended, pause = True, None
+                    os.close(self._wake)
+                elif pause is None:
+                    pause = 0.0
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait for a new desired state, the end of the daemon, or the given time."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        pidfd = None
+        try:
+            if self._serving is not None:
+                pidfd = os.pidfd_open(self._serving.daemon.pid)
+                poll.register(pidfd, select.POLLIN)
+            if self._hang.descriptor is not None:
+                poll.register(self._hang.descriptor, select.POLLIN)
+            soon = self._hang.seconds
+            poll.poll((seconds if soon is None else min(seconds, soon)) * 1000)
+        except ProcessLookupError:
+            return  # it has died already
+        finally:
+            if pidfd is not None:
+                os.close(pidfd)
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+
+    def _work(self, desired: Desired) -> float | None:
+        """Do what is needed; return after how many seconds to check again, None for never."""
+        pause = self._timing.check
+        self._hang.turn()
+        try:
+            match desired:
+                case None:
+                    self._end()
+                    return None
+                case Unreadable(reason=reason):
+                    self._generation, self._serving = "", None
+                    self._hang.drop()
+                    self._report(State.FAILED, reason)
+                case Newer():
+                    self._generation, self._serving = "", None
+                    self._hang.drop()
+                case Domain():
+                    pause = self._maintain(desired)
+        except (DriverError, OSError) as error:
+            return self._fail(desired, error)
+        if self._is_settled():
+            self._failures = 0
+        return pause
+
+    def _maintain(self, wanted: Domain) -> float:
+        """Let a daemon serve the domain; return after how many seconds to check again."""
+        self._generation = wanted.generation
+        before, self._serving = self._serving, None
+        if before and not is_alive(before.daemon) and not self._is_settled():
+            log_folder = self._context.files.paths(self.domain).log
+            raise DeviceError(f"{LOST_WORK}; it died soon after its start, see {log_folder}")
+        if self._illness.is_too_long():
+            self._hang.drop()
+            self._life.give_up(self._illness.reason)
+            self._illness.note(None, "")
+            before = None
+        try:
+            serving = self._life.ensure_serving(wanted, before)
+            # A daemon that has just been started has no server, and a pod may wait for it.
+            is_known = self._status is not None and self._status.daemon == serving.daemon
+            fault = self._look_at_servers(wanted) if is_known else ""
+        except SilenceError as error:
+            record = self._life.record
+            was_silent = self._illness.note(record.daemon if record else None, str(error))
+            if before is None or was_silent:
+                raise
+            # Whoever else asks it, as its clients can, is answered in its place: it may be well.
+            self._serving = before
+            return self._timing.first_retry
+        self._illness.note(serving.daemon, fault)
+        if before is None or serving.daemon != before.daemon:
+            self._serving_since = self._clock()
+        self._serving = serving
+        if fault:
+            self._report_fault(fault)
+            return min(self._timing.ill, self._timing.check)
+        self._write_ready(serving)
+        self._context.step(self.domain, "reported")
+        is_well = not self._hang.is_in_doubt
+        return self._timing.check if is_well else min(self._timing.ill, self._timing.check)
+
+    def _look_at_servers(self, wanted: Domain) -> str:
+        """Return what is wrong with the daemon's servers; empty if they are well."""
+        states = self._life.server_states(with_clients=self._hang.is_on)
+        fault = server_fault(states)
+        if fault:
+            self._hang.drop()
+        else:
+            self._life.keep_limits(wanted, states)
+        return fault or self._hang.look(wanted, states)
+
+    def _report_fault(self, fault: str) -> None:
+        if self.state is not State.FAULTED:
+            self._log.warning("mps server faulted", cause=fault)
+        self._report(State.FAULTED, fault)
+
+    def _is_settled(self) -> bool:
+        return self._clock() >= self._serving_since + self._timing.settled
+
+    def _end(self) -> None:
+        self._generation, self._serving = "", None
+        self._hang.close(_PROBE_END_SECONDS)
+        self._life.tear_down()
+        # The status is deleted last: without one, everything has been removed.
+        delete_file(self._context.files.status(self.domain))
+        self._status = None
+        self._log.info("mps domain removed")
+
+    def _fail(self, desired: Desired, error: DriverError | OSError) -> float:
+        self._failures += 1
+        before, reason = self._status, str(error)
+        if desired is None:
+            state = State.STOPPING
+        elif self._failures >= _ATTEMPTS_BEFORE_FAILED:
+            state = State.FAILED
+        else:
+            served = before is not None and before.state in (State.READY, State.FAULTED)
+            had_daemon = served or (before is not None and before.restarts > 0)
+            state = State.RESTARTING if had_daemon else State.STARTING
+        if before is None or (before.state, before.reason) != (state, reason):
+            self._log.warning("mps domain not ready", state=str(state), cause=reason)
+        with suppress(StateError):  # a full disk, for example; retried with everything else
+            self._report(state, reason)
+        return min(
+            self._timing.first_retry * 2.0 ** min(self._failures - 1, 16),
+            self._timing.longest_retry,
+        )
+
+    def _report(self, state: State, reason: str) -> None:
+        """Write the status of a domain that is not ready."""
+        record = self._life.record
+        self._write(
+            Status(
+                id=self.domain,
+                state=state,
+                supervisor=self._context.supervisor,
+                generation=self._generation,
+                reason=reason,
+                daemon=record.daemon if record is not None else None,
+                restarts=record.restarts if record is not None else 0,
+                failures=self._failures,
+            )
+        )
+
+    def _write_ready(self, serving: ServingDaemon) -> None:
+        record = self._life.record
+        restarts = record.restarts if record is not None else 0
+        status = Status(
+            id=self.domain,
+            state=State.READY,
+            supervisor=self._context.supervisor,
+            generation=serving.generation,
+            daemon=serving.daemon,
+            active_thread_percentage=serving.limits.active_thread_percentage,
+            pinned_memory_mib=serving.limits.pinned_memory_mib,
+            restarts=restarts,
+        )
+        if status != self._status:
+            self._log.info("mps domain ready", pid=serving.daemon.pid, restarts=restarts)
+        self._write(status)
+
+    def _write(self, status: Status) -> None:
+        if status != self._status:
+            write_file(
+                self._context.files.status(self.domain), encode_status(status), durable=False
+            )
+            self._status = status

@@ -1,0 +1,423 @@
+"""One domain's life: what is done for it, in order, and how all of it is undone.
+
+In: the desired domain. Out: folders, a tmpfs, compute modes and a daemon with its limits, or none
+of these. Every step can be repeated, checks first what exists, and is recorded before it is taken
+if nobody could see it afterwards. So when a supervisor is killed, wherever it was, the next one
+continues from there, and a daemon that runs is never started twice.
+"""
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+import structlog
+
+from dra_driver.devices.kinds import DeviceKind, is_uuid_of
+from dra_driver.errors import DeviceError, StateError
+from dra_driver.host.files import file_error
+from dra_driver.mps import pipes, processes
+from dra_driver.mps.daemon import mounts, shm
+from dra_driver.mps.daemon.control import Control
+from dra_driver.mps.daemon.health import ServerState, server_states
+from dra_driver.mps.daemon.limits import Limits, LimitsError, put_back, read_limits, set_limits
+from dra_driver.mps.daemon.probe import Server
+from dra_driver.mps.domain import Daemon, Domain, DomainId, State, is_shared
+from dra_driver.mps.files import MpsFiles, members_in
+from dra_driver.mps.supervisor.cgroup import DaemonGroup
+from dra_driver.mps.supervisor.compute_modes import DEFAULT, ComputeModes
+from dra_driver.mps.supervisor.record import DomainRecord, read_record, write_record
+
+log = structlog.get_logger()
+
+LOST_WORK = (
+    "the MPS control daemon died and is being started again; CUDA programs that used it have lost "
+    "their work and must be restarted"
+)
+
+_KILL_SECONDS = 5.0
+_LATE_SECONDS = 0.5
+_LOG_BYTES = 8 * 1024**2
+_LOG_FOLDER_BYTES = 64 * 1024**2  # its clients can make a daemon write faster than it is looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorContext:
+    """What all domains of a supervisor have in common.
+
+    Attributes:
+        supervisor: the name of this supervisor process, for the lock and for statuses.
+        boot_id: the kernel's, of this boot.
+        files: where the MPS directory is.
+        control: starts daemons and sends them commands.
+        modes: compute modes of the GPUs.
+        group: the control group that daemons are moved to.
+        shm_bytes: size limit of each domain's /dev/shm.
+        step: called with the domain and the step's name after each step; tests are killed there.
+        on_death: called whenever a daemon died by itself.
+    """
+
+    supervisor: str
+    boot_id: str
+    files: MpsFiles
+    control: Control
+    modes: ComputeModes
+    group: DaemonGroup
+    shm_bytes: int
+    step: Callable[[DomainId, str], None] = lambda _domain, _name: None
+    on_death: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingDaemon:
+    """A daemon that serves a domain, and the limits that it reported."""
+
+    daemon: Daemon
+    generation: str
+    limits: Limits
+
+
+class Lifecycle:
+    """One domain's life, for one thread. `report` is called with a state and the reason for it."""
+
+    def __init__(
+        self, domain: DomainId, context: SupervisorContext, report: Callable[[State, str], None]
+    ) -> None:
+        self._domain = domain
+        self._context = context
+        self._report = report
+        self._paths = context.files.paths(domain)
+        self._ask = partial(context.control.ask, self._paths)
+        self._step = partial(context.step, domain)
+        self._shm = shm.ShmPruner()
+        self._log = log.bind(domain=domain)
+
+    @property
+    def record(self) -> DomainRecord | None:
+        """What has been done for the domain, as it is on disk."""
+        return read_record(self._paths.record, self._context.boot_id)
+
+    def ensure_serving(self, wanted: Domain, serving: ServingDaemon | None) -> ServingDaemon:
+        """Make sure that a daemon serves the domain; `serving` is what the last call returned.
+
+        Raises:
+            DeviceError, StateError: it cannot be done now; the next call continues from there.
+        """
+        record = self._begin(wanted)
+        daemon = self._running_daemon(record)
+        if daemon is not None and not _serves(daemon, wanted):
+            self._log.info("mps daemon replaced", reason="it was started for other devices")
+            self._stop_daemon(record)
+            daemon, record = None, replace(record, daemon=None)
+        if daemon is None:
+            if record.daemon is not None:
+                record = self._record_death(record)
+            daemon = self._start(wanted, record)
+        elif record.daemon != daemon:
+            write_record(self._paths.record, replace(record, daemon=daemon))
+        pipes.publish_pipes(self._paths)
+        self._limit_shm()
+        if serving and (serving.daemon, serving.generation) == (daemon, wanted.generation):
+            self._trim_logs()
+            self._prune_shm()
+            if self._has_limits(wanted):
+                return serving
+        self._context.group.take(daemon)
+        set_limits(self._ask, wanted)
+        limits = read_limits(self._ask, wanted)
+        self._step("limited")
+        return ServingDaemon(daemon=daemon, generation=wanted.generation, limits=limits)
+
+    def _has_limits(self, wanted: Domain) -> bool:
+        """Ask the daemon whether it still has the limits: its clients can tell it others."""
+        try:
+            read_limits(self._ask, wanted)
+        except LimitsError as error:
+            self._log.warning("mps limits put back", cause=str(error))
+            return False
+        return True
+
+    def server_states(self, *, with_clients: bool) -> tuple[ServerState, ...]:
+        """Return what the daemon says of its servers, and of their clients if these are wanted.
+
+        Raises:
+            DeviceError: the daemon does not answer (SilenceError), or cannot be asked.
+        """
+        return server_states(self._ask, with_clients=with_clients)
+
+    def keep_limits(self, wanted: Domain, states: Iterable[ServerState]) -> None:
+        """Put back the limits of servers that clients have changed.
+
+        Raises:
+            DeviceError: as for `server_states`.
+        """
+        servers = [one.pid for one in states if one.is_active]
+        for words in put_back(self._ask, wanted, servers):
+            self._log.warning("mps limits put back", cause=words)
+
+    def server_at(self, pid: int) -> Server | None:
+        """Return the server of this domain that has a PID; None if that is another process."""
+        record, process = self.record, processes.daemon_at(pid)
+        if record is None or process is None or not processes.is_outside_containers(process):
+            return None
+        if not processes.has_token(process, record.token):
+            return None
+        users = processes.environment_of(pid).get(processes.USERS)
+        user = processes.user_of(process)
+        if user is None:
+            return None
+        for_all = users == processes.ALL_USERS
+        return Server(process=process, user=user[0], group=user[1], for_all=for_all)
+
+    def give_up(self, reason: str) -> None:
+        """Kill a daemon that serves nobody any more, and its servers; it counts as one that died.
+
+        Raises:
+            DeviceError, StateError: it cannot be done now; the next call continues from there.
+        """
+        record = self.record
+        if record is not None and record.daemon is not None:
+            self._log.error("mps daemon given up", pid=record.daemon.pid, cause=reason)
+            self._kill_all(record)
+            self._step("given up")
+            self._record_death(record)
+
+    def tear_down(self) -> None:
+        """Undo all that was done for the domain.
+
+        Raises:
+            DeviceError, StateError: it cannot be done now; the next call continues from there.
+        """
+        record = self.record
+        if self._paths.folder.exists():
+            self._report(State.STOPPING, "")
+            self._step("stopping")
+            if self._is_lost(record):
+                record = self._guess(self._visible_devices())
+            self._stop_daemon(record)
+            self._step("stopped")
+            for folder in self._paths.mounted:
+                mounts.unmount_all(folder)
+            self._step("unmounted")
+        with self._context.modes.using():
+            for uuid in record.modes_found if record is not None else ():
+                self._context.modes.release(self._domain, uuid)
+        self._step("modes restored")
+        self._remove_folders()
+        self._step("removed")
+
+    # To serve
+
+    def _begin(self, wanted: Domain) -> DomainRecord:
+        record = self.record
+        if self._is_lost(record):
+            return self._guess(wanted.whole_gpus)
+        if record is None:
+            self._report(State.STARTING, "")
+            self._step("begun")
+            return DomainRecord(boot_id=self._context.boot_id)
+        return record
+
+    def _is_lost(self, record: DomainRecord | None) -> bool:
+        """Tell whether there was a record, for a daemon is never started without."""
+        if record is None:
+            return self._unrecorded_daemon() is not None
+        return record.is_damaged
+
+    def _guess(self, gpus: Sequence[str]) -> DomainRecord:
+        """Replace a record that was lost. Without MPS nearly every mode is DEFAULT."""
+        found = dict.fromkeys(gpus, DEFAULT)
+        self._context.modes.remember(self._domain, found)
+        daemon = self._unrecorded_daemon()
+        left = [daemon] if daemon else processes.marked(self._paths.folder)
+        tokens = [processes.environment_of(one.pid).get(processes.TOKEN, "") for one in left]
+        record = DomainRecord(
+            boot_id=self._context.boot_id,
+            modes_found=found,
+            daemon=daemon,
+            token=tokens[0] if tokens else "",
+        )
+        write_record(self._paths.record, record)
+        return record
+
+    def _visible_devices(self) -> list[str]:
+        """Return the whole GPUs that the running daemon was started for."""
+        daemon = self._unrecorded_daemon()
+        environment = processes.environment_of(daemon.pid) if daemon is not None else {}
+        devices = environment.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        return [uuid for uuid in devices if is_uuid_of(DeviceKind.GPU, uuid)]
+
+    def _running_daemon(self, record: DomainRecord) -> Daemon | None:
+        """Return the domain's daemon, if one runs, whichever supervisor started it.
+
+        It is the one in the record, or it has the record's token and listens where tenants cannot.
+        """
+        if record.daemon is not None and processes.is_alive(record.daemon):
+            # One that was killed loses its memory, with the environment in it, before its PID.
+            has_memory = bool(processes.environment_of(record.daemon.pid))
+            if has_memory or not processes.wait_for_end(record.daemon, _LATE_SECONDS):
+                return record.daemon
+        daemon = self._context.control.listening(self._paths)
+        return daemon if daemon and processes.has_token(daemon, record.token) else None
+
+    def _unrecorded_daemon(self) -> Daemon | None:
+        """Return what listens where tenants cannot: all there is to go by without a record."""
+        daemon = self._context.control.listening(self._paths)
+        return daemon if daemon and processes.is_outside_containers(daemon) else None
+
+    def _record_death(self, record: DomainRecord) -> DomainRecord:
+        record = replace(record, daemon=None, restarts=record.restarts + 1)
+        write_record(self._paths.record, record)
+        self._log.error("mps daemon died", restarts=record.restarts)
+        self._context.on_death()
+        self._report(State.RESTARTING, LOST_WORK)
+        self._step("death recorded")
+        return record
+
+    def _start(self, wanted: Domain, record: DomainRecord) -> Daemon:
+        # Servers that outlived their daemon would keep those of a new one off the GPU.
+        self._kill_all(record)
+        self._step("cleared")
+        self._make_folders()
+        self._step("folders made")
+        self._mount_folders()
+        self._step("mounted")
+        record = replace(record, token=secrets.token_hex(16))
+        with self._context.modes.using():
+            record = self._set_modes(wanted, record)
+        self._step("modes set")
+        daemon = self._context.control.start(wanted, self._paths, record.token)
+        self._step("launched")
+        write_record(self._paths.record, replace(record, daemon=daemon))
+        self._step("recorded")
+        self._log.info("mps daemon started", pid=daemon.pid, devices=wanted.visible_devices)
+        return daemon
+
+    def _trim_logs(self) -> None:
+        """Keep the logs short: the daemon appends, so they can be truncated while it runs."""
+        with suppress(OSError):
+            for path in self._paths.log.glob("*.log"):
+                if path.stat().st_size > _LOG_BYTES:
+                    with suppress(OSError):  # no space, which this makes
+                        shutil.copyfile(path, path.with_suffix(".log.1"))
+                    os.truncate(path, 0)
+
+    def _limit_shm(self) -> None:
+        """Limit the files in a /dev/shm that a former version, which did not, has mounted."""
+        try:
+            mounts.limit_files(self._paths.shm, shm.FILES)
+        except DeviceError as error:
+            self._log.warning("files in /dev/shm not limited", cause=str(error))
+
+    def _prune_shm(self) -> None:
+        """Remove what claims that have left a shared domain have left in its /dev/shm."""
+        if is_shared(self._domain):
+            joined = partial(members_in, self._context.files.members(self._domain))
+            pruned = 0
+            with suppress(StateError):  # whose files they are cannot be read now
+                pruned = self._shm.look(self._paths.shm, joined)
+            if pruned:
+                self._log.info("files of claims that have left removed from /dev/shm", files=pruned)
+
+    def _make_folders(self) -> None:
+        paths = self._paths
+        try:
+            for folder in (paths.folder, *paths.mounted):
+                folder.mkdir(exist_ok=True)
+                if not mounts.layers(folder):
+                    folder.chmod(0o755)  # for clients of any user, whatever the umask is
+        except OSError as error:
+            raise file_error("make", paths.folder, error) from error
+
+    def _mount_folders(self) -> None:
+        """Mount what tenants can fill, so that none of it lies on the node's disk."""
+        paths = self._paths
+        mounts.mount_tmpfs(paths.shm, size_bytes=self._context.shm_bytes, files=shm.FILES)
+        mounts.mount_tmpfs(paths.log, size_bytes=_LOG_FOLDER_BYTES, mode=0o755, files=pipes.FILES)
+        mounts.mount_tmpfs(paths.run, size_bytes=pipes.SIZE, mode=0o755, files=pipes.FILES)
+        pipes.clean_pipes(paths)
+        try:
+            pipes.make_pipes(paths)
+        except OSError as error:
+            raise file_error("make", paths.run, error) from error
+
+    def _set_modes(self, wanted: Domain, record: DomainRecord) -> DomainRecord:
+        """Set the compute mode of each whole GPU, after the mode that was found is recorded."""
+        gpus = wanted.whole_gpus
+        for uuid in set(record.modes_found) - set(gpus):
+            self._context.modes.release(self._domain, uuid)
+        found = self._acquire(gpus)
+        # What was found before stays recorded, even if modes are no longer to be changed.
+        before = {uuid: mode for uuid, mode in record.modes_found.items() if uuid in gpus}
+        record = replace(record, modes_found={**before, **found})
+        write_record(self._paths.record, record)
+        self._step("modes recorded")
+        for uuid in found:
+            self._context.modes.set_exclusive(uuid)
+        return record
+
+    def _acquire(self, gpus: Sequence[str]) -> Mapping[str, int]:
+        found = {uuid: self._context.modes.acquire(self._domain, uuid) for uuid in gpus}
+        return {uuid: mode for uuid, mode in found.items() if mode is not None}
+
+    # To tear down
+
+    def _stop_daemon(self, record: DomainRecord | None) -> None:
+        """End the daemon: ask it to quit, and kill it if it does not."""
+        daemon = self._running_daemon(record or DomainRecord(boot_id=self._context.boot_id))
+        if daemon is not None:
+            self._quit(daemon)
+            self._step("quit")
+        self._kill_all(record)
+        if record is not None and record.daemon is not None:
+            write_record(self._paths.record, replace(record, daemon=None))
+
+    def _quit(self, daemon: Daemon) -> None:
+        try:
+            self._context.control.quit(self._paths, daemon)
+        except DeviceError as error:
+            # It may have quit all the same: one of its servers did not end as it should.
+            if not processes.wait_for_end(daemon, _LATE_SECONDS):
+                self._log.warning("mps daemon did not quit", cause=str(error))
+        else:
+            processes.wait_for_end(daemon, _KILL_SECONDS)
+
+    def _kill_all(self, record: DomainRecord | None) -> None:
+        """Kill every process of the domain that the record proves to be ours.
+
+        Raises:
+            DeviceError: one hangs in the kernel.
+        """
+        left = processes.owned(record.token) if record is not None else []
+        if record is not None and record.daemon is not None and record.daemon not in left:
+            left.append(record.daemon)
+        if left and not processes.kill(left, _KILL_SECONDS):
+            pids = ", ".join(str(daemon.pid) for daemon in left)
+            raise DeviceError(
+                f"MPS processes cannot be killed (PID {pids}): they hang in the GPU driver; see "
+                "dmesg for NVRM and Xid lines, the GPU may need a reset"
+            )
+
+    def _remove_folders(self) -> None:
+        folder = self._paths.folder
+        for path in self._paths.mounted:
+            if mounts.layers(path):
+                raise DeviceError(f"{path} is still mounted, so {folder} is kept")
+        try:
+            with suppress(FileNotFoundError):
+                for path in folder.iterdir():
+                    # The record is removed last: it says what is still to be undone.
+                    if path != self._paths.record:
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(folder)
+        except OSError as error:
+            raise file_error("remove", folder, error) from error
+
+
+def _serves(daemon: Daemon, wanted: Domain) -> bool:
+    """Tell whether a daemon was started for these devices and users."""
+    environment = processes.environment_of(daemon.pid)
+    return environment.get(processes.GENERATION) == wanted.daemon_generation

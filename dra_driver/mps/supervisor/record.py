@@ -1,0 +1,93 @@
+"""The supervisor's record of one domain: what it has changed, so that another can undo it.
+
+Written before the machine is changed and kept until all is undone. The daemon in it may be gone,
+and after a reboot (another boot id) nothing that it says about the machine is true.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import structlog
+
+from dra_driver.errors import StateError, VersionError
+from dra_driver.host.envelope import MALFORMED, seal, unseal
+from dra_driver.mps.domain import Daemon, daemon_json, daemon_of
+from dra_driver.mps.files import read_file, write_file
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainRecord:
+    """What was done for a domain.
+
+    Attributes:
+        boot_id: the kernel's, of the boot in which it was done.
+        modes_found: GPU UUID → compute mode before it was changed, as NVML numbers it.
+        daemon: the daemon, once it listens.
+        token: what only this domain's processes have in their environment: nobody else can read
+            it. Written before a daemon is started; empty before the first.
+        restarts: daemons that died and were replaced.
+        is_damaged: whether the file was damaged, so that nobody knows what was done.
+    """
+
+    boot_id: str
+    modes_found: Mapping[str, int] = field(default_factory=dict)
+    daemon: Daemon | None = None
+    token: str = ""
+    restarts: int = 0
+    is_damaged: bool = False
+
+
+def read_record(path: Path, boot_id: str) -> DomainRecord | None:
+    """Return the record, as far as it is true in this boot; None if there is none.
+
+    Raises:
+        StateError: the disk cannot be read.
+    """
+    data = read_file(path)
+    if data is None:
+        return None
+    try:
+        record = _decode(data)
+    except VersionError:
+        return DomainRecord(boot_id=boot_id, is_damaged=True)
+    except StateError as error:
+        log.warning("mps record damaged", file=str(path), reason=str(error))
+        return DomainRecord(boot_id=boot_id, is_damaged=True)
+    if record.boot_id != boot_id:
+        return replace(record, boot_id=boot_id, modes_found={}, daemon=None, token="")
+    return record
+
+
+def write_record(path: Path, record: DomainRecord) -> None:
+    """Write the record; it survives a crash once this returns.
+
+    Raises:
+        StateError: the disk cannot be written.
+    """
+    data = seal(
+        {
+            "bootID": record.boot_id,
+            "modesFound": dict(record.modes_found),
+            "daemon": daemon_json(record.daemon),
+            "token": record.token,
+            "restarts": record.restarts,
+        }
+    )
+    write_file(path, data, durable=True, mode=0o600)
+
+
+def _decode(data: bytes) -> DomainRecord:
+    payload = unseal(data)
+    try:
+        return DomainRecord(
+            boot_id=str(payload["bootID"]),
+            modes_found={str(uuid): int(mode) for uuid, mode in payload["modesFound"].items()},
+            daemon=daemon_of(payload["daemon"]),
+            token=str(payload.get("token", "")),
+            restarts=int(payload["restarts"]),
+        )
+    except MALFORMED as error:
+        raise StateError(f"its content is not that of a record: {error!r}") from error

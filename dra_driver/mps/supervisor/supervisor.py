@@ -1,0 +1,222 @@
+"""The supervisor: watches what the driver asks for, and runs one worker for each MPS domain.
+
+In: the folder of desired-state files. Out: a `DomainWorker` for each domain, which is told of every
+change and does all work. Only one supervisor serves a directory at a time; a second one waits for
+the lock, which makes a rolling update safe. When a supervisor stops or is killed its daemons keep
+running, and the next supervisor adopts them.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import structlog
+
+from dra_driver.errors import StateError, VersionError
+from dra_driver.host.files import is_of_the_disk
+from dra_driver.host.inotify import FolderWatch
+from dra_driver.host.ofd_lock import NamedLock, holder_of
+from dra_driver.mps.domain import Domain, DomainId, State, decode_domain, is_id
+from dra_driver.mps.files import folders_in, ids_in, read_file
+from dra_driver.mps.supervisor.domain_worker import (
+    Desired,
+    DomainWorker,
+    Newer,
+    Unreadable,
+    WorkerTiming,
+)
+from dra_driver.mps.supervisor.lifecycle import SupervisorContext
+from dra_driver.mps.supervisor.record import read_record
+
+log = structlog.get_logger()
+
+_LOOK_SECONDS = 2.0  # also without an event: not every file system is sure to send each one
+_LOCK_SECONDS = 0.2
+_DISK_SECONDS = 2.0
+_STOP_SECONDS = 5.0
+_EVICTION_SECONDS = 2.0  # for an evicted driver to say so: both are told to end at the same time
+
+
+class Supervisor:
+    """Serves one MPS directory, from `run` until `stop`."""
+
+    def __init__(
+        self, context: SupervisorContext, timing: WorkerTiming, clock: Callable[[], float]
+    ) -> None:
+        """Take what all domains have in common; the clock counts monotonic seconds."""
+        self._context = context
+        self._files = context.files
+        self._timing = timing
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._workers: dict[DomainId, DomainWorker] = {}
+        self._versions: dict[DomainId, tuple[int, ...]] = {}
+        self._lock = NamedLock(context.files.lock)
+        self._watch = FolderWatch(context.files.desired_folder)
+
+    def run(self) -> None:
+        """Work until `stop`. Call it once.
+
+        Raises:
+            StateError: the MPS directory cannot be used any more.
+        """
+        try:
+            if self._begin():
+                self._remember_modes()
+                while not self._stopping.is_set():
+                    self._look()
+                    self._watch.wait(_LOOK_SECONDS)
+        finally:
+            self._shut_down()
+
+    def let_domains_end(self, pause: Callable[[float], bool]) -> None:
+        """Wait while there are domains and an evicted driver waits for their claims.
+
+        Daemons have GPUs open, and the GPU driver is to be replaced (kubelet/eviction.py). `run`
+        goes on meanwhile. The wait ends too when `pause`, which is given seconds, says so.
+        """
+        known_by = self._clock() + _EVICTION_SECONDS
+        while self.domains():
+            if self._is_awaited():
+                known_by = self._clock()
+            elif self._clock() >= known_by:
+                return
+            if pause(_LOCK_SECONDS):
+                return
+
+    def _is_awaited(self) -> bool:
+        try:
+            return holder_of(self._files.eviction) is not None
+        except StateError:
+            return False
+
+    def stop(self) -> None:
+        """End `run` soon. May be called from a signal handler, and from any thread."""
+        self._stopping.set()
+        self._watch.wake()
+
+    def domains(self) -> frozenset[DomainId]:
+        """Return the ids of the domains that have a worker now."""
+        return frozenset(self._workers)
+
+    def states(self) -> Mapping[str, int]:
+        """Return how many domains are in each state now."""
+        return Counter(str(worker.state or State.STARTING) for worker in self._workers.values())
+
+    def _begin(self) -> bool:
+        """Take the lock when no other supervisor has it; False when stopped before.
+
+        A disk that is full or read-only is waited for: daemons that run need no supervisor until
+        one dies, and a restart mends nothing.
+
+        Raises:
+            StateError: the MPS directory cannot be used.
+        """
+        told = ""
+        while True:
+            reason, seconds = "another one is running", _LOCK_SECONDS
+            try:
+                self._files.make_folders()
+                if self._lock.take(self._context.supervisor):
+                    break
+            except StateError as error:
+                if not is_of_the_disk(error):
+                    raise
+                reason, seconds = str(error), _DISK_SECONDS
+            if reason != told:
+                log.warning("mps supervisor waits", reason=reason, lock=str(self._files.lock))
+            told = reason
+            if self._stopping.wait(seconds):
+                return False
+        log.info("mps supervisor started", directory=str(self._files.root))
+        return True
+
+    def _remember_modes(self) -> None:
+        """Read which modes earlier supervisors found, before any worker asks who uses a GPU."""
+        for domain in sorted(self._left_over()):
+            record = read_record(self._files.paths(domain).record, self._context.boot_id)
+            if record is not None:
+                self._context.modes.remember(domain, record.modes_found)
+
+    def _left_over(self) -> set[DomainId]:
+        """Return the domains that may have something to undo, whether they are asked for or not."""
+        found = folders_in(self._files.domains_folder) | ids_in(self._files.status_folder)
+        return {domain for domain in found if is_id(domain)}
+
+    def _look(self) -> None:
+        wanted = {domain for domain in ids_in(self._files.desired_folder) if is_id(domain)}
+        # Replaced, never changed in place: other threads read it.
+        self._workers = {
+            domain: worker for domain, worker in self._workers.items() if not worker.join(0)
+        }
+        for domain in sorted(wanted):
+            path = self._files.desired(domain)
+            version = _file_version(path)
+            if version is not None and self._versions.get(domain) != version:
+                self._versions[domain] = version
+                self._tell(domain, _read(path, domain))
+        for domain in sorted(
+            (set(self._workers) | set(self._versions) | self._left_over()) - wanted
+        ):
+            if domain in self._versions or domain not in self._workers:
+                self._versions.pop(domain, None)
+                self._tell(domain, None)
+
+    def _tell(self, domain: DomainId, desired: Desired) -> None:
+        worker = self._workers.get(domain)
+        if worker is None and isinstance(desired, Newer):
+            return
+        if worker is None or not worker.want(desired):
+            worker = DomainWorker(domain, self._context, self._timing, self._clock)
+            worker.want(desired)
+            self._workers = {**self._workers, domain: worker}
+            worker.start()
+
+    def _shut_down(self) -> None:
+        for worker in self._workers.values():
+            worker.stop()
+        late = [
+            domain for domain, worker in self._workers.items() if not worker.join(_STOP_SECONDS)
+        ]
+        if late:
+            log.warning("mps workers still busy", domains=late)
+        self._lock.release()
+        self._watch.close()
+        log.info("mps supervisor stopped", daemons="go on")
+
+
+def _file_version(path: Path) -> tuple[int, ...] | None:
+    """Return what changes whenever a file is replaced; None if there is no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _read(path: Path, domain: DomainId) -> Desired:
+    try:
+        data = read_file(path)
+        desired: Domain | None = None if data is None else decode_domain(data)
+        if desired is not None and desired.id != domain:
+            return _unreadable(path, f"it belongs to domain {desired.id}")
+    except VersionError as error:
+        log.warning(
+            "mps domain of a newer driver left as it is",
+            file=str(path),
+            reason=str(error),
+            remedy="run the MPS supervisor in that driver's version on this node",
+        )
+        return Newer()
+    except StateError as error:
+        return _unreadable(path, str(error))
+    return desired
+
+
+def _unreadable(path: Path, reason: str) -> Unreadable:
+    log.error("desired state of an mps domain not readable", file=str(path), reason=reason)
+    return Unreadable(
+        reason=f"{path} cannot be read: {reason}; the driver writes it again when a claim that "
+        "uses it is prepared"
+    )

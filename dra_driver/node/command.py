@@ -1,0 +1,71 @@
+"""The command `dra-driver kubelet-plugin`: runs the driver in this process.
+
+Until SIGTERM or SIGINT (status 0: sockets removed, calls under way finished, claims left prepared)
+or until a thread of its own dies (status 1).
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import version
+from typing import TextIO
+
+import structlog
+
+from dra_driver.errors import DriverError
+from dra_driver.host.process import dump_stacks_at_sigusr2, spare_lasting_objects
+from dra_driver.host.shutdown import Shutdown
+from dra_driver.node.driver import Driver
+from dra_driver.ops.logs import LogFormat, LogLevel, configure_logs
+from dra_driver.settings import Settings
+
+log = structlog.get_logger()
+
+
+class KubeletPluginCommand(Settings):
+    """Publish this node's NVIDIA GPUs and prepare them for the claims of its pods."""
+
+    def cli_cmd(self) -> None:
+        """Run until told to stop; ends with SystemExit, whose code is the exit status."""
+        raise SystemExit(run(self, os.environ, sys.stderr))
+
+
+def run(settings: Settings, environment: Mapping[str, str], stream: TextIO) -> int:
+    """Run the driver in this process until it is told to stop; return the exit status.
+
+    Raises:
+        DriverError: it could not start.
+    """
+    configure_logs(
+        level=LogLevel(settings.least_severe), form=LogFormat(settings.line_format), stream=stream
+    )
+    shutdown = Shutdown()
+    shutdown.watch_signals()
+    shutdown.watch_threads()
+    driver = Driver(settings, environment)
+    dump_stacks_at_sigusr2(driver.paths.data_directory / "thread-stacks.dump")
+    log.info("driver starting", version=version("dra-driver"), node=settings.node_name)
+    for name, why in settings.without_effect().items():
+        log.warning("setting has no effect", setting=name, reason=why)
+    try:
+        driver.start()
+    except DriverError:
+        driver.stop()
+        raise
+    spare_lasting_objects()
+    log.info("driver started")
+    reason = shutdown.wait()
+    log.info("driver stopping", reason=reason.text)
+    if reason.exit_status == 0:
+        driver.let_claims_end(shutdown.comes_within)
+    left = driver.stop()
+    if left:
+        log.warning("claims left unfinished", claims=left)
+    log.info("driver stopped", status=reason.exit_status)
+    if left:
+        # Their threads would keep the process until they end. What they do survives a kill.
+        with suppress(OSError):
+            stream.flush()
+        os._exit(reason.exit_status)
+    return reason.exit_status

@@ -1,0 +1,134 @@
+"""The GPUs of this node that are left out: the setting, and the Node's label as it changes.
+
+In: the setting, the labels, each look at the machine, and which GPUs claims have something of. Out:
+the looks without the GPUs that are left out, a call when the label has become another, lines in the
+log for what is left out and for words that name no GPU, and a note of both on disk for commands.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import structlog
+
+from dra_driver.claims.state.ownership import Ownership
+from dra_driver.claims.takeover import peer_claims
+from dra_driver.devices.exclusion import LABEL, Exclusion, without_excluded
+from dra_driver.devices.exclusion_note import ExclusionNote, read_note, write_note
+from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory
+from dra_driver.errors import StateError
+from dra_driver.kube.own_node import Labels, OwnNode
+
+log = structlog.get_logger()
+
+
+class NodeExclusion:
+    """What is left out of one node. For any thread."""
+
+    def __init__(
+        self,
+        labels: OwnNode,
+        setting: str,
+        *,
+        directory: Path,
+        ownership: Callable[[], Ownership],
+        on_change: Callable[[], None],
+    ) -> None:
+        """Take what decides, and listen to the labels; nothing is asked yet.
+
+        Args:
+            labels: the Node's.
+            setting: `--exclude-gpus`.
+            directory: the driver's own.
+            ownership: returns what knows of which GPUs claims have something.
+            on_change: called when the label leaves out other GPUs than before.
+        """
+        self._labels = labels
+        self._setting = setting
+        self._directory = directory
+        self._ownership = ownership
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        # Until the label is known what it left out last stays left out.
+        known = read_note(directory).exclusion
+        self._exclusion = Exclusion(setting=setting, label=known.label)
+        self._is_known = False
+        self._noted: ExclusionNote | None = None
+        labels.listen(self._take)
+
+    def leave_out(self, inventory: Inventory) -> Inventory:
+        """Return what a look has found without the GPUs that are left out and not in use."""
+        exclusion = self._exclusion
+        found = without_excluded(inventory, exclusion, self._is_in_use)
+        self._say(
+            ExclusionNote(
+                exclusion=exclusion,
+                excluded=tuple(map(_line, found.excluded)),
+                unmatched=found.unmatched,
+            )
+        )
+        return found
+
+    def reasons(self, inventory: Inventory) -> Mapping[GpuUuid, str]:
+        """Return why GPUs of an inventory are not to be published.
+
+        They may be in it because a claim has something of them, or because the label is newer.
+
+        Raises:
+            DriverError: the label is not known yet, and the API server does not answer.
+        """
+        if not self._is_known:
+            self._take(self._labels.current())
+        exclusion = self._exclusion
+        found = {gpu.uuid: exclusion.why(gpu) for gpu in inventory.gpus}
+        return {uuid: why for uuid, why in found.items() if why is not None}
+
+    def _take(self, labels: Labels) -> None:
+        exclusion = Exclusion(setting=self._setting, label=labels.get(LABEL, ""))
+        with self._lock:
+            before, self._exclusion = self._exclusion, exclusion
+            self._is_known = True
+        if exclusion != before:
+            self._on_change()
+
+    def _is_in_use(self, gpu: Gpu) -> bool:
+        """Tell whether claims have something of a GPU, or something of them is left there.
+
+        Claims of NVIDIA's own driver that are still to be taken over count as well.
+        """
+        ownership, uuid = self._ownership(), gpu.uuid
+        try:
+            if ownership.holders(uuid) or ownership.made(uuid) or ownership.turned_on(uuid):
+                return True
+        except StateError:
+            return True  # better seen than not taken back
+        return gpu.minor in peer_claims.look(self._directory, None).minors
+
+    def _say(self, note: ExclusionNote) -> None:
+        with self._lock:
+            before, self._noted = self._noted, note
+        if note == before:
+            return
+        known = ExclusionNote() if before is None else before
+        for line in note.excluded:
+            if line not in known.excluded:
+                log.info("gpu left out", gpu=line)
+        names = set(map(_name, note.excluded))
+        for name in sorted(set(map(_name, known.excluded)) - names):
+            log.info("gpu no longer left out", gpu=name)
+        for line in note.unmatched:
+            if line not in known.unmatched:
+                log.warning("exclusion without effect", reason=line)
+        try:
+            write_note(self._directory, note)
+        except StateError as error:
+            log.warning("excluded gpus not noted", reason=str(error))
+
+
+def _line(gpu: ExcludedGpu) -> str:
+    used = "; a claim has it from before, and keeps it until it ends" if gpu.is_in_use else ""
+    return f"{gpu}: {gpu.why}{used}"
+
+
+def _name(line: str) -> str:
+    return line.partition(": ")[0]

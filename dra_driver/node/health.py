@@ -1,0 +1,281 @@
+"""The health of this node's GPUs, put together: what is heard and looked at, kept, and told.
+
+In: NVML's events and each look, through the session. Out: the inventory as it is published, the
+taints of its devices, metrics, and Kubernetes Events on the claims and pods that have a GPU which
+has become sick. `of_device` says how any device of a claim is doing, for the kubelet and for the
+status of claims.
+"""
+
+import queue
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from dra_driver.claims.model.claim import ClaimRef
+from dra_driver.claims.model.devices import RecordedDevice, RecordedMig
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.report.device_health import DeviceHealth, concerns, health_of
+from dra_driver.claims.takeover.take_over import LookedAt
+from dra_driver.devices.health import judge
+from dra_driver.devices.health.course import Ailment, HealthTiming
+from dra_driver.devices.health.findings import Cause, Severity
+from dra_driver.devices.health.listener import Listener
+from dra_driver.devices.health.record import GpuHealth, HealthFile
+from dra_driver.devices.health.sightings import Sightings
+from dra_driver.devices.health.ward import Ward, WardSettings
+from dra_driver.devices.model import GpuUuid, Inventory
+from dra_driver.devices.vitals import GpuEvent
+from dra_driver.errors import DriverError, UnavailableError
+from dra_driver.host.worker import Background
+from dra_driver.ops.metrics import Metrics
+from dra_driver.settings import Settings
+from dra_driver.slices.project import Projection
+from dra_driver.slices.taints import Effect, Health, tainted
+
+log = structlog.get_logger()
+
+REASON = "GPUNotWell"
+"""Of the Kubernetes Events."""
+
+_MOST_WAITING = 256
+_RETRY_SECONDS = 15.0
+
+
+class Session(Protocol):
+    """Looks at the machine, and waits for events (devices/session.py)."""
+
+    def look(self) -> Inventory:
+        """Look at all GPUs. Raises DeviceError."""
+        ...
+
+    def next_event(self, seconds: float) -> GpuEvent | None:
+        """Return the next event; None if there is none. Raises DeviceError, TransientError."""
+        ...
+
+
+class Holders(Protocol):
+    """Knows which claims hold something of a GPU (claims/state/holdings.py)."""
+
+    def still_holds(self, record: ClaimRecord) -> bool:
+        """Tell whether the claim is prepared as its record says, and has been since it was read."""
+        ...
+
+    def users_of(self, gpu: GpuUuid) -> Iterable[ClaimRecord]:
+        """Return their records. Raises StateError."""
+        ...
+
+
+class Events(Protocol):
+    """Posts Kubernetes Events on a claim and its pods (claims/report/mps_events.py)."""
+
+    def tell(self, ref: ClaimRef, *, reason: str, action: str, note: str) -> None:
+        """Post them. Raises UnavailableError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _News:
+    uuid: str
+    gpu: GpuHealth
+    ailment: Ailment
+
+
+class NodeHealth:
+    """The health of this node's GPUs. Methods may be called from any thread."""
+
+    def __init__(  # noqa: PLR0913 (all that it is put together from)
+        self,
+        settings: Settings,
+        session: Session,
+        *,
+        watcher: Callable[[], LookedAt],
+        holders: Callable[[], Holders],
+        directory: Path,
+        boot_id: str,
+        on_change: Callable[[], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Take what it is put together from; nothing is read or heard yet.
+
+        Args:
+            settings: the driver's.
+            session: its way to NVML.
+            watcher: what looks by `look`.
+            holders: who knows the claims.
+            directory: the driver's own.
+            boot_id: of the present boot.
+            on_change: called when other things are wrong than before.
+            clock: seconds since 1970.
+
+        Raises:
+            ConfigError: the list of XIDs to ignore holds something else.
+        """
+        self._session = session
+        self._watcher = watcher
+        self._holders = holders
+        self._effects = {
+            Severity.REMARK: Effect(settings.remark_effect),
+            Severity.WARNING: Effect(settings.taint_warning),
+            Severity.FAULT: Effect(settings.taint_fault),
+            Severity.LOSS: Effect(settings.taint_loss),
+        }
+        self._ward = Ward(
+            HealthFile(directory, boot_id),
+            WardSettings(
+                timing=HealthTiming(settle=round(settings.health_settle)),
+                ignored_xids=judge.parse_xids(settings.additional_xids_to_ignore),
+                remarks=self._effects[Severity.REMARK] is not Effect.OFF,
+            ),
+            clock=clock,
+            on_change=on_change,
+            on_begin=self._begun,
+        )
+        self._sightings = Sightings[ClaimRecord](lambda record: holders().still_holds(record))
+        self._listener: Listener | None = None
+        self._news: queue.Queue[_News] = queue.Queue(_MOST_WAITING)
+        self._teller: HealthEvents | None = None
+        self._metrics: Metrics | None = None
+
+    def look(self) -> Inventory:
+        """Look at all GPUs, for the watcher. Raises DeviceError."""
+        number = self._sightings.begin()
+        inventory = self._session.look()
+        self._sightings.end(number, inventory)
+        self._ward.look(inventory)
+        return inventory
+
+    def start(self, metrics: Metrics, events: Events) -> None:
+        """Begin to listen and to tell. It is started once."""
+        self._metrics = metrics
+        metrics.watch_ailments(tuple(Cause), tuple(Severity), self._count)
+        self._listener = Listener(
+            self._session.next_event,
+            self._hear,
+            look=self._watcher().look_soon,
+            clock=time.monotonic,
+        )
+        self._teller = HealthEvents(self._news, self._holders(), events)
+        self._listener.start()
+        self._teller.start()
+
+    def stop(self, timeout: float) -> None:
+        """End the threads, waiting at most so many seconds for each."""
+        if self._listener is not None:
+            self._listener.stop(timeout)
+        if self._teller is not None:
+            self._teller.stop(timeout)
+
+    def current(self) -> Inventory:
+        """Return the latest inventory as it is published: with GPUs out of reach as they were."""
+        return self._ward.published(self._watcher().current())
+
+    def published(self, inventory: Inventory) -> Inventory:
+        """Return an inventory as it is published."""
+        return self._ward.published(inventory)
+
+    def tainted(self, found: Projection) -> Projection:
+        """Return what is published with the taints of what is not well."""
+        return tainted(found, Health(ailments=self._ward.in_force(), effects=self._effects))
+
+    def of_device(self, record: ClaimRecord, device: RecordedDevice) -> DeviceHealth:
+        """Return how a device of a claim is doing now.
+
+        A MIG device that is asked for before the first look is missed by that one already.
+        """
+
+        def is_gone(mig: RecordedMig) -> bool:
+            uid = record.ref.uid
+            return self._sightings.is_gone(mig.uuid, mig.gpu, claim=uid, record=record)
+
+        return health_of(device, self._watcher().current(), self._ward.in_force(), is_gone)
+
+    def _hear(self, event: GpuEvent) -> bool:
+        excluded = self._watcher().current().excluded
+        if any(one.uuid == event.gpu and not one.is_in_use for one in excluded):
+            return False  # it is none of this driver's
+        if self._metrics is not None and event.xid is not None:
+            self._metrics.xid_heard()
+        return self._ward.hear(event)
+
+    def _begun(self, uuid: str, gpu: GpuHealth, one: Ailment) -> None:
+        if one.finding.severity in {Severity.REMARK, Severity.WARNING}:
+            return
+        try:
+            self._news.put_nowait(_News(uuid=uuid, gpu=gpu, ailment=one))
+        except queue.Full:
+            log.warning("event not created", regarding=gpu.name, reason="too many are waiting")
+
+    def _count(self) -> Mapping[tuple[str, str], int]:
+        counts: dict[tuple[str, str], int] = {}
+        for ailments in self._ward.in_force().values():
+            for one in ailments:
+                key = (str(one.finding.cause), str(one.finding.severity))
+                counts[key] = counts.get(key, 0) + 1
+        return counts
+
+
+class HealthEvents(Background):
+    """A thread that tells the claims and pods that have a GPU that it has become sick."""
+
+    def __init__(self, news: "queue.Queue[_News]", holders: Holders, events: Events) -> None:
+        super().__init__("health-events")
+        self._news = news
+        self._holders = holders
+        self._events = events
+
+    def _run(self) -> None:
+        late: list[_Letter] = []
+        retry_at = 0.0
+        while not self._stop.is_set():
+            letters: list[_Letter] = []
+            with suppress(queue.Empty):
+                letters = self._letters(self._news.get(timeout=1.0))
+            if late and time.monotonic() >= retry_at:
+                letters, late = letters + late, []
+            for one in letters:
+                if self._stop.is_set():
+                    return
+                pause = self._sent(one)
+                if pause is not None:
+                    late.append(one)
+                    retry_at = time.monotonic() + pause
+            if len(late) > _MOST_WAITING:
+                log.warning("events not created", count=len(late) - _MOST_WAITING)
+                late = late[-_MOST_WAITING:]
+
+    def _letters(self, one: _News) -> "list[_Letter]":
+        """Return what to tell whom."""
+        try:
+            records = self._holders.users_of(GpuUuid(one.uuid))
+        except DriverError as error:
+            log.warning("event not created", regarding=one.gpu.name, reason=str(error))
+            return []
+        note = f"{one.gpu.name}: {one.ailment.finding.text}"
+        return [
+            _Letter(ref=record.ref, note=note)
+            for record in records
+            if any(concerns(one.ailment, entry.device) for entry in record.devices)
+        ]
+
+    def _sent(self, one: "_Letter") -> float | None:
+        """Tell one claim; return after how many seconds to try again, None for never."""
+        try:
+            self._events.tell(one.ref, reason=REASON, action="TaintingDevice", note=one.note)
+        except UnavailableError as error:
+            return max(_RETRY_SECONDS, error.retry_after or 0.0)
+        except DriverError as error:
+            log.warning("event not created", regarding=str(one.ref), reason=str(error))
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Letter:
+    """What a claim is to be told."""
+
+    ref: ClaimRef
+    note: str

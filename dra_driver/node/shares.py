@@ -1,0 +1,340 @@
+"""The shares of this node, put together: what the config wants, what holds, and what is offered.
+
+In: the share config that holds (shares/source.py), the inventory, and the claims. Out: the
+divisions that are wanted, for claims/state/divisions.py; a `ShareOffer` for each publication; the
+changes that are to be made, for claims/reconcile/redivide.py; and notes for `dra-driver status`. As
+long as no config has been read where one is wanted, no GPU is offered: who asks for a share is not
+to get all of a GPU.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from dra_driver.claims.model.devices import InventorySource
+from dra_driver.claims.state.in_force import DivisionsInForce
+from dra_driver.claims.state.redivision import Change, Redivision
+from dra_driver.devices.kinds import GpuPart, name_of
+from dra_driver.devices.mig.partitions import found_by_others
+from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, MigMode
+from dra_driver.devices.shares import Division
+from dra_driver.errors import DriverError, StateError
+from dra_driver.fields import at
+from dra_driver.shares.divide import Divided, divide
+from dra_driver.shares.notes import FILE, NotedConsumable, NotedDevice, ShareNotes, write_notes
+from dra_driver.shares.source import ShareConfigState
+from dra_driver.sharing.enforcement import Choice, DividedDevice
+from dra_driver.slices.consumable import (
+    ALLOWS_MULTIPLE,
+    MEMORY,
+    NO_CONSUMABLES,
+    SHARES,
+    Consumable,
+    ConsumableMode,
+)
+from dra_driver.slices.offer.shares import ShareOffer, SharePlacement
+from resource_nvidia_com.device_plugin import NodeConfig
+from resource_nvidia_com.quantity import quantity_bytes
+
+_MIB = 1024**2
+
+log = structlog.get_logger()
+
+
+class Configs(Protocol):
+    """Knows the share config that holds (shares/source.py)."""
+
+    def current(self) -> ShareConfigState:
+        """Return its state, without waiting."""
+        ...
+
+
+class Holding(Protocol):
+    """Knows how devices are divided now (claims/state/divisions.py)."""
+
+    def on(
+        self, gpus: frozenset[GpuUuid], *, with_counters: bool = True
+    ) -> Mapping[GpuPart, Division]:
+        """Return the divisions that hold for the devices of some GPUs. Raises StateError."""
+        ...
+
+    def waiting(self, gpus: frozenset[GpuUuid]) -> frozenset[GpuPart]:
+        """Return the devices that are not yet divided as is wanted. Raises StateError."""
+        ...
+
+    def is_held(self, change: Change) -> bool:
+        """Tell whether a prepared claim keeps a device divided as it is. Raises StateError."""
+        ...
+
+
+class Enforcer(Protocol):
+    """Knows what keeps tenants to their memory (sharing/enforcement.py)."""
+
+    def choose(self, device: DividedDevice) -> Choice:
+        """Return what does on a device. Raises DeviceError, TransientError, StateError."""
+        ...
+
+    def caution(self, gpu: Gpu) -> str | None:
+        """Return what may end limits on a GPU. Raises DeviceError, TransientError, StateError."""
+        ...
+
+
+_CHANGES = "it is divided anew: it is being looked for claims that have been allocated some of it"
+
+
+class NodeShares:
+    """The shares of this node. Methods may be called from any thread.
+
+    Attributes:
+        redivision: the divisions in force, and how they change.
+    """
+
+    def __init__(
+        self,
+        configs: Configs,
+        inventory: InventorySource,
+        *,
+        memory: Enforcer,
+        placement: SharePlacement,
+        directory: Path,
+        consumable: Consumable = NO_CONSUMABLES,
+    ) -> None:
+        """Take where configs and GPUs come from.
+
+        Args:
+            configs: the share config.
+            inventory: the GPUs of this node.
+            memory: what keeps tenants to their memory.
+            placement: on which device the next share is given out.
+            directory: the driver's own, for notes.
+            consumable: what several claims can have of a device that is not divided.
+        """
+        self._configs = configs
+        self._inventory = inventory
+        self._memory = memory
+        self._placement = placement
+        self._directory = directory
+        self._consumable = consumable
+        self.redivision = Redivision(
+            DivisionsInForce(directory),
+            with_consumables=consumable.mode is not ConsumableMode.DISABLED,
+        )
+        self._lock = threading.Lock()
+        self._divided: tuple[NodeConfig, Inventory, Divided] | None = None
+        self._offered: tuple[bool, Mapping[GpuPart, Division]] | None = None
+        self._noted: ShareNotes | None = None
+        self._notes = ShareNotes()
+        self._said: tuple[str, ...] = ()
+
+    def wanted(self) -> Mapping[GpuPart, Division]:
+        """Return how the config wants the devices of this node to be divided."""
+        return self._of(self._inventory.current()).divisions
+
+    def why_unknown(self) -> str | None:
+        """Return why it is not known how devices are to be divided; None if it is."""
+        state = self._configs.current()
+        return None if state.is_known else state.problem
+
+    def pending(self) -> tuple[Change, ...]:
+        """Return how devices are still to be changed; nothing before the first offer."""
+        return self._pending(self._inventory.current())
+
+    def offer(
+        self,
+        inventory: Inventory,
+        holding: Holding,
+        *,
+        with_counters: bool,
+        alone: str | None = None,
+    ) -> ShareOffer:
+        """Return what to offer of an inventory, and note it.
+
+        Args:
+            inventory: the GPUs.
+            holding: how devices are divided now.
+            with_counters: whether the API server stores counters.
+            alone: why divided devices are offered as their shares alone; None if they are not.
+
+        Raises:
+            StateError: the records cannot be read.
+        """
+        with_counters = with_counters and alone is None  # for all that concerns shares
+        state = self._configs.current()
+        gpus = frozenset(gpu.uuid for gpu in inventory.gpus)
+        divided = self._of(inventory)
+        divisions = holding.on(gpus, with_counters=with_counters)
+        self._offered = (with_counters, divisions)
+        self.redivision.offer(divisions, with_counters=with_counters)
+        refused = {part: why for part, why in divided.refused.items() if part not in divisions}
+        for change in self._pending(inventory):
+            if change not in self.redivision.blocked() and not holding.is_held(change):
+                refused |= dict.fromkeys(change.served, _CHANGES)
+        self._note(state, divided, inventory, divisions, holding.waiting(gpus))
+        offer = ShareOffer(
+            divisions=divisions,
+            consumable=self._consumable,
+            placement=self._placement,
+            refused=refused,
+            serving=divided.serving,
+            alone=alone,
+        )
+        if state.is_known:
+            return offer
+        return offer.refusing_all(
+            inventory, f"it is not known how it is to be shared: {state.problem}"
+        )
+
+    def published(self, devices: Iterable[Mapping[str, object]]) -> None:
+        """Note which devices are published to be consumed in parts."""
+        consumables = tuple(map(_noted, filter(lambda one: one.get(ALLOWS_MULTIPLE), devices)))
+        self._write(replace(self._notes, consumables=consumables))
+
+    def is_outdated(self, holding: Holding) -> bool:
+        """Tell whether other divisions hold by now than those that were offered last.
+
+        Raises:
+            StateError: the records cannot be read.
+        """
+        offered = self._offered
+        if offered is None:
+            return False
+        gpus = frozenset(gpu.uuid for gpu in self._inventory.current().gpus)
+        return offered[1] != holding.on(gpus, with_counters=offered[0])
+
+    def _pending(self, inventory: Inventory) -> tuple[Change, ...]:
+        if self.why_unknown() is not None:
+            return ()
+        gpus = (gpu.uuid for gpu in inventory.gpus)
+        return self.redivision.changes(self._of(inventory).divisions, gpus)
+
+    def _of(self, inventory: Inventory) -> Divided:
+        config = self._configs.current().config or NodeConfig()
+        with self._lock:
+            known = self._divided
+            if known is None or known[0] is not config or known[1] is not inventory:
+                known = self._divided = (config, inventory, divide(config, inventory))
+                self._say_missing(known[2].missing)
+            return known[2]
+
+    def _say_missing(self, missing: tuple[str, ...]) -> None:
+        if missing != self._said:
+            for text in missing:
+                log.warning("share config names what is not there", missing=text)
+        self._said = missing
+
+    def _note(
+        self,
+        state: ShareConfigState,
+        divided: Divided,
+        inventory: Inventory,
+        divisions: Mapping[GpuPart, Division],
+        waiting: frozenset[GpuPart],
+    ) -> None:
+        names = _names(inventory)
+        gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
+        remarks = [*(state.config.warnings if state.config else ()), *divided.missing]
+        remarks += [f"{names.get(part)}: {why}" for part, why in divided.refused.items()]
+        remarks += [
+            f"{names.get(change.part, change.part.gpu)}: a new config waits: {why}"
+            for change, why in self.redivision.blocked().items()
+        ]
+        remarks += self._cautions(inventory, divisions)
+        notes = ShareNotes(
+            origin=state.origin,
+            problem=state.problem,
+            remarks=tuple(remarks),
+            devices=tuple(
+                self._device(part, division, gpus[part.gpu], names, waits=part in waiting)
+                for part, division in divisions.items()
+            ),
+            consumables=self._notes.consumables,
+        )
+        self._write(notes)
+
+    def _cautions(
+        self, inventory: Inventory, divisions: Mapping[GpuPart, Division]
+    ) -> Iterator[str]:
+        """Yield what may end the limits of those who share GPUs, each text once."""
+        found: dict[str, list[str]] = {}
+        for gpu in inventory.gpus:
+            is_divided = GpuPart(gpu=gpu.uuid) in divisions
+            if gpu.mig_mode is MigMode.ENABLED or not (is_divided or self._consumable.is_enabled):
+                continue
+            try:
+                caution = self._memory.caution(gpu)
+            except DriverError:  # `_device` and prepare say why
+                continue
+            if caution is not None:
+                found.setdefault(caution, []).append(name_of(gpu, gpu))
+        for caution, names in found.items():
+            yield f"{', '.join(names)}: {caution}"
+
+    def _write(self, notes: ShareNotes) -> None:
+        self._notes = notes
+        said = (notes.devices, notes.remarks, notes.problem, notes.consumables)
+        is_nothing = not any(said)
+        if notes == self._noted or (is_nothing and not (self._directory / FILE).exists()):
+            return
+        try:
+            write_notes(self._directory, notes)
+            self._noted = notes
+        except StateError as error:
+            log.warning("shares not noted", reason=str(error))
+
+    def _device(
+        self,
+        part: GpuPart,
+        division: Division,
+        gpu: Gpu,
+        names: Mapping[GpuPart, str],
+        *,
+        waits: bool,
+    ) -> NotedDevice:
+        device = DividedDevice(
+            gpu=gpu,
+            is_mig=part.placement is not None,
+            strategy=division.strategy,
+        )
+        try:
+            choice = self._memory.choose(device)
+            by, why = choice.with_condition(), choice.why
+        except DriverError as error:
+            by, why = None, f"not known: {error}"
+        return NotedDevice(
+            name=names.get(part, str(part.gpu)),
+            served_as=division.served_as,
+            count=division.count,
+            strategy=str(division.strategy),
+            limited_by=by,
+            waits=waits,
+            why=why,
+        )
+
+
+def _names(inventory: Inventory) -> dict[GpuPart, str]:
+    """Return the names of all devices that can be divided."""
+    names: dict[GpuPart, str] = {}
+    for gpu in inventory.gpus:
+        names[GpuPart(gpu=gpu.uuid)] = name_of(gpu, gpu)
+        for device in found_by_others(gpu):
+            if isinstance(device, MigDevice):
+                names[GpuPart(gpu=gpu.uuid, placement=device.placement)] = name_of(gpu, device)
+    return names
+
+
+def _noted(device: Mapping[str, object]) -> NotedConsumable:
+    return NotedConsumable(
+        name=str(device["name"]),
+        memory_mib=_amount(device, MEMORY) // _MIB,
+        shares=_amount(device, SHARES),
+    )
+
+
+def _amount(device: Mapping[str, object], name: str) -> int:
+    """Return how much a published device has of a capacity; 0 if it has not that one."""
+    found = at(device, "capacity", name)
+    return quantity_bytes(str(found["value"])) if isinstance(found, Mapping) else 0

@@ -1,0 +1,105 @@
+"""Puts together who uses the GPUs of this node: NVML, processes, claims, and the metrics of it.
+
+In: NVML as the driver or a command has it open, and where things are. Out: looks, and a sampler
+that makes them for scrapers.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import assert_never
+
+import structlog
+
+from dra_driver.cdi.roots import Roots
+from dra_driver.claims.model.devices import recorded_kind
+from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.state.holdings import Holdings
+from dra_driver.claims.state.validity import ClaimReader
+from dra_driver.devices.kinds import DeviceKind
+from dra_driver.ops.metrics import DeviceType
+from dra_driver.ops.usage_metrics import UsageSeries
+from dra_driver.usage.known import known_below
+from dra_driver.usage.node import Loads, NodeLook, NodeUse
+from dra_driver.usage.processes import Processes
+from dra_driver.usage.reserved import ReservedPods
+from dra_driver.usage.sampler import Sampler
+from dra_driver.usage.series import series
+
+NOT_SEEN = (
+    "this container has PIDs of its own, so NVML tells it of no other container's processes; set"
+    " hostPID: true in its pod (the chart's value usage.enabled does), or look from the pod of the"
+    " MPS supervisor, which has it"
+)
+"""What is wrong where processes of containers cannot be seen."""
+
+log = structlog.get_logger()
+
+
+def node_look(
+    loads: Loads,
+    roots: Roots,
+    directory: Path,
+    records: Callable[[], Iterable[ClaimRecord]] | None = None,
+    reserved: ReservedPods | None = None,
+) -> NodeLook:
+    """Return what looks at this node.
+
+    Args:
+        loads: answers for NVML.
+        roots: where the GPU driver is, and procfs; the host's own may be below the driver root.
+        directory: of the driver's own files.
+        records: returns the records of claims; without it they are read below the directory.
+        reserved: knows the later pods of claims, where an API server can be asked.
+    """
+    host = roots.driver / "proc"
+    return NodeLook(
+        loads,
+        Processes(roots.proc, Path("/proc")),
+        lambda: known_below(directory, (roots.driver, Path("/")), records, reserved),
+        host_proc=host if (host / "self").is_symlink() else None,
+    )
+
+
+def pods_of_claims(api: ClaimReader) -> ReservedPods:
+    """Return what asks the API server for the later pods of claims, and logs why it does not."""
+    return ReservedPods(
+        api, on_problem=lambda why: log.warning("pods of shared claims not asked for", reason=why)
+    )
+
+
+class NodeUsage:
+    """The metrics of who uses the GPUs. For any thread."""
+
+    def __init__(self, look: Callable[[], NodeUse]) -> None:
+        """Take what looks; nothing is looked at before somebody asks."""
+        self._sampler = Sampler(look)
+        self._is_said = False
+
+    def series(self) -> Iterable[UsageSeries]:
+        """Return who uses the GPUs, for a scrape."""
+        use = self._sampler.current()
+        if use is not None and not use.sees_processes and not self._is_said:
+            self._is_said = True
+            log.warning("processes of containers not seen", reason=NOT_SEEN)
+        return series(use)
+
+
+def prepared_by_type(holdings: Holdings) -> Mapping[DeviceType, int]:
+    """Return how many devices claims have, by what they are called in metrics."""
+    return Counter(
+        _device_type(recorded_kind(entry.device))
+        for record in holdings.records.readable()
+        if holdings.is_prepared(record)
+        for entry in record.devices
+    )
+
+
+def _device_type(kind: DeviceKind) -> DeviceType:
+    match kind:
+        case DeviceKind.GPU:
+            return DeviceType.GPU
+        case DeviceKind.MIG:
+            return DeviceType.MIG
+        case _:
+            assert_never(kind)

@@ -1,0 +1,1 @@
+"""What is offered of each GPU: whole, MIG devices, shares."""

@@ -1,0 +1,380 @@
+"""What is published of one GPU: as a whole, in shares, in MIG devices that exist or could be made.
+
+In: the GPU, and what its node offers of MIG and shares. Out: a filled `GpuOffer`: devices, the
+counters that they consume, what was left out and why. Rules: what shares hardware consumes shared
+counters (KEP-4815), and where the API server stores none, nothing that overlaps is offered; what
+claims have stays published as it was allocated. Pure.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+from dra_driver.devices.kinds import Device, GpuPart, NodeDevice
+from dra_driver.devices.mig import partitions as dividing
+from dra_driver.devices.model import (
+    Gpu,
+    GpuUuid,
+    Inventory,
+    MigDevice,
+    MigMode,
+    Partition,
+    Refusal,
+)
+from dra_driver.devices.nvlink import Joined
+from dra_driver.devices.shares import Division, Share, shares
+from dra_driver.slices import counters, order
+from dra_driver.slices.attributes import Omitted
+from dra_driver.slices.consumable import NO_CONSUMABLES, Consumable
+from dra_driver.slices.offer.mig import MigOffer, MigSource
+from dra_driver.slices.offer.shares import NO_SHARES, ShareOffer
+from dra_driver.slices.wire import Published, wire_form
+
+
+@dataclass(slots=True)
+class GpuOffer:
+    """What is published of one GPU, as it is gathered."""
+
+    gpu: Gpu
+    inventory: Inventory
+    joined: Mapping[GpuUuid, Joined]
+    mig: MigOffer
+    share: ShareOffer = NO_SHARES
+    consumable: Consumable = NO_CONSUMABLES
+    refusal: Refusal | None = None
+    in_parts: bool = False
+    whole: Published | None = None
+    shares: list[Published] = field(default_factory=list)
+    existing: list[Published] = field(default_factory=list)
+    existing_shares: list[list[Published]] = field(default_factory=list)
+    partitions: list[Published] = field(default_factory=list)
+    counters: dict[str, int] = field(default_factory=dict)
+    omitted: list[Omitted] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of the GPU is published."""
+        return not any(True for _ in self.published())
+
+    def published(self) -> Iterator[Published]:
+        """All that is published of the GPU, in no order."""
+        if self.whole is not None:
+            yield self.whole
+        yield from chain(self.shares, self.existing, *self.existing_shares, self.partitions)
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether several claims may share the GPU; not while it is in MIG mode through others."""
+        return not self.gpu.was_put_in_mig_mode or self.mig.keeps_whole(self.gpu)
+
+    @property
+    def division(self) -> Division | None:
+        """How the GPU is divided into shares, if it is and may be."""
+        return self.share.divisions.get(GpuPart(gpu=self.gpu.uuid)) if self.has_shares else None
+
+
+def fill(offer: GpuOffer, *, with_counters: bool) -> None:
+    """Gather what is published of a GPU, and what each device consumes of it."""
+    _gather(offer, with_counters=with_counters)
+    if offer.counters:
+        _count_memory(offer)
+
+
+def _gather(offer: GpuOffer, *, with_counters: bool) -> None:
+    gpu, mig = offer.gpu, offer.mig
+    beside_shares = with_counters and offer.share.alone is None
+    if mig.source is not MigSource.OFF and not mig.keeps_whole(gpu):
+        _offer_existing(offer, with_counters=beside_shares)
+    if mig.keeps_parts(gpu):
+        _offer_kept_parts(offer, with_counters=with_counters)
+        return
+    division = offer.division
+    if division is not None and (division.together or not beside_shares):
+        _offer_shares_alone(offer, division)
+        return
+    if not mig.divides(gpu):
+        # Else it is of this node, or the GPU's own mode, and not something that is missing.
+        _offer_undivided(offer, _why_mode_waits(gpu) if mig.source is MigSource.AUTO else None)
+        return
+    reason = _why_undivided(offer, with_counters=with_counters)
+    if reason is None and offer.gpu.mig is not None:
+        _offer_parts(offer)
+    else:
+        _offer_undivided(offer, reason)
+
+
+def _why_mode_waits(gpu: Gpu) -> str | None:
+    """Return why MIG mode is not in force that somebody turned on; None if nobody did."""
+    if gpu.mig_mode is MigMode.ENABLED or not dividing.awaits_mode(gpu):
+        return None
+    return dividing.why_not_partitioned(gpu) or (
+        "MIG mode was to be turned on, which others that have the GPU open keep it from; end these,"
+        f" and turn it on again (nvidia-smi -i {gpu.pci_address} -mig 1)"
+    )
+
+
+def _why_undivided(offer: GpuOffer, *, with_counters: bool) -> str | None:
+    """Return why no partitions of a GPU are published; None if they are, or it knows no MIG."""
+    gpu = offer.gpu
+    reason = dividing.why_not_partitioned(gpu)
+    if gpu.mig is None or reason is not None:
+        return reason
+    if not any(map(offer.mig.includes, gpu.mig.profiles)):
+        names = ", ".join(sorted(offer.mig.profiles))
+        return f"it has none of the profiles of --mig-profiles: {names}"
+    if not with_counters:
+        return (
+            "the API server does not store counters, without which MIG devices cannot be made on"
+            " demand; enable the feature gate DRAPartitionableDevices on the API server and the"
+            " scheduler, then restart this driver"
+        )
+    count = len(counters.whole(gpu.mig.profiles)) + len(offer.existing_shares) + 1  # memory
+    if count > counters.MOST_COUNTERS:
+        return (
+            f"its MIG profiles need {count} counters, and the API allows {counters.MOST_COUNTERS}"
+        )
+    return None
+
+
+def _offer_existing(offer: GpuOffer, *, with_counters: bool) -> None:
+    """Offer the MIG devices that are there and that this driver did not make."""
+    for instance in dividing.found_by_others(offer.gpu):
+        if isinstance(instance, MigDevice):
+            _offer_mig_device(offer, instance, with_counters=with_counters)
+            continue
+        state = "is divided among several compute instances"
+        if not instance.compute_instances:
+            state = "has no compute instance"
+        offer.notes.append(
+            f"GPU instance {instance.gpu_instance} ({instance.profile.name} at"
+            f" {instance.placement.start}) {state}, so it is not published: give it one compute"
+            " instance of its full size, or destroy it (nvidia-smi mig)"
+        )
+
+
+def _offer_mig_device(offer: GpuOffer, device: MigDevice, *, with_counters: bool) -> None:
+    """Offer a MIG device that others made, as a whole and in its shares."""
+    part = GpuPart(gpu=device.parent, placement=device.placement)
+    if reason := offer.share.refused.get(part):
+        offer.notes.append(f"MIG device {device.uuid} is not published: {reason}")
+        return
+    division = offer.share.divisions.get(part)
+    if division is None:
+        offer.existing.append(_publish(offer, device, serves=offer.share.serving.get(part)))
+        return
+    counter = counters.shares_of(device)
+    taken = {counter: 1} if with_counters else {}
+    offer.existing_shares.append(
+        [_publish(offer, one).consume(taken) for one in shares(device, division)]
+    )
+    if with_counters:
+        offer.counters[counter] = division.count
+        whole = _publish(offer, device, division)
+        offer.existing.append(whole.consume({counter: division.count}))
+
+
+def _offer_shares(offer: GpuOffer, division: Division, wanted: counters.Counters) -> None:
+    """Offer the shares of a GPU, each of which consumes `wanted`."""
+    offer.shares = [_publish(offer, one).consume(wanted) for one in shares(offer.gpu, division)]
+
+
+def _offer_shares_alone(offer: GpuOffer, division: Division) -> None:
+    """Offer the shares of a GPU and nothing else of it, so that nothing has to keep them apart."""
+    _offer_shares(offer, division, {})
+    if division.together:
+        reason = "one MPS daemon serves its shares together with those of other GPUs"
+    elif offer.share.alone is not None:
+        reason = offer.share.alone
+    else:
+        reason = (
+            "the API server does not store counters, without which nothing keeps a claim for the"
+            " whole GPU from its shares (feature gate DRAPartitionableDevices)"
+        )
+    offer.notes.append(f"it is published in shares only: {reason}")
+
+
+def _count_memory(offer: GpuOffer) -> None:
+    """Have every device of a GPU consume its memory in the counter set, for quotas."""
+    if memory := counters.memory(offer.gpu):
+        offer.counters[counters.MEMORY] = memory
+        for one in offer.published():
+            one.consume({counters.MEMORY: counters.memory_of(offer.gpu, one.source.device)})
+
+
+def _offer_parts(offer: GpuOffer) -> None:
+    """Offer the whole GPU and its partitions, as far as others left room for them."""
+    gpu, division = offer.gpu, offer.division
+    offer.in_parts = True
+    profiles = gpu.mig.profiles if gpu.mig is not None else ()
+    everything = counters.whole(profiles)
+    others = dividing.found_by_others(gpu)
+    possible = {
+        partition: counters.used(partition.profile, partition.placement, everything)
+        for partition in order.in_packing_order(_wished(offer))
+    }
+    can_be_whole = offer.mig.switches_modes and dividing.is_whole(gpu)
+    is_offered_whole = can_be_whole and not others
+    share: dict[str, int] = {}
+    if division is not None and is_offered_whole:
+        possible = {one: counters.in_shares(each, division.count) for one, each in possible.items()}
+        everything = counters.in_shares(everything, division.count)
+        share = counters.of_share(everything)
+    left = counters.left_by(others, everything)
+    parts = {one: wanted for one, wanted in possible.items() if counters.fits(wanted, left)}
+    # Of all that fits, whatever is withdrawn of it: so what stays is published as it was.
+    wholes = [everything, share] if share else [everything]
+    told = counters.to_publish([*possible.values(), *wholes], [*parts.values()], everything, left)
+    for partition in _not_withdrawn(offer, parts):
+        consumed = counters.of(told, parts[partition])
+        offer.partitions.append(_publish(offer, partition).consume(consumed))
+    if division is not None and share:
+        _offer_shares(offer, division, counters.of(told, share))
+    if is_offered_whole:
+        whole = _publish(offer, gpu, division)
+        offer.whole = whole.consume(counters.of(told, everything))
+    elif can_be_whole:
+        offer.notes.append(
+            "it is not published as a whole, because there are GPU instances on it that this"
+            f" driver did not make: to give it out as a whole, destroy them (nvidia-smi mig -i"
+            f" {gpu.pci_address} -dci; nvidia-smi mig -i {gpu.pci_address} -dgi)"
+        )
+    if offer.partitions or offer.whole:
+        offer.counters |= told
+        _count_existing(offer, told, everything)
+
+
+def _count_existing(
+    offer: GpuOffer, told: counters.Counters, everything: counters.Counters
+) -> None:
+    """Have MIG devices that others made consume what partitions in their places would."""
+    others = dividing.found_by_others(offer.gpu)
+    used = [counters.used(one.profile, one.placement, everything) for one in others]
+    names = counters.of_others(used, told, everything)
+    for published in offer.existing:
+        device = published.source.device
+        if isinstance(device, MigDevice):
+            taken = counters.used(device.profile, device.placement, everything)
+            published.consume(counters.of(names, taken))
+
+
+def _wished(offer: GpuOffer) -> tuple[Partition, ...]:
+    """Return the partitions that are offered as far as there is room for them.
+
+    Those that claims have are among them, whatever profiles are wished by now: the scheduler counts
+    what a device uses of the GPU only as long as it is published.
+    """
+    kept = offer.mig.kept(offer.gpu)
+    return tuple(
+        one
+        for one in dividing.partitions(offer.gpu)
+        if offer.mig.includes(one.profile) or one.slot in kept
+    )
+
+
+def _offer_kept_parts(offer: GpuOffer, *, with_counters: bool) -> None:
+    """Offer the MIG devices that claims have, to nobody else, and make no others.
+
+    They consume what the GPU has none of, so that the scheduler gives out none of them again.
+    """
+    gpu = offer.gpu
+    places = offer.mig.kept(gpu) if with_counters else ()
+    named = (dividing.partition_named(gpu, one.profile_id, one.start) for one in places)
+    parts = order.in_packing_order([one for one in named if one is not None])
+    everything = counters.whole(gpu.mig.profiles) if gpu.mig is not None and parts else {}
+    for partition in parts:
+        taken = counters.used(partition.profile, partition.placement, everything)
+        offer.counters |= dict.fromkeys(taken, 0)
+        offer.partitions.append(_publish(offer, partition).consume(taken))
+    if gpu.was_put_in_mig_mode:
+        offer.notes.append(
+            "MIG devices that were made on it for claims stay until these end, and no more are"
+            f" made: {offer.mig.why}"
+        )
+        return
+    offer.notes.append(
+        "nothing else of it is offered until claims have given back its MIG devices: "
+        + (
+            "this driver turned its MIG mode on for claims, and turns it off after the last"
+            if gpu.mig_mode is MigMode.ENABLED
+            else "its MIG mode was turned off under them"
+        )
+    )
+
+
+def _not_withdrawn(offer: GpuOffer, parts: Iterable[Partition]) -> tuple[Partition, ...]:
+    """Return the partitions that are published.
+
+    Of a GPU that cannot be switched to MIG mode none, but those that claims have and wait for: the
+    scheduler counts what they use of the GPU only as long as they are published.
+    """
+    if offer.refusal is None:
+        return tuple(parts)
+    offer.notes.append(f"no MIG devices are offered on it for now: {offer.refusal.reason}")
+    return tuple(one for one in parts if one.slot in offer.refusal.waiting)
+
+
+def _offer_undivided(offer: GpuOffer, reason: str | None) -> None:
+    """Offer a GPU that this driver does not divide, as a whole unless it is divided already."""
+    gpu = offer.gpu
+    if reason is not None:
+        offer.notes.append(f"no MIG devices are made on it: {reason}")
+    is_kept = offer.mig.keeps_whole(gpu)
+    if is_kept:
+        offer.notes.append(
+            "its MIG mode was turned on while claims have it as a whole, so it is offered in MIG"
+            " devices once they have ended"
+        )
+    elif gpu.mig is not None and gpu.mig.instances:
+        return
+    can_be_whole = offer.mig.switches_modes and dividing.is_whole(gpu)
+    if gpu.mig_mode is not MigMode.ENABLED or is_kept or can_be_whole:
+        division = offer.division
+        offer.whole = _publish(offer, gpu, division)
+        if division is not None:
+            offer.whole.consume({counters.SHARES: division.count})
+            _offer_shares(offer, division, {counters.SHARES: 1})
+            offer.counters[counters.SHARES] = division.count
+    elif gpu.mig is None or gpu.mig.problem is None:
+        offer.notes.append(
+            "MIG mode is on, so it cannot be used as a whole GPU, and it has no MIG device: make"
+            f" some (nvidia-smi mig -i {gpu.pci_address} -cgi PROFILES -C, or mig-parted), or turn"
+            f" MIG mode off for a whole GPU (nvidia-smi -i {gpu.pci_address} -mig 0)"
+            + (f", {offer.mig.way_out}" if offer.mig.way_out else "")
+        )
+
+
+def _publish(
+    offer: GpuOffer,
+    device: Device,
+    division: Division | None = None,
+    *,
+    serves: str | None = None,
+) -> Published:
+    """Return a device of the offer's GPU as it is published, without its counters.
+
+    Args:
+        offer: where it is to be.
+        device: the device.
+        division: how it is divided, if it is.
+        serves: the extended resource that it serves, if that is not the one of its kind.
+    """
+    is_in_one_piece = isinstance(device, Gpu) and not offer.has_shares
+    found, omitted = wire_form(
+        NodeDevice(gpu=offer.gpu, device=device),
+        offer.inventory,
+        joined=offer.joined,
+        in_parts=offer.in_parts,
+        consumable_by=NO_CONSUMABLES if is_in_one_piece else offer.consumable,
+        division=division,
+        serves=serves,
+    )
+    others = offer.partitions if isinstance(device, Partition) else _index(device)
+    if not others:
+        offer.omitted += omitted  # the others lack the same
+    return found
+
+
+def _index(device: Device) -> int:
+    """Return the number of a share among those of its device; 0 of any other device."""
+    return device.index if isinstance(device, Share) else 0

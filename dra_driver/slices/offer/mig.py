@@ -1,0 +1,225 @@
+"""What a node offers of MIG: what its admin put in MIG mode, all that could be made, or less.
+
+In: the settings `--mig` and `--mig-profiles`, NVIDIA's feature gate DynamicMIG, the labels of the
+Node, and the version of Kubernetes. Out: a `MigOffer`, with the reason for people. Rules: a GPU's
+MIG mode is its admin's word unless a setting says otherwise; only one may switch MIG modes and make
+devices on a node, and where mig-manager of NVIDIA's GPU Operator does, its label is there; the
+schedulers before Kubernetes 1.37 pay for counters with the square of the nodes that publish some
+(kubernetes/kubernetes#138917), and devices made on demand need counters. What claims have is
+`Held`: it stays published as long as they have it. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from dra_driver.devices.mig.partitions import found_by_others, made_here
+from dra_driver.devices.model import Gpu, GpuUuid, MigMode, MigProfile, MigSlot
+
+MIG_MANAGER_LABEL = "nvidia.com/mig.config"
+"""The label of a Node by which mig-manager is told how to divide its GPUs."""
+
+KubernetesVersion = tuple[int, int]
+"""Major and minor version, such as (1, 37)."""
+
+CHEAP_COUNTERS: KubernetesVersion = (1, 37)
+"""The first Kubernetes whose scheduler looks at a node's counters for that node alone."""
+
+COST_BEFORE_1_37 = (
+    "before 1.37 the scheduler looks at the counters of every node for each node: with 8 H100 a"
+    " node, 1.36 placed 9.5 pods/s instead of 67 on 10 nodes, 1.1 instead of 44 on 50, and 0.35"
+    " instead of 34 on 100"
+)
+"""What counters cost an older scheduler: whole-GPU pods, measured by hack/bench/fleet."""
+
+
+def has_cheap_counters(kubernetes: KubernetesVersion | None) -> bool:
+    """Tell whether counters cost the scheduler little; not where the version is not known."""
+    return kubernetes is not None and kubernetes >= CHEAP_COUNTERS
+
+
+class MigSource(StrEnum):
+    """Where the MIG devices of a node come from."""
+
+    AUTO = "auto"
+    """This driver makes them on GPUs that others put in MIG mode, and switches no mode."""
+
+    ON_DEMAND = "on-demand"
+    """This driver makes them on every GPU, and switches modes; those of others are offered too."""
+
+    EXISTING = "existing"
+    """Others make them."""
+
+    OFF = "off"
+    """There are none for claims."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What claims have of a GPU: all of it or shares of all, or MIG devices at these places."""
+
+    whole: bool = False
+    slots: frozenset[MigSlot] = frozenset()
+
+
+_NOTHING = Held()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigOffer:
+    """What is offered, and why.
+
+    Attributes:
+        source: where MIG devices come from.
+        why: what decided that, for people.
+        profiles: names of the profiles that are made on demand, such as `1g.10gb`; empty for all.
+        way_out: what else to do about a GPU in MIG mode that has no MIG device, for people.
+        held: what claims have, by GPU.
+    """
+
+    source: MigSource = MigSource.ON_DEMAND
+    why: str = "no setting says otherwise"
+    profiles: frozenset[str] = frozenset()
+    way_out: str | None = None
+    held: Mapping[GpuUuid, Held] = field(default_factory=dict)
+
+    @property
+    def switches_modes(self) -> bool:
+        """Whether MIG modes are switched as claims need it."""
+        return self.source is MigSource.ON_DEMAND
+
+    def includes(self, profile: MigProfile) -> bool:
+        """Tell whether devices of a profile are made on demand."""
+        return not self.profiles or profile.name in self.profiles
+
+    def why_none_made(self) -> str | None:
+        """Return why no devices are made on demand, whatever the card can do; None if they are."""
+        match self.source:
+            case MigSource.AUTO | MigSource.ON_DEMAND:
+                return None
+            case MigSource.EXISTING | MigSource.OFF:
+                return self.why
+
+    def divides(self, gpu: Gpu) -> bool:
+        """Tell whether devices are made on a GPU on demand, if it can be divided at all."""
+        match self.source:
+            case MigSource.ON_DEMAND:
+                return True
+            case MigSource.AUTO:
+                return gpu.was_put_in_mig_mode and not self.keeps_whole(gpu)
+            case MigSource.EXISTING | MigSource.OFF:
+                return False
+
+    def kept(self, gpu: Gpu) -> frozenset[MigSlot]:
+        """Return the places of a GPU where claims have MIG devices, whatever is offered by now.
+
+        Those that others made, and that are there, are offered as such.
+        """
+        here = self.held.get(gpu.uuid, _NOTHING).slots
+        theirs = {instance.slot for instance in found_by_others(gpu)}
+        return here - theirs | {instance.slot for instance in made_here(gpu)}
+
+    def keeps_whole(self, gpu: Gpu) -> bool:
+        """Tell whether a GPU stays whole for claims, though it was put in MIG mode meanwhile."""
+        is_held = self.held.get(gpu.uuid, _NOTHING).whole
+        return self.source is MigSource.AUTO and gpu.was_put_in_mig_mode and is_held
+
+    def keeps_parts(self, gpu: Gpu) -> bool:
+        """Tell whether nothing of a GPU is offered but the MIG devices that claims have.
+
+        They got them while other settings held, from NVIDIA's driver, or before the GPU was put out
+        of MIG mode. MIG devices that others made are offered beside them.
+        """
+        if self.switches_modes or self.divides(gpu) or self.keeps_whole(gpu):
+            return False
+        is_on_for_claims = gpu.mig_mode is MigMode.ENABLED and not gpu.was_put_in_mig_mode
+        return is_on_for_claims or bool(self.kept(gpu))
+
+
+ALL = MigOffer()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigSettings:
+    """What was set. `source` is AUTO where nothing is, `gate` None for a gate that is not set."""
+
+    source: MigSource = MigSource.AUTO
+    gate: bool | None = None
+    profiles: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, mig: str, profiles: str, *, gate: bool | None = None) -> "MigSettings":
+        """Return what `--mig`, `--mig-profiles` and the gate, if it is given, say."""
+        return cls(
+            source=MigSource(mig),
+            gate=gate,
+            profiles=frozenset(filter(None, profiles.split(","))),
+        )
+
+    @property
+    def heeds_node(self) -> bool:
+        """Whether the Node's labels decide, and the version of Kubernetes where they do not."""
+        return self.source is MigSource.AUTO and self.gate is None
+
+    @property
+    def switches_modes(self) -> bool:
+        """Whether MIG modes may be switched for claims, on any node."""
+        return not self.heeds_node and self.offer({}, None).switches_modes
+
+    def makes(self, labels: Mapping[str, str]) -> bool:
+        """Tell whether MIG devices that were made for claims here are taken back at their ends.
+
+        They are wherever nobody else makes any, also where none are made at present.
+        """
+        if self.heeds_node:
+            return MIG_MANAGER_LABEL not in labels
+        return self.offer({}, None).why_none_made() is None
+
+    def offer_of_any_node(self, kubernetes: KubernetesVersion = CHEAP_COUNTERS) -> MigOffer:
+        """Return what is offered on a node of which no labels are known."""
+        found = self.offer({}, kubernetes)
+        if found.source is not MigSource.AUTO:
+            return found
+        why = f"on {named(kubernetes)}, unless the Node has label {MIG_MANAGER_LABEL}"
+        return self._offer(MigSource.AUTO, why)
+
+    def offer(self, labels: Mapping[str, str], kubernetes: KubernetesVersion | None) -> MigOffer:
+        """Return what is offered on a node with these labels.
+
+        Args:
+            labels: of the Node.
+            kubernetes: the API server's version; None where it does not say.
+        """
+        if self.source is not MigSource.AUTO:
+            return self._offer(self.source, f"--mig is {self.source}")
+        if self.gate is not None:
+            source = MigSource.ON_DEMAND if self.gate else MigSource.EXISTING
+            return self._offer(source, f"feature gate DynamicMIG is {str(self.gate).lower()}")
+        label = labels.get(MIG_MANAGER_LABEL)
+        if label is not None:
+            why = f"mig-manager divides the GPUs of this node: label {MIG_MANAGER_LABEL}={label}"
+            return self._offer(MigSource.EXISTING, why)
+        if has_cheap_counters(kubernetes):
+            return self._offer(MigSource.AUTO, f"the node has no label {MIG_MANAGER_LABEL}")
+        why = (
+            f"--mig auto makes none on {named(kubernetes)}, where that would slow the scheduler"
+            " down; from Kubernetes 1.37 on it does"
+        )
+        return self._offer(MigSource.EXISTING, why, "or set --mig on-demand")
+
+    def _offer(self, source: MigSource, why: str, way_out: str | None = None) -> MigOffer:
+        return MigOffer(source=source, why=why, profiles=self.profiles, way_out=way_out)
+
+
+def release_of(text: str) -> KubernetesVersion:
+    """Return what a setting such as `1.36` says."""
+    major, _, minor = text.partition(".")
+    return int(major), int(minor)
+
+
+def named(kubernetes: KubernetesVersion | None) -> str:
+    """Return a version of Kubernetes for people."""
+    if kubernetes is None:
+        return "a Kubernetes whose version is not known"
+    major, minor = kubernetes
+    return f"Kubernetes {major}.{minor}"

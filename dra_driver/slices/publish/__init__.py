@@ -1,0 +1,1 @@
+"""Desired slices to the API server, and kept there."""

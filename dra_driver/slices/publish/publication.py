@@ -1,0 +1,449 @@
+"""One publication: the API server's slices of this node brought in line with an inventory.
+
+In: an inventory. Out: deletes, updates and creates on the API server, as slices/publish/writes.py
+says, and what was left out as log lines. Rules: the API server silently drops fields of disabled
+features, so each reply is compared with what was asked; a device that is not safe without a dropped
+field (without its counters a GPU and its partitions could both be allocated) is withdrawn until the
+driver is restarted; a write that the server would not take as asked is not repeated. Counters are
+asked for before the first of them is published (slices/publish/probe.py); without them whole GPUs
+stay. Without consumable capacity devices stay, each for one claim. Slices of others are never
+touched; where one has a name that is ours, ours gets another name.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, assert_never
+
+import structlog
+
+from dra_driver.devices.model import Inventory
+from dra_driver.errors import NotFoundError, StaleError, UnavailableError
+from dra_driver.fields import Object, at, mapping, objects
+from dra_driver.kube.resource import RESOURCE_SLICES, Resource
+from dra_driver.kube.stream import WatchStream
+from dra_driver.ops.metrics import SliceWrite
+from dra_driver.slices.attributes import Omitted
+from dra_driver.slices.consumable import GATED_FIELDS
+from dra_driver.slices.pool import DesiredPool, build_slices, new_tag
+from dra_driver.slices.project import Note, Projection, Withheld, projection
+from dra_driver.slices.publish.difference import Difference, Kind, differences
+from dra_driver.slices.publish.probe import CONSUMES_COUNTERS, stores_counters, stores_taints
+from dra_driver.slices.publish.writes import (
+    Create,
+    Delete,
+    Owner,
+    Settled,
+    Update,
+    Write,
+    writes_for,
+)
+from dra_driver.slices.taints import TAINTS, without_taints
+from dra_driver.slices.wire import WireDevice
+
+log = structlog.get_logger()
+
+_REQUEST_SECONDS = 10.0
+
+_LeftOut = Withheld | Note | Omitted
+
+_MOST_ROUNDS = 5
+"""Rounds of writing, finding dropped fields, withdrawing: each finds one more, so few suffice."""
+
+_MOST_PATHS = 8
+"""Differences that one log line names."""
+
+
+class SliceApi(Protocol):
+    """What publishing needs of the API server's client (kube/client.py)."""
+
+    def get_node(self, name: str, *, timeout: float) -> dict[str, object]:
+        """Return a Node."""
+        ...
+
+    def list(
+        self, resource: Resource, *, query: Mapping[str, str], timeout: float
+    ) -> dict[str, object]:
+        """Return a collection."""
+        ...
+
+    def create(
+        self,
+        resource: Resource,
+        body: Mapping[str, object],
+        *,
+        dry_run: bool = False,
+        timeout: float,
+    ) -> dict[str, object]:
+        """Create an object; return what was stored, or with `dry_run` what would be."""
+        ...
+
+    def update(
+        self, resource: Resource, name: str, body: Mapping[str, object], *, timeout: float
+    ) -> dict[str, object]:
+        """Replace an object; return what was stored."""
+        ...
+
+    def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        preconditions: Mapping[str, str],
+        timeout: float,
+    ) -> None:
+        """Delete an object."""
+        ...
+
+    def watch(self, resource: Resource, *, query: Mapping[str, str]) -> WatchStream:
+        """Open a watch."""
+        ...
+
+
+class PublishObserver(Protocol):
+    """Who counts (ops/metrics.py)."""
+
+    def published(self, *, slices: int, devices: int) -> None:
+        """The API server now holds these."""
+        ...
+
+    def slice_written(self, write: SliceWrite) -> None:
+        """One write was done."""
+        ...
+
+    def publish_failed(self) -> None:
+        """One attempt failed."""
+        ...
+
+    def fields_dropped(self, count: int) -> None:
+        """The API server did not store this many fields as they were asked for."""
+        ...
+
+
+class Project(Protocol):
+    """Turns an inventory into devices (slices/project.py)."""
+
+    def __call__(
+        self, inventory: Inventory, *, with_counters: bool, with_consumables: bool
+    ) -> Projection:
+        """Return what to publish; without counters only what is safe without them.
+
+        Without consumables each device is for one claim at a time.
+        """
+        ...
+
+
+class Publication:
+    """Publishes one inventory after the other, and remembers what the API server does not take."""
+
+    def __init__(
+        self,
+        api: SliceApi,
+        *,
+        driver: str,
+        node_name: str,
+        observer: PublishObserver,
+        project: Project = projection,
+    ) -> None:
+        """Take where and as whom to publish; the node's name is also the pool's.
+
+        Args:
+            api: the client.
+            driver: the DRA driver's name.
+            node_name: the node.
+            observer: told of every outcome.
+            project: turns an inventory into devices.
+        """
+        self._project = project
+        self.api = api
+        self.observer = observer
+        self._driver = driver
+        self._node_name = node_name
+        self._owner: Owner | None = None
+        self._unsupported: frozenset[str] = frozenset()
+        self._settled: dict[str, Settled] = {}
+        self._left_out: frozenset[_LeftOut] = frozenset()
+        self._are_counters_known = False
+        self._effects_known: frozenset[str] = frozenset()
+        self._is_first = True
+
+    @property
+    def selectors(self) -> dict[str, str]:
+        """Return the query that selects the slices of this driver on this node."""
+        return {"fieldSelector": f"spec.driver={self._driver},spec.nodeName={self._node_name}"}
+
+    def published(self) -> tuple[str, ...]:
+        """Return the names of the devices in our slices as the API server has them now.
+
+        Raises:
+            DriverError: the API server refused or is away.
+        """
+        found = (objects(entry, "spec", "devices") for entry in self._existing())
+        return tuple(str(device.get("name")) for devices in found for device in devices)
+
+    def publish(self, inventory: Inventory) -> int:
+        """Bring the API server in line; return how many writes it took, 0 when nothing changed.
+
+        Raises:
+            DriverError: the API server refused or is away. What was written stays; try again.
+        """
+        writes = 0
+        for _ in range(_MOST_ROUNDS):
+            found = self._as_stored(self._projected(inventory))
+            self._tell_left_out(found)
+            unsupported = self._unsupported
+            devices = tuple(
+                device for device in found.devices if unsupported.isdisjoint(features(device))
+            )
+            pool = build_slices(
+                devices,
+                driver=self._driver,
+                node_name=self._node_name,
+                counter_sets=found.counter_sets,
+            )
+            writes += self._write(pool)
+            if self._unsupported == unsupported:
+                break
+        self.observer.published(slices=len(pool.contents), devices=len(devices))
+        if writes or self._is_first:
+            self._is_first = False
+            log.info(
+                "slices published",
+                pool=self._node_name,
+                devices=len(devices),
+                slices=len(pool.contents),
+                writes=writes,
+            )
+        return writes
+
+    def _projected(self, inventory: Inventory) -> Projection:
+        """Return what to publish, with counters if the API server is known to store them."""
+        if CONSUMES_COUNTERS not in self._unsupported:
+            found = self._find(inventory, with_counters=True)
+            if not found.counter_sets or self._has_counters(found):
+                return found
+        return self._find(inventory, with_counters=False)
+
+    def _as_stored(self, found: Projection) -> Projection:
+        """Return what to publish; if the API server stores no taints, without what is not well.
+
+        It is asked once for each effect: not all versions know all of them.
+        """
+        device = next((one for one in found.devices if _effects(one) - self._effects_known), None)
+        if device is not None and TAINTS not in self._unsupported:
+            if not stores_taints(
+                self.api,
+                device,
+                driver=self._driver,
+                node_name=self._node_name,
+                timeout=_REQUEST_SECONDS,
+            ):
+                self._unsupported |= {TAINTS}
+                self.observer.fields_dropped(1)
+                log.warning(
+                    "gpus that are not well are left out",
+                    reason="the API server does not store taints",
+                    advice="enable DRADeviceTaints on the API server and the scheduler, then "
+                    "restart this driver",
+                )
+            self._effects_known |= _effects(device)
+        return without_taints(found) if TAINTS in self._unsupported else found
+
+    def _find(self, inventory: Inventory, *, with_counters: bool) -> Projection:
+        can_be_shared = self._unsupported.isdisjoint(GATED_FIELDS)
+        return self._project(inventory, with_counters=with_counters, with_consumables=can_be_shared)
+
+    def _has_counters(self, found: Projection) -> bool:
+        """Ask once whether the API server stores counters; what it drops later is noticed too."""
+        if not self._are_counters_known:
+            if not stores_counters(
+                self.api,
+                found.devices,
+                driver=self._driver,
+                node_name=self._node_name,
+                timeout=_REQUEST_SECONDS,
+            ):
+                self._unsupported |= {CONSUMES_COUNTERS}
+                self.observer.fields_dropped(1)
+                log.warning(
+                    "devices published without counters",
+                    reason="the API server does not store them: no MIG devices are made on demand,"
+                    " and quotas by the counter memory admit nothing",
+                    advice="enable DRAPartitionableDevices on the API server and the scheduler,"
+                    " then restart this driver",
+                )
+            self._are_counters_known = True
+        return CONSUMES_COUNTERS not in self._unsupported
+
+    def _write(self, pool: DesiredPool) -> int:
+        existing = self._existing()
+        owner = self._owner
+        writes: tuple[Write, ...] = ()
+        if owner is not None:
+            writes = writes_for(pool, existing, owner=owner, settled=self._settled)
+        if owner is None or writes:
+            # A node that was deleted and made anew has another uid, and our slices went with it.
+            owner = self._owner = self._read_owner()
+            writes = writes_for(pool, existing, owner=owner, settled=self._settled)
+        for write in writes:
+            self._do(write, pool)
+        return len(writes)
+
+    def _existing(self) -> tuple[Object, ...]:
+        """Return our slices as the API server has them now: a cache could be behind our writes."""
+        return tuple(filter(self._is_ours, self._listed(self.selectors)))
+
+    def _listed(self, query: Mapping[str, str]) -> tuple[Object, ...]:
+        answer = self.api.list(RESOURCE_SLICES, query=query, timeout=_REQUEST_SECONDS)
+        return objects(answer, "items")
+
+    def _is_ours(self, entry: Object) -> bool:
+        spec = mapping(entry, "spec")
+        return (spec.get("driver"), spec.get("nodeName")) == (self._driver, self._node_name)
+
+    def _read_owner(self) -> Owner:
+        node = self.api.get_node(self._node_name, timeout=_REQUEST_SECONDS)
+        uid = at(node, "metadata", "uid")
+        if not isinstance(uid, str):
+            raise UnavailableError(f"node {self._node_name} has no uid")
+        return Owner(name=self._node_name, uid=uid)
+
+    def _do(self, write: Write, pool: DesiredPool) -> None:
+        match write:
+            case Delete():
+                self._delete(write)
+                self._settled.pop(write.name, None)
+                self.observer.slice_written(SliceWrite.DELETE)
+            case Update():
+                answer = self.api.update(
+                    RESOURCE_SLICES, write.name, write.body, timeout=_REQUEST_SECONDS
+                )
+                self.observer.slice_written(SliceWrite.UPDATE)
+                self._compare(write, answer)
+            case Create():
+                write, answer = self._create(write, pool)
+                self.observer.slice_written(SliceWrite.CREATE)
+                self._compare(write, answer)
+
+    def _create(self, write: Create, pool: DesiredPool) -> tuple[Create, dict[str, object]]:
+        """Create a slice, under another name if somebody else's slice has its name."""
+        try:
+            return write, self.api.create(RESOURCE_SLICES, write.body, timeout=_REQUEST_SECONDS)
+        except StaleError:
+            named = self._listed({"fieldSelector": f"metadata.name={write.name}"})
+            if not named or any(map(self._is_ours, named)):
+                raise  # it is gone, or another driver of this node made it just now: look again
+        other = write.renamed(pool.slice_name(write.index, tag=new_tag()))
+        log.warning(
+            "slice name taken by others",
+            slice=write.name,
+            holder=_holder(named[0]),
+            published_as=other.name,
+            advice="another node or driver wrote that slice and should not have: find out why,"
+            f" delete it (kubectl delete resourceslice {write.name}), and apply the driver's"
+            " manifests again, whose policy own-node refuses such slices",
+        )
+        return other, self.api.create(RESOURCE_SLICES, other.body, timeout=_REQUEST_SECONDS)
+
+    def _delete(self, write: Delete) -> None:
+        preconditions = {"uid": write.uid, "resourceVersion": write.resource_version}
+        try:
+            self.api.delete(
+                RESOURCE_SLICES, write.name, preconditions=preconditions, timeout=_REQUEST_SECONDS
+            )
+        except NotFoundError:
+            log.debug("slice was gone already", slice=write.name)
+
+    def _compare(self, write: Update | Create, answer: Object) -> None:
+        """Note what the server did not store as asked, so that it is not asked again and again."""
+        asked, answered = write.body["spec"], answer.get("spec")
+        if not (isinstance(asked, dict) and isinstance(answered, dict)):
+            raise UnavailableError(f"the API server's response for slice {write.name} has no spec")
+        found = tuple(differences(asked, answered))
+        if not found:
+            self._settled.pop(write.name, None)
+            return
+        self._settled[write.name] = Settled(asked=asked, answered=answered)
+        lost = frozenset(filter(None, map(_feature, found)))
+        if lost & GATED_FIELDS and self._unsupported.isdisjoint(GATED_FIELDS):
+            log.warning(
+                "devices published for one claim each",
+                reason="--consumable-shares is set, and the API server does not store "
+                f"{', '.join(sorted(lost & GATED_FIELDS))}",
+                advice="enable the feature gate DRAConsumableCapacity on the API server and the "
+                "scheduler, then restart this driver",
+            )
+        self._unsupported |= lost
+        self._tell_differences(write.name, found, lost)
+
+    def _tell_differences(
+        self, name: str, found: Sequence[Difference], lost: frozenset[str]
+    ) -> None:
+        fields = [str(difference) for difference in found[:_MOST_PATHS]]
+        if all(difference.kind is Kind.ADDED for difference in found):
+            log.info("slice got fields from the api server", slice=name, fields=fields)
+            return
+        self.observer.fields_dropped(len(found))
+        log.warning(
+            "slice not stored as asked",
+            slice=name,
+            fields=fields,
+            withdrawn=sorted(lost),
+            advice="enable these features on the API server, then restart this driver",
+        )
+
+    def _tell_left_out(self, found: Projection) -> None:
+        """Say what is not published once, not at every publication or for every other GPU."""
+        left_out: tuple[_LeftOut, ...] = (*found.withheld, *found.notes, *found.omitted)
+        told, self._left_out = self._left_out, frozenset(left_out)
+        for entry in left_out:
+            if entry not in told:
+                _tell(entry)
+
+
+def _holder(entry: Object) -> str:
+    spec = mapping(entry, "spec")
+    return f"driver {spec.get('driver')}, node {spec.get('nodeName') or 'none'}"
+
+
+def _tell(left_out: _LeftOut) -> None:
+    match left_out:
+        case Withheld():
+            log.warning("gpu withheld", index=left_out.index, reason=left_out.reason)
+        case Note():
+            log.info("gpu published in part", index=left_out.index, reason=left_out.text)
+        case Omitted():
+            log.warning(
+                "attribute omitted",
+                device=left_out.device,
+                attribute=left_out.attribute,
+                reason=left_out.reason,
+            )
+        case _:
+            assert_never(left_out)
+
+
+def _effects(device: WireDevice) -> frozenset[str]:
+    return frozenset(str(taint.get("effect")) for taint in objects(device, TAINTS))
+
+
+def features(device: WireDevice) -> frozenset[str]:
+    """Return the fields of a device, and of its capacities, that a feature gate may drop."""
+    capacities = mapping(device, "capacity").values()
+    inner = (set(entry) for entry in capacities if isinstance(entry, Mapping))
+    return frozenset(device).union(*inner) - _ALWAYS_THERE
+
+
+_ALWAYS_THERE = frozenset({"name", "attributes", "capacity", "value"})
+
+
+def _feature(difference: Difference) -> str | None:
+    """Return the field of devices that is not supported, by what was dropped where."""
+    if difference.kind is not Kind.DROPPED:
+        return None
+    match difference.path:
+        case ("sharedCounters", *_):
+            return "consumesCounters"
+        case ("devices", int(), "capacity", _, str(name), *_):
+            return None if name in _ALWAYS_THERE else name
+        case ("devices", int(), str(name), *_):
+            return None if name in _ALWAYS_THERE else name
+    return None

@@ -1,0 +1,202 @@
+"""Keeps this node's ResourceSlices as the inventory says, for as long as the driver runs.
+
+In: the latest inventory, and a watch on the slices of this driver and node. Out: publications
+(slices/publish/publication.py), each on one thread, one at a time. Rules: the kubelet deletes all
+slices of its node when it starts, so wiped slices have to be back within seconds; whoever edits
+them is overruled, but more and more slowly if they insist; failures are retried for ever; slices
+stay when the driver stops (the kubelet removes them if it stays away).
+"""
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from dra_driver.devices.model import Inventory
+from dra_driver.errors import DriverError, InvalidError, UnavailableError
+from dra_driver.kube.backoff import Backoff
+from dra_driver.kube.resource import RESOURCE_SLICES
+from dra_driver.kube.watch import Changed, Listed, Watch
+from dra_driver.slices.publish.publication import Publication
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublisherTiming:
+    """Seconds that shape when slices are published. The defaults are right outside of tests."""
+
+    settle: float = 0.4
+    """From a change by others to our look at it, so that a wipe of many slices is one look."""
+
+    settle_most: float = 30.0
+    """The same while someone keeps changing our slices: two drivers must not fight at speed."""
+
+    peace: float = 60.0
+    """After this long without a repair the next one is quick again."""
+
+    retry: float = 0.5
+    retry_most: float = 15.0
+
+    invalid: float = 300.0
+    """Pause after the API server called a slice invalid: the same would be refused again."""
+
+    resync: float = 600.0
+    """Look this often even if nothing rang: it costs one list of a few objects."""
+
+
+class SlicePublisher:
+    """Publishes on a thread of its own; `update` and `start` may come in any order.
+
+    Errors of our own tree are expected and retried. Any other ends the thread through
+    threading.excepthook: it is a fault in the program.
+    """
+
+    def __init__(
+        self,
+        publication: Publication,
+        *,
+        clock: Callable[[], float],
+        random: Callable[[], float],
+        timing: PublisherTiming | None = None,
+    ) -> None:
+        """Take what to do; `start` begins.
+
+        Args:
+            publication: publishes one inventory; only the publisher's thread writes.
+            clock: monotonic seconds.
+            random: numbers in [0, 1), for jitter.
+            timing: delays.
+        """
+        self._publication = publication
+        self._clock = clock
+        self._random = random
+        self._timing = timing or PublisherTiming()
+        self._backoff = Backoff(
+            first=self._timing.retry, most=self._timing.retry_most, random=random
+        )
+        self._watch = Watch(
+            publication.api,
+            RESOURCE_SLICES,
+            selectors=publication.selectors,
+            tell=self._ring,
+            clock=clock,
+            random=random,
+        )
+        self._wake = threading.Condition()
+        self._inventory: Inventory | None = None
+        self._due = math.inf
+        self._not_before = -math.inf
+        self._is_stopping = False
+        self._is_ordered = False
+        self._repairs = 0
+        self._repaired_at = -math.inf
+        self._trouble: str | None = None
+        self._thread = threading.Thread(target=self._run, name="slices", daemon=True)
+
+    def start(self) -> None:
+        """Begin to publish and to watch. A publisher is started once."""
+        self._thread.start()
+        self._watch.start()
+
+    def update(self, inventory: Inventory) -> None:
+        """Publish this inventory as soon as possible. Never blocks; the latest one wins."""
+        with self._wake:
+            self._inventory = inventory
+            # What was refused before may have been the old inventory's fault.
+            self._not_before = -math.inf
+            self._due = self._clock()
+            self._is_ordered = True
+            self._wake.notify_all()
+
+    def publish_anew(self) -> None:
+        """Publish the latest inventory again, as what is offered of it has changed."""
+        with self._wake:
+            if self._inventory is not None:
+                self._not_before = -math.inf
+                self._due = self._clock()
+                self._is_ordered = True
+                self._wake.notify_all()
+
+    def published(self) -> tuple[str, ...]:
+        """Return the names of the devices in this node's slices as the API server has them now.
+
+        Raises:
+            DriverError: it is away, or refused.
+        """
+        return self._publication.published()
+
+    def stop(self, timeout: float) -> bool:
+        """End both threads within `timeout` seconds; return whether they ended. Slices stay."""
+        end = self._clock() + timeout
+        with self._wake:
+            self._is_stopping = True
+            self._wake.notify_all()
+        watch_ended = self._watch.stop(timeout)
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, end - self._clock()))
+        return watch_ended and not self._thread.is_alive()
+
+    def _ring(self, news: Listed | Changed) -> None:
+        """Look soon, because someone changed a slice; it may have been ourselves."""
+        del news  # what is true is asked of the API server then
+        with self._wake:
+            if self._inventory is not None:
+                soon = self._clock() + self._settle()
+                self._due = min(self._due, max(soon, self._not_before))
+                self._wake.notify_all()
+
+    def _settle(self) -> float:
+        """Return the seconds from a change to our look, longer after each repair of late."""
+        delay = self._timing.settle * 2.0 ** max(0, min(self._repairs, 16) - 3)
+        return min(delay, self._timing.settle_most) * (1 - self._random() / 2)
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._is_stopping and (wait := self._due - self._clock()) > 0:
+                    self._wake.wait(min(wait, self._timing.resync))
+                inventory = self._inventory
+                if self._is_stopping or inventory is None:
+                    return
+                self._due = self._clock() + self._timing.resync
+                is_ordered, self._is_ordered = self._is_ordered, False
+            self._attempt(inventory, is_repair=not is_ordered)
+
+    def _attempt(self, inventory: Inventory, *, is_repair: bool) -> None:
+        try:
+            writes = self._publication.publish(inventory)
+        except DriverError as error:
+            self._fail(error)
+            return
+        self._backoff.reset()
+        if self._trouble is not None:
+            self._trouble = None
+            log.info("publishing recovered")
+        if writes and is_repair:
+            self._count_repair()
+
+    def _count_repair(self) -> None:
+        now = self._clock()
+        with self._wake:
+            is_calm = now - self._repaired_at > self._timing.peace
+            self._repairs = 1 if is_calm else self._repairs + 1
+            self._repaired_at = now
+
+    def _fail(self, error: DriverError) -> None:
+        """Say each cause once, and try again later: at once only with another inventory."""
+        self._publication.observer.publish_failed()
+        delay = self._backoff.delay()
+        if isinstance(error, InvalidError):
+            delay = max(delay, self._timing.invalid)
+        elif isinstance(error, UnavailableError):
+            delay = max(delay, error.retry_after or 0.0)
+        if str(error) != self._trouble:
+            self._trouble = str(error)
+            log.warning("publishing failed", error=self._trouble, retry_seconds=round(delay, 1))
+        with self._wake:
+            if self._inventory is not None and self._due > self._clock():
+                self._not_before = self._clock() + delay
+                self._due = self._not_before

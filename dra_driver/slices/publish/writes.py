@@ -1,0 +1,221 @@
+"""The writes that turn the slices the API server has into those there should be.
+
+In: the desired pool, and every slice of this driver on this node. Out: deletes, updates and
+creates, in that order. Rules (KEP-4381): a pool is complete, and only then used by the scheduler,
+when as many slices of its newest generation exist as each of them says; writing one slice is
+atomic, writing several is not. Pure: nothing here talks to a server.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dra_driver.fields import Object, at, mapping, number, objects, text
+from dra_driver.slices.pool import DesiredPool
+from dra_driver.slices.publish.difference import differences
+
+_INDEX_PREFIX = re.compile(r"([0-9a-f]{5,15})-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The Node that the slices belong to, so that they are collected with it."""
+
+    name: str
+    uid: str
+
+    def reference(self) -> dict[str, object]:
+        """Return the ownerReference: `controller`, and no blockOwnerDeletion."""
+        return {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": self.name,
+            "uid": self.uid,
+            "controller": True,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """Delete a slice, if it is still the one that was seen."""
+
+    name: str
+    uid: str
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """Replace a slice, if it is still the one that was seen."""
+
+    name: str
+    body: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Create:
+    """Create the slice of an index in the pool."""
+
+    index: int
+    name: str
+    body: dict[str, object]
+
+    def renamed(self, name: str) -> "Create":
+        """Return the same under another name."""
+        metadata = {**mapping(self.body, "metadata"), "name": name}
+        return replace(self, name=name, body={**self.body, "metadata": metadata})
+
+
+Write = Delete | Update | Create
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """A write whose reply was not what was asked: asking again would only give the same reply."""
+
+    asked: Object
+    answered: Object
+
+
+def writes_for(
+    desired: DesiredPool,
+    existing: Sequence[Object],
+    *,
+    owner: Owner,
+    settled: Mapping[str, Settled] | None = None,
+) -> tuple[Write, ...]:
+    """Return the writes that turn the existing slices into the desired ones, in order.
+
+    The generation stays when at most one slice changes and none is new, because one write is
+    atomic; else it rises and every slice is written, so that no one ever sees a mixture as
+    complete.
+
+    Args:
+        desired: what there should be.
+        existing: every slice of this driver on this node, of any pool, made by whomever.
+        owner: the Node to be named in ownerReferences.
+        settled: by slice name, writes that the server would not take as asked.
+    """
+    known = settled or {}
+    kept, obsolete = _match(desired, existing)
+    generation = max(map(_generation, kept.values()), default=0)
+    changed = [
+        index
+        for index, entry in sorted(kept.items())
+        if not _serves(desired.spec(index, generation=generation), entry, known)
+    ]
+    missing = [index for index in range(len(desired.contents)) if index not in kept]
+    if missing or len(changed) > 1:
+        generation += 1
+        changed = sorted(kept)
+    disowned = {index for index, entry in kept.items() if not _is_owned(entry, owner)}
+    writes: list[Write] = [_delete(entry) for entry in obsolete]
+    writes += [
+        _update(kept[index], desired.spec(index, generation=generation), owner)
+        for index in sorted({*changed, *disowned})
+    ]
+    writes += [_create(desired, index, generation, owner) for index in missing]
+    return tuple(writes)
+
+
+def _serves(asked: Object, entry: Object, settled: Mapping[str, Settled]) -> bool:
+    """Tell whether a slice is as asked, or as near to it as the server would let it be."""
+    actual = mapping(entry, "spec")
+    agreed = settled.get(_name(entry))
+    if agreed is not None and not any(differences(agreed.asked, asked)):
+        return not any(differences(agreed.answered, actual))
+    return not any(differences(asked, actual))
+
+
+def _match(
+    desired: DesiredPool, existing: Sequence[Object]
+) -> tuple[dict[int, Object], list[Object]]:
+    """Return which slice stands for which index, and those that stand for none.
+
+    A slice is known by the index at the start of its name, so those of NVIDIA's driver are taken
+    over. Of two for one index the one of the newer generation stays, then the one with our name.
+    """
+    kept: dict[int, Object] = {}
+    obsolete: list[Object] = []
+
+    def rank(entry: Object) -> tuple[int, bool, str]:
+        index = _index(entry)
+        ours = index is not None and _name(entry) == desired.slice_name(index)
+        return _generation(entry), ours, _name(entry)
+
+    for entry in sorted(existing, key=rank, reverse=True):
+        index = _index(entry)
+        fits = (
+            index is not None
+            and index < len(desired.contents)
+            and at(entry, "spec", "pool", "name") == desired.node_name
+        )
+        if fits and index is not None and index not in kept:
+            kept[index] = entry
+        else:
+            obsolete.append(entry)
+    return kept, sorted(obsolete, key=_name)
+
+
+def _update(entry: Object, spec: dict[str, object], owner: Owner) -> Update:
+    """Replace the spec; labels, annotations and references of others stay."""
+    meta = {**mapping(entry, "metadata")}
+    meta.pop("managedFields", None)
+    others = [
+        reference
+        for reference in _references(entry)
+        if not (reference.get("controller") or reference.get("kind") == "Node")
+    ]
+    meta["ownerReferences"] = [owner.reference(), *others]
+    return Update(name=_name(entry), body=_body(meta, spec))
+
+
+def _create(desired: DesiredPool, index: int, generation: int, owner: Owner) -> Create:
+    name = desired.slice_name(index)
+    meta: dict[str, object] = {"name": name, "ownerReferences": [owner.reference()]}
+    return Create(
+        index=index, name=name, body=_body(meta, desired.spec(index, generation=generation))
+    )
+
+
+def _delete(entry: Object) -> Delete:
+    meta = mapping(entry, "metadata")
+    return Delete(
+        name=_name(entry),
+        uid=str(meta.get("uid", "")),
+        resource_version=str(meta.get("resourceVersion", "")),
+    )
+
+
+def _body(metadata: dict[str, object], spec: dict[str, object]) -> dict[str, object]:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def _is_owned(entry: Object, owner: Owner) -> bool:
+    wanted = owner.reference()
+    return any(
+        all(reference.get(key) == value for key, value in wanted.items())
+        for reference in _references(entry)
+    )
+
+
+def _references(entry: Object) -> tuple[Object, ...]:
+    return objects(entry, "metadata", "ownerReferences")
+
+
+def _name(entry: Object) -> str:
+    return text(entry, "metadata", "name")
+
+
+def _generation(entry: Object) -> int:
+    return number(entry, "spec", "pool", "generation")
+
+
+def _index(entry: Object) -> int | None:
+    match = _INDEX_PREFIX.match(_name(entry))
+    return None if match is None else int(match[1], 16)

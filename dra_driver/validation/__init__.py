@@ -1,1 +1,0 @@
-"""Claim configs checked where no node is involved: in files, and by the API server."""
