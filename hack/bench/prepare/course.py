@@ -225,9 +225,9 @@ def _cases(
     standing: list[ClaimName] = []
     for prepared in sorted(options.prepared):
         _say(f"preparing claims until {prepared} stand there")
-        gpus = itertools.cycle(devices)
+        in_turn = itertools.cycle(devices)
         while len(standing) < prepared:
-            standing.append(stage.standing(next(gpus)))
+            standing.append(stage.standing(next(in_turn)))
             kubelet.must_prepare(standing[-1])
         for config, callers in itertools.product(options.config, options.callers):
             _say(f"measuring {callers} callers with {prepared} claims prepared, {config}")

@@ -64,7 +64,7 @@ def fake_stage(folder: Path) -> Iterator[Stage]:
     machine.up()
     try:
         with (
-            fake_api(folder, [node]) as (api, kubeconfig),
+            fake_api(folder, [node], "1.37") as (api, kubeconfig),
             _place(folder, NODE, kubeconfig, machine.root) as place,
         ):
             yield Stage(api=api, place=place)
