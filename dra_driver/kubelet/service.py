@@ -10,7 +10,7 @@ of the unprepare that gives it back. (k8s.io/kubernetes pkg/kubelet/cm/dra/manag
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ import grpc
 import structlog
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, PreparedDevice
-from dra_driver.claims.report.telling import Claims
+from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.errors import DriverError
 from dra_driver.kubelet.protos import dra_v1_pb2 as v1
 from dra_driver.kubelet.protos import dra_v1_pb2_grpc as v1_rpc
@@ -78,15 +78,30 @@ class CallThreads:
 
 Work = Callable[[ClaimRef, float], tuple[PreparedDevice, ...]]
 
+Listener = Callable[[ClaimRef], object]
+"""Is told of a claim before the kubelet has its answer, so it must not block."""
+
 
 class ClaimCalls:
-    """Both calls, whatever version they came in."""
+    """Both calls, whatever version they came in.
 
-    def __init__(self, claims: Claims, metrics: Metrics, *, clock: Callable[[], float]) -> None:
-        """Take the work's owner, the metrics, and the monotonic clock that deadlines are on."""
+    `prepared` and `unprepared` listen to what succeeded. Deadlines are values of `clock`.
+    """
+
+    def __init__(
+        self,
+        claims: ClaimPreparer,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float],
+        prepared: Sequence[Listener] = (),
+        unprepared: Sequence[Listener] = (),
+    ) -> None:
         self._claims = claims
         self._metrics = metrics
         self._clock = clock
+        self._prepared = prepared
+        self._unprepared = unprepared
         self._lock = threading.Lock()
         self._running: list[str] = []
 
@@ -106,10 +121,15 @@ class ClaimCalls:
         return self._answer(refs, seconds, Operation.UNPREPARE, self._unprepare)
 
     def _prepare(self, ref: ClaimRef, deadline: float) -> tuple[PreparedDevice, ...]:
-        return self._claims.prepare(ref, deadline=deadline)
+        devices = self._claims.prepare(ref, deadline=deadline)
+        for listener in self._prepared:
+            listener(ref)
+        return devices
 
     def _unprepare(self, ref: ClaimRef, deadline: float) -> tuple[PreparedDevice, ...]:
         self._claims.unprepare(ref, deadline=deadline)
+        for listener in self._unprepared:
+            listener(ref)
         return ()
 
     def _answer(

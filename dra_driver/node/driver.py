@@ -27,7 +27,6 @@ from dra_driver.claims.reconcile.redivide import Redivider
 from dra_driver.claims.report.device_health import Reported, conditions, reported
 from dra_driver.claims.report.mps_events import ClaimEvents, EventTiming, MpsEvents
 from dra_driver.claims.report.status_writer import status_writer
-from dra_driver.claims.report.telling import ringing
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
 from dra_driver.claims.state.held import HeldDevices
 from dra_driver.claims.state.locks import NodeLocks
@@ -349,20 +348,22 @@ class Driver:
 
     def _build_calls(self, clock: Callable[[], float]) -> None:
         """Build what the kubelet calls, and what tells how calls went."""
+        may_begin = self._watcher.wait_until_looked
         self._claim_status = status_writer(
             self._settings.claim_status,
             self._kube,
             self._claims,
             self._watcher,
             conditions=conditions(self._health.of_device),
-            may_begin=self._watcher.wait_until_looked,
+            may_begin=may_begin,
         )
-        self._health_stream = HealthStream(
-            self._device_health, may_begin=self._watcher.wait_until_looked
-        )
+        self._health_stream = HealthStream(self._device_health, may_begin=may_begin)
         self._unlimited = UnlimitedMemory(self._claims.records, self._claim_events)
-        told = ringing(self._claim_status.beside(self._preparer), self._health_stream.ring)
-        self._calls = ClaimCalls(self._unlimited.beside(told), self._metrics, clock=clock)
+        prepared = (self._ring, self._unlimited.prepared)
+        unprepared = (self._ring, self._unlimited.unprepared)
+        self._calls = ClaimCalls(
+            self._preparer, self._metrics, clock=clock, prepared=prepared, unprepared=unprepared
+        )
         self._eviction = Eviction(
             self._kube,
             self._settings.node_name,
@@ -471,6 +472,9 @@ class Driver:
 
     def _on_health(self) -> None:
         self._publisher.publish_anew()
+        self._ring()
+
+    def _ring(self, _: object = None) -> None:
         self._health_stream.ring()
         self._claim_status.ring()
 
@@ -493,5 +497,4 @@ class Driver:
         self._metrics.gpus(ok=len(inventory.gpus), sick=len(inventory.sick))
         self._refusals.look_at(inventory)
         self._publisher.update(inventory)
-        self._health_stream.ring()
-        self._claim_status.ring()
+        self._ring()

@@ -51,7 +51,6 @@ from dra_driver.claims.report.claim_status import (
     prepared,
     stored_entries,
 )
-from dra_driver.claims.report.telling import Claims, Telling, ringing
 from dra_driver.claims.state.validity import has_devices_of
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import (
@@ -173,10 +172,6 @@ class StatusWriter(Background):
     def ring(self) -> None:
         """Say that claims, or the conditions of their devices, may have changed. Costs nothing."""
         self._bell.set()
-
-    def beside(self, claims: Claims) -> Telling:
-        """Return what prepares and unprepares claims, and rings here when something was done."""
-        return ringing(claims, self.ring)
 
     def start(self) -> None:
         """Start the thread; it looks at once."""

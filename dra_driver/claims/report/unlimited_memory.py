@@ -17,7 +17,6 @@ import structlog
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.report.telling import Claims, Telling
 from dra_driver.claims.state.memory_parts import parts_of
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.errors import DriverError, UnavailableError
@@ -58,10 +57,6 @@ class UnlimitedMemory(Background):
         self._retry_seconds = retry_seconds
         self._waiting: queue.Queue[ClaimRef | None] = queue.Queue(_MOST_WAITING)
         self._told: set[ClaimUid] = set()
-
-    def beside(self, claims: Claims) -> Telling:
-        """Return what prepares and unprepares claims as another does, and tells of them here."""
-        return Telling(claims, prepared=self.prepared, unprepared=self.unprepared)
 
     def prepared(self, ref: ClaimRef) -> None:
         """Say that a claim was prepared, for the first time or again. Never blocks."""

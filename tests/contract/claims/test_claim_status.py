@@ -23,6 +23,8 @@ from dra_driver.claims.report.status_writer import MANAGER, StatusTiming, Status
 from dra_driver.kube.client import KubeClient
 from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.resource import RESOURCE_CLAIMS
+from dra_driver.kubelet.service import ClaimCalls
+from dra_driver.ops.metrics import Metrics
 from worlds.driver import Driver
 from worlds.process import serving_a_node
 
@@ -420,13 +422,21 @@ def test_no_pod_waits_for_it(place: Place) -> None:
     place.server.fail("patch", "resourceclaims", delay=3.0, times=9)
     place.put("gpu-1")
     place.writer.start()
+    rings = (lambda _: place.writer.ring(),)
+    calls = ClaimCalls(
+        place.driver.preparer,
+        Metrics(driver="d", node="n", version="1"),
+        clock=time.monotonic,
+        prepared=rings,
+        unprepared=rings,
+    )
     started = time.monotonic()
-    answer = place.writer.beside(place.driver.preparer).prepare(REF, deadline=started + 10)
+    answer = calls.prepare([REF], 10)[REF.uid]
     took = time.monotonic() - started
-    assert [one.device_name for one in answer] == ["gpu-1"]
+    assert [one.device_name for one in answer.devices] == ["gpu-1"]
     assert took < 2.0
     assert place.server.wait_for(lambda: bool(place.status()))
-    place.writer.beside(place.driver.preparer).unprepare(REF, deadline=time.monotonic() + 10)
+    assert calls.unprepare([REF], 10)[REF.uid].error == ""
     place.writer.stop(10)
 
 

@@ -15,7 +15,9 @@ from dra_driver.claims.report.mps_events import ClaimEvents
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
 from dra_driver.devices.shares import MIB, ShareStrategy, memory_of
 from dra_driver.kube.kubeconfig import from_kubeconfig
+from dra_driver.kubelet.service import ClaimCalls
 from dra_driver.mps.domain import DomainId
+from dra_driver.ops.metrics import Metrics
 from worlds.configs import HALF, PATIENCE
 from worlds.node import MakeNode, Node
 
@@ -33,6 +35,16 @@ def server() -> Iterator[ApiServer]:
         yield server
 
 
+def calls_beside(thread: UnlimitedMemory, node: Node) -> ClaimCalls:
+    return ClaimCalls(
+        node.driver.preparer,
+        Metrics(driver="d", node="n", version="1"),
+        clock=time.monotonic,
+        prepared=(thread.prepared,),
+        unprepared=(thread.unprepared,),
+    )
+
+
 class Telling:
     """A driver's calls, and the thread beside them; the node's claims are known to it alone."""
 
@@ -42,14 +54,14 @@ class Telling:
         events = ClaimEvents(self.kube, node="node-1", now=lambda: datetime.now(UTC))
         records = node.driver.claims.records
         self.thread = UnlimitedMemory(records, events, retry_seconds=0.05)
-        self.calls = self.thread.beside(node.driver.preparer)
+        self.calls = calls_beside(self.thread, node)
         self.thread.start()
 
     def prepare(self, ref: ClaimRef) -> None:
-        self.calls.prepare(ref, deadline=time.monotonic() + PATIENCE)
+        assert self.calls.prepare([ref], PATIENCE)[ref.uid].error == ""
 
     def unprepare(self, ref: ClaimRef) -> None:
-        self.calls.unprepare(ref, deadline=time.monotonic() + PATIENCE)
+        assert self.calls.unprepare([ref], PATIENCE)[ref.uid].error == ""
 
     def told(self, count: int) -> list[dict[str, Any]]:
         """Wait until so many Events are there, and all that waits was looked at."""
@@ -170,11 +182,11 @@ def test_prepare_waits_for_no_event(node: Node) -> None:
 
     thread = UnlimitedMemory(node.driver.claims.records, Slow())
     thread.start()
-    calls = thread.beside(node.driver.preparer)
+    calls = calls_beside(thread, node)
     try:
         for number in range(2):
             ref = node.claim(f"gpu-0-share-{number}-of-10", name=f"c{number}")
-            (device,) = calls.prepare(ref, deadline=time.monotonic() + PATIENCE)
+            (device,) = calls.prepare([ref], PATIENCE)[ref.uid].devices
             assert device.device_name == f"gpu-0-share-{number}-of-10"
         assert asked.wait(PATIENCE)
     finally:

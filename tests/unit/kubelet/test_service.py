@@ -154,6 +154,30 @@ def test_a_claim_that_overstays_does_not_keep_the_others_answers_back() -> None:
             threading.Event().wait(0.01)
 
 
+def test_listeners_are_told_of_each_success_and_of_no_failure() -> None:
+    prepared: list[str] = []
+    unprepared: list[str] = []
+
+    def outcome(claim: ClaimRef) -> tuple[PreparedDevice, ...]:
+        if claim.uid == "bad":
+            raise ConflictError("no")
+        return (DEVICE,)
+
+    service = ClaimCalls(
+        RecordedClaims(outcome),
+        metrics(),
+        clock=Clock(),
+        prepared=(lambda one: prepared.append(one.uid), lambda one: prepared.append(one.name)),
+        unprepared=(lambda one: unprepared.append(one.uid),),
+    )
+    service.prepare([ref("bad")], 45)
+    service.prepare([ref("good")], 45)
+    service.unprepare([ref("bad")], 45)
+    service.unprepare([ref("good")], 45)
+    assert prepared == ["good", "claim-good"]
+    assert unprepared == ["good"]
+
+
 def test_counts_tell_successes_from_failures() -> None:
     counted = metrics()
 
