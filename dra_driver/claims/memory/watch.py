@@ -227,7 +227,7 @@ class MemoryWatch(Background):
 
     def _mend(self, record: ClaimRecord, part: MemoryPart) -> None:
         try:
-            self._claims.transaction.uphold(record)
+            self._claims.strategies.ensure(record.plans)
         except (DeviceError, TransientError) as error:
             self._not_in_force.add(record.ref.uid)
             if isinstance(error, DeviceError):

@@ -8,13 +8,15 @@ be no pod's. Sharing is undone before the devices under it are unmade. A disk on
 be written keeps nobody either: what is on it names more than is left to do, and to undo is harmless
 when it is repeated.
 
-Callers hold the lock of the claim and of the GPUs it touches, but for `let_go`, which waits for
-daemons before.
+    released -> let go -> unshare -> unmake -> unspecify -> forget -> unmark
+
+Callers hold the lock of the claim and of the GPUs it touches, but for `begin_release` and `let_go`,
+which wait for daemons before.
 """
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 import structlog
@@ -29,8 +31,7 @@ from dra_driver.claims.model.record import (
     RecordState,
     TurnMigModeOff,
 )
-from dra_driver.claims.prepare import parallel
-from dra_driver.claims.prepare.realise import Realisers
+from dra_driver.claims.prepare.realise import Realiser
 from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.strategies import Strategies
 from dra_driver.claims.state.holdings import Holdings
@@ -42,34 +43,23 @@ from dra_driver.sharing.base import SharingPlan
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undoers:
-    """Who undoes what claims have done, and whom each failure is told, by its name."""
-
-    strategies: Strategies
-    realisers: Realisers
-    on_failed: Callable[[str], None] = lambda _: None
-
-
 class Cleanup:
     """Takes back what claims of this node have, had or left.
 
-    Args:
-        holdings: which claim has what.
-        specs: the claims' CDI specs.
-        undoers: who undoes things.
-        inventory: the GPUs of this node.
-        clock: seconds since the epoch: records tell drivers of later when something began.
-        step: called with the name of each step that is done; tests end the process there.
+    `on_failed` is told the name of what could not be undone, each time, and `step` that of each
+    step that is done. `clock` is in seconds since the epoch: records tell drivers of later when
+    something began.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (all that a claim may have)
         self,
         *,
         holdings: Holdings,
         specs: ClaimSpecs,
-        undoers: Undoers,
+        strategies: Strategies,
+        realiser: Realiser,
         inventory: InventorySource,
+        on_failed: Callable[[str], None],
         clock: Callable[[], float],
         step: Callable[[str], None],
     ) -> None:
@@ -77,14 +67,41 @@ class Cleanup:
         self._records = holdings.records
         self._ownership = holdings.ownership
         self._specs = specs
-        self._strategies = undoers.strategies
-        self._realisers = undoers.realisers
-        self._on_failed = undoers.on_failed
+        self._strategies = strategies
+        self._realiser = realiser
+        self._on_failed = on_failed
         self._inventory = inventory
         self._clock = clock
         self._step = step
 
     # What a claim has done
+
+    def begin_release(self, record: ClaimRecord, *, deadline: float) -> bool:
+        """Have the daemons of a claim end that is to be released; tell whether all have.
+
+        Raises:
+            StateError: nothing can be changed on this disk, and nothing was.
+        """
+        self._note_release(record)
+        return self.let_go(record, deadline)
+
+    def release(self, record: ClaimRecord, *, deadline: float) -> tuple[PendingCleanup, ...]:
+        """Take back everything of a claim; return what hardware refuses to take back.
+
+        That stays in a record of its own. A full disk is no reason to fail.
+
+        Raises:
+            StateError: nothing can be changed on this disk, and nothing was.
+        """
+        self._note_release(record)
+        left = self.undo(record, deadline)
+        self._step("undone")
+        return self.forget(record, left)
+
+    def _note_release(self, record: ClaimRecord) -> None:
+        # What is half undone is not prepared, and must not be taken for that.
+        if record.state is not RecordState.RELEASED:
+            self._records.note_release(record.ref.uid)
 
     def let_go(self, record: ClaimRecord, deadline: float) -> bool:
         """Have the daemons end that a record names, before anything else of it is undone.
@@ -283,11 +300,8 @@ class Cleanup:
             else:
                 # Our own daemon, no process of the pod: no reason for the pod to stay.
                 left.append(PendingCleanup(of=realisation, reason=user.reason))
-        ends = parallel.outcomes(todo, lambda one: self._realisers.unmake(one, uid))
-        for realisation, end in zip(todo, ends, strict=True):
-            if isinstance(end, DriverError):
-                left.append(self._pending(realisation, end))
-        return tuple(left)
+        failed = self._realiser.unmake(todo, uid)
+        return (*left, *(self._pending(realisation, error) for realisation, error in failed))
 
     def _pending(self, of: SharingPlan | Realisation, error: DriverError) -> PendingCleanup:
         may_pass = isinstance(error, TransientError)

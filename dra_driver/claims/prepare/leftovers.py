@@ -16,7 +16,7 @@ from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.strategies import NO_WAIT, Strategies
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.devices.model import GpuUuid, MigSlot
-from dra_driver.errors import DriverError, TransientError, VersionError
+from dra_driver.errors import DriverError, TransientError
 
 log = structlog.get_logger()
 
@@ -93,7 +93,7 @@ class Leftovers:
         """Take back what a claim without a record may have left where a record wants something.
 
         A claim of which a whole GPU was given to another one is gone. Of one with another part of
-        the GPU nothing is known; where it is in the way, `make_room` finds it.
+        the GPU nothing is known; where it is in the way, `MigDevices.make_room` finds it.
 
         Raises:
             TransientError: something is still there.
@@ -108,27 +108,6 @@ class Leftovers:
             )
         for gpu in marked:
             self._ownership.unmark(gpu, uid)
-
-    def make_room(self, wanted: ClaimRecord) -> None:
-        """Destroy what was made where a record wants something, for claims without a record.
-
-        Raises:
-            DeviceError, TransientError: one cannot be destroyed.
-        """
-        made = self._mig.made_on(wanted.held_parts)
-        self._mig.take_away(
-            {
-                slot: uid
-                for slot, uid in made.items()
-                if uid != wanted.ref.uid and not self._has_record(uid)
-            }
-        )
-
-    def _has_record(self, uid: ClaimUid) -> bool:
-        try:
-            return self._records.peek(uid) is not None
-        except VersionError:
-            return True
 
     def forget(self, uid: ClaimUid) -> None:
         """Delete what files a claim has on disk that has no whole record: it is known to be gone.

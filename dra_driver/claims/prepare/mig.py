@@ -1,14 +1,14 @@
 """MIG devices of claims: found where others made them, else made for the claim, and destroyed.
 
-A `Realiser` (claims/prepare/realise.py). What is made is noted (claims/state/ownership.py) before
+What is made is noted (claims/state/ownership.py) before
 it is made, so that after a crash nobody destroys what another one made, and MIG mode that was
 turned on here is turned off when the last MIG device made here has gone.
 
 All is called with the GPUs locked, but for what only lists.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, assert_never
+from collections.abc import Mapping
+from typing import Protocol
 
 import structlog
 
@@ -16,15 +16,12 @@ from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.devices import (
     DeviceRecord,
     InventorySource,
-    RecordedDevice,
-    RecordedGpu,
     RecordedMig,
     RecordedPartition,
-    RecordedShare,
 )
 from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.devices.kinds import GpuPart, NodeDevice
+from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.mig.partitions import partition_named, why_not_partitioned
 from dra_driver.devices.mig.refusals import Refusals
 from dra_driver.devices.model import (
@@ -42,8 +39,8 @@ from dra_driver.errors import (
     DeviceError,
     DriverError,
     HeldError,
-    StateError,
     TransientError,
+    VersionError,
 )
 
 log = structlog.get_logger()
@@ -106,11 +103,10 @@ class MigDevices:
         self._left_on: dict[GpuUuid, str] = {}
         """Why the mode of a GPU could not be turned off, which was said."""
 
-    # The realiser
-
-    def find(self, entry: DeviceRecord, allocated: NodeDevice, uid: ClaimUid) -> RecordedDevice:
+    def find(
+        self, entry: DeviceRecord, place: RecordedPartition, gpu: Gpu, uid: ClaimUid
+    ) -> RecordedMig | RecordedPartition:
         """Return the MIG device that is there, or the place where one is to be made."""
-        place = _place(entry)
         owner = self._ownership.maker(place.slot)
         found = self._hardware.find(place.slot)
         if entry.admin_access:
@@ -127,25 +123,12 @@ class MigDevices:
             raise TransientError(
                 f'device "{entry.name}" still has a MIG device that was made for claim UID {owner}'
             )
-        if reason := why_not_partitioned(allocated.gpu):
+        if reason := why_not_partitioned(gpu):
             raise DeviceError(
                 f'device "{entry.name}" is not there any more, and cannot be made: {reason}'
             )
         self._check_mode(place.slot)
         return place
-
-    def todo(
-        self, found: Sequence[DeviceRecord], gpus: Mapping[GpuUuid, Gpu]
-    ) -> Iterator[MakeMigDevices]:
-        """Yield for each GPU the MIG devices that have to be made on it."""
-        for gpu in gpus:
-            places = {
-                entry.device: None
-                for entry in found
-                if isinstance(entry.device, RecordedPartition) and entry.device.gpu == gpu
-            }
-            if places:
-                yield MakeMigDevices(gpu=gpu, places=tuple(places))
 
     def make(self, todo: MakeMigDevices, uid: ClaimUid) -> Mapping[RecordedPartition, RecordedMig]:
         """Make MIG devices, turning MIG mode on for the first."""
@@ -175,15 +158,12 @@ class MigDevices:
             raise failures[0]
         self.tidy(done.gpu)
 
-    def mend(self, entry: DeviceRecord, record: ClaimRecord) -> RecordedDevice:
+    def remake(self, entry: DeviceRecord, device: RecordedMig, record: ClaimRecord) -> RecordedMig:
         """Return the MIG device as it is now, making one of our own again.
 
         A MIG device cannot be removed while processes use it, so whoever had one that is gone has
         ended.
         """
-        device = entry.device
-        if not isinstance(device, RecordedMig):
-            raise StateError(f'the record of device "{entry.name}" has no MIG device')
         found = self._hardware.find(device.slot)
         if not isinstance(found, MigDevice) and device.made_here:
             log.warning("mig device made again", claim=str(record.ref), device=entry.name)
@@ -194,7 +174,7 @@ class MigDevices:
                 f'device "{entry.name}" ({device.uuid}) was removed by others on the node; delete '
                 "the pod and its claim so that they are scheduled again"
             )
-        if found.uuid != device.uuid and (not device.made_here or _is_shared(entry, record)):
+        if found.uuid != device.uuid and (not device.made_here or _is_shared(device, record)):
             raise DeviceError(
                 f'device "{entry.name}" was replaced by others on the node: it was {device.uuid} '
                 f"and is {found.uuid} now; delete the pod and its claim so that they start again"
@@ -207,15 +187,30 @@ class MigDevices:
 
     # What claims have left behind
 
-    def made_on(self, parts: Sequence[GpuPart]) -> dict[MigSlot, ClaimUid]:
-        """Return the MIG devices made here that overlap with some parts, and for which claims."""
-        found: dict[MigSlot, ClaimUid] = {}
+    def make_room(self, wanted: ClaimRecord) -> None:
+        """Destroy what was made where a record wants something, for claims without a record.
+
+        Raises:
+            DeviceError, TransientError: one cannot be destroyed.
+        """
+        parts = wanted.held_parts
+        orphans: dict[MigSlot, ClaimUid] = {}
         for gpu in {part.gpu for part in parts}:
             for slot, uid in self._ownership.made(gpu).items():
                 place = self._part(slot)
-                if any(place.overlaps(part) for part in parts):
-                    found[slot] = uid
-        return found
+                if (
+                    uid != wanted.ref.uid
+                    and any(place.overlaps(part) for part in parts)
+                    and not self._has_record(uid)
+                ):
+                    orphans[slot] = uid
+        self.take_away(orphans)
+
+    def _has_record(self, uid: ClaimUid) -> bool:
+        try:
+            return self._holdings.records.peek(uid) is not None
+        except VersionError:
+            return True
 
     def take_away(self, orphans: Mapping[MigSlot, ClaimUid]) -> None:
         """Destroy MIG devices that were made here for claims that no longer have a record.
@@ -309,18 +304,6 @@ class MigDevices:
         return None if gpu is None else partition_named(gpu, slot.profile_id, slot.start)
 
 
-def _place(entry: DeviceRecord) -> RecordedPartition:
-    match entry.device:
-        case RecordedPartition():
-            return entry.device
-        case RecordedMig():
-            return entry.device.place
-        case RecordedGpu() | RecordedShare():
-            raise StateError(f'device "{entry.name}" is not a MIG device')
-        case _:
-            assert_never(entry.device)
-
-
 def _mig(place: RecordedPartition, found: MigDevice, *, made_here: bool = False) -> RecordedMig:
     return RecordedMig(
         place=place,
@@ -340,6 +323,6 @@ def _present(entry: DeviceRecord, found: Instance | None) -> MigDevice:
     )
 
 
-def _is_shared(entry: DeviceRecord, record: ClaimRecord) -> bool:
+def _is_shared(device: RecordedMig, record: ClaimRecord) -> bool:
     """Tell whether a strategy's plan names the device by its UUID."""
-    return any(entry.device.part in plan.parts for plan in record.plans)
+    return any(device.part in plan.parts for plan in record.plans)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.devices import InventorySource
-from dra_driver.claims.prepare.cleanup import Cleanup, Undoers
+from dra_driver.claims.prepare.cleanup import Cleanup
 from dra_driver.claims.prepare.leftovers import Leftovers
 from dra_driver.claims.prepare.metadata_files import MetadataFiles
 from dra_driver.claims.prepare.mig import MigDevices, MigHardware
-from dra_driver.claims.prepare.realise import Realisers, WholeGpus
+from dra_driver.claims.prepare.realise import Realiser
 from dra_driver.claims.prepare.specs import ClaimSpecs, EditsSource
 from dra_driver.claims.prepare.strategies import Strategies
 from dra_driver.claims.prepare.transaction import Transaction
@@ -69,9 +69,10 @@ class NodeClaims:
         divisions: how devices are divided into shares.
         specs: the CDI spec of each.
         mig: the MIG devices that were made for claims.
+        strategies: share devices.
         cleanup: takes back, now or later.
         leftovers: what claims without a record have left.
-        transaction: prepares and releases.
+        transaction: prepares.
         tidy: ends what claims share and none uses; raises StateError.
     """
 
@@ -81,6 +82,7 @@ class NodeClaims:
     divisions: Divisions
     specs: ClaimSpecs
     mig: MigDevices
+    strategies: Strategies
     cleanup: Cleanup
     leftovers: Leftovers
     transaction: Transaction
@@ -111,27 +113,27 @@ def open_claims(
     holdings = Holdings(records, ownership, boot_id)
     modes, on_failed = parts.switches_modes, parts.on_failed_undo
     mig = MigDevices(parts.mig, holdings, parts.inventory, parts.switches, switches_modes=modes)
-    realisers = Realisers(WholeGpus(parts.mig, ownership, switches_modes=modes), mig)
+    realiser = Realiser(mig, parts.mig, ownership, switches_modes=modes)
     strategies = Strategies(parts.strategies)
     metadata = MetadataFiles(directory, is_on=parts.device_metadata)
-    specs = ClaimSpecs(parts.specs, metadata, parts.edits, parts.inventory, strategies)
-    undoers = Undoers(strategies=strategies, realisers=realisers, on_failed=on_failed)
+    specs = ClaimSpecs(parts.specs, metadata, parts.edits, parts.inventory, strategies, step)
     cleanup = Cleanup(
         holdings=holdings,
         specs=specs,
-        undoers=undoers,
+        strategies=strategies,
+        realiser=realiser,
         inventory=parts.inventory,
+        on_failed=on_failed,
         clock=parts.wall_clock,
         step=step,
     )
     leftovers = Leftovers(holdings, specs, strategies, mig, on_failed)
     transaction = Transaction(
         holdings=holdings,
-        realisers=realisers,
+        mig=mig,
+        realiser=realiser,
         strategies=strategies,
         specs=specs,
-        cleanup=cleanup,
-        leftovers=leftovers,
         step=step,
     )
     return NodeClaims(
@@ -141,6 +143,7 @@ def open_claims(
         divisions=Divisions(holdings, parts.divisions, parts.why_no_divisions, parts.offered),
         specs=specs,
         mig=mig,
+        strategies=strategies,
         cleanup=cleanup,
         leftovers=leftovers,
         transaction=transaction,

@@ -7,7 +7,8 @@ driver that is starting, a GPU whose former claim the kubelet unprepares in a mo
 
 The kubelet repeats Prepare for claims that are in use (after its restart, for a new sandbox): the
 answer is then the same and nothing is touched. Unprepare needs no API server, and a claim that is
-not known is unprepared. Steps on disk and hardware are in claims/prepare/transaction.py.
+not known is unprepared. Steps on disk and hardware are in claims/prepare/transaction.py and
+claims/prepare/cleanup.py.
 """
 
 import threading
@@ -119,6 +120,7 @@ class ClaimPreparer:
         self._holdings = claims.holdings
         self._specs = claims.specs
         self._mig = claims.mig
+        self._strategies = claims.strategies
         self._cleanup = claims.cleanup
         self._leftovers = claims.leftovers
         self._transaction = claims.transaction
@@ -228,11 +230,11 @@ class ClaimPreparer:
 
     def _undo(self, record: ClaimRecord, end: float) -> tuple[PendingCleanup, ...]:
         while True:
-            has_ended = self._transaction.let_go(record, deadline=end)
+            has_ended = self._cleanup.begin_release(record, deadline=end)
             with self._locks.gpus(record.touched_gpus, end):
                 # Of a shared domain the last claim may have left since: then wait for its end, too.
-                if not has_ended or self._transaction.let_go(record, deadline=NO_WAIT):
-                    return self._transaction.release(record, deadline=end)
+                if not has_ended or self._cleanup.begin_release(record, deadline=NO_WAIT):
+                    return self._cleanup.release(record, deadline=end)
 
     def _end(self, deadline: float) -> float:
         timing = self._timing
@@ -331,14 +333,14 @@ class ClaimPreparer:
         uid = record.ref.uid
         try:
             with self._locks.gpus(record.touched_gpus, end):
-                record = self._transaction.mend(record)
+                record = self._transaction.remake(record)
                 self._transaction.restore(record)
         except (DeviceError, TransientError) as error:
             # Limits of control groups may be gone, and no container starts without.
             if not self._specs.files.exists(uid) or _is_limited(record):
                 raise
             log.warning("spec left as it was", claim=str(record.ref), reason=str(error))
-        self._transaction.wait_ready(record, deadline=end, given_up=lambda: self._is_given_up(uid))
+        self._strategies.wait_ready(record.plans, end, lambda: self._is_given_up(uid))
         return record.answer
 
     def _prepare(

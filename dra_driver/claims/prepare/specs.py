@@ -5,6 +5,7 @@ file (cdi/store.py); and the files with device metadata that it mounts
 (claims/prepare/metadata_files.py), which are there before it and go after it.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
@@ -57,12 +58,14 @@ class ClaimSpecs:
         edits: EditsSource,
         inventory: InventorySource,
         strategies: Strategies,
+        step: Callable[[str], None],
     ) -> None:
         self.files = files
         self._metadata = metadata
         self._edits = edits
         self._inventory = inventory
         self._strategies = strategies
+        self._step = step
 
     def of(self, record: ClaimRecord) -> Spec:
         """Return the spec of a claim, all of whose devices exist.
@@ -106,8 +109,8 @@ class ClaimSpecs:
             found[name] = (*found.get(name, ()), mount)
         return found
 
-    def describe(self, record: ClaimRecord) -> None:
-        """Write the device metadata of a claim, all of whose devices exist, for its spec to mount.
+    def write(self, record: ClaimRecord, spec: Spec) -> None:
+        """Write the device metadata of a claim, then its spec, which mounts that.
 
         Raises:
             DeviceError, TransientError: a device is not there.
@@ -117,8 +120,11 @@ class ClaimSpecs:
             inventory = self._inventory.current()
             gpus = recorded_gpus(record.devices, inventory)
             self._metadata.write(record.ref.uid, documents(record, gpus, inventory))
+        self._step("described")
+        self.files.write(record.ref.uid, spec)
+        self._step("specified")
 
-    def write(self, record: ClaimRecord) -> None:
+    def restore(self, record: ClaimRecord) -> None:
         """Write the spec of a claim and what it mounts, unless both are there as they should be.
 
         One that NVIDIA's driver wrote for a claim that was taken over stays until the claim ends.
@@ -127,11 +133,8 @@ class ClaimSpecs:
             DeviceError, TransientError: a device or its files are not there.
             StateError: the disk refused.
         """
-        if record.taken_over and self.files.is_peers(record.ref.uid):
-            return
-        spec = self.of(record)
-        self.describe(record)
-        self.files.write(record.ref.uid, spec)
+        if not (record.taken_over and self.files.is_peers(record.ref.uid)):
+            self.write(record, self.of(record))
 
     def complete(self) -> set[ClaimUid]:
         """Return the claims of which everything is there that containers need."""

@@ -48,14 +48,17 @@ class Strategies:
         owed: tuple[SharingPlan, ...],
         deadline: float,
     ) -> tuple[SharingPlan, ...]:
-        """Return the plans for a claim's groups; `devices` are by allocation id, and all exist.
+        """Return the plans for a claim's groups; `devices` are by allocation id.
 
-        `owed` are plans of former claims on them that could not be undone yet.
+        Devices that are yet to be made are planned for as if they were there: such plans only show
+        whether the configs can be had. `owed` are plans of former claims on the devices that could
+        not be undone yet.
 
         Raises:
             ConfigError: a config asks for what these devices or this driver cannot do.
             DeviceError, TransientError: a GPU does not say how it is set, or what it can do.
         """
+        devices = {name: _as_if_made(one) for name, one in devices.items()}
         named: dict[str, list[ConfigGroup]] = {}
         for name, group in _by_strategy(groups, devices):
             named.setdefault(name, []).append(group)
@@ -71,21 +74,6 @@ class Strategies:
             asked = [replace(_group(claim, group, devices), owed=owed) for group in members]
             plans += strategy.plan(asked, deadline)
         return tuple(plans)
-
-    def dry_plan(
-        self,
-        claim: ClaimRecord,
-        groups: Sequence[ConfigGroup],
-        devices: Mapping[str, NodeDevice],
-        owed: tuple[SharingPlan, ...],
-        deadline: float,
-    ) -> None:
-        """Plan as if the devices that are yet to be made were there, and throw the plans away.
-
-        A wrong config is heard of before anything is made for it. Raises as `plan`.
-        """
-        made = {name: _as_if_made(one) for name, one in devices.items()}
-        self.plan(claim, groups, made, owed, deadline)
 
     def edits(self, plans: Sequence[SharingPlan]) -> dict[DeviceKey, Edits]:
         """Return what containers get for the plans, by the device they use."""

@@ -1,18 +1,16 @@
-"""A claim's way to its devices and back, step by step, each between two consistent states.
+"""A claim's way to its devices, step by step, each between two consistent states.
 
 In: a claim with its configs, or its record. Out: marks on GPUs, a record, devices that exist and
-are shared as the configs say, and a CDI spec.
+are shared as the configs say, and a CDI spec. The way back is claims/prepare/cleanup.py.
 
     mark -> intend -> realise -> share -> wait -> record -> describe -> specify
-    released -> let go -> unshare -> unmake -> unspecify -> forget -> unmark
 
 Hardware is changed only under a record that says what will be changed, and a kill at any point is
 repaired by the next call for the claim or by claims/reconcile/reconciler.py. Where no hardware is
 changed, nothing is intended. Sharing is planned for devices that exist; while some are still to be
-made it is tried out (`Strategies.dry_plan`), and intended when they are there. Nothing here asks
-the API server or takes a lock. Callers hold the lock of the claim, and that of the GPUs it touches,
-but not where a daemon is waited for (`complete`, `wait_ready`, `let_go`): the GPU's other users
-need not.
+made it is tried out, and intended when they are there. Nothing here asks the API server or takes a
+lock. Callers hold the lock of the claim, and that of the GPUs it touches, but not where a daemon is
+waited for (`complete`): the GPU's other users need not.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,14 +25,14 @@ from dra_driver.claims.model.devices import (
     recorded,
     restored,
 )
-from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordState
-from dra_driver.claims.prepare.cleanup import Cleanup
-from dra_driver.claims.prepare.leftovers import Leftovers
-from dra_driver.claims.prepare.realise import Realisers
+from dra_driver.claims.model.record import ClaimRecord, RecordState
+from dra_driver.claims.prepare.mig import MigDevices
+from dra_driver.claims.prepare.realise import Realiser
 from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.strategies import Strategies
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.devices.kinds import NodeDevice
+from dra_driver.sharing.base import SharingPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,36 +59,24 @@ class Begun:
 
 
 class Transaction:
-    """Prepares claims and takes them back.
+    """Prepares claims. `step` is called with the name of each step that is done."""
 
-    Args:
-        holdings: which claim has what.
-        realisers: make devices exist.
-        strategies: share devices.
-        specs: the claims' CDI specs.
-        cleanup: takes back.
-        leftovers: what claims without a record have left.
-        step: called with the name of each step that is done; tests end the process there.
-    """
-
-    def __init__(  # noqa: PLR0913 (the rooms a claim passes through)
+    def __init__(
         self,
         *,
         holdings: Holdings,
-        realisers: Realisers,
+        mig: MigDevices,
+        realiser: Realiser,
         strategies: Strategies,
         specs: ClaimSpecs,
-        cleanup: Cleanup,
-        leftovers: Leftovers,
         step: Callable[[str], None],
     ) -> None:
         self._holdings = holdings
         self._records = holdings.records
-        self._realisers = realisers
+        self._mig = mig
+        self._realiser = realiser
         self._strategies = strategies
         self._specs = specs
-        self._cleanup = cleanup
-        self._leftovers = leftovers
         self._step = step
 
     def draft(self, claim: Claim, allocated: Mapping[str, NodeDevice]) -> ClaimRecord:
@@ -129,19 +115,31 @@ class Transaction:
             StateError: the disk refused.
             In any case: what was changed stands in a record that is PREPARING.
         """
-        record = self._find(wanted, deadline)
+        self._mig.make_room(wanted.draft)
+        record = self._realiser.find(wanted.draft, wanted.allocated)
+        # Of devices that are to be made the plans are thrown away: a wrong config should be heard
+        # of before anything is made.
+        plans = self._plan(record, wanted, deadline)
         is_planned = record.is_complete
-        spec = self._specs.of(record) if is_planned else None
+        spec: Spec | None = None
+        if is_planned:
+            record = replace(record, plans=plans)
+            spec = self._specs.of(record)
         # Up to here nothing was changed that would have to be taken back.
-        self._mark(record)
+        for uuid in record.held_gpus:
+            self._holdings.ownership.mark(uuid, record.ref.uid)
+        self._step("marked")
         if record.realisations or record.plans:
             self._intend(record)
-            record = self._realise(record)
+            if record.realisations:
+                record = self._realiser.make(record)
+                self._step("made")
             if not is_planned:
-                record = self._plan(record, wanted, deadline)
+                record = replace(record, plans=self._plan(record, wanted, deadline))
                 if record.plans:
                     self._intend(record)
-            self._share(record, deadline)
+            self._strategies.apply(record.plans, deadline)
+            self._step("applied")
         begun = Begun(record=record, spec=spec or self._specs.of(record))
         return begun if self._strategies.lasting(record.plans) else self._finish(begun)
 
@@ -156,51 +154,21 @@ class Transaction:
             StateError: the disk refused.
         """
         if begun.spec is not None:
-            self.wait_ready(begun.record, deadline=deadline, given_up=given_up)
+            self._strategies.wait_ready(begun.record.plans, deadline, given_up)
             self._finish(begun)
         return begun.record
 
-    def let_go(self, record: ClaimRecord, *, deadline: float) -> bool:
-        """Have the daemons of a claim end that is to be released; tell whether all have.
-
-        Raises:
-            StateError: nothing can be changed on this disk, and nothing was.
-        """
-        self._note_release(record)
-        return self._cleanup.let_go(record, deadline)
-
-    def release(self, record: ClaimRecord, *, deadline: float) -> tuple[PendingCleanup, ...]:
-        """Take back everything of a claim; return what hardware refuses to take back.
-
-        That stays in a record of its own; see claims/prepare/cleanup.py. A full disk is no reason
-        to fail.
-
-        Raises:
-            StateError: nothing can be changed on this disk, and nothing was.
-        """
-        self._note_release(record)
-        left = self._cleanup.undo(record, deadline)
-        self._step("undone")
-        return self._cleanup.forget(record, left)
-
-    def _note_release(self, record: ClaimRecord) -> None:
-        # What is half undone is not prepared, and must not be taken for that.
-        if record.state is not RecordState.RELEASED:
-            self._records.note_release(record.ref.uid)
-
-    # A claim that is prepared
-
-    def mend(self, record: ClaimRecord) -> ClaimRecord:
+    def remake(self, record: ClaimRecord) -> ClaimRecord:
         """Return the record of a prepared claim whose devices are there; lost ones are made.
 
         Raises:
             DeviceError, TransientError: one cannot be.
             StateError: the disk refused.
         """
-        mended = self._realisers.mend(record)
-        if mended != record:
-            self._records.write(mended)
-        return mended
+        remade = self._realiser.remake(record)
+        if remade != record:
+            self._records.write(remade)
+        return remade
 
     def restore(self, record: ClaimRecord) -> None:
         """Bring marks, sharing and CDI spec of a prepared claim in line with its record.
@@ -212,54 +180,17 @@ class Transaction:
         for uuid in record.touched_gpus:
             self._holdings.ownership.mark(uuid, record.ref.uid)
         self._strategies.ensure(record.plans)
-        self._specs.write(record)
+        self._specs.restore(record)
 
-    def uphold(self, record: ClaimRecord) -> None:
-        """Bring the sharing of a prepared claim in line with its record.
-
-        Raises:
-            DeviceError, TransientError: a GPU refuses, or is not there.
-            StateError: the disk refused.
-        """
-        self._strategies.ensure(record.plans)
-
-    def wait_ready(
-        self, record: ClaimRecord, *, deadline: float, given_up: Callable[[], bool]
-    ) -> None:
-        """Wait until containers can be started with what was applied for a claim.
-
-        Raises:
-            DeviceError, TransientError: they cannot by the deadline, or nobody wants it any more.
-        """
-        self._strategies.wait_ready(record.plans, deadline, given_up)
-
-    # Steps of `begin` and `complete`, in their order
-
-    def _find(self, wanted: Wanted, deadline: float) -> ClaimRecord:
-        """Return a draft with the devices that are there, and what is to be done. Nothing is yet.
-
-        Sharing of devices that are to be made is only tried out: a wrong config should be heard of
-        before anything is made.
-        """
-        self._leftovers.make_room(wanted.draft)
-        record = self._realisers.find(wanted.draft, wanted.allocated)
-        if record.is_complete:
-            return self._plan(record, wanted, deadline)
-        devices = _devices(record, wanted)
+    def _plan(
+        self, record: ClaimRecord, wanted: Wanted, deadline: float
+    ) -> tuple[SharingPlan, ...]:
+        devices = {
+            entry.allocation_id: restored(entry.device, wanted.allocated[entry.allocation_id].gpu)
+            for entry in record.devices
+        }
         owed = self._holdings.owed(record)
-        self._strategies.dry_plan(record, wanted.groups, devices, owed, deadline)
-        return record
-
-    def _plan(self, record: ClaimRecord, wanted: Wanted, deadline: float) -> ClaimRecord:
-        devices = _devices(record, wanted)
-        owed = self._holdings.owed(record)
-        plans = self._strategies.plan(record, wanted.groups, devices, owed, deadline)
-        return replace(record, plans=plans)
-
-    def _mark(self, record: ClaimRecord) -> None:
-        for uuid in record.held_gpus:
-            self._holdings.ownership.mark(uuid, record.ref.uid)
-        self._step("marked")
+        return self._strategies.plan(record, wanted.groups, devices, owed, deadline)
 
     def _intend(self, record: ClaimRecord) -> None:
         # A power cut takes back what a plan sets, or it is found without a record (`sweep`).
@@ -267,41 +198,9 @@ class Transaction:
         self._records.write(replace(record, state=RecordState.PREPARING), durable=is_durable)
         self._step("intended")
 
-    def _realise(self, record: ClaimRecord) -> ClaimRecord:
-        if not record.realisations:
-            return record
-        record = self._realisers.make(record)
-        self._step("made")
-        return record
-
-    def _share(self, record: ClaimRecord, deadline: float) -> None:
-        self._strategies.apply(record.plans, deadline)
-        self._step("applied")
-
     def _finish(self, begun: Begun) -> Begun:
-        record = begun.record
-        self._record(record)
-        self._describe(record)
-        self._specify(record, begun.spec or self._specs.of(record))
-        return replace(begun, spec=None)
-
-    def _record(self, record: ClaimRecord) -> None:
-        self._records.write(record)
+        self._records.write(begun.record)
         self._step("recorded")
-
-    def _describe(self, record: ClaimRecord) -> None:
-        # Before the spec, which has what is described mounted.
-        self._specs.describe(record)
-        self._step("described")
-
-    def _specify(self, record: ClaimRecord, spec: Spec) -> None:
-        self._specs.files.write(record.ref.uid, spec)
-        self._step("specified")
-
-
-def _devices(record: ClaimRecord, wanted: Wanted) -> dict[str, NodeDevice]:
-    """Return what the devices of a record are, by allocation id."""
-    return {
-        entry.allocation_id: restored(entry.device, wanted.allocated[entry.allocation_id].gpu)
-        for entry in record.devices
-    }
+        if begun.spec is not None:
+            self._specs.write(begun.record, begun.spec)
+        return replace(begun, spec=None)

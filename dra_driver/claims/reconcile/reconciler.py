@@ -247,7 +247,7 @@ class Reconciler(Background):
                 return not self._claims.cleanup.settle(record, deadline=deadline)
             case RecordState.PREPARING | RecordState.RELEASED:
                 log.info("preparation taken back", claim=str(record.ref), state=record.state)
-                return not self._claims.transaction.release(record, deadline=deadline)
+                return not self._claims.cleanup.release(record, deadline=deadline)
 
     def _tidy_modes(self) -> None:
         """Turn MIG mode off that was turned on here and could not be turned off again."""

@@ -2,7 +2,7 @@
 
 In: the claims of the node, with nobody else at work. Out: hardware as it was before them, and no
 file of any of them; or why something could not be taken back. The steps are those of an unprepare
-(claims/prepare/transaction.py), then of what a crash has left (claims/prepare/leftovers.py).
+(claims/prepare/cleanup.py), then of what a crash has left (claims/prepare/leftovers.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -88,9 +88,9 @@ class Removal:
         with self._locks.claim(uid, end):
             record = self._claims.records.read(uid)
             if record is not None:
-                self._claims.transaction.let_go(record, deadline=end)
+                self._claims.cleanup.begin_release(record, deadline=end)
                 with self._locks.gpus(record.touched_gpus, end):
-                    left = self._claims.transaction.release(record, deadline=end)
+                    left = self._claims.cleanup.release(record, deadline=end)
                 return [f"{one.name} on {', '.join(one.gpus)}: {one.reason}" for one in left]
             leftovers = self._claims.leftovers
             leftovers.let_go(uid, deadline=end)
