@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import make
 from consuming import Scheduler
 from dra_driver.claims.model.claim import Result
-from dra_driver.claims.model.devices import allocated_devices, recorded
+from dra_driver.claims.model.devices import recorded
+from dra_driver.claims.prepare.allocation import allocated_devices
 from dra_driver.devices.kinds import GpuPart, overlap
 from dra_driver.devices.model import Gpu, MigDevice, MigMode, Partition
 from dra_driver.devices.shares import ConsumableShare, Division, ShareStrategy

@@ -17,9 +17,10 @@ from dra_driver.cdi.edits_cache import NodeEdits
 from dra_driver.cdi.model import Edits
 from dra_driver.cdi.roots import Roots
 from dra_driver.claims.model import record
-from dra_driver.claims.model.device_json import record_json, record_of
 from dra_driver.claims.model.devices import (
     RecordedDevice,
+    record_json,
+    record_of,
     recorded,
     recorded_kind,
     restored,
@@ -70,7 +71,7 @@ LAYERS: dict[str, tuple[str, str, Any]] = {
     "published capacity": ("slices/wire.py", "wire_form", Device),
     "form in a record": ("claims/model/devices.py", "recorded", Device),
     "back from a record": ("claims/model/devices.py", "restored", RecordedDevice),
-    "record as JSON": ("claims/model/device_json.py", "_device_json", RecordedDevice),
+    "record as JSON": ("claims/model/devices.py", "_device_json", RecordedDevice),
     "whether it exists": ("claims/model/record.py", "_exists", RecordedDevice),
     "realising": ("claims/prepare/realise.py", "_find", RecordedDevice),
     "remaking": ("claims/prepare/realise.py", "_remake", RecordedDevice),

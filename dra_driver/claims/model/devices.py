@@ -1,23 +1,18 @@
-"""The devices of a claim: what their names mean, and the form they have in a record. Pure.
+"""The devices of a claim in the form that they have in a record, and that as JSON. Pure.
 
-The scheduler allocates by name, and a name begins with a minor number (devices/names.py). It is
-turned into a device of this node once, when a claim is prepared; from then on a record has it by
-UUID, whatever the minor numbers do. The name of a MIG device says a place on a GPU; whether one is
-there or has to be made is looked at later, under a lock (claims/prepare/realise.py). The name of a
-share says of how many; what that means for its tenant is the division that holds for the device
-now. A consumable share has the name of its device: that it is one, its share id says.
+In: devices that a claim was allocated (claims/prepare/allocation.py). Out: what they are known by
+when their GPU cannot be asked: by UUID, whatever the minor numbers do; JSON that later versions of
+this driver still read; and the devices again, on the GPUs that are there.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
-from dra_driver.claims.model.claim import Result, allocation_id
-from dra_driver.devices.kinds import Device, DeviceKind, GpuPart, NodeDevice, name_of
+from dra_driver.claims.model.claim import allocation_id
+from dra_driver.devices.kinds import Device, DeviceKind, GpuPart, NodeDevice
 from dra_driver.devices.mig.partitions import partition_named
 from dra_driver.devices.model import (
-    ExcludedGpu,
     Gpu,
     GpuUuid,
     Inventory,
@@ -27,7 +22,6 @@ from dra_driver.devices.model import (
     Partition,
     Placement,
 )
-from dra_driver.devices.names import GpuName, MigName, ShareName, gpu_name, parse_device_name
 from dra_driver.devices.shares import (
     ConsumableShare,
     ConsumableSlot,
@@ -38,7 +32,7 @@ from dra_driver.devices.shares import (
     ShareStrategy,
     Slot,
 )
-from dra_driver.errors import ConfigError, DeviceError, DriverError, TransientError
+from dra_driver.errors import TransientError, VersionError
 from dra_driver.sharing.base import DeviceKey, DeviceUuid, share_key
 
 
@@ -48,175 +42,6 @@ class InventorySource(Protocol):
     def current(self) -> Inventory:
         """Return what the latest look found, without waiting."""
         ...
-
-
-class DivisionSource(Protocol):
-    """Knows how devices of this node are divided into shares (claims/state/divisions.py)."""
-
-    def of(self, device: GpuPart) -> Division | None:
-        """Return the division that holds for a device now; None: it is not divided.
-
-        Raises:
-            StateError: the records cannot be read.
-            TransientError: it is not known yet.
-        """
-        ...
-
-
-# What a name means
-
-
-def kind_named(name: str) -> DeviceKind:
-    """Return the kind of a device from its name, which needs no GPU to answer."""
-    match parse_device_name(name):
-        case MigName() | ShareName(of=MigName()):
-            return DeviceKind.MIG
-        case GpuName() | ShareName() | None:
-            return DeviceKind.GPU  # no such name is found later
-
-
-NO_STRATEGIES: Mapping[str, ShareStrategy] = MappingProxyType({})
-
-_MIB = 1024**2
-
-
-def allocated_devices(
-    results: Sequence[Result],
-    pool: str,
-    inventory: Inventory,
-    divisions: DivisionSource,
-    strategies: Mapping[str, ShareStrategy] = NO_STRATEGIES,
-) -> dict[str, NodeDevice]:
-    """Return what every allocated device is, by allocation id: a GPU, a place on one, or a share.
-
-    `strategies` says how consumable shares are used, by allocation id; time-slicing for others.
-
-    Raises:
-        ConfigError: a device is of another pool than this node's.
-        DeviceError: this node has no such device, or its GPU is left out.
-        TransientError: it is not there now, and this driver is still looking.
-    """
-    found: dict[str, NodeDevice] = {}
-    for result in results:
-        if result.pool != pool:
-            raise ConfigError(
-                f'device "{result.device}" is in pool "{result.pool}", and this node serves pool '
-                f'"{pool}": the claim was allocated for another node'
-            )
-        if left_out := _excluded(result.device, inventory):
-            raise DeviceError(
-                f'device "{result.device}" is not given out any more: {left_out.why}; delete the '
-                "pod and its claim so that they are scheduled again"
-            )
-        device = _named(result.device, inventory, divisions)
-        if device is None:
-            kind = kind_named(result.device)
-            raise _absent(f'device "{result.device}"', kind, inventory)
-        strategy = strategies.get(result.allocation_id, ShareStrategy.TIME_SLICING)
-        found[result.allocation_id] = _consumed(device, result, strategy)
-    return found
-
-
-def _consumed(one: NodeDevice, result: Result, strategy: ShareStrategy) -> NodeDevice:
-    """Return a consumable share in place of a device that was allocated with a share id."""
-    device = one.device
-    if result.share_id is None or result.admin_access:
-        return one
-    if isinstance(device, Share | ConsumableShare):
-        raise DeviceError(
-            f'device "{result.device}" is a share already and was allocated with share id '
-            f"{result.share_id}: this driver publishes no such device; delete the pod and its claim"
-        )
-    slot = ConsumableSlot(
-        share_id=result.share_id,
-        strategy=strategy,
-        memory_mib=result.consumed.get("memory", 0) // _MIB,
-        cores=result.consumed.get("cores", 0),
-    )
-    return replace(one, device=ConsumableShare(of=device, slot=slot))
-
-
-def _named(name: str, inventory: Inventory, divisions: DivisionSource) -> NodeDevice | None:
-    parsed = parse_device_name(name)
-    if parsed is None:
-        return None
-    of = parsed.of if isinstance(parsed, ShareName) else parsed
-    gpu = next((one for one in inventory.gpus if one.minor == of.minor), None)
-    base = None if gpu is None else _undivided(of, gpu)
-    if gpu is None or base is None:
-        return None
-    device: Device = base
-    if isinstance(parsed, ShareName):
-        division = divisions.of(recorded(base).part)
-        device = _share(name, parsed, base, division)
-    # The readable part too: with another card in its place the number means another shape.
-    return NodeDevice(gpu=gpu, device=device) if name_of(gpu, device) == name else None
-
-
-def _excluded(name: str, inventory: Inventory) -> ExcludedGpu | None:
-    """Return the GPU behind a name if it is left out."""
-    parsed = parse_device_name(name)
-    of = parsed.of if isinstance(parsed, ShareName) else parsed
-    return next((one for one in inventory.excluded if of and one.minor == of.minor), None)
-
-
-def part_named(name: str, inventory: Inventory) -> GpuPart | None:
-    """Return what of which GPU a name means, and of a share its device; None if it is not here."""
-    parsed = parse_device_name(name)
-    of = parsed.of if isinstance(parsed, ShareName) else parsed
-    gpu = next((one for one in inventory.gpus if of and one.minor == of.minor), None)
-    device = _undivided(of, gpu) if of and gpu else None
-    return recorded(device).part if device else None
-
-
-def _undivided(name: GpuName | MigName, gpu: Gpu) -> Divisible | None:
-    match name:
-        case GpuName():
-            return gpu
-        case MigName():
-            return partition_named(gpu, name.profile_id, name.start)
-        case _:
-            assert_never(name)
-
-
-def _share(name: str, parsed: ShareName, base: Divisible, division: Division | None) -> Share:
-    if division is None or division.count != parsed.count or parsed.index >= parsed.count:
-        now = "not divided" if division is None else f"divided into {division.count} shares"
-        raise DeviceError(
-            f'device "{name}" is not on this node any more, where the device is {now}: the share '
-            "config changed after the claim was allocated; delete the pod and its claim so that "
-            "they are scheduled again"
-        )
-    return Share(of=base, index=parsed.index, division=division)
-
-
-def _absent(what: str, kind: DeviceKind, inventory: Inventory) -> DriverError:
-    if inventory.driver_version is None:
-        return TransientError(
-            f"the NVIDIA driver of this node does not answer, so {what} cannot be prepared yet; "
-            "look at the log of this DRA driver on the node"
-        )
-    if inventory.sick:
-        reasons = "; ".join(f"GPU {sick.index}: {sick.reason}" for sick in inventory.sick)
-        if all(sick.is_lost for sick in inventory.sick):
-            # Whichever of them it is, or if it is none of them: waiting brings it not back.
-            return DeviceError(
-                f"{what} is lost ({reasons}); once the GPU is back the pod starts by itself, to "
-                "have it run elsewhere delete the pod and its claim"
-            )
-        return TransientError(f"{what} is not usable now ({reasons})")
-    unclear = {gpu.uuid: gpu.mig.problem for gpu in inventory.gpus if gpu.mig and gpu.mig.problem}
-    if unclear and kind is DeviceKind.MIG:
-        reasons = "; ".join(f"{uuid}: {problem}" for uuid, problem in unclear.items())
-        return TransientError(f"{what} is not usable now ({reasons})")
-    names = ", ".join(gpu_name(gpu.minor) for gpu in inventory.gpus) or "no GPU"
-    return DeviceError(
-        f"{what} is not on this node, which has {names}; the GPUs changed after the claim was "
-        "allocated: delete the pod and its claim so that they are scheduled again"
-    )
-
-
-# The form in a record: what a device is known by when its GPU cannot be asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -465,24 +290,6 @@ def _restored(device: RecordedGpu | RecordedMig | RecordedPartition, gpu: Gpu) -
             assert_never(device)
 
 
-def recorded_gpus(devices: Iterable[DeviceRecord], inventory: Inventory) -> dict[GpuUuid, Gpu]:
-    """Return the GPUs that a record is about, wherever their minor numbers are now.
-
-    Raises:
-        DeviceError: one is no longer on this node.
-        TransientError: one is not there now, and this driver is still looking.
-    """
-    known = {gpu.uuid: gpu for gpu in inventory.gpus}
-    found: dict[GpuUuid, Gpu] = {}
-    for entry in devices:
-        gpu = known.get(entry.device.gpu)
-        if gpu is None:
-            what = f"{entry.device.gpu} (prepared as {entry.name})"
-            raise _absent(what, DeviceKind.GPU, inventory)
-        found[gpu.uuid] = gpu
-    return found
-
-
 def _partition(gpu: Gpu, place: RecordedPartition) -> Partition:
     found = partition_named(gpu, place.profile_id, place.placement.start)
     if found is None:
@@ -492,3 +299,185 @@ def _partition(gpu: Gpu, place: RecordedPartition) -> Partition:
             + (f" ({reason})" if reason else "")
         )
     return found
+
+
+# JSON
+
+
+def record_json(entry: DeviceRecord) -> dict[str, object]:
+    """Return the record of a device as JSON."""
+    return {
+        "name": entry.name,
+        "device": _device_json(entry.device),
+        "pool": entry.pool,
+        "requests": entry.request_names,
+        "cdiDeviceIDs": entry.cdi_device_ids,
+        "adminAccess": entry.admin_access,
+        "shareID": entry.share_id,
+        **({"subRequest": entry.subrequest} if entry.subrequest else {}),
+    }
+
+
+def record_of(value: Mapping[str, Any]) -> DeviceRecord:
+    """Return what `record_json` made this of.
+
+    Raises:
+        VersionError: it is of a kind that is not known here.
+        KeyError, TypeError, ValueError: it was made by something else.
+    """
+    return DeviceRecord(
+        name=value["name"],
+        device=_device(value["device"]),
+        pool=value["pool"],
+        request_names=tuple(value["requests"]),
+        cdi_device_ids=tuple(value["cdiDeviceIDs"]),
+        admin_access=value["adminAccess"],
+        share_id=value["shareID"],
+        subrequest=value.get("subRequest"),
+    )
+
+
+def partition_json(place: RecordedPartition) -> dict[str, object]:
+    """Return the place of a MIG device as JSON."""
+    return {
+        "gpu": place.gpu,
+        "profile": place.profile,
+        "profileID": place.profile_id,
+        "start": place.placement.start,
+        "size": place.placement.size,
+    }
+
+
+def partition_of(value: Mapping[str, Any]) -> RecordedPartition:
+    """Return what `partition_json` made this of; fails as `record_of` does."""
+    return RecordedPartition(
+        gpu=GpuUuid(value["gpu"]),
+        profile=value["profile"],
+        profile_id=int(value["profileID"]),
+        placement=Placement(start=int(value["start"]), size=int(value["size"])),
+    )
+
+
+def _device_json(device: RecordedDevice) -> dict[str, object]:
+    match device:
+        case RecordedGpu():
+            return {"kind": "gpu", "gpu": device.gpu}
+        case RecordedPartition():
+            return {"kind": "partition", **partition_json(device)}
+        case RecordedMig():
+            return {
+                "kind": "mig",
+                **partition_json(device.place),
+                "gpuInstance": device.gpu_instance,
+                "computeInstance": device.compute_instance,
+                "uuid": device.uuid,
+                "madeHere": device.made_here,
+            }
+        case RecordedShare():
+            return {"kind": "share", "of": _device_json(device.of), **_slot_json(device.slot)}
+        case _:
+            assert_never(device)
+
+
+def _device(value: Mapping[str, Any]) -> RecordedDevice:
+    match value["kind"]:
+        case "gpu":
+            return RecordedGpu(gpu=GpuUuid(value["gpu"]))
+        case "partition":
+            return partition_of(value)
+        case "mig":
+            return RecordedMig(
+                place=partition_of(value),
+                gpu_instance=int(value["gpuInstance"]),
+                compute_instance=int(value["computeInstance"]),
+                uuid=MigUuid(value["uuid"]),
+                made_here=bool(value["madeHere"]),
+            )
+        case "share":
+            of = _device(value["of"])
+            if isinstance(of, RecordedShare):
+                raise TypeError("a share is of no other share")
+            return RecordedShare(of=of, slot=_slot(value))
+        case kind:
+            raise VersionError(f"it has a device of kind {kind!r}, which is not known here")
+
+
+def part_json(part: GpuPart) -> dict[str, object]:
+    """Return a part of a GPU as JSON."""
+    found: dict[str, object] = {"gpu": part.gpu}
+    if part.placement is not None:
+        found |= {"start": part.placement.start, "size": part.placement.size}
+    if part.share is not None:
+        found["share"] = _slot_json(part.share)
+    return found
+
+
+def part_of(value: Mapping[str, Any]) -> GpuPart:
+    """Return what `part_json` made this of; fails as `record_of` does."""
+    placement = None
+    if "start" in value:
+        placement = Placement(start=int(value["start"]), size=int(value["size"]))
+    return GpuPart(
+        gpu=GpuUuid(value["gpu"]),
+        placement=placement,
+        share=_slot(value["share"]) if "share" in value else None,
+    )
+
+
+def _slot_json(slot: Slot) -> dict[str, object]:
+    match slot:
+        case ShareSlot():
+            return {"index": slot.index, "division": division_json(slot.division)}
+        case ConsumableSlot():
+            return {
+                "shareID": slot.share_id,
+                "strategy": str(slot.strategy),
+                "memoryMiB": slot.memory_mib,
+                "cores": slot.cores,
+            }
+        case _:
+            assert_never(slot)
+
+
+def division_json(division: Division) -> dict[str, object]:
+    """Return how a device is divided as JSON."""
+    return {
+        "count": division.count,
+        "strategy": str(division.strategy),
+        "servedAs": division.served_as,
+        "combines": division.combines,
+        "freeCompute": division.free_compute,
+        "together": division.together,
+    }
+
+
+def division_of(value: Mapping[str, Any]) -> Division:
+    """Return what `division_json` made this of; fails as `record_of` does."""
+    return Division(
+        count=int(value["count"]),
+        strategy=_strategy(value["strategy"]),
+        served_as=value["servedAs"],
+        combines=bool(value["combines"]),
+        free_compute=bool(value["freeCompute"]),
+        together=tuple(GpuUuid(uuid) for uuid in value["together"]),
+    )
+
+
+def _slot(value: Mapping[str, Any]) -> Slot:
+    if "shareID" in value:
+        return ConsumableSlot(
+            share_id=value["shareID"],
+            strategy=_strategy(value["strategy"]),
+            memory_mib=int(value["memoryMiB"]),
+            cores=int(value["cores"]),
+        )
+    return ShareSlot(index=int(value["index"]), division=division_of(value["division"]))
+
+
+def _strategy(name: str) -> ShareStrategy:
+    try:
+        return ShareStrategy(name)
+    except ValueError as error:
+        raise VersionError(
+            f"it has a share of strategy {name!r}, which is not known here"
+        ) from error

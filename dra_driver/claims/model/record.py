@@ -23,14 +23,6 @@ from dra_driver.claims.model.claim import (
     ConsumerPod,
     PreparedDevice,
 )
-from dra_driver.claims.model.device_json import (
-    part_json,
-    part_of,
-    partition_json,
-    partition_of,
-    record_json,
-    record_of,
-)
 from dra_driver.claims.model.devices import (
     DeviceRecord,
     RecordedDevice,
@@ -38,6 +30,12 @@ from dra_driver.claims.model.devices import (
     RecordedMig,
     RecordedPartition,
     RecordedShare,
+    part_json,
+    part_of,
+    partition_json,
+    partition_of,
+    record_json,
+    record_of,
 )
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid

@@ -26,17 +26,12 @@ from dra_driver.claims.model.claim import (
     parse_claim,
     uid_of,
 )
-from dra_driver.claims.model.config import group_by_config
-from dra_driver.claims.model.devices import (
-    InventorySource,
-    allocated_devices,
-    kind_named,
-)
+from dra_driver.claims.model.devices import InventorySource
 from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordState
+from dra_driver.claims.prepare.allocation import Wanted, wanted
 from dra_driver.claims.prepare.leftovers import gpus_of
 from dra_driver.claims.prepare.parts import NodeClaims
-from dra_driver.claims.prepare.strategies import NO_WAIT, consumable_strategies
-from dra_driver.claims.prepare.transaction import Wanted
+from dra_driver.claims.prepare.strategies import NO_WAIT
 from dra_driver.claims.state.holdings import Rival
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.memory_parts import parts_of
@@ -346,42 +341,32 @@ class ClaimPreparer:
     def _prepare(
         self, claim: Claim, former: ClaimRecord | None, end: float
     ) -> tuple[PreparedDevice, ...]:
-        # Configs first: their authors should not have to wait for hardware to hear of a mistake.
-        kinds = {result.device: kind_named(result.device) for result in claim.results}
-        groups = group_by_config(claim, kinds)
         inventory = self._inventory.current()
         if former and former.state is not RecordState.RELEASED:
             inventory = admitting(inventory, set(former.held_gpus))
-        allocated = allocated_devices(
-            claim.results,
-            self._pool,
-            inventory,
-            self._divisions,
-            consumable_strategies(groups),
-        )
-        draft = self._transaction.draft(claim, allocated)
+        wants = wanted(claim, self._pool, inventory, self._divisions, self._holdings.boot_id)
         if former:
             # Of another boot, broken off by a crash, or of an allocation that is gone.
-            draft = replace(draft, pending=self._release(former, end))
+            draft = replace(wants.draft, pending=self._release(former, end))
             self._cleanup.check_free(draft.pending, draft)
-        if not draft.devices:
+            wants = replace(wants, draft=draft)
+        if not wants.draft.devices:
             return ()
-        wanted = Wanted(draft=draft, allocated=allocated, groups=groups)
         try:
-            record = self._carry_out(wanted, end)
+            record = self._carry_out(wants, end)
         except DriverError:
             self._take_back(claim.ref.uid, end)
             raise
         log.info("claim prepared", **_facts(record))
         return record.answer
 
-    def _carry_out(self, wanted: Wanted, end: float) -> ClaimRecord:
-        draft = wanted.draft
+    def _carry_out(self, wants: Wanted, end: float) -> ClaimRecord:
+        draft = wants.draft
         with self._locks.gpus(draft.touched_gpus, end):
             neighbours = self._holdings.neighbours(draft)
             if neighbours.rival is None:
                 self._clear(neighbours.former, draft, end)
-                begun = self._transaction.begin(wanted, deadline=end)
+                begun = self._transaction.begin(wants, deadline=end)
         if neighbours.rival is not None:
             raise self._conflict(neighbours.rival, end)
         uid = draft.ref.uid

@@ -14,8 +14,9 @@ from dra_driver.cdi.model import Edits, Mount, Spec, SpecDevice
 from dra_driver.cdi.spec import KIND, claim_device_name
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.devices import DeviceRecord, InventorySource, recorded_gpus, restored
+from dra_driver.claims.model.devices import DeviceRecord, InventorySource, restored
 from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.prepare.allocation import recorded_gpus
 from dra_driver.claims.prepare.device_metadata import container_paths, documents
 from dra_driver.claims.prepare.metadata_files import MetadataFiles
 from dra_driver.claims.prepare.strategies import Strategies

@@ -17,7 +17,7 @@ from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.prepare import parallel
 from dra_driver.devices.kinds import NodeDevice
 from dra_driver.devices.model import Gpu, MigDevice, MigUuid, Partition
-from dra_driver.devices.shares import ConsumableShare, Divisible, Share, ShareStrategy
+from dra_driver.devices.shares import ConsumableShare, Divisible, Share
 from dra_driver.errors import ConfigError, DriverError, StateError
 from dra_driver.sharing import shares
 from dra_driver.sharing.base import (
@@ -178,20 +178,6 @@ def _by_strategy(
 
 def _is_share(one: NodeDevice) -> bool:
     return isinstance(one.device, Share | ConsumableShare)
-
-
-def consumable_strategies(groups: Sequence[ConfigGroup]) -> dict[str, ShareStrategy]:
-    """Return how a claim wants to use what it shares with others by capacity, by allocation id.
-
-    Without a config it is time-slicing, which needs nothing to be set.
-    """
-    return {
-        result.allocation_id: ShareStrategy.MPS
-        if strategy_name(group.config) == ShareStrategy.MPS
-        else ShareStrategy.TIME_SLICING
-        for group in groups
-        for result in group.results
-    }
 
 
 def _group(claim: ClaimRecord, group: ConfigGroup, devices: Mapping[str, NodeDevice]) -> Group:

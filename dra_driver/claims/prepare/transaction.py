@@ -13,41 +13,19 @@ lock. Callers hold the lock of the claim, and that of the GPUs it touches, but n
 waited for (`complete`): the GPU's other users need not.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dra_driver.cdi.model import Spec
-from dra_driver.cdi.spec import claim_device_id
-from dra_driver.claims.model.claim import Claim
-from dra_driver.claims.model.config import ConfigGroup
-from dra_driver.claims.model.devices import (
-    DeviceRecord,
-    recorded,
-    restored,
-)
+from dra_driver.claims.model.devices import restored
 from dra_driver.claims.model.record import ClaimRecord, RecordState
+from dra_driver.claims.prepare.allocation import Wanted
 from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.claims.prepare.realise import Realiser
 from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.strategies import Strategies
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.devices.kinds import NodeDevice
 from dra_driver.sharing.base import SharingPlan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What a claim is to get.
-
-    Attributes:
-        draft: the record that it will have, its devices not looked for yet.
-        allocated: what these devices are on this node, by allocation id.
-        groups: the devices by the config that holds for them.
-    """
-
-    draft: ClaimRecord
-    allocated: Mapping[str, NodeDevice]
-    groups: Sequence[ConfigGroup]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,32 +56,6 @@ class Transaction:
         self._strategies = strategies
         self._specs = specs
         self._step = step
-
-    def draft(self, claim: Claim, allocated: Mapping[str, NodeDevice]) -> ClaimRecord:
-        """Return the record the claim will have, as far as its allocation says."""
-        return ClaimRecord(
-            ref=claim.ref,
-            boot_id=self._holdings.boot_id,
-            state=RecordState.PREPARED,
-            devices=tuple(
-                DeviceRecord(
-                    name=result.device,
-                    device=recorded(allocated[result.allocation_id].device),
-                    pool=result.pool,
-                    request_names=(result.base_request,),
-                    cdi_device_ids=(
-                        claim_device_id(claim.ref.uid, result.device, result.share_id),
-                    ),
-                    admin_access=result.admin_access,
-                    share_id=result.share_id,
-                    subrequest=result.subrequest,
-                )
-                for result in claim.results
-            ),
-            pods=claim.pods,
-            groups=claim.groups,
-            pod_claim_name=claim.pod_claim_name,
-        )
 
     def begin(self, wanted: Wanted, *, deadline: float) -> Begun:
         """Give a claim what it is to get; a daemon is asked for, and `complete` waits for it.

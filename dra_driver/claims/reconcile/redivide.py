@@ -18,7 +18,8 @@ from typing import Any, Protocol
 import structlog
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid, uid_of
-from dra_driver.claims.model.devices import InventorySource, part_named
+from dra_driver.claims.model.devices import InventorySource
+from dra_driver.claims.prepare.allocation import part_named
 from dra_driver.claims.reconcile.orphans import ClaimLister
 from dra_driver.claims.state.divisions import Divisions
 from dra_driver.claims.state.redivision import Change, Redivision

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import structlog
 
-from dra_driver.claims.model.device_json import division_json, division_of, part_json, part_of
+from dra_driver.claims.model.devices import division_json, division_of, part_json, part_of
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.shares import Division
 from dra_driver.errors import StateError

@@ -21,9 +21,9 @@ from dra_driver.claims.model.devices import (
     RecordedMig,
     RecordedPartition,
     RecordedShare,
-    kind_named,
 )
 from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices, RecordState
+from dra_driver.claims.prepare.allocation import kind_named
 from dra_driver.claims.takeover.nvidia_checkpoint import (
     PeerCheckpoint,
     PeerClaim,

@@ -1,0 +1,259 @@
+"""What a claim was allocated means on this node: devices, and the configs that hold for them. Pure.
+
+The scheduler allocates by name, and a name begins with a minor number (devices/names.py). It is
+turned into a device of this node once, when a claim is prepared; from then on a record has it by
+UUID. The name of a MIG device says a place on a GPU; whether one is there or has to be made is
+looked at later, under a lock (claims/prepare/realise.py). The name of a share says of how many;
+what that means for its tenant is the division that holds for the device now. A consumable share has
+the name of its device: that it is one, its share id says.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from dra_driver.cdi.spec import claim_device_id
+from dra_driver.claims.model.claim import Claim, Result
+from dra_driver.claims.model.config import ConfigGroup, group_by_config
+from dra_driver.claims.model.devices import DeviceRecord, recorded
+from dra_driver.claims.model.record import ClaimRecord, RecordState
+from dra_driver.claims.state.divisions import Divisions
+from dra_driver.devices.kinds import Device, DeviceKind, GpuPart, NodeDevice, name_of
+from dra_driver.devices.mig.partitions import partition_named
+from dra_driver.devices.model import ExcludedGpu, Gpu, GpuUuid, Inventory
+from dra_driver.devices.names import GpuName, MigName, ShareName, gpu_name, parse_device_name
+from dra_driver.devices.shares import (
+    MIB,
+    ConsumableShare,
+    ConsumableSlot,
+    Divisible,
+    Division,
+    Share,
+    ShareStrategy,
+)
+from dra_driver.errors import ConfigError, DeviceError, DriverError, TransientError
+from dra_driver.sharing.base import strategy_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a claim is to get.
+
+    Attributes:
+        draft: the record that it will have, its devices not looked for yet.
+        allocated: what these devices are on this node, by allocation id.
+        groups: the devices by the config that holds for them.
+    """
+
+    draft: ClaimRecord
+    allocated: Mapping[str, NodeDevice]
+    groups: Sequence[ConfigGroup]
+
+
+def wanted(
+    claim: Claim, pool: str, inventory: Inventory, divisions: Divisions, boot_id: str
+) -> Wanted:
+    """Return what a claim is to get on this node, as far as its allocation says.
+
+    Raises:
+        ConfigError: a config is wrong or holds for nothing, or a device is of another pool.
+        DeviceError: this node has no such device, or its GPU is left out.
+        TransientError: a device is not there now, and this driver is still looking.
+    """
+    # Configs first: their authors should not have to wait for hardware to hear of a mistake.
+    groups = group_by_config(claim, {one.device: kind_named(one.device) for one in claim.results})
+    # Without a config it is time-slicing, which needs nothing to be set.
+    strategies = {
+        result.allocation_id: ShareStrategy.MPS
+        if strategy_name(group.config) == ShareStrategy.MPS
+        else ShareStrategy.TIME_SLICING
+        for group in groups
+        for result in group.results
+    }
+    allocated = allocated_devices(claim.results, pool, inventory, divisions, strategies)
+    devices = tuple(
+        DeviceRecord(
+            name=result.device,
+            device=recorded(allocated[result.allocation_id].device),
+            pool=result.pool,
+            request_names=(result.base_request,),
+            cdi_device_ids=(claim_device_id(claim.ref.uid, result.device, result.share_id),),
+            admin_access=result.admin_access,
+            share_id=result.share_id,
+            subrequest=result.subrequest,
+        )
+        for result in claim.results
+    )
+    draft = ClaimRecord(
+        ref=claim.ref,
+        boot_id=boot_id,
+        state=RecordState.PREPARED,
+        devices=devices,
+        pods=claim.pods,
+        groups=claim.groups,
+        pod_claim_name=claim.pod_claim_name,
+    )
+    return Wanted(draft=draft, allocated=allocated, groups=groups)
+
+
+def kind_named(name: str) -> DeviceKind:
+    """Return the kind of a device from its name, which needs no GPU to answer."""
+    match parse_device_name(name):
+        case MigName() | ShareName(of=MigName()):
+            return DeviceKind.MIG
+        case GpuName() | ShareName() | None:
+            return DeviceKind.GPU  # no such name is found later
+
+
+def allocated_devices(
+    results: Sequence[Result],
+    pool: str,
+    inventory: Inventory,
+    divisions: Divisions,
+    strategies: Mapping[str, ShareStrategy],
+) -> dict[str, NodeDevice]:
+    """Return what every allocated device is, by allocation id: a GPU, a place on one, or a share.
+
+    `strategies` says how consumable shares are used, by allocation id; time-slicing for others.
+
+    Raises:
+        ConfigError: a device is of another pool than this node's.
+        DeviceError: this node has no such device, or its GPU is left out.
+        TransientError: it is not there now, and this driver is still looking.
+    """
+    found: dict[str, NodeDevice] = {}
+    for result in results:
+        if result.pool != pool:
+            raise ConfigError(
+                f'device "{result.device}" is in pool "{result.pool}", and this node serves pool '
+                f'"{pool}": the claim was allocated for another node'
+            )
+        if left_out := _excluded(result.device, inventory):
+            raise DeviceError(
+                f'device "{result.device}" is not given out any more: {left_out.why}; delete the '
+                "pod and its claim so that they are scheduled again"
+            )
+        device = _named(result.device, inventory, divisions)
+        if device is None:
+            kind = kind_named(result.device)
+            raise _absent(f'device "{result.device}"', kind, inventory)
+        strategy = strategies.get(result.allocation_id, ShareStrategy.TIME_SLICING)
+        found[result.allocation_id] = _consumed(device, result, strategy)
+    return found
+
+
+def _consumed(one: NodeDevice, result: Result, strategy: ShareStrategy) -> NodeDevice:
+    """Return a consumable share in place of a device that was allocated with a share id."""
+    device = one.device
+    if result.share_id is None or result.admin_access:
+        return one
+    if isinstance(device, Share | ConsumableShare):
+        raise DeviceError(
+            f'device "{result.device}" is a share already and was allocated with share id '
+            f"{result.share_id}: this driver publishes no such device; delete the pod and its claim"
+        )
+    slot = ConsumableSlot(
+        share_id=result.share_id,
+        strategy=strategy,
+        memory_mib=result.consumed.get("memory", 0) // MIB,
+        cores=result.consumed.get("cores", 0),
+    )
+    return replace(one, device=ConsumableShare(of=device, slot=slot))
+
+
+def _named(name: str, inventory: Inventory, divisions: Divisions) -> NodeDevice | None:
+    parsed = parse_device_name(name)
+    if parsed is None:
+        return None
+    of = parsed.of if isinstance(parsed, ShareName) else parsed
+    gpu = next((one for one in inventory.gpus if one.minor == of.minor), None)
+    base = None if gpu is None else _undivided(of, gpu)
+    if gpu is None or base is None:
+        return None
+    device: Device = base
+    if isinstance(parsed, ShareName):
+        division = divisions.of(recorded(base).part)
+        device = _share(name, parsed, base, division)
+    # The readable part too: with another card in its place the number means another shape.
+    return NodeDevice(gpu=gpu, device=device) if name_of(gpu, device) == name else None
+
+
+def _excluded(name: str, inventory: Inventory) -> ExcludedGpu | None:
+    """Return the GPU behind a name if it is left out."""
+    parsed = parse_device_name(name)
+    of = parsed.of if isinstance(parsed, ShareName) else parsed
+    return next((one for one in inventory.excluded if of and one.minor == of.minor), None)
+
+
+def part_named(name: str, inventory: Inventory) -> GpuPart | None:
+    """Return what of which GPU a name means, and of a share its device; None if it is not here."""
+    parsed = parse_device_name(name)
+    of = parsed.of if isinstance(parsed, ShareName) else parsed
+    gpu = next((one for one in inventory.gpus if of and one.minor == of.minor), None)
+    device = _undivided(of, gpu) if of and gpu else None
+    return recorded(device).part if device else None
+
+
+def _undivided(name: GpuName | MigName, gpu: Gpu) -> Divisible | None:
+    match name:
+        case GpuName():
+            return gpu
+        case MigName():
+            return partition_named(gpu, name.profile_id, name.start)
+        case _:
+            assert_never(name)
+
+
+def _share(name: str, parsed: ShareName, base: Divisible, division: Division | None) -> Share:
+    if division is None or division.count != parsed.count or parsed.index >= parsed.count:
+        now = "not divided" if division is None else f"divided into {division.count} shares"
+        raise DeviceError(
+            f'device "{name}" is not on this node any more, where the device is {now}: the share '
+            "config changed after the claim was allocated; delete the pod and its claim so that "
+            "they are scheduled again"
+        )
+    return Share(of=base, index=parsed.index, division=division)
+
+
+def recorded_gpus(devices: Iterable[DeviceRecord], inventory: Inventory) -> dict[GpuUuid, Gpu]:
+    """Return the GPUs that a record is about, wherever their minor numbers are now.
+
+    Raises:
+        DeviceError: one is no longer on this node.
+        TransientError: one is not there now, and this driver is still looking.
+    """
+    known = {gpu.uuid: gpu for gpu in inventory.gpus}
+    found: dict[GpuUuid, Gpu] = {}
+    for entry in devices:
+        gpu = known.get(entry.device.gpu)
+        if gpu is None:
+            what = f"{entry.device.gpu} (prepared as {entry.name})"
+            raise _absent(what, DeviceKind.GPU, inventory)
+        found[gpu.uuid] = gpu
+    return found
+
+
+def _absent(what: str, kind: DeviceKind, inventory: Inventory) -> DriverError:
+    if inventory.driver_version is None:
+        return TransientError(
+            f"the NVIDIA driver of this node does not answer, so {what} cannot be prepared yet; "
+            "look at the log of this DRA driver on the node"
+        )
+    if inventory.sick:
+        reasons = "; ".join(f"GPU {sick.index}: {sick.reason}" for sick in inventory.sick)
+        if all(sick.is_lost for sick in inventory.sick):
+            # Whichever of them it is, or if it is none of them: waiting brings it not back.
+            return DeviceError(
+                f"{what} is lost ({reasons}); once the GPU is back the pod starts by itself, to "
+                "have it run elsewhere delete the pod and its claim"
+            )
+        return TransientError(f"{what} is not usable now ({reasons})")
+    unclear = {gpu.uuid: gpu.mig.problem for gpu in inventory.gpus if gpu.mig and gpu.mig.problem}
+    if unclear and kind is DeviceKind.MIG:
+        reasons = "; ".join(f"{uuid}: {problem}" for uuid, problem in unclear.items())
+        return TransientError(f"{what} is not usable now ({reasons})")
+    names = ", ".join(gpu_name(gpu.minor) for gpu in inventory.gpus) or "no GPU"
+    return DeviceError(
+        f"{what} is not on this node, which has {names}; the GPUs changed after the claim was "
+        "allocated: delete the pod and its claim so that they are scheduled again"
+    )
