@@ -12,8 +12,7 @@ import make
 from dra_driver.claims.model.claim import Claim, ClaimRef, ClaimUid, parse_claim
 from dra_driver.claims.model.devices import recorded
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.prepare.device_metadata import container_paths, documents
-from dra_driver.claims.prepare.metadata_files import MetadataFiles
+from dra_driver.claims.prepare.device_metadata import MetadataFiles, container_paths, documents
 
 GPU = make.gpu(1)
 BAD = ("..", ".", "", "/", "\0", "\n", "../x", "a/../b", "a//b", "A", "ä", "-a", "a-", "a" * 64)

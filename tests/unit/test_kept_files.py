@@ -20,7 +20,7 @@ OTHERS = {
     "claims/state/records.py": "records of claims, as claims/model/record.py puts them together",
     "claims/state/locks.py": "locks: without content",
     "claims/takeover/take_over.py": "NVIDIA's checkpoint, without the claims that were taken over",
-    "claims/prepare/metadata_files.py": "for containers: written again from records, not read",
+    "claims/prepare/device_metadata.py": "for containers: written again from records, not read",
     "admin/bench/scratch.py": "marks of scratch folders: true while they are locked",
     "kubelet/rivals.py": "when the kubelet registered which driver: true while that one listens",
     "host/files.py": "how every file is written",

@@ -14,7 +14,6 @@ import make
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.claim import ClaimRef, PreparedDevice
 from dra_driver.claims.prepare.device_metadata import CONTAINER_FOLDER
-from dra_driver.claims.prepare.mig import MigHardware
 from dra_driver.claims.prepare.parts import NodeParts, open_claims
 from dra_driver.claims.prepare.preparer import ClaimPreparer, PrepareTiming
 from dra_driver.claims.reconcile.orphans import ClaimLister
@@ -58,7 +57,7 @@ class Driver:
         reader: ClaimLister | None = None,
         strategies: Mapping[str, Sharing] | None = None,
         survives_reboot: bool = False,
-        mig: MigHardware | None = None,
+        mig: MigInstances | None = None,
         tidy: Callable[[], object] = lambda: None,
         offered: Offered | None = None,
         device_metadata: bool = True,

@@ -14,6 +14,7 @@ Callers hold the lock of the claim and of the GPUs it touches, but for `begin_re
 which wait for daemons before.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -47,20 +48,18 @@ class Cleanup:
     """Takes back what claims of this node have, had or left.
 
     `on_failed` is told the name of what could not be undone, each time, and `step` that of each
-    step that is done. `clock` is in seconds since the epoch: records tell drivers of later when
-    something began.
+    step that is done.
     """
 
     def __init__(  # noqa: PLR0913 (all that a claim may have)
         self,
-        *,
         holdings: Holdings,
         specs: ClaimSpecs,
         strategies: Strategies,
         realiser: Realiser,
         inventory: InventorySource,
+        *,
         on_failed: Callable[[str], None],
-        clock: Callable[[], float],
         step: Callable[[str], None],
     ) -> None:
         self._holdings = holdings
@@ -71,7 +70,6 @@ class Cleanup:
         self._realiser = realiser
         self._on_failed = on_failed
         self._inventory = inventory
-        self._clock = clock
         self._step = step
 
     # What a claim has done
@@ -240,8 +238,9 @@ class Cleanup:
         match cleanup.of:
             case MakeMigDevices():
                 is_there = self._inventory.current().driver_version is not None
-                since = self._clock() if cleanup.since is None else cleanup.since
-                return cleanup.may_pass and is_there and self._clock() - since < longest
+                now = time.time()
+                since = now if cleanup.since is None else cleanup.since
+                return cleanup.may_pass and is_there and now - since < longest
             case TurnMigModeOff() | SharingPlan():
                 return False
             case _:
@@ -337,7 +336,7 @@ class Cleanup:
         self, record: ClaimRecord, left: Sequence[PendingCleanup]
     ) -> tuple[PendingCleanup, ...]:
         """Return what is left, with when each was first seen: by the record, or now."""
-        now = self._clock()
+        now = time.time()  # since the epoch: records tell drivers of later
 
         def since(cleanup: PendingCleanup) -> float:
             known = [one.since for one in record.pending if one.of == cleanup.of and one.since]

@@ -1,29 +1,47 @@
-"""What containers are told of their devices: a file for each request, as KEP-5304 has it. Pure.
+"""What containers are told of their devices: a file for each request, as KEP-5304 has it.
 
-In: the record of a claim, and its GPUs as they are now. Out: what is in the files, and where
-containers find them. Form and paths are those of Kubernetes' own library for drivers
+    <directory>/device-metadata/<claim UID>/<request>.json
+
+In: the record of a claim, and its GPUs as they are now. Out: files, written whole or not at all,
+and where containers find them. Form and paths are those of Kubernetes' own library for drivers
 (k8s.io/dynamic-resource-allocation, api/metadata): one JSON object after the other, each of which
 says the same in one version of the API, newest first, so that a reader takes the first that it
 knows. Attributes are those of the device's ResourceSlice, with the UUID of a MIG device that was
 made for the claim, which no slice has.
 
-A path is made of names that tenants choose. They are checked here, and lead nowhere but below one
-folder within the claim's own containers.
+A path in a container is made of names that tenants choose. They are checked here, and lead nowhere
+but below one folder within the claim's own containers. On the node files go by the claim's UID, so
+that a claim never meets what one of the same name has left. They are derived:
+claims/prepare/specs.py can write each again, and does where somebody has deleted it. A container
+keeps the file that it was started with, as it is mounted by itself: what is written later has a
+higher generation and is for containers that start later.
 """
 
 import json
+import os
 import re
+import shutil
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from dra_driver.claims.model.claim import is_label
+import structlog
+
+from dra_driver.claims.model.claim import ClaimUid, is_label
 from dra_driver.claims.model.devices import DeviceRecord, restored
 from dra_driver.claims.model.record import ClaimRecord
+from dra_driver.claims.state.records import check_uid
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.devices.nvlink import Joined, joined
+from dra_driver.errors import ConfigError, StateError
+from dra_driver.host.files import read_whole, write_whole
 from dra_driver.slices.attributes import Attributes, describe
+
+log = structlog.get_logger()
 
 VERSIONS = ("v1beta1", "v1alpha1")
 """Of the API metadata.resource.k8s.io, newest first; both have the same fields."""
@@ -33,6 +51,14 @@ CONTAINER_FOLDER = "/var/run/kubernetes.io/dra-device-attributes"
 
 _FILE = f"{DRIVER_NAME}-metadata.json"
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
+
+
+FOLDER = "device-metadata"
+"""Below the driver's directory."""
+
+_FILE_MODE, _FOLDER_MODE = 0o644, 0o755  # containers read it as whatever user
+_GENERATION = re.compile(rb'"generation": ([1-9][0-9]{0,8})\b')
+_HEAD = 4096
 
 Object = dict[str, Any]
 
@@ -148,3 +174,155 @@ def _device(
         "name": entry.name,
         "attributes": attributes.values,
     }
+
+
+class MetadataFiles:
+    """The files below the driver's directory. Calls for one claim are serialised by the caller.
+
+    Attributes:
+        is_on: whether containers get any. Those that are there are deleted all the same.
+    """
+
+    def __init__(self, directory: Path, *, is_on: bool = True) -> None:
+        """Take the driver's directory; nothing is made yet."""
+        self._root = directory / FOLDER
+        self._written: dict[ClaimUid, set[str]] = {}
+        self.is_on = is_on
+
+    def path(self, uid: ClaimUid, request: str) -> Path:
+        """Return where the file of a request is. The request's name is a DNS label."""
+        return self._root / check_uid(uid) / f"{request}.json"
+
+    def write(self, uid: ClaimUid, documents: Mapping[str, Document]) -> None:
+        """Write a claim's files, and a folder for them even if there is none.
+
+        A file that says the same already is left alone. Not synced: a power cut ends all containers
+        that had them.
+
+        Raises:
+            StateError: one that is not there cannot be written.
+        """
+        folder = self._root / check_uid(uid)
+        try:
+            for one in (self._root, folder):
+                _make_folder(one)
+        except OSError as error:
+            raise _failed("write", folder, error) from error
+        for request, document in documents.items():
+            self._write(self.path(uid, request), document)
+        self._written[uid] = {self.path(uid, request).name for request in documents}
+
+    def delete(self, uid: ClaimUid) -> None:
+        """Delete a claim's files; none is fine.
+
+        Raises:
+            StateError: they are there and cannot be deleted.
+        """
+        folder = self._root / check_uid(uid)
+        self._written.pop(uid, None)
+        try:
+            _remove(folder)
+        except OSError as error:
+            raise _failed("delete", folder, error) from error
+
+    def uids(self) -> set[ClaimUid]:
+        """Return the claims that have a folder here.
+
+        Raises:
+            StateError: the disk cannot be read.
+        """
+        try:
+            names = [entry.name for entry in os.scandir(self._root)]
+        except (FileNotFoundError, NotADirectoryError):
+            return set()
+        except OSError as error:
+            raise _failed("read", self._root, error) from error
+        found: set[ClaimUid] = set()
+        for name in names:
+            with suppress(ConfigError):  # nothing of a claim's
+                found.add(check_uid(name))
+        return found
+
+    def complete(self) -> set[ClaimUid]:
+        """Return the claims that have a folder here, and in it each file that was written to it.
+
+        Raises:
+            StateError: the disk cannot be read.
+        """
+        return {uid for uid in self.uids() if self._is_complete(uid)}
+
+    def _is_complete(self, uid: ClaimUid) -> bool:
+        try:
+            names = {one.name for one in (self._root / uid).iterdir()}
+        except OSError:  # a file in its place, for one: whoever writes it again says what is wrong
+            return False
+        return self._written.get(uid, set()) <= names
+
+    def _write(self, path: Path, document: Document) -> None:
+        found, mode = _read(path)
+        generation = _generation_of(found)
+        try:
+            if found == document.render(generation):
+                if mode != _FILE_MODE:
+                    path.chmod(_FILE_MODE)
+                return
+            data = document.render(generation + (found is not None))
+            try:
+                write_whole(path, data, mode=_FILE_MODE, durable=False)
+            except IsADirectoryError:
+                _remove(path)
+                write_whole(path, data, mode=_FILE_MODE, durable=False)
+        except OSError as error:
+            failed = _failed("write", path, error)
+            if found is None:
+                raise failed from error
+            # Of the same devices, and of an earlier day: no reason to keep a container from them.
+            log.warning("device metadata left as it was", reason=str(failed))
+
+
+def _read(path: Path) -> tuple[bytes | None, int]:
+    """Return what a file has, and its permission bits; None for what is no such file."""
+    with suppress(OSError):
+        found = read_whole(path)
+        if found is not None:
+            return found[0], stat.S_IMODE(found[1].st_mode)
+    return None, 0
+
+
+def _generation_of(data: bytes | None) -> int:
+    said = _GENERATION.search(data[:_HEAD]) if data else None
+    return int(said[1]) if said else 1
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder, in the place of what is none; one that is there stays as it is."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        if stat.S_ISDIR(path.lstat().st_mode):
+            return
+        path.unlink()
+        path.mkdir()
+    except FileNotFoundError:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.mkdir(exist_ok=True)
+    path.chmod(_FOLDER_MODE)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, a link or a folder with all that is in it; nothing is fine."""
+    try:
+        seen = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if stat.S_ISDIR(seen.st_mode):
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _failed(verb: str, path: Path, error: OSError) -> StateError:
+    return StateError(
+        f"cannot {verb} device metadata {path}: {error.strerror or error}; check the free space "
+        "and the permissions of the driver's directory on the node"
+    )

@@ -8,7 +8,6 @@ All is called with the GPUs locked, but for what only lists.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import structlog
 
@@ -22,6 +21,7 @@ from dra_driver.claims.model.devices import (
 from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.partitions import partition_named, why_not_partitioned
 from dra_driver.devices.mig.refusals import Refusals
 from dra_driver.devices.model import (
@@ -46,34 +46,6 @@ from dra_driver.errors import (
 log = structlog.get_logger()
 
 
-class MigHardware(Protocol):
-    """Makes and destroys MIG devices (devices/mig/making.py). Each may be repeated.
-
-    All raise DeviceError where NVML refuses, and TransientError for what may pass, of which
-    HeldError: the MIG mode cannot be changed, as others have the GPU open.
-    """
-
-    def mode(self, gpu: GpuUuid) -> MigMode:
-        """Return the MIG mode that a GPU is in now."""
-        ...
-
-    def set_mode(self, gpu: GpuUuid, mode: MigMode) -> None:
-        """Turn MIG mode on or off. Raises ConflictError: off, while instances are there."""
-        ...
-
-    def find(self, slot: MigSlot) -> Instance | None:
-        """Return what is at a place now."""
-        ...
-
-    def make(self, partition: Partition) -> MigDevice:
-        """Make a MIG device, or find it made; wholly or not at all."""
-        ...
-
-    def destroy(self, slot: MigSlot) -> None:
-        """Destroy what is at a place; nothing there is fine."""
-        ...
-
-
 class MigDevices:
     """The MIG devices of this node's claims.
 
@@ -87,7 +59,7 @@ class MigDevices:
 
     def __init__(
         self,
-        hardware: MigHardware,
+        hardware: MigInstances,
         holdings: Holdings,
         inventory: InventorySource,
         switches: Refusals,

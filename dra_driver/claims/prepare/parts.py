@@ -4,19 +4,19 @@ In: what preparing is made of on this node. Out: `NodeClaims`, from which claims
 serves the kubelet and claims/reconcile/reconciler.py mends.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.store import SpecStore
 from dra_driver.claims.model.devices import InventorySource
 from dra_driver.claims.prepare.cleanup import Cleanup
+from dra_driver.claims.prepare.device_metadata import MetadataFiles
 from dra_driver.claims.prepare.leftovers import Leftovers
-from dra_driver.claims.prepare.metadata_files import MetadataFiles
-from dra_driver.claims.prepare.mig import MigDevices, MigHardware
+from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.claims.prepare.realise import Realiser
-from dra_driver.claims.prepare.specs import ClaimSpecs, EditsSource
+from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.strategies import Strategies
 from dra_driver.claims.prepare.transaction import Transaction
 from dra_driver.claims.state.divisions import Divisions, NothingOffered, Offered
@@ -24,6 +24,7 @@ from dra_driver.claims.state.holdings import Holdings
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.devices.kinds import GpuPart
+from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.refusals import Refusals
 from dra_driver.devices.shares import Division
 from dra_driver.sharing.base import Sharing
@@ -36,16 +37,15 @@ class NodeParts:
     `divisions` returns how the node's share config wants devices to be divided, and
     `why_no_divisions` why that is not known, if it is not; `offered` is by which shares were
     offered. `switches_modes` says whether MIG modes may be switched for claims. `tidy` ends what
-    claims share and none of them uses any more; it is called now and then, after mending. Deadlines
-    are values of `clock`; `wall_clock` is in seconds since the epoch. `device_metadata` says
-    whether containers get files with metadata of their devices.
+    claims share and none of them uses any more; it is called now and then, after mending.
+    `device_metadata` says whether containers get files with metadata of their devices.
     """
 
     inventory: InventorySource
-    edits: EditsSource
+    edits: EditsCache
     specs: SpecStore
     strategies: Mapping[str, Sharing]
-    mig: MigHardware
+    mig: MigInstances
     switches: Refusals
     switches_modes: bool
     divisions: Callable[[], Mapping[GpuPart, Division]] = dict
@@ -54,8 +54,6 @@ class NodeParts:
     on_failed_undo: Callable[[str], None] = lambda _: None
     tidy: Callable[[], object] = lambda: None
     device_metadata: bool = True
-    clock: Callable[[], float] = time.monotonic
-    wall_clock: Callable[[], float] = time.time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,24 +116,10 @@ def open_claims(
     metadata = MetadataFiles(directory, is_on=parts.device_metadata)
     specs = ClaimSpecs(parts.specs, metadata, parts.edits, parts.inventory, strategies, step)
     cleanup = Cleanup(
-        holdings=holdings,
-        specs=specs,
-        strategies=strategies,
-        realiser=realiser,
-        inventory=parts.inventory,
-        on_failed=on_failed,
-        clock=parts.wall_clock,
-        step=step,
+        holdings, specs, strategies, realiser, parts.inventory, on_failed=on_failed, step=step
     )
     leftovers = Leftovers(holdings, specs, strategies, mig, on_failed)
-    transaction = Transaction(
-        holdings=holdings,
-        mig=mig,
-        realiser=realiser,
-        strategies=strategies,
-        specs=specs,
-        step=step,
-    )
+    transaction = Transaction(holdings, mig, realiser, strategies, specs, step=step)
     return NodeClaims(
         records=records,
         ownership=ownership,

@@ -32,9 +32,10 @@ from dra_driver.claims.model.record import (
     TurnMigModeOff,
 )
 from dra_driver.claims.prepare import parallel
-from dra_driver.claims.prepare.mig import MigDevices, MigHardware
+from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.devices.kinds import NodeDevice
+from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.partitions import is_whole
 from dra_driver.devices.model import Gpu, GpuUuid, MigMode
 from dra_driver.errors import DeviceError, DriverError, StateError
@@ -50,7 +51,7 @@ class Realiser:
     def __init__(
         self,
         mig: MigDevices,
-        hardware: MigHardware,
+        hardware: MigInstances,
         ownership: Ownership,
         *,
         switches_modes: bool,

@@ -2,14 +2,14 @@
 
 In: a record. Out: a spec with one CDI device for each device of the claim (cdi/spec.py), kept as a
 file (cdi/store.py); and the files with device metadata that it mounts
-(claims/prepare/metadata_files.py), which are there before it and go after it.
+(claims/prepare/device_metadata.py), which are there before it and go after it.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import structlog
 
+from dra_driver.cdi.edits_cache import EditsCache
 from dra_driver.cdi.model import Edits, Mount, Spec, SpecDevice
 from dra_driver.cdi.spec import KIND, claim_device_name
 from dra_driver.cdi.store import SpecStore
@@ -17,36 +17,13 @@ from dra_driver.claims.model.claim import ClaimUid
 from dra_driver.claims.model.devices import DeviceRecord, InventorySource, restored
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.prepare.allocation import recorded_gpus
-from dra_driver.claims.prepare.device_metadata import container_paths, documents
-from dra_driver.claims.prepare.metadata_files import MetadataFiles
+from dra_driver.claims.prepare.device_metadata import MetadataFiles, container_paths, documents
 from dra_driver.claims.prepare.strategies import Strategies
-from dra_driver.devices.kinds import NodeDevice
 from dra_driver.errors import DriverError
 
 log = structlog.get_logger()
 
 _MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "noexec", "bind")
-
-
-class NodeEdits(Protocol):
-    """Container edits of this node at one moment (cdi/edits_cache.py)."""
-
-    @property
-    def common(self) -> Edits:
-        """What every container with a GPU gets."""
-        ...
-
-    def device(self, one: NodeDevice) -> Edits:
-        """Return what a container gets for this device."""
-        ...
-
-
-class EditsSource(Protocol):
-    """Finds out what containers get (cdi/edits_cache.py)."""
-
-    def look(self) -> NodeEdits:
-        """Return what holds now."""
-        ...
 
 
 class ClaimSpecs:
@@ -56,7 +33,7 @@ class ClaimSpecs:
         self,
         files: SpecStore,
         metadata: MetadataFiles,
-        edits: EditsSource,
+        edits: EditsCache,
         inventory: InventorySource,
         strategies: Strategies,
         step: Callable[[str], None],

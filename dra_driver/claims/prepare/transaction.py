@@ -41,12 +41,12 @@ class Transaction:
 
     def __init__(
         self,
-        *,
         holdings: Holdings,
         mig: MigDevices,
         realiser: Realiser,
         strategies: Strategies,
         specs: ClaimSpecs,
+        *,
         step: Callable[[str], None],
     ) -> None:
         self._holdings = holdings

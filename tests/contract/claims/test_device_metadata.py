@@ -14,7 +14,7 @@ from testbed.disk import SmallDisk
 import device_metadata as reader
 import make
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.prepare.metadata_files import MetadataFiles
+from dra_driver.claims.prepare.device_metadata import MetadataFiles
 from dra_driver.claims.reconcile.reconciler import ReconcileTiming
 from dra_driver.errors import StateError
 from worlds.driver import Driver

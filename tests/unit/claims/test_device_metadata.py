@@ -12,8 +12,12 @@ import make
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.devices import DeviceRecord, recorded
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.prepare.device_metadata import Document, container_paths, documents
-from dra_driver.claims.prepare.metadata_files import MetadataFiles
+from dra_driver.claims.prepare.device_metadata import (
+    Document,
+    MetadataFiles,
+    container_paths,
+    documents,
+)
 from dra_driver.devices.kinds import Device, name_of
 from dra_driver.devices.model import Gpu, MigMode, NvLink
 from dra_driver.devices.shares import (
