@@ -176,7 +176,8 @@ class MigDevices:
                     and not self._has_record(uid)
                 ):
                     orphans[slot] = uid
-        self.take_away(orphans)
+        if orphans:
+            self.take_away(orphans)
 
     def _has_record(self, uid: ClaimUid) -> bool:
         try:

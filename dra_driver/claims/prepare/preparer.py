@@ -28,7 +28,7 @@ from dra_driver.claims.model.claim import (
 )
 from dra_driver.claims.model.devices import InventorySource
 from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordState
-from dra_driver.claims.prepare.allocation import Wanted, wanted
+from dra_driver.claims.prepare.allocation import wanted
 from dra_driver.claims.prepare.leftovers import gpus_of
 from dra_driver.claims.prepare.parts import NodeClaims
 from dra_driver.claims.prepare.strategies import NO_WAIT
@@ -142,10 +142,9 @@ class ClaimPreparer:
         Raises:
             DriverError: why not, in words for the pod's events. A later call can succeed.
         """
-        uid = check_uid(ref.uid)
         end = self._end(deadline)
-        with self._locks.claim(uid, end):
-            return self._patiently(uid, end, lambda: self._attempt(ref, end))
+        with self._locks.claim(ref.uid, end):
+            return self._patiently(ref, end)
 
     def unprepare(self, ref: ClaimRef, *, deadline: float) -> None:
         """Take back what was prepared for the claim; nothing is fine.
@@ -249,23 +248,21 @@ class ClaimPreparer:
                 if not self._unwanted[uid]:
                     del self._unwanted[uid]
 
-    def _patiently(
-        self, uid: ClaimUid, end: float, attempt: Callable[[], tuple[PreparedDevice, ...]]
-    ) -> tuple[PreparedDevice, ...]:
+    def _patiently(self, ref: ClaimRef, end: float) -> tuple[PreparedDevice, ...]:
         """Repeat the attempt while its error may pass and there is time."""
         start = self._clock()
         pause = self._timing.first_pause
         while True:
             seen = self._released
             try:
-                return attempt()
+                return self._attempt(ref, end)
             except TransientError as error:
-                if not self._wait(uid, end, max(pause, _asked_pause(error)), seen):
+                if not self._wait(ref.uid, end, max(pause, _asked_pause(error)), seen):
                     waited = self._clock() - start
                     raise TransientError(
                         f"{error}; waited {waited:.0f} s, it is tried again by itself"
                     ) from error
-                log.debug("prepare retried", claim_uid=uid, reason=str(error))
+                log.debug("prepare retried", claim_uid=ref.uid, reason=str(error))
                 pause = min(2 * pause, self._timing.longest_pause)
 
     def _wait(self, uid: ClaimUid, end: float, pause: float, seen: int) -> bool:
@@ -345,34 +342,30 @@ class ClaimPreparer:
         if former and former.state is not RecordState.RELEASED:
             inventory = admitting(inventory, set(former.held_gpus))
         wants = wanted(claim, self._pool, inventory, self._divisions, self._holdings.boot_id)
+        draft = wants.draft
         if former:
             # Of another boot, broken off by a crash, or of an allocation that is gone.
-            draft = replace(wants.draft, pending=self._release(former, end))
+            draft = replace(draft, pending=self._release(former, end))
             self._cleanup.check_free(draft.pending, draft)
             wants = replace(wants, draft=draft)
-        if not wants.draft.devices:
+        if not draft.devices:
             return ()
         try:
-            record = self._carry_out(wants, end)
+            with self._locks.gpus(draft.touched_gpus, end):
+                neighbours = self._holdings.neighbours(draft)
+                if neighbours.rival is None:
+                    self._clear(neighbours.former, draft, end)
+                    begun = self._transaction.begin(wants, deadline=end)
+            if neighbours.rival is not None:
+                raise self._conflict(neighbours.rival, end)
+            record = self._transaction.complete(
+                begun, deadline=end, given_up=lambda: self._is_given_up(draft.ref.uid)
+            )
         except DriverError:
-            self._take_back(claim.ref.uid, end)
+            self._take_back(draft.ref.uid, end)
             raise
         log.info("claim prepared", **_facts(record))
         return record.answer
-
-    def _carry_out(self, wants: Wanted, end: float) -> ClaimRecord:
-        draft = wants.draft
-        with self._locks.gpus(draft.touched_gpus, end):
-            neighbours = self._holdings.neighbours(draft)
-            if neighbours.rival is None:
-                self._clear(neighbours.former, draft, end)
-                begun = self._transaction.begin(wants, deadline=end)
-        if neighbours.rival is not None:
-            raise self._conflict(neighbours.rival, end)
-        uid = draft.ref.uid
-        return self._transaction.complete(
-            begun, deadline=end, given_up=lambda: self._is_given_up(uid)
-        )
 
     def _take_back(self, uid: ClaimUid, end: float) -> None:
         """Take back what a Prepare that failed has begun; the reconciler does the rest."""

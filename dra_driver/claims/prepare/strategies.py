@@ -13,8 +13,10 @@ from typing import assert_never
 
 from dra_driver.cdi.model import Edits
 from dra_driver.claims.model.config import ConfigGroup
+from dra_driver.claims.model.devices import restored
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.prepare import parallel
+from dra_driver.claims.prepare.allocation import Wanted
 from dra_driver.devices.kinds import NodeDevice
 from dra_driver.devices.model import Gpu, MigDevice, MigUuid, Partition
 from dra_driver.devices.shares import ConsumableShare, Divisible, Share
@@ -42,13 +44,12 @@ class Strategies:
 
     def plan(
         self,
-        claim: ClaimRecord,
-        groups: Sequence[ConfigGroup],
-        devices: Mapping[str, NodeDevice],
+        record: ClaimRecord,
+        wanted: Wanted,
         owed: tuple[SharingPlan, ...],
         deadline: float,
     ) -> tuple[SharingPlan, ...]:
-        """Return the plans for a claim's groups; `devices` are by allocation id.
+        """Return the plans for the devices of a record, by the configs that are wanted for them.
 
         Devices that are yet to be made are planned for as if they were there: such plans only show
         whether the configs can be had. `owed` are plans of former claims on the devices that could
@@ -58,9 +59,14 @@ class Strategies:
             ConfigError: a config asks for what these devices or this driver cannot do.
             DeviceError, TransientError: a GPU does not say how it is set, or what it can do.
         """
-        devices = {name: _as_if_made(one) for name, one in devices.items()}
+        devices = {
+            entry.allocation_id: _as_if_made(
+                restored(entry.device, wanted.allocated[entry.allocation_id].gpu)
+            )
+            for entry in record.devices
+        }
         named: dict[str, list[ConfigGroup]] = {}
-        for name, group in _by_strategy(groups, devices):
+        for name, group in _by_strategy(wanted.groups, devices):
             named.setdefault(name, []).append(group)
         plans: list[SharingPlan] = []
         for name, members in named.items():
@@ -71,7 +77,7 @@ class Strategies:
                     f"remove `sharing` from the {members[0].config.kind} of request "
                     f"{members[0].results[0].request}"
                 )
-            asked = [replace(_group(claim, group, devices), owed=owed) for group in members]
+            asked = [replace(_group(record, group, devices), owed=owed) for group in members]
             plans += strategy.plan(asked, deadline)
         return tuple(plans)
 
@@ -83,13 +89,16 @@ class Strategies:
                 found[uuid] = found.get(uuid, Edits()) + edits
         return found
 
-    def apply(self, plans: Sequence[SharingPlan], deadline: float) -> None:
+    def apply(self, plans: Sequence[SharingPlan], deadline: float) -> bool:
         """Bring all plans about, or fail when every one of them has ended.
+
+        Returns whether containers can be started: else `wait_ready` waits until they can.
 
         Raises:
             ConfigError, DeviceError, TransientError: one could not be; others may have been.
         """
         parallel.all_or_error(plans, lambda plan: self._of(plan).apply(plan, deadline))
+        return not any(map(self.survives_reboot, plans))
 
     def ensure(self, plans: Sequence[SharingPlan]) -> None:
         """See to it that plans that were applied still are.
@@ -112,15 +121,10 @@ class Strategies:
             plans, lambda plan: self._of(plan).wait_ready(plan, deadline, given_up)
         )
 
-    def lasting(self, plans: Iterable[SharingPlan]) -> tuple[SharingPlan, ...]:
-        """Return the plans for which something lives by itself: what there is to wait for."""
-        return tuple(plan for plan in plans if self.survives_reboot(plan))
-
     def let_go(self, plans: Iterable[SharingPlan], deadline: float) -> bool:
         """Ask for the end of what lives by itself, wait for it, and tell whether all has ended."""
-        ends = parallel.outcomes(
-            self.lasting(plans), lambda plan: self._of(plan).let_go(plan, deadline)
-        )
+        lasting = [plan for plan in plans if self.survives_reboot(plan)]
+        ends = parallel.outcomes(lasting, lambda plan: self._of(plan).let_go(plan, deadline))
         return not any(isinstance(end, DriverError) for end in ends)
 
     def undo(

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dra_driver.cdi.model import Spec
-from dra_driver.claims.model.devices import restored
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.prepare.allocation import Wanted
 from dra_driver.claims.prepare.mig import MigDevices
@@ -25,7 +24,6 @@ from dra_driver.claims.prepare.realise import Realiser
 from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.strategies import Strategies
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.sharing.base import SharingPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +69,7 @@ class Transaction:
         record = self._realiser.find(wanted.draft, wanted.allocated)
         # Of devices that are to be made the plans are thrown away: a wrong config should be heard
         # of before anything is made.
-        plans = self._plan(record, wanted, deadline)
+        plans = self._strategies.plan(record, wanted, self._holdings.owed(record), deadline)
         is_planned = record.is_complete
         spec: Spec | None = None
         if is_planned:
@@ -81,19 +79,22 @@ class Transaction:
         for uuid in record.held_gpus:
             self._holdings.ownership.mark(uuid, record.ref.uid)
         self._step("marked")
+        is_ready = True
         if record.realisations or record.plans:
             self._intend(record)
             if record.realisations:
                 record = self._realiser.make(record)
                 self._step("made")
             if not is_planned:
-                record = replace(record, plans=self._plan(record, wanted, deadline))
+                owed = self._holdings.owed(record)
+                plans = self._strategies.plan(record, wanted, owed, deadline)
+                record = replace(record, plans=plans)
                 if record.plans:
                     self._intend(record)
-            self._strategies.apply(record.plans, deadline)
+            is_ready = self._strategies.apply(record.plans, deadline)
             self._step("applied")
         begun = Begun(record=record, spec=spec or self._specs.of(record))
-        return begun if self._strategies.lasting(record.plans) else self._finish(begun)
+        return self._finish(begun) if is_ready else begun
 
     def complete(
         self, begun: Begun, *, deadline: float, given_up: Callable[[], bool]
@@ -133,16 +134,6 @@ class Transaction:
             self._holdings.ownership.mark(uuid, record.ref.uid)
         self._strategies.ensure(record.plans)
         self._specs.restore(record)
-
-    def _plan(
-        self, record: ClaimRecord, wanted: Wanted, deadline: float
-    ) -> tuple[SharingPlan, ...]:
-        devices = {
-            entry.allocation_id: restored(entry.device, wanted.allocated[entry.allocation_id].gpu)
-            for entry in record.devices
-        }
-        owed = self._holdings.owed(record)
-        return self._strategies.plan(record, wanted.groups, devices, owed, deadline)
 
     def _intend(self, record: ClaimRecord) -> None:
         # A power cut takes back what a plan sets, or it is found without a record (`sweep`).
