@@ -54,13 +54,9 @@ def group_by_config(
 ) -> tuple[ConfigGroup, ...]:
     """Return the claim's results without admin access, by the config that holds for them.
 
-    All configs are read and checked, also those that hold for no result: their author should hear
-    of a mistake now.
-
-    Args:
-        claim: the claim, allocated.
-        kinds: the kind of every device the claim's results name.
-        all_hold: whether a config of the claim that holds for nothing is an error.
+    `kinds` are those of the devices that its results name. All configs are read and checked, also
+    those that hold for no result: their author should hear of a mistake now. With `all_hold` a
+    config of the claim that holds for nothing is an error.
 
     Raises:
         ConfigError: a config is wrong, is for another kind of device than its request got, or

@@ -133,18 +133,15 @@ class PendingCleanup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRecord:
-    """One claim on this node.
+    """One claim on this node, with the devices that it has, or had.
 
-    Attributes:
-        ref: the claim. boot_id: the kernel's: what a record of another boot says of hardware is no
-        longer true. state: how far the claim has come. devices: what it has, or had. realisations:
-        what is to be undone of that these devices exist. plans: what is to be undone of how they
-        are shared; one without GPUs changes nothing. pending: what could not be undone of an
-        earlier preparation. pods: the pods it was reserved for when it was prepared. groups:
-        likewise the PodGroups. taken_over: NVIDIA's own driver prepared it, and wrote its CDI spec
-        (claims/takeover/take_over.py). pod_claim_name: what its pod calls it, empty for a claim
-        that is no pod's own; None in
-            records of former versions and of what was taken over, where that is not known.
+    What a record of another `boot_id` says of hardware is no longer true. What is to be undone is
+    in `realisations` of that its devices exist, in `plans` of how they are shared (one without GPUs
+    changes nothing), and in `pending` of an earlier preparation. `pods` and `groups` (PodGroups)
+    are those that it was reserved for when it was prepared. `taken_over`: NVIDIA's own driver
+    prepared it, and wrote its CDI spec (claims/takeover/take_over.py). `pod_claim_name` is what its
+    pod calls it, empty for a claim that is no pod's own; None in records of former versions and of
+    what was taken over, where that is not known.
     """
 
     ref: ClaimRef
@@ -230,10 +227,8 @@ def released(record: ClaimRecord, since: float) -> ClaimRecord:
 def encode(record: ClaimRecord, writer: str = "") -> bytes:
     """Return the bytes of a record; the same record gives the same bytes.
 
-    Args:
-        record: the record.
-        writer: version of the driver that writes it. Older drivers that cannot read a record say
-            which one could, so its name stays the same in every version of the format.
+    `writer` is the version of the driver. Older drivers that cannot read a record say which one
+    could, so its name stays the same in every version of the format.
     """
     return seal(
         {

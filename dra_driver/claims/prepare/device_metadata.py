@@ -52,7 +52,6 @@ CONTAINER_FOLDER = "/var/run/kubernetes.io/dra-device-attributes"
 _FILE = f"{DRIVER_NAME}-metadata.json"
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?")
 
-
 FOLDER = "device-metadata"
 """Below the driver's directory."""
 
@@ -105,11 +104,6 @@ def documents(
     record: ClaimRecord, gpus: Mapping[GpuUuid, Gpu], inventory: Inventory
 ) -> dict[str, Document]:
     """Return what is told of each request of a claim, all of whose devices exist.
-
-    Args:
-        record: the claim's.
-        gpus: its GPUs.
-        inventory: what else is known of the node.
 
     Raises:
         TransientError: a GPU does not say at this moment which MIG profiles it has.
@@ -179,12 +173,10 @@ def _device(
 class MetadataFiles:
     """The files below the driver's directory. Calls for one claim are serialised by the caller.
 
-    Attributes:
-        is_on: whether containers get any. Those that are there are deleted all the same.
+    If it is not `is_on`, containers get none; those that are there are deleted all the same.
     """
 
     def __init__(self, directory: Path, *, is_on: bool = True) -> None:
-        """Take the driver's directory; nothing is made yet."""
         self._root = directory / FOLDER
         self._written: dict[ClaimUid, set[str]] = {}
         self.is_on = is_on

@@ -24,12 +24,7 @@ log = structlog.get_logger()
 class Leftovers:
     """What claims without a record have left on this node.
 
-    Args:
-        holdings: which claim has what.
-        specs: the claims' CDI specs.
-        strategies: know what lives by itself.
-        mig: knows what was made here.
-        on_failed: told the name of what cannot be taken back, each time.
+    `on_failed` is told the name of what cannot be taken back, each time.
     """
 
     def __init__(

@@ -49,12 +49,8 @@ log = structlog.get_logger()
 class MigDevices:
     """The MIG devices of this node's claims.
 
-    Args:
-        hardware: makes and destroys MIG devices.
-        holdings: which claim has what, and where it is noted what was made.
-        inventory: the GPUs of this node.
-        switches: told which GPUs were switched to MIG mode, or could not be, and for which claim.
-        switches_modes: whether MIG mode may be turned on for a claim.
+    `switches` is told which GPUs were switched to MIG mode, or could not be, and for which claim;
+    `switches_modes` says whether MIG mode may be turned on for a claim.
     """
 
     def __init__(

@@ -1,8 +1,4 @@
-"""The claims of this node, all that knows of them built once, below the driver's own directory.
-
-In: what preparing is made of on this node. Out: `NodeClaims`, from which claims/prepare/preparer.py
-serves the kubelet and claims/reconcile/reconciler.py mends.
-"""
+"""Builds once all that knows of this node's claims, below the driver's own directory."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -36,9 +32,8 @@ class NodeParts:
 
     `divisions` returns how the node's share config wants devices to be divided, and
     `why_no_divisions` why that is not known, if it is not; `offered` is by which shares were
-    offered. `switches_modes` says whether MIG modes may be switched for claims. `tidy` ends what
-    claims share and none of them uses any more; it is called now and then, after mending.
-    `device_metadata` says whether containers get files with metadata of their devices.
+    offered. `switches_modes` says whether MIG modes may be switched for claims, `device_metadata`
+    whether containers get files with metadata of their devices.
     """
 
     inventory: InventorySource
@@ -58,20 +53,9 @@ class NodeParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeClaims:
-    """The claims of this node.
+    """What knows of this node's claims.
 
-    Attributes:
-        records: the record of each.
-        ownership: who has which GPU, and what was made on it.
-        holdings: which claim has which part of which GPU.
-        divisions: how devices are divided into shares.
-        specs: the CDI spec of each.
-        mig: the MIG devices that were made for claims.
-        strategies: share devices.
-        cleanup: takes back, now or later.
-        leftovers: what claims without a record have left.
-        transaction: prepares.
-        tidy: ends what claims share and none uses; raises StateError.
+    `tidy` ends what claims share and none of them uses any more; it raises StateError.
     """
 
     records: RecordStore
@@ -95,16 +79,11 @@ def open_claims(
     version: str,
     step: Callable[[str], None] = lambda _: None,
 ) -> NodeClaims:
-    """Return all that knows of the claims in the driver's directory.
+    """Return what knows of the claims in the driver's directory.
 
     The directory is made as soon as its disk can be written; until then every claim says so.
-
-    Args:
-        directory: the driver's directory on the node.
-        parts: what preparing is made of.
-        boot_id: the kernel's (/proc/sys/kernel/random/boot_id).
-        version: this driver's, for the records that it writes.
-        step: called with the name of each step that is done; tests end the process there.
+    `version` is this driver's, for the records that it writes. `step` is called with the name of
+    each step that is done; tests end the process there.
     """
     records = RecordStore(directory, version)
     ownership = Ownership(directory, boot_id)

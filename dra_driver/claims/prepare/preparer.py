@@ -54,7 +54,7 @@ from dra_driver.sharing.enforcement import Means
 log = structlog.get_logger()
 
 _UNDO_SECONDS = 2.0
-"""What is kept, after a call's deadline, to take back what could not be done by then."""
+"""Kept after a call's deadline, to take back what could not be done by then."""
 
 _LONGEST_UNDO_SECONDS = 5.0
 """The most of a call that failed for taking back; its reason should not wait for what is hung."""
@@ -86,15 +86,8 @@ class PrepareTiming:
 class ClaimPreparer:
     """Prepares and unprepares claims. Calls may come from many threads, also for the same claim.
 
-    Args:
-        api: reads claims from the API server.
-        inventory: the GPUs of this node.
-        claims: the claims prepared so far.
-        locks: per claim and per GPU.
-        pool: the name of this node's pool in its ResourceSlices.
-        clock: monotonic, in seconds; deadlines are its values.
-        timing: how long to wait for what may pass.
-        on_release: called after a claim has given something back.
+    `pool` is the name of this node's pool in its ResourceSlices; deadlines are values of `clock`,
+    in monotonic seconds; `on_release` is called after a claim has given something back.
     """
 
     def __init__(  # noqa: PLR0913 (the one place where all parts meet)
