@@ -79,7 +79,6 @@ LAYERS: dict[str, tuple[str, str, Any]] = {
     "unmake": ("claims/prepare/realise.py", "_unmake", record.Realisation),
     "config": ("claims/model/config.py", "_default", DeviceKind),
     "sharing": ("claims/prepare/strategies.py", "_group", Device),
-    "dry plan": ("claims/prepare/strategies.py", "_as_if_made", Device),
     "container edits": ("cdi/edits_cache.py", "device", Device),
     "status": ("claims/model/devices.py", "recorded_kind", RecordedDevice),
     "UUID of an MPS domain": ("devices/kinds.py", "is_uuid_of", DeviceKind),

@@ -11,9 +11,27 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def outcomes(values: Sequence[T], call: Callable[[T], R]) -> list[R | DriverError]:
-    """Call for each value on a thread of its own; return results or errors when all have ended."""
+def all_or_error(values: Sequence[T], call: Callable[[T], R]) -> list[R]:
+    """Call for each value on a thread of its own; return the results when all have ended.
 
+    Raises:
+        DriverError: the first that one of the calls raised.
+    """
+    results: list[R] = []
+    for found in _outcomes(values, call):
+        if isinstance(found, DriverError):
+            raise found
+        results.append(found)
+    return results
+
+
+def failures(values: Sequence[T], call: Callable[[T], object]) -> list[tuple[T, DriverError]]:
+    """Call for each value on a thread of its own; return those that failed when all have ended."""
+    ends = zip(values, _outcomes(values, call), strict=True)
+    return [(value, end) for value, end in ends if isinstance(end, DriverError)]
+
+
+def _outcomes(values: Sequence[T], call: Callable[[T], R]) -> list[R | DriverError]:
     def outcome(value: T) -> R | DriverError:
         try:
             return call(value)
@@ -26,17 +44,3 @@ def outcomes(values: Sequence[T], call: Callable[[T], R]) -> list[R | DriverErro
     contexts = [copy_context() for _ in values]
     with ThreadPoolExecutor(len(values), thread_name_prefix="claim-step") as pool:
         return list(pool.map(lambda context, value: context.run(outcome, value), contexts, values))
-
-
-def all_or_error(values: Sequence[T], call: Callable[[T], R]) -> list[R]:
-    """Call for each value; return the results when all have ended.
-
-    Raises:
-        DriverError: the first that one of the calls raised.
-    """
-    results: list[R] = []
-    for found in outcomes(values, call):
-        if isinstance(found, DriverError):
-            raise found
-        results.append(found)
-    return results

@@ -106,10 +106,7 @@ class Realiser:
 
         Returns those that could not be: NVML refuses, or processes use a device.
         """
-        ends = parallel.outcomes(done, lambda one: self._unmake(one, uid))
-        return [
-            (one, end) for one, end in zip(done, ends, strict=True) if isinstance(end, DriverError)
-        ]
+        return parallel.failures(done, lambda one: self._unmake(one, uid))
 
     def remake(self, record: ClaimRecord) -> ClaimRecord:
         """Return the record of a prepared claim with its devices as they are; lost ones are made.

@@ -19,7 +19,7 @@ from dra_driver.claims.prepare import parallel
 from dra_driver.claims.prepare.allocation import Wanted
 from dra_driver.devices.kinds import NodeDevice
 from dra_driver.devices.model import Gpu, MigDevice, MigUuid, Partition
-from dra_driver.devices.shares import ConsumableShare, Divisible, Share
+from dra_driver.devices.shares import ConsumableShare, Share
 from dra_driver.errors import ConfigError, DriverError, StateError
 from dra_driver.sharing import shares
 from dra_driver.sharing.base import (
@@ -60,9 +60,7 @@ class Strategies:
             DeviceError, TransientError: a GPU does not say how it is set, or what it can do.
         """
         devices = {
-            entry.allocation_id: _as_if_made(
-                restored(entry.device, wanted.allocated[entry.allocation_id].gpu)
-            )
+            entry.allocation_id: restored(entry.device, wanted.allocated[entry.allocation_id].gpu)
             for entry in record.devices
         }
         named: dict[str, list[ConfigGroup]] = {}
@@ -124,19 +122,13 @@ class Strategies:
     def let_go(self, plans: Iterable[SharingPlan], deadline: float) -> bool:
         """Ask for the end of what lives by itself, wait for it, and tell whether all has ended."""
         lasting = [plan for plan in plans if self.survives_reboot(plan)]
-        ends = parallel.outcomes(lasting, lambda plan: self._of(plan).let_go(plan, deadline))
-        return not any(isinstance(end, DriverError) for end in ends)
+        return not parallel.failures(lasting, lambda plan: self._of(plan).let_go(plan, deadline))
 
     def undo(
         self, plans: Sequence[SharingPlan], deadline: float
     ) -> list[tuple[SharingPlan, DriverError]]:
         """Take plans back; return those that could not be, with the reasons."""
-        ends = parallel.outcomes(plans, lambda plan: self._of(plan).undo(plan, deadline))
-        return [
-            (plan, end)
-            for plan, end in zip(plans, ends, strict=True)
-            if isinstance(end, DriverError)
-        ]
+        return parallel.failures(plans, lambda plan: self._of(plan).undo(plan, deadline))
 
     def survives_reboot(self, plan: SharingPlan) -> bool:
         """Tell whether what the plan makes lives by itself; of an unknown strategy, it may."""
@@ -150,12 +142,7 @@ class Strategies:
     def sweep(self, uid: str, deadline: float) -> list[tuple[str, DriverError]]:
         """Undo all that is there for a claim without a record; return what could not be."""
         names = [name for name, one in self._by_name.items() if uid in one.claims()]
-        ends = parallel.outcomes(names, lambda name: self._by_name[name].sweep(uid, deadline))
-        return [
-            (name, end)
-            for name, end in zip(names, ends, strict=True)
-            if isinstance(end, DriverError)
-        ]
+        return parallel.failures(names, lambda name: self._by_name[name].sweep(uid, deadline))
 
     def _of(self, plan: SharingPlan) -> Sharing:
         strategy = self._by_name.get(plan.strategy)
@@ -195,13 +182,13 @@ def _group(claim: ClaimRecord, group: ConfigGroup, devices: Mapping[str, NodeDev
         match member.device:
             case Gpu():
                 gpus.append(member.device)
-            case MigDevice():
-                migs.append(MigUnit(gpu=member.gpu, device=member.device))
+            case MigDevice() | Partition():
+                migs.append(MigUnit(gpu=member.gpu, device=_made(member.device)))
             case Share() | ConsumableShare():
-                request, share = result.request, member.device
+                of = member.device.of
+                share = replace(member.device, of=of if isinstance(of, Gpu) else _made(of))
+                request = result.request
                 units.append(ShareUnit(name=name, request=request, gpu=member.gpu, share=share))
-            case Partition():
-                raise StateError(f'device "{name}" cannot be shared before it is made')
             case _:
                 assert_never(member.device)
     return Group(
@@ -216,19 +203,9 @@ def _group(claim: ClaimRecord, group: ConfigGroup, devices: Mapping[str, NodeDev
     )
 
 
-def _as_if_made(one: NodeDevice) -> NodeDevice:
-    """Return a MIG device in place of one yet to be made; its UUID is not known, but no other's."""
-    match one.device:
-        case Gpu() | MigDevice() | Partition():
-            return replace(one, device=_made(one.device))
-        case Share() | ConsumableShare():
-            return replace(one, device=replace(one.device, of=_made(one.device.of)))
-        case _:
-            assert_never(one.device)
-
-
-def _made(device: Divisible) -> Gpu | MigDevice:
-    if not isinstance(device, Partition):
+def _made(device: MigDevice | Partition) -> MigDevice:
+    """Return a MIG device, in place of one yet to be made; its UUID is no other's."""
+    if isinstance(device, MigDevice):
         return device
     slot = device.slot
     return MigDevice(
