@@ -36,24 +36,22 @@ from dra_driver.sharing.base import strategy_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What a claim is to get.
+class Allocation:
+    """What a claim was allocated, on this node.
 
-    Attributes:
-        draft: the record that it will have, its devices not looked for yet.
-        allocated: what these devices are on this node, by allocation id.
-        groups: the devices by the config that holds for them.
+    `draft` is the record that it will have, its devices not looked for yet; `devices` are these by
+    allocation id, and `groups` by the config that holds for them.
     """
 
     draft: ClaimRecord
-    allocated: Mapping[str, NodeDevice]
+    devices: Mapping[str, NodeDevice]
     groups: Sequence[ConfigGroup]
 
 
-def wanted(
+def allocation_of(
     claim: Claim, pool: str, inventory: Inventory, divisions: Divisions, boot_id: str
-) -> Wanted:
-    """Return what a claim is to get on this node, as far as its allocation says.
+) -> Allocation:
+    """Return what a claim was allocated; `pool` is the name of this node's.
 
     Raises:
         ConfigError: a config is wrong or holds for nothing, or a device is of another pool.
@@ -93,7 +91,7 @@ def wanted(
         groups=claim.groups,
         pod_claim_name=claim.pod_claim_name,
     )
-    return Wanted(draft=draft, allocated=allocated, groups=groups)
+    return Allocation(draft=draft, devices=allocated, groups=groups)
 
 
 def kind_named(name: str) -> DeviceKind:

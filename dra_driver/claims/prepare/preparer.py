@@ -28,7 +28,7 @@ from dra_driver.claims.model.claim import (
 )
 from dra_driver.claims.model.devices import InventorySource
 from dra_driver.claims.model.record import ClaimRecord, PendingCleanup, RecordState
-from dra_driver.claims.prepare.allocation import wanted
+from dra_driver.claims.prepare.allocation import allocation_of
 from dra_driver.claims.prepare.leftovers import gpus_of
 from dra_driver.claims.prepare.parts import NodeClaims
 from dra_driver.claims.prepare.strategies import NO_WAIT
@@ -334,13 +334,14 @@ class ClaimPreparer:
         inventory = self._inventory.current()
         if former and former.state is not RecordState.RELEASED:
             inventory = admitting(inventory, set(former.held_gpus))
-        wants = wanted(claim, self._pool, inventory, self._divisions, self._holdings.boot_id)
-        draft = wants.draft
+        boot_id = self._holdings.boot_id
+        found = allocation_of(claim, self._pool, inventory, self._divisions, boot_id)
+        draft = found.draft
         if former:
             # Of another boot, broken off by a crash, or of an allocation that is gone.
             draft = replace(draft, pending=self._release(former, end))
             self._cleanup.check_free(draft.pending, draft)
-            wants = replace(wants, draft=draft)
+            found = replace(found, draft=draft)
         if not draft.devices:
             return ()
         try:
@@ -348,7 +349,7 @@ class ClaimPreparer:
                 neighbours = self._holdings.neighbours(draft)
                 if neighbours.rival is None:
                     self._clear(neighbours.former, draft, end)
-                    begun = self._transaction.begin(wants, deadline=end)
+                    begun = self._transaction.begin(found, deadline=end)
             if neighbours.rival is not None:
                 raise self._conflict(neighbours.rival, end)
             record = self._transaction.complete(

@@ -16,7 +16,7 @@ from dra_driver.claims.model.config import ConfigGroup
 from dra_driver.claims.model.devices import restored
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.prepare import parallel
-from dra_driver.claims.prepare.allocation import Wanted
+from dra_driver.claims.prepare.allocation import Allocation
 from dra_driver.devices.kinds import NodeDevice
 from dra_driver.devices.model import Gpu, MigDevice, MigUuid, Partition
 from dra_driver.devices.shares import ConsumableShare, Share
@@ -45,11 +45,11 @@ class Strategies:
     def plan(
         self,
         record: ClaimRecord,
-        wanted: Wanted,
+        allocation: Allocation,
         owed: tuple[SharingPlan, ...],
         deadline: float,
     ) -> tuple[SharingPlan, ...]:
-        """Return the plans for the devices of a record, by the configs that are wanted for them.
+        """Return the plans for the devices of a record, by the configs that hold for them.
 
         Devices that are yet to be made are planned for as if they were there: such plans only show
         whether the configs can be had. `owed` are plans of former claims on the devices that could
@@ -60,11 +60,11 @@ class Strategies:
             DeviceError, TransientError: a GPU does not say how it is set, or what it can do.
         """
         devices = {
-            entry.allocation_id: restored(entry.device, wanted.allocated[entry.allocation_id].gpu)
+            entry.allocation_id: restored(entry.device, allocation.devices[entry.allocation_id].gpu)
             for entry in record.devices
         }
         named: dict[str, list[ConfigGroup]] = {}
-        for name, group in _by_strategy(wanted.groups, devices):
+        for name, group in _by_strategy(allocation.groups, devices):
             named.setdefault(name, []).append(group)
         plans: list[SharingPlan] = []
         for name, members in named.items():
@@ -96,7 +96,7 @@ class Strategies:
             ConfigError, DeviceError, TransientError: one could not be; others may have been.
         """
         parallel.all_or_error(plans, lambda plan: self._of(plan).apply(plan, deadline))
-        return not any(map(self.survives_reboot, plans))
+        return not any(self._of(plan).survives_reboot for plan in plans)
 
     def ensure(self, plans: Sequence[SharingPlan]) -> None:
         """See to it that plans that were applied still are.

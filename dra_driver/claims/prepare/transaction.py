@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from dra_driver.cdi.model import Spec
 from dra_driver.claims.model.record import ClaimRecord, RecordState
-from dra_driver.claims.prepare.allocation import Wanted
+from dra_driver.claims.prepare.allocation import Allocation
 from dra_driver.claims.prepare.mig import MigDevices
 from dra_driver.claims.prepare.realise import Realiser
 from dra_driver.claims.prepare.specs import ClaimSpecs
@@ -55,7 +55,7 @@ class Transaction:
         self._specs = specs
         self._step = step
 
-    def begin(self, wanted: Wanted, *, deadline: float) -> Begun:
+    def begin(self, allocation: Allocation, *, deadline: float) -> Begun:
         """Give a claim what it is to get; a daemon is asked for, and `complete` waits for it.
 
         Raises:
@@ -65,11 +65,13 @@ class Transaction:
             StateError: the disk refused.
             In any case: what was changed stands in a record that is PREPARING.
         """
-        self._mig.make_room(wanted.draft)
-        record = self._realiser.find(wanted.draft, wanted.allocated)
+        draft = allocation.draft
+        self._mig.make_room(draft)
+        owed = self._holdings.owed(draft)
+        record = self._realiser.find(draft, allocation.devices)
         # Of devices that are to be made the plans are thrown away: a wrong config should be heard
         # of before anything is made.
-        plans = self._strategies.plan(record, wanted, self._holdings.owed(record), deadline)
+        plans = self._strategies.plan(record, allocation, owed, deadline)
         is_planned = record.is_complete
         spec: Spec | None = None
         if is_planned:
@@ -86,8 +88,7 @@ class Transaction:
                 record = self._realiser.make(record)
                 self._step("made")
             if not is_planned:
-                owed = self._holdings.owed(record)
-                plans = self._strategies.plan(record, wanted, owed, deadline)
+                plans = self._strategies.plan(record, allocation, owed, deadline)
                 record = replace(record, plans=plans)
                 if record.plans:
                     self._intend(record)
