@@ -1,8 +1,9 @@
-"""Locks that show who runs: the supervisor to the driver, and an evicted driver to the supervisor.
+"""Open-file-description locks (fcntl(2), F_OFD_SETLK): on a range of bytes, and with a name.
 
-An open-file-description lock (fcntl(2), F_OFD_SETLK): the kernel releases it when the process ends,
-however that happens, and others can query it (F_OFD_GETLK) without taking it. The file's content
-names the process that holds it, which tells the statuses of one supervisor from those of others.
+The kernel releases such a lock when its process ends, however that happens, and others can query it
+(F_OFD_GETLK) without taking it. `NamedLock` shows who runs: the supervisor to the driver, and an
+evicted driver to the supervisor. Its file's content names the process that holds it, which tells
+the statuses of one supervisor from those of others.
 """
 
 import errno
@@ -15,6 +16,26 @@ from dra_driver.errors import StateError
 from dra_driver.host.files import file_error
 
 _ROOM = 256
+
+
+def lock(file: int, start: int = 0, length: int = 0) -> bool:
+    """Lock a range of bytes, to the end for length 0; False while another one has some of it.
+
+    Raises:
+        OSError: the file system has no such locks.
+    """
+    try:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, start, length))
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def unlock(file: int, start: int = 0, length: int = 0) -> None:
+    """Unlock a range of bytes; raises as `lock`."""
+    fcntl.fcntl(file, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK, start, length))
 
 
 class NamedLock:
@@ -33,18 +54,16 @@ class NamedLock:
         try:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                fcntl.fcntl(file, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
-                os.ftruncate(file, 0)
-                os.pwrite(file, name.encode(), 0)
-            except OSError:
-                os.close(file)
-                raise
+                if lock(file):
+                    os.ftruncate(file, 0)
+                    os.pwrite(file, name.encode(), 0)
+                    self._file = file
+            finally:
+                if self._file != file:
+                    os.close(file)
         except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return False
             raise file_error("lock", self._path, error) from error
-        self._file = file
-        return True
+        return self._file == file
 
     def release(self) -> None:
         """Release the lock, if it is held."""
@@ -66,7 +85,7 @@ def holder_of(path: Path) -> str | None:
     except OSError as error:
         raise file_error("read", path, error) from error
     try:
-        answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _flock(fcntl.F_RDLCK))
+        answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _flock(fcntl.F_RDLCK, 0, 0))
         kind = struct.unpack_from("h", answer)[0]
         return None if kind == fcntl.F_UNLCK else os.pread(file, _ROOM, 0).decode() or None
     except (OSError, UnicodeDecodeError) as error:
@@ -92,5 +111,5 @@ def last_holder_of(path: Path) -> str | None:
         return None  # damaged: nobody's name
 
 
-def _flock(kind: int) -> bytes:
-    return struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)
+def _flock(kind: int, start: int, length: int) -> bytes:
+    return struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0)

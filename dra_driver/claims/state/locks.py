@@ -1,18 +1,15 @@
 """Locks per claim and per GPU, between threads and between processes.
 
 Two driver processes live side by side in a rolling update, so a lock between threads is not enough.
-The second half of each lock is a byte range of one file, at an offset that follows from the lock's
-name: an open-file-description lock (fcntl(2), F_OFD_SETLK). The kernel drops it when its process
-dies, and unlike a lock file for each claim it leaves nothing behind that would have to be removed.
+The second half of each lock is a byte of one file, at an offset that follows from the lock's name
+(host/ofd_lock.py). The kernel drops it when its process dies, and unlike a lock file for each claim
+it leaves nothing behind that would have to be removed.
 
 Threads of one process queue on the thread lock and wake at once; only a lock held by another
 process is polled, because Linux has no such lock call with a time limit.
 """
 
-import errno
-import fcntl
 import os
-import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from dra_driver.errors import ConflictError, StateError
+from dra_driver.host import ofd_lock
 
 _FIRST_POLL = 0.001
 _LONGEST_POLL = 0.05
@@ -78,7 +76,7 @@ class NodeLocks:
                 try:
                     yield
                 finally:
-                    self._set(fcntl.F_UNLCK, name)
+                    self._set(ofd_lock.unlock, name)
             finally:
                 lock.release()
         finally:
@@ -100,7 +98,7 @@ class NodeLocks:
 
     def _lock_range(self, name: str, holder: str, deadline: float) -> None:
         pause = _FIRST_POLL
-        while not self._set(fcntl.F_WRLCK, name):
+        while not self._set(ofd_lock.lock, name):
             left = deadline - self._clock()
             if left <= 0:
                 raise _busy(f"{holder} in another process of this driver")
@@ -120,22 +118,18 @@ class NodeLocks:
                     ) from error
             return self._file
 
-    def _set(self, kind: int, name: str) -> bool:
-        """Lock or unlock the range of `name`; False when another process has it."""
+    def _set(self, call: Callable[[int, int, int], bool | None], name: str) -> bool | None:
+        """Lock or unlock the byte of `name`; False when another process has it."""
         # 62 bits of a hash: two names of one node do not meet.
         offset = int.from_bytes(sha256(name.encode()).digest()[:8]) >> 2
-        flock = struct.pack("hhqqi4x", kind, os.SEEK_SET, offset, 1, 0)
         file = self._opened()
         try:
-            fcntl.fcntl(file, fcntl.F_OFD_SETLK, flock)
+            return call(file, offset, 1)
         except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return False
             raise StateError(
                 f"cannot lock on the driver's directory: {error.strerror}; it must be on a local "
                 "file system"
             ) from error
-        return True
 
 
 def _busy(holder: str) -> ConflictError:
