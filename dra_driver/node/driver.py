@@ -23,12 +23,14 @@ from dra_driver.claims.model.record import MIG
 from dra_driver.claims.prepare.parts import NodeParts, open_claims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
 from dra_driver.claims.reconcile.reconciler import Reconciler
-from dra_driver.claims.reconcile.redivide import Redivider
+from dra_driver.claims.reconcile.resharing import Resharing
 from dra_driver.claims.report.device_health import Reported, conditions, reported
 from dra_driver.claims.report.mps_events import ClaimEvents, EventTiming, MpsEvents
 from dra_driver.claims.report.status_writer import status_writer
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
+from dra_driver.claims.state.divisions import Divisions
 from dra_driver.claims.state.held import HeldDevices
+from dra_driver.claims.state.in_force import DivisionsInForce
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.takeover.take_over import TakeOver
 from dra_driver.devices.driver_root.modprobe import NvidiaModprobe
@@ -257,13 +259,13 @@ class Driver:
             on_failed_undo=self._metrics.undo_failed,
             tidy=self._sharing.shared_domains.tidy,
             device_metadata=self._settings.gives_device_metadata,
-            divisions=self._shares.wanted,
-            why_no_divisions=self._shares.why_unknown,
-            offered=self._shares.redivision,
         )
         directory = self.paths.data_directory
         self._claims = open_claims(
             directory, parts, boot_id=read_boot_id(roots.proc), version=version("dra-driver")
+        )
+        self._divisions = Divisions(
+            self._claims.holdings, self._shares, DivisionsInForce(directory)
         )
         self._held = HeldDevices(self._claims.holdings, self._look_again)
         self._locks = NodeLocks(directory / "locks", clock)
@@ -271,7 +273,7 @@ class Driver:
         self._build_calls(clock)
         self._workers: tuple[_Worker, ...] = (
             self._reconciler,
-            self._redivider,
+            self._resharing,
             self._memory_watch,
             self._mps_events,
             self._claim_status,
@@ -290,11 +292,10 @@ class Driver:
 
     def _build_workers(self, clock: Callable[[], float]) -> None:
         """Build what works on claims: for the kubelet, and by itself."""
-        self._redivider = Redivider(
+        self._resharing = Resharing(
             api=self._kube,
             slices=self._publisher,
-            shares=self._shares,
-            divisions=self._claims.divisions,
+            divisions=self._divisions,
             inventory=self._watcher,
             pool=self._settings.node_name,
             clock=clock,
@@ -304,6 +305,7 @@ class Driver:
             api=self._kube,
             inventory=self._watcher,
             claims=self._claims,
+            divisions=self._divisions,
             locks=self._locks,
             pool=self._settings.node_name,
             clock=clock,
@@ -440,11 +442,11 @@ class Driver:
         beside_shares = WholeBesideShares(self._settings.whole_gpus_beside_shares)
         share = self._shares.offer(
             inventory,
-            self._claims.divisions,
+            self._divisions,
             with_counters=with_counters,
             alone=beside_shares.why_alone(self._version.current),
         )
-        self._redivider.ring()
+        self._resharing.ring()
         if reason := self._device_plugin.why_withheld():
             share = share.refusing_all(inventory, reason)
         share = share.refusing(self._exclusion.reasons(inventory))
@@ -463,7 +465,7 @@ class Driver:
         return self._health.tainted(found)
 
     def _on_release(self) -> None:
-        self._redivider.ring()
+        self._resharing.ring()
         self._held.released()
 
     def _look_again(self) -> None:

@@ -1,40 +1,36 @@
 """The shares of this node, put together: what the config wants, what holds, and what is offered.
 
 In: the share config that holds (shares/source.py), the inventory, and the claims. Out: the
-divisions that are wanted, for claims/state/divisions.py; a `ShareOffer` for each publication; the
-changes that are to be made, for claims/reconcile/redivide.py; and notes for `dra-driver status`. As
-long as no config has been read where one is wanted, no GPU is offered: who asks for a share is not
-to get all of a GPU.
+divisions that are wanted, for claims/state/divisions.py; a `ShareOffer` for each publication; and
+notes for `dra-driver status`. As long as no config has been read where one is wanted, no GPU is
+offered: who asks for a share is not to get all of a GPU.
 """
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
 from dra_driver.claims.model.devices import InventorySource
-from dra_driver.claims.state.in_force import DivisionsInForce
-from dra_driver.claims.state.redivision import Change, Redivision
+from dra_driver.claims.state.divisions import Divisions
 from dra_driver.devices.kinds import GpuPart, name_of
 from dra_driver.devices.mig.partitions import found_by_others
-from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigDevice, MigMode
+from dra_driver.devices.model import Gpu, Inventory, MigDevice, MigMode
 from dra_driver.devices.shares import Division
 from dra_driver.errors import DriverError, StateError
 from dra_driver.fields import at
 from dra_driver.shares.divide import Divided, divide
 from dra_driver.shares.notes import FILE, NotedConsumable, NotedDevice, ShareNotes, write_notes
-from dra_driver.shares.source import ShareConfigState
-from dra_driver.sharing.enforcement import Choice, DividedDevice
+from dra_driver.shares.source import ShareConfigs, ShareConfigState
+from dra_driver.sharing.enforcement import DividedDevice, ShareMemory
 from dra_driver.slices.consumable import (
     ALLOWS_MULTIPLE,
     MEMORY,
     NO_CONSUMABLES,
     SHARES,
     Consumable,
-    ConsumableMode,
 )
 from dra_driver.slices.offer.shares import ShareOffer, SharePlacement
 from resource_nvidia_com.device_plugin import NodeConfig
@@ -45,90 +41,47 @@ _MIB = 1024**2
 log = structlog.get_logger()
 
 
-class Configs(Protocol):
-    """Knows the share config that holds (shares/source.py)."""
-
-    def current(self) -> ShareConfigState:
-        """Return its state, without waiting."""
-        ...
-
-
-class Holding(Protocol):
-    """Knows how devices are divided now (claims/state/divisions.py)."""
-
-    def on(
-        self, gpus: frozenset[GpuUuid], *, with_counters: bool = True
-    ) -> Mapping[GpuPart, Division]:
-        """Return the divisions that hold for the devices of some GPUs. Raises StateError."""
-        ...
-
-    def waiting(self, gpus: frozenset[GpuUuid]) -> frozenset[GpuPart]:
-        """Return the devices that are not yet divided as is wanted. Raises StateError."""
-        ...
-
-    def is_held(self, change: Change) -> bool:
-        """Tell whether a prepared claim keeps a device divided as it is. Raises StateError."""
-        ...
-
-
-class Enforcer(Protocol):
-    """Knows what keeps tenants to their memory (sharing/enforcement.py)."""
-
-    def choose(self, device: DividedDevice) -> Choice:
-        """Return what does on a device. Raises DeviceError, TransientError, StateError."""
-        ...
-
-    def caution(self, gpu: Gpu) -> str | None:
-        """Return what may end limits on a GPU. Raises DeviceError, TransientError, StateError."""
-        ...
-
-
 _CHANGES = "it is divided anew: it is being looked for claims that have been allocated some of it"
 
 
 class NodeShares:
     """The shares of this node. Methods may be called from any thread.
 
-    Attributes:
-        redivision: the divisions in force, and how they change.
+    Args:
+        configs: the share config.
+        inventory: the GPUs of this node.
+        memory: what keeps tenants to their memory.
+        placement: on which device the next share is given out.
+        directory: the driver's own, for notes.
+        consumable: what several claims can have of a device that is not divided.
     """
 
     def __init__(
         self,
-        configs: Configs,
+        configs: ShareConfigs,
         inventory: InventorySource,
         *,
-        memory: Enforcer,
+        memory: ShareMemory,
         placement: SharePlacement,
         directory: Path,
         consumable: Consumable = NO_CONSUMABLES,
     ) -> None:
-        """Take where configs and GPUs come from.
-
-        Args:
-            configs: the share config.
-            inventory: the GPUs of this node.
-            memory: what keeps tenants to their memory.
-            placement: on which device the next share is given out.
-            directory: the driver's own, for notes.
-            consumable: what several claims can have of a device that is not divided.
-        """
         self._configs = configs
         self._inventory = inventory
         self._memory = memory
         self._placement = placement
         self._directory = directory
         self._consumable = consumable
-        self.redivision = Redivision(
-            DivisionsInForce(directory),
-            with_consumables=consumable.mode is not ConsumableMode.DISABLED,
-        )
         self._lock = threading.Lock()
         self._divided: tuple[NodeConfig, Inventory, Divided] | None = None
-        self._offered: tuple[bool, Mapping[GpuPart, Division]] | None = None
         self._noted: ShareNotes | None = None
         self._notes = ShareNotes()
         self._said: tuple[str, ...] = ()
+
+    @property
+    def with_consumables(self) -> bool:
+        """Whether several claims can have a device that is not divided."""
+        return self._consumable.is_enabled
 
     def wanted(self) -> Mapping[GpuPart, Division]:
         """Return how the config wants the devices of this node to be divided."""
@@ -139,14 +92,10 @@ class NodeShares:
         state = self._configs.current()
         return None if state.is_known else state.problem
 
-    def pending(self) -> tuple[Change, ...]:
-        """Return how devices are still to be changed; nothing before the first offer."""
-        return self._pending(self._inventory.current())
-
     def offer(
         self,
         inventory: Inventory,
-        holding: Holding,
+        divisions: Divisions,
         *,
         with_counters: bool,
         alone: str | None = None,
@@ -155,7 +104,7 @@ class NodeShares:
 
         Args:
             inventory: the GPUs.
-            holding: how devices are divided now.
+            divisions: how devices are divided now.
             with_counters: whether the API server stores counters.
             alone: why divided devices are offered as their shares alone; None if they are not.
 
@@ -164,18 +113,14 @@ class NodeShares:
         """
         with_counters = with_counters and alone is None  # for all that concerns shares
         state = self._configs.current()
-        gpus = frozenset(gpu.uuid for gpu in inventory.gpus)
         divided = self._of(inventory)
-        divisions = holding.on(gpus, with_counters=with_counters)
-        self._offered = (with_counters, divisions)
-        self.redivision.offer(divisions, with_counters=with_counters)
-        refused = {part: why for part, why in divided.refused.items() if part not in divisions}
-        for change in self._pending(inventory):
-            if change not in self.redivision.blocked() and not holding.is_held(change):
-                refused |= dict.fromkeys(change.served, _CHANGES)
-        self._note(state, divided, inventory, divisions, holding.waiting(gpus))
+        gpus = frozenset(gpu.uuid for gpu in inventory.gpus)
+        found = divisions.offer(gpus, with_counters=with_counters)
+        refused = {part: why for part, why in divided.refused.items() if part not in found}
+        refused |= dict.fromkeys(divisions.withdrawn(), _CHANGES)
+        self._note(state, divided, inventory, found, divisions)
         offer = ShareOffer(
-            divisions=divisions,
+            divisions=found,
             consumable=self._consumable,
             placement=self._placement,
             refused=refused,
@@ -192,24 +137,6 @@ class NodeShares:
         """Note which devices are published to be consumed in parts."""
         consumables = tuple(map(_noted, filter(lambda one: one.get(ALLOWS_MULTIPLE), devices)))
         self._write(replace(self._notes, consumables=consumables))
-
-    def is_outdated(self, holding: Holding) -> bool:
-        """Tell whether other divisions hold by now than those that were offered last.
-
-        Raises:
-            StateError: the records cannot be read.
-        """
-        offered = self._offered
-        if offered is None:
-            return False
-        gpus = frozenset(gpu.uuid for gpu in self._inventory.current().gpus)
-        return offered[1] != holding.on(gpus, with_counters=offered[0])
-
-    def _pending(self, inventory: Inventory) -> tuple[Change, ...]:
-        if self.why_unknown() is not None:
-            return ()
-        gpus = (gpu.uuid for gpu in inventory.gpus)
-        return self.redivision.changes(self._of(inventory).divisions, gpus)
 
     def _of(self, inventory: Inventory) -> Divided:
         config = self._configs.current().config or NodeConfig()
@@ -231,8 +158,8 @@ class NodeShares:
         state: ShareConfigState,
         divided: Divided,
         inventory: Inventory,
-        divisions: Mapping[GpuPart, Division],
-        waiting: frozenset[GpuPart],
+        found: Mapping[GpuPart, Division],
+        divisions: Divisions,
     ) -> None:
         names = _names(inventory)
         gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
@@ -240,16 +167,17 @@ class NodeShares:
         remarks += [f"{names.get(part)}: {why}" for part, why in divided.refused.items()]
         remarks += [
             f"{names.get(change.part, change.part.gpu)}: a new config waits: {why}"
-            for change, why in self.redivision.blocked().items()
+            for change, why in divisions.blocked().items()
         ]
-        remarks += self._cautions(inventory, divisions)
+        remarks += self._cautions(inventory, found)
+        waiting = divisions.waiting(gpus)
         notes = ShareNotes(
             origin=state.origin,
             problem=state.problem,
             remarks=tuple(remarks),
             devices=tuple(
                 self._device(part, division, gpus[part.gpu], names, waits=part in waiting)
-                for part, division in divisions.items()
+                for part, division in found.items()
             ),
             consumables=self._notes.consumables,
         )

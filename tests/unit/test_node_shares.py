@@ -1,11 +1,14 @@
 """The shares of a node, put together of its config, its GPUs and its claims."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import make
-from dra_driver.claims.state.redivision import Change
+from dra_driver.claims.state.divisions import Change, Divisions
+from dra_driver.claims.state.holdings import Holdings
+from dra_driver.claims.state.in_force import DivisionsInForce
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import Gpu, GpuUuid, Inventory, MigMode
 from dra_driver.devices.shares import Division
@@ -52,6 +55,7 @@ class Node:
             directory=self.root,
             consumable=self.consumable,
         )
+        self.divisions = _Divisions(self)
 
     def current(self) -> ShareConfigState:
         return self.state
@@ -66,35 +70,25 @@ class Node:
             raise self.choice
         return self.cautions.get(gpu.uuid)
 
-    def on(
-        self, gpus: frozenset[GpuUuid], *, with_counters: bool = True
-    ) -> Mapping[GpuPart, Division]:
-        assert gpus == {GPU.uuid}
-        return {**self.shares.wanted(), **self.in_use}
-
-    def waiting(self, gpus: frozenset[GpuUuid]) -> frozenset[GpuPart]:
-        return frozenset(part for part in self.in_use if self.in_use != self.shares.wanted())
-
-    def is_held(self, change: Change) -> bool:
-        return change.part in self.in_use
-
     def set(self, wanted: NodeConfig) -> None:
         self.state = replace(self.state, config=wanted)
 
 
-@dataclass
-class _Holding:
-    """Devices are divided as is wanted."""
+class _Divisions(Divisions):
+    """Devices are divided as is wanted, but for those in use."""
 
-    divisions: Mapping[GpuPart, Division]
+    def __init__(self, node: Node) -> None:
+        super().__init__(cast("Holdings", None), node.shares, DivisionsInForce(node.root))
+        self._node = node
 
     def on(
-        self, gpus: frozenset[GpuUuid], *, with_counters: bool = True
+        self, gpus: Iterable[GpuUuid], *, with_counters: bool = True
     ) -> Mapping[GpuPart, Division]:
-        return self.divisions
+        assert set(gpus) == {gpu.uuid for gpu in self._node.inventory.gpus}
+        return {**self._node.shares.wanted(), **self._node.in_use}
 
-    def waiting(self, gpus: frozenset[GpuUuid]) -> frozenset[GpuPart]:
-        return frozenset()
+    def is_held(self, change: Change) -> bool:
+        return change.part in self._node.in_use
 
 
 @dataclass
@@ -107,7 +101,7 @@ class _Gpus:
 
 def test_what_the_config_wants_is_offered_and_noted(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    offer = node.shares.offer(node.inventory, node, with_counters=True)
+    offer = node.shares.offer(node.inventory, node.divisions, with_counters=True)
     assert {part: one.count for part, one in offer.divisions.items()} == {PART: 4}
     notes = read_notes(tmp_path)
     assert notes.origin == "file /shares"
@@ -123,7 +117,7 @@ def test_what_limits_memory_is_noted_and_why_nothing_better_does(tmp_path: Path)
         DeviceError("the GPU is away"),
     ):
         node.choice = choice
-        node.shares.offer(node.inventory, node, with_counters=True)
+        node.shares.offer(node.inventory, node.divisions, with_counters=True)
         found += [(one.limited_by, one.why) for one in read_notes(tmp_path).devices]
     assert found == [
         ("control groups (NVML)", ""),
@@ -135,8 +129,7 @@ def test_what_limits_memory_is_noted_and_why_nothing_better_does(tmp_path: Path)
 def remarks(node: Node) -> tuple[str, ...]:
     gpus = frozenset(gpu.uuid for gpu in node.inventory.gpus)
     node.cautions = dict.fromkeys(gpus, "limits may end")
-    holding = _Holding(node.shares.wanted())
-    node.shares.offer(node.inventory, holding, with_counters=True)
+    node.shares.offer(node.inventory, node.divisions, with_counters=True)
     return read_notes(node.root).remarks
 
 
@@ -161,22 +154,22 @@ def test_what_may_end_limits_is_remarked_for_gpus_that_are_shared(tmp_path: Path
 def test_without_shares_nothing_is_noted(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.set(NodeConfig())
-    node.shares.offer(node.inventory, node, with_counters=True)
+    node.shares.offer(node.inventory, node.divisions, with_counters=True)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_notes_of_shares_that_are_no_more_go(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    node.shares.offer(node.inventory, node, with_counters=True)
+    node.shares.offer(node.inventory, node.divisions, with_counters=True)
     node.set(NodeConfig())
-    node.shares.offer(node.inventory, node, with_counters=True)
+    node.shares.offer(node.inventory, node.divisions, with_counters=True)
     assert read_notes(tmp_path).devices == ()
 
 
 def test_as_long_as_no_config_is_known_no_gpu_is_offered(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.state = ShareConfigState(config=None, origin="", problem="no such file", is_known=False)
-    offer = node.shares.offer(node.inventory, node, with_counters=True)
+    offer = node.shares.offer(node.inventory, node.divisions, with_counters=True)
     assert offer.refused == {PART: "it is not known how it is to be shared: no such file"}
     assert node.shares.why_unknown() == "no such file"
     assert read_notes(tmp_path).problem == "no such file"
@@ -188,21 +181,21 @@ def test_a_gpu_that_mps_cannot_divide_so_often_is_refused_unless_somebody_has_a_
     node = Node(tmp_path)
     before = node.shares.wanted()
     node.set(config(100, SharedBy.MPS))
-    refused = node.shares.offer(node.inventory, node, with_counters=True).refused
+    refused = node.shares.offer(node.inventory, node.divisions, with_counters=True).refused
     assert "at most 48" in refused[PART]
     node.in_use = dict(before)
-    offer = node.shares.offer(node.inventory, node, with_counters=True)
+    offer = node.shares.offer(node.inventory, node.divisions, with_counters=True)
     assert offer.refused == {}
     assert offer.divisions == before
 
 
 def test_what_was_offered_is_outdated_when_another_division_holds(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    assert not node.shares.is_outdated(node)
+    assert not node.divisions.is_outdated()
     node.in_use = dict(node.shares.wanted())
     node.set(config(2))
-    node.shares.offer(node.inventory, node, with_counters=True)
+    node.shares.offer(node.inventory, node.divisions, with_counters=True)
     assert [one.waits for one in read_notes(tmp_path).devices] == [True]
-    assert not node.shares.is_outdated(node)
+    assert not node.divisions.is_outdated()
     node.in_use.clear()
-    assert node.shares.is_outdated(node)
+    assert node.divisions.is_outdated()

@@ -1,4 +1,4 @@
-"""A node whose share config changes: claims, slices and the thread that divides anew, step by step.
+"""A node whose share config changes: claims, slices and the thread that reshares, step by step.
 
 Its GPUs, its API server and its scheduler are played; records, divisions in force and CDI specs are
 files. The scheduler allocates what is published, by the counters of what is published; what it has
@@ -13,8 +13,9 @@ from typing import Any
 
 import make
 from dra_driver.claims.model.claim import ClaimRef
-from dra_driver.claims.reconcile.redivide import Redivider, RedivideTiming
-from dra_driver.claims.state.redivision import Redivision
+from dra_driver.claims.reconcile.resharing import Resharing, ResharingTiming
+from dra_driver.claims.state.divisions import Divisions
+from dra_driver.claims.state.in_force import DivisionsInForce
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.model import Gpu, MigDevice, MigMode, MigSlot
@@ -36,7 +37,7 @@ from worlds.played import PlayedGpus, no_mig
 GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 
 EXISTING = MigOffer(source=MigSource.EXISTING)
-QUICK = RedivideTiming(settle=0.0, glance=0.0, withdrawal=0.0)
+QUICK = ResharingTiming(settle=0.0, glance=0.0, withdrawal=0.0)
 
 MIG_DEVICE = make.mig_device(2, "1g.10gb", 0)
 MIG_GPU = make.gpu(2, mig_mode=MigMode.ENABLED, mig=make.mig(MIG_DEVICE))
@@ -112,15 +113,13 @@ class DividedNode:
             *self.gpus,
             boot_id=f"boot-{self.boot}",
             api=self.api,
-            offered=self.shares.redivision,
+            shares_wanted=self.shares,
             mig=PlayedMig(),
         )
-        self.driver.divisions = dict(self.shares.wanted())
-        self.redivider = Redivider(
+        self.resharing = Resharing(
             api=self.api,
             slices=self,
-            shares=self.shares,
-            divisions=self.driver.claims.divisions,
+            divisions=self.driver.node_divisions,
             inventory=PlayedGpus(*self.gpus),
             pool="node-1",
             clock=lambda: self.now,
@@ -136,14 +135,13 @@ class DividedNode:
     def set(self, wanted: NodeConfig) -> None:
         """Change the share config, as its thread does."""
         self.state = replace(self.state, config=wanted)
-        self._driver.divisions = dict(self.shares.wanted())
         self.publish_anew()
 
-    def redivide(self) -> None:
+    def reshare(self) -> None:
         """Let the thread look until it has nothing to do, much later."""
         for _ in range(3):
             self.now += 1000.0
-            self.redivider.look()
+            self.resharing.look()
 
     @property
     def _driver(self) -> Driver:
@@ -151,13 +149,13 @@ class DividedNode:
         return self.driver
 
     @property
-    def redivision(self) -> Redivision:
-        return self.shares.redivision
+    def divisions(self) -> Divisions:
+        return self._driver.node_divisions
 
     def in_force(self) -> Mapping[GpuPart, Division]:
-        return self.shares.redivision.in_force()
+        return DivisionsInForce(self.root / "plugin").current()
 
-    # The share config, what limits memory, and the slices: what NodeShares and Redivider ask for
+    # The share config, what limits memory, and the slices: what NodeShares and Resharing ask for
 
     def current(self) -> ShareConfigState:
         return self.state
@@ -172,8 +170,7 @@ class DividedNode:
 
     def publish_anew(self) -> None:
         inventory = make.inventory(*self.gpus)
-        divisions = self._driver.claims.divisions
-        offer = self.shares.offer(inventory, divisions, with_counters=self.with_counters)
+        offer = self.shares.offer(inventory, self.divisions, with_counters=self.with_counters)
         self.published_now = projection(
             inventory, mig=EXISTING, share=offer, with_counters=self.with_counters
         )

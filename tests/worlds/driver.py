@@ -18,7 +18,8 @@ from dra_driver.claims.prepare.parts import NodeParts, open_claims
 from dra_driver.claims.prepare.preparer import ClaimPreparer, PrepareTiming
 from dra_driver.claims.reconcile.orphans import ClaimLister
 from dra_driver.claims.reconcile.reconciler import Reconciler, ReconcileTiming
-from dra_driver.claims.state.divisions import NothingOffered, Offered
+from dra_driver.claims.state.divisions import Divisions, WantedDivisions
+from dra_driver.claims.state.in_force import DivisionsInForce
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.mig.making import MigInstances
@@ -43,6 +44,24 @@ def _refusals() -> Refusals:
     return Refusals(lambda _: (), time.monotonic, on_change=lambda: None, timing=timing)
 
 
+class PlayedShares(DivisionsInForce):
+    """A share config that is in force at once."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.divisions: dict[GpuPart, Division] = {}
+        self.with_consumables = False
+
+    def wanted(self) -> Mapping[GpuPart, Division]:
+        return self.divisions
+
+    def why_unknown(self) -> str | None:
+        return None
+
+    def current(self) -> Mapping[GpuPart, Division]:
+        return self.divisions
+
+
 class Driver:
     """Two on one directory are two driver processes, or one before and after."""
 
@@ -59,7 +78,7 @@ class Driver:
         survives_reboot: bool = False,
         mig: MigInstances | None = None,
         tidy: Callable[[], object] = lambda: None,
-        offered: Offered | None = None,
+        shares_wanted: WantedDivisions | None = None,
         device_metadata: bool = True,
         switches_modes: bool = True,
     ) -> None:
@@ -76,7 +95,6 @@ class Driver:
         }
         self.strategies = strategies or played
         self.failed_undos: list[str] = []
-        self.divisions: dict[GpuPart, Division] = {}
         self.refusals = _refusals()
         parts = NodeParts(
             inventory=self.gpus,
@@ -86,24 +104,31 @@ class Driver:
             mig=mig or MigInstances(no_mig),
             switches=self.refusals,
             switches_modes=switches_modes,
-            divisions=lambda: self.divisions,
-            offered=offered or NothingOffered(),
             tidy=tidy,
             on_failed_undo=self.failed_undos.append,
             device_metadata=device_metadata,
         )
         self.plugin = root / "plugin"
         self.claims = open_claims(self.plugin, parts, boot_id=boot_id, version=VERSION, step=step)
+        self.node_divisions = self._node_divisions(shares_wanted)
         self.locks = NodeLocks(self.plugin / "locks", time.monotonic)
         self.preparer = ClaimPreparer(
             api=self.reader,
             inventory=self.gpus,
             claims=self.claims,
+            divisions=self.node_divisions,
             locks=self.locks,
             pool="node-1",
             clock=time.monotonic,
             timing=timing,
         )
+
+    def _node_divisions(self, wanted: WantedDivisions | None) -> Divisions:
+        holdings, played = self.claims.holdings, PlayedShares(self.plugin)
+        self.divisions = played.divisions
+        if wanted is None:
+            return Divisions(holdings, played, played)
+        return Divisions(holdings, wanted, DivisionsInForce(self.plugin))
 
     def close(self) -> None:
         self.locks.close()

@@ -150,6 +150,14 @@ def uid_of(claim: Mapping[str, Any]) -> str | None:
     return uid if isinstance(uid, str) else None
 
 
+def ref_of(claim: Mapping[str, Any]) -> ClaimRef:
+    """Return what a ResourceClaim object of the API server is found by."""
+    metadata = claim["metadata"]
+    return ClaimRef(
+        uid=ClaimUid(metadata["uid"]), namespace=metadata["namespace"], name=metadata["name"]
+    )
+
+
 def parse_claim(claim: Mapping[str, Any], driver: str) -> Claim:
     """Return what a ResourceClaim object holds for `driver`.
 

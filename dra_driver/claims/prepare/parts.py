@@ -1,7 +1,7 @@
 """Builds once all that knows of this node's claims, below the driver's own directory."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.cdi.edits_cache import EditsCache
@@ -15,14 +15,11 @@ from dra_driver.claims.prepare.realise import Realiser
 from dra_driver.claims.prepare.specs import ClaimSpecs
 from dra_driver.claims.prepare.strategies import Strategies
 from dra_driver.claims.prepare.transaction import Transaction
-from dra_driver.claims.state.divisions import Divisions, NothingOffered, Offered
 from dra_driver.claims.state.holdings import Holdings
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.state.records import RecordStore
-from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.refusals import Refusals
-from dra_driver.devices.shares import Division
 from dra_driver.sharing.base import Sharing
 
 
@@ -30,9 +27,7 @@ from dra_driver.sharing.base import Sharing
 class NodeParts:
     """What preparing is made of on this node.
 
-    `divisions` returns how the node's share config wants devices to be divided, and
-    `why_no_divisions` why that is not known, if it is not; `offered` is by which shares were
-    offered. `switches_modes` says whether MIG modes may be switched for claims, `device_metadata`
+    `switches_modes` says whether MIG modes may be switched for claims, `device_metadata`
     whether containers get files with metadata of their devices.
     """
 
@@ -43,9 +38,6 @@ class NodeParts:
     mig: MigInstances
     switches: Refusals
     switches_modes: bool
-    divisions: Callable[[], Mapping[GpuPart, Division]] = dict
-    why_no_divisions: Callable[[], str | None] = lambda: None
-    offered: Offered = field(default_factory=NothingOffered)
     on_failed_undo: Callable[[str], None] = lambda _: None
     tidy: Callable[[], object] = lambda: None
     device_metadata: bool = True
@@ -61,7 +53,6 @@ class NodeClaims:
     records: RecordStore
     ownership: Ownership
     holdings: Holdings
-    divisions: Divisions
     specs: ClaimSpecs
     mig: MigDevices
     strategies: Strategies
@@ -103,7 +94,6 @@ def open_claims(
         records=records,
         ownership=ownership,
         holdings=holdings,
-        divisions=Divisions(holdings, parts.divisions, parts.why_no_divisions, parts.offered),
         specs=specs,
         mig=mig,
         strategies=strategies,

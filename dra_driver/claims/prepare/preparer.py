@@ -32,6 +32,7 @@ from dra_driver.claims.prepare.allocation import allocation_of
 from dra_driver.claims.prepare.leftovers import gpus_of
 from dra_driver.claims.prepare.parts import NodeClaims
 from dra_driver.claims.prepare.strategies import NO_WAIT
+from dra_driver.claims.state.divisions import Divisions
 from dra_driver.claims.state.holdings import Rival
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.memory_parts import parts_of
@@ -96,6 +97,7 @@ class ClaimPreparer:
         api: ClaimReader,
         inventory: InventorySource,
         claims: NodeClaims,
+        divisions: Divisions,
         locks: NodeLocks,
         pool: str,
         clock: Callable[[], float],
@@ -112,7 +114,7 @@ class ClaimPreparer:
         self._cleanup = claims.cleanup
         self._leftovers = claims.leftovers
         self._transaction = claims.transaction
-        self._divisions = claims.divisions
+        self._divisions = divisions
         self._locks = locks
         self._pool = pool
         self._clock = clock

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from dra_driver.claims.model.claim import ClaimRef, ClaimUid, uid_of
+from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ref_of, uid_of
 from dra_driver.claims.prepare.leftovers import gpus_of
 from dra_driver.claims.prepare.parts import NodeClaims
 from dra_driver.claims.state.locks import NodeLocks
@@ -118,7 +118,8 @@ class OrphanedSpecs:
         if not unknown:
             return gone
         try:
-            found = {ref.uid: ref for ref in self._all() if ref.uid in unknown}
+            every = self._api.each_claim(timeout=self._timing.request_timeout)
+            found = {ref.uid: ref for ref in map(ref_of, every) if ref.uid in unknown}
         except AccessError as error:
             log.info("specs without a record kept", claims=sorted(unknown), reason=str(error))
             return gone
@@ -130,15 +131,6 @@ class OrphanedSpecs:
         if found:
             log.info("specs without a record kept", claims=sorted(found), reason="claims exist")
         return gone | unknown.difference(found)
-
-    def _all(self) -> Iterator[ClaimRef]:
-        for claim in self._api.each_claim(timeout=self._timing.request_timeout):
-            metadata = claim["metadata"]
-            yield ClaimRef(
-                uid=ClaimUid(metadata["uid"]),
-                namespace=metadata["namespace"],
-                name=metadata["name"],
-            )
 
     def _exists(self, ref: ClaimRef) -> bool:
         try:

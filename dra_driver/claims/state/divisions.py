@@ -1,73 +1,106 @@
-"""How the devices of this node are divided into shares now: what claims have, else what is wanted.
+"""How the devices of this node are divided into shares, and how they come to be divided anew.
 
-In: the divisions that the node's share config asks for (shares/), those that shares were offered by
-last (claims/state/redivision.py), and the records of claims. Out: the division that holds for each
-device. A device of which somebody has a share, or has been allocated one, stays divided as it is
-until nobody has, also over a reboot; a new config is applied to it then, and to all others at once.
+In: the divisions that the share config wants, those that shares were offered by last
+(claims/state/in_force.py), and the records of claims. Out: the division that holds for each device.
+The scheduler allocates from what is published, and the kubelet prepares seconds to minutes later;
+so a device of which the config wants another division than is in force goes through these states:
+
+    held       a claim on this node has something in the way: what it has a share of is offered
+    withdrawn  none has: nothing is offered, and all claims are looked for (reconcile/resharing.py)
+    blocked    claims were found, or could not be looked for: the former division is offered again
+    made       none were found: what is wanted is in force, and offered
+
+Nothing but what is in force is kept, so that a new driver, also after a reboot, begins with the
+first. A whole GPU and its first shares need no such look where counters keep them apart.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from dra_driver.claims.model.devices import DeviceRecord, RecordedShare
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.claims.state.redivision import Change
+from dra_driver.claims.state.in_force import DivisionsInForce
 from dra_driver.devices.kinds import GpuPart
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.shares import ConsumableSlot, Division, ShareSlot
 from dra_driver.errors import TransientError
 
 
-class Offered(Protocol):
-    """Knows what is offered of shares (claims/state/redivision.py)."""
+class WantedDivisions(Protocol):
+    """Knows what the share config of this node asks for (node/shares.py)."""
 
-    def in_force(self) -> Mapping[GpuPart, Division]:
-        """Return the divisions by which shares were offered last."""
+    @property
+    def with_consumables(self) -> bool:
+        """Whether several claims can have a device that is not divided; no counter knows of it."""
         ...
 
-    def allowed(
-        self, wanted: Mapping[GpuPart, Division], *, with_counters: bool
-    ) -> Mapping[GpuPart, Division]:
-        """Return the divisions that may be offered, of those in force and those wanted."""
+    def wanted(self) -> Mapping[GpuPart, Division]:
+        """Return how it wants devices to be divided."""
+        ...
+
+    def why_unknown(self) -> str | None:
+        """Return why that is not known; None if it is."""
         ...
 
 
-class NothingOffered:
-    """Nothing was offered before: what is wanted may be offered at once."""
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A device that is to be divided in another way; None is not at all."""
 
-    def in_force(self) -> Mapping[GpuPart, Division]:
-        """Return none."""
-        return {}
+    part: GpuPart
+    former: Division | None
+    wanted: Division | None
+    with_counters: bool
 
-    def allowed(
-        self, wanted: Mapping[GpuPart, Division], *, with_counters: bool
-    ) -> Mapping[GpuPart, Division]:
-        """Return what is wanted."""
-        del with_counters
-        return wanted
+    @cached_property
+    def served(self) -> frozenset[GpuPart]:
+        """All that is served together with it, before or after."""
+        others = {gpu for one in (self.former, self.wanted) if one for gpu in one.together}
+        return frozenset({self.part, *(GpuPart(gpu=gpu) for gpu in others)})
+
+    def concerns(self, part: GpuPart) -> bool:
+        """Tell whether a part of a GPU is, or overlaps, what is served."""
+        return any(part.whole.overlaps(one) for one in self.served)
+
+    def is_held_by(self, part: GpuPart, *, is_share: bool) -> bool:
+        """Tell whether a claim that has something has to give it back before.
+
+        Args:
+            part: what the claim has; of a share the device.
+            is_share: whether it is a share of any kind, and not the device itself.
+        """
+        if self.with_counters and len(self.served) == 1:
+            return is_share and part.whole == self.part  # counters keep all else apart
+        return self.concerns(part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Offered:
+    """By which divisions of which GPUs shares were offered, and whether counters are stored."""
+
+    gpus: frozenset[GpuUuid]
+    divisions: Mapping[GpuPart, Division]
+    with_counters: bool
 
 
 class Divisions:
-    """The divisions of this node's devices.
+    """The divisions of this node's devices. Methods may be called from any thread.
 
-    Args:
-        holdings: which claim has what.
-        wanted: returns what the share config asks for, by device.
-        why_unknown: returns why it is not known what it asks for; None if it is.
-        offered: what has been offered.
+    Those that read records raise StateError if they cannot be read.
     """
 
     def __init__(
-        self,
-        holdings: Holdings,
-        wanted: Callable[[], Mapping[GpuPart, Division]],
-        why_unknown: Callable[[], str | None],
-        offered: Offered,
+        self, holdings: Holdings, config: WantedDivisions, in_force: DivisionsInForce
     ) -> None:
         self._holdings = holdings
-        self._wanted = wanted
-        self._why_unknown = why_unknown
-        self._offered = offered
+        self._config = config
+        self._in_force = in_force
+        self._offered: _Offered | None = None
+        self._blocked: Mapping[Change, str] = {}
+
+    # What holds
 
     def of(self, device: GpuPart) -> Division | None:
         """Return the division that holds for a device now; None: it is not divided.
@@ -76,9 +109,9 @@ class Divisions:
             StateError: the records cannot be read.
             TransientError: nobody has a share of it, and the share config could not be read yet.
         """
-        wanted = {**self._wanted(), **self._offered.in_force()}
+        wanted = {**self._config.wanted(), **self._in_force.current()}
         found = self._holding([device.gpu], wanted, with_counters=True).get(device)
-        reason = None if found else self._why_unknown()
+        reason = None if found else self._config.why_unknown()
         if reason is not None:
             raise TransientError(f"it is not known yet how {device.gpu} is shared: {reason}")
         return found
@@ -91,32 +124,97 @@ class Divisions:
         Without counters, or where GPUs are served together, only shares are offered of a divided
         GPU, and nothing but the division keeps its shares from claims that have something else of
         it: so these end first. So do those that consume a part of it, which no counter knows of.
-
-        Args:
-            gpus: the GPUs.
-            with_counters: whether the API server stores counters.
-
-        Raises:
-            StateError: the records cannot be read.
         """
-        chosen = list(gpus)
-        wanted = self._offered.allowed(self._wanted(), with_counters=with_counters)
-        found = self._holding(chosen, wanted, with_counters=with_counters)
+        allowed = self._allowed(with_counters=with_counters)
+        found = self._holding(gpus, allowed, with_counters=with_counters)
         return {part: one for part, one in found.items() if not self._is_consumed(part)}
 
-    def is_held(self, change: Change) -> bool:
-        """Tell whether a claim that is prepared keeps a device divided as it is.
+    def waiting(self, gpus: Iterable[GpuUuid]) -> frozenset[GpuPart]:
+        """Return the devices that are not yet divided as the share config asks for."""
+        chosen = set(gpus)
+        now = self.on(chosen)
+        wanted = {part: one for part, one in self._config.wanted().items() if part.gpu in chosen}
+        return frozenset(
+            part for part in now.keys() | wanted.keys() if now.get(part) != wanted.get(part)
+        )
 
-        Raises:
-            StateError: the records cannot be read.
+    # What is offered
+
+    def offer(self, gpus: Iterable[GpuUuid], *, with_counters: bool) -> Mapping[GpuPart, Division]:
+        """Put what holds for some GPUs in force, which is about to be published; return it.
+
+        `with_counters` says whether the API server stores counters.
         """
+        chosen = frozenset(gpus)
+        found = self.on(chosen, with_counters=with_counters)
+        self._offered = _Offered(gpus=chosen, divisions=found, with_counters=with_counters)
+        self._in_force.change(found)
+        return found
+
+    def is_outdated(self) -> bool:
+        """Tell whether other divisions hold by now than those that were offered last."""
+        last = self._offered
+        return last is not None and last.divisions != self.on(
+            last.gpus, with_counters=last.with_counters
+        )
+
+    def withdrawn(self) -> frozenset[GpuPart]:
+        """Return the devices of which nothing is to be offered while claims are looked for."""
+        return frozenset(
+            part
+            for change in self.changes()
+            if change not in self._blocked and not self.is_held(change)
+            for part in change.served
+        )
+
+    # What is to change
+
+    def changes(self) -> tuple[Change, ...]:
+        """Return what has to be looked for before it is made; nothing before the first offer."""
+        last = self._offered
+        if last is None or self._config.why_unknown() is not None:
+            return ()
+        wanted, former = self._config.wanted(), self._in_force.current()
+        free = self._allowed(with_counters=last.with_counters)
+        return tuple(
+            Change(
+                part=part,
+                former=former.get(part),
+                wanted=wanted.get(part),
+                with_counters=last.with_counters,
+            )
+            for part in sorted(former.keys() | wanted.keys(), key=_order)
+            if part.gpu in last.gpus and free.get(part) != wanted.get(part)
+        )
+
+    def is_held(self, change: Change) -> bool:
+        """Tell whether a claim that is prepared keeps a device divided as it is."""
         return any(
             change.is_held_by(entry.device.part, is_share=isinstance(entry.device, RecordedShare))
-            for gpu in {part.gpu for part in change.served}
-            for record in self._holdings.users_of(gpu)
-            for entry in record.devices
-            if not entry.admin_access
+            for part in change.served
+            for entry in self._entries_on(part.gpu)
         )
+
+    def blocked(self) -> Mapping[Change, str]:
+        """Return the changes that wait, and what for; the former divisions are offered so long."""
+        return self._blocked
+
+    def block(self, changes: Mapping[Change, str]) -> None:
+        """Let exactly these changes wait."""
+        self._blocked = dict(changes)
+
+    def make(self, changes: Iterable[Change]) -> None:
+        """Put what these changes want in force."""
+        self._in_force.change({one.part: one.wanted for one in changes})
+
+    def _allowed(self, *, with_counters: bool) -> Mapping[GpuPart, Division]:
+        """Return the divisions that claims may leave to be offered: in force, or without a look."""
+        needs_none = {
+            part: one
+            for part, one in self._config.wanted().items()
+            if with_counters and not one.together and not self._config.with_consumables
+        }
+        return needs_none | dict(self._in_force.current())
 
     def _holding(
         self, gpus: Iterable[GpuUuid], wanted: Mapping[GpuPart, Division], *, with_counters: bool
@@ -139,52 +237,43 @@ class Divisions:
         found = free | in_use
         return {part: division for part, division in found.items() if part.gpu in chosen}
 
-    def waiting(self, gpus: Iterable[GpuUuid]) -> frozenset[GpuPart]:
-        """Return the devices that are not yet divided as the share config asks for.
-
-        Raises:
-            StateError: the records cannot be read.
-        """
-        chosen = set(gpus)
-        now = self.on(chosen)
-        wanted = {part: one for part, one in self._wanted().items() if part.gpu in chosen}
-        return frozenset(
-            part for part in now.keys() | wanted.keys() if now.get(part) != wanted.get(part)
-        )
+    # What claims have
 
     def _in_use(self, gpus: Iterable[GpuUuid]) -> Iterator[tuple[GpuPart, Division]]:
         """Yield the divisions of which claims have shares."""
         for gpu in sorted(gpus):
-            for record in self._holdings.users_of(gpu):
-                for entry in record.devices:
-                    division = _division_of(entry)
-                    if division is not None:
-                        yield entry.device.part.whole, division
-                        for other in division.together:
-                            yield GpuPart(gpu=other), division
+            for entry in self._entries_on(gpu):
+                division = _division_of(entry)
+                if division is not None:
+                    yield entry.device.part.whole, division
+                    for other in division.together:
+                        yield GpuPart(gpu=other), division
 
     def _is_held_otherwise(self, gpu: GpuUuid) -> bool:
         """Tell whether a claim has something of a GPU that is no share."""
         return any(
-            entry.device.gpu == gpu and not entry.admin_access and _division_of(entry) is None
-            for record in self._holdings.users_of(gpu)
-            for entry in record.devices
+            entry.device.gpu == gpu and _division_of(entry) is None
+            for entry in self._entries_on(gpu)
         )
 
     def _is_consumed(self, part: GpuPart) -> bool:
         """Tell whether a claim consumes a part of a device."""
         return any(
-            entry.device.part.whole == part
-            and isinstance(entry.device.part.share, ConsumableSlot)
-            and not entry.admin_access
-            for record in self._holdings.users_of(part.gpu)
-            for entry in record.devices
+            entry.device.part.whole == part and isinstance(entry.device.part.share, ConsumableSlot)
+            for entry in self._entries_on(part.gpu)
         )
+
+    def _entries_on(self, gpu: GpuUuid) -> Iterator[DeviceRecord]:
+        """Yield all that claims with something of a GPU have; admin access keeps nobody away."""
+        for record in self._holdings.users_of(gpu):
+            yield from (entry for entry in record.devices if not entry.admin_access)
 
 
 def _division_of(entry: DeviceRecord) -> Division | None:
     """Return the division that a claim's device is a share of; None for what is no such share."""
-    device = entry.device
-    if entry.admin_access or not isinstance(device, RecordedShare):
-        return None
-    return device.slot.division if isinstance(device.slot, ShareSlot) else None
+    slot = entry.device.part.share
+    return slot.division if isinstance(slot, ShareSlot) else None
+
+
+def _order(part: GpuPart) -> tuple[str, int]:
+    return part.gpu, -1 if part.placement is None else part.placement.start

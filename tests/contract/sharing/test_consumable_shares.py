@@ -194,7 +194,7 @@ def test_a_gpu_with_a_consumable_share_is_not_divided_until_it_is_given_back(nod
     node.driver.prepare(ref)
     uuid = node.gpu(0).uuid
     node.divide(0, strategy=ShareStrategy.TIME_SLICING)
-    divisions = node.driver.claims.divisions
+    divisions = node.driver.node_divisions
     assert divisions.on([uuid], with_counters=False) == {}
     node.driver.unprepare(ref)
     assert len(divisions.on([uuid], with_counters=False)) == 1

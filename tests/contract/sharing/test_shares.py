@@ -234,7 +234,7 @@ def test_a_device_stays_divided_as_it_is_until_nobody_has_a_share(node: Node) ->
     part = GpuPart(gpu=node.gpu(0).uuid)
     before = node.driver.divisions[part]
     node.divide(0, count=4, strategy=ShareStrategy.MPS)
-    divisions = node.driver.claims.divisions
+    divisions = node.driver.node_divisions
     assert divisions.of(part) == before
     assert divisions.waiting([part.gpu]) == {part}
     node.driver.prepare(second)
@@ -432,9 +432,9 @@ def test_a_device_stays_divided_over_a_reboot_for_pods_that_it_has_not_ended(nod
     node.restart()
     node.driver.reconciler(ReconcileTiming()).mend()
     part = GpuPart(gpu=node.gpu(0).uuid)
-    assert node.driver.claims.divisions.waiting([part.gpu]) == {part}
+    assert node.driver.node_divisions.waiting([part.gpu]) == {part}
     node.driver.prepare(ref)
     node.driver.unprepare(gone)
     node.driver.unprepare(ref)
-    assert node.driver.claims.divisions.of(part) == node.driver.divisions[part]
+    assert node.driver.node_divisions.of(part) == node.driver.divisions[part]
     assert node.left() == []

@@ -23,7 +23,7 @@ def test_a_device_is_withdrawn_before_it_is_divided_anew(tmp_path: Path) -> None
     node = DividedNode(tmp_path, config(2))
     node.set(config(3))
     assert not any(name.startswith("gpu-0") for name in node.published())
-    node.redivide()
+    node.reshare()
     assert "gpu-0-share-2-of-3" in node.published()
 
 
@@ -34,11 +34,11 @@ def test_a_share_of_the_same_name_under_another_strategy_is_what_was_allocated(
     ref = node.allocate("gpu-0-share-0-of-2", "early")
     assert ref is not None
     node.set(config(2, SharedBy.MPS))
-    node.redivide()
+    node.reshare()
     assert in_force(node) == (2, ShareStrategy.TIME_SLICING)
     assert "gpu-0-share-1-of-2" in node.published()
     node.delete(ref)
-    node.redivide()
+    node.reshare()
     assert in_force(node) == (2, ShareStrategy.MPS)
 
 
@@ -47,7 +47,7 @@ def test_an_allocation_that_is_stored_late_is_found(tmp_path: Path) -> None:
     ref = node.allocate("gpu-0-share-0-of-2", "late", in_flight=True)
     assert ref is not None
     node.set(config(0))
-    node.redivide()
+    node.reshare()
     assert in_force(node) == (2, ShareStrategy.TIME_SLICING)
     assert node.driver is not None
     node.driver.prepare(ref)
@@ -58,10 +58,10 @@ def test_a_gpu_that_is_allocated_whole_is_not_put_under_a_common_daemon(tmp_path
     ref = node.allocate("gpu-0", "whole")
     assert ref is not None
     node.set(config(2, SharedBy.MPS, combines=True))
-    node.redivide()
+    node.reshare()
     assert node.in_force() == {}
     node.delete(ref)
-    node.redivide()
+    node.reshare()
     assert in_force(node) == (2, ShareStrategy.MPS)
 
 
@@ -73,7 +73,7 @@ def test_counters_keep_a_whole_gpu_and_its_first_shares_apart_without_a_look(
     node.api.asked.clear()
     node.set(config(2))
     assert {"gpu-0", "gpu-0-share-0-of-2"} <= set(node.published())
-    node.redivide()
+    node.reshare()
     assert "" not in node.api.asked
     assert node.allocate("gpu-0-share-0-of-2", "tenant") is None
 
@@ -83,15 +83,15 @@ def test_a_gpu_that_is_consumed_in_parts_is_not_divided(tmp_path: Path) -> None:
     ref = node.allocate("gpu-0", "part")
     assert ref is not None
     node.set(config(2))
-    node.redivide()
+    node.reshare()
     assert "gpu-0-share-0-of-2" not in node.published()
     assert node.driver is not None
     node.driver.prepare(ref)
-    node.redivide()
+    node.reshare()
     assert "gpu-0-share-0-of-2" not in node.published()
     node.driver.unprepare(ref)
     node.delete(ref)
-    node.redivide()
+    node.reshare()
     assert "gpu-0-share-0-of-2" in node.published()
 
 
@@ -99,7 +99,7 @@ def test_a_change_of_one_device_waits_for_no_claim_of_another(tmp_path: Path) ->
     node = DividedNode(tmp_path, config(2))
     assert node.allocate("gpu-1-share-0-of-2", "other")
     node.set(config(3))
-    node.redivide()
+    node.reshare()
     assert in_force(node) == (3, ShareStrategy.TIME_SLICING)
 
 
@@ -109,12 +109,12 @@ def test_shares_of_a_mig_device_wait_as_those_of_a_gpu_do(tmp_path: Path) -> Non
     ref = node.allocate(name, "early")
     assert ref is not None
     node.set(config(3, name=SMALL))
-    node.redivide()
+    node.reshare()
     assert node.driver is not None
     node.driver.prepare(ref)
     node.driver.unprepare(ref)
     node.delete(ref)
-    node.redivide()
+    node.reshare()
     assert any("-share-2-of-3" in one for one in node.published())
 
 
@@ -127,11 +127,11 @@ def test_without_an_answer_the_former_division_is_offered_again(tmp_path: Path) 
 
     node.api.trouble = fail
     node.set(config(3))
-    node.redivider.look()
+    node.resharing.look()
     assert "gpu-0-share-0-of-2" in node.published()
     assert "a new config waits: away" in " ".join(read_notes(tmp_path / "plugin").remarks)
     node.api.trouble = land
-    node.redivide()
+    node.reshare()
     assert in_force(node) == (3, ShareStrategy.TIME_SLICING)
 
 
@@ -141,6 +141,6 @@ def test_after_a_reboot_in_between_a_claim_gets_what_it_was_allocated(tmp_path: 
     assert ref is not None
     node.set(config(0))
     node.reboot()
-    node.redivide()
+    node.reshare()
     assert node.driver is not None
     node.driver.prepare(ref)

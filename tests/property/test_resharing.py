@@ -71,10 +71,10 @@ class Node(RuleBasedStateMachine):
             self.delete(name)
         for name in self.known:
             self.unprepare(name)
-        self.node.redivide()
-        self.node.redivide()
+        self.node.reshare()
+        self.node.reshare()
         assert self.node.in_force() == self.node.shares.wanted()
-        assert self.node.shares.pending() == ()
+        assert self.node.divisions.changes() == ()
         assert {str(self.node.published_now.withheld)} == {"()"}
 
     @rule(
@@ -143,7 +143,7 @@ class Node(RuleBasedStateMachine):
         self.node.set(wanted)
 
     @rule(number=st.integers(0, 100), during=DURING, wanted=CONFIGS)
-    def redivide(self, number: int, during: str, wanted: Any) -> None:
+    def reshare(self, number: int, during: str, wanted: Any) -> None:
         """Let the driver's thread work, while something happens as it lists claims."""
         acts = {
             "nothing": lambda: None,
@@ -152,7 +152,7 @@ class Node(RuleBasedStateMachine):
             "allocate": lambda: self.allocate(number, in_flight=False),
         }
         self.node.on_list = acts[during]
-        self.node.redivide()
+        self.node.reshare()
         self.node.on_list = lambda: None
 
     @rule(number=st.integers(0, 100), in_flight=st.booleans(), wanted=CONFIGS)
@@ -160,7 +160,7 @@ class Node(RuleBasedStateMachine):
         """Change the share config between an allocation and the kubelet's call."""
         self.allocate(number, in_flight)
         self.change(wanted)
-        self.node.redivide()
+        self.node.reshare()
         self.prepare(len(self.allocated) - 1)
 
     @rule()

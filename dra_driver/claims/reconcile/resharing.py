@@ -1,33 +1,33 @@
 """Divides devices anew once no claim has been allocated anything of the former division.
 
-In: the changes that are open (claims/state/redivision.py), this node's slices, and all claims of
-the cluster. Out: changes that are made, or that wait for the claims which were found. Between
-allocation and preparing only the API server knows of a claim. So what is to change is withdrawn
-from the slices first; then, after the time that an allocation under way takes to be stored, all
-claims are listed, once for each attempt. There is no selector for claims of a node, and a watch of
-all claims on each node would cost more than the rare list. Claims that were found are asked for one
-by one until they are gone or prepared. An API server that does not answer changes nothing; one that
-does not let us list claims is told of, and not waited for.
+In: the changes that are open (claims/state/divisions.py has the states of one), this node's slices,
+and all claims of the cluster. Out: changes that are made, or that wait for the claims which were
+found. Between allocation and preparing only the API server knows of a claim. So what is to change
+is withdrawn from the slices first; then, after the time that an allocation under way takes to be
+stored, all claims are listed, once for each attempt. There is no selector for claims of a node, and
+a watch of all claims on each node would cost more than the rare list. Claims that were found are
+asked for one by one until they are gone or prepared. An API server that does not answer changes
+nothing; one that does not let us list claims is told of, and not waited for.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
-from dra_driver.claims.model.claim import ClaimRef, ClaimUid, uid_of
+from dra_driver.claims.model.claim import ClaimRef, ref_of, uid_of
 from dra_driver.claims.model.devices import InventorySource
 from dra_driver.claims.prepare.allocation import part_named
 from dra_driver.claims.reconcile.orphans import ClaimLister
-from dra_driver.claims.state.divisions import Divisions
-from dra_driver.claims.state.redivision import Change, Redivision
+from dra_driver.claims.state.divisions import Change, Divisions
 from dra_driver.devices.names import DRIVER_NAME, ShareName, parse_device_name
 from dra_driver.errors import AccessError, DriverError, NotFoundError, TransientError
 from dra_driver.fields import objects
 from dra_driver.host.worker import Background
 from dra_driver.kube.backoff import Backoff
+from dra_driver.slices.publish.publisher import SlicePublisher
 
 log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ _RETRIED = "claims are looked for again soon"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RedivideTiming:
+class ResharingTiming:
     """How long to wait for what. All in seconds."""
 
     settle: float = 2.0
@@ -66,69 +66,35 @@ class RedivideTiming:
     """For one request to the API server."""
 
 
-class Slices(Protocol):
-    """This node's ResourceSlices (slices/publish/publisher.py)."""
+class Resharing(Background):
+    """A thread that makes changes of divisions.
 
-    def published(self) -> Iterable[str]:
-        """Return the names of the devices that the API server has now; raises as its client."""
-        ...
-
-    def publish_anew(self) -> None:
-        """Have them brought in line with what is offered, without waiting."""
-        ...
-
-
-class Shares(Protocol):
-    """The shares of this node (node_shares.py)."""
-
-    @property
-    def redivision(self) -> Redivision:
-        """Where changes are made."""
-        ...
-
-    def pending(self) -> tuple[Change, ...]:
-        """Return the changes to be made."""
-        ...
-
-    def is_outdated(self, holding: Divisions) -> bool:
-        """Tell whether other divisions hold than those offered last. Raises StateError."""
-        ...
-
-
-class Redivider(Background):
-    """A thread that makes changes. `clock` is monotonic, in seconds."""
+    Args:
+        api: reads and lists claims.
+        slices: this node's.
+        divisions: this node's.
+        inventory: the GPUs of this node.
+        pool: the name of this node's pool in its ResourceSlices.
+        clock: monotonic seconds.
+        random: numbers in [0, 1), for jitter.
+        timing: delays.
+    """
 
     def __init__(  # noqa: PLR0913 (the API server, the slices, the claims and the GPUs meet here)
         self,
         *,
         api: ClaimLister,
-        slices: Slices,
-        shares: Shares,
+        slices: SlicePublisher,
         divisions: Divisions,
         inventory: InventorySource,
         pool: str,
         clock: Callable[[], float],
         random: Callable[[], float],
-        timing: RedivideTiming = RedivideTiming(),
+        timing: ResharingTiming = ResharingTiming(),
     ) -> None:
-        """Take what to do.
-
-        Args:
-            api: reads and lists claims.
-            slices: this node's.
-            shares: this node's.
-            divisions: which devices claims keep as they are.
-            inventory: the GPUs of this node.
-            pool: the name of this node's pool in its ResourceSlices.
-            clock: monotonic seconds.
-            random: numbers in [0, 1), for jitter.
-            timing: delays.
-        """
-        super().__init__("redivider")
+        super().__init__("resharing")
         self._api = api
         self._slices = slices
-        self._shares = shares
-        self._redivision = shares.redivision
         self._divisions = divisions
         self._inventory = inventory
         self._pool = pool
@@ -168,11 +134,11 @@ class Redivider(Background):
         Raises:
             StateError: the records cannot be read.
         """
-        if self._shares.is_outdated(self._divisions):
+        if self._divisions.is_outdated():
             self._slices.publish_anew()
-        pending = self._shares.pending()
-        self._found = {one: refs for one, refs in self._found.items() if one in pending}
-        free = [one for one in pending if not self._divisions.is_held(one)]
+        changes = self._divisions.changes()
+        self._found = {one: refs for one, refs in self._found.items() if one in changes}
+        free = [one for one in changes if not self._divisions.is_held(one)]
         for one in free:
             self._found[one] = self._still_there(one)
         todo = frozenset(one for one in free if not self._found[one])
@@ -202,13 +168,13 @@ class Redivider(Background):
             return
         self._said = ""
         self._found |= found
-        still = self._shares.pending()
+        still = self._divisions.changes()
         ready = [
             one
             for one in todo
             if one in still and not found[one] and not self._divisions.is_held(one)
         ]
-        self._redivision.make(ready)
+        self._divisions.make(ready)
         self._block()
         self._slices.publish_anew()
         if ready:
@@ -227,13 +193,13 @@ class Redivider(Background):
 
         Where there is no former one nothing is offered: who asks for a share is not to get a GPU.
         """
-        before = self._redivision.blocked()
+        before = self._divisions.blocked()
         blocked = {one: self._said or _RETRIED for one in delayed if one.former}
         for one, refs in self._found.items():
             if refs:
                 named = ", ".join(map(str, refs[:_MOST_NAMED]))
                 blocked[one] = f"{len(refs)} claims are allocated some of it, such as {named}"
-        self._redivision.block(blocked)
+        self._divisions.block(blocked)
         if blocked.keys() != before.keys():
             self._slices.publish_anew()
 
@@ -257,7 +223,7 @@ class Redivider(Background):
             for claim in self._api.each_claim(timeout=self._timing.request_timeout):
                 for one, refs in found.items():
                     if self._is_in_the_way(claim, one):
-                        refs.append(_ref(claim))
+                        refs.append(ref_of(claim))
         except AccessError as error:
             reason = (
                 f"{error}; until the driver may list claims, as manifests/install.yaml has it, "
@@ -308,10 +274,3 @@ def _devices(claim: Mapping[str, Any], pool: str) -> Iterator[tuple[str, bool]]:
     for result in objects(claim, "status", "allocation", "devices", "results"):
         if (result.get("driver"), result.get("pool")) == (DRIVER_NAME, pool):
             yield str(result.get("device")), result.get("shareID") is not None
-
-
-def _ref(claim: Mapping[str, Any]) -> ClaimRef:
-    metadata = claim["metadata"]
-    return ClaimRef(
-        uid=ClaimUid(metadata["uid"]), namespace=metadata["namespace"], name=metadata["name"]
-    )
