@@ -29,7 +29,7 @@ from dra_driver.claims.report.mps_events import ClaimEvents, EventTiming, MpsEve
 from dra_driver.claims.report.status_writer import status_writer
 from dra_driver.claims.report.unlimited_memory import UnlimitedMemory
 from dra_driver.claims.state.divisions import Divisions
-from dra_driver.claims.state.held import HeldDevices
+from dra_driver.claims.state.holdings import HeldDevices
 from dra_driver.claims.state.in_force import DivisionsInForce
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.takeover.take_over import TakeOver
@@ -267,7 +267,7 @@ class Driver:
         self._divisions = Divisions(
             self._claims.holdings, self._shares, DivisionsInForce(directory)
         )
-        self._held = HeldDevices(self._claims.holdings, self._look_again)
+        self._held = HeldDevices(self._claims.holdings)
         self._locks = NodeLocks(directory / "locks", clock)
         self._build_workers(clock)
         self._build_calls(clock)
@@ -466,11 +466,9 @@ class Driver:
 
     def _on_release(self) -> None:
         self._resharing.ring()
-        self._held.released()
-
-    def _look_again(self) -> None:
-        self._watcher.look_soon()
-        self._publisher.publish_anew()
+        if self._held.keeps_any:
+            self._watcher.look_soon()
+            self._publisher.publish_anew()
 
     def _on_health(self) -> None:
         self._publisher.publish_anew()

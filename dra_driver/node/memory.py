@@ -15,7 +15,6 @@ from dra_driver.cdi.roots import Roots
 from dra_driver.claims.memory.pod_groups import PodGroups
 from dra_driver.claims.memory.pod_limits import PodLimits
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.claims.state.memory_parts import of_pod, tenants
 from dra_driver.devices.control_groups import find_hierarchy
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.session import DriverSession
@@ -57,10 +56,10 @@ def node_memory(
     pods = PodLimits(gpus=gpus, groups=PodGroups(find_hierarchy(settings.cgroup_root)))
 
     def tenants_of(gpu: GpuUuid) -> Sequence[MemoryPart]:
-        return tenants(holdings(), gpu)
+        return holdings().tenants(gpu)
 
     def all_of_pod(pod: str) -> Sequence[MemoryPart]:
-        return of_pod(holdings(), pod)
+        return holdings().parts_of_pod(pod)
 
     def hooks(uuids: Sequence[str]) -> tuple[Hook, ...]:
         program = find_hook_program(roots, settings.hook_path)

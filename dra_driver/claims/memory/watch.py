@@ -31,8 +31,8 @@ from dra_driver.claims.model.devices import InventorySource
 from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.prepare.parts import NodeClaims
 from dra_driver.claims.report.unlimited_memory import NOT_LIMITED
+from dra_driver.claims.state.holdings import parts_of
 from dra_driver.claims.state.locks import NodeLocks
-from dra_driver.claims.state.memory_parts import parts_of, tenants
 from dra_driver.claims.state.validity import ClaimReader
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.names import DRIVER_NAME
@@ -236,7 +236,7 @@ class MemoryWatch(Background):
         for gpu in part.mib:
             size = MIB * sum(
                 one.mib.get(gpu, 0)
-                for one in tenants(self._claims.holdings, gpu)
+                for one in self._claims.holdings.tenants(gpu)
                 if one.pod == part.pod
             )
             free = self._pods.free_containers(part.pod, {gpu: size})
@@ -309,7 +309,7 @@ class MemoryWatch(Background):
 
     def _has_share(self, pod: str, gpu: GpuUuid) -> bool:
         """Tell whether another claim gives a pod memory of a GPU."""
-        return any(one.pod == pod for one in tenants(self._claims.holdings, gpu))
+        return any(one.pod == pod for one in self._claims.holdings.tenants(gpu))
 
     def _admit(self, gpu: GpuUuid) -> None:
         """Take the limit of all pods back that a claim without a record has left."""
@@ -321,7 +321,7 @@ class MemoryWatch(Background):
                 log.warning("limit of all pods was left, and taken back", gpu=gpu)
 
     def _is_shared(self, gpu: GpuUuid) -> bool:
-        return any(gpu in part.mib for part in tenants(self._claims.holdings, gpu))
+        return any(gpu in part.mib for part in self._claims.holdings.tenants(gpu))
 
 
 def _all_of(works: Iterable[Callable[[], None]]) -> None:

@@ -33,9 +33,8 @@ from dra_driver.claims.prepare.leftovers import gpus_of
 from dra_driver.claims.prepare.parts import NodeClaims
 from dra_driver.claims.prepare.strategies import NO_WAIT
 from dra_driver.claims.state.divisions import Divisions
-from dra_driver.claims.state.holdings import Rival
+from dra_driver.claims.state.holdings import Rival, parts_of
 from dra_driver.claims.state.locks import NodeLocks
-from dra_driver.claims.state.memory_parts import parts_of
 from dra_driver.claims.state.records import check_uid
 from dra_driver.claims.state.validity import ClaimReader, has_devices_of, why_gone
 from dra_driver.devices.exclusion import admitting

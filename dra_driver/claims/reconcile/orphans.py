@@ -1,6 +1,8 @@
-"""CDI specs of claims that have no record here, deleted once the API server says they are gone.
+"""Claims of which this node knows the UID alone: the API server is asked for all claims there are.
 
-With a spec goes what lives by itself for its claim, as MPS daemons and MIG devices do.
+Names are given to records of claims that were taken over. CDI specs of claims that have no record
+here are deleted once the API server says that their claims are gone; with a spec goes what lives by
+itself for its claim, as MPS daemons and MIG devices do.
 
 Such a spec may be in use: its record was damaged, or NVIDIA's driver wrote it before this one came
 to the node, under the same name. Without it no container of a running pod can be started again, so
@@ -9,8 +11,8 @@ answer, or does not let us list claims, is none. Usually the kubelet's Unprepare
 whose names end as those of NVIDIA's driver do are not looked at here.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import structlog
@@ -19,6 +21,7 @@ from dra_driver.claims.model.claim import ClaimRef, ClaimUid, ref_of, uid_of
 from dra_driver.claims.prepare.leftovers import gpus_of
 from dra_driver.claims.prepare.parts import NodeClaims
 from dra_driver.claims.state.locks import NodeLocks
+from dra_driver.claims.state.records import RecordStore
 from dra_driver.claims.state.validity import ClaimReader
 from dra_driver.errors import (
     AccessError,
@@ -39,18 +42,64 @@ class ClaimLister(ClaimReader, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrphanTiming:
-    """How long to wait. All in seconds."""
+def _those_there(
+    api: ClaimLister, uids: Collection[ClaimUid], timeout: float
+) -> dict[ClaimUid, ClaimRef]:
+    """Return which of these claims there are. A UID never comes back."""
+    every = map(ref_of, api.each_claim(timeout=timeout))
+    return {ref.uid: ref for ref in every if ref.uid in uids}
 
-    grace: float
-    """For the kubelet to unprepare a claim that is gone."""
 
-    request_timeout: float
-    """For one request to the API server."""
+class ClaimNames:
+    """Gives records their claims' names."""
 
-    undo_timeout: float
-    """For hardware to take back what was set for one claim."""
+    def __init__(self, api: ClaimLister, records: RecordStore, locks: NodeLocks) -> None:
+        self._api = api
+        self._records = records
+        self._locks = locks
+        self._gone: set[ClaimUid] = set()
+
+    def look(self, *, timeout: float, lock_deadline: float) -> set[ClaimUid]:
+        """Name each record without a name whose claim is still there; return those left for later.
+
+        Args:
+            timeout: for one request to the API server, in seconds.
+            lock_deadline: how long to wait for a claim that somebody is busy with.
+
+        Raises:
+            StateError: the records cannot be read.
+        """
+        nameless = {record.ref.uid for record in self._records.readable() if not record.ref.name}
+        self._gone &= nameless
+        unknown = nameless - self._gone
+        if not unknown:
+            return set()
+        try:
+            found = _those_there(self._api, unknown, timeout)
+        except AccessError as error:
+            log.info("claims kept without a name", claims=sorted(unknown), reason=str(error))
+            return set()
+        except UnavailableError as error:
+            log.debug("claims not named yet", reason=str(error))
+            return unknown
+        self._gone |= unknown - found.keys()
+        return {uid for uid, ref in found.items() if not self._named(ref, lock_deadline)}
+
+    def _named(self, ref: ClaimRef, lock_deadline: float) -> bool:
+        try:
+            with self._locks.claim(ref.uid, lock_deadline):
+                record = self._records.read(ref.uid)
+                if record is not None and not record.ref.name:
+                    self._records.write(replace(record, ref=ref))
+                    log.info("claim taken over has a name", claim=str(ref), claim_uid=ref.uid)
+        except DriverError as error:  # somebody is busy with it, or the disk refused
+            log.debug("claim not named yet", claim=str(ref), reason=str(error))
+            return False
+        return True
+
+    def is_gone(self, uid: ClaimUid) -> bool:
+        """Tell whether the API server has said that there is no claim of this UID."""
+        return uid in self._gone
 
 
 class OrphanedSpecs:
@@ -61,23 +110,29 @@ class OrphanedSpecs:
         claims: the claims of this node.
         locks: per claim.
         clock: monotonic, in seconds.
-        timing: how long to wait for what.
+        grace: seconds for the kubelet to unprepare a claim that is gone.
+        request_timeout: for one request to the API server, in seconds.
+        undo_timeout: seconds for hardware to take back what was set for one claim.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what it asks, and how long it waits for each)
         self,
         *,
         api: ClaimLister,
         claims: NodeClaims,
         locks: NodeLocks,
         clock: Callable[[], float],
-        timing: OrphanTiming,
+        grace: float,
+        request_timeout: float,
+        undo_timeout: float,
     ) -> None:
         self._api = api
         self._claims = claims
         self._locks = locks
         self._clock = clock
-        self._timing = timing
+        self._grace = grace
+        self._request_timeout = request_timeout
+        self._undo_timeout = undo_timeout
         self._found: dict[ClaimUid, ClaimRef] = {}
         self._gone_since: dict[ClaimUid, float] = {}
         self._said: dict[ClaimUid, str] = {}
@@ -118,8 +173,7 @@ class OrphanedSpecs:
         if not unknown:
             return gone
         try:
-            every = self._api.each_claim(timeout=self._timing.request_timeout)
-            found = {ref.uid: ref for ref in map(ref_of, every) if ref.uid in unknown}
+            found = _those_there(self._api, unknown, self._request_timeout)
         except AccessError as error:
             log.info("specs without a record kept", claims=sorted(unknown), reason=str(error))
             return gone
@@ -134,15 +188,13 @@ class OrphanedSpecs:
 
     def _exists(self, ref: ClaimRef) -> bool:
         try:
-            found = self._api.get_claim(
-                ref.namespace, ref.name, timeout=self._timing.request_timeout
-            )
+            found = self._api.get_claim(ref.namespace, ref.name, timeout=self._request_timeout)
         except NotFoundError:
             return False
         return uid_of(found) == ref.uid
 
     def _deleted(self, uid: ClaimUid) -> bool:
-        if self._clock() - self._gone_since[uid] < self._timing.grace:
+        if self._clock() - self._gone_since[uid] < self._grace:
             return False
         try:
             with self._locks.claim(uid, self._clock()):
@@ -161,7 +213,7 @@ class OrphanedSpecs:
         leftovers, now = self._claims.leftovers, self._clock()
         leftovers.forget(uid)
         log.info("spec of a claim that is gone deleted", claim_uid=uid)
-        leftovers.let_go(uid, deadline=now + self._timing.undo_timeout)
+        leftovers.let_go(uid, deadline=now + self._undo_timeout)
         made = leftovers.made_for(uid)
         with self._locks.gpus(gpus_of(made), self._clock()):
             leftovers.sweep(uid, made)

@@ -21,8 +21,7 @@ from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.prepare.leftovers import gpus_of
 from dra_driver.claims.prepare.parts import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
-from dra_driver.claims.reconcile.claim_names import ClaimNames
-from dra_driver.claims.reconcile.orphans import ClaimLister, OrphanedSpecs, OrphanTiming
+from dra_driver.claims.reconcile.orphans import ClaimLister, ClaimNames, OrphanedSpecs
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.validity import why_gone
 from dra_driver.errors import ConflictError, DriverError, UnavailableError
@@ -86,11 +85,9 @@ class Reconciler(Background):
             claims=claims,
             locks=locks,
             clock=clock,
-            timing=OrphanTiming(
-                grace=timing.grace,
-                request_timeout=timing.request_timeout,
-                undo_timeout=timing.undo_timeout,
-            ),
+            grace=timing.grace,
+            request_timeout=timing.request_timeout,
+            undo_timeout=timing.undo_timeout,
         )
         self._gone_since: dict[ClaimUid, float] = {}
         self._unanswered: set[ClaimUid] = set()

@@ -17,7 +17,7 @@ import structlog
 
 from dra_driver.claims.model.claim import ClaimRef, ClaimUid
 from dra_driver.claims.model.record import ClaimRecord
-from dra_driver.claims.state.memory_parts import parts_of
+from dra_driver.claims.state.holdings import parts_of
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.errors import DriverError, UnavailableError
 from dra_driver.host.worker import Background

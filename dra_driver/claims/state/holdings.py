@@ -1,23 +1,33 @@
 """Which claim has which part of which GPU: what records say, found by GPU through their marks.
 
 In: records (claims/state/records.py) and marks (claims/state/ownership.py). Out: who holds what a
-claim wants, and who left something there. The cost depends on how many claims have to do with the
-GPUs in question, not on how many there are. Callers hold the locks of these GPUs.
+claim wants, who left something there, and what claims may have of memory. The cost depends on how
+many claims have to do with the GPUs in question, not on how many there are. Callers hold the locks
+of these GPUs.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from dra_driver.claims.model.claim import ClaimUid
-from dra_driver.claims.model.devices import DeviceRecord
+from dra_driver.claims.model.devices import (
+    DeviceRecord,
+    RecordedGpu,
+    RecordedMig,
+    RecordedPartition,
+    undivided,
+)
 from dra_driver.claims.model.record import ClaimRecord, MakeMigDevices, RecordState
 from dra_driver.claims.state.ownership import Ownership
 from dra_driver.claims.state.records import RecordStore
 from dra_driver.devices.kinds import GpuPart, overlap
-from dra_driver.devices.model import GpuUuid, MigSlot
+from dra_driver.devices.model import GpuUuid, Inventory, MigSlot
 from dra_driver.devices.shares import ConsumableSlot, ShareStrategy
 from dra_driver.errors import ConflictError, StateError, VersionError
+from dra_driver.sharing import shares
 from dra_driver.sharing.base import SharingPlan
+from dra_driver.sharing.enforcement import MemoryPart
+from dra_driver.slices.offer.mig import Held, MigOffer, MigSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +197,34 @@ class Holdings:
         there = self._others(gpu, ClaimUid(""))
         return [one for one in there.records if one.state is not RecordState.RELEASED]
 
+    def tenants(self, gpu: GpuUuid) -> list[MemoryPart]:
+        """Return what the claims that have shares of a GPU may have of memory.
+
+        Every limit of a pod is made up from these, so that none has to be counted twice.
+
+        Raises:
+            StateError: the records cannot be read.
+        """
+        return [
+            part
+            for record in self.holders_of(gpu)
+            for plan, part in parts_of(record)
+            if any(place.gpu == gpu for place in plan.places)
+        ]
+
+    def parts_of_pod(self, pod: str) -> list[MemoryPart]:
+        """Return what all claims of a pod that control groups limit may have of memory.
+
+        Raises:
+            StateError: the records cannot be read.
+        """
+        return [
+            part
+            for record in filter(self.holds, self.records.all())
+            for _, part in parts_of(record)
+            if part.pod == pod
+        ]
+
     def _others(self, gpu: GpuUuid, uid: ClaimUid) -> "_Others":
         """Return the other claims with a mark on the GPU."""
         records: list[ClaimRecord] = []
@@ -220,3 +258,56 @@ class _Others:
     records: Sequence[ClaimRecord]
     traced: Sequence[ClaimUid]
     newer: VersionError | None
+
+
+def parts_of(record: ClaimRecord) -> Iterator[tuple[SharingPlan, MemoryPart]]:
+    """Yield the plans of shares of a claim, with what they say of memory.
+
+    Raises:
+        StateError: a plan cannot be read.
+    """
+    for plan in record.plans:
+        if plan.strategy == shares.NAME:
+            yield plan, shares.memory_part(plan)
+
+
+class HeldDevices:
+    """Keeps on offer what claims have of GPUs, while others change MIG modes, or settings change.
+
+    The scheduler takes an allocated device into account only as long as it is published. Devices
+    with admin access keep nobody from anything.
+
+    Attributes:
+        keeps_any: whether something was offered last for claims alone.
+    """
+
+    def __init__(self, holdings: Holdings) -> None:
+        self._holdings = holdings
+        self.keeps_any = False
+
+    def beside(self, offer: MigOffer, inventory: Inventory) -> MigOffer:
+        """Return what is offered of an inventory's GPUs, with what claims have of them.
+
+        Raises:
+            StateError: the records cannot be read.
+        """
+        if offer.source is MigSource.AUTO:  # no other one follows the modes of GPUs
+            found = {gpu.uuid: self._held(gpu.uuid) for gpu in inventory.gpus if gpu.mig}
+            offer = replace(offer, held=found)
+        self.keeps_any = any(
+            offer.keeps_whole(gpu) or offer.keeps_parts(gpu) for gpu in inventory.gpus
+        )
+        return offer
+
+    def _held(self, gpu: GpuUuid) -> Held:
+        devices = [
+            undivided(entry.device)
+            for record in self._holdings.users_of(gpu)
+            for entry in record.devices
+            if entry.device.gpu == gpu and not entry.admin_access
+        ]
+        placed = (one for one in devices if isinstance(one, RecordedMig | RecordedPartition))
+        return Held(
+            whole=any(isinstance(one, RecordedGpu) for one in devices),
+            slots=frozenset(one.slot for one in placed),
+        )
