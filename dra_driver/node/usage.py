@@ -15,8 +15,8 @@ from dra_driver.cdi.roots import Roots
 from dra_driver.claims.model.devices import recorded_kind
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.claims.state.holdings import Holdings
-from dra_driver.claims.state.validity import ClaimReader
 from dra_driver.devices.kinds import DeviceKind
+from dra_driver.kube.client import KubeClient
 from dra_driver.ops.metrics import DeviceType
 from dra_driver.ops.usage_metrics import UsageSeries
 from dra_driver.usage.known import known_below
@@ -61,7 +61,7 @@ def node_look(
     )
 
 
-def pods_of_claims(api: ClaimReader) -> ReservedPods:
+def pods_of_claims(api: KubeClient) -> ReservedPods:
     """Return what asks the API server for the later pods of claims, and logs why it does not."""
     return ReservedPods(
         api, on_problem=lambda why: log.warning("pods of shared claims not asked for", reason=why)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from dra_driver.claims.model.claim import ClaimUid, ConsumerPod, parse_claim
 from dra_driver.claims.model.record import ClaimRecord, RecordState
-from dra_driver.claims.state.validity import ClaimReader
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ApiError, ConfigError, NotFoundError, UnavailableError
+from dra_driver.kube.client import KubeClient
 
 _NEVER = float("-inf")
 
@@ -51,7 +51,7 @@ class ReservedPods:
 
     def __init__(
         self,
-        api: ClaimReader,
+        api: KubeClient,
         *,
         on_problem: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,

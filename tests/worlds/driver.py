@@ -16,7 +16,6 @@ from dra_driver.claims.model.claim import ClaimRef, PreparedDevice
 from dra_driver.claims.prepare.device_metadata import CONTAINER_FOLDER
 from dra_driver.claims.prepare.parts import NodeParts, open_claims
 from dra_driver.claims.prepare.preparer import ClaimPreparer, PrepareTiming
-from dra_driver.claims.reconcile.orphans import ClaimLister
 from dra_driver.claims.reconcile.reconciler import Reconciler, ReconcileTiming
 from dra_driver.claims.state.divisions import Divisions, WantedDivisions
 from dra_driver.claims.state.in_force import DivisionsInForce
@@ -26,6 +25,7 @@ from dra_driver.devices.mig.making import MigInstances
 from dra_driver.devices.mig.refusals import Refusals, RefusalTiming
 from dra_driver.devices.model import Gpu, GpuUuid
 from dra_driver.devices.shares import Division
+from dra_driver.kube.client import KubeClient
 from dra_driver.sharing import shares
 from dra_driver.sharing.base import EXCLUSIVE, Sharing
 from dra_driver.sharing.exclusive import Exclusive
@@ -73,7 +73,7 @@ class Driver:
         api: ClaimApi | None = None,
         step: Callable[[str], None] = lambda _: None,
         timing: PrepareTiming = FAST,
-        reader: ClaimLister | None = None,
+        reader: KubeClient | None = None,
         strategies: Mapping[str, Sharing] | None = None,
         survives_reboot: bool = False,
         mig: MigInstances | None = None,

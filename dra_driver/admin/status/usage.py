@@ -16,10 +16,10 @@ from typing import TextIO
 
 from dra_driver.admin.status.usage_view import EVERYTHING, Selected, document, lines
 from dra_driver.cdi.roots import Roots
-from dra_driver.claims.state.validity import ClaimReader
 from dra_driver.devices.nvml.library import NvmlLibrary, find_library
 from dra_driver.devices.versions import running_driver
 from dra_driver.errors import SetupError
+from dra_driver.kube.client import KubeClient
 from dra_driver.node.usage import NOT_SEEN, node_look
 from dra_driver.usage.node import NodeUse
 from dra_driver.usage.reserved import ReservedPods
@@ -42,7 +42,7 @@ def show(
     roots: Roots,
     directory: Path,
     out: TextIO,
-    api: ClaimReader | None = None,
+    api: KubeClient | None = None,
 ) -> None:
     """Look and print, on a terminal until somebody presses Ctrl-C.
 

@@ -33,7 +33,6 @@ from dra_driver.claims.prepare.parts import NodeClaims
 from dra_driver.claims.report.unlimited_memory import NOT_LIMITED
 from dra_driver.claims.state.holdings import parts_of
 from dra_driver.claims.state.locks import NodeLocks
-from dra_driver.claims.state.validity import ClaimReader
 from dra_driver.devices.model import GpuUuid
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import (
@@ -46,6 +45,7 @@ from dra_driver.errors import (
     UnavailableError,
 )
 from dra_driver.host.worker import Background
+from dra_driver.kube.client import KubeClient
 from dra_driver.sharing import shares
 from dra_driver.sharing.base import SharingPlan
 from dra_driver.sharing.enforcement import KEY, MIB, Means, MemoryPart, part_json
@@ -99,7 +99,7 @@ class MemoryWatch(Background):
     def __init__(  # noqa: PLR0913 (all that a limit depends on)
         self,
         *,
-        api: ClaimReader,
+        api: KubeClient,
         claims: NodeClaims,
         pods: PodLimits,
         inventory: InventorySource,

@@ -36,7 +36,7 @@ from dra_driver.claims.state.divisions import Divisions
 from dra_driver.claims.state.holdings import Rival, parts_of
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.records import check_uid
-from dra_driver.claims.state.validity import ClaimReader, has_devices_of, why_gone
+from dra_driver.claims.state.validity import has_devices_of, why_gone
 from dra_driver.devices.exclusion import admitting
 from dra_driver.devices.kinds import overlap
 from dra_driver.devices.names import DRIVER_NAME
@@ -49,6 +49,7 @@ from dra_driver.errors import (
     TransientError,
     UnavailableError,
 )
+from dra_driver.kube.client import KubeClient
 from dra_driver.sharing.enforcement import Means
 
 log = structlog.get_logger()
@@ -93,7 +94,7 @@ class ClaimPreparer:
     def __init__(  # noqa: PLR0913 (the one place where all parts meet)
         self,
         *,
-        api: ClaimReader,
+        api: KubeClient,
         inventory: InventorySource,
         claims: NodeClaims,
         divisions: Divisions,

@@ -11,9 +11,8 @@ answer, or does not let us list claims, is none. Usually the kubelet's Unprepare
 whose names end as those of NVIDIA's driver do are not looked at here.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from typing import Any, Protocol
 
 import structlog
 
@@ -22,7 +21,6 @@ from dra_driver.claims.prepare.leftovers import gpus_of
 from dra_driver.claims.prepare.parts import NodeClaims
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.records import RecordStore
-from dra_driver.claims.state.validity import ClaimReader
 from dra_driver.errors import (
     AccessError,
     ConflictError,
@@ -30,20 +28,13 @@ from dra_driver.errors import (
     NotFoundError,
     UnavailableError,
 )
+from dra_driver.kube.client import KubeClient
 
 log = structlog.get_logger()
 
 
-class ClaimLister(ClaimReader, Protocol):
-    """Reads and lists ResourceClaims from the API server (kube/client.py)."""
-
-    def each_claim(self, *, timeout: float) -> Iterator[Mapping[str, Any]]:
-        """Yield every ResourceClaim there is; raises as `get_claim`."""
-        ...
-
-
 def _those_there(
-    api: ClaimLister, uids: Collection[ClaimUid], timeout: float
+    api: KubeClient, uids: Collection[ClaimUid], timeout: float
 ) -> dict[ClaimUid, ClaimRef]:
     """Return which of these claims there are. A UID never comes back."""
     every = map(ref_of, api.each_claim(timeout=timeout))
@@ -53,7 +44,7 @@ def _those_there(
 class ClaimNames:
     """Gives records their claims' names."""
 
-    def __init__(self, api: ClaimLister, records: RecordStore, locks: NodeLocks) -> None:
+    def __init__(self, api: KubeClient, records: RecordStore, locks: NodeLocks) -> None:
         self._api = api
         self._records = records
         self._locks = locks
@@ -118,7 +109,7 @@ class OrphanedSpecs:
     def __init__(  # noqa: PLR0913 (what it asks, and how long it waits for each)
         self,
         *,
-        api: ClaimLister,
+        api: KubeClient,
         claims: NodeClaims,
         locks: NodeLocks,
         clock: Callable[[], float],

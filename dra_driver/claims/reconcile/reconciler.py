@@ -21,11 +21,12 @@ from dra_driver.claims.model.record import ClaimRecord, RecordState
 from dra_driver.claims.prepare.leftovers import gpus_of
 from dra_driver.claims.prepare.parts import NodeClaims
 from dra_driver.claims.prepare.preparer import ClaimPreparer
-from dra_driver.claims.reconcile.orphans import ClaimLister, ClaimNames, OrphanedSpecs
+from dra_driver.claims.reconcile.orphans import ClaimNames, OrphanedSpecs
 from dra_driver.claims.state.locks import NodeLocks
 from dra_driver.claims.state.validity import why_gone
 from dra_driver.errors import ConflictError, DriverError, UnavailableError
 from dra_driver.host.worker import Background
+from dra_driver.kube.client import KubeClient
 
 log = structlog.get_logger()
 
@@ -63,7 +64,7 @@ class Reconciler(Background):
     def __init__(  # noqa: PLR0913 (all that it brings in line)
         self,
         *,
-        api: ClaimLister,
+        api: KubeClient,
         claims: NodeClaims,
         preparer: ClaimPreparer,
         locks: NodeLocks,

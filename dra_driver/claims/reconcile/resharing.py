@@ -20,13 +20,13 @@ import structlog
 from dra_driver.claims.model.claim import ClaimRef, ref_of, uid_of
 from dra_driver.claims.model.devices import InventorySource
 from dra_driver.claims.prepare.allocation import part_named
-from dra_driver.claims.reconcile.orphans import ClaimLister
 from dra_driver.claims.state.divisions import Change, Divisions
 from dra_driver.devices.names import DRIVER_NAME, ShareName, parse_device_name
 from dra_driver.errors import AccessError, DriverError, NotFoundError, TransientError
 from dra_driver.fields import objects
 from dra_driver.host.worker import Background
 from dra_driver.kube.backoff import Backoff
+from dra_driver.kube.client import KubeClient
 from dra_driver.slices.publish.publisher import SlicePublisher
 
 log = structlog.get_logger()
@@ -83,7 +83,7 @@ class Resharing(Background):
     def __init__(  # noqa: PLR0913 (the API server, the slices, the claims and the GPUs meet here)
         self,
         *,
-        api: ClaimLister,
+        api: KubeClient,
         slices: SlicePublisher,
         divisions: Divisions,
         inventory: InventorySource,

@@ -6,29 +6,15 @@ them to others at once, while the kubelet still has to end the containers and ca
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
 
 from dra_driver.claims.model.claim import Claim, parse_claim, uid_of
 from dra_driver.claims.model.record import ClaimRecord
 from dra_driver.devices.names import DRIVER_NAME
 from dra_driver.errors import ConfigError, NotFoundError, UnavailableError
+from dra_driver.kube.client import KubeClient
 
 
-class ClaimReader(Protocol):
-    """Reads ResourceClaims from the API server (kube/client.py)."""
-
-    def get_claim(self, namespace: str, name: str, *, timeout: float) -> Mapping[str, Any]:
-        """Return one resource.k8s.io/v1 ResourceClaim; give up after `timeout` seconds.
-
-        Raises:
-            NotFoundError: there is no such claim.
-            TransientError: the API server cannot be reached or is too busy.
-            DriverError: anything else it said.
-        """
-        ...
-
-
-def why_gone(claims: ClaimReader, record: ClaimRecord, *, timeout: float) -> str | None:
+def why_gone(claims: KubeClient, record: ClaimRecord, *, timeout: float) -> str | None:
     """Return why a recorded claim has no right to its devices any more, or None when it has.
 
     The answer goes after "claim X, which …". `timeout` is in seconds.
