@@ -66,8 +66,7 @@ from dra_driver.ops.http import HttpEndpoint
 from dra_driver.ops.metrics import Metrics
 from dra_driver.settings import Settings
 from dra_driver.shares import last_good
-from dra_driver.shares.config_events import ShareConfigEvents
-from dra_driver.shares.source import ShareConfigs
+from dra_driver.shares.source import ShareConfigEvents, ShareConfigs
 from dra_driver.sharing import nvidia_mps, shares
 from dra_driver.slices.consumable import Consumable
 from dra_driver.slices.device_plugin import DevicePlugin
@@ -142,7 +141,6 @@ class Driver:
         self._build_inventory(roots)
         self._build_offers(roots, clock)
         self._build_claims(roots, clock)
-        self._share_configs.tell_problems(ShareConfigEvents(self._kube, settings.node_name).post)
         self._metrics.watch_share_config(self._share_configs.is_valid)
         self._plugin = KubeletPlugin(
             self._calls, self.paths, self._health_stream, on_status=self._metrics.registered
@@ -201,6 +199,7 @@ class Driver:
             settings.share_config,
             default=settings.share_config_default,
             labels=self._own_node,
+            events=ShareConfigEvents(self._kube, settings.node_name),
             on_change=self._publisher.publish_anew,
             kept=self.paths.data_directory / last_good.FILE,
         )

@@ -1,7 +1,8 @@
 """The share config that holds on this node, kept current by a thread of its own.
 
 In: a path, a default name, and the Node's labels. Out: the latest state for any thread, a call for
-each change of it, and word of a config that cannot be taken. A node that runs never loses its
+each change of it, and an Event on the Node of a config that cannot be taken: `kubectl describe
+node` shows it, where its author looks first. A node that runs never loses its
 config to a mistake: a file that is gone, damaged, half written or not named right leaves the last
 good one in place, and the state says why the newest could not be taken. Files are compared by
 content: a ConfigMap's volume is replaced behind symlinks, and an editor may write in place.
@@ -11,13 +12,17 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 import structlog
 
-from dra_driver.errors import ConfigError, StateError, UnavailableError
+from dra_driver.devices.names import CONTROLLER
+from dra_driver.errors import ConfigError, DriverError, StateError, UnavailableError
 from dra_driver.host.files import read_whole
+from dra_driver.host.worker import Background
+from dra_driver.kube.client import KubeClient
+from dra_driver.kube.events import Happening, Regarding, Reporter, utc_now, warning_event
 from dra_driver.kube.own_node import Labels, OwnNode
+from dra_driver.kube.resource import EVENTS
 from dra_driver.shares.choice import LABEL, Choice, choose
 from dra_driver.shares.config import read_node_config
 from dra_driver.shares.last_good import KeptConfig, keep, kept
@@ -25,17 +30,18 @@ from resource_nvidia_com.device_plugin import NodeConfig
 
 log = structlog.get_logger()
 
-LOOK_SECONDS: Final = 5.0
-SETTLE_SECONDS: Final = 0.3
-"""What looks different from before must look the same after this time: who writes may be at it."""
+_REQUEST_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareConfigTiming:
-    """Seconds from look to look, and from a change to the look that confirms it."""
+    """Seconds."""
 
-    look: float = LOOK_SECONDS
-    settle: float = SETTLE_SECONDS
+    look: float = 5.0
+    """From look to look."""
+
+    settle: float = 0.3
+    """What looks different must look the same after this time: who writes may be at it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,22 +82,23 @@ class _Look:
     problem: str | None = None
 
 
-class ShareConfigs:
+class ShareConfigs(Background):
     """Looks for this node's share config again and again.
 
     Whatever `on_change` raises ends the thread through threading.excepthook: it is a fault in the
     program.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (where to look, whom to tell, and what to keep)
         self,
         path: Path | None,
         *,
         default: str,
         labels: OwnNode,
+        events: "ShareConfigEvents",
         on_change: Callable[[], None],
         kept: Path | None = None,
-        timing: ShareConfigTiming | None = None,
+        timing: ShareConfigTiming = ShareConfigTiming(),
     ) -> None:
         """Take where to look; `start` begins. The labels are heeded unless the path is a file.
 
@@ -99,16 +106,18 @@ class ShareConfigs:
             path: a config, or a folder of named ones; None: nothing is shared.
             default: name of the config in a folder for a Node without label; empty: see choice.py.
             labels: the Node's.
+            events: gets word of each problem once.
             on_change: called on the thread, without a lock, when `current` has become another.
             kept: file that keeps the last good config over a restart; None: nothing does.
             timing: how often to look.
         """
+        super().__init__("share-config")
         self._path = path
         self._kept = kept
         self._default = default
         self._on_change = on_change
-        self._tell: Callable[[str, str], None] = lambda _problem, _holds: None
-        self._timing = timing or ShareConfigTiming()
+        self._events = events
+        self._timing = timing
         self._heeds_label = path is not None and not _is_file(path)
         self._state = _NO_LABELS_YET if self._heeds_label else _NOT_YET if path else _NO_PATH
         self._label: str | None = None if self._heeds_label else ""
@@ -121,15 +130,6 @@ class ShareConfigs:
         self._untold: tuple[str, str] | None = None
         self._looked = threading.Event()
         self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="share-config", daemon=True)
-
-    def tell_problems(self, tell: Callable[[str, str], None]) -> None:
-        """Have a problem told to `tell`, on the thread, with the origin of what holds; once.
-
-        It is told at the next look again where that raises UnavailableError. Called before `start`.
-        """
-        self._tell = tell
 
     def current(self) -> ShareConfigState:
         """Return the latest state. Never blocks."""
@@ -146,15 +146,13 @@ class ShareConfigs:
     def start(self) -> None:
         """Begin to look, if there is a path. Started once."""
         if self._path is not None:
-            self._thread.start()
+            super().start()
 
-    def stop(self, timeout: float) -> bool:
-        """End the thread, waiting at most `timeout` seconds; return whether it has ended."""
-        self._stopping.set()
+    def stop(self, timeout: float) -> None:
+        """Tell the thread to end and wait for it, at most `timeout` seconds."""
+        self._stop.set()
         self._wake.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
-        return not self._thread.is_alive()
+        super().stop(timeout)
 
     def _take_labels(self, labels: Labels) -> None:
         label = labels.get(LABEL, "")
@@ -166,7 +164,7 @@ class ShareConfigs:
         while True:
             self._wake.clear()
             # Only now: `stop` sets this before it wakes.
-            if self._stopping.is_set():
+            if self._stop.is_set():
                 return
             # Before the Node's labels are known, any choice could be the wrong one.
             if self._path is not None and self._label is not None:
@@ -177,7 +175,7 @@ class ShareConfigs:
     def _tell_problem(self) -> None:
         if self._untold is not None:
             try:
-                self._tell(*self._untold)
+                self._events.post(*self._untold)
             except UnavailableError:
                 return  # the next look tries again
             self._untold = None
@@ -187,7 +185,7 @@ class ShareConfigs:
         if look == self._last:
             return
         if self._last is not None and self._last.label == label:
-            if self._stopping.wait(self._timing.settle):
+            if self._stop.wait(self._timing.settle):
                 return
             if self._look(path, label) != look:
                 self._wake.set()
@@ -267,6 +265,43 @@ class ShareConfigs:
                 f"{choice.file} is empty: to share nothing from now on, write version: v1 into it"
             )
         return read_node_config(data, str(choice.file))
+
+
+class ShareConfigEvents:
+    """Posts Events on the Node of share configs that cannot be taken; for any thread.
+
+    They name the Node by its name in the place of a UID, as a kubelet's own do, so the Node need
+    not be asked for.
+    """
+
+    def __init__(self, api: KubeClient, node: str) -> None:
+        self._api = api
+        self._about = Regarding(api_version="v1", kind="Node", namespace="", name=node, uid=node)
+
+    def post(self, problem: str, holds: str) -> None:
+        """Say why the newest config cannot be taken, and which one holds; empty for none.
+
+        Raises:
+            UnavailableError: the API server cannot be reached.
+        """
+        rest = f"; what holds is {holds}" if holds else "; no GPU is offered without a config"
+        what = Happening(
+            reason="ShareConfigNotTaken",
+            action="ReadingShareConfig",
+            note=f"the share config cannot be taken: {problem}{rest}",
+            time=utc_now(),
+        )
+        body = warning_event(
+            self._about, what, Reporter(controller=CONTROLLER, instance=self._about.name)
+        )
+        try:
+            self._api.create(
+                EVENTS, body, namespace=self._about.event_namespace, timeout=_REQUEST_SECONDS
+            )
+        except UnavailableError:
+            raise
+        except DriverError as error:
+            log.warning("event not created", regarding="the Node", reason=str(error))
 
 
 def _is_file(path: Path) -> bool:

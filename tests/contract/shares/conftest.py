@@ -14,8 +14,12 @@ from dra_driver.kube.kubeconfig import from_kubeconfig
 from dra_driver.kube.own_node import OwnNode
 from dra_driver.kube.resource import NODES
 from dra_driver.shares.choice import LABEL
-from dra_driver.shares.config_events import ShareConfigEvents
-from dra_driver.shares.source import ShareConfigs, ShareConfigState, ShareConfigTiming
+from dra_driver.shares.source import (
+    ShareConfigEvents,
+    ShareConfigs,
+    ShareConfigState,
+    ShareConfigTiming,
+)
 from worlds.process import eventually
 
 QUICK = ShareConfigTiming(look=0.05, settle=0.02)
@@ -45,11 +49,11 @@ class World:
             path,
             default=default,
             labels=self.labels,
+            events=ShareConfigEvents(self.client, "n1"),
             on_change=self._changed,
             kept=kept,
             timing=timing,
         )
-        self.configs.tell_problems(ShareConfigEvents(self.client, "n1").post)
         self.labels.start()
         self.configs.start()
         return self.configs
@@ -57,9 +61,14 @@ class World:
     def stop(self) -> None:
         """End the driver's life; `start` begins another."""
         assert self.configs is not None
-        assert self.configs.stop(10)
+        self._stop_configs(self.configs)
         assert self.labels.stop(10)
         self.labels = OwnNode(self.client, "n1", clock=time.monotonic, random=lambda: 0.5)
+
+    @staticmethod
+    def _stop_configs(configs: ShareConfigs) -> None:
+        configs.stop(10)
+        assert not configs._thread.is_alive()
 
     def _changed(self) -> None:
         assert threading.current_thread().name == "share-config"
@@ -112,6 +121,6 @@ def world(server: ApiServer, tmp_path: Path) -> Iterator[World]:
     made = World(server, client, root)
     yield made
     if made.configs is not None:
-        assert made.configs.stop(10)
+        made._stop_configs(made.configs)
     assert made.labels.stop(10)
     client.close()

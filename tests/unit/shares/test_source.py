@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.kube.own_node import OwnNode
-from dra_driver.shares.source import ShareConfigs
+from dra_driver.shares.source import ShareConfigEvents, ShareConfigs
 
 WHOLE = "sharing: {mps: {resources: [{name: gpu, replicas: 2}, {name: mig-1g.5gb, replicas: 3}]}}"
 HALF = "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}"
@@ -43,8 +43,14 @@ def meanwhile() -> Meanwhile:
 @pytest.fixture
 def configs(file: Path, changes: list[None], meanwhile: Meanwhile) -> ShareConfigs:
     nobody = OwnNode(None, "n1", clock=lambda: 0.0, random=lambda: 0.5)  # type: ignore[arg-type]
-    made = ShareConfigs(file, default="", labels=nobody, on_change=lambda: changes.append(None))
-    made._stopping = meanwhile  # type: ignore[assignment]
+    made = ShareConfigs(
+        file,
+        default="",
+        labels=nobody,
+        events=ShareConfigEvents(None, "n1"),  # type: ignore[arg-type]
+        on_change=lambda: changes.append(None),
+    )
+    made._stop = meanwhile  # type: ignore[assignment]
     made._look_once(file, "")
     assert (made.current().is_known, len(changes)) == (True, 1)
     return made
